@@ -1,0 +1,117 @@
+// attn_bench: checks and times the operator on this machine.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/attn.h"
+#include "measure.h"
+#include "report.h"
+#include "workload.h"
+
+namespace bench {
+namespace {
+
+void print_help() {
+  std::puts(
+      "attn_bench: checks every result against the float64 reference, then times it.\n"
+      "\n"
+      "  --quick             a short set, under a minute\n"
+      "  --threads=1,all     numbers of threads (this is the default)\n"
+      "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
+      "  --repeats=7         of which the median is reported\n"
+      "  --csv=FILE          complete rows, one a line\n"
+      "  --json=FILE         complete rows, one JSON object a line\n"
+      "  --benchmark_filter=REGEX, --benchmark_list_tests and the other flags of Google Benchmark");
+}
+
+struct Flags {
+  bool quick = false;
+  std::vector<int> threads = {1};
+  std::vector<std::string> isas = {attn::active_isa()};
+  int repeats = 7;
+  std::string csv, json;
+};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+int positive_number(const std::string& text) {
+  size_t used = 0;
+  int number = 0;
+  try {
+    number = std::stoi(text, &used);
+  } catch (const std::exception&) {
+  }
+  if (number < 1 || used != text.size()) throw std::runtime_error("not a positive number: " + text);
+  return number;
+}
+
+std::vector<int> thread_counts(const std::string& list) {
+  std::vector<int> counts;
+  for (const std::string& part : split(list)) {
+    attn::set_thread_count(0);
+    const int count = part == "all" ? attn::thread_count() : positive_number(part);
+    if (std::find(counts.begin(), counts.end(), count) == counts.end()) counts.push_back(count);
+  }
+  return counts;
+}
+
+Flags parse(int argc, char** argv) {
+  Flags flags;
+  flags.threads = thread_counts("1,all");
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::string name = argument.substr(0, argument.find('='));
+    const std::string value = name.size() < argument.size() ? argument.substr(name.size() + 1) : "";
+    if (argument == "--quick") flags.quick = true;
+    else if (name == "--threads") flags.threads = thread_counts(value);
+    else if (name == "--isa") flags.isas = value == "all" ? attn::available_isas() : split(value);
+    else if (name == "--repeats") flags.repeats = positive_number(value);
+    else if (name == "--csv") flags.csv = value;
+    else if (name == "--json") flags.json = value;
+    else throw std::runtime_error("unknown flag " + argument + "; --help lists the flags");
+  }
+  for (const std::string& isa : flags.isas) attn::set_isa(isa);
+  return flags;
+}
+
+int run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv, print_help);
+  const Flags flags = parse(argc, argv);
+  Report report(flags.threads, flags.repeats, flags.csv, flags.json);
+
+  for (const std::string& isa : flags.isas) {
+    for (int threads : flags.threads) {
+      for (Workload workload : flags.quick ? quick_set() : full_set()) {
+        workload.isa = isa;
+        workload.threads = threads;
+        benchmark::RegisterBenchmark(
+            workload.name().c_str(),
+            [&report, workload](benchmark::State& state) { report.add(measure(workload, state)); })
+            ->Iterations(flags.repeats)
+            ->UseManualTime();
+      }
+    }
+  }
+  benchmark::RunSpecifiedBenchmarks(&report);
+  return report.wrong_rows() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) try { return bench::run(argc, argv); } catch (const std::exception& error) {
+  std::fprintf(stderr, "attn_bench: %s\n", error.what());
+  return 2;
+}

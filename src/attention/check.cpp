@@ -1,0 +1,316 @@
+// The public boundary: every condition of the operator, checked once, before anything is computed.
+#include <algorithm>
+#include <cmath>
+
+#include "attention/problem.h"
+
+namespace attn::detail {
+namespace {
+
+constexpr int64_t kMaxDepth = 1024;
+constexpr int64_t kMaxDropoutHeads = 65536;  // a head has 16 bits of the dropout counter
+
+std::string text(int64_t value) { return std::to_string(value); }
+
+/// "bias has size [..], must be [B|1, H|1, Lq|1, Lk|1] = [..]"
+void check_broadcast(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& full) {
+  bool fits = true;
+  for (int axis = 0; axis < 4; ++axis) fits = fits && (view.size[axis] == full[axis] || view.size[axis] == 1);
+  checker.require(fits, std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(full) +
+                            " with any axis 1");
+}
+
+void check_span(Checker& checker, const char* name, int64_t size, const char* axis, int64_t expected) {
+  checker.require(size == 0 || size == expected, std::string(name) + " has " + text(size) + " entries, must have " +
+                                                     axis + " = " + text(expected));
+}
+
+void check_in_range(Checker& checker, const char* name, std::span<const int64_t> values, int64_t low, int64_t high) {
+  for (size_t b = 0; b < values.size(); ++b) {
+    if (values[b] >= low && values[b] <= high) continue;
+    checker.require(false, std::string(name) + "[" + std::to_string(b) + "] is " + text(values[b]) +
+                               ", must be in [" + text(low) + ", " + text(high) + "]");
+    return;
+  }
+}
+
+void check_cumulative(Checker& checker, const char* name, std::span<const int64_t> starts, int64_t total) {
+  bool rising = !starts.empty() && starts.front() >= 0 && starts.back() <= total;
+  for (size_t t = 1; t < starts.size(); ++t) rising = rising && starts[t - 1] <= starts[t];
+  checker.require(rising, std::string(name) + " must rise from 0 to at most " + text(total));
+}
+
+void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
+  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64,
+                  std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64");
+  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length,
+                  std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
+                      text(length) + "]");
+}
+
+void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
+  if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;
+  checker.require(blocks.allowed.dtype == DType::boolean, "blocks.allowed must be boolean");
+  const auto up = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
+  const Shape<4> full = {p.B, p.H, up(p.Lq, blocks.query_block), up(p.Lk, blocks.key_block)};
+  const Shape<4>& size = blocks.allowed.size;
+  checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
+                      size[3] == full[3],
+                  "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
+                      " with the first two axes possibly 1");
+}
+
+bool add_overflows(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum);
+}
+
+/// Sizes not negative, and every element addressable with 64-bit offsets.
+bool check_layout(Checker& checker, const std::string& name, const int64_t* size, const int64_t* stride, int rank,
+                  int64_t element) {
+  int64_t low = 0, high = 0;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (!checker.require(size[axis] >= 0, name + " has a negative size: " + to_string(size, rank))) return false;
+  }
+  for (int axis = 0; axis < rank; ++axis) {
+    int64_t span = 0;
+    if (size[axis] == 0) return true;
+    const bool overflow = __builtin_mul_overflow(size[axis] - 1, stride[axis], &span) ||
+                          __builtin_mul_overflow(span, element, &span) ||
+                          add_overflows(span < 0 ? low : high, span);
+    if (!checker.require(!overflow, name + " has strides beyond 64-bit offsets")) return false;
+    (span < 0 ? low : high) += span;
+  }
+  return true;
+}
+
+}  // namespace
+
+double load_row_value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i) {
+  const int64_t offset = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  if (view.dtype == DType::float64) return static_cast<const double*>(view.data)[offset];
+  return static_cast<const float*>(view.data)[offset];
+}
+
+void store_row_value(const View<3>& view, int64_t b, int64_t h, int64_t i, double value) {
+  const int64_t offset = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  if (view.dtype == DType::float64) static_cast<double*>(view.data)[offset] = value;
+  else static_cast<float*>(view.data)[offset] = static_cast<float>(value);
+}
+
+void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected) {
+  checker.require(is_floating(view.dtype), std::string(name) + " is " + std::string(name_of(view.dtype)) +
+                                               ", must be a floating type");
+  checker.require(view.size == expected, std::string(name) + " has size " + to_string<4>(view.size) + ", must be " +
+                                             to_string<4>(expected));
+  check_layout(checker, name, view.size.data(), view.stride.data(), 4, size_of(view.dtype));
+}
+
+void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& p) {
+  const Shape<3> expected = {p.B, p.H, p.Lq};
+  checker.require(view.size == expected, std::string(name) + " has size " + to_string<3>(view.size) +
+                                             ", must be [B, H, Lq] = " + to_string<3>(expected));
+  const DType dtype = p.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+  checker.require(view.dtype == dtype, std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be " +
+                                           std::string(name_of(dtype)));
+  check_layout(checker, name, view.size.data(), view.stride.data(), 3, size_of(view.dtype));
+}
+
+void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
+  p.options = &o;
+  const double scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
+  checker.require(std::isfinite(scale), "scale must be finite");
+  checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
+  checker.require(o.dropout >= 0 && o.dropout < 1, "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)");
+  checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
+  checker.require(o.window.left >= -1 && o.window.right >= -1,
+                  "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more");
+  p.scale = scale;
+  if (o.window.left >= 0) p.left = o.window.left;
+  if (o.window.right >= 0) p.right = o.window.right;
+  if (o.causal) p.right = std::min<int64_t>(p.right, 0);
+
+  const bool packed = !o.cu_query.empty() || !o.cu_key.empty();
+  const auto count = static_cast<int64_t>(packed ? std::max<size_t>(o.cu_query.size(), 1) - 1 : 0);
+  const int64_t entries = packed ? count : p.B;
+  const char* axis = packed ? "one a sequence" : "B";
+  if (packed) {
+    checker.require(p.B == 1, "cu_query and cu_key need B = 1, not " + text(p.B));
+    checker.require(o.cu_query.size() == o.cu_key.size() && o.cu_query.size() >= 2,
+                    "cu_query has " + std::to_string(o.cu_query.size()) + " entries and cu_key " +
+                        std::to_string(o.cu_key.size()) + ", must have the same number, at least 2");
+    check_cumulative(checker, "cu_query", o.cu_query, p.Lq);
+    check_cumulative(checker, "cu_key", o.cu_key, p.Lk);
+  }
+  check_span(checker, "key_length", static_cast<int64_t>(o.key_length.size()), axis, entries);
+  check_span(checker, "query_length", static_cast<int64_t>(o.query_length.size()), axis, entries);
+  check_span(checker, "offset", static_cast<int64_t>(o.offset.size()), axis, entries);
+  check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
+  check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
+  check_in_range(checker, "key_length", o.key_length, 0, p.Lk);
+  check_in_range(checker, "query_length", o.query_length, 0, p.Lq);
+  constexpr int64_t kFar = int64_t{1} << 60;
+  check_in_range(checker, "offset", o.offset, -kFar, kFar);
+  checker.require(o.alignment != Alignment::offset || !o.offset.empty(), "alignment is offset, but no offset is given");
+  checker.require(o.alignment == Alignment::offset || o.offset.empty(), "offset is given, but alignment is not offset");
+  const bool positional = o.causal || o.window.left >= 0 || o.window.right >= 0 || !o.alibi_slopes.empty();
+  bool square = p.Lq == p.Lk;
+  if (packed && checker.ok()) square = std::equal(o.cu_query.begin(), o.cu_query.end(), o.cu_key.begin());
+  checker.require(!positional || square || o.alignment != Alignment::unspecified,
+                  "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
+                      " differs from Lk = " + text(p.Lk));
+  const Shape<4> pairs = {p.B, p.H, p.Lq, p.Lk};
+  if (o.mask) {
+    checker.require(o.mask.dtype == DType::boolean, "mask is " + std::string(name_of(o.mask.dtype)) +
+                                                        ", must be boolean (true = attend); a float mask is a bias");
+    check_broadcast(checker, "mask", o.mask, pairs);
+    check_layout(checker, "mask", o.mask.size.data(), o.mask.stride.data(), 4, 1);
+  }
+  if (o.bias) {
+    checker.require(is_floating(o.bias.dtype), "bias is " + std::string(name_of(o.bias.dtype)) +
+                                                   ", must be a floating type; a boolean one is a mask");
+    check_broadcast(checker, "bias", o.bias, pairs);
+    check_layout(checker, "bias", o.bias.size.data(), o.bias.stride.data(), 4, size_of(o.bias.dtype));
+  }
+  checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
+  if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
+  if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);
+  if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
+  if (!checker.ok()) return;
+
+  for (int64_t t = 0; t < entries; ++t) {
+    Sequence s;
+    s.batch = packed ? 0 : t;
+    s.query_count = p.Lq;
+    s.key_count = p.Lk;
+    if (packed) {
+      s.query_begin = o.cu_query[t];
+      s.query_count = o.cu_query[t + 1] - o.cu_query[t];
+      s.key_begin = o.cu_key[t];
+      s.key_count = o.cu_key[t + 1] - o.cu_key[t];
+    }
+    if (!o.key_length.empty()) s.key_count = std::min(s.key_count, o.key_length[t]);
+    const int64_t query_length = o.query_length.empty() ? s.query_count : o.query_length[t];
+    if (o.alignment == Alignment::bottom_right) s.shift = s.key_count - query_length;
+    if (o.alignment == Alignment::offset) s.shift = o.offset[t];
+    p.sequences.push_back(s);
+  }
+}
+
+Problem make_problem(Checker& checker, std::string_view operation, const ConstView<4>& q, const ConstView<4>& k,
+                     const ConstView<4>& v, const AttentionOptions& options) {
+  Problem p;
+  p.operation = operation;
+  p.q = q;
+  p.k = k;
+  p.v = v;
+  p.B = q.size[0];
+  p.H = q.size[1];
+  p.Lq = q.size[2];
+  p.D = q.size[3];
+  p.Hk = k.size[1];
+  p.Lk = k.size[2];
+  p.Dv = v.size[3];
+  p.options = &options;
+  checker.require(is_floating(q.dtype),
+                  "q is " + std::string(name_of(q.dtype)) + ", must be float32, float64, bfloat16 or float16");
+  checker.require(k.dtype == q.dtype && v.dtype == q.dtype,
+                  "q, k and v must have one type, not " + std::string(name_of(q.dtype)) + ", " +
+                      std::string(name_of(k.dtype)) + ", " + std::string(name_of(v.dtype)));
+  bool valid = check_layout(checker, "q", q.size.data(), q.stride.data(), 4, size_of(q.dtype));
+  valid = check_layout(checker, "k", k.size.data(), k.stride.data(), 4, size_of(k.dtype)) && valid;
+  valid = check_layout(checker, "v", v.size.data(), v.stride.data(), 4, size_of(v.dtype)) && valid;
+  const std::string shapes =
+      ": q is " + to_string<4>(q.size) + ", k is " + to_string<4>(k.size) + ", v is " + to_string<4>(v.size);
+  checker.require(k.size[0] == p.B && v.size[0] == p.B, "q, k and v must have the same batch B" + shapes);
+  checker.require(k.size[3] == p.D, "k must have q's head width D" + shapes);
+  checker.require(v.size[1] == p.Hk && v.size[2] == p.Lk, "v must have k's heads Hk and length Lk" + shapes);
+  checker.require(p.Hk > 0 ? p.H % p.Hk == 0 : p.H == 0,
+                  "k has Hk = " + text(p.Hk) + " heads, which must divide H = " + text(p.H));
+  checker.require(p.D <= kMaxDepth && p.Dv <= kMaxDepth,
+                  "D = " + text(p.D) + " and Dv = " + text(p.Dv) + " must be at most " + text(kMaxDepth));
+  if (p.Hk > 0) p.G = p.H / p.Hk;
+  if (valid) resolve_options(checker, p, options);
+  const auto given = [](const ConstView<4>& view) { return view.data != nullptr || view.count() == 0; };
+  checker.require(!valid || (given(q) && given(k) && given(v)), "q, k and v must have data");
+  return p;
+}
+
+namespace {
+
+struct Extent {
+  const char* low;
+  const char* high;
+};
+
+Extent extent_of(const Region& r) {
+  Extent e{static_cast<const char*>(r.data), static_cast<const char*>(r.data) + size_of(r.dtype)};
+  for (size_t axis = 0; axis < r.size.size(); ++axis) {
+    const int64_t span = (r.size[axis] - 1) * r.stride[axis] * size_of(r.dtype);
+    (span < 0 ? e.low : e.high) += span;
+  }
+  return e;
+}
+
+/// Is `distance` (bytes) a sum of stride * delta with |delta| < extent? Exact where strides nest, as in slices of one
+/// array; axes in order of falling stride.
+bool reachable(int64_t distance, const std::vector<std::array<int64_t, 2>>& axes, size_t axis, int64_t element) {
+  if (axis == axes.size()) return std::abs(distance) < element;
+  const auto [stride, extent] = axes[axis];
+  const int64_t nearest = distance / stride;
+  for (int64_t delta = nearest - 1; delta <= nearest + 1; ++delta)
+    if (std::abs(delta) < extent && reachable(distance - delta * stride, axes, axis + 1, element)) return true;
+  return false;
+}
+
+bool is_empty(const Region& r) {
+  return r.data == nullptr || std::any_of(r.size.begin(), r.size.end(), [](int64_t n) { return n == 0; });
+}
+
+bool overlap(const Region& a, const Region& b) {
+  if (is_empty(a) || is_empty(b)) return false;
+  const Extent x = extent_of(a), y = extent_of(b);
+  if (x.high <= y.low || y.high <= x.low) return false;
+  // Ranges that interleave are told apart where both walk memory with the same strides, as q, k, v slices do.
+  const int64_t element = size_of(a.dtype);
+  if (a.size.size() != b.size.size() || size_of(b.dtype) != element) return true;
+  std::vector<std::array<int64_t, 2>> axes;
+  for (size_t axis = 0; axis < a.size.size(); ++axis) {
+    const int64_t extent = std::max(a.size[axis], b.size[axis]);
+    if (extent == 1) continue;
+    if (a.stride[axis] != b.stride[axis] && a.size[axis] != 1 && b.size[axis] != 1) return true;
+    const int64_t stride = std::abs(a.size[axis] != 1 ? a.stride[axis] : b.stride[axis]) * element;
+    if (stride != 0) axes.push_back({stride, extent});
+  }
+  std::sort(axes.begin(), axes.end(), std::greater<>());
+  return reachable(static_cast<const char*>(a.data) - static_cast<const char*>(b.data), axes, 0, element);
+}
+
+/// Two elements at one address: the smaller axes together reach the next larger stride.
+bool overlaps_itself(const Region& r) {
+  if (is_empty(r)) return false;
+  std::vector<std::array<int64_t, 2>> axes;
+  for (size_t axis = 0; axis < r.size.size(); ++axis)
+    if (r.size[axis] > 1) axes.push_back({std::abs(r.stride[axis]), r.size[axis]});
+  std::sort(axes.begin(), axes.end());
+  int64_t reach = 0;
+  for (const auto& [stride, extent] : axes) {
+    if (stride <= reach) return true;
+    reach += stride * (extent - 1);
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_overlap(Checker& checker, const std::vector<Region>& outputs, const std::vector<Region>& inputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name = outputs[i].name;
+    checker.require(!overlaps_itself(outputs[i]), name + " overlaps itself: its strides map elements to one address");
+    for (size_t j = i + 1; j < outputs.size(); ++j)
+      checker.require(!overlap(outputs[i], outputs[j]), name + " overlaps " + outputs[j].name);
+    for (const Region& input : inputs) checker.require(!overlap(outputs[i], input), name + " overlaps " + input.name);
+  }
+}
+
+}  // namespace attn::detail

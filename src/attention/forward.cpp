@@ -1,0 +1,465 @@
+// Forward: out = softmax(scores) V, one group of rows against all its keys.
+//
+//   for each group of rows (panels in lanes)                    a task
+//     for each chunk of 2048 keys                               a task too when there are few groups
+//       for each block of 256 keys, for each panel
+//         S = K Q^T;  S <- options, mask;  P = 2^(S - reference);  O += V^T P
+//       state (out, lse) of the chunk <- O / sum
+//       state of the rows <- merge(state of the rows, state of the chunk)
+//     sink: merge with the state (0, sink)
+#include "attention/forward.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numbers>
+#include <utility>
+
+#include "core/scratch.h"
+
+namespace attn::detail {
+namespace {
+
+// Panels that share one pass over a block of keys: 3 panels of 48 read K and V once per 144 queries (72 flop a byte).
+constexpr int kGroupPanels = 3;
+// A row's reference may lag its maximum by 2^8: far from overflow, and blocks after the first are almost never redone.
+constexpr double kReferenceSlack = 8;
+// With fewer groups than this, chunks of keys become tasks of their own.
+constexpr int64_t kFewGroups = 16;
+
+bool is_few(const Problem& p, const Sequence& s) {
+  return p.rows(s) <= few_rows(p.q.dtype);
+}
+
+/// Everything one task works on, in the scratch of its thread.
+class GroupWorker {
+ public:
+  GroupWorker(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk) {}
+
+  int64_t layout(void* base) {
+    Arena arena(base);
+    const int64_t lanes = tk_.panel * tk_.acc_bytes;
+    key_depth_ = round_up(std::max<int64_t>(p_.D, 1), tk_.depth_multiple);
+    row_stride_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.lanes);
+    const int64_t panel_out = tk_.row_major ? tk_.panel * row_stride_ : p_.Dv * tk_.panel;
+    for (PanelState& state : panels_) {
+      state.query = arena.take(key_depth_ * tk_.panel * std::max(tk_.operand_bytes, 1));
+      state.out = arena.take(panel_out * tk_.acc_bytes);
+      state.reference = arena.take(lanes);
+      state.sum = arena.take(lanes);
+    }
+    maximum_ = arena.take(lanes);
+    scaled_sum_ = arena.take(lanes);
+    inverse_ = arena.take(lanes);
+    scores_ = arena.take(kBlockKeys * lanes);
+    weights_ = tk_.weight_bytes == tk_.acc_bytes ? scores_ : arena.take(kBlockKeys * tk_.panel * tk_.weight_bytes);
+    keys_ = arena.take(kBlockKeys * key_depth_ * tk_.operand_bytes);
+    values_ = arena.take(kBlockKeys * row_stride_ * tk_.operand_bytes);
+    allowed_ = arena.take<uint64_t>(kBlockKeys * int64_t{sizeof(uint64_t)});
+    for (State* state : {&total_, &chunk_}) {
+      state->out = arena.take(group_rows() * row_stride_ * tk_.acc_bytes);
+      state->lse = arena.take(group_rows() * tk_.acc_bytes);
+    }
+    options_.layout(arena, p_, tk_);
+    return arena.used();
+  }
+
+  int64_t group_rows() const { return int64_t{kGroupPanels} * tk_.panel; }
+  int64_t row_stride() const { return row_stride_; }
+
+  void start(const Sequence& s, const ForwardPlan::Group& group) {
+    s_ = &s;
+    group_ = &group;
+    panel_count_ = static_cast<int>(div_up(group.rows, tk_.panel));
+    low_ = s.key_count;
+    high_ = 0;
+    for (int i = 0; i < panel_count_; ++i) {
+      PanelState& state = panels_[i];
+      const int64_t first = i * tk_.panel, rows = std::min<int64_t>(tk_.panel, group.rows - first);
+      state.panel = make_panel(p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
+      low_ = std::min(low_, state.panel.low);
+      high_ = std::max(high_, state.panel.high);
+      void* rows_of_q[kernels::kMaxWidth];
+      row_pointers(p_.q, s, state.panel, rows_of_q);
+      kernels::RowsArgs args = rows_args(rows_of_q, rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
+      args.scale = tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+      args.dense = state.query;
+      args.dense_stride = tk_.row_major ? key_depth_ : state.panel.width;
+      tk_.pack_query(args);
+    }
+  }
+
+  /// The state of the group's rows over the keys of one chunk.
+  void run_chunk(int64_t chunk, void* out, void* lse) {
+    const KeyReader reader(p_, *s_, group_->kv_head);
+    for (int i = 0; i < panel_count_; ++i) reset(panels_[i]);
+    const int64_t begin = std::max(chunk * kChunkKeys, low_ / kBlockKeys * kBlockKeys);
+    const int64_t end = std::min({(chunk + 1) * kChunkKeys, s_->key_count, high_});
+    for (int64_t block = begin; block < end; block += kBlockKeys) run_block(reader, block);
+    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], i * tk_.panel, out, lse);
+  }
+
+  /// All chunks of a group, then its outputs.
+  void run_all(const View<4>& out, const View<3>& lse) {
+    const int64_t chunks = div_up(high_, kChunkKeys);
+    const int64_t first = std::min(low_ / kChunkKeys, std::max<int64_t>(chunks - 1, 0));
+    run_chunk(first, total_.out, total_.lse);
+    for (int64_t chunk = first + 1; chunk < chunks; ++chunk) {
+      run_chunk(chunk, chunk_.out, chunk_.lse);
+      tk_.merge(total_.out, total_.lse, chunk_.out, chunk_.lse, group_->rows, p_.Dv, row_stride_);
+    }
+    write(total_.out, total_.lse, out, lse);
+  }
+
+  /// The states of all chunks, one after the other in memory, then the group's outputs.
+  void fold(int64_t chunks, void* rows_out, void* rows_lse, const View<4>& out, const View<3>& lse) {
+    const int64_t rows = group_->rows;
+    for (int64_t chunk = 1; chunk < chunks; ++chunk)
+      tk_.merge(rows_out, rows_lse, static_cast<char*>(rows_out) + chunk * rows * row_stride_ * tk_.acc_bytes,
+                static_cast<char*>(rows_lse) + chunk * rows * tk_.acc_bytes, rows, p_.Dv, row_stride_);
+    write(rows_out, rows_lse, out, lse);
+  }
+
+  /// Adds the sinks and stores the rows.
+  void write(void* rows_out, void* rows_lse, const View<4>& out, const View<3>& lse) {
+    const int64_t rows = group_->rows;
+    if (!p_.options->sink.empty()) {
+      std::memset(chunk_.out, 0, rows * row_stride_ * tk_.acc_bytes);
+      for (int64_t r = 0; r < rows; ++r)
+        set(tk_, chunk_.lse, r, p_.options->sink[group_->kv_head * p_.G + (group_->first_row + r) % p_.G]);
+      tk_.merge(rows_out, rows_lse, chunk_.out, chunk_.lse, rows, p_.Dv, row_stride_);
+    }
+    for (int i = 0; i < panel_count_; ++i) {
+      const Panel& panel = panels_[i].panel;
+      const int64_t first = i * tk_.panel;
+      void* target[kernels::kMaxWidth];
+      row_pointers(out, *s_, panel, target);
+      kernels::RowsArgs args = rows_args(target, panel.rows, p_.Dv == 1 ? 1 : out.stride[3], out.dtype, p_.Dv);
+      args.dense = static_cast<char*>(rows_out) + first * row_stride_ * tk_.acc_bytes;
+      args.dense_stride = row_stride_;
+      tk_.store_rows(args);
+      if (!lse) continue;
+      for (int r = 0; r < panel.rows; ++r)
+        store_row_value(lse, s_->batch, panel.head[r], panel.query[r], get(tk_, rows_lse, first + r));
+    }
+  }
+
+ private:
+  struct State {
+    void *out = nullptr, *lse = nullptr;  // acc [group rows][row_stride], [group rows]
+  };
+  struct PanelState {
+    Panel panel;
+    void *query = nullptr, *out = nullptr, *reference = nullptr, *sum = nullptr;
+  };
+
+  static kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
+    kernels::RowsArgs args{};
+    args.row = rows;
+    args.rows = count;
+    args.stride = stride;
+    args.type = static_cast<int>(dtype);
+    args.n = n;
+    args.scale = 1;
+    return args;
+  }
+
+  void reset(PanelState& state) {
+    const int64_t out = tk_.row_major ? tk_.panel * row_stride_ : p_.Dv * state.panel.width;
+    std::memset(state.out, 0, out * tk_.acc_bytes);
+    std::memset(state.sum, 0, tk_.panel * tk_.acc_bytes);
+    for (int lane = 0; lane < state.panel.width; ++lane)
+      set(tk_, state.reference, lane, -std::numeric_limits<double>::infinity());
+  }
+
+  void run_block(const KeyReader& reader, int64_t block) {
+    block_ = block;
+    block_end_ = std::min(block + kBlockKeys, s_->key_count);
+    keys_packed_ = values_packed_ = values_sanitised_ = false;
+    for (int i = 0; i < panel_count_; ++i) {
+      PanelState& state = panels_[i];
+      // Whole groups of 8 keys keep the micro-tiles and the pairs of the 16-bit layouts aligned.
+      const int64_t begin = std::max(block, state.panel.low / 8 * 8);
+      const int64_t end = std::min(block_end_, round_up(std::min(state.panel.high, block_end_), tk_.key_pair));
+      if (begin >= end) continue;
+      const TileKind kind = tile_mask(p_, *s_, state.panel, begin, end, allowed_);
+      if (kind == TileKind::empty) continue;
+      options_.set_panel(p_, *s_, state.panel, tk_);
+      run_tile(reader, state, begin, end, kind == TileKind::full);
+    }
+  }
+
+  void run_tile(const KeyReader& reader, PanelState& state, int64_t begin, int64_t end, bool full) {
+    const int64_t count = end - begin;
+    const bool plain = full && TileOptions::plain(p_);
+    const uint64_t* keep = options_.dropout(tk_, begin, count);
+    if (!(plain && !keep && fused(reader, state, begin, count))) {
+      scores(reader, state, begin, count);
+      if (full && p_.options->bias) std::fill(allowed_, allowed_ + count, ~uint64_t{0});
+      const bool masked = !full || p_.options->bias;
+      options_.transform(tk_, scores_, begin, count, masked ? allowed_ : nullptr, nullptr, maximum_);
+      if (tk_.update(state.reference, maximum_, state.sum, scaled_sum_, state.panel.width, kReferenceSlack))
+        tk_.rescale(state.out, scaled_sum_, state.panel.width, state.panel.rows, p_.Dv);
+      tk_.softmax({.scores = scores_,
+                   .width = state.panel.width,
+                   .count = count,
+                   .reference = state.reference,
+                   .sum = state.sum,
+                   .keep = keep,
+                   .keep_scale = options_.keep_scale(),
+                   .weights = weights_});
+      full = !masked;
+    }
+    values(reader, state, begin, count, full);
+  }
+
+  // ------------------------------------------------------------------------------------------------------- operands
+
+  bool keys_in_place(const KeyReader& reader) const {
+    return reader.key_stride() == 1 && static_cast<int>(p_.k.dtype) == tk_.operand && p_.D % tk_.depth_multiple == 0;
+  }
+
+  bool values_in_place(const KeyReader& reader) const {
+    return reader.value_stride() == 1 && static_cast<int>(p_.v.dtype) == tk_.operand && tk_.values_in_place;
+  }
+
+  void pack_keys(const KeyReader& reader) {
+    if (keys_packed_) return;
+    void* rows[kBlockKeys];
+    reader.key_rows(block_, block_end_, rows);
+    kernels::RowsArgs args = rows_args(rows, block_end_ - block_, reader.key_stride(), p_.k.dtype, p_.D);
+    args.dense = keys_;
+    args.dense_stride = key_depth_;
+    tk_.pack_keys(args);
+    keys_packed_ = true;
+  }
+
+  void pack_values(const KeyReader& reader, bool finite_only) {
+    if (values_packed_ && values_sanitised_ == finite_only) return;
+    void* rows[kBlockKeys];
+    reader.value_rows(block_, block_end_, rows);
+    kernels::RowsArgs args = rows_args(rows, block_end_ - block_, reader.value_stride(), p_.v.dtype, p_.Dv);
+    args.dense = values_;
+    args.dense_stride = p_.Dv;
+    args.finite_only = finite_only;
+    tk_.pack_values(args);
+    values_packed_ = true;
+    values_sanitised_ = finite_only;
+  }
+
+  /// Calls body(operand, stride, first key, count) for runs of keys that lie one stride apart.
+  template <class Body>
+  void for_key_runs(const KeyReader& reader, int64_t begin, int64_t count, const Body& body) {
+    if (!keys_in_place(reader)) {
+      pack_keys(reader);
+      body(static_cast<const char*>(keys_) + (begin - block_) * key_depth_ * tk_.operand_bytes, key_depth_, begin, count);
+      return;
+    }
+    for (int64_t key = begin, end = begin + count; key < end;) {
+      const int64_t n = std::min(end - key, reader.run(key));
+      body(reader.key(key), reader.key_row_stride(), key, n);
+      key += n;
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------- products
+
+  kernels::ScoresArgs scores_args(const PanelState& state, const void* keys, int64_t stride, int64_t count) const {
+    return {.query = state.query,
+            .width = state.panel.width,
+            .rows = state.panel.rows,
+            .keys = keys,
+            .key_stride = stride,
+            .count = count,
+            .depth = key_depth_,
+            .scale = tk_.scale_in_scores ? p_.scale * std::numbers::log2e : 1,
+            .scores = nullptr};
+  }
+
+  void scores(const KeyReader& reader, const PanelState& state, int64_t begin, int64_t count) {
+    for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t first, int64_t n) {
+      kernels::ScoresArgs args = scores_args(state, keys, stride, n);
+      args.scores = static_cast<char*>(scores_) + (first - begin) * state.panel.width * tk_.acc_bytes;
+      tk_.scores(args);
+    });
+  }
+
+  /// Scores and softmax in one pass against the reference as it stands; false if the block must be done in two.
+  bool fused(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
+    if (!tk_.scores_softmax || (keys_in_place(reader) && reader.run(begin) < count)) return false;
+    for (int lane = 0; lane < state.panel.rows; ++lane)
+      if (get(tk_, state.reference, lane) == -std::numeric_limits<double>::infinity()) return false;
+    std::memcpy(scaled_sum_, state.sum, state.panel.width * tk_.acc_bytes);
+    bool ok = false;
+    for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t, int64_t n) {
+      ok = tk_.scores_softmax({.in = scores_args(state, keys, stride, n),
+                               .reference = state.reference,
+                               .sum = scaled_sum_,
+                               .maximum = maximum_,
+                               .weights = weights_},
+                              kReferenceSlack);
+    });
+    if (ok) std::memcpy(state.sum, scaled_sum_, state.panel.width * tk_.acc_bytes);
+    return ok;
+  }
+
+  void values(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count, bool full) {
+    void* rows[kBlockKeys];
+    kernels::RowsArgs args = rows_args(rows, count, reader.value_stride(), p_.v.dtype, p_.Dv);
+    bool finite = true;
+    if (!full) {
+      reader.value_rows(begin, begin + count, rows);
+      finite = tk_.all_finite(args);
+    }
+    kernels::ValuesArgs product{.weights = weights_,
+                                .width = state.panel.width,
+                                .rows = state.panel.rows,
+                                .values = nullptr,
+                                .value_stride = p_.Dv * tk_.key_pair,
+                                .count = count,
+                                .depth = p_.Dv,
+                                .out = state.out};
+    const bool runs_hold_pairs = reader.run(begin) >= count || s_->pages.page_size % tk_.key_pair == 0;
+    if (finite && values_in_place(reader) && runs_hold_pairs) {
+      product.value_stride = reader.value_row_stride();
+      for (int64_t key = begin, end = begin + count; key < end;) {
+        product.count = std::min(end - key, reader.run(key));
+        product.values = reader.value(key);
+        product.weights =
+            static_cast<const char*>(weights_) + (key - begin) * state.panel.width * tk_.weight_bytes;
+        tk_.values(product);
+        key += product.count;
+      }
+      return;
+    }
+    pack_values(reader, !finite);
+    if (tk_.values_in_place) product.value_stride = p_.Dv;  // plain rows, not pairs
+    product.values = static_cast<const char*>(values_) + (begin - block_) * p_.Dv * tk_.operand_bytes;
+    tk_.values(product);
+    if (!finite)
+      add_non_finite(tk_, rows, reader.value_stride(), p_.v.dtype, p_.Dv, weights_, state.panel.width, state.panel.rows,
+                     count, allowed_, state.out, tk_.row_major ? row_stride_ : state.panel.width);
+  }
+
+  void finish(PanelState& state, int64_t first, void* out, void* lse) {
+    tk_.finish(state.reference, state.sum, maximum_, inverse_, state.panel.width);
+    char* base = static_cast<char*>(out) + first * row_stride_ * tk_.acc_bytes;
+    void* rows[kernels::kMaxWidth];
+    for (int r = 0; r < state.panel.rows; ++r) rows[r] = base + r * row_stride_ * tk_.acc_bytes;
+    kernels::RowsArgs args =
+        rows_args(rows, state.panel.rows, 1, tk_.acc_bytes == 8 ? DType::float64 : DType::float32, p_.Dv);
+    args.lane_scale = inverse_;
+    args.dense = state.out;
+    args.dense_stride = tk_.row_major ? row_stride_ : state.panel.width;
+    tk_.unpack_out(args);
+    std::memcpy(static_cast<char*>(lse) + first * tk_.acc_bytes, maximum_, state.panel.rows * tk_.acc_bytes);
+  }
+
+  const Problem& p_;
+  const TileKernels& tk_;
+  const Sequence* s_ = nullptr;
+  const ForwardPlan::Group* group_ = nullptr;
+  PanelState panels_[kGroupPanels];
+  int panel_count_ = 0;
+  int64_t low_ = 0, high_ = 0;                 // keys that some row may see
+  int64_t key_depth_ = 0, row_stride_ = 0;     // D and Dv padded
+  int64_t block_ = 0, block_end_ = 0;
+  bool keys_packed_ = false, values_packed_ = false, values_sanitised_ = false;
+  void *maximum_ = nullptr, *scaled_sum_ = nullptr, *inverse_ = nullptr;
+  void *scores_ = nullptr, *weights_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
+  uint64_t* allowed_ = nullptr;
+  State total_, chunk_;
+  TileOptions options_;
+};
+
+}  // namespace
+
+ForwardPlan plan_forward(const Problem& p) {
+  ForwardPlan plan;
+  int64_t stride = 0;
+  int acc_bytes = 4;
+  for (size_t t = 0; t < p.sequences.size(); ++t) {
+    const Sequence& s = p.sequences[t];
+    const TileKernels& tk = select_kernels(p.q.dtype, is_few(p, s));
+    GroupWorker worker(p, tk);
+    plan.thread_bytes = std::max(plan.thread_bytes, worker.layout(nullptr));
+    stride = std::max(stride, worker.row_stride());
+    acc_bytes = tk.acc_bytes;
+    plan.chunks = std::max(plan.chunks, div_up(s.key_count, kChunkKeys));
+    for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head)
+      for (int64_t row = 0; row < p.rows(s); row += worker.group_rows())
+        plan.groups.push_back(
+            {static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row), 0});
+  }
+  // Longest first: with causal masks the last rows have the most keys.
+  std::reverse(plan.groups.begin(), plan.groups.end());
+  const auto groups = static_cast<int64_t>(plan.groups.size());
+  plan.split = groups < kFewGroups && plan.chunks > 1;
+  plan.tasks = plan.split ? groups * plan.chunks : groups;
+  if (plan.split) {
+    for (ForwardPlan::Group& group : plan.groups) {
+      group.partial = plan.partial_rows;
+      plan.partial_rows += group.rows * plan.chunks;
+    }
+    plan.partial_bytes = round_up(plan.partial_rows * stride * acc_bytes, 64) + plan.partial_rows * acc_bytes;
+  }
+  return plan;
+}
+
+void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, const View<3>& lse) {
+  const auto worker_for = [&](const ForwardPlan::Group& group) {
+    const Sequence& s = p.sequences[group.sequence];
+    GroupWorker worker(p, select_kernels(p.q.dtype, is_few(p, s)));
+    worker.layout(thread_scratch(plan.thread_bytes));
+    worker.start(s, group);
+    return worker;
+  };
+  const auto groups = static_cast<int64_t>(plan.groups.size());
+  if (!plan.split) {
+    parallel_for(groups, [&](int64_t g) { worker_for(plan.groups[g]).run_all(out, lse); });
+    return;
+  }
+  const int64_t acc = p.q.dtype == DType::float64 ? 8 : 4;
+  const Buffer partial(plan.partial_bytes);
+  char* lse_rows = static_cast<char*>(partial.data()) + plan.partial_bytes - plan.partial_rows * acc;
+  const auto part = [&](const GroupWorker& worker, const ForwardPlan::Group& group, int64_t chunk) {
+    const int64_t row = group.partial + chunk * group.rows;
+    return std::pair<void*, void*>(static_cast<char*>(partial.data()) + row * worker.row_stride() * acc,
+                                   lse_rows + row * acc);
+  };
+  parallel_for(groups * plan.chunks, [&](int64_t task) {
+    const ForwardPlan::Group& group = plan.groups[task / plan.chunks];
+    GroupWorker worker = worker_for(group);
+    const auto [rows, row_lse] = part(worker, group, task % plan.chunks);
+    worker.run_chunk(task % plan.chunks, rows, row_lse);
+  });
+  parallel_for(groups, [&](int64_t g) {
+    const ForwardPlan::Group& group = plan.groups[g];
+    GroupWorker worker = worker_for(group);
+    const auto [rows, row_lse] = part(worker, group, 0);
+    worker.fold(plan.chunks, rows, row_lse, out, lse);
+  });
+}
+
+}  // namespace attn::detail
+
+namespace attn {
+
+void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View<3> lse,
+               const AttentionOptions& options) {
+  Checker checker("attention");
+  const detail::Problem p = detail::make_problem(checker, "attention", q, k, v, options);
+  detail::check_tensor(checker, "out", out, {p.B, p.H, p.Lq, p.Dv});
+  checker.require(out.data != nullptr || out.count() == 0, "out must have data");
+  if (lse) detail::check_row_values(checker, "lse", lse, p);
+  if (checker.ok()) {
+    std::vector<detail::Region> outputs = {detail::region("out", out)};
+    if (lse) outputs.push_back(detail::region("lse", lse));
+    detail::check_overlap(checker, outputs, {detail::region("q", q), detail::region("k", k), detail::region("v", v),
+                                             detail::region("mask", options.mask),
+                                             detail::region("bias", options.bias)});
+  }
+  checker.done();
+  detail::run_forward(p, detail::plan_forward(p), out, lse);
+}
+
+}  // namespace attn

@@ -1,0 +1,28 @@
+// The forward schedule, for every caller that has a Problem: attention(), KvCache::attend(), explain().
+#pragma once
+
+#include "attention/panel.h"
+
+namespace attn::detail {
+
+/// How a forward call is cut up. Depends on shapes alone, never on the number of threads.
+struct ForwardPlan {
+  struct Group {          // one unit of work: rows of one sequence and key/value head
+    int32_t sequence = 0;
+    int64_t kv_head = 0;
+    int64_t first_row = 0, rows = 0;
+    int64_t partial = 0;  // first row of its partial states
+  };
+  std::vector<Group> groups;
+  int64_t chunks = 1;           // of the longest sequence
+  bool split = false;           // chunks are tasks of their own
+  int64_t tasks = 0;
+  int64_t thread_bytes = 0;     // scratch a thread
+  int64_t partial_rows = 0;     // rows of partial states, all chunks together
+  int64_t partial_bytes = 0;
+};
+
+ForwardPlan plan_forward(const Problem& p);
+void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, const View<3>& lse);
+
+}  // namespace attn::detail

@@ -1,0 +1,11 @@
+// The public face of kernels/dispatch.h.
+#include "attn/attention.h"
+#include "kernels/dispatch.h"
+
+namespace attn {
+
+std::vector<std::string> available_isas() { return kernels::available(); }
+std::string active_isa() { return kernels::active().name; }
+void set_isa(std::string_view name) { kernels::force(name); }
+
+}  // namespace attn

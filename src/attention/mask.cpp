@@ -1,0 +1,150 @@
+// The mask of a tile as one lane mask a key: the AND of every kind that is set.
+//
+// Intervals (length, causal, window) are events on the key axis; boolean masks are gathered as 64 keys x 64 rows of bits
+// and transposed; documents and blocks touch each key or each block once. All of it is O(rows + keys) words a tile, which
+// is 1 to 2 % of the tile's arithmetic at D = 64.
+#include <algorithm>
+#include <array>
+
+#include "attention/panel.h"
+
+namespace attn::detail {
+namespace {
+
+constexpr int kBits = 64;
+
+uint64_t low_bits(int n) { return n >= kBits ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+
+/// allowed[key] = rows whose interval holds the key.
+void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed) {
+  std::array<uint64_t, kBlockKeys + 1> opens{}, closes{};
+  uint64_t now = 0;
+  for (int r = 0; r < panel.rows; ++r) {
+    const int64_t from = std::clamp(panel.begin[r], begin, end), to = std::clamp(panel.end[r], begin, end);
+    opens[from - begin] |= uint64_t{1} << r;
+    closes[to - begin] |= uint64_t{1} << r;
+  }
+  for (int64_t key = 0; key < end - begin; ++key) {
+    now = (now | opens[key]) & ~closes[key];
+    allowed[key] = now;
+  }
+}
+
+/// Transposes a 64 x 64 bit matrix: bit j of word i <-> bit i of word j (Warren, Hacker's Delight, 7-3).
+void transpose_bits(uint64_t (&a)[kBits]) {
+  uint64_t mask = 0x00000000ffffffffu;
+  for (int width = 32; width != 0; width /= 2, mask ^= mask << width) {
+    for (int k = 0; k < kBits; k = ((k | width) + 1) & ~width) {
+      const uint64_t swap = ((a[k] >> width) ^ a[k | width]) & mask;
+      a[k] ^= swap << width;
+      a[k | width] ^= swap;
+    }
+  }
+}
+
+/// Bit j = (bytes[j] != 0), for 8 bytes.
+uint64_t byte_bits(const char* bytes) {
+  uint64_t word = 0;
+  __builtin_memcpy(&word, bytes, sizeof word);
+  constexpr uint64_t kLow7 = 0x7f7f7f7f7f7f7f7fu;
+  const uint64_t nonzero = ((((word & kLow7) + kLow7) | word) >> 7) & 0x0101010101010101u;
+  return nonzero * 0x0102040810204080u >> 56;
+}
+
+/// Bit j = row[j * stride] != 0, for n <= 64 keys.
+uint64_t mask_bits(const char* row, int64_t stride, int n) {
+  if (stride == 0) return *row ? low_bits(n) : 0;
+  uint64_t bits = 0;
+  int j = 0;
+  if (stride == 1 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+    for (; j + 8 <= n; j += 8) bits |= byte_bits(row + j) << j;
+  for (; j < n; ++j) bits |= static_cast<uint64_t>(row[j * stride] != 0) << j;
+  return bits;
+}
+
+void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
+                  uint64_t* allowed) {
+  const int64_t stride = last_stride(mask);
+  const bool same_row = mask.size[2] == 1 && (mask.size[1] == 1 || panel.head[0] == panel.head[panel.rows - 1]);
+  for (int64_t key = begin; key < end; key += kBits) {
+    const int n = static_cast<int>(std::min<int64_t>(kBits, end - key));
+    uint64_t* out = allowed + (key - begin);
+    uint64_t bits[kBits] = {};
+    for (int r = 0; r < (same_row ? 1 : panel.rows); ++r)
+      bits[r] = mask_bits(at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + key), stride, n);
+    if (same_row) {
+      for (int j = 0; j < n; ++j)
+        if (!(bits[0] >> j & 1)) out[j] = 0;
+    } else {
+      transpose_bits(bits);
+      for (int j = 0; j < n; ++j) out[j] &= bits[j];
+    }
+  }
+}
+
+int64_t document(const ConstView<2>& ids, int64_t b, int64_t i) {
+  const int64_t offset = (ids.size[0] == 1 ? 0 : b * ids.stride[0]) + i * ids.stride[1];
+  if (ids.dtype == DType::int32) return static_cast<const int32_t*>(ids.data)[offset];
+  return static_cast<const int64_t*>(ids.data)[offset];
+}
+
+void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
+               uint64_t* allowed) {
+  int64_t ids[kernels::kMaxWidth];
+  uint64_t lanes[kernels::kMaxWidth];
+  int distinct = 0;
+  for (int r = 0; r < panel.rows; ++r) {
+    const int64_t id = document(o.query_document, s.batch, panel.query[r]);
+    const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
+    if (at_id == distinct) {
+      ids[distinct] = id;
+      lanes[distinct++] = 0;
+    }
+    lanes[at_id] |= uint64_t{1} << r;
+  }
+  for (int64_t key = begin; key < end; ++key) {
+    const int64_t id = document(o.key_document, s.batch, s.key_begin + key);
+    const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
+    allowed[key - begin] &= at_id < distinct ? lanes[at_id] : 0;
+  }
+}
+
+void block_layout(const BlockLayout& blocks, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
+                  uint64_t* allowed) {
+  for (int64_t key = begin; key < end;) {
+    const int64_t block = (s.key_begin + key) / blocks.key_block;
+    const int64_t next = std::min(end, (block + 1) * blocks.key_block - s.key_begin);
+    uint64_t bits = 0;
+    for (int r = 0; r < panel.rows; ++r) {
+      const char* allowed_pair =
+          at(blocks.allowed, s.batch, panel.head[r], panel.query[r] / blocks.query_block, block);
+      bits |= static_cast<uint64_t>(*allowed_pair != 0) << r;
+    }
+    for (; key < next; ++key) allowed[key - begin] &= bits;
+  }
+}
+
+}  // namespace
+
+TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
+                   uint64_t* allowed) {
+  if (begin >= end || begin >= panel.high || end <= panel.low) return TileKind::empty;
+  const bool inside = panel.full_low <= begin && end <= panel.full_high;
+  if (inside && !p.has_key_masks()) return TileKind::full;
+  const uint64_t everyone = low_bits(panel.rows);
+  if (inside) std::fill(allowed, allowed + (end - begin), everyone);
+  else intervals(panel, begin, end, allowed);
+  const AttentionOptions& o = *p.options;
+  if (o.mask) boolean_mask(o.mask, s, panel, begin, end, allowed);
+  if (o.query_document) documents(o, s, panel, begin, end, allowed);
+  if (o.blocks.allowed) block_layout(o.blocks, s, panel, begin, end, allowed);
+  uint64_t any = 0, all = everyone;
+  for (int64_t key = 0; key < end - begin; ++key) {
+    any |= allowed[key];
+    all &= allowed[key];
+  }
+  if (any == 0) return TileKind::empty;
+  return all == everyone ? TileKind::full : TileKind::mixed;
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,94 @@
+// A checked call, in the form that the schedules work on: a list of sequences over strided memory.
+//
+// Rows. The query heads of one key/value head share its keys, so they are processed together: row r of a sequence is
+// query r / G, head hk * G + r % G, with G = H / Hk. Keys are counted inside the sequence.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "attn/attention.h"
+
+namespace attn::detail {
+
+/// One row of pages: page t holds the tokens [t * page_size, (t + 1) * page_size).
+struct PageTable {
+  const void* const* keys = nullptr;    // per page: [Hk][page_size][D]
+  const void* const* values = nullptr;  // per page: [Hk][page_size][Dv]
+  int64_t page_size = 0;
+};
+
+/// Queries that attend to the same keys.
+struct Sequence {
+  int64_t batch = 0;
+  int64_t query_begin = 0, query_count = 0;
+  int64_t key_begin = 0, key_count = 0;  // keys that exist
+  int64_t shift = 0;                     // p_i = i + shift, i and keys counted inside the sequence
+  PageTable pages;                       // in place of k and v
+};
+
+struct Problem {
+  std::string_view operation;
+  ConstView<4> q, k, v;
+  int64_t B = 0, H = 0, Hk = 0, G = 1, Lq = 0, Lk = 0, D = 0, Dv = 0;
+  const AttentionOptions* options = nullptr;
+  double scale = 1;
+  int64_t left = std::numeric_limits<int64_t>::max();   // keys before p_i
+  int64_t right = std::numeric_limits<int64_t>::max();  // keys after p_i
+  std::vector<Sequence> sequences;
+
+  int64_t rows(const Sequence& s) const { return s.query_count * G; }
+  bool has_key_masks() const {  // something besides intervals decides who is allowed
+    return options->mask || options->query_document || options->blocks.allowed;
+  }
+};
+
+/// Address of element (a, b, c, 0) of a rank-4 view; an axis of extent 1 is broadcast.
+template <class Pointer>
+auto* at(const BasicView<Pointer, 4>& view, int64_t a, int64_t b, int64_t c, int64_t d = 0) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+  int64_t offset = 0;
+  const int64_t index[4] = {a, b, c, d};
+  for (int axis = 0; axis < 4; ++axis)
+    if (view.size[axis] != 1) offset += index[axis] * view.stride[axis];
+  return static_cast<Byte*>(view.data) + offset * size_of(view.dtype);
+}
+
+/// Stride of the last axis, 0 where it is broadcast.
+template <class Pointer>
+int64_t last_stride(const BasicView<Pointer, 4>& view) {
+  return view.size[3] == 1 ? 0 : view.stride[3];
+}
+
+/// Reads or writes a float32 or float64 element of an [B, H, Lq] view.
+double load_row_value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i);
+void store_row_value(const View<3>& view, int64_t b, int64_t h, int64_t i, double value);
+
+/// Checks what every call shares and fills the problem; violated conditions go to `checker`.
+Problem make_problem(Checker& checker, std::string_view operation, const ConstView<4>& q, const ConstView<4>& k,
+                     const ConstView<4>& v, const AttentionOptions& options);
+/// Resolves causal, window, scale and the per-sequence lengths of `problem`, which has its sizes.
+void resolve_options(Checker& checker, Problem& problem, const AttentionOptions& options);
+
+/// Checks an [B, H, Lq] view of statistics: shape, float32 (float64 where q is).
+void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& problem);
+/// Checks shape and floating type.
+void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected);
+
+/// A block of memory that a call writes or reads, for the overlap test.
+struct Region {
+  const char* name;
+  const void* data;
+  DType dtype;
+  std::vector<int64_t> size, stride;
+};
+template <class Pointer, int Rank>
+Region region(const char* name, const BasicView<Pointer, Rank>& view) {
+  return {name, view.data, view.dtype, {view.size.begin(), view.size.end()}, {view.stride.begin(), view.stride.end()}};
+}
+/// Every output is distinct from itself, from the other outputs and from the inputs.
+void check_overlap(Checker& checker, const std::vector<Region>& outputs, const std::vector<Region>& inputs);
+
+}  // namespace attn::detail

@@ -1,0 +1,40 @@
+// Errors: one exception type, and a collector so that a caller learns everything that is wrong at once.
+#include "attn/core.h"
+
+namespace attn {
+namespace {
+
+std::string message_of(std::string_view operation, const std::vector<std::string>& reasons) {
+  std::string message = "[" + std::string(operation) + "]";
+  const char* separator = " ";
+  for (const std::string& reason : reasons) {
+    message += separator + reason;
+    separator = "; ";
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string to_string(const int64_t* size, int rank) {
+  std::string text = "[";
+  for (int axis = 0; axis < rank; ++axis) {
+    if (axis > 0) text += ", ";
+    text += std::to_string(size[axis]);
+  }
+  return text + "]";
+}
+
+Error::Error(std::string_view operation, std::vector<std::string> reasons)
+    : std::runtime_error(message_of(operation, reasons)), operation_(operation), reasons_(std::move(reasons)) {}
+
+bool Checker::require(bool condition, const std::string& reason) {
+  if (!condition) reasons_.push_back(reason);
+  return condition;
+}
+
+void Checker::done() const {
+  if (!ok()) throw Error(operation_, reasons_);
+}
+
+}  // namespace attn

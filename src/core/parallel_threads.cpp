@@ -1,0 +1,268 @@
+// Threads: parallel_for() over an executor, and the executor that is there by default, a persistent pool.
+//
+// How a job runs. The thread that claims the pool (busy_) publishes a task counter and a number of seats; workers take a
+// seat each, and owner and workers draw tasks from the counter until it is exhausted. Then the owner withdraws the seats
+// that are left and waits for the workers that sit. So a worker that comes late finds no seat and touches nothing, and
+// the owner never waits for a thread that has not begun.
+//
+// A caller that finds the pool busy runs its tasks itself. That one rule covers calls from many threads at once and calls
+// from inside a task, and makes a deadlock impossible: nobody ever waits for the pool.
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "attn/core.h"
+
+namespace attn {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+// How long a worker looks out for the next job before it sleeps. An operator publishes several jobs in a row, and waking
+// a sleeper takes tens of microseconds; spinning much longer would only take the processor from others.
+constexpr auto kSpinTime = std::chrono::microseconds(50);
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits until `word` is no longer `old`: first spinning, then asleep until notified.
+void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (word.load(std::memory_order_acquire) != old) return;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  word.wait(old, std::memory_order_acquire);
+}
+
+// Processors that this process may use: taskset and containers narrow them.
+int hardware_threads() {
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+#endif
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+std::atomic<int> wanted_threads{0};  // 0 until it is set or first asked for
+
+int own_thread_count() {
+  int count = wanted_threads.load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  const int hardware = std::clamp(hardware_threads(), 1, kMaxThreads);
+  return wanted_threads.compare_exchange_strong(count, hardware) ? hardware : count;
+}
+
+// Trivially destructible and initialised at compile time: usable before the first and after the last static object.
+class Pool final : public Executor {
+ public:
+  void run(int64_t tasks, TaskRef body) override;
+  int threads() const override { return own_thread_count(); }
+
+  /// Ends all workers and leaves the pool claimed for ever: later jobs run on their callers alone. Does nothing while a
+  /// job runs, for its workers may be waiting for the very thread that is calling.
+  void close();
+  /// In the child of a fork: the workers, and any job that was running, exist in the parent only.
+  void forget_workers();
+
+ private:
+  static constexpr uint32_t kSeat = 1u << 16;  // state_ = free seats * kSeat + workers seated
+  static constexpr uint32_t kSeated = kSeat - 1;
+
+  void resize(int workers);
+  void stop_workers();
+  void publish(int64_t tasks, const TaskRef& body, int seats);
+  void draw_tasks();
+  void retire();
+  void serve();
+  bool take_seat();
+  static void* serve_pool(void* pool);
+
+  std::atomic<bool> busy_{false};  // owned by one caller; guards what follows
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint32_t> jobs_{0};  // counts publications; workers wait for it to change
+  std::atomic<uint32_t> state_{0};
+  std::atomic<int64_t> next_task_{0};
+  int64_t tasks_ = 0;
+  const TaskRef* body_ = nullptr;
+  int workers_ = 0;
+  std::array<pthread_t, kMaxThreads> worker_{};
+};
+
+void Pool::run(int64_t tasks, TaskRef body) {
+  const int threads = own_thread_count();
+  const bool alone = tasks <= 1 || threads == 1 || busy_.exchange(true, std::memory_order_acquire);
+  if (alone) {
+    for (int64_t task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  if (workers_ != threads - 1) resize(threads - 1);
+  publish(tasks, body, static_cast<int>(std::min<int64_t>(workers_, tasks - 1)));
+  draw_tasks();
+  retire();
+  busy_.store(false, std::memory_order_release);
+}
+
+void Pool::publish(int64_t tasks, const TaskRef& body, int seats) {
+  tasks_ = tasks;
+  body_ = &body;
+  next_task_.store(0, std::memory_order_relaxed);
+  state_.store(static_cast<uint32_t>(seats) * kSeat, std::memory_order_release);
+  jobs_.fetch_add(1, std::memory_order_release);
+  if (seats == workers_) {
+    jobs_.notify_all();
+  } else {
+    for (int i = 0; i < seats; ++i) jobs_.notify_one();
+  }
+}
+
+void Pool::draw_tasks() {
+  for (;;) {
+    const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= tasks_) return;
+    (*body_)(task);
+  }
+}
+
+void Pool::retire() {
+  uint32_t seated = state_.fetch_and(kSeated, std::memory_order_acquire) & kSeated;
+  while (seated != 0) {
+    wait_while(state_, seated);
+    seated = state_.load(std::memory_order_acquire);
+  }
+}
+
+bool Pool::take_seat() {
+  uint32_t state = state_.load(std::memory_order_relaxed);
+  while (state >= kSeat) {
+    if (state_.compare_exchange_weak(state, state - kSeat + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Pool::serve() {
+  for (;;) {
+    const uint32_t job = jobs_.load(std::memory_order_acquire);  // before looking for a seat, so that no job is missed
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    if (take_seat()) {
+      draw_tasks();
+      if (state_.fetch_sub(1, std::memory_order_release) == 1) state_.notify_one();
+    }
+    wait_while(jobs_, job);
+  }
+}
+
+void* Pool::serve_pool(void* pool) {
+  static_cast<Pool*>(pool)->serve();
+  return nullptr;
+}
+
+void Pool::resize(int workers) {
+  stop_workers();
+  // Signals belong to the host's threads: a worker, which inherits this mask, takes none.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  while (workers_ < workers &&
+         pthread_create(&worker_[static_cast<size_t>(workers_)], nullptr, serve_pool, this) == 0) {
+    ++workers_;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Where the system grants fewer threads, say so in thread_count() and do not try again at each call.
+  int wanted = workers + 1;
+  if (workers_ < workers) wanted_threads.compare_exchange_strong(wanted, workers_ + 1);
+}
+
+void Pool::stop_workers() {
+  stopping_.store(true, std::memory_order_relaxed);
+  jobs_.fetch_add(1, std::memory_order_release);
+  jobs_.notify_all();
+  while (workers_ > 0) pthread_join(worker_[static_cast<size_t>(--workers_)], nullptr);
+  stopping_.store(false, std::memory_order_relaxed);
+}
+
+void Pool::close() {
+  if (!busy_.exchange(true, std::memory_order_acquire)) stop_workers();
+}
+
+void Pool::forget_workers() {
+  workers_ = 0;
+  state_.store(0, std::memory_order_relaxed);
+  stopping_.store(false, std::memory_order_relaxed);
+  busy_.store(false, std::memory_order_relaxed);
+}
+
+constinit Pool pool;
+
+// Ties the pool to the life of the process, or of the shared library that holds it.
+struct Lifetime {
+  Lifetime() {
+    pthread_atfork(nullptr, nullptr, [] { pool.forget_workers(); });
+  }
+  ~Lifetime() { pool.close(); }
+};
+const Lifetime lifetime;
+
+std::atomic<Executor*> host_executor{nullptr};
+
+Executor& executor() {
+  Executor* host = host_executor.load(std::memory_order_acquire);
+  return host ? *host : pool;
+}
+
+// The first exception of a job. Tasks run on threads that must not unwind into their executor.
+class FirstFailure {
+ public:
+  void keep(std::exception_ptr failure) noexcept {
+    if (!taken_.exchange(true, std::memory_order_relaxed)) failure_ = std::move(failure);
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void parallel_for(int64_t tasks, TaskRef body) {
+  if (tasks <= 0) return;
+  if (tasks == 1) return body(0);
+  FirstFailure failure;
+  executor().run(tasks, [&](int64_t task) {
+    try {
+      body(task);
+    } catch (...) {
+      failure.keep(std::current_exception());
+    }
+  });
+  failure.rethrow();
+}
+
+int thread_count() { return executor().threads(); }
+
+void set_thread_count(int threads) {
+  wanted_threads.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed);
+}
+
+void set_executor(Executor* executor) { host_executor.store(executor, std::memory_order_release); }
+
+}  // namespace attn

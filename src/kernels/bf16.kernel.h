@@ -1,0 +1,228 @@
+// bfloat16 dot products (vdpbf16ps): two 16-bit products a lane and instruction, accumulated in float32.
+//
+// Computes the same products as gemm.kernel.h and few.kernel.h. What is broadcast is a pair of neighbours in memory;
+// what sits in lanes is packed by pairs:
+//   query panel  [D/2][width][2]      pairs over d       keys: rows as they are, D even
+//   weights      [count/2][width][2]  pairs over keys    values: [count/2][depth][2]
+//   outer        weights [count][width] in bf16: pairs over rows; x: [rows/2][depth][2]
+// An odd last element has the partner 0. The scale goes on the scores, so that q enters the products unrounded.
+// Loops: as there, two elements a step.
+// Requires: AVX-512 BF16; included after vec_avx512.h by the one translation unit that is compiled for it.
+#pragma once
+
+#include "kernels/few.kernel.h"
+#include "kernels/grad.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+inline __m512bh as_bf16(__m512i x) { return bit_cast<__m512bh>(x); }
+
+inline __m512bh broadcast_pair(const uint16_t* p) {
+  int pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return as_bf16(_mm512_set1_epi32(pair));
+}
+
+struct Bf16Dot {
+  using Acc = F32;
+  using Elem = uint16_t;
+  using Operand = __m512bh;
+  static constexpr int kPack = 2;
+  static Operand broadcast(const Elem* p) { return broadcast_pair(p); }
+  static Operand load(const Elem* p) { return as_bf16(_mm512_load_si512(p)); }
+  static __m512 step(Operand b, Operand x, __m512 c) { return _mm512_dpbf16_ps(c, b, x); }
+};
+
+/// a in the low, b in the high half of each lane, rounded to bf16 with ties away from zero.
+inline __m512i pack_pair(__m512 a, __m512 b) {
+  const __m512i half = _mm512_set1_epi32(0x8000);
+  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(a), half), 16);
+  const __m512i high = _mm512_add_epi32(_mm512_castps_si512(b), half);
+  constexpr int kHighMaskedOrLow = 0xEC;  // (first & third) | second
+  return _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(static_cast<int>(0xffff0000u)), kHighMaskedOrLow);
+}
+
+template <>
+struct WeightFormat<Bf16Dot> {
+  using Weight = uint16_t;
+  static void store(Weight* weights, int64_t key, int width, int lane, __m512 even, __m512 odd) {
+    _mm512_store_si512(weights + key * width + 2 * lane, pack_pair(even, odd));
+  }
+  static void store_last(Weight* weights, int64_t key, int width, int lane, __m512 even) {
+    store(weights, key, width, lane, even, _mm512_setzero_ps());
+  }
+};
+
+template <>
+struct OuterFormat<Bf16Dot> {
+  static constexpr bool kSeparate = true;
+  using Weight = uint16_t;
+  static void store(Weight* weights, __m512 value) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(weights), bit_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------- packing
+
+inline const uint16_t* bf16_row(const RowsArgs& args, int64_t r) { return static_cast<const uint16_t*>(args.row[r]); }
+
+inline uint16_t finite_bf16(const RowsArgs& args, uint16_t x) {
+  return args.finite_only && (x & 0x7f80) == 0x7f80 ? uint16_t{0} : x;
+}
+
+/// Query panel [D/2][width][2]; dense_stride is the width.
+void pack_query_bf16(const RowsArgs& args) {
+  uint16_t* panel = static_cast<uint16_t*>(args.dense);
+  const int64_t width = args.dense_stride;
+  const int64_t whole = args.stride == 1 ? args.n / 32 * 32 : 0;
+  for (int64_t r0 = 0; r0 < width; r0 += 16) {
+    for (int64_t j = 0; j < whole; j += 32) {
+      __m512 block[16];
+      ATTN_UNROLL
+      for (int r = 0; r < 16; ++r)
+        block[r] = r0 + r < args.rows ? _mm512_loadu_ps(bf16_row(args, r0 + r) + j) : _mm512_setzero_ps();
+      transpose<F32>(block);
+      ATTN_UNROLL
+      for (int i = 0; i < 16; ++i) _mm512_store_ps(panel + ((j / 2 + i) * width + r0) * 2, block[i]);
+    }
+    for (int64_t r = r0; r < r0 + 16; ++r) {
+      for (int64_t j = whole; j < (args.n + 1) / 2 * 2; ++j) {
+        const bool inside = r < args.rows && j < args.n;
+        panel[(j / 2 * width + r) * 2 + j % 2] = inside ? bf16_row(args, r)[j * args.stride] : uint16_t{0};
+      }
+    }
+  }
+}
+
+/// Rows as they are, [rows][dense_stride], padded with zeros.
+void copy_rows_bf16(const RowsArgs& args) {
+  for (int64_t r = 0; r < args.rows; ++r) {
+    uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
+    int64_t j = 0;
+    for (; j < args.n; ++j) out[j] = finite_bf16(args, bf16_row(args, r)[j * args.stride]);
+    for (; j < args.dense_stride; ++j) out[j] = 0;
+  }
+}
+
+/// Pairs of rows interleaved, [rows/2][dense_stride][2], padded with zeros.
+void pair_rows_bf16(const RowsArgs& args) {
+  const bool vectors = args.stride == 1 && !args.finite_only;
+  const int64_t whole = vectors ? args.n / 32 * 32 : 0;
+  for (int64_t r = 0; r < args.rows; r += 2) {
+    uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
+    const uint16_t* even = bf16_row(args, r);
+    const uint16_t* odd = r + 1 < args.rows ? bf16_row(args, r + 1) : nullptr;
+    int64_t j = 0;
+    for (; j < whole; j += 32) {
+      const __m512i a = _mm512_loadu_si512(even + j);
+      const __m512i b = odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512();
+      const __m512i a_lo = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(a));
+      const __m512i b_lo = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(b));
+      const __m512i a_hi = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(a, 1));
+      const __m512i b_hi = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(b, 1));
+      _mm512_storeu_si512(out + 2 * j, _mm512_or_si512(a_lo, _mm512_slli_epi32(b_lo, 16)));
+      _mm512_storeu_si512(out + 2 * j + 32, _mm512_or_si512(a_hi, _mm512_slli_epi32(b_hi, 16)));
+    }
+    for (; j < args.n; ++j) {
+      out[2 * j] = finite_bf16(args, even[j * args.stride]);
+      out[2 * j + 1] = odd ? finite_bf16(args, odd[j * args.stride]) : uint16_t{0};
+    }
+    for (; j < args.dense_stride; ++j) out[2 * j] = out[2 * j + 1] = 0;
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- decode
+
+template <int RT>
+inline void few_accumulate_bf16(const __m512 (&key_dims)[16], const uint16_t* query, int64_t stride, __m512* acc) {
+  __m512 c[RT];
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) c[r] = acc[r];
+  ATTN_UNROLL
+  for (int d = 0; d < 16; ++d) {
+    ATTN_UNROLL
+    for (int r = 0; r < RT; ++r)
+      c[r] = _mm512_dpbf16_ps(c[r], as_bf16(_mm512_castps_si512(key_dims[d])), broadcast_pair(query + r * stride + 2 * d));
+  }
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) acc[r] = c[r];
+}
+
+void scores_few_bf16(const ScoresArgs& args) {
+  const uint16_t* query = static_cast<const uint16_t*>(args.query);
+  for (int64_t key = 0; key < args.count; key += 16) {
+    const int64_t keys = args.count - key < 16 ? args.count - key : 16;
+    const uint16_t* base = static_cast<const uint16_t*>(args.keys) + key * args.key_stride;
+    __m512 acc[16];
+    for (int r = 0; r < 16; ++r) acc[r] = _mm512_setzero_ps();
+    for (int64_t d = 0; d < args.depth; d += 32) {
+      __m512 block[16];
+      ATTN_UNROLL
+      for (int i = 0; i < 16; ++i)
+        block[i] = i < keys ? _mm512_loadu_ps(base + i * args.key_stride + d) : _mm512_setzero_ps();
+      transpose<F32>(block);
+      int r = 0;
+      for (; r + 4 <= args.rows; r += 4) few_accumulate_bf16<4>(block, query + r * args.depth + d, args.depth, acc + r);
+      for (; r + 2 <= args.rows; r += 2) few_accumulate_bf16<2>(block, query + r * args.depth + d, args.depth, acc + r);
+      for (; r < args.rows; ++r) few_accumulate_bf16<1>(block, query + r * args.depth + d, args.depth, acc + r);
+    }
+    few_store<F32>(acc, args.scale, keys, static_cast<float*>(args.scores) + key * 16);
+  }
+}
+
+/// 16 dims of two value rows as pairs.
+inline __m512bh value_pairs(const uint16_t* even, const uint16_t* odd, int64_t n) {
+  const __mmask16 m = n >= 16 ? __mmask16(0xffff) : static_cast<__mmask16>((1u << n) - 1);
+  const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, even));
+  const __m512i b = odd ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, odd)) : _mm512_setzero_si512();
+  return as_bf16(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+}
+
+template <int RT, int VT>
+inline void values_few_tile_bf16(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
+  float* out = static_cast<float*>(args.out) + row * out_stride + d;
+  const uint16_t* weights = static_cast<const uint16_t*>(args.weights) + 2 * row;
+  const uint16_t* values = static_cast<const uint16_t*>(args.values) + d;
+  __m512 c[RT][VT];
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    ATTN_UNROLL
+    for (int v = 0; v < VT; ++v) c[r][v] = _mm512_load_ps(out + r * out_stride + v * 16);
+  }
+  for (int64_t key = 0; key < args.count; key += 2, weights += 2 * 16, values += 2 * args.value_stride) {
+    const uint16_t* odd = key + 1 < args.count ? values + args.value_stride : nullptr;
+    __m512bh x[VT];
+    ATTN_UNROLL
+    for (int v = 0; v < VT; ++v) x[v] = value_pairs(values + v * 16, odd ? odd + v * 16 : nullptr, args.depth - d - v * 16);
+    ATTN_UNROLL
+    for (int r = 0; r < RT; ++r) {
+      const __m512bh p = broadcast_pair(weights + 2 * r);
+      ATTN_UNROLL
+      for (int v = 0; v < VT; ++v) c[r][v] = _mm512_dpbf16_ps(c[r][v], p, x[v]);
+    }
+  }
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    ATTN_UNROLL
+    for (int v = 0; v < VT; ++v) _mm512_store_ps(out + r * out_stride + v * 16, c[r][v]);
+  }
+}
+
+template <int VT>
+inline void values_few_columns_bf16(const ValuesArgs& args, int64_t d, int64_t out_stride) {
+  int row = 0;
+  for (; row + 4 <= args.rows; row += 4) values_few_tile_bf16<4, VT>(args, row, d, out_stride);
+  for (; row + 2 <= args.rows; row += 2) values_few_tile_bf16<2, VT>(args, row, d, out_stride);
+  for (; row < args.rows; ++row) values_few_tile_bf16<1, VT>(args, row, d, out_stride);
+}
+
+void values_few_bf16(const ValuesArgs& args) {
+  const int64_t out_stride = (args.depth + 15) / 16 * 16;
+  int64_t d = 0;
+  for (; d + 64 <= args.depth; d += 64) values_few_columns_bf16<4>(args, d, out_stride);
+  for (; d < args.depth; d += 16) values_few_columns_bf16<1>(args, d, out_stride);
+}
+
+}  // namespace
+}  // namespace attn::kernels

@@ -1,0 +1,74 @@
+#include "kernels/dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+
+#include "attn/core.h"
+
+namespace attn::kernels {
+namespace {
+
+struct Candidate {
+  const Isa* isa;
+  bool (*supported)();
+};
+
+bool always() { return true; }
+
+#if defined(ATTN_X86)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+constexpr Candidate candidates[] = {{&isa_avx512_bf16, has_avx512_bf16},
+                                    {&isa_avx512, has_avx512},
+                                    {&isa_avx2, has_avx2},
+                                    {&isa_baseline, always}};
+#elif defined(ATTN_NEON)
+constexpr Candidate candidates[] = {{&isa_neon, always}};
+#else
+constexpr Candidate candidates[] = {{&isa_baseline, always}};
+#endif
+
+const Isa* find(std::string_view name) {
+  for (const Candidate& candidate : candidates)
+    if (name == candidate.isa->name && candidate.supported()) return candidate.isa;
+  return nullptr;
+}
+
+const Isa& named(std::string_view name, std::string_view source) {
+  if (const Isa* isa = find(name)) return *isa;
+  std::string choices;
+  for (const std::string& choice : available()) choices += (choices.empty() ? "" : ", ") + choice;
+  throw Error("set_isa", {std::string(source) + " names '" + std::string(name) +
+                          "', which this CPU or build does not have; choices: " + choices});
+}
+
+std::atomic<const Isa*> chosen{nullptr};
+
+}  // namespace
+
+std::vector<std::string> available() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates)
+    if (candidate.supported()) names.emplace_back(candidate.isa->name);
+  return names;
+}
+
+const Isa& active() {
+  const Isa* isa = chosen.load(std::memory_order_acquire);
+  if (isa) return *isa;
+  const char* wish = std::getenv("ATTN_ISA");
+  isa = wish && *wish ? &named(wish, "the environment variable ATTN_ISA") : find(available().front());
+  chosen.store(isa, std::memory_order_release);
+  return *isa;
+}
+
+void force(std::string_view name) { chosen.store(&named(name, "the caller"), std::memory_order_release); }
+
+}  // namespace attn::kernels

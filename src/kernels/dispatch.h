@@ -1,0 +1,19 @@
+// Which kernels run: detection, the list, the choice.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/table.h"
+
+namespace attn::kernels {
+
+/// The instruction set in use; on first use the best one, or the one that ATTN_ISA names.
+const Isa& active();
+/// Built in and supported by this CPU, best first.
+std::vector<std::string> available();
+/// Throws Error that lists the choices.
+void force(std::string_view name);
+
+}  // namespace attn::kernels

@@ -1,0 +1,200 @@
+// The one matrix micro-kernel, and the three products of attention built on it.
+//
+// Computes   c[i][v] += sum_s a[i, s] x[s, v]         i < MT rows, v < NV vectors of W lanes, s < steps
+//
+//   scores   S^T[key][row]  = sum_d K[key, d] Q^T[d][row]     a = keys,    x = query panel  [D][width]
+//   values   O^T[d][row]   += sum_key V[key, d] P[key][row]   a = values,  x = weights      [count][width]
+//   outer    C[key][d]     += sum_row P[key][row] X[row][d]   a = weights, x = rows         [rows][depth]
+//
+// Loops: rows of c in blocks of MT, vectors in blocks of NV, then s innermost with all MT x NV accumulators in registers:
+// NV loads, MT broadcasts and MT x NV multiply-adds a step. a is only ever broadcast, so K and V need no packing.
+// Every accumulator runs through s in order: its bits do not depend on MT, NV or the neighbours.
+// Requires: x 64-byte aligned, its rows a multiple of W; a at element alignment.
+#pragma once
+
+#include "kernels/dot.h"
+
+namespace attn::kernels {
+namespace {
+
+template <class Dot, int NV, int MT>
+inline __attribute__((always_inline)) void tile(const typename Dot::Elem* a, int64_t a_row, int64_t a_step,
+                                                const typename Dot::Elem* x, int64_t x_step, int64_t steps,
+                                                typename Dot::Acc::Reg (&c)[MT][NV]) {
+  constexpr int W = Dot::Acc::W;
+  for (int64_t s = 0; s < steps; ++s, a += a_step, x += x_step) {
+    typename Dot::Operand lane[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) lane[v] = Dot::load(x + v * W * Dot::kPack);
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      const typename Dot::Operand b = Dot::broadcast(a + i * a_row);
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) c[i][v] = Dot::step(b, lane[v], c[i][v]);
+    }
+  }
+}
+
+/// Calls body.template run<MT>(i) for i = 0, MT, 2 MT, ... and with halved MT for what is left.
+template <int MT, class Body>
+inline __attribute__((always_inline)) void for_tiles(int64_t begin, int64_t end, const Body& body) {
+  int64_t i = begin;
+  for (; i + MT <= end; i += MT) body.template run<MT>(i);
+  if constexpr (MT > 1) for_tiles<(MT + 1) / 2>(i, end, body);
+}
+
+/// Calls body.template run<NV>() with NV = width / W, which is 1, 2 or 3.
+template <int W, class Body>
+inline void for_width(int width, const Body& body) {
+  if (width == 3 * W) return body.template run<3>();
+  if (width == 2 * W) return body.template run<2>();
+  return body.template run<1>();
+}
+
+inline int64_t steps_of(int64_t n, int pack) { return (n + pack - 1) / pack; }
+
+// ----------------------------------------------------------------------------------------------------------- scores
+
+template <class Dot, int NV>
+struct ScoresTile {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  const ScoresArgs& args;
+
+  template <int MT>
+  void run(int64_t key) const {
+    typename V::Reg c[MT][NV];
+    compute(key, c);
+    T* out = static_cast<T*>(args.scores) + key * NV * V::W;
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(out + (i * NV + v) * V::W, c[i][v]);
+    }
+  }
+
+  template <int MT>
+  inline __attribute__((always_inline)) void compute(int64_t key, typename V::Reg (&c)[MT][NV]) const {
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) c[i][v] = V::zero();
+    }
+    const auto* keys = static_cast<const typename Dot::Elem*>(args.keys) + key * args.key_stride;
+    tile<Dot, NV, MT>(keys, args.key_stride, Dot::kPack, static_cast<const typename Dot::Elem*>(args.query),
+                      NV * V::W * Dot::kPack, steps_of(args.depth, Dot::kPack), c);
+    // A score of +infinity becomes the largest finite number: it then wins alone instead of giving inf - inf = NaN.
+    const typename V::Reg largest = V::set1(largest_finite<T>());
+    const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        if constexpr (Dot::kPack > 1) c[i][v] = V::mul(c[i][v], scale);
+        c[i][v] = V::min(largest, c[i][v]);
+      }
+    }
+  }
+};
+
+template <class Dot>
+struct Scores {
+  const ScoresArgs& args;
+  template <int NV>
+  void run() const {
+    for_tiles<Dot::Acc::kTile>(0, args.count, ScoresTile<Dot, NV>{args});
+  }
+};
+
+template <class Dot>
+void scores(const ScoresArgs& args) {
+  for_width<Dot::Acc::W>(args.width, Scores<Dot>{args});
+}
+
+// ----------------------------------------------------------------------------------------------------------- values
+
+template <class Dot, int NV>
+struct ValuesTile {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  const ValuesArgs& args;
+
+  template <int MT>
+  void run(int64_t d) const {
+    T* out = static_cast<T*>(args.out) + d * NV * V::W;
+    typename V::Reg c[MT][NV];
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) c[i][v] = V::load(out + (i * NV + v) * V::W);
+    }
+    const auto* values = static_cast<const typename Dot::Elem*>(args.values) + d * Dot::kPack;
+    tile<Dot, NV, MT>(values, Dot::kPack, args.value_stride, static_cast<const typename Dot::Elem*>(args.weights),
+                      NV * V::W * Dot::kPack, steps_of(args.count, Dot::kPack), c);
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(out + (i * NV + v) * V::W, c[i][v]);
+    }
+  }
+};
+
+template <class Dot>
+struct Values {
+  const ValuesArgs& args;
+  template <int NV>
+  void run() const {
+    for_tiles<Dot::Acc::kTile>(0, args.depth, ValuesTile<Dot, NV>{args});
+  }
+};
+
+template <class Dot>
+void values(const ValuesArgs& args) {
+  for_width<Dot::Acc::W>(args.width, Values<Dot>{args});
+}
+
+// ------------------------------------------------------------------------------------------------------------ outer
+
+template <class Dot, int NV>
+struct OuterTile {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  const OuterArgs& args;
+  int64_t column;
+
+  template <int MT>
+  void run(int64_t key) const {
+    T* out = static_cast<T*>(args.out) + key * args.x_stride + column;
+    typename V::Reg c[MT][NV];
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) c[i][v] = V::load(out + i * args.x_stride + v * V::W);
+    }
+    tile<Dot, NV, MT>(static_cast<const typename Dot::Elem*>(args.weights) + key * args.width, args.width, Dot::kPack,
+                      static_cast<const typename Dot::Elem*>(args.x) + column * Dot::kPack, args.x_stride * Dot::kPack,
+                      steps_of(args.rows, Dot::kPack), c);
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(out + i * args.x_stride + v * V::W, c[i][v]);
+    }
+  }
+};
+
+template <class Dot>
+struct Outer {
+  const OuterArgs& args;
+  template <int NV>
+  void run(int64_t vector) const {
+    for_tiles<Dot::Acc::kOuterKeys>(0, args.count, OuterTile<Dot, NV>{args, vector * Dot::Acc::W});
+  }
+};
+
+template <class Dot>
+void outer(const OuterArgs& args) {
+  for_tiles<Dot::Acc::kOuterVectors>(0, args.x_stride / Dot::Acc::W, Outer<Dot>{args});
+}
+
+}  // namespace
+}  // namespace attn::kernels

@@ -1,0 +1,56 @@
+// AVX-512 with BF16 dot products: compiled with the flags of AVX-512 and -mavx512bf16.
+#include "kernels/vec_avx512.h"
+
+#include "kernels/bf16.kernel.h"
+#include "kernels/tiles.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
+  base.name = name;
+  base.operand = kBfloat16;
+  base.operand_bytes = 2;
+  base.key_pair = 2;
+  base.depth_multiple = 2;
+  base.scale_in_scores = true;
+  base.values_in_place = false;
+  base.weight_bytes = 2;
+  base.pack_query = pack_query_bf16;
+  base.pack_keys = copy_rows_bf16;
+  base.pack_values = pair_rows_bf16;
+  base.pack_outer = pair_rows_bf16;
+  base.scores = scores<Bf16Dot>;
+  base.scores_softmax = scores_softmax<Bf16Dot>;
+  base.softmax = softmax<Bf16Dot>;
+  base.values = values<Bf16Dot>;
+  base.grad = grad<Bf16Dot>;
+  base.outer = outer<Bf16Dot>;
+  return base;
+}
+
+constexpr TileKernels with_few_rows(TileKernels base, const char* name) {
+  base.name = name;
+  base.panel = 16;
+  base.depth_multiple = 32;
+  base.row_major = true;
+  base.values_in_place = true;
+  base.pack_query = copy_rows_bf16;
+  base.unpack_out = store_rows<F32>;
+  base.pack_values = copy_rows_bf16;
+  base.scores = scores_few_bf16;
+  base.scores_softmax = nullptr;
+  base.values = values_few_bf16;
+  base.rescale = rescale_few<F32>;
+  return base;
+}
+
+constexpr TileKernels bf16_kernels = with_bf16_products(f32_kernels, "bfloat16");
+constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels, "bfloat16, few rows");
+
+}  // namespace
+
+extern const Isa isa_avx512_bf16 = {"avx512_bf16", &f32_kernels,  &f32_few_kernels,
+                                    &f64_kernels,  &bf16_kernels, &bf16_few_kernels};
+
+}  // namespace attn::kernels

@@ -1,0 +1,180 @@
+// Rows of user memory, of any type and stride, into the dense layouts of the kernels and back.
+//
+//   pack_panel    panel[j][r] = scale row_r[j]             transposed: rows become lanes
+//   unpack_panel  row_r[j] = scale lane_scale_r panel[j][r]
+//   load_rows     dense[r][j] = scale row_r[j]             store_rows: the way back
+// Loops: W x W blocks are transposed in registers where the row is contiguous; everything else goes element by element.
+// Never touches an element outside a row's n. Dense layouts are padded with zeros to whole vectors.
+#pragma once
+
+#include "kernels/dot.h"
+
+namespace attn::kernels {
+namespace {
+
+/// Exchanges rows and columns of a W x W block in log2(W) perfect shuffles.
+template <class V>
+inline void transpose(typename V::Reg (&a)[V::W]) {
+  ATTN_UNROLL
+  for (int step = 1; step < V::W; step *= 2) {
+    typename V::Reg b[V::W];
+    ATTN_UNROLL
+    for (int i = 0; i < V::W / 2; ++i) {
+      b[2 * i] = V::interleave_lo(a[i], a[i + V::W / 2]);
+      b[2 * i + 1] = V::interleave_hi(a[i], a[i + V::W / 2]);
+    }
+    ATTN_UNROLL
+    for (int i = 0; i < V::W; ++i) a[i] = b[i];
+  }
+}
+
+/// Types that a vector of V can be loaded from and stored to without a detour.
+template <class V>
+inline bool has_vector_access(int type) {
+  return sizeof(typename V::T) == 8 ? type == kFloat64 : type != kFloat64;
+}
+
+template <class V>
+inline typename V::Reg load_vector(int type, const void* base, int64_t index) {
+  if constexpr (sizeof(typename V::T) == 8) {
+    return V::loadu(static_cast<const double*>(base) + index);
+  } else {
+    if (type == kFloat32) return V::loadu(static_cast<const float*>(base) + index);
+    if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + index);
+    return V::load_f16(static_cast<const uint16_t*>(base) + index);
+  }
+}
+
+template <class V>
+inline void store_vector(int type, void* base, int64_t index, typename V::Reg value) {
+  if constexpr (sizeof(typename V::T) == 8) {
+    V::storeu(static_cast<double*>(base) + index, value);
+  } else {
+    if (type == kFloat32) return V::storeu(static_cast<float*>(base) + index, value);
+    if (type == kBfloat16) return V::store_bf16(static_cast<uint16_t*>(base) + index, value);
+    V::store_f16(static_cast<uint16_t*>(base) + index, value);
+  }
+}
+
+template <class V>
+void pack_panel(const RowsArgs& args) {
+  using T = typename V::T;
+  T* panel = static_cast<T*>(args.dense);
+  const int64_t width = args.dense_stride;
+  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+  for (int64_t r0 = 0; r0 < width; r0 += V::W) {
+    for (int64_t j = 0; j < whole; j += V::W) {
+      typename V::Reg block[V::W];
+      ATTN_UNROLL
+      for (int r = 0; r < V::W; ++r)
+        block[r] = r0 + r < args.rows ? load_vector<V>(args.type, args.row[r0 + r], j) : V::zero();
+      transpose<V>(block);
+      ATTN_UNROLL
+      for (int i = 0; i < V::W; ++i) V::store(panel + (j + i) * width + r0, V::mul(scale, block[i]));
+    }
+    for (int64_t r = r0; r < r0 + V::W; ++r) {
+      for (int64_t j = whole; j < args.n; ++j) {
+        T value = 0;
+        if (r < args.rows) value = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
+        panel[j * width + r] = value;
+      }
+    }
+  }
+}
+
+template <class V>
+void unpack_panel(const RowsArgs& args) {
+  using T = typename V::T;
+  const T* panel = static_cast<const T*>(args.dense);
+  const T* lane_scale = static_cast<const T*>(args.lane_scale);
+  const int64_t width = args.dense_stride;
+  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  for (int64_t r0 = 0; r0 < args.rows; r0 += V::W) {
+    typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+    if (lane_scale) scale = V::mul(scale, V::load(lane_scale + r0));
+    for (int64_t j = 0; j < whole; j += V::W) {
+      typename V::Reg block[V::W];
+      ATTN_UNROLL
+      for (int i = 0; i < V::W; ++i) block[i] = V::mul(scale, V::load(panel + (j + i) * width + r0));
+      transpose<V>(block);
+      ATTN_UNROLL
+      for (int r = 0; r < V::W; ++r)
+        if (r0 + r < args.rows) store_vector<V>(args.type, args.row[r0 + r], j, block[r]);
+    }
+    alignas(64) T factor[V::W];
+    V::store(factor, scale);
+    for (int r = 0; r < V::W && r0 + r < args.rows; ++r)
+      for (int64_t j = whole; j < args.n; ++j)
+        store_element<T>(args.type, args.row[r0 + r], j * args.stride, factor[r] * panel[j * width + r0 + r]);
+  }
+}
+
+template <class V>
+inline typename V::Reg without_non_finite(typename V::Reg x) {
+  return V::select(V::equal(V::sub(x, x), V::zero()), x, V::zero());
+}
+
+template <class V>
+void load_rows(const RowsArgs& args) {
+  using T = typename V::T;
+  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+  for (int64_t r = 0; r < args.rows; ++r) {
+    T* out = static_cast<T*>(args.dense) + r * args.dense_stride;
+    int64_t j = 0;
+    for (; j < whole; j += V::W) {
+      const typename V::Reg x = V::mul(scale, load_vector<V>(args.type, args.row[r], j));
+      V::storeu(out + j, args.finite_only ? without_non_finite<V>(x) : x);
+    }
+    for (; j < args.n; ++j) {
+      const T x = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
+      out[j] = args.finite_only && x - x != 0 ? 0 : x;
+    }
+    for (; j < args.dense_stride; ++j) out[j] = 0;
+  }
+}
+
+template <class V>
+void store_rows(const RowsArgs& args) {
+  using T = typename V::T;
+  const T* lane_scale = static_cast<const T*>(args.lane_scale);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const T* in = static_cast<const T*>(args.dense) + r * args.dense_stride;
+    const T scale = static_cast<T>(args.scale) * (lane_scale ? lane_scale[r] : T{1});
+    int64_t j = 0;
+    for (; j < whole; j += V::W)
+      store_vector<V>(args.type, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
+    for (; j < args.n; ++j) store_element<T>(args.type, args.row[r], j * args.stride, scale * in[j]);
+  }
+}
+
+template <class V>
+bool all_finite(const RowsArgs& args) {
+  using T = typename V::T;
+  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  typename V::Reg residue = V::zero();  // x - x is 0, or NaN for what is not finite
+  T rest = 0;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    int64_t j = 0;
+    for (; j < whole; j += V::W) {
+      const typename V::Reg x = load_vector<V>(args.type, args.row[r], j);
+      residue = V::add(residue, V::sub(x, x));
+    }
+    for (; j < args.n; ++j) {
+      const T x = load_element<T>(args.type, args.row[r], j * args.stride);
+      rest += x - x;
+    }
+  }
+  constexpr uint64_t all = (uint64_t{1} << V::W) - 1;
+  return rest == 0 && V::bits(V::equal(residue, V::zero())) == all;
+}
+
+}  // namespace
+}  // namespace attn::kernels

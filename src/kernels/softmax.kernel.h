@@ -1,0 +1,378 @@
+// Everything that happens to a tile of scores between the two matrix products, and to the state of its rows.
+//
+// All tiles are [key][width], rows in lanes; scores are in log2 units.
+//   transform        s = softcap(s) + bias - slope |p - j|;  s = -inf where not allowed;  maximum = max(s)
+//   softmax          w = 2^(s - reference);  sum += w;  w' = keep ? w keep_scale : 0
+//   scores_softmax   scores and softmax in one pass, against the reference as it stands
+//   update           a row whose maximum exceeds its reference by more than `limit` takes the maximum as reference;
+//                    sum *= alpha = 2^(old - new).   rescale: accumulator *= alpha
+//   finish           lse = ln(2) reference + ln(sum);  inverse = 1 / sum  (0 for an empty row)
+// Loops: keys outermost, vectors of the panel unrolled inside; sums and maxima stay in registers.
+// Every lane's arithmetic is a fixed sequence over its keys, so no row depends on its neighbours.
+#pragma once
+
+#include <math.h>
+
+#include "kernels/gemm.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+template <class V>
+inline typename V::Reg safe_reference(const typename V::T* p) {
+  const typename V::Reg reference = V::load(p);
+  return V::select(V::equal(reference, V::set1(-infinity<typename V::T>())), V::zero(), reference);
+}
+
+/// Lane mask bits of vector v of a panel.
+template <class V>
+inline typename V::Mask lane_mask(uint64_t bits, int v) {
+  return V::mask(bits >> (v * V::W));
+}
+
+/// Writes a pair of weights of keys 2t and 2t + 1, or one key's where the format is not paired.
+template <class Dot>
+struct WeightFormat;
+
+template <class V>
+struct WeightFormat<FmaDot<V>> {
+  using Weight = typename V::T;
+  static void store(Weight* weights, int64_t key, int width, int lane, typename V::Reg even, typename V::Reg odd) {
+    V::store(weights + key * width + lane, even);
+    V::store(weights + (key + 1) * width + lane, odd);
+  }
+  static void store_last(Weight* weights, int64_t key, int width, int lane, typename V::Reg even) {
+    V::store(weights + key * width + lane, even);
+  }
+};
+
+/// cap tanh(s / cap) and its derivative in s. |x| < 0.625: x + x^3 P(x^2) / Q(x^2), the rational form of Cephes, because
+/// (1 - e) / (1 + e) with e = 2^(-2 log2e |x|) loses its relative accuracy there.
+template <class V>
+inline typename V::Reg softcap(typename V::Reg s, double cap, typename V::Reg& factor) {
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  const auto constant = [](double x) { return V::set1(static_cast<T>(x)); };
+  const Reg one = V::set1(1);
+  const Reg x = V::mul(V::abs(s), constant(1 / cap));
+  const Reg e = V::exp2(V::mul(x, constant(-2 * kLog2e)));
+  const Reg sum = V::add(one, e);
+  const Reg z = V::mul(x, x);
+  const Reg p = V::fma(V::fma(constant(-9.64399179425052238628e-1), z, constant(-9.92877231001918586564e1)), z,
+                       constant(-1.61468768441708447952e3));
+  const Reg q = V::fma(V::fma(V::add(z, constant(1.12811678491632931402e2)), z, constant(2.23548839060100448583e3)), z,
+                       constant(4.84406305325125486048e3));
+  const Reg near = V::fma(V::mul(x, z), V::div(p, q), x);
+  const Reg far = V::div(V::sub(one, e), sum);
+  const Reg capped = V::mul(constant(cap), V::select(V::greater(constant(0.625), x), near, far));
+  factor = V::div(V::mul(constant(4), e), V::mul(sum, sum));
+  return V::select(V::greater(V::zero(), s), V::sub(V::zero(), capped), capped);
+}
+
+template <class V>
+struct Transform {
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  const TransformArgs& args;
+
+  template <int NV>
+  void run() const {
+    constexpr int kWidth = NV * V::W;
+    T* scores = static_cast<T*>(args.scores);
+    const T* bias = static_cast<const T*>(args.bias);
+    T* factor = static_cast<T*>(args.factor);
+    const Reg masked = V::set1(-infinity<T>());
+    const Reg largest = V::set1(largest_finite<T>());
+    Reg maximum[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) maximum[v] = masked;
+    for (int64_t key = 0; key < args.count; ++key) {
+      uint64_t allowed = args.allowed ? args.allowed[key] : ~uint64_t{0};
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        const int64_t at = key * kWidth + v * V::W;
+        Reg s = V::load(scores + at);
+        if (args.softcap != 0) {
+          Reg derivative;
+          s = softcap<V>(s, args.softcap, derivative);
+          if (factor) V::store(factor + at, derivative);
+        }
+        if (bias) {
+          const Reg b = V::load(bias + at);
+          allowed &= ~(V::bits(V::equal(b, masked)) << (v * V::W));
+          s = V::min(largest, V::add(s, b));
+        }
+        if (args.slope) {
+          const Reg position = V::load(static_cast<const T*>(args.position) + v * V::W);
+          const Reg distance = V::abs(V::sub(position, V::set1(static_cast<T>(key))));
+          s = V::sub(s, V::mul(V::load(static_cast<const T*>(args.slope) + v * V::W), distance));
+        }
+        s = V::select(lane_mask<V>(allowed, v), s, masked);
+        V::store(scores + at, s);
+        maximum[v] = V::max(maximum[v], s);
+      }
+      if (args.allowed) args.allowed[key] = allowed;
+    }
+    if (args.maximum) {
+      T* out = static_cast<T*>(args.maximum);
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(out + v * V::W, maximum[v]);
+    }
+  }
+};
+
+template <class V>
+void transform(const TransformArgs& args) {
+  for_width<V::W>(args.width, Transform<V>{args});
+}
+
+template <class Dot>
+struct Softmax {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  const SoftmaxArgs& args;
+
+  template <int NV>
+  void run() const {
+    using Weight = typename WeightFormat<Dot>::Weight;
+    constexpr int kWidth = NV * V::W;
+    const T* scores = static_cast<const T*>(args.scores);
+    Weight* weights = static_cast<Weight*>(args.weights);
+    T* sums = static_cast<T*>(args.sum);
+    Reg reference[NV], sum[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      reference[v] = safe_reference<V>(static_cast<const T*>(args.reference) + v * V::W);
+      sum[v] = V::load(sums + v * V::W);
+    }
+    int64_t key = 0;
+    for (; key + 2 <= args.count; key += 2) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        const T* s = scores + key * kWidth + v * V::W;
+        Reg even = V::exp2(V::sub(V::load(s), reference[v]));
+        Reg odd = V::exp2(V::sub(V::load(s + kWidth), reference[v]));
+        sum[v] = V::add(V::add(sum[v], even), odd);
+        if (args.keep) {
+          even = dropped(even, key, v);
+          odd = dropped(odd, key + 1, v);
+        }
+        WeightFormat<Dot>::store(weights, key, kWidth, v * V::W, even, odd);
+      }
+    }
+    if (key < args.count) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        Reg even = V::exp2(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
+        sum[v] = V::add(sum[v], even);
+        if (args.keep) even = dropped(even, key, v);
+        WeightFormat<Dot>::store_last(weights, key, kWidth, v * V::W, even);
+      }
+    }
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) V::store(sums + v * V::W, sum[v]);
+  }
+
+  Reg dropped(Reg weight, int64_t key, int v) const {
+    const Reg scaled = V::mul(weight, V::set1(static_cast<T>(args.keep_scale)));
+    return V::select(lane_mask<V>(args.keep[key], v), scaled, V::zero());
+  }
+};
+
+template <class Dot>
+void softmax(const SoftmaxArgs& args) {
+  for_width<Dot::Acc::W>(args.width, Softmax<Dot>{args});
+}
+
+template <class Dot, int NV>
+struct FusedTile {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  const FusedArgs& args;
+  const Reg (&reference)[NV];
+  Reg (&sum)[NV];
+  Reg (&maximum)[NV];
+
+  template <int MT>
+  inline __attribute__((always_inline)) void run(int64_t key) const {
+    using Weight = typename WeightFormat<Dot>::Weight;
+    constexpr int kWidth = NV * V::W;
+    Weight* weights = static_cast<Weight*>(args.weights);
+    Reg c[MT][NV];
+    ScoresTile<Dot, NV>{args.in}.compute(key, c);
+    ATTN_UNROLL
+    for (int i = 0; i + 1 < MT; i += 2) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        maximum[v] = V::max(V::max(maximum[v], c[i][v]), c[i + 1][v]);
+        const Reg even = V::exp2(V::sub(c[i][v], reference[v]));
+        const Reg odd = V::exp2(V::sub(c[i + 1][v], reference[v]));
+        sum[v] = V::add(V::add(sum[v], even), odd);
+        WeightFormat<Dot>::store(weights, key + i, kWidth, v * V::W, even, odd);
+      }
+    }
+    if constexpr (MT % 2 == 1) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        maximum[v] = V::max(maximum[v], c[MT - 1][v]);
+        const Reg last = V::exp2(V::sub(c[MT - 1][v], reference[v]));
+        sum[v] = V::add(sum[v], last);
+        WeightFormat<Dot>::store_last(weights, key + MT - 1, kWidth, v * V::W, last);
+      }
+    }
+  }
+};
+
+template <class Dot>
+struct Fused {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  const FusedArgs& args;
+  double limit;
+  bool& ok;
+
+  template <int NV>
+  void run() const {
+    Reg reference[NV], sum[NV], maximum[NV];
+    const T* references = static_cast<const T*>(args.reference);
+    T* sums = static_cast<T*>(args.sum);
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      reference[v] = V::load(references + v * V::W);
+      sum[v] = V::load(sums + v * V::W);
+      maximum[v] = V::set1(-infinity<T>());
+    }
+    for_tiles<V::kTile>(0, args.in.count, FusedTile<Dot, NV>{args, reference, sum, maximum});
+    const Reg slack = V::set1(static_cast<T>(limit));
+    uint64_t above = 0;
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      V::store(sums + v * V::W, sum[v]);
+      V::store(static_cast<T*>(args.maximum) + v * V::W, maximum[v]);
+      above |= V::bits(V::greater(maximum[v], V::add(reference[v], slack))) << (v * V::W);
+    }
+    ok = (above << (64 - args.in.rows)) == 0;  // lanes beyond the rows do not count
+  }
+};
+
+template <class Dot>
+bool scores_softmax(const FusedArgs& args, double limit) {
+  bool ok = false;
+  for_width<Dot::Acc::W>(args.in.width, Fused<Dot>{args, limit, ok});
+  return ok;
+}
+
+template <class V>
+bool update(void* reference, const void* maximum, void* sum, void* alpha, int width, double limit) {
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  T* references = static_cast<T*>(reference);
+  uint64_t moved = 0;
+  const Reg none = V::set1(-infinity<T>());
+  for (int lane = 0; lane < width; lane += V::W) {
+    const Reg old = V::load(references + lane);
+    const Reg top = V::load(static_cast<const T*>(maximum) + lane);
+    const typename V::Mask higher = V::greater(top, V::add(old, V::set1(static_cast<T>(limit))));
+    const typename V::Mask empty = V::equal(old, none);
+    const Reg next = V::select(higher, top, old);
+    const Reg factor = V::select(higher, V::exp2(V::sub(old, next)), V::set1(1));
+    T* sums = static_cast<T*>(sum) + lane;
+    V::store(references + lane, next);
+    V::store(static_cast<T*>(alpha) + lane, V::select(empty, V::set1(1), factor));
+    V::store(sums, V::mul(V::load(sums), V::load(static_cast<const T*>(alpha) + lane)));
+    moved |= V::bits(higher) & ~V::bits(empty);
+  }
+  return moved != 0;
+}
+
+template <class V>
+void rescale(void* out, const void* alpha, int width, int /*rows*/, int64_t depth) {
+  using T = typename V::T;
+  for (int64_t d = 0; d < depth; ++d) {
+    for (int lane = 0; lane < width; lane += V::W) {
+      T* p = static_cast<T*>(out) + d * width + lane;
+      V::store(p, V::mul(V::load(p), V::load(static_cast<const T*>(alpha) + lane)));
+    }
+  }
+}
+
+template <class V>
+void finish(const void* reference, const void* sum, void* lse, void* inverse, int width) {
+  using T = typename V::T;
+  for (int lane = 0; lane < width; ++lane) {
+    const T total = static_cast<const T*>(sum)[lane];
+    const T top = static_cast<const T*>(reference)[lane];
+    static_cast<T*>(inverse)[lane] = total == 0 ? 0 : 1 / total;
+    static_cast<T*>(lse)[lane] = total == 0 ? -infinity<T>() : static_cast<T>(top * kLn2 + log(static_cast<double>(total)));
+  }
+}
+
+/// (out, lse) += (out_b, lse_b): the only place where two states of attention become one.
+template <class V>
+void merge(void* out, void* lse, const void* out_b, const void* lse_b, int64_t rows, int64_t depth, int64_t stride) {
+  using T = typename V::T;
+  for (int64_t row = 0; row < rows; ++row) {
+    T& a = static_cast<T*>(lse)[row];
+    const T b = static_cast<const T*>(lse_b)[row];
+    T* x = static_cast<T*>(out) + row * stride;
+    const T* y = static_cast<const T*>(out_b) + row * stride;
+    if (b == -infinity<T>()) continue;  // the empty state is the identity, to the bit
+    if (a == -infinity<T>()) {
+      for (int64_t d = 0; d < depth; d += V::W) V::store(x + d, V::load(y + d));
+      a = b;
+      continue;
+    }
+    const T high = a > b ? a : b, low = a > b ? b : a;
+    const T joint = static_cast<T>(high + log1p(exp(static_cast<double>(low) - static_cast<double>(high))));
+    const typename V::Reg weight_a = V::set1(static_cast<T>(exp(static_cast<double>(a) - static_cast<double>(joint))));
+    const typename V::Reg weight_b = V::set1(static_cast<T>(exp(static_cast<double>(b) - static_cast<double>(joint))));
+    for (int64_t d = 0; d < depth; d += V::W)
+      V::store(x + d, V::fma(weight_b, V::load(y + d), V::mul(weight_a, V::load(x + d))));
+    a = joint;
+  }
+}
+
+/// Dropout: bit r of keep[key] is set where philox(seed, {j/4, i, b, h | high bits})[j % 4] >= threshold.
+template <class U>
+void dropout(const DropoutArgs& args) {
+  alignas(64) uint64_t query[kMaxWidth], head[kMaxWidth];
+  for (int lane = 0; lane < args.width; ++lane) {
+    query[lane] = static_cast<uint64_t>(args.query[lane]);
+    head[lane] = static_cast<uint64_t>(args.head[lane]) << 16 | (query[lane] >> 32 & 0xff) << 8;
+  }
+  for (int lane = args.width; lane % U::W != 0; ++lane) query[lane] = head[lane] = 0;
+  const typename U::Reg m0 = U::set1(0xD2511F53u), m1 = U::set1(0xCD9E8D57u);
+  const typename U::Reg threshold = U::set1(args.threshold);
+  const int64_t end = args.first_key + args.count;
+  for (int64_t key = 0; key < args.count; ++key) args.keep[key] = 0;
+  for (int64_t group = args.first_key / 4; group * 4 < end; ++group) {
+    for (int lane = 0; lane < args.width; lane += U::W) {
+      typename U::Reg c0 = U::set1(static_cast<uint64_t>(group));
+      typename U::Reg c1 = U::load(query + lane);
+      typename U::Reg c2 = U::set1(static_cast<uint64_t>(args.batch));
+      typename U::Reg c3 = U::bit_xor(U::load(head + lane), U::set1(static_cast<uint64_t>(group) >> 32 & 0xff));
+      uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
+      for (int round = 0; round < 10; ++round) {
+        const typename U::Reg p0 = U::mul32(c0, m0), p1 = U::mul32(c2, m1);
+        c0 = U::bit_xor(U::bit_xor(U::high32(p1), c1), U::set1(k0));
+        c2 = U::bit_xor(U::bit_xor(U::high32(p0), c3), U::set1(k1));
+        c1 = p1;
+        c3 = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+      }
+      const typename U::Reg words[4] = {c0, c1, c2, c3};
+      for (int word = 0; word < 4; ++word) {
+        const int64_t key = group * 4 + word - args.first_key;
+        if (key < 0 || key >= args.count) continue;
+        args.keep[key] |= U::at_least(U::low32(words[word]), threshold) << lane;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::kernels

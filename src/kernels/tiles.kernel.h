@@ -1,0 +1,79 @@
+// Fills the tables of table.h for one instruction set.
+//
+// Computes nothing itself: it names, for each arithmetic, which template does which job.
+// Loops: none. Requires: the vector types F32, F64 and U64 of a vec_<isa>.h included before.
+#pragma once
+
+#include "kernels/few.kernel.h"
+#include "kernels/gemm.kernel.h"
+#include "kernels/grad.kernel.h"
+#include "kernels/rows.kernel.h"
+#include "kernels/softmax.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+/// Rows in lanes; arithmetic, keys and values in V's type.
+template <class V, class U>
+constexpr TileKernels panel_kernels(const char* name, int operand) {
+  using Dot = FmaDot<V>;
+  constexpr int bytes = sizeof(typename V::T);
+  return {.name = name,
+          .lanes = V::W,
+          .panel = 3 * V::W,
+          .acc_bytes = bytes,
+          .operand = operand,
+          .operand_bytes = bytes,
+          .key_pair = 1,
+          .depth_multiple = 1,
+          .row_major = false,
+          .scale_in_scores = false,
+          .values_in_place = true,
+          .weight_bytes = bytes,
+          .pack_query = pack_panel<V>,
+          .pack_panel = pack_panel<V>,
+          .unpack_panel = unpack_panel<V>,
+          .unpack_out = unpack_panel<V>,
+          .load_rows = load_rows<V>,
+          .store_rows = store_rows<V>,
+          .pack_keys = load_rows<V>,
+          .pack_values = load_rows<V>,
+          .pack_outer = load_rows<V>,
+          .all_finite = all_finite<V>,
+          .scores = scores<Dot>,
+          .scores_softmax = scores_softmax<Dot>,
+          .transform = transform<V>,
+          .softmax = softmax<Dot>,
+          .values = values<Dot>,
+          .update = update<V>,
+          .rescale = rescale<V>,
+          .finish = finish<V>,
+          .merge = merge<V>,
+          .probabilities = probabilities<V>,
+          .grad = grad<Dot>,
+          .outer = outer<Dot>,
+          .dropout = dropout<U>};
+}
+
+/// The decode variant: at most `lanes` rows, accumulators row-major.
+template <class V>
+constexpr TileKernels few_kernels(TileKernels base, const char* name) {
+  base.name = name;
+  base.panel = V::W;
+  base.depth_multiple = V::W;
+  base.row_major = true;
+  base.pack_query = pack_query_few<V>;
+  base.unpack_out = store_rows<V>;
+  base.scores = scores_few<V>;
+  base.scores_softmax = nullptr;
+  base.values = values_few<V>;
+  base.rescale = rescale_few<V>;
+  return base;
+}
+
+constexpr TileKernels f32_kernels = panel_kernels<F32, U64>("float32", kFloat32);
+constexpr TileKernels f64_kernels = panel_kernels<F64, U64>("float64", kFloat64);
+constexpr TileKernels f32_few_kernels = few_kernels<F32>(f32_kernels, "float32, few rows");
+
+}  // namespace
+}  // namespace attn::kernels

@@ -1,0 +1,130 @@
+// AVX-512 (F, BW, DQ, VL) vectors: 16 floats, 8 doubles, 8 64-bit words.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/scalar.h"
+
+namespace attn::kernels {
+namespace {
+
+struct F32 {
+  using T = float;
+  using Reg = __m512;
+  using Mask = __mmask16;
+  static constexpr int W = 16;
+  static constexpr int kTile = 8;       // 8 x 3 accumulators of 32 registers: 1.00 FMA a cycle on Zen 4
+  static constexpr int kOuterKeys = 6;  // 6 x 4 accumulators
+  static constexpr int kOuterVectors = 4;
+  static constexpr int kFewVectors = 4;  // 4 rows x 4 vectors
+
+  static Reg load(const T* p) { return _mm512_load_ps(p); }
+  static Reg loadu(const T* p) { return _mm512_loadu_ps(p); }
+  static void store(T* p, Reg a) { _mm512_store_ps(p, a); }
+  static void storeu(T* p, Reg a) { _mm512_storeu_ps(p, a); }
+  static Reg set1(T x) { return _mm512_set1_ps(x); }
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm512_div_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
+  static Reg abs(Reg a) { return _mm512_abs_ps(a); }
+
+  static Mask mask(uint64_t bits) { return static_cast<Mask>(bits); }
+  static Mask greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static Mask equal(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static uint64_t bits(Mask m) { return m; }
+  static Reg select(Mask m, Reg a, Reg b) { return _mm512_mask_blend_ps(m, b, a); }
+
+  static Reg exp2(Reg x) {
+    const Reg n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_scalef_ps(exp2_polynomial<F32>(sub(x, n)), n);
+  }
+
+  static Reg interleave_lo(Reg a, Reg b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  }
+  static Reg interleave_hi(Reg a, Reg b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+
+  static Reg load_bf16(const uint16_t* p) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+  static Reg load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static void store_bf16(uint16_t* p, Reg a) {
+    const __m512i x = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
+    const __m512i out = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(out));
+  }
+  static void store_f16(uint16_t* p, Reg a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+struct F64 {
+  using T = double;
+  using Reg = __m512d;
+  using Mask = __mmask8;
+  static constexpr int W = 8;
+  static constexpr int kTile = 8;
+  static constexpr int kOuterKeys = 6;
+  static constexpr int kOuterVectors = 4;
+  static constexpr int kFewVectors = 4;  // 4 rows x 4 vectors
+
+  static Reg load(const T* p) { return _mm512_load_pd(p); }
+  static Reg loadu(const T* p) { return _mm512_loadu_pd(p); }
+  static void store(T* p, Reg a) { _mm512_store_pd(p, a); }
+  static void storeu(T* p, Reg a) { _mm512_storeu_pd(p, a); }
+  static Reg set1(T x) { return _mm512_set1_pd(x); }
+  static Reg zero() { return _mm512_setzero_pd(); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm512_sub_pd(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm512_mul_pd(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm512_div_pd(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm512_max_pd(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm512_min_pd(a, b); }
+  static Reg abs(Reg a) { return _mm512_abs_pd(a); }
+
+  static Mask mask(uint64_t bits) { return static_cast<Mask>(bits); }
+  static Mask greater(Reg a, Reg b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
+  static Mask equal(Reg a, Reg b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+  static uint64_t bits(Mask m) { return m; }
+  static Reg select(Mask m, Reg a, Reg b) { return _mm512_mask_blend_pd(m, b, a); }
+
+  static Reg exp2(Reg x) {
+    const Reg n = _mm512_roundscale_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_scalef_pd(exp2_polynomial<F64>(sub(x, n)), n);
+  }
+
+  static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+  static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+};
+
+struct U64 {
+  using Reg = __m512i;
+  static constexpr int W = 8;
+  static Reg load(const uint64_t* p) { return _mm512_load_si512(p); }
+  static Reg set1(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
+  static Reg mul32(Reg a, Reg b) { return _mm512_mul_epu32(a, b); }
+  static Reg high32(Reg a) { return _mm512_srli_epi64(a, 32); }
+  static Reg low32(Reg a) { return _mm512_and_si512(a, set1(0xffffffffu)); }
+  static Reg bit_xor(Reg a, Reg b) { return _mm512_xor_si512(a, b); }
+  static uint64_t at_least(Reg a, Reg b) {  // for values below 2^63
+    return static_cast<uint8_t>(~_mm512_movepi64_mask(_mm512_sub_epi64(a, b)));
+  }
+};
+
+}  // namespace
+}  // namespace attn::kernels

@@ -1,0 +1,121 @@
+// checks: a Case held against the oracle, and its gradients against central differences.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "naive.h"
+#include "tolerance.h"
+
+namespace attn::test {
+
+/// A Case with what it should give and how far off the naive algorithm is.
+struct Oracle {
+  Case c;
+  Results reference, naive;
+
+  explicit Oracle(Case c_, bool backward = true)
+      : c(std::move(c_)), reference(run_reference(c, backward)), naive(run_naive(c, backward)) {}
+
+  void expect(const Results& actual, const std::string& isa) const {
+    compare("out", &Results::out, actual, isa, c.dtype);
+    compare("lse", &Results::lse, actual, isa, lse_type(c.dtype));
+    compare("dq", &Results::dq, actual, isa, c.dtype);
+    compare("dk", &Results::dk, actual, isa, c.dtype);
+    compare("dv", &Results::dv, actual, isa, c.dtype);
+    compare("dbias", &Results::dbias, actual, isa, c.dtype);
+    compare("dsink", &Results::dsink, actual, isa, c.dtype);
+  }
+
+  /// Every instruction set must be close.
+  void expect_on_every_isa() const {
+    for_each_isa([&](const std::string& isa) { expect(run(c, reference.dq.given()), isa); });
+  }
+
+ private:
+  template <int Rank>
+  void compare(const char* what, Array<Rank> Results::*field, const Results& actual, const std::string& isa,
+               DType dtype) const {
+    EXPECT_TRUE(close((actual.*field).values(), (reference.*field).values(), (naive.*field).values(), dtype))
+        << what << " of " << c.name() << " on " << isa;
+  }
+};
+
+/// All results, bit for bit.
+inline testing::AssertionResult same_results(const Results& a, const Results& b) {
+  const auto unlike = [](const char* what) { return testing::AssertionFailure() << what << " differs"; };
+  if (!same_bits(a.out, b.out)) return unlike("out");
+  if (!same_bits(a.lse, b.lse)) return unlike("lse");
+  if (!same_bits(a.dq, b.dq)) return unlike("dq");
+  if (!same_bits(a.dk, b.dk)) return unlike("dk");
+  if (!same_bits(a.dv, b.dv)) return unlike("dv");
+  if (!same_bits(a.dbias, b.dbias)) return unlike("dbias");
+  if (!same_bits(a.dsink, b.dsink)) return unlike("dsink");
+  return testing::AssertionSuccess();
+}
+
+/// What computes a Case: run() or run_reference().
+using Engine = Results (*)(const Case&, bool backward);
+
+/// Compares gradients of L = <dout, out> + <dlse, lse> with differences of L, one input element at a time.
+class GradientCheck {
+ public:
+  GradientCheck(const Case& c, Engine engine) : c_(c), engine_(engine), analytic_(engine(c, true)) {}
+
+  /// At most `samples` elements of each input, spread evenly.
+  void check_all(int64_t samples) {
+    check("dq", c_.q, analytic_.dq, samples);
+    check("dk", c_.k, analytic_.dk, samples);
+    check("dv", c_.v, analytic_.dv, samples);
+    if (c_.bias.given()) check("dbias", c_.bias, analytic_.dbias, samples);
+    for (size_t h = 0; h < c_.sink.size(); ++h) check_sink(h);
+  }
+
+ private:
+  void check(const char* what, Array<4>& input, const Array<4>& gradient, int64_t samples) {
+    const int64_t stride = std::max<int64_t>(1, input.count() / samples);
+    for (int64_t n = 0; n < input.count(); n += stride) {
+      const double value = input.get(n);
+      if (std::isinf(value)) continue;  // a forbidding bias has no neighbourhood
+      input.set(n, value + kDifferenceStep);
+      const Results above = engine_(c_, false);
+      input.set(n, value - kDifferenceStep);
+      const Results below = engine_(c_, false);
+      input.set(n, value);
+      expect(what, n, gradient.get(n), slope(above, below, 2 * kDifferenceStep));
+    }
+  }
+
+  /// Sinks are float32: the step is what the rounded values are apart.
+  void check_sink(size_t h) {
+    const float value = c_.sink[h], step = kDifferenceStep;
+    const float high = value + step, low = value - step;
+    c_.sink[h] = high;
+    const Results above = engine_(c_, false);
+    c_.sink[h] = low;
+    const Results below = engine_(c_, false);
+    c_.sink[h] = value;
+    expect("dsink", static_cast<int64_t>(h), analytic_.dsink.get(h), slope(above, below, double{high} - double{low}));
+  }
+
+  /// Differences first, sum second: what the input does not touch cancels exactly.
+  double slope(const Results& above, const Results& below, double step) const {
+    double difference = 0;
+    for (int64_t n = 0; n < c_.dout.count(); ++n)
+      difference += c_.dout.get(n) * (above.out.get(n) - below.out.get(n));
+    for (int64_t n = 0; n < c_.dlse.count(); ++n)
+      if (above.lse.get(n) != below.lse.get(n))
+        difference += c_.dlse.get(n) * (above.lse.get(n) - below.lse.get(n));
+    return difference / step;
+  }
+
+  void expect(const char* what, int64_t n, double analytic, double numeric) const {
+    EXPECT_TRUE(std::abs(analytic - numeric) <= difference_bound(numeric))
+        << c_.name() << ": " << what << "[" << n << "] is " << analytic << ", the difference quotient " << numeric;
+  }
+
+  Case c_;
+  Engine engine_;
+  Results analytic_;
+};
+
+}  // namespace attn::test

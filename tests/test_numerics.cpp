@@ -1,0 +1,167 @@
+// The numeric bar: the float32 and 16-bit rules on a random grid, tails, zero sizes and extreme scores.
+#include <gtest/gtest.h>
+
+#include "checks.h"
+
+namespace attn::test {
+namespace {
+
+const Feature& random_feature(Random& random) {
+  return features()[random.below(static_cast<int64_t>(features().size()))];
+}
+
+/// `count` random calls from the grid of shapes and options; a fixed seed each, so that any of them can be replayed.
+void check_grid(int64_t count, double work, uint64_t first_seed, DType dtype, std::vector<double> q_scales) {
+  for (int64_t n = 0; n < count; ++n) {
+    const uint64_t seed = first_seed + n;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed, 1);
+    const Dims dims = random_dims(random, work);
+    const double q_scale = q_scales[random.below(static_cast<int64_t>(q_scales.size()))];
+    Oracle(make_case(random_feature(random), dims, dtype, seed, q_scale)).expect_on_every_isa();
+  }
+}
+
+TEST(OracleFp32, Grid) {
+  check_grid(by_effort(30, 500, 20000), static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 28)), 1'000'000,
+             DType::float32, {1, 10, 50});
+}
+
+TEST(LowPrecision, Bfloat16) {
+  check_grid(by_effort(20, 250, 5000), static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 27)), 2'000'000,
+             DType::bfloat16, {1, 4});
+}
+
+TEST(LowPrecision, Float16) {
+  check_grid(by_effort(20, 250, 5000), static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 27)), 3'000'000,
+             DType::float16, {1, 4});
+}
+
+// --------------------------------------------------------------------------------------------------- tails and zeros
+
+void check_tail(int64_t D, int64_t Lk) {
+  const Dims dims = {.H = 2, .Hk = 1, .Lq = 1 + (D + Lk) % 5, .Lk = Lk, .D = D, .Dv = D};
+  const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16};
+  Oracle(make_case(feature_named("causal bottom_right"), dims, dtypes[(D + Lk) % 3], D * 1000 + Lk))
+      .expect_on_every_isa();
+}
+
+/// Every head width and every number of keys up to well past any tile; all pairs of them when exhaustive.
+TEST(Tails, HeadWidthsAndKeys) {
+  const int64_t step = by_effort(37, 11, 1);
+  for (int64_t D = 1; D <= 288; ++D)
+    for (int64_t Lk = 1 + D % step; Lk <= 260; Lk += (D <= 34 || effort() == Effort::exhaustive) ? step : 8 * step)
+      check_tail(D, Lk);
+}
+
+/// Any size may be 0: the answer has the right shape and holds what the oracle says, or the call is refused.
+TEST(Zero, AnySizeMayBeZero) {
+  for_each_isa([](const std::string& isa) {
+    for (int zero = 0; zero < 128; ++zero) {
+      const auto unless = [&](int bit, int64_t extent) { return zero >> bit & 1 ? 0 : extent; };
+      Case c = make_case(feature_named("none"),
+                         {.B = unless(0, 2), .H = unless(1, 4), .Hk = unless(2, 2), .Lq = unless(3, 3),
+                          .Lk = unless(4, 5), .D = unless(5, 8), .Dv = unless(6, 8)},
+                         DType::float32, zero);
+      if (c.dims.Hk == 0 && c.dims.H > 0) {
+        EXPECT_THROW(run(c), Error) << c.name() << " on " << isa;
+        continue;
+      }
+      const Results reference = run_reference(c), naive = reference;
+      const Results actual = run(c);
+      EXPECT_TRUE(close(actual.out.values(), reference.out.values(), naive.out.values(), c.dtype)) << c.name();
+      EXPECT_TRUE(close(actual.lse.values(), reference.lse.values(), naive.lse.values(), c.dtype)) << c.name();
+      EXPECT_TRUE(close(actual.dq.values(), reference.dq.values(), naive.dq.values(), c.dtype)) << c.name();
+      EXPECT_TRUE(close(actual.dk.values(), reference.dk.values(), naive.dk.values(), c.dtype)) << c.name();
+      EXPECT_TRUE(close(actual.dv.values(), reference.dv.values(), naive.dv.values(), c.dtype)) << c.name();
+    }
+  });
+}
+
+/// A length of 0 in some sequences only, in every way to say so.
+TEST(Zero, EmptySequences) {
+  Case c = make_case(feature_named("none"), {.B = 3, .H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8},
+                     DType::float32, 1);
+  c.key_length = {0, 6, 0};
+  Oracle(c).expect_on_every_isa();
+  Case packed = make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8},
+                          DType::float32, 2);
+  packed.cu_query = {0, 0, 2, 4, 4};
+  packed.cu_key = {0, 1, 1, 6, 6};
+  Oracle(packed).expect_on_every_isa();
+}
+
+// ----------------------------------------------------------------------------------------------------- extreme scores
+
+struct ExtremeRow {
+  const char* name;
+  double all;                                // every score
+  std::vector<std::pair<int64_t, double>> but;  // except these keys
+};
+
+/// Scores are set one by one: q = 1, scale = 1, D = 1, k_j = score. Values are ones beside random columns.
+TEST(Extreme, WeightsStillSumToOne) {
+  const ExtremeRow rows[] = {
+      {"all -2.45e5", -2.45e5, {}},
+      {"all -1e30", -1e30, {}},
+      {"all +1e30", 1e30, {}},
+      {"all -3e38", -3e38, {}},
+      {"spread 2e38", -1e38, {{3, 1e38}}},
+      {"spread 2e38 in the last key", -1e38, {{-1, 1e38}}},
+      {"a winner far below zero", -1e30, {{0, -2.45e5}}},
+      {"one +infinity", 0.5, {{2, kInf}}},
+      {"two +infinity", 0.5, {{2, kInf}, {-2, kInf}}},
+      {"one -infinity", 0.5, {{1, -kInf}}},
+      {"all but one -infinity", -kInf, {{1, 7}}},
+      {"the first keys -infinity", 1, {{0, -kInf}, {1, -kInf}, {2, -kInf}}},
+      {"equal", 12.5, {}},
+      {"zero", 0, {}},
+      {"subnormal", 1e-40, {{0, -1e-42}}},
+      {"steps of 90", -90, {{0, 0}, {1, 90}, {2, 180}}},
+  };
+  for_each_isa([&](const std::string& isa) {
+    for (const ExtremeRow& row : rows)
+      for (int64_t Lk : {5, 37, 300, 1100})
+        for (int64_t Lq : {1, 3, 50})
+          for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+            const Dims dims = {.Lq = Lq, .Lk = Lk, .D = 1, .Dv = 9};
+            Case c = make_case(feature_named("none"), dims, dtype, Lk);
+            c.scalars.scale = 1;
+            c.q.fill(1);
+            c.k.fill(row.all);
+            for (auto [key, score] : row.but) c.k.set((key + Lk) % Lk, score);
+            for (int64_t j = 0; j < Lk; ++j) c.v.set(j * 9, 1);
+            const Values actual = run(c, false).out.values(), reference = run_reference(c, false).out.values();
+            const double bound = row_sum_bound(dtype);
+            for (int64_t i = 0; i < Lq; ++i)
+              EXPECT_TRUE(std::abs(actual[i * 9] - 1) <= bound) << row.name << ": " << c.name() << " on " << isa
+                                                                << " row " << i << " sums to " << actual[i * 9];
+            EXPECT_TRUE(max_abs_error(actual, reference) <= bound * max_abs(c.v.values()))
+                << row.name << ": " << c.name() << " on " << isa;
+          }
+  });
+}
+
+/// The same through the mean of q: scores near 1e4 that differ by little keep their differences.
+TEST(Extreme, SmallDifferencesOnALargeOffset) {
+  Case c = make_case(feature_named("none"), {.Lq = 7, .Lk = 90, .D = 2, .Dv = 4}, DType::float32, 9);
+  c.scalars.scale = 1;
+  c.q.fill(1);
+  for (int64_t j = 0; j < c.dims.Lk; ++j) {
+    c.k.set(2 * j, 16384);
+    c.k.set(2 * j + 1, static_cast<double>(j % 8) / 4);
+  }
+  Oracle(std::move(c), false).expect_on_every_isa();
+}
+
+/// Biases that drown the scores: whoever has the largest shares the row.
+TEST(Extreme, LargeBias) {
+  for (double size : {1e4, 1e30, 1e38}) {
+    Case c = make_case(feature_named("bias full"), {.Lq = 9, .Lk = 60, .D = 4, .Dv = 4}, DType::float32, 10);
+    for (int64_t n = 0; n < c.bias.count(); ++n) c.bias.set(n, n % 3 == 0 ? size : -size);
+    Oracle(std::move(c), false).expect_on_every_isa();
+  }
+}
+
+}  // namespace
+}  // namespace attn::test
