@@ -290,7 +290,7 @@ class Pool : public testing::Test {
 // Enough work that workers have time to join in.
 int64_t some_work(int64_t task) {
   int64_t value = task;
-  for (int i = 0; i < 200; ++i) value = value * 6364136223846793005 % 1000003 + i;
+  for (int i = 0; i < 200; ++i) value = value * 48271 % 2147483647 + i;
   return value;
 }
 
@@ -483,20 +483,31 @@ TEST_F(Pool, AForkWhileOthersComputeDoesNotHangTheChild) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST_F(Pool, TheProcessExitsCleanlyWithWorkersAlive) {
-  for (int i = 0; i < 20; ++i) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      alarm(20);
-      set_thread_count(4);
-      expect_each_once(64);
-      std::exit(HasFailure() ? 1 : 0);  // runs the static destructors
-    }
-    int status = -1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
-  }
+// The body runs in a new process, so that its static destructors meet the pool as those of any program do.
+TEST_F(Pool, AProcessExitsCleanlyWithWorkersAlive) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto use_and_exit = [] {
+    alarm(20);
+    set_thread_count(4);
+    expect_each_once(64);
+    std::exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(use_and_exit(), testing::ExitedWithCode(0), "");
+}
+
+// From inside a task, too, where the pool cannot wait for its workers.
+TEST_F(Pool, AProcessMayExitInsideATask) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto exit_inside = [] {
+    alarm(20);
+    set_thread_count(4);
+    std::atomic<bool> leaving{false};
+    parallel_for(64, [&](int64_t) {
+      if (!leaving.exchange(true)) std::exit(0);
+      std::this_thread::sleep_for(std::chrono::seconds(10));
+    });
+  };
+  EXPECT_EXIT(exit_inside(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -239,7 +239,7 @@ TEST(Index64, RowsBeyond32Bits) {
           const bool has_heads = far != Far::k && far != Far::v && far != Far::dk && far != Far::dv && far != Far::mask &&
                                  far != Far::bias;
           if (heads > 1 && has_heads) continue;
-          const SparseMapping memory(kFarRow * kRows * size_of(dtype));
+          const SparseMapping memory(kFarRow * kRows * int64_t{sizeof(double)});
           ASSERT_TRUE(memory.ok()) << "no address space";
           EXPECT_TRUE(same_results(run_far(c, far, memory.data()), expected))
               << "tensor " << static_cast<int>(far) << " of " << c.name() << " on " << isa;

@@ -1,6 +1,7 @@
 // The public boundary: every condition of the operator, checked once, before anything is computed.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "attention/problem.h"
 
@@ -98,6 +99,12 @@ void store_row_value(const View<3>& view, int64_t b, int64_t h, int64_t i, doubl
   else static_cast<float*>(view.data)[offset] = static_cast<float>(value);
 }
 
+void fill_zero_row(const View<4>& view, int64_t b, int64_t h, int64_t i) {
+  const int64_t bytes = size_of(view.dtype);
+  char* row = at(view, b, h, i);
+  for (int64_t j = 0; j < view.size[3]; ++j) std::memset(row + j * view.stride[3] * bytes, 0, bytes);
+}
+
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected) {
   checker.require(is_floating(view.dtype), std::string(name) + " is " + std::string(name_of(view.dtype)) +
                                                ", must be a floating type");
@@ -178,6 +185,10 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
   if (!checker.ok()) return;
 
+  // Queries before the first and after the last packed sequence exist, but see nothing.
+  if (packed && o.cu_query.front() > 0) p.sequences.push_back({.query_count = o.cu_query.front()});
+  if (packed && o.cu_query.back() < p.Lq)
+    p.sequences.push_back({.query_begin = o.cu_query.back(), .query_count = p.Lq - o.cu_query.back()});
   for (int64_t t = 0; t < entries; ++t) {
     Sequence s;
     s.batch = packed ? 0 : t;

@@ -152,17 +152,6 @@ class GroupWorker {
     void *query = nullptr, *out = nullptr, *reference = nullptr, *sum = nullptr;
   };
 
-  static kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
-    kernels::RowsArgs args{};
-    args.row = rows;
-    args.rows = count;
-    args.stride = stride;
-    args.type = static_cast<int>(dtype);
-    args.n = n;
-    args.scale = 1;
-    return args;
-  }
-
   void reset(PanelState& state) {
     const int64_t out = tk_.row_major ? tk_.panel * row_stride_ : p_.Dv * state.panel.width;
     std::memset(state.out, 0, out * tk_.acc_bytes);
@@ -272,6 +261,7 @@ class GroupWorker {
             .count = count,
             .depth = key_depth_,
             .scale = tk_.scale_in_scores ? p_.scale * std::numbers::log2e : 1,
+            .highest = highest_score(tk_),
             .scores = nullptr};
   }
 

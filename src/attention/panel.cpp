@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/elements.h"
 #include "kernels/dispatch.h"
 
 namespace attn::detail {
@@ -185,15 +186,6 @@ double TileOptions::keep_scale() const { return 1 / (1 - problem_->options->drop
 
 namespace {
 
-double load_any(DType dtype, const void* row, int64_t index) {
-  switch (dtype) {
-    case DType::float32: return static_cast<const float*>(row)[index];
-    case DType::float64: return static_cast<const double*>(row)[index];
-    case DType::bfloat16: return static_cast<const bfloat16*>(row)[index];
-    default: return static_cast<const float16*>(row)[index];
-  }
-}
-
 double weight_of(const TileKernels& tk, const void* weights, int64_t key, int lane, int width) {
   if (tk.weight_bytes == tk.acc_bytes) return get(tk, weights, key * width + lane);
   return static_cast<const bfloat16*>(weights)[(key / 2 * width + lane) * 2 + key % 2];
@@ -206,7 +198,7 @@ void add_non_finite(const TileKernels& tk, void* const* rows, int64_t stride, DT
                     int64_t out_stride) {
   for (int64_t key = 0; key < count; ++key) {
     for (int64_t d = 0; d < depth; ++d) {
-      const double x = load_any(dtype, rows[key], d * stride);
+      const double x = load_element(dtype, static_cast<const char*>(rows[key]) + d * stride * size_of(dtype));
       if (std::isfinite(x)) continue;
       for (int lane = 0; lane < panel_rows; ++lane) {
         if (!(allowed[key] >> lane & 1)) continue;

@@ -45,6 +45,23 @@ inline void set(const TileKernels& tk, void* array, int64_t i, double value) {
   else static_cast<float*>(array)[i] = static_cast<float>(value);
 }
 
+/// A score of +infinity is computed as the largest finite number, so that it wins alone instead of giving inf - inf.
+inline double highest_score(const TileKernels& tk) {
+  return tk.acc_bytes == 8 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+}
+
+/// `count` rows of n elements; the caller adds the dense side.
+inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
+  kernels::RowsArgs args{};
+  args.row = rows;
+  args.rows = count;
+  args.stride = stride;
+  args.type = static_cast<int>(dtype);
+  args.n = n;
+  args.scale = 1;
+  return args;
+}
+
 /// Up to kMaxWidth rows of one sequence and key/value head.
 struct Panel {
   int rows = 0, width = 0;

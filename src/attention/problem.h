@@ -26,7 +26,7 @@ struct Sequence {
   int64_t query_begin = 0, query_count = 0;
   int64_t key_begin = 0, key_count = 0;  // keys that exist
   int64_t shift = 0;                     // p_i = i + shift, i and keys counted inside the sequence
-  PageTable pages;                       // in place of k and v
+  PageTable pages = {};                  // in place of k and v
 };
 
 struct Problem {
@@ -61,6 +61,9 @@ template <class Pointer>
 int64_t last_stride(const BasicView<Pointer, 4>& view) {
   return view.size[3] == 1 ? 0 : view.stride[3];
 }
+
+/// Zero in every element of row (b, h, i).
+void fill_zero_row(const View<4>& view, int64_t b, int64_t h, int64_t i);
 
 /// Reads or writes a float32 or float64 element of an [B, H, Lq] view.
 double load_row_value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i);

@@ -67,12 +67,9 @@ int own_thread_count() {
   return wanted_threads.compare_exchange_strong(count, hardware) ? hardware : count;
 }
 
-// Trivially destructible and initialised at compile time: usable before the first and after the last static object.
-class Pool final : public Executor {
+class Pool {
  public:
-  void run(int64_t tasks, TaskRef body) override;
-  int threads() const override { return own_thread_count(); }
-
+  void run(int64_t tasks, TaskRef body);
   /// Ends all workers and leaves the pool claimed for ever: later jobs run on their callers alone. Does nothing while a
   /// job runs, for its workers may be waiting for the very thread that is calling.
   void close();
@@ -208,7 +205,9 @@ void Pool::forget_workers() {
   busy_.store(false, std::memory_order_relaxed);
 }
 
+// Initialised at compile time and never destroyed: usable by the first static object and by the last.
 constinit Pool pool;
+static_assert(std::is_trivially_destructible_v<Pool>);
 
 // Ties the pool to the life of the process, or of the shared library that holds it.
 struct Lifetime {
@@ -220,11 +219,6 @@ struct Lifetime {
 const Lifetime lifetime;
 
 std::atomic<Executor*> host_executor{nullptr};
-
-Executor& executor() {
-  Executor* host = host_executor.load(std::memory_order_acquire);
-  return host ? *host : pool;
-}
 
 // The first exception of a job. Tasks run on threads that must not unwind into their executor.
 class FirstFailure {
@@ -247,17 +241,25 @@ void parallel_for(int64_t tasks, TaskRef body) {
   if (tasks <= 0) return;
   if (tasks == 1) return body(0);
   FirstFailure failure;
-  executor().run(tasks, [&](int64_t task) {
+  const auto guarded = [&](int64_t task) {
     try {
       body(task);
     } catch (...) {
       failure.keep(std::current_exception());
     }
-  });
+  };
+  if (Executor* host = host_executor.load(std::memory_order_acquire)) {
+    host->run(tasks, guarded);
+  } else {
+    pool.run(tasks, guarded);
+  }
   failure.rethrow();
 }
 
-int thread_count() { return executor().threads(); }
+int thread_count() {
+  Executor* host = host_executor.load(std::memory_order_acquire);
+  return host ? host->threads() : own_thread_count();
+}
 
 void set_thread_count(int threads) {
   wanted_threads.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed);

@@ -167,7 +167,7 @@ void scores_few_bf16(const ScoresArgs& args) {
       for (; r + 2 <= args.rows; r += 2) few_accumulate_bf16<2>(block, query + r * args.depth + d, args.depth, acc + r);
       for (; r < args.rows; ++r) few_accumulate_bf16<1>(block, query + r * args.depth + d, args.depth, acc + r);
     }
-    few_store<F32>(acc, args.scale, keys, static_cast<float*>(args.scores) + key * 16);
+    few_store<F32>(acc, args, keys, static_cast<float*>(args.scores) + key * 16);
   }
 }
 

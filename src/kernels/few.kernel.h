@@ -51,11 +51,11 @@ inline void few_accumulate(const typename V::Reg (&key_dims)[V::W], const typena
 
 /// Writes the scores of up to W keys, rows in lanes.
 template <class V>
-inline void few_store(typename V::Reg (&acc)[V::W], double scale, int64_t keys, typename V::T* out) {
+inline void few_store(typename V::Reg (&acc)[V::W], const ScoresArgs& args, int64_t keys, typename V::T* out) {
   using T = typename V::T;
-  const typename V::Reg largest = V::set1(largest_finite<T>());
-  const typename V::Reg factor = V::set1(static_cast<T>(scale));
-  for (int r = 0; r < V::W; ++r) acc[r] = V::min(largest, scale != 1 ? V::mul(acc[r], factor) : acc[r]);
+  const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
+  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+  for (int r = 0; r < V::W; ++r) acc[r] = V::min(highest, args.scale != 1 ? V::mul(acc[r], scale) : acc[r]);
   transpose<V>(acc);
   for (int64_t key = 0; key < keys; ++key) V::store(out + key * V::W, acc[key]);
 }
@@ -76,7 +76,7 @@ void scores_few(const ScoresArgs& args) {
       transpose<V>(block);
       few_accumulate<V>(block, query + d, args.depth, args.rows, acc);
     }
-    few_store<V>(acc, 1, keys, static_cast<T*>(args.scores) + key * V::W);
+    few_store<V>(acc, args, keys, static_cast<T*>(args.scores) + key * V::W);
   }
 }
 

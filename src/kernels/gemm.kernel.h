@@ -83,15 +83,14 @@ struct ScoresTile {
     const auto* keys = static_cast<const typename Dot::Elem*>(args.keys) + key * args.key_stride;
     tile<Dot, NV, MT>(keys, args.key_stride, Dot::kPack, static_cast<const typename Dot::Elem*>(args.query),
                       NV * V::W * Dot::kPack, steps_of(args.depth, Dot::kPack), c);
-    // A score of +infinity becomes the largest finite number: it then wins alone instead of giving inf - inf = NaN.
-    const typename V::Reg largest = V::set1(largest_finite<T>());
+    const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
     const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         if constexpr (Dot::kPack > 1) c[i][v] = V::mul(c[i][v], scale);
-        c[i][v] = V::min(largest, c[i][v]);
+        c[i][v] = V::min(highest, c[i][v]);
       }
     }
   }

@@ -19,13 +19,17 @@ struct Probabilities {
     using T = typename V::T;
     const T* scores = static_cast<const T*>(args.scores);
     T* weights = static_cast<T*>(args.weights);
+    const typename V::Reg masked = V::set1(-infinity<T>());
     typename V::Reg lse[NV];
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) lse[v] = V::load(static_cast<const T*>(args.reference) + v * V::W);
     for (int64_t at = 0; at < args.count * NV * V::W; at += NV * V::W) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v)
-        V::store(weights + at + v * V::W, V::exp2(V::sub(V::load(scores + at + v * V::W), lse[v])));
+      for (int v = 0; v < NV; ++v) {
+        const typename V::Reg s = V::load(scores + at + v * V::W);
+        const typename V::Reg p = V::exp2(V::sub(s, lse[v]));  // NaN lse: only where the row may look
+        V::store(weights + at + v * V::W, V::select(V::equal(s, masked), V::zero(), p));
+      }
     }
   }
 };

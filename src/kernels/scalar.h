@@ -24,6 +24,7 @@ constexpr T infinity() {
   return static_cast<T>(__builtin_huge_val());
 }
 
+/// A score of +infinity becomes this: it then wins alone, where inf - inf would be NaN.
 template <class T>
 constexpr T largest_finite() {
   return sizeof(T) == 4 ? static_cast<T>(__FLT_MAX__) : static_cast<T>(__DBL_MAX__);

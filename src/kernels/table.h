@@ -38,6 +38,7 @@ struct ScoresArgs {
   int64_t key_stride;    // elements
   int64_t count, depth;
   double scale;          // applied here exactly if not applied by pack_query (scale_in_scores)
+  double highest;        // larger scores become this; infinity = no limit
   void* scores;          // acc [count][width]
 };
 

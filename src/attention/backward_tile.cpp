@@ -1,0 +1,148 @@
+#include "attention/backward_tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace attn::detail {
+
+void TileGradient::layout(Arena& arena) {
+  key_depth_ = round_up(std::max<int64_t>(p_.D, 1), tk_.depth_multiple);
+  value_depth_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.depth_multiple);
+  const int64_t tile = kGradBlockKeys * tk_.panel;
+  keys_ = arena.take(kGradBlockKeys * key_depth_ * tk_.operand_bytes);
+  values_ = arena.take(kGradBlockKeys * value_depth_ * tk_.operand_bytes);
+  weights_ = arena.take(tile * tk_.acc_bytes);
+  grad_ = arena.take(tile * tk_.acc_bytes);
+  if (p_.options->softcap != 0) factor_ = arena.take(tile * tk_.acc_bytes);
+  if (tk_.weight_bytes == tk_.acc_bytes) {
+    // One format for all: P is dropped in place, dS with its softcap factor takes the factor's place.
+    weights_outer_ = weights_;
+    ds_outer_ = ds_values_ = p_.options->softcap != 0 ? factor_ : grad_;
+  } else {
+    weights_outer_ = arena.take(tile * tk_.weight_bytes);
+    ds_outer_ = arena.take(tile * tk_.weight_bytes);
+    ds_values_ = arena.take((tile + tk_.panel) * tk_.weight_bytes);
+  }
+  allowed_ = arena.take<uint64_t>(kGradBlockKeys * int64_t{sizeof(uint64_t)});
+  options_.layout(arena, p_, tk_);
+}
+
+void TileGradient::layout_rows(Arena& arena, GradRows& rows) const {
+  rows.query = arena.take(key_depth_ * tk_.panel * tk_.operand_bytes);
+  rows.dout = arena.take(value_depth_ * tk_.panel * tk_.operand_bytes);
+  rows.lse = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+  rows.delta = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+}
+
+void TileGradient::load(const Sequence& s, GradRows& rows) const {
+  const Panel& panel = rows.panel;
+  void* pointers[kernels::kMaxWidth];
+  row_pointers(p_.q, s, panel, pointers);
+  kernels::RowsArgs args = rows_args(pointers, panel.rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
+  args.scale = tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+  args.dense = rows.query;
+  args.dense_stride = panel.width;
+  tk_.pack_query(args);
+  row_pointers(in_.dout, s, panel, pointers);
+  args = rows_args(pointers, panel.rows, p_.Dv == 1 ? 1 : in_.dout.stride[3], in_.dout.dtype, p_.Dv);
+  args.dense = rows.dout;
+  args.dense_stride = panel.width;
+  tk_.pack_query(args);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (int r = 0; r < panel.width; ++r) {
+    double lse = kInfinity, delta = 0;
+    if (r < panel.rows) {
+      lse = load_row_value(in_.lse, s.batch, panel.head[r], panel.query[r]) * std::numbers::log2e;
+      if (lse == -kInfinity) lse = kInfinity;
+      delta = in_.delta[(s.batch * p_.H + panel.head[r]) * p_.Lq + panel.query[r]];
+    }
+    set(tk_, rows.lse, r, lse);
+    set(tk_, rows.delta, r, delta);
+  }
+}
+
+void TileGradient::start_block(const Sequence& s, const KeyReader& reader, int64_t begin, int64_t end) {
+  s_ = &s;
+  reader_ = &reader;
+  block_ = begin;
+  block_end_ = end;
+  keys_packed_ = values_packed_ = false;
+}
+
+/// The keys (or values) of the block as rows for the scores kernel, from key begin_ on.
+const void* TileGradient::operand(bool of_values, int64_t& stride) {
+  const int64_t depth = of_values ? p_.Dv : p_.D;
+  const int64_t element_stride = of_values ? reader_->value_stride() : reader_->key_stride();
+  if (element_stride == 1 && static_cast<int>(p_.k.dtype) == tk_.operand && depth % tk_.depth_multiple == 0) {
+    stride = of_values ? reader_->value_row_stride() : reader_->key_row_stride();
+    return of_values ? reader_->value(begin_) : reader_->key(begin_);
+  }
+  stride = of_values ? value_depth_ : key_depth_;
+  void* dense = of_values ? values_ : keys_;
+  bool& packed = of_values ? values_packed_ : keys_packed_;
+  if (!packed) {
+    void* rows[kGradBlockKeys];
+    if (of_values) reader_->value_rows(block_, block_end_, rows);
+    else reader_->key_rows(block_, block_end_, rows);
+    kernels::RowsArgs args = rows_args(rows, block_end_ - block_, element_stride, p_.k.dtype, depth);
+    args.dense = dense;
+    args.dense_stride = stride;
+    tk_.pack_keys(args);
+    packed = true;
+  }
+  return static_cast<const char*>(dense) + (begin_ - block_) * stride * tk_.operand_bytes;
+}
+
+void TileGradient::products(const GradRows& rows, bool of_values, void* out) {
+  kernels::ScoresArgs args{};
+  args.query = of_values ? rows.dout : rows.query;
+  args.width = rows.panel.width;
+  args.rows = rows.panel.rows;
+  args.keys = operand(of_values, args.key_stride);
+  args.count = count_;
+  args.depth = of_values ? value_depth_ : key_depth_;
+  args.scale = of_values || !tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+  args.highest = of_values ? std::numeric_limits<double>::infinity() : highest_score(tk_);
+  args.scores = out;
+  tk_.scores(args);
+}
+
+bool TileGradient::compute(const GradRows& rows) {
+  const Panel& panel = rows.panel;
+  begin_ = std::max(block_, panel.low / 8 * 8);
+  const int64_t end = std::min(block_end_, round_up(std::min(panel.high, block_end_), tk_.key_pair));
+  if (begin_ >= end) return false;
+  count_ = end - begin_;
+  const TileKind kind = tile_mask(p_, *s_, panel, begin_, end, allowed_);
+  if (kind == TileKind::empty) return false;
+  options_.set_panel(p_, *s_, panel, tk_);
+  products(rows, false, weights_);
+  masked_ = kind == TileKind::mixed || p_.options->bias;
+  if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, ~uint64_t{0});
+  if (masked_ || !TileOptions::plain(p_))
+    options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr);
+  kernels::SoftmaxArgs softmax{};
+  softmax.scores = weights_;
+  softmax.width = panel.width;
+  softmax.count = count_;
+  softmax.reference = rows.lse;
+  softmax.weights = weights_;
+  tk_.probabilities(softmax);
+  products(rows, true, grad_);
+  tk_.grad({.weights = weights_,
+            .grad = grad_,
+            .width = panel.width,
+            .count = count_,
+            .delta = rows.delta,
+            .allowed = allowed(),
+            .keep = options_.dropout(tk_, begin_, count_),
+            .keep_scale = options_.keep_scale(),
+            .factor = factor_,
+            .weights_outer = weights_outer_,
+            .ds_values = ds_values_,
+            .ds_outer = ds_outer_});
+  return true;
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,95 @@
+// explain(): the plan of a call, told without running it.
+#include <algorithm>
+
+#include "attention/backward.h"
+#include "attention/forward.h"
+#include "kernels/dispatch.h"
+
+namespace attn {
+namespace {
+
+using namespace detail;
+
+/// (query, key) pairs that the intervals, the mask, documents and blocks allow.
+double allowed_pairs(const Problem& p) {
+  double pairs = 0;
+  uint64_t allowed[kBlockKeys];
+  for (const Sequence& s : p.sequences) {
+    for (int64_t h = 0; h < p.H; ++h) {
+      for (int64_t first = 0; first < s.query_count; first += kernels::kMaxWidth) {
+        const int64_t rows = std::min<int64_t>(kernels::kMaxWidth, s.query_count - first);
+        const Panel panel = make_head_panel(p, s, h, first, rows, 1);
+        if (!p.has_key_masks()) {
+          for (int r = 0; r < panel.rows; ++r) pairs += static_cast<double>(panel.end[r] - panel.begin[r]);
+          continue;
+        }
+        for (int64_t key = panel.low; key < panel.high; key += kBlockKeys) {
+          const int64_t end = std::min(key + kBlockKeys, panel.high);
+          const TileKind kind = tile_mask(p, s, panel, key, end, allowed);
+          if (kind == TileKind::full) pairs += static_cast<double>((end - key) * panel.rows);
+          if (kind != TileKind::mixed) continue;
+          for (int64_t j = 0; j < end - key; ++j) pairs += __builtin_popcountll(allowed[j]);
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
+std::string describe(const Problem& p, bool backward) {
+  std::string text = std::string(kernels::active().name) + ": fused ";
+  int64_t few = 0;
+  for (const Sequence& s : p.sequences) few += !backward && p.rows(s) <= few_rows(p.q.dtype);
+  const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
+  const TileKernels& tk = select_kernels(p.q.dtype, all_few);
+  text += std::string(tk.name) + " arithmetic";
+  if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.operand)
+    text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";
+  text += all_few ? ", head dims in lanes" : ", " + std::to_string(tk.panel) + " queries in lanes";
+  if (few > 0 && !all_few) text += " (short sequences: head dims in lanes)";
+  return text + ", " + std::to_string(backward ? kGradBlockKeys : kBlockKeys) + "-key blocks";
+}
+
+Problem checked(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                const AttentionOptions& options) {
+  Checker checker(operation);
+  Problem p = make_problem(checker, operation, q, k, v, options);
+  checker.done();
+  return p;
+}
+
+}  // namespace
+
+AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options) {
+  const Problem p = checked("explain", q, k, v, options);
+  const ForwardPlan plan = plan_forward(p);
+  AttentionPlan result;
+  result.isa = active_isa();
+  result.path = describe(p, false) + (plan.split ? ", keys split in chunks of " + std::to_string(kChunkKeys) : "");
+  result.tasks = plan.tasks;
+  const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(plan.tasks, 1));
+  result.scratch_bytes = workers * plan.thread_bytes + plan.partial_bytes;
+  result.flops = allowed_pairs(p) * 2 * static_cast<double>(p.D + p.Dv);
+  return result;
+}
+
+AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options,
+                               bool with_dbias) {
+  const Problem p = checked("explain_backward", q, k, v, options);
+  const BackwardPlan plan = plan_backward(p);
+  const bool extra_pass = with_dbias && options.bias && !bias_is_dense(p);
+  AttentionPlan result;
+  result.isa = active_isa();
+  result.path = describe(p, true) + ", " + std::to_string(plan.slabs_per_unit) + " slab(s) of queries a key/value head";
+  if (extra_pass) result.path += ", a second pass for the broadcast bias";
+  result.tasks = static_cast<int64_t>(plan.slabs.size());
+  const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(result.tasks, 1));
+  const int64_t bias_bytes = extra_pass ? bias_gradient_bytes(p) : 0;
+  const int64_t accumulators = plan.slabs_per_unit == 1 ? workers * plan.accumulator_bytes : plan.partial_bytes;
+  result.scratch_bytes = workers * std::max(plan.thread_bytes, bias_bytes) + accumulators + plan.delta_bytes;
+  const double products = static_cast<double>(3 * p.D + 2 * p.Dv) + (extra_pass ? static_cast<double>(p.D + p.Dv) : 0);
+  result.flops = allowed_pairs(p) * 2 * products;
+  return result;
+}
+
+}  // namespace attn

@@ -1,0 +1,219 @@
+// The paged cache: sequences are lists of pages; pages are shared by forks until one of them writes.
+//
+// A page is one allocation: keys [Hk][page_size][D], then values [Hk][page_size][Dv]. Sharing is by reference count:
+// a full page is never written again, and a partly filled page of a fork is copied, so readers never see a change.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "attention/forward.h"
+
+namespace attn {
+
+struct KvCache::State {
+  struct Stored {
+    std::vector<std::shared_ptr<Buffer>> pages;
+    int64_t length = 0;
+  };
+  Config config;
+  int64_t next_id = 0;
+  int64_t pages_in_use = 0;
+  std::map<int64_t, Stored> sequences;  // last: its pages count themselves out
+
+  int64_t key_bytes() const {
+    return config.kv_heads * config.page_size * config.head_dim * size_of(config.dtype);
+  }
+  int64_t value_bytes() const {
+    return config.kv_heads * config.page_size * config.value_dim * size_of(config.dtype);
+  }
+  int64_t pages_for(int64_t length) const { return detail::div_up(length, config.page_size); }
+
+  Stored& find(std::string_view operation, int64_t sequence) {
+    const auto found = sequences.find(sequence);
+    if (found == sequences.end())
+      throw Error(operation, {"there is no sequence " + std::to_string(sequence)});
+    return found->second;
+  }
+
+  std::shared_ptr<Buffer> new_page() {
+    auto* raw = new Buffer(key_bytes() + value_bytes());
+    ++pages_in_use;
+    return std::shared_ptr<Buffer>(raw, [this](Buffer* page) {
+      delete page;
+      --pages_in_use;
+    });
+  }
+};
+
+KvCache::KvCache(const Config& config) : state_(std::make_unique<State>()) {
+  Checker checker("KvCache");
+  state_->config = config;
+  Config& c = state_->config;
+  if (c.value_dim == 0) c.value_dim = c.head_dim;
+  checker.require(c.kv_heads > 0, "kv_heads is " + std::to_string(c.kv_heads) + ", must be positive");
+  checker.require(c.head_dim > 0 && c.head_dim <= 1024 && c.value_dim > 0 && c.value_dim <= 1024,
+                  "head_dim is " + std::to_string(c.head_dim) + " and value_dim " + std::to_string(c.value_dim) +
+                      ", must be in [1, 1024]");
+  checker.require(is_floating(c.dtype), "dtype is " + std::string(name_of(c.dtype)) + ", must be a floating type");
+  checker.require(c.page_size > 0 && c.page_size <= (int64_t{1} << 24),
+                  "page_size is " + std::to_string(c.page_size) + ", must be in [1, 2^24]");
+  checker.require(c.kv_heads <= (int64_t{1} << 20), "kv_heads must be at most 2^20");
+  checker.require(c.max_pages >= 0, "max_pages must not be negative");
+  checker.done();
+}
+
+KvCache::~KvCache() = default;
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+
+int64_t KvCache::add() {
+  state_->sequences.emplace(state_->next_id, State::Stored{});
+  return state_->next_id++;
+}
+
+int64_t KvCache::length(int64_t sequence) const { return state_->find("KvCache::length", sequence).length; }
+int64_t KvCache::pages_in_use() const { return state_->pages_in_use; }
+const KvCache::Config& KvCache::config() const { return state_->config; }
+void KvCache::remove(int64_t sequence) {
+  state_->find("KvCache::remove", sequence);
+  state_->sequences.erase(sequence);
+}
+
+void KvCache::truncate(int64_t sequence, int64_t length) {
+  State::Stored& stored = state_->find("KvCache::truncate", sequence);
+  Checker checker("KvCache::truncate");
+  checker.require(length >= 0 && length <= stored.length, "length is " + std::to_string(length) +
+                                                              ", must be in [0, " + std::to_string(stored.length) + "]");
+  checker.done();
+  stored.length = length;
+  stored.pages.resize(state_->pages_for(length));
+}
+
+int64_t KvCache::fork(int64_t sequence, int64_t length) {
+  const State::Stored& source = state_->find("KvCache::fork", sequence);
+  Checker checker("KvCache::fork");
+  checker.require(length >= 0 && length <= source.length, "length is " + std::to_string(length) +
+                                                              ", must be in [0, " + std::to_string(source.length) + "]");
+  checker.done();
+  State::Stored copy;
+  copy.pages.assign(source.pages.begin(), source.pages.begin() + state_->pages_for(length));
+  copy.length = length;
+  state_->sequences.emplace(state_->next_id, std::move(copy));
+  return state_->next_id++;
+}
+
+void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
+  State& state = *state_;
+  const Config& c = state.config;
+  State::Stored& stored = state.find("KvCache::append", sequence);
+  Checker checker("KvCache::append");
+  const int64_t n = k.size[2];
+  detail::check_tensor(checker, "k", k, {1, c.kv_heads, n, c.head_dim});
+  detail::check_tensor(checker, "v", v, {1, c.kv_heads, n, c.value_dim});
+  checker.require(k.dtype == c.dtype && v.dtype == c.dtype,
+                  "k and v must have the cache's type " + std::string(name_of(c.dtype)));
+  checker.require((k.data && v.data) || n == 0, "k and v must have data");
+  const int64_t used = stored.length % c.page_size;
+  const bool copy_last = used != 0 && n > 0 && stored.pages.back().use_count() > 1;
+  const int64_t fresh = checker.ok() ? state.pages_for(stored.length + n) - state.pages_for(stored.length) : 0;
+  checker.require(c.max_pages == 0 || state.pages_in_use + fresh + copy_last <= c.max_pages,
+                  "needs " + std::to_string(fresh + copy_last) + " pages more than the " +
+                      std::to_string(state.pages_in_use) + " in use, above max_pages = " + std::to_string(c.max_pages));
+  checker.done();
+
+  std::vector<std::shared_ptr<Buffer>> pages = stored.pages;  // what is in `stored` changes only when all is there
+  if (copy_last) {
+    std::shared_ptr<Buffer> page = state.new_page();
+    std::memcpy(page->data(), pages.back()->data(), page->bytes());
+    pages.back() = std::move(page);
+  }
+  for (int64_t i = 0; i < fresh; ++i) pages.push_back(state.new_page());
+  const int64_t element = size_of(c.dtype);
+  const auto copy = [&](const ConstView<4>& view, int64_t depth, int64_t offset) {
+    for (int64_t h = 0; h < c.kv_heads; ++h) {
+      for (int64_t t = 0; t < n; ++t) {
+        const int64_t token = stored.length + t;
+        char* row = static_cast<char*>(pages[token / c.page_size]->data()) + offset +
+                    (h * c.page_size + token % c.page_size) * depth * element;
+        for (int64_t d = 0; d < depth; ++d) std::memcpy(row + d * element, detail::at(view, 0, h, t, d), element);
+      }
+    }
+  };
+  copy(k, c.head_dim, 0);
+  copy(v, c.value_dim, state.key_bytes());
+  stored.pages = std::move(pages);
+  stored.length += n;
+}
+
+void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
+                     View<3> lse) const {
+  AttentionOptions options;
+  options.causal = true;
+  options.alignment = Alignment::bottom_right;
+  attend(sequences, cu_query, q, out, lse, options);
+}
+
+void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
+                     View<3> lse, const AttentionOptions& options) const {
+  using namespace detail;
+  State& state = *state_;
+  const Config& c = state.config;
+  Checker checker("KvCache::attend");
+  const int64_t H = q.size[1], total = q.size[2];
+  check_tensor(checker, "q", q, {1, H, total, c.head_dim});
+  check_tensor(checker, "out", out, {1, H, total, c.value_dim});
+  checker.require(q.dtype == c.dtype, "q must have the cache's type " + std::string(name_of(c.dtype)));
+  checker.require(H % c.kv_heads == 0, "the cache has Hk = " + std::to_string(c.kv_heads) +
+                                           " heads, which must divide H = " + std::to_string(H));
+  checker.require(cu_query.size() == sequences.size() + 1,
+                  "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
+                      std::to_string(sequences.size()) + " sequences");
+  checker.require(!options.mask && !options.bias && !options.query_document && !options.key_document &&
+                      !options.blocks.allowed && options.cu_query.empty() && options.cu_key.empty() &&
+                      options.key_length.empty() && options.query_length.empty() && options.dropout == 0,
+                  "mask, bias, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
+  for (const int64_t id : sequences)
+    checker.require(state.sequences.count(id) == 1, "there is no sequence " + std::to_string(id));
+
+  Problem p;
+  p.operation = "KvCache::attend";
+  p.q = q;
+  p.k = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.head_dim});
+  p.v = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.value_dim});
+  p.B = 1;
+  p.H = H;
+  p.Hk = c.kv_heads;
+  p.G = H / c.kv_heads;
+  p.Lq = total;
+  p.D = c.head_dim;
+  p.Dv = c.value_dim;
+  std::vector<int64_t> cu_key = {0};
+  if (checker.ok())
+    for (const int64_t id : sequences) cu_key.push_back(cu_key.back() + state.sequences.at(id).length);
+  p.Lk = cu_key.back();
+  AttentionOptions packed = options;
+  packed.cu_query = cu_query;
+  packed.cu_key = cu_key;
+  if (checker.ok() && !sequences.empty()) resolve_options(checker, p, packed);
+  if (sequences.empty()) p.sequences.push_back({.query_count = total});
+  p.options = &options;
+  if (lse) check_row_values(checker, "lse", lse, p);
+  checker.require((q.data && out.data) || total == 0, "q and out must have data");
+  if (checker.ok()) check_overlap(checker, {region("out", out), region("lse", lse)}, {region("q", q)});
+  checker.done();
+
+  std::vector<std::vector<const void*>> keys(sequences.size()), values(sequences.size());
+  const size_t gaps = p.sequences.size() - sequences.size();  // entries for queries outside every sequence come first
+  for (size_t t = 0; t < sequences.size(); ++t) {
+    for (const auto& page : state.sequences.at(sequences[t]).pages) {
+      keys[t].push_back(page->data());
+      values[t].push_back(static_cast<const char*>(page->data()) + state.key_bytes());
+    }
+    p.sequences[gaps + t].key_begin = 0;
+    p.sequences[gaps + t].pages = {keys[t].data(), values[t].data(), c.page_size};
+  }
+  run_forward(p, plan_forward(p), out, lse);
+}
+
+}  // namespace attn

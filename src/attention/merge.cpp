@@ -1,0 +1,62 @@
+// merge(): the public face of the one kernel that joins two states of attention.
+#include <algorithm>
+#include <vector>
+
+#include "attention/panel.h"
+#include "core/scratch.h"
+
+namespace attn {
+
+void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
+  using namespace detail;
+  Checker checker("merge");
+  checker.require(is_floating(out.dtype), "out is " + std::string(name_of(out.dtype)) + ", must be a floating type");
+  checker.require(out_b.dtype == out.dtype, "out_b must have out's type");
+  check_tensor(checker, "out_b", out_b, out.size);
+  Problem shape;
+  shape.q = out;
+  shape.B = out.size[0];
+  shape.H = out.size[1];
+  shape.Lq = out.size[2];
+  check_row_values(checker, "lse", lse, shape);
+  check_row_values(checker, "lse_b", lse_b, shape);
+  checker.require((out.data && lse.data && out_b.data && lse_b.data) || out.count() == 0,
+                  "out, lse, out_b and lse_b must have data");
+  if (checker.ok())
+    check_overlap(checker, {region("out", out), region("lse", lse)}, {region("out_b", out_b), region("lse_b", lse_b)});
+  checker.done();
+
+  const TileKernels& tk = select_kernels(out.dtype == DType::float64 ? DType::float64 : DType::float32, false);
+  const int64_t H = out.size[1], Lq = out.size[2], Dv = out.size[3];
+  constexpr int64_t kRows = 16;
+  const int64_t blocks = div_up(Lq, kRows);
+  const int64_t stride = round_up(std::max<int64_t>(Dv, 1), tk.lanes);
+  const int64_t bytes = round_up(kRows * stride * tk.acc_bytes, 64), lse_bytes = round_up(kRows * tk.acc_bytes, 64);
+  parallel_for(out.size[0] * H * blocks, [&](int64_t task) {
+    const int64_t b = task / (H * blocks), h = task / blocks % H, first = task % blocks * kRows;
+    const int64_t rows = std::min(kRows, Lq - first);
+    Arena arena(thread_scratch(2 * (bytes + lse_bytes)));
+    void *a = arena.take(bytes), *a_lse = arena.take(lse_bytes), *x = arena.take(bytes), *x_lse = arena.take(lse_bytes);
+    void* pointers[kRows];
+    const auto load = [&](const ConstView<4>& view, const ConstView<3>& values, void* dense, void* dense_lse) {
+      for (int64_t r = 0; r < rows; ++r) {
+        pointers[r] = const_cast<char*>(at(view, b, h, first + r));
+        set(tk, dense_lse, r, load_row_value(values, b, h, first + r));
+      }
+      kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : view.stride[3], view.dtype, Dv);
+      args.dense = dense;
+      args.dense_stride = stride;
+      tk.load_rows(args);
+    };
+    load(out_b, lse_b, x, x_lse);
+    load(out, lse, a, a_lse);
+    tk.merge(a, a_lse, x, x_lse, rows, Dv, stride);
+    kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : out.stride[3], out.dtype, Dv);
+    args.dense = a;
+    args.dense_stride = stride;
+    tk.store_rows(args);
+    for (int64_t r = 0; r < rows; ++r) store_row_value(lse, b, h, first + r, get(tk, a_lse, r));
+  });
+}
+
+}  // namespace attn

@@ -1,0 +1,10 @@
+// AVX2: compiled with -mavx2 -mfma -mf16c.
+#include "kernels/vec_avx2.h"
+
+#include "kernels/tiles.kernel.h"
+
+namespace attn::kernels {
+
+extern const Isa isa_avx2 = {"avx2", &f32_kernels, &f32_few_kernels, &f64_kernels, nullptr, nullptr};
+
+}  // namespace attn::kernels

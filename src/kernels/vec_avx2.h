@@ -1,0 +1,147 @@
+// AVX2 + FMA + F16C vectors: 8 floats, 4 doubles, 4 64-bit words. A mask is a vector of all-ones and all-zeros lanes.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/scalar.h"
+
+namespace attn::kernels {
+namespace {
+
+struct F32 {
+  using T = float;
+  using Reg = __m256;
+  using Mask = __m256;
+  static constexpr int W = 8;
+  static constexpr int kTile = 4;  // 4 x 3 accumulators, 3 lanes, 1 broadcast: all 16 registers
+  static constexpr int kOuterKeys = 4;
+  static constexpr int kOuterVectors = 3;
+  static constexpr int kFewVectors = 2;  // 4 rows x 2 vectors
+
+  static Reg load(const T* p) { return _mm256_load_ps(p); }
+  static Reg loadu(const T* p) { return _mm256_loadu_ps(p); }
+  static void store(T* p, Reg a) { _mm256_store_ps(p, a); }
+  static void storeu(T* p, Reg a) { _mm256_storeu_ps(p, a); }
+  static Reg set1(T x) { return _mm256_set1_ps(x); }
+  static Reg zero() { return _mm256_setzero_ps(); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm256_div_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
+  static Reg abs(Reg a) { return _mm256_andnot_ps(set1(-0.0f), a); }
+
+  static Mask mask(uint64_t bits) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, lane), lane));
+  }
+  static Mask greater(Reg a, Reg b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+  static Mask equal(Reg a, Reg b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+  static uint64_t bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_ps(m)); }
+  static Reg select(Mask m, Reg a, Reg b) { return _mm256_blendv_ps(b, a, m); }
+
+  /// Below 2^-126 the result is 0; NaN stays NaN (max and the comparison let it through).
+  static Reg exp2(Reg x) {
+    const Reg low = set1(-126.0f), magic = set1(0x1.8p23f);
+    const Reg clamped = _mm256_max_ps(low, x);
+    const Reg shifted = add(clamped, magic);
+    const Reg n = sub(shifted, magic);
+    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    const Reg scale = _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_castps_si256(set1(1.0f))));
+    const Reg result = mul(exp2_polynomial<F32>(sub(clamped, n)), scale);
+    return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_NLT_UQ), result);
+  }
+
+  static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+  static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+
+  static Reg load_bf16(const uint16_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+  }
+  static Reg load_f16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void store_bf16(uint16_t* p, Reg a) {
+    const __m256i x = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(x, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(x, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i out = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+  }
+  static void store_f16(uint16_t* p, Reg a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+struct F64 {
+  using T = double;
+  using Reg = __m256d;
+  using Mask = __m256d;
+  static constexpr int W = 4;
+  static constexpr int kTile = 4;
+  static constexpr int kOuterKeys = 4;
+  static constexpr int kOuterVectors = 3;
+
+  static Reg load(const T* p) { return _mm256_load_pd(p); }
+  static Reg loadu(const T* p) { return _mm256_loadu_pd(p); }
+  static void store(T* p, Reg a) { _mm256_store_pd(p, a); }
+  static void storeu(T* p, Reg a) { _mm256_storeu_pd(p, a); }
+  static Reg set1(T x) { return _mm256_set1_pd(x); }
+  static Reg zero() { return _mm256_setzero_pd(); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_pd(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm256_sub_pd(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm256_mul_pd(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm256_div_pd(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_pd(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm256_max_pd(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm256_min_pd(a, b); }
+  static Reg abs(Reg a) { return _mm256_andnot_pd(set1(-0.0), a); }
+
+  static Mask mask(uint64_t bits) {
+    const __m256i lane = _mm256_setr_epi64x(1, 2, 4, 8);
+    const __m256i all = _mm256_set1_epi64x(static_cast<long long>(bits));
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(all, lane), lane));
+  }
+  static Mask greater(Reg a, Reg b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
+  static Mask equal(Reg a, Reg b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+  static uint64_t bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_pd(m)); }
+  static Reg select(Mask m, Reg a, Reg b) { return _mm256_blendv_pd(b, a, m); }
+
+  static Reg exp2(Reg x) {
+    const Reg low = set1(-1022.0), magic = set1(0x1.8p52);
+    const Reg clamped = _mm256_max_pd(low, x);
+    const Reg shifted = add(clamped, magic);
+    const Reg n = sub(shifted, magic);
+    const __m256i exponent = _mm256_slli_epi64(_mm256_castpd_si256(shifted), 52);
+    const Reg scale = _mm256_castsi256_pd(_mm256_add_epi64(exponent, _mm256_castpd_si256(set1(1.0))));
+    const Reg result = mul(exp2_polynomial<F64>(sub(clamped, n)), scale);
+    return _mm256_and_pd(_mm256_cmp_pd(x, low, _CMP_NLT_UQ), result);
+  }
+
+  static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+  static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+};
+
+struct U64 {
+  using Reg = __m256i;
+  static constexpr int W = 4;
+  static Reg load(const uint64_t* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
+  static Reg set1(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
+  static Reg mul32(Reg a, Reg b) { return _mm256_mul_epu32(a, b); }
+  static Reg high32(Reg a) { return _mm256_srli_epi64(a, 32); }
+  static Reg low32(Reg a) { return _mm256_and_si256(a, set1(0xffffffffu)); }
+  static Reg bit_xor(Reg a, Reg b) { return _mm256_xor_si256(a, b); }
+  static uint64_t at_least(Reg a, Reg b) {  // for values below 2^63: the sign of a - b
+    return static_cast<uint64_t>(~_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_sub_epi64(a, b))) & 15);
+  }
+};
+
+}  // namespace
+}  // namespace attn::kernels

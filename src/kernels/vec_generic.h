@@ -1,0 +1,126 @@
+// 128-bit vectors in the compiler's own vector types, for what every x86-64 (SSE2) and every aarch64 (NEON) has:
+// 4 floats, 2 doubles, 2 64-bit words. A mask is an integer vector of all-ones and all-zeros lanes.
+//
+// fma is fused on aarch64 and a multiply and an add on SSE2, which has no fused one.
+#pragma once
+
+#include "kernels/scalar.h"
+
+namespace attn::kernels {
+namespace {
+
+#if defined(__aarch64__)
+constexpr bool kFused = true;
+constexpr int kRegisters = 32;
+#else
+constexpr bool kFused = false;
+constexpr int kRegisters = 16;
+#endif
+
+/// What F32 and F64 share; Bits is the integer of the element's size.
+template <class Element, class Bits, int Lanes>
+struct Vector128 {
+  using T = Element;
+  typedef Element Reg __attribute__((vector_size(16)));
+  typedef Bits Mask __attribute__((vector_size(16)));
+  typedef Element Unaligned __attribute__((vector_size(16), aligned(sizeof(Element)), may_alias));
+  static constexpr int W = Lanes;
+  static constexpr int kTile = kRegisters == 32 ? 8 : 4;  // 8 x 3 of 32, 4 x 3 of 16 registers
+  static constexpr int kOuterKeys = kRegisters == 32 ? 6 : 4;
+  static constexpr int kOuterVectors = kRegisters == 32 ? 4 : 3;
+  static constexpr int kFewVectors = 2;
+
+  static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
+  static Reg loadu(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }
+  static void store(T* p, Reg a) { *reinterpret_cast<Reg*>(p) = a; }
+  static void storeu(T* p, Reg a) { *reinterpret_cast<Unaligned*>(p) = a; }
+  static Reg set1(T x) { return x - Reg{}; }
+  static Reg zero() { return Reg{}; }
+  static Reg add(Reg a, Reg b) { return a + b; }
+  static Reg sub(Reg a, Reg b) { return a - b; }
+  static Reg mul(Reg a, Reg b) { return a * b; }
+  static Reg div(Reg a, Reg b) { return a / b; }
+  static Reg fma(Reg a, Reg b, Reg c) {
+    if constexpr (kFused) {
+      Reg result;
+      ATTN_UNROLL
+      for (int i = 0; i < W; ++i) {
+        if constexpr (sizeof(T) == 4) result[i] = __builtin_fmaf(a[i], b[i], c[i]);
+        else result[i] = __builtin_fma(a[i], b[i], c[i]);
+      }
+      return result;
+    } else {
+      return a * b + c;
+    }
+  }
+  static Reg max(Reg a, Reg b) { return a > b ? a : b; }  // b where one is NaN
+  static Reg min(Reg a, Reg b) { return a < b ? a : b; }
+  static Reg abs(Reg a) { return to_reg(to_bits(a) & ~to_bits(set1(T(-0.0)) - Reg{})); }
+
+  static Mask to_bits(Reg a) { return reinterpret_cast<Mask>(a); }
+  static Reg to_reg(Mask m) { return reinterpret_cast<Reg>(m); }
+  static Mask greater(Reg a, Reg b) { return a > b; }
+  static Mask equal(Reg a, Reg b) { return a == b; }
+  static Mask mask(uint64_t bits) {
+    Mask m;
+    ATTN_UNROLL
+    for (int i = 0; i < W; ++i) m[i] = -static_cast<Bits>(bits >> i & 1);
+    return m;
+  }
+  static uint64_t bits(Mask m) {
+    uint64_t result = 0;
+    ATTN_UNROLL
+    for (int i = 0; i < W; ++i) result |= static_cast<uint64_t>(m[i] & 1) << i;
+    return result;
+  }
+  static Reg select(Mask m, Reg a, Reg b) { return to_reg((to_bits(a) & m) | (to_bits(b) & ~m)); }
+
+  /// 2^x with the exponent put in by integer arithmetic: 0 below the smallest normal, NaN for NaN.
+  template <class V>
+  static Reg exp2_by_shift(Reg x) {
+    constexpr int kFraction = sizeof(T) == 4 ? 23 : 52;
+    const Reg low = set1(sizeof(T) == 4 ? T(-126) : T(-1022));
+    const Reg magic = set1(static_cast<T>(sizeof(T) == 4 ? 0x1.8p23 : 0x1.8p52));
+    const Reg clamped = max(low, x);
+    const Reg shifted = clamped + magic;
+    const Reg n = shifted - magic;
+    const Reg scale = to_reg((to_bits(shifted) << kFraction) + to_bits(set1(1)));
+    const Reg result = exp2_polynomial<V>(clamped - n) * scale;
+    return to_reg(to_bits(result) & ~(x < low));
+  }
+};
+
+struct F32 : Vector128<float, int32_t, 4> {
+  static Reg exp2(Reg x) { return exp2_by_shift<F32>(x); }
+  static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+  static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+  static Reg load_bf16(const uint16_t* p) { return Reg{from_bf16(p[0]), from_bf16(p[1]), from_bf16(p[2]), from_bf16(p[3])}; }
+  static Reg load_f16(const uint16_t* p) { return Reg{from_f16(p[0]), from_f16(p[1]), from_f16(p[2]), from_f16(p[3])}; }
+  static void store_bf16(uint16_t* p, Reg a) {
+    for (int i = 0; i < W; ++i) p[i] = to_bf16(a[i]);
+  }
+  static void store_f16(uint16_t* p, Reg a) {
+    for (int i = 0; i < W; ++i) p[i] = to_f16(a[i]);
+  }
+};
+
+struct F64 : Vector128<double, int64_t, 2> {
+  static Reg exp2(Reg x) { return exp2_by_shift<F64>(x); }
+  static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 2); }
+  static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 1, 3); }
+};
+
+struct U64 {
+  typedef uint64_t Reg __attribute__((vector_size(16)));
+  static constexpr int W = 2;
+  static Reg load(const uint64_t* p) { return *reinterpret_cast<const Reg*>(p); }
+  static Reg set1(uint64_t x) { return Reg{x, x}; }
+  static Reg mul32(Reg a, Reg b) { return low32(a) * low32(b); }
+  static Reg high32(Reg a) { return a >> 32; }
+  static Reg low32(Reg a) { return a & set1(0xffffffffu); }
+  static Reg bit_xor(Reg a, Reg b) { return a ^ b; }
+  static uint64_t at_least(Reg a, Reg b) { return uint64_t{a[0] >= b[0]} | uint64_t{a[1] >= b[1]} << 1; }
+};
+
+}  // namespace
+}  // namespace attn::kernels
