@@ -25,7 +25,7 @@ void print_help() {
       "  --quick             a short set, under a minute\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
-      "  --repeats=7         of which the median is reported\n"
+      "  --repeats=N         of which the median is reported; default: 7, quick 5\n"
       "  --csv=FILE          complete rows, one a line\n"
       "  --json=FILE         complete rows, one JSON object a line\n"
       "  --benchmark_filter=REGEX, --benchmark_list_tests and the other flags of Google Benchmark");
@@ -35,7 +35,7 @@ struct Flags {
   bool quick = false;
   std::vector<int> threads = {1};
   std::vector<std::string> isas = {attn::active_isa()};
-  int repeats = 7;
+  int repeats = 0;
   std::string csv, json;
 };
 
@@ -82,7 +82,8 @@ Flags parse(int argc, char** argv) {
     else if (name == "--json") flags.json = value;
     else throw std::runtime_error("unknown flag " + argument + "; --help lists the flags");
   }
-  for (const std::string& isa : flags.isas) attn::set_isa(isa);
+  if (flags.repeats == 0) flags.repeats = flags.quick ? 5 : 7;
+  for (const std::string& isa : flags.isas) attn::set_isa(isa);  // throws for a name that is unknown here
   return flags;
 }
 

@@ -30,7 +30,7 @@ const Unit& unit_for(std::string_view isa, attn::DType dtype) {
 
 double measure_gflops(const Unit& unit) {
   // Eight slices a thread: a thread that wakes late, or is held up, does not stall the others.
-  constexpr double kSliceFlops = 32e6;
+  constexpr double kSliceFlops = 128e6;
   const int64_t loops = static_cast<int64_t>(kSliceFlops / unit.flops);
   const int64_t slices = 8 * attn::thread_count();
   const double start = seconds_now();

@@ -89,14 +89,16 @@ void add(Tensor<double, 4>& sum, const Tensor<double, 4>& term) {
   for (int64_t n = 0; n < sum.count(); ++n) sum[n] += term[n];
 }
 
+/// The larger of two errors; NaN is the largest.
+double worse(double a, double b) { return a > b || std::isnan(a) ? a : b; }
+
 /// The largest difference seen, in units of the largest expected magnitude.
 class Error {
  public:
   void compare(const ConstView<4>& result, const Tensor<double, 4>& expected) {
     const Tensor<double, 4> values = to_double(result);
     for (int64_t n = 0; n < expected.count(); ++n) {
-      const double difference = std::abs(values[n] - expected[n]);
-      if (difference > worst_ || std::isnan(difference)) worst_ = difference;
+      worst_ = worse(std::abs(values[n] - expected[n]), worst_);
       largest_ = std::max(largest_, std::abs(expected[n]));
     }
   }
@@ -257,7 +259,7 @@ double Problem::backward_error() {
     dk_error.compare(head_of(dk_, kv_head), dk_sum);
     dv_error.compare(head_of(dv_, kv_head), dv_sum);
   }
-  return std::max({dq_error.relative(), dk_error.relative(), dv_error.relative()});
+  return worse(dq_error.relative(), worse(dk_error.relative(), dv_error.relative()));
 }
 
 // ---------------------------------------------------------------------------------------------------------- the sample

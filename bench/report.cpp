@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -56,7 +57,9 @@ struct Field {
 std::vector<Field> fields_of(const Row& row, int repeats) {
   const Workload& w = row.workload;
   const auto text = [](const char* name, std::string_view value) { return Field{name, std::string(value), true}; };
-  const auto number = [](const char* name, double value) { return Field{name, format("%.6g", value), false}; };
+  const auto number = [](const char* name, double value) {
+    return Field{name, std::isfinite(value) ? format("%.6g", value) : "null", false};  // JSON has no NaN
+  };
   const auto whole = [](const char* name, int64_t value) { return Field{name, std::to_string(value), false}; };
   return {text("operation", name_of(w.operation)),
           text("option", name_of(w.option)),
@@ -123,6 +126,21 @@ void print_peak(const std::string& title, const std::vector<int>& threads, Measu
   std::printf("\n");
 }
 
+void print_peaks(const std::vector<int>& threads) {
+  std::printf("%-38s", "GFLOP/s of the arithmetic units");
+  for (int count : threads) std::printf("%8d thread%s", count, count == 1 ? " " : "s");
+  std::printf("\n");
+  const std::vector<std::string> available = attn::available_isas();
+  for (const Unit& unit : units()) {
+    if (std::find(available.begin(), available.end(), unit.isa) == available.end()) continue;
+    const std::string dtype(attn::name_of(unit.dtype));
+    print_peak(std::string(unit.isa) + " " + dtype + ": " + std::string(unit.instruction), threads,
+               [&] { return measure_gflops(unit); });
+  }
+  const attn::Buffer memory = touched_memory();
+  print_peak("GB/s of reading from memory", threads, [&] { return measure_read(memory.data(), memory.bytes()); });
+}
+
 bool same_shape(const Workload& a, const Workload& b) {
   return a.operation == b.operation && a.dtype == b.dtype && a.heads == b.heads && a.keys == b.keys &&
          a.depth == b.depth && a.isa == b.isa && a.threads == b.threads;
@@ -134,30 +152,18 @@ Report::Report(std::vector<int> threads, int repeats, const std::string& csv_fil
     : threads_(std::move(threads)), repeats_(repeats), csv_(open(csv_file)), json_(open(json_file)) {}
 
 bool Report::ReportContext(const Context&) {
-  std::printf("attention.cpp %s, %s, %s, %u cores\n", kCommit, kCompiler, cpu_model().c_str(),
+  std::printf("attention.cpp %s, %s, %s, %u cores\n\n", kCommit, kCompiler, cpu_model().c_str(),
               std::thread::hardware_concurrency());
+  print_peaks(threads_);
   std::printf(
-      "medians of %d repeats, spread = (max - min) / median; percentages of peaks that were measured between the "
-      "repeats;\n"
-      "error = max |x - float64| / max |float64|; GB/s of keys and values, and its share of a plain read of them\n\n",
+      "\n"
+      "Medians of %d repeats; spread: (max - min) / median; error: max |x - float64| / max |float64| of a sample.\n"
+      "of peak: of the arithmetic unit's rate, of read: of a plain read of the same keys and values, both measured\n"
+      "between the repeats; of full: the share of peak, against that of the row without options.\n\n",
       repeats_);
-
-  std::printf("%-38s", "GFLOP/s of the arithmetic units");
-  for (int count : threads_) std::printf("%8d thread%s", count, count == 1 ? " " : "s");
-  std::printf("\n");
-  const std::vector<std::string> available = attn::available_isas();
-  for (const Unit& unit : units()) {
-    if (std::find(available.begin(), available.end(), unit.isa) == available.end()) continue;
-    print_peak(
-        std::string(unit.isa) + " " + std::string(attn::name_of(unit.dtype)) + ": " + std::string(unit.instruction),
-        threads_, [&] { return measure_gflops(unit); });
-  }
-  const attn::Buffer memory = touched_memory();
-  print_peak("GB/s of reading from memory", threads_, [&] { return measure_read(memory.data(), memory.bytes()); });
-
-  std::printf("\n%-8s %-7s %-8s %6s %4s %2s %-11s %3s %9s %7s %8s %7s %7s %7s %8s %9s %7s\n", "", "option", "dtype",
-              "n", "D", "G", "isa", "thr", "median", "spread", "GFLOP/s", "of peak", "GB/s", "of read", "error",
-              "scratch", "of full");
+  std::printf("%-8s %-7s %-8s %6s %4s %2s %-11s %3s %9s %7s %8s %7s %7s %7s %8s %9s %7s\n", "", "option", "dtype", "n",
+              "D", "G", "isa", "thr", "median", "spread", "GFLOP/s", "of peak", "GB/s", "of read", "error", "scratch",
+              "of full");
   return true;
 }
 

@@ -28,7 +28,7 @@ int64_t round_rows(const TileKernels& tk) { return int64_t{kGroupPanels} * tk.pa
 class SlabWorker {
  public:
   SlabWorker(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients, const TileKernels& tk)
-      : p_(p), in_(in), gradients_(gradients), tk_(tk), tile_(p, in, tk) {}
+      : p_(p), in_(in), gradients_(gradients), tk_(tk), tile_(p, in, tk, gradients.dbias && bias_is_dense(p)) {}
 
   int64_t layout(void* base) {
     Arena arena(base);
@@ -301,7 +301,7 @@ void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& ds
 
 void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
   const TileKernels& tk = select_kernels(p.q.dtype, false);
-  const BackwardPlan plan = plan_backward(p);
+  const BackwardPlan plan = plan_backward(p, gradients);
   // Keys beyond a sequence's length, and rows outside every sequence, get no gradient from any task.
   fill_zero(gradients.dk);
   fill_zero(gradients.dv);
@@ -354,12 +354,11 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
 
 }  // namespace
 
-BackwardPlan plan_backward(const Problem& p) {
+BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients) {
   BackwardPlan plan;
   const TileKernels& tk = select_kernels(p.q.dtype, false);
   const BackwardInputs none;
-  const AttentionGradients nowhere;
-  SlabWorker worker(p, none, nowhere, tk);
+  SlabWorker worker(p, none, gradients, tk);
   plan.thread_bytes = worker.layout(nullptr);
   plan.key_stride = worker.key_stride();
   plan.value_stride = worker.value_stride();

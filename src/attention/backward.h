@@ -22,7 +22,7 @@ struct BackwardPlan {
   int64_t delta_bytes = 0;
 };
 
-BackwardPlan plan_backward(const Problem& p);
+BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients);
 
 /// dbias summed over broadcast axes, tile by tile, recomputing dS: O(tile) memory beside dbias itself.
 void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>& dbias);

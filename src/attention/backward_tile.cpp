@@ -13,17 +13,12 @@ void TileGradient::layout(Arena& arena) {
   keys_ = arena.take(kGradBlockKeys * key_depth_ * tk_.operand_bytes);
   values_ = arena.take(kGradBlockKeys * value_depth_ * tk_.operand_bytes);
   weights_ = arena.take(tile * tk_.acc_bytes);
-  grad_ = arena.take(tile * tk_.acc_bytes);
+  if (with_ds_) ds_ = arena.take(tile * tk_.acc_bytes);
   if (p_.options->softcap != 0) factor_ = arena.take(tile * tk_.acc_bytes);
-  if (tk_.weight_bytes == tk_.acc_bytes) {
-    // One format for all: P is dropped in place, dS with its softcap factor takes the factor's place.
-    weights_outer_ = weights_;
-    ds_outer_ = ds_values_ = p_.options->softcap != 0 ? factor_ : grad_;
-  } else {
-    weights_outer_ = arena.take(tile * tk_.weight_bytes);
-    ds_outer_ = arena.take(tile * tk_.weight_bytes);
-    ds_values_ = arena.take((tile + tk_.panel) * tk_.weight_bytes);
-  }
+  ds_values_ = arena.take((tile + tk_.panel) * tk_.weight_bytes);
+  const bool one_format = tk_.weight_bytes == tk_.acc_bytes;
+  weights_outer_ = one_format ? weights_ : arena.take(tile * tk_.weight_bytes);
+  ds_outer_ = one_format ? ds_values_ : arena.take(tile * tk_.weight_bytes);
   allowed_ = arena.take<uint64_t>(kGradBlockKeys * int64_t{sizeof(uint64_t)});
   options_.layout(arena, p_, tk_);
 }
@@ -94,7 +89,7 @@ const void* TileGradient::operand(bool of_values, int64_t& stride) {
   return static_cast<const char*>(dense) + (begin_ - block_) * stride * tk_.operand_bytes;
 }
 
-void TileGradient::products(const GradRows& rows, bool of_values, void* out) {
+kernels::ScoresArgs TileGradient::product(const GradRows& rows, bool of_values) {
   kernels::ScoresArgs args{};
   args.query = of_values ? rows.dout : rows.query;
   args.width = rows.panel.width;
@@ -104,8 +99,24 @@ void TileGradient::products(const GradRows& rows, bool of_values, void* out) {
   args.depth = of_values ? value_depth_ : key_depth_;
   args.scale = of_values || !tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
   args.highest = of_values ? std::numeric_limits<double>::infinity() : highest_score(tk_);
-  args.scores = out;
-  tk_.scores(args);
+  return args;
+}
+
+void TileGradient::probabilities(const GradRows& rows, bool full) {
+  kernels::ScoresArgs scores = product(rows, false);
+  if (full && !masked_ && TileOptions::plain(p_)) {
+    tk_.scores_probabilities(scores, rows.lse, weights_);
+    return;
+  }
+  scores.scores = weights_;
+  tk_.scores(scores);
+  options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr);
+  kernels::SoftmaxArgs softmax{};
+  softmax.scores = softmax.weights = weights_;
+  softmax.width = rows.panel.width;
+  softmax.count = count_;
+  softmax.reference = rows.lse;
+  tk_.probabilities(softmax);
 }
 
 bool TileGradient::compute(const GradRows& rows) {
@@ -117,29 +128,18 @@ bool TileGradient::compute(const GradRows& rows) {
   const TileKind kind = tile_mask(p_, *s_, panel, begin_, end, allowed_);
   if (kind == TileKind::empty) return false;
   options_.set_panel(p_, *s_, panel, tk_);
-  products(rows, false, weights_);
   masked_ = kind == TileKind::mixed || p_.options->bias;
   if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, ~uint64_t{0});
-  if (masked_ || !TileOptions::plain(p_))
-    options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr);
-  kernels::SoftmaxArgs softmax{};
-  softmax.scores = weights_;
-  softmax.width = panel.width;
-  softmax.count = count_;
-  softmax.reference = rows.lse;
-  softmax.weights = weights_;
-  tk_.probabilities(softmax);
-  products(rows, true, grad_);
-  tk_.grad({.weights = weights_,
-            .grad = grad_,
-            .width = panel.width,
-            .count = count_,
+  probabilities(rows, kind == TileKind::full);
+  tk_.grad({.in = product(rows, true),
+            .weights = weights_,
             .delta = rows.delta,
             .allowed = allowed(),
             .keep = options_.dropout(tk_, begin_, count_),
             .keep_scale = options_.keep_scale(),
             .factor = factor_,
             .weights_outer = weights_outer_,
+            .ds = ds_,
             .ds_values = ds_values_,
             .ds_outer = ds_outer_});
   return true;

@@ -27,7 +27,9 @@ struct GradRows {
 
 class TileGradient {
  public:
-  TileGradient(const Problem& p, const BackwardInputs& in, const TileKernels& tk) : p_(p), in_(in), tk_(tk) {}
+  /// with_ds: ds() is wanted.
+  TileGradient(const Problem& p, const BackwardInputs& in, const TileKernels& tk, bool with_ds)
+      : p_(p), in_(in), tk_(tk), with_ds_(with_ds) {}
 
   void layout(Arena& arena);
   void layout_rows(Arena& arena, GradRows& rows) const;
@@ -44,25 +46,27 @@ class TileGradient {
   const void* weights_outer() const { return weights_outer_; }  // dropped P, outer format
   const void* ds_outer() const { return ds_outer_; }
   const void* ds_values() const { return ds_values_; }
-  const void* ds() const { return grad_; }  // acc [count][width], before the softcap factor: the gradient of the bias
+  const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
   /// Null if every pair of the tile is allowed.
   const uint64_t* allowed() const { return masked_ ? allowed_ : nullptr; }
   int64_t key_depth() const { return key_depth_; }
 
  private:
-  void products(const GradRows& rows, bool of_values, void* out);
+  kernels::ScoresArgs product(const GradRows& rows, bool of_values);
+  void probabilities(const GradRows& rows, bool full);
   const void* operand(bool of_values, int64_t& stride);
 
   const Problem& p_;
   const BackwardInputs& in_;
   const TileKernels& tk_;
+  const bool with_ds_;
   const Sequence* s_ = nullptr;
   const KeyReader* reader_ = nullptr;
   int64_t key_depth_ = 0, value_depth_ = 0;  // D and Dv in whole steps
   int64_t block_ = 0, block_end_ = 0, begin_ = 0, count_ = 0;
   bool keys_packed_ = false, values_packed_ = false, masked_ = false;
   void *keys_ = nullptr, *values_ = nullptr;
-  void *weights_ = nullptr, *grad_ = nullptr, *factor_ = nullptr;
+  void *weights_ = nullptr, *ds_ = nullptr, *factor_ = nullptr;
   void *weights_outer_ = nullptr, *ds_outer_ = nullptr, *ds_values_ = nullptr;
   uint64_t* allowed_ = nullptr;
   TileOptions options_;

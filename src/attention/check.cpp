@@ -102,6 +102,10 @@ void store_row_value(const View<3>& view, int64_t b, int64_t h, int64_t i, doubl
 void fill_zero_row(const View<4>& view, int64_t b, int64_t h, int64_t i) {
   const int64_t bytes = size_of(view.dtype);
   char* row = at(view, b, h, i);
+  if (view.stride[3] == 1) {
+    std::memset(row, 0, view.size[3] * bytes);
+    return;
+  }
   for (int64_t j = 0; j < view.size[3]; ++j) std::memset(row + j * view.stride[3] * bytes, 0, bytes);
 }
 

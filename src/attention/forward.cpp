@@ -23,6 +23,9 @@ namespace {
 constexpr int kGroupPanels = 3;
 // A row's reference may lag its maximum by 2^8: far from overflow, and blocks after the first are almost never redone.
 constexpr double kReferenceSlack = 8;
+// Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
+// their bias.
+constexpr int64_t kSliceKeys = 32;
 // With fewer groups than this, chunks of keys become tasks of their own.
 constexpr int64_t kFewGroups = 16;
 
@@ -48,7 +51,8 @@ class GroupWorker {
       state.sum = arena.take(lanes);
     }
     maximum_ = arena.take(lanes);
-    scaled_sum_ = arena.take(lanes);
+    alpha_ = arena.take(lanes);
+    trial_sum_ = arena.take(lanes);
     inverse_ = arena.take(lanes);
     scores_ = arena.take(kBlockKeys * lanes);
     weights_ = tk_.weight_bytes == tk_.acc_bytes ? scores_ : arena.take(kBlockKeys * tk_.panel * tk_.weight_bytes);
@@ -179,26 +183,88 @@ class GroupWorker {
 
   void run_tile(const KeyReader& reader, PanelState& state, int64_t begin, int64_t end, bool full) {
     const int64_t count = end - begin;
-    const bool plain = full && TileOptions::plain(p_);
-    const uint64_t* keep = options_.dropout(tk_, begin, count);
-    if (!(plain && !keep && fused(reader, state, begin, count))) {
-      scores(reader, state, begin, count);
-      if (full && p_.options->bias) std::fill(allowed_, allowed_ + count, ~uint64_t{0});
-      const bool masked = !full || p_.options->bias;
-      options_.transform(tk_, scores_, begin, count, masked ? allowed_ : nullptr, nullptr, maximum_);
-      if (tk_.update(state.reference, maximum_, state.sum, scaled_sum_, state.panel.width, kReferenceSlack))
-        tk_.rescale(state.out, scaled_sum_, state.panel.width, state.panel.rows, p_.Dv);
-      tk_.softmax({.scores = scores_,
-                   .width = state.panel.width,
-                   .count = count,
-                   .reference = state.reference,
-                   .sum = state.sum,
-                   .keep = keep,
-                   .keep_scale = options_.keep_scale(),
-                   .weights = weights_});
-      full = !masked;
+    width_ = state.panel.width;
+    keep_ = options_.dropout(tk_, begin, count);
+    masked_ = !full || p_.options->bias;
+    if (full && masked_) std::fill(allowed_, allowed_ + count, ~uint64_t{0});
+    // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
+    // first block of a chunk. Both ways give a row the same bits.
+    const bool plain = !masked_ && !keep_ && TileOptions::plain(p_);
+    if (!(has_references(state) && (plain ? fused(reader, state, begin, count) : in_slices(reader, state, begin, count))))
+      in_two_passes(reader, state, begin, count);
+    values(reader, state, begin, count);
+  }
+
+  bool has_references(const PanelState& state) const {
+    for (int lane = 0; lane < state.panel.rows; ++lane)
+      if (get(tk_, state.reference, lane) == -std::numeric_limits<double>::infinity()) return false;
+    return true;
+  }
+
+  void in_two_passes(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
+    reset_maximum(state);
+    scores(reader, state, begin, count, 0);
+    transform(begin, count, 0);
+    if (tk_.update(state.reference, maximum_, state.sum, alpha_, state.panel.width, kReferenceSlack))
+      tk_.rescale(state.out, alpha_, state.panel.width, state.panel.rows, p_.Dv);
+    softmax(state, count, 0, state.sum);
+  }
+
+  /// Scores, options and softmax on slices that stay in the first-level cache.
+  bool in_slices(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
+    reset_maximum(state);
+    std::memcpy(trial_sum_, state.sum, state.panel.width * tk_.acc_bytes);
+    for (int64_t done = 0; done < count; done += kSliceKeys) {
+      const int64_t n = std::min(kSliceKeys, count - done);
+      scores(reader, state, begin + done, n, done);
+      transform(begin + done, n, done);
+      softmax(state, n, done, trial_sum_);
     }
-    values(reader, state, begin, count, full);
+    for (int lane = 0; lane < state.panel.rows; ++lane)
+      if (get(tk_, maximum_, lane) > get(tk_, state.reference, lane) + kReferenceSlack) return false;
+    std::memcpy(state.sum, trial_sum_, state.panel.width * tk_.acc_bytes);
+    return true;
+  }
+
+  /// Scores and softmax in one kernel.
+  bool fused(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
+    if (!tk_.scores_softmax || (keys_in_place(reader) && reader.run(begin) < count)) return false;
+    std::memcpy(trial_sum_, state.sum, state.panel.width * tk_.acc_bytes);
+    bool ok = false;
+    for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t, int64_t n) {
+      ok = tk_.scores_softmax({.in = scores_args(state, keys, stride, n),
+                               .reference = state.reference,
+                               .sum = trial_sum_,
+                               .weights = weights_},
+                              kReferenceSlack);
+    });
+    if (ok) std::memcpy(state.sum, trial_sum_, state.panel.width * tk_.acc_bytes);
+    return ok;
+  }
+
+  void reset_maximum(const PanelState& state) {
+    for (int lane = 0; lane < state.panel.width; ++lane)
+      set(tk_, maximum_, lane, -std::numeric_limits<double>::infinity());
+  }
+
+  /// The tile's row of scores (and of weights, where they share the array) for the key `done` keys after its first.
+  void* tile_scores(int64_t done) const {
+    return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes;
+  }
+
+  void transform(int64_t begin, int64_t count, int64_t done) {
+    options_.transform(tk_, tile_scores(done), begin, count, masked_ ? allowed_ + done : nullptr, nullptr, maximum_);
+  }
+
+  void softmax(const PanelState& state, int64_t count, int64_t done, void* sum) {
+    tk_.softmax({.scores = tile_scores(done),
+                 .width = state.panel.width,
+                 .count = count,
+                 .reference = state.reference,
+                 .sum = sum,
+                 .keep = keep_ ? keep_ + done : nullptr,
+                 .keep_scale = options_.keep_scale(),
+                 .weights = static_cast<char*>(weights_) + done * width_ * tk_.weight_bytes});
   }
 
   // ------------------------------------------------------------------------------------------------------- operands
@@ -265,38 +331,19 @@ class GroupWorker {
             .scores = nullptr};
   }
 
-  void scores(const KeyReader& reader, const PanelState& state, int64_t begin, int64_t count) {
+  void scores(const KeyReader& reader, const PanelState& state, int64_t begin, int64_t count, int64_t done) {
     for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t first, int64_t n) {
       kernels::ScoresArgs args = scores_args(state, keys, stride, n);
-      args.scores = static_cast<char*>(scores_) + (first - begin) * state.panel.width * tk_.acc_bytes;
+      args.scores = tile_scores(done + first - begin);
       tk_.scores(args);
     });
   }
 
-  /// Scores and softmax in one pass against the reference as it stands; false if the block must be done in two.
-  bool fused(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
-    if (!tk_.scores_softmax || (keys_in_place(reader) && reader.run(begin) < count)) return false;
-    for (int lane = 0; lane < state.panel.rows; ++lane)
-      if (get(tk_, state.reference, lane) == -std::numeric_limits<double>::infinity()) return false;
-    std::memcpy(scaled_sum_, state.sum, state.panel.width * tk_.acc_bytes);
-    bool ok = false;
-    for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t, int64_t n) {
-      ok = tk_.scores_softmax({.in = scores_args(state, keys, stride, n),
-                               .reference = state.reference,
-                               .sum = scaled_sum_,
-                               .maximum = maximum_,
-                               .weights = weights_},
-                              kReferenceSlack);
-    });
-    if (ok) std::memcpy(state.sum, scaled_sum_, state.panel.width * tk_.acc_bytes);
-    return ok;
-  }
-
-  void values(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count, bool full) {
+  void values(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
     void* rows[kBlockKeys];
     kernels::RowsArgs args = rows_args(rows, count, reader.value_stride(), p_.v.dtype, p_.Dv);
     bool finite = true;
-    if (!full) {
+    if (masked_) {
       reader.value_rows(begin, begin + count, rows);
       finite = tk_.all_finite(args);
     }
@@ -354,7 +401,10 @@ class GroupWorker {
   int64_t key_depth_ = 0, row_stride_ = 0;     // D and Dv padded
   int64_t block_ = 0, block_end_ = 0;
   bool keys_packed_ = false, values_packed_ = false, values_sanitised_ = false;
-  void *maximum_ = nullptr, *scaled_sum_ = nullptr, *inverse_ = nullptr;
+  void *maximum_ = nullptr, *alpha_ = nullptr, *trial_sum_ = nullptr, *inverse_ = nullptr;
+  const uint64_t* keep_ = nullptr;
+  bool masked_ = false;  // `allowed_` holds for the tile
+  int width_ = 0;
   void *scores_ = nullptr, *weights_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
   uint64_t* allowed_ = nullptr;
   State total_, chunk_;

@@ -55,26 +55,16 @@ inline int64_t steps_of(int64_t n, int pack) { return (n + pack - 1) / pack; }
 
 // ----------------------------------------------------------------------------------------------------------- scores
 
-template <class Dot, int NV>
+/// One tile of scores; what becomes of it is the epilogue's business: epilogue.apply<MT>(key, c).
+template <class Dot, int NV, class Epilogue>
 struct ScoresTile {
   using V = typename Dot::Acc;
-  using T = typename V::T;
   const ScoresArgs& args;
+  const Epilogue& epilogue;
 
   template <int MT>
-  void run(int64_t key) const {
+  inline __attribute__((always_inline)) void run(int64_t key) const {
     typename V::Reg c[MT][NV];
-    compute(key, c);
-    T* out = static_cast<T*>(args.scores) + key * NV * V::W;
-    ATTN_UNROLL
-    for (int i = 0; i < MT; ++i) {
-      ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) V::store(out + (i * NV + v) * V::W, c[i][v]);
-    }
-  }
-
-  template <int MT>
-  inline __attribute__((always_inline)) void compute(int64_t key, typename V::Reg (&c)[MT][NV]) const {
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
@@ -83,8 +73,8 @@ struct ScoresTile {
     const auto* keys = static_cast<const typename Dot::Elem*>(args.keys) + key * args.key_stride;
     tile<Dot, NV, MT>(keys, args.key_stride, Dot::kPack, static_cast<const typename Dot::Elem*>(args.query),
                       NV * V::W * Dot::kPack, steps_of(args.depth, Dot::kPack), c);
-    const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
-    const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+    const typename V::Reg highest = V::set1(static_cast<typename V::T>(args.highest));
+    const typename V::Reg scale = V::set1(static_cast<typename V::T>(args.scale));
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
@@ -93,15 +83,35 @@ struct ScoresTile {
         c[i][v] = V::min(highest, c[i][v]);
       }
     }
+    epilogue.template apply<MT>(key, c);
+  }
+};
+
+template <class Dot, int NV, class Epilogue>
+inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args, const Epilogue& epilogue) {
+  for_tiles<Dot::Acc::kTile>(0, args.count, ScoresTile<Dot, NV, Epilogue>{args, epilogue});
+}
+
+template <class V, int NV>
+struct StoreScores {
+  typename V::T* scores;
+  template <int MT>
+  inline __attribute__((always_inline)) void apply(int64_t key, const typename V::Reg (&c)[MT][NV]) const {
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(scores + ((key + i) * NV + v) * V::W, c[i][v]);
+    }
   }
 };
 
 template <class Dot>
 struct Scores {
+  using V = typename Dot::Acc;
   const ScoresArgs& args;
   template <int NV>
   void run() const {
-    for_tiles<Dot::Acc::kTile>(0, args.count, ScoresTile<Dot, NV>{args});
+    for_scores<Dot, NV>(args, StoreScores<V, NV>{static_cast<typename V::T*>(args.scores)});
   }
 };
 

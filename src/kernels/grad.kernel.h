@@ -1,15 +1,53 @@
 // The element-wise part of the backward pass on one tile, [key][width], rows in lanes.
 //
-//   probabilities   P = 2^(s - lse)
-//   grad            dP' = dP keep keep_scale;  dS = P (dP' - delta);  P' = P keep keep_scale;  dS_qk = dS factor
-// `grad` writes dS back over dP (for dbias), P' and dS_qk in the formats that the matrix products want.
-// Loops: keys outermost. A masked pair gives exactly 0, whatever dP holds there.
+//   probabilities, scores_probabilities   P = 2^(s - lse)
+//   grad   dP = V dO^T, and in its epilogue   dP' = dP keep keep_scale;  dS = P (dP' - delta);  P' = P keep keep_scale
+// `grad` stores dS, times the softcap factor, and P' in the formats that the matrix products want.
+// Loops: those of the scores product, see gemm.kernel.h. A masked pair gives exactly 0, whatever dP holds there.
+// Requires: what the scores product requires; every tile array 64-byte aligned.
 #pragma once
 
 #include "kernels/softmax.kernel.h"
 
 namespace attn::kernels {
 namespace {
+
+template <class V, int NV>
+struct ProbabilityEpilogue {
+  typename V::T* weights;
+  const typename V::Reg (&lse)[NV];
+
+  template <int MT>
+  inline __attribute__((always_inline)) void apply(int64_t key, const typename V::Reg (&c)[MT][NV]) const {
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v)
+        V::store(weights + ((key + i) * NV + v) * V::W, V::exp2(V::sub(c[i][v], lse[v])));
+    }
+  }
+};
+
+template <class Dot>
+struct ScoresProbabilities {
+  using V = typename Dot::Acc;
+  const ScoresArgs& args;
+  const void* lse;
+  void* weights;
+
+  template <int NV>
+  void run() const {
+    typename V::Reg reference[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) reference[v] = V::load(static_cast<const typename V::T*>(lse) + v * V::W);
+    for_scores<Dot, NV>(args, ProbabilityEpilogue<V, NV>{static_cast<typename V::T*>(weights), reference});
+  }
+};
+
+template <class Dot>
+void scores_probabilities(const ScoresArgs& args, const void* lse, void* weights) {
+  for_width<Dot::Acc::W>(args.width, ScoresProbabilities<Dot>{args, lse, weights});
+}
 
 template <class V>
 struct Probabilities {
@@ -50,61 +88,73 @@ struct OuterFormat<FmaDot<V>> {
   static void store(Weight* weights, typename V::Reg value) { V::store(weights, value); }
 };
 
-template <class Dot>
-struct Grad {
+template <class Dot, int NV>
+struct GradEpilogue {
   using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;
   using Format = WeightFormat<Dot>;
   using Outer = OuterFormat<Dot>;
+  static constexpr int kWidth = NV * V::W;
   const GradArgs& args;
+  const Reg (&delta)[NV];
 
-  template <int NV>
-  void run() const {
-    constexpr int kWidth = NV * V::W;
-    Reg delta[NV];
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) delta[v] = V::load(static_cast<const T*>(args.delta) + v * V::W);
+  template <int MT>
+  inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
     auto* ds_values = static_cast<typename Format::Weight*>(args.ds_values);
-    int64_t key = 0;
-    for (; key + 2 <= args.count; key += 2) {
+    ATTN_UNROLL
+    for (int i = 0; i + 1 < MT; i += 2) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
-        const Reg even = one(key, v, kWidth, delta[v]);
-        const Reg odd = one(key + 1, v, kWidth, delta[v]);
-        Format::store(ds_values, key, kWidth, v * V::W, even, odd);
+        const Reg even = ds(key + i, v, c[i][v]);
+        const Reg odd = ds(key + i + 1, v, c[i + 1][v]);
+        Format::store(ds_values, key + i, kWidth, v * V::W, even, odd);
       }
     }
-    if (key < args.count) {
+    if constexpr (MT % 2 == 1) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) Format::store_last(ds_values, key, kWidth, v * V::W, one(key, v, kWidth, delta[v]));
+      for (int v = 0; v < NV; ++v)
+        Format::store_last(ds_values, key + MT - 1, kWidth, v * V::W, ds(key + MT - 1, v, c[MT - 1][v]));
     }
   }
 
-  inline __attribute__((always_inline)) Reg one(int64_t key, int v, int width, Reg delta) const {
-    const int64_t at = key * width + v * V::W;
+  inline __attribute__((always_inline)) Reg ds(int64_t key, int v, Reg dp) const {
+    const int64_t at = key * kWidth + v * V::W;
     const Reg p = V::load(static_cast<const T*>(args.weights) + at);
-    T* grad = static_cast<T*>(args.grad) + at;
-    Reg dp = V::load(grad), dropped = p;
+    Reg dropped = p;
     if (args.keep) {
       const typename V::Mask keep = lane_mask<V>(args.keep[key], v);
       const Reg scale = V::set1(static_cast<T>(args.keep_scale));
       dp = V::select(keep, V::mul(dp, scale), V::zero());
       dropped = V::select(keep, V::mul(p, scale), V::zero());
     }
-    Reg ds = V::mul(p, V::sub(dp, delta));
-    if (args.allowed) ds = V::select(lane_mask<V>(args.allowed[key], v), ds, V::zero());
-    V::store(grad, ds);
-    if (args.factor) ds = V::mul(ds, V::load(static_cast<const T*>(args.factor) + at));
-    Outer::store(static_cast<typename Outer::Weight*>(args.weights_outer) + at, dropped);
-    if constexpr (Outer::kSeparate) Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer) + at, ds);
-    return ds;
+    Reg grad = V::mul(p, V::sub(dp, delta[v]));
+    if (args.allowed) grad = V::select(lane_mask<V>(args.allowed[key], v), grad, V::zero());
+    if (args.ds) V::store(static_cast<T*>(args.ds) + at, grad);
+    if (args.factor) grad = V::mul(grad, V::load(static_cast<const T*>(args.factor) + at));
+    if (Outer::kSeparate || args.keep)
+      Outer::store(static_cast<typename Outer::Weight*>(args.weights_outer) + at, dropped);
+    if constexpr (Outer::kSeparate) Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer) + at, grad);
+    return grad;
+  }
+};
+
+template <class Dot>
+struct Grad {
+  using V = typename Dot::Acc;
+  const GradArgs& args;
+  template <int NV>
+  void run() const {
+    typename V::Reg delta[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) delta[v] = V::load(static_cast<const typename V::T*>(args.delta) + v * V::W);
+    for_scores<Dot, NV>(args.in, GradEpilogue<Dot, NV>{args, delta});
   }
 };
 
 template <class Dot>
 void grad(const GradArgs& args) {
-  for_width<Dot::Acc::W>(args.width, Grad<Dot>{args});
+  for_width<Dot::Acc::W>(args.in.width, Grad<Dot>{args});
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
   base.scores_softmax = scores_softmax<Bf16Dot>;
   base.softmax = softmax<Bf16Dot>;
   base.values = values<Bf16Dot>;
+  base.scores_probabilities = scores_probabilities<Bf16Dot>;
   base.grad = grad<Bf16Dot>;
   base.outer = outer<Bf16Dot>;
   return base;

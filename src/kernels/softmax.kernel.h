@@ -1,7 +1,7 @@
 // Everything that happens to a tile of scores between the two matrix products, and to the state of its rows.
 //
 // All tiles are [key][width], rows in lanes; scores are in log2 units.
-//   transform        s = softcap(s) + bias - slope |p - j|;  s = -inf where not allowed;  maximum = max(s)
+//   transform        s = softcap(s) + bias - slope |p - j|;  s = -inf where not allowed;  maximum = max(maximum, s)
 //   softmax          w = 2^(s - reference);  sum += w;  w' = keep ? w keep_scale : 0
 //   scores_softmax   scores and softmax in one pass, against the reference as it stands
 //   update           a row whose maximum exceeds its reference by more than `limit` takes the maximum as reference;
@@ -85,7 +85,8 @@ struct Transform {
     const Reg largest = V::set1(largest_finite<T>());
     Reg maximum[NV];
     ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) maximum[v] = masked;
+    for (int v = 0; v < NV; ++v)
+      maximum[v] = args.maximum ? V::load(static_cast<const T*>(args.maximum) + v * V::W) : masked;
     for (int64_t key = 0; key < args.count; ++key) {
       uint64_t allowed = args.allowed ? args.allowed[key] : ~uint64_t{0};
       ATTN_UNROLL
@@ -186,22 +187,18 @@ void softmax(const SoftmaxArgs& args) {
 }
 
 template <class Dot, int NV>
-struct FusedTile {
+struct SoftmaxEpilogue {
   using V = typename Dot::Acc;
-  using T = typename V::T;
   using Reg = typename V::Reg;
-  const FusedArgs& args;
+  using Weight = typename WeightFormat<Dot>::Weight;
+  Weight* weights;
   const Reg (&reference)[NV];
   Reg (&sum)[NV];
   Reg (&maximum)[NV];
 
   template <int MT>
-  inline __attribute__((always_inline)) void run(int64_t key) const {
-    using Weight = typename WeightFormat<Dot>::Weight;
+  inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
     constexpr int kWidth = NV * V::W;
-    Weight* weights = static_cast<Weight*>(args.weights);
-    Reg c[MT][NV];
-    ScoresTile<Dot, NV>{args.in}.compute(key, c);
     ATTN_UNROLL
     for (int i = 0; i + 1 < MT; i += 2) {
       ATTN_UNROLL
@@ -245,13 +242,14 @@ struct Fused {
       sum[v] = V::load(sums + v * V::W);
       maximum[v] = V::set1(-infinity<T>());
     }
-    for_tiles<V::kTile>(0, args.in.count, FusedTile<Dot, NV>{args, reference, sum, maximum});
+    using Epilogue = SoftmaxEpilogue<Dot, NV>;
+    for_scores<Dot, NV>(args.in,
+                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
       V::store(sums + v * V::W, sum[v]);
-      V::store(static_cast<T*>(args.maximum) + v * V::W, maximum[v]);
       above |= V::bits(V::greater(maximum[v], V::add(reference[v], slack))) << (v * V::W);
     }
     ok = (above << (64 - args.in.rows)) == 0;  // lanes beyond the rows do not count

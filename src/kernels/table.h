@@ -46,7 +46,6 @@ struct FusedArgs {
   ScoresArgs in;         // in.scores is not written
   const void* reference; // acc [width]
   void* sum;             // acc [width], += weights
-  void* maximum;         // acc [width], = max over the keys
   void* weights;         // [count][width] in the weight format
 };
 
@@ -60,7 +59,7 @@ struct TransformArgs {
   const void* position;      // acc [width]: p_i minus the key of row 0 of the tile
   uint64_t* allowed;         // [count] lane masks, narrowed by bias = -infinity; null = all
   void* factor;              // acc [count][width]: d softcap / d score; null = not wanted
-  void* maximum;             // acc [width], = max over the keys; null = not wanted
+  void* maximum;             // acc [width], raised to the max over the keys; null = not wanted
 };
 
 struct SoftmaxArgs {
@@ -84,18 +83,17 @@ struct ValuesArgs {
 };
 
 struct GradArgs {
-  void* weights;             // acc [count][width]: P
-  void* grad;                // acc [count][width]: V dO^T; becomes dS before the softcap factor
-  int width;
-  int64_t count;
+  ScoresArgs in;             // dP: keys = values, query = dout; in.scores is not written
+  const void* weights;       // acc [count][width]: P
   const void* delta;         // acc [width]
   const uint64_t* allowed;   // [count]; null = all
   const uint64_t* keep;      // [count]; null = none
   double keep_scale;
   const void* factor;        // acc [count][width]; null = none
-  void* weights_outer;       // dropped P in the outer format [count][width]
+  void* weights_outer;       // dropped P in the outer format [count][width]; may be `weights` where that is acc
+  void* ds;                  // acc [count][width]: dS before the softcap factor; null = not wanted
   void* ds_values;           // dS in the weight format
-  void* ds_outer;            // dS in the outer format; equals ds_values where the formats do
+  void* ds_outer;            // dS in the outer format; unused where the weight format serves
 };
 
 struct OuterArgs {
@@ -155,7 +153,8 @@ struct TileKernels {
   void (*merge)(void* out, void* lse, const void* out_b, const void* lse_b, int64_t rows, int64_t depth,
                 int64_t stride);
 
-  void (*probabilities)(const SoftmaxArgs&);  // acc weights, reference = lse in log2 units
+  void (*scores_probabilities)(const ScoresArgs&, const void* lse, void* weights);  // acc weights, lse in log2 units
+  void (*probabilities)(const SoftmaxArgs&);                                        // reference = lse
   void (*grad)(const GradArgs&);
   void (*outer)(const OuterArgs&);
   void (*dropout)(const DropoutArgs&);

@@ -49,6 +49,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .rescale = rescale<V>,
           .finish = finish<V>,
           .merge = merge<V>,
+          .scores_probabilities = scores_probabilities<Dot>,
           .probabilities = probabilities<V>,
           .grad = grad<Dot>,
           .outer = outer<Dot>,
