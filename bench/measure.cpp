@@ -50,8 +50,10 @@ Row measure(const Workload& workload, benchmark::State& state) {
   const Unit& unit = unit_for(workload.isa, workload.dtype);
   Problem problem(workload);
 
-  Row row{.workload = workload, .instruction = std::string(unit.instruction)};
   const attn::AttentionPlan plan = problem.plan();
+  Row row;
+  row.workload = workload;
+  row.instruction = unit.instruction;
   row.path = plan.path;
   row.scratch_bytes = plan.scratch_bytes;
   row.error = problem.check();

@@ -24,7 +24,8 @@ std::span<const Unit> units();
 /// Reads [begin, end), a multiple of 512 bytes aligned to 32, with the widest loads among the available ISAs.
 void read_memory(const char* begin, const char* end);
 
-/// The unit for arithmetic on `dtype` under `isa`. 16-bit types compute in float32 where there is no dot product of them.
+/// The unit for arithmetic on `dtype` under `isa`. 16-bit types compute in float32 where there is no dot product of
+/// them.
 const Unit& unit_for(std::string_view isa, attn::DType dtype);
 
 /// GFLOP/s of a unit on all threads of the library, from a run of a few milliseconds.

@@ -36,9 +36,9 @@ void fill_uniform(const View<4>& dense, uint64_t seed) {
     T* values = static_cast<T*>(dense.data);
     attn::parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
       attn::Random random(seed, static_cast<uint64_t>(chunk));
-      const float width = std::sqrt(12.0f);  // of a uniform distribution with variance 1
+      const float width = std::sqrt(12.0f);  // of a uniform distribution of variance 1
       for (int64_t i = chunk * kChunk; i < std::min(count, (chunk + 1) * kChunk); ++i) {
-        values[i] = static_cast<T>((static_cast<float>(random.uniform()) - 0.5f) * width);
+        values[i] = static_cast<T>((static_cast<float>(random.next()) * 0x1p-32f - 0.5f) * width);
       }
     });
   });
@@ -205,8 +205,11 @@ void Problem::call() {
 }
 
 void Problem::backward(ConstView<4> dout) {
-  attn::attention_backward(q_.view, k_.view, v_.view, out_.view, log_sums(), dout,
-                           {.dq = dq_.view, .dk = dk_.view, .dv = dv_.view}, options_);
+  attn::AttentionGradients gradients;
+  gradients.dq = dq_.view;
+  gradients.dk = dk_.view;
+  gradients.dv = dv_.view;
+  attn::attention_backward(q_.view, k_.view, v_.view, out_.view, log_sums(), dout, gradients, options_);
 }
 
 attn::AttentionPlan Problem::plan() const {
@@ -250,8 +253,12 @@ double Problem::backward_error() {
     for (const Sample& sample : samples_of(kv_head)) {
       const View<4> q = rows_of(q_, sample);
       Tensor<double, 4> dq(q.size), dk(k.size), dv(v.size);
-      attn::reference::attention_backward(q, k, v, rows_of(out_, sample), {}, rows_of(dout_, sample),
-                                          {.dq = dq, .dk = dk, .dv = dv}, options_of(sample));
+      attn::AttentionGradients gradients;
+      gradients.dq = dq;
+      gradients.dk = dk;
+      gradients.dv = dv;
+      attn::reference::attention_backward(q, k, v, rows_of(out_, sample), {}, rows_of(dout_, sample), gradients,
+                                          options_of(sample));
       dq_error.compare(rows_of(dq_, sample), dq);
       add(dk_sum, dk);
       add(dv_sum, dv);

@@ -193,9 +193,9 @@ void Report::write_files(const Row& row) {
   for (const Field& field : fields_of(row, repeats_)) {
     const std::string value = field.text ? quoted(field.value) : field.value;
     const char* comma = names.empty() ? "" : ",";
-    names += comma + field.name;
-    values += comma + value;
-    object += comma + quoted(field.name) + ":" + value;
+    names.append(comma).append(field.name);
+    values.append(comma).append(value);
+    object.append(comma).append(quoted(field.name)).append(":").append(value);
   }
   if (csv_.is_open()) csv_ << (rows_ == 0 ? names + "\n" : "") << values << std::endl;
   if (json_.is_open()) json_ << "{" << object << "}" << std::endl;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "sweep.h"
@@ -88,13 +89,25 @@ inline std::vector<bool> allowed_pairs(const Case& c) {
   return allowed;
 }
 
+/// Equally naive ways to write the same algorithm. A single small case is a matter of luck: what one way happens to get
+/// exactly right, another does not. The yardstick is the worst of them.
+enum class Way {
+  textbook,   // sums from first to last, exp, weights kept for the backward
+  reversed,   // sums from last to first, scale folded into q, 2^x, weights recomputed from the rounded lse
+  odd_even,   // even terms, then odd ones; exp; weights recomputed from the rounded lse
+};
+
 /// The naive algorithm: the whole score matrix, one softmax, plain sums. Arithmetic in float32; with 16-bit storage the
 /// weights and score gradients pass through that type on their way into the next product, as results do on their way out.
 class Naive {
  public:
-  explicit Naive(const Case& c)
-      : c_(c), d_(c.dims), q_(floats(c.q)), k_(floats(c.k)), v_(floats(c.v)), dout_(floats(c.dout)),
-        addends_(addends(c)), scale_(static_cast<float>(c.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, d_.D)))))) {}
+  Naive(const Case& c, Way way)
+      : c_(c), d_(c.dims), way_(way), q_(floats(c.q)), k_(floats(c.k)), v_(floats(c.v)), dout_(floats(c.dout)),
+        addends_(addends(c)),
+        scale_(static_cast<float>(c.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, d_.D)))))) {
+    if (way == Way::reversed)
+      for (float& element : q_) element *= scale_ * kLog2e;
+  }
 
   Results run(bool backward) {
     Results r = empty_results(c_, c_.dtype, backward);
@@ -106,8 +119,10 @@ class Naive {
   }
 
  private:
+  static constexpr float kLog2e = std::numbers::log2e_v<float>;
+
   struct Row {
-    std::vector<float> weights, logits;  // logits before bias
+    std::vector<float> logits, scores, weights;  // logits before bias, scores in units of exp() or 2^x
     float sink_weight = 0, lse = 0;
   };
 
@@ -115,11 +130,20 @@ class Naive {
     const std::vector<double> values = array.values();
     return {values.begin(), values.end()};
   }
-  static float dot(const float* a, const float* b, int64_t count) {
+  /// The n-th term of a sum.
+  int64_t term(int64_t n, int64_t count) const {
+    if (way_ == Way::textbook) return n;
+    if (way_ == Way::reversed) return count - 1 - n;
+    const int64_t evens = (count + 1) / 2;
+    return n < evens ? 2 * n : 2 * (n - evens) + 1;
+  }
+  float dot(const float* a, const float* b, int64_t count) const {
     float sum = 0;
-    for (int64_t n = 0; n < count; ++n) sum += a[n] * b[n];
+    for (int64_t n = 0; n < count; ++n) sum += a[term(n, count)] * b[term(n, count)];
     return sum;
   }
+  float exp(float x) const { return way_ == Way::reversed ? std::exp2(x) : std::exp(x); }
+  float units() const { return way_ == Way::reversed ? kLog2e : 1; }
   float stored(float value) const {
     return c_.dtype == DType::float64 ? value : static_cast<float>(rounded(value, c_.dtype));
   }
@@ -133,25 +157,37 @@ class Naive {
 
   Row softmax(int64_t b, int64_t h, int64_t i) const {
     const auto softcap = static_cast<float>(c_.scalars.softcap);
+    const float sink = c_.sink.empty() ? -std::numeric_limits<float>::infinity() : c_.sink[h] * units();
     Row row;
-    float max = c_.sink.empty() ? -std::numeric_limits<float>::infinity() : c_.sink[h];
+    float max = sink;
     for (int64_t j = 0; j < d_.Lk; ++j) {
-      float s = dot(&q_[query(b, h, i) * d_.D], &k_[key(b, h, j) * d_.D], d_.D) * scale_;
-      if (softcap > 0) s = softcap * std::tanh(s / softcap);
-      row.logits.push_back(s);
-      row.weights.push_back(s + static_cast<float>(addends_.get({b, h, i, j})));
-      max = std::max(max, row.weights.back());
+      float s = dot(&q_[query(b, h, i) * d_.D], &k_[key(b, h, j) * d_.D], d_.D);
+      if (way_ != Way::reversed) s *= scale_;
+      if (softcap > 0) s = softcap * units() * std::tanh(s / (softcap * units()));
+      row.logits.push_back(s / units());
+      row.scores.push_back(s + static_cast<float>(addends_.get({b, h, i, j})) * units());
+      max = std::max(max, row.scores.back());
     }
-    if (std::isinf(max)) {  // nothing is allowed
-      row.weights.assign(row.weights.size(), 0);
-      row.lse = max;
-      return row;
+    row.weights.assign(d_.Lk, 0);
+    row.lse = max;
+    if (std::isinf(max)) return row;  // nothing is allowed
+    float sum = row.sink_weight = exp(sink - max);
+    for (int64_t n = 0; n < d_.Lk; ++n) {
+      const int64_t j = term(n, d_.Lk);
+      sum += row.weights[j] = exp(row.scores[j] - max);
     }
-    float sum = row.sink_weight = c_.sink.empty() ? 0 : std::exp(c_.sink[h] - max);
-    for (float& weight : row.weights) sum += weight = std::exp(weight - max);
     for (float& weight : row.weights) weight /= sum;
     row.sink_weight /= sum;
-    row.lse = max + std::log(sum);
+    row.lse = max / units() + std::log(sum);
+    return row;
+  }
+
+  /// The weights as the backward has them: most implementations keep only lse.
+  Row recomputed(int64_t b, int64_t h, int64_t i) const {
+    Row row = softmax(b, h, i);
+    if (way_ == Way::textbook || std::isinf(row.lse)) return row;
+    for (int64_t j = 0; j < d_.Lk; ++j) row.weights[j] = exp(row.scores[j] - row.lse * units());
+    if (!c_.sink.empty()) row.sink_weight = exp((c_.sink[h] - row.lse) * units());
     return row;
   }
 
@@ -159,9 +195,9 @@ class Naive {
     const Row row = softmax(b, h, i);
     r.lse.set(query(b, h, i), row.lse);
     std::vector<float> out(d_.Dv);
-    for (int64_t j = 0; j < d_.Lk; ++j) {
-      const float weight = stored(row.weights[j] * keep(b, h, i, j));
-      for (int64_t n = 0; n < d_.Dv; ++n) out[n] += weight * v_[key(b, h, j) * d_.Dv + n];
+    for (int64_t n = 0; n < d_.Lk; ++n) {
+      const int64_t j = term(n, d_.Lk);
+      add_scaled(out.data(), stored(row.weights[j] * keep(b, h, i, j)), &v_[key(b, h, j) * d_.Dv], d_.Dv);
     }
     for (int64_t n = 0; n < d_.Dv; ++n) r.out.set(query(b, h, i) * d_.Dv + n, out[n]);
   }
@@ -170,27 +206,27 @@ class Naive {
     std::vector<float> dq(q_.size()), dk(k_.size()), dv(v_.size()), out = floats(r.out);
     std::vector<float> dbias(r.dbias.count()), dsink(d_.H);
     const auto softcap = static_cast<float>(c_.scalars.softcap);
-    for (int64_t b = 0; b < d_.B; ++b)
-      for (int64_t h = 0; h < d_.H; ++h)
-        for (int64_t i = 0; i < d_.Lq; ++i) {
-          const Row row = softmax(b, h, i);
-          const int64_t at_q = query(b, h, i);
-          const float delta = dot(&dout_[at_q * d_.Dv], &out[at_q * d_.Dv], d_.Dv);
-          const auto dlse = static_cast<float>(c_.dlse.get(at_q));
-          dsink[h] += row.sink_weight * (dlse - delta);
-          for (int64_t j = 0; j < d_.Lk; ++j) {
-            const int64_t at_k = key(b, h, j);
-            const float weight = row.weights[j], kept = keep(b, h, i, j), kept_weight = stored(weight * kept);
-            for (int64_t n = 0; n < d_.Dv; ++n) dv[at_k * d_.Dv + n] += kept_weight * dout_[at_q * d_.Dv + n];
-            const float dp = kept * dot(&dout_[at_q * d_.Dv], &v_[at_k * d_.Dv], d_.Dv);
-            float ds = weight * (dp - delta + dlse);
-            if (!dbias.empty()) dbias[bias_index(b, h, i, j)] += ds;
-            if (softcap > 0) ds *= 1 - row.logits[j] / softcap * (row.logits[j] / softcap);
-            ds = stored(ds);
-            for (int64_t n = 0; n < d_.D; ++n) dq[at_q * d_.D + n] += scale_ * ds * k_[at_k * d_.D + n];
-            for (int64_t n = 0; n < d_.D; ++n) dk[at_k * d_.D + n] += scale_ * ds * q_[at_q * d_.D + n];
-          }
-        }
+    const float q_factor = way_ == Way::reversed ? 1 / kLog2e : scale_;  // q_ may hold scale and units already
+    for (int64_t row_number = 0; row_number < d_.B * d_.H * d_.Lq; ++row_number) {
+      const int64_t at_q = term(row_number, d_.B * d_.H * d_.Lq);
+      const int64_t b = at_q / (d_.H * d_.Lq), h = at_q / d_.Lq % d_.H, i = at_q % d_.Lq;
+      const Row row = recomputed(b, h, i);
+      const float* dout_i = &dout_[at_q * d_.Dv];
+      const float delta = dot(dout_i, &out[at_q * d_.Dv], d_.Dv);
+      const auto dlse = static_cast<float>(c_.dlse.get(at_q));
+      dsink[h] += row.sink_weight * (dlse - delta);
+      for (int64_t n = 0; n < d_.Lk; ++n) {
+        const int64_t j = term(n, d_.Lk), at_k = key(b, h, j);
+        const float kept = keep(b, h, i, j);
+        add_scaled(&dv[at_k * d_.Dv], stored(row.weights[j] * kept), dout_i, d_.Dv);
+        float ds = row.weights[j] * (kept * dot(dout_i, &v_[at_k * d_.Dv], d_.Dv) - delta + dlse);
+        if (!dbias.empty()) dbias[bias_index(b, h, i, j)] += ds;
+        if (softcap > 0) ds *= 1 - row.logits[j] / softcap * (row.logits[j] / softcap);
+        ds = stored(ds);
+        add_scaled(&dq[at_q * d_.D], ds * scale_, &k_[at_k * d_.D], d_.D);
+        add_scaled(&dk[at_k * d_.D], ds * q_factor, &q_[at_q * d_.D], d_.D);
+      }
+    }
     copy(dq, r.dq);
     copy(dk, r.dk);
     copy(dv, r.dv);
@@ -198,9 +234,12 @@ class Naive {
     if (r.dsink.given()) copy(dsink, r.dsink);
   }
 
+  static void add_scaled(float* y, float factor, const float* x, int64_t count) {
+    for (int64_t n = 0; n < count; ++n) y[n] += factor * x[n];
+  }
   int64_t bias_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const Shape<4>& size = c_.bias.size();
-    const auto along = [&](size_t axis, int64_t index) { return size[axis] == 1 ? 0 : index; };
+    const auto along = [&](int axis, int64_t index) { return size[axis] == 1 ? 0 : index; };
     return c_.bias.index({along(0, b), along(1, h), along(2, i), along(3, j)});
   }
   template <int Rank>
@@ -210,11 +249,13 @@ class Naive {
 
   const Case& c_;
   const Dims d_;
-  const std::vector<float> q_, k_, v_, dout_;
+  const Way way_;
+  std::vector<float> q_;
+  const std::vector<float> k_, v_, dout_;
   const Array<4> addends_;
   const float scale_;
 };
 
-inline Results run_naive(const Case& c, bool backward = true) { return Naive(c).run(backward); }
+inline Results run_naive(const Case& c, Way way, bool backward = true) { return Naive(c, way).run(backward); }
 
 }  // namespace attn::test

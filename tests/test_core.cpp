@@ -1,4 +1,4 @@
-// core: element types, shapes and errors, memory, random numbers, and the pool under every use that a host may put it to.
+// core: element types, shapes and errors, memory, random numbers, and the pool under every use a host may put it to.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +15,8 @@
 #include "attn/core.h"
 #include "core/scratch.h"
 
-// What the sanitizers are told before main(): an impossible allocation fails as it does without them, and a forked child may
-// start threads.
+// What the sanitizers are told before main(): an impossible allocation fails as it does without them, and a forked
+// child may start threads.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
@@ -97,7 +97,7 @@ TYPED_TEST(HalfTest, EveryPatternWidensExactlyAndComesBack) {
   }
 }
 
-// Between every two neighbours: the midpoint goes to the even one, and a float32 step off the midpoint to the nearer one.
+// Between every two neighbours: the midpoint goes to the even one, a float32 step off the midpoint to the nearer one.
 TYPED_TEST(HalfTest, RoundsToNearestEvenBetweenAllNeighbours) {
   for (int bits = 0; bits + 1 <= this->infinity; ++bits) {
     // Above the greatest finite value stands the power of two that the format no longer has.
@@ -237,7 +237,7 @@ TEST(Random, StreamsAndSeedsDiffer) {
   EXPECT_NE(Random(1, 0).next(), Random(1, 1).next());
 }
 
-// Statistics of n draws have standard error about sigma / sqrt(n); five of those are never exceeded by a fixed, fair stream.
+// Statistics of n draws have standard error sigma / sqrt(n); a fair stream does not stray by five of those.
 TEST(Random, MomentsAreRight) {
   constexpr int n = 100000;
   const double five_sigma = 5 / std::sqrt(n);

@@ -57,7 +57,7 @@ TEST(Tails, HeadWidthsAndKeys) {
 /// Any size may be 0: the answer has the right shape and holds what the oracle says, or the call is refused.
 TEST(Zero, AnySizeMayBeZero) {
   for_each_isa([](const std::string& isa) {
-    for (int zero = 0; zero < 128; ++zero) {
+    for (int zero = 1; zero < 128; ++zero) {
       const auto unless = [&](int bit, int64_t extent) { return zero >> bit & 1 ? 0 : extent; };
       Case c = make_case(feature_named("none"),
                          {.B = unless(0, 2), .H = unless(1, 4), .Hk = unless(2, 2), .Lq = unless(3, 3),
@@ -67,13 +67,12 @@ TEST(Zero, AnySizeMayBeZero) {
         EXPECT_THROW(run(c), Error) << c.name() << " on " << isa;
         continue;
       }
-      const Results reference = run_reference(c), naive = reference;
-      const Results actual = run(c);
-      EXPECT_TRUE(close(actual.out.values(), reference.out.values(), naive.out.values(), c.dtype)) << c.name();
-      EXPECT_TRUE(close(actual.lse.values(), reference.lse.values(), naive.lse.values(), c.dtype)) << c.name();
-      EXPECT_TRUE(close(actual.dq.values(), reference.dq.values(), naive.dq.values(), c.dtype)) << c.name();
-      EXPECT_TRUE(close(actual.dk.values(), reference.dk.values(), naive.dk.values(), c.dtype)) << c.name();
-      EXPECT_TRUE(close(actual.dv.values(), reference.dv.values(), naive.dv.values(), c.dtype)) << c.name();
+      const Results reference = run_reference(c), actual = run(c);
+      EXPECT_TRUE(close(actual.out.values(), reference.out.values(), 0, c.dtype)) << c.name() << " on " << isa;
+      EXPECT_TRUE(close(actual.lse.values(), reference.lse.values(), 0, c.dtype)) << c.name() << " on " << isa;
+      EXPECT_TRUE(close(actual.dq.values(), reference.dq.values(), 0, c.dtype)) << c.name() << " on " << isa;
+      EXPECT_TRUE(close(actual.dk.values(), reference.dk.values(), 0, c.dtype)) << c.name() << " on " << isa;
+      EXPECT_TRUE(close(actual.dv.values(), reference.dv.values(), 0, c.dtype)) << c.name() << " on " << isa;
     }
   });
 }

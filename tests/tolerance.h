@@ -1,6 +1,6 @@
 // tolerance: the only place where the tests say how close is close enough. Formulas, no constants chosen by eye.
 //
-// The measure is the naive algorithm: what the textbook loops in the same precision get wrong on the same input.
+// The measure is the naive algorithm (naive.h): what plain loops in the same precision get wrong on the same input.
 // Every comparison is written so that a NaN, a missing value or a wrong size fails it.
 #pragma once
 
@@ -37,6 +37,9 @@ inline double max_abs_error(const Values& actual, const Values& reference) {
   return worst;
 }
 
+/// The worst of several, none of which may be NaN.
+inline double worst_of(const Values& errors) { return max_abs_error(errors, Values(errors.size(), 0)); }
+
 /// Largest finite magnitude.
 inline double max_abs(const Values& values) {
   double largest = 0;
@@ -66,6 +69,11 @@ inline constexpr double kFloat64OverFloat32 = 0x1p-29;  // ratio of the two unit
 
 inline double float32_bound(double naive_error, double reference_max) {
   return kFloat32Factor * naive_error + kFloat32Floor * reference_max;
+}
+
+/// The float32 rule scaled to float64, twice: the oracle's own rounding is as large as the kernel's.
+inline double float64_bound(double naive_float32_error, double reference_max) {
+  return 2 * kFloat64OverFloat32 * float32_bound(naive_float32_error, reference_max);
 }
 
 /// FlashAttention's rule for 16-bit storage: twice the error of a low-precision implementation, plus a floor that is
@@ -101,7 +109,7 @@ inline double rate_bound(double probability, int64_t count) {
 }
 
 /// Two float64 computations of the same sums in different order.
-inline double float64_bound(double reference_max) { return 0x1p-40 * reference_max; }
+inline double reordering_bound(double reference_max) { return 0x1p-40 * reference_max; }
 
 // ---------------------------------------------------------------------------------------------------------- comparators
 
@@ -110,18 +118,17 @@ inline testing::AssertionResult report(bool good, double error, double bound, do
   return result << "max abs error " << error << ", bound " << bound << ", NMSE " << nmse;
 }
 
-/// `actual`, computed in arithmetic of `dtype`, against the float64 oracle, measured by the naive algorithm.
-inline testing::AssertionResult close(const Values& actual, const Values& reference, const Values& naive, DType dtype) {
-  const double error = max_abs_error(actual, reference);
-  const double naive_error = max_abs_error(naive, reference);
-  const double nmse = normalized_error(actual, reference);
+/// `actual`, computed in arithmetic of `dtype`, against the float64 oracle; `naive_error` is max_abs_error() of the naive
+/// algorithm on the same input.
+inline testing::AssertionResult close(const Values& actual, const Values& reference, double naive_error, DType dtype) {
+  const double error = max_abs_error(actual, reference), nmse = normalized_error(actual, reference);
   switch (dtype) {
     case DType::float32: {
       const double bound = float32_bound(naive_error, max_abs(reference));
       return report(error <= bound && nmse <= kFloat32Nmse, error, bound, nmse);
     }
     case DType::float64: {
-      const double bound = kFloat64OverFloat32 * float32_bound(naive_error, max_abs(reference));
+      const double bound = float64_bound(naive_error, max_abs(reference));
       return report(error <= bound, error, bound, nmse);
     }
     case DType::bfloat16:
@@ -135,7 +142,7 @@ inline testing::AssertionResult close(const Values& actual, const Values& refere
 
 /// Two float64 computations of the same thing.
 inline testing::AssertionResult close_float64(const Values& actual, const Values& reference) {
-  const double error = max_abs_error(actual, reference), bound = float64_bound(max_abs(reference));
+  const double error = max_abs_error(actual, reference), bound = reordering_bound(max_abs(reference));
   return report(error <= bound, error, bound, normalized_error(actual, reference));
 }
 

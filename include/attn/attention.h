@@ -112,7 +112,7 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
 /// True if dropout keeps the weight at (b, h, i, j).
 bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int64_t i, int64_t j);
 
-// ------------------------------------------------------------------------------------------------ paged key/value cache
+// ----------------------------------------------------------------------------------------------- paged key/value cache
 
 /// Keys and values of many growing sequences, in fixed-size pages; appending never moves what is there.
 /// Reading (attend) is safe from many threads; append, fork and remove need exclusive access.
@@ -133,7 +133,7 @@ class KvCache {
 
   /// A new, empty sequence; returns its id.
   int64_t add();
-  /// A new sequence that shares the first `length` tokens of `sequence`; whole pages are shared, a partial one is copied.
+  /// A new sequence that shares the first `length` tokens of `sequence`: whole pages are shared, a partial one copied.
   int64_t fork(int64_t sequence, int64_t length);
   /// Appends n tokens: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's type. Strong guarantee: all or nothing.
   void append(int64_t sequence, ConstView<4> k, ConstView<4> v);

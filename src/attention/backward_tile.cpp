@@ -125,9 +125,10 @@ bool TileGradient::compute(const GradRows& rows) {
   const int64_t end = std::min(block_end_, round_up(std::min(panel.high, block_end_), tk_.key_pair));
   if (begin_ >= end) return false;
   count_ = end - begin_;
-  const TileKind kind = tile_mask(p_, *s_, panel, begin_, end, allowed_);
+  const TileKind kind = tile_mask(p_, *s_, panel, tk_, begin_, end, allowed_);
   if (kind == TileKind::empty) return false;
   options_.set_panel(p_, *s_, panel, tk_);
+  options_.start_tile(tk_, begin_, count_);
   masked_ = kind == TileKind::mixed || p_.options->bias;
   if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, ~uint64_t{0});
   probabilities(rows, kind == TileKind::full);

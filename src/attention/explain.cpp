@@ -12,6 +12,7 @@ using namespace detail;
 
 /// (query, key) pairs that the intervals, the mask, documents and blocks allow.
 double allowed_pairs(const Problem& p) {
+  const TileKernels& tk = select_kernels(p.q.dtype, false);
   double pairs = 0;
   uint64_t allowed[kBlockKeys];
   for (const Sequence& s : p.sequences) {
@@ -25,7 +26,7 @@ double allowed_pairs(const Problem& p) {
         }
         for (int64_t key = panel.low; key < panel.high; key += kBlockKeys) {
           const int64_t end = std::min(key + kBlockKeys, panel.high);
-          const TileKind kind = tile_mask(p, s, panel, key, end, allowed);
+          const TileKind kind = tile_mask(p, s, panel, tk, key, end, allowed);
           if (kind == TileKind::full) pairs += static_cast<double>((end - key) * panel.rows);
           if (kind != TileKind::mixed) continue;
           for (int64_t j = 0; j < end - key; ++j) pairs += __builtin_popcountll(allowed[j]);

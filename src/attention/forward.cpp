@@ -174,7 +174,7 @@ class GroupWorker {
       const int64_t begin = std::max(block, state.panel.low / 8 * 8);
       const int64_t end = std::min(block_end_, round_up(std::min(state.panel.high, block_end_), tk_.key_pair));
       if (begin >= end) continue;
-      const TileKind kind = tile_mask(p_, *s_, state.panel, begin, end, allowed_);
+      const TileKind kind = tile_mask(p_, *s_, state.panel, tk_, begin, end, allowed_);
       if (kind == TileKind::empty) continue;
       options_.set_panel(p_, *s_, state.panel, tk_);
       run_tile(reader, state, begin, end, kind == TileKind::full);
@@ -183,6 +183,7 @@ class GroupWorker {
 
   void run_tile(const KeyReader& reader, PanelState& state, int64_t begin, int64_t end, bool full) {
     const int64_t count = end - begin;
+    options_.start_tile(tk_, begin, count);
     width_ = state.panel.width;
     keep_ = options_.dropout(tk_, begin, count);
     masked_ = !full || p_.options->bias;

@@ -30,55 +30,35 @@ void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed
   }
 }
 
-/// Transposes a 64 x 64 bit matrix: bit j of word i <-> bit i of word j (Warren, Hacker's Delight, 7-3).
-void transpose_bits(uint64_t (&a)[kBits]) {
-  uint64_t mask = 0x00000000ffffffffu;
-  for (int width = 32; width != 0; width /= 2, mask ^= mask << width) {
-    for (int k = 0; k < kBits; k = ((k | width) + 1) & ~width) {
-      const uint64_t swap = ((a[k] >> width) ^ a[k | width]) & mask;
-      a[k] ^= swap << width;
-      a[k | width] ^= swap;
-    }
-  }
-}
-
-/// Bit j = (bytes[j] != 0), for 8 bytes.
-uint64_t byte_bits(const char* bytes) {
-  uint64_t word = 0;
-  __builtin_memcpy(&word, bytes, sizeof word);
-  constexpr uint64_t kLow7 = 0x7f7f7f7f7f7f7f7fu;
-  const uint64_t nonzero = ((((word & kLow7) + kLow7) | word) >> 7) & 0x0101010101010101u;
-  return nonzero * 0x0102040810204080u >> 56;
-}
-
-/// Bit j = row[j * stride] != 0, for n <= 64 keys.
-uint64_t mask_bits(const char* row, int64_t stride, int n) {
-  if (stride == 0) return *row ? low_bits(n) : 0;
-  uint64_t bits = 0;
-  int j = 0;
-  if (stride == 1 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
-    for (; j + 8 <= n; j += 8) bits |= byte_bits(row + j) << j;
-  for (; j < n; ++j) bits |= static_cast<uint64_t>(row[j * stride] != 0) << j;
-  return bits;
-}
-
-void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
-                  uint64_t* allowed) {
+void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
+                  int64_t end, uint64_t* allowed) {
   const int64_t stride = last_stride(mask);
   const bool same_row = mask.size[2] == 1 && (mask.size[1] == 1 || panel.head[0] == panel.head[panel.rows - 1]);
-  for (int64_t key = begin; key < end; key += kBits) {
-    const int n = static_cast<int>(std::min<int64_t>(kBits, end - key));
-    uint64_t* out = allowed + (key - begin);
-    uint64_t bits[kBits] = {};
-    for (int r = 0; r < (same_row ? 1 : panel.rows); ++r)
-      bits[r] = mask_bits(at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + key), stride, n);
-    if (same_row) {
-      for (int j = 0; j < n; ++j)
-        if (!(bits[0] >> j & 1)) out[j] = 0;
+  const int rows = same_row ? 1 : panel.rows;
+  const void* row[kernels::kMaxWidth];
+  for (int r = 0; r < rows; ++r) row[r] = at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + begin);
+  for (int64_t done = 0; done < end - begin; done += kBits) {
+    const int64_t n = std::min<int64_t>(kBits, end - begin - done);
+    uint64_t lanes[kBits] = {};
+    if (stride == 1) {
+      tk.mask({.row = row, .rows = rows, .keys = n, .allowed = lanes});
+      for (int r = 0; r < rows; ++r) row[r] = static_cast<const char*>(row[r]) + kBits;
     } else {
-      transpose_bits(bits);
-      for (int j = 0; j < n; ++j) out[j] &= bits[j];
+      for (int r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < n; ++j)
+          lanes[j] |= static_cast<uint64_t>(static_cast<const char*>(row[r])[(done + j) * stride] != 0) << r;
     }
+    for (int64_t j = 0; j < n; ++j) {
+      if (same_row && lanes[j]) lanes[j] = ~uint64_t{0};
+      allowed[done + j] &= lanes[j];
+    }
+  }
+  if (stride != 1) return;
+  // The rows of the next tile lie far apart in memory: ask for them while this one is computed.
+  const int64_t last = std::min(s.key_count, end + kBlockKeys);
+  for (int r = 0; r < rows; ++r) {
+    const char* next = at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + end);
+    for (int64_t byte = 0; byte < last - end; byte += 64) __builtin_prefetch(next + byte, 0, 2);
   }
 }
 
@@ -126,8 +106,8 @@ void block_layout(const BlockLayout& blocks, const Sequence& s, const Panel& pan
 
 }  // namespace
 
-TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
-                   uint64_t* allowed) {
+TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
+                   int64_t end, uint64_t* allowed) {
   if (begin >= end || begin >= panel.high || end <= panel.low) return TileKind::empty;
   const bool inside = panel.full_low <= begin && end <= panel.full_high;
   if (inside && !p.has_key_masks()) return TileKind::full;
@@ -135,7 +115,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, int6
   if (inside) std::fill(allowed, allowed + (end - begin), everyone);
   else intervals(panel, begin, end, allowed);
   const AttentionOptions& o = *p.options;
-  if (o.mask) boolean_mask(o.mask, s, panel, begin, end, allowed);
+  if (o.mask) boolean_mask(o.mask, s, panel, tk, begin, end, allowed);
   if (o.query_document) documents(o, s, panel, begin, end, allowed);
   if (o.blocks.allowed) block_layout(o.blocks, s, panel, begin, end, allowed);
   uint64_t any = 0, all = everyone;

@@ -127,6 +127,28 @@ bool TileOptions::plain(const Problem& p) {
   return o.softcap == 0 && !o.bias && o.alibi_slopes.empty();
 }
 
+void TileOptions::start_tile(const TileKernels& tk, int64_t begin, int64_t count) {
+  tile_begin_ = begin;
+  const ConstView<4>& bias = problem_->options->bias;
+  if (!bias) return;
+  void* rows[kernels::kMaxWidth];
+  for (int r = 0; r < panel_->rows; ++r)
+    rows[r] = const_cast<char*>(
+        at(bias, sequence_->batch, panel_->head[r], panel_->query[r], sequence_->key_begin + begin));
+  const int64_t stride = last_stride(bias);
+  kernels::RowsArgs args = rows_args(rows, panel_->rows, stride, bias.dtype, count);
+  args.scale = std::numbers::log2e;
+  args.dense = bias_;
+  args.dense_stride = panel_->width;
+  tk.pack_panel(args);
+  if (stride != 1) return;
+  // The rows of the next tile lie far apart in memory: ask for them while this one is computed.
+  const int64_t ahead = std::min(count, sequence_->key_count - begin - count) * size_of(bias.dtype);
+  for (int r = 0; r < panel_->rows; ++r)
+    for (int64_t byte = 0; byte < ahead; byte += 64)
+      __builtin_prefetch(static_cast<const char*>(rows[r]) + count * size_of(bias.dtype) + byte, 0, 2);
+}
+
 void TileOptions::transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed,
                             void* factor, void* maximum) {
   const AttentionOptions& o = *problem_->options;
@@ -138,24 +160,7 @@ void TileOptions::transform(const TileKernels& tk, void* scores, int64_t begin, 
   args.allowed = allowed;
   args.factor = factor;
   args.maximum = maximum;
-  if (o.bias) {
-    void* rows[kernels::kMaxWidth];
-    const int64_t stride = last_stride(o.bias);
-    for (int r = 0; r < panel_->rows; ++r)
-      rows[r] = const_cast<char*>(
-          at(o.bias, sequence_->batch, panel_->head[r], panel_->query[r], sequence_->key_begin + begin));
-    tk.pack_panel({.row = rows,
-                   .rows = panel_->rows,
-                   .stride = stride,
-                   .type = static_cast<int>(o.bias.dtype),
-                   .n = count,
-                   .scale = std::numbers::log2e,
-                   .lane_scale = nullptr,
-                   .dense = bias_,
-                   .dense_stride = panel_->width,
-                   .finite_only = false});
-    args.bias = bias_;
-  }
+  if (o.bias) args.bias = static_cast<const char*>(bias_) + (begin - tile_begin_) * panel_->width * tk.acc_bytes;
   if (slope_) {
     for (int r = 0; r < panel_->width; ++r)
       set(tk, position_, r, r < panel_->rows ? static_cast<double>(panel_->place[r] - begin) : 0.0);

@@ -89,8 +89,8 @@ void row_pointers(const BasicView<Pointer, 4>& view, const Sequence& s, const Pa
 enum class TileKind { empty, full, mixed };
 
 /// Who is allowed in panel x keys [begin, end): all, nobody, or what `allowed` says, one lane mask a key.
-TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
-                   uint64_t* allowed);
+TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
+                   int64_t end, uint64_t* allowed);
 
 /// The keys and values of one sequence and key/value head, contiguous or in pages.
 class KeyReader {
@@ -129,7 +129,9 @@ class TileOptions {
   void set_panel(const Problem& p, const Sequence& s, const Panel& panel, const TileKernels& tk);
   /// True if a tile that is full needs no element-wise work between the two products.
   static bool plain(const Problem& p);
-  /// softcap, bias, ALiBi and mask on scores [count][width]; `allowed` may be null for a full tile.
+  /// Brings the bias of a tile into scratch, if there is one.
+  void start_tile(const TileKernels& tk, int64_t begin, int64_t count);
+  /// softcap, bias, ALiBi and mask on scores [count][width] of keys inside the tile; `allowed` may be null if it is full.
   void transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed, void* factor,
                  void* maximum);
   /// Lane masks of dropout for the keys, or null without dropout.
@@ -140,6 +142,7 @@ class TileOptions {
   const Problem* problem_ = nullptr;
   const Sequence* sequence_ = nullptr;
   const Panel* panel_ = nullptr;
+  int64_t tile_begin_ = 0;
   void *bias_ = nullptr, *slope_ = nullptr, *position_ = nullptr;
   uint64_t* keep_ = nullptr;
 };

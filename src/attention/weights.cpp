@@ -49,7 +49,7 @@ class WeightsWorker {
     const int64_t end = std::min(area.key_end - s.key_begin, s.key_count);
     for (int64_t key = std::max<int64_t>(area.key_begin - s.key_begin, 0); key < end; key += kBlockKeys) {
       const int64_t count = std::min(kBlockKeys, end - key);
-      const TileKind kind = tile_mask(p_, s, panel, key, key + count, allowed_);
+      const TileKind kind = tile_mask(p_, s, panel, tk_, key, key + count, allowed_);
       if (kind == TileKind::empty) continue;
       compute(s, reader, panel, key, count, kind);
       for (int r = 0; r < panel.rows; ++r)
@@ -84,6 +84,7 @@ class WeightsWorker {
     product.scores = scores_;
     tk_.scores(product);
     options_.set_panel(p_, s, panel, tk_);
+    options_.start_tile(tk_, key, count);
     options_.transform(tk_, scores_, key, count, kind == TileKind::mixed ? allowed_ : nullptr, nullptr, nullptr);
     kernels::SoftmaxArgs softmax{};
     softmax.scores = softmax.weights = scores_;

@@ -1,5 +1,5 @@
-// Aligned memory. Large buffers ask the kernel for huge pages: attention streams through keys and values, and with 4 KiB
-// pages a good part of that time goes into address translation.
+// Aligned memory. Large buffers ask the kernel for huge pages: attention streams through keys and values, and with
+// 4 KiB pages a good part of that time goes into address translation.
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = 2 * kHugePage;  // below 4 MiB, rounding to whole huge pages would waste too much
+constexpr size_t kHugeFrom = kHugePage / 4;  // the scratch of one thread (0.6 MiB at D = 128) gains from it already
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 

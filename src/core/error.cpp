@@ -1,4 +1,6 @@
 // Errors: one exception type, and a collector so that a caller learns everything that is wrong at once.
+#include <utility>
+
 #include "attn/core.h"
 
 namespace attn {

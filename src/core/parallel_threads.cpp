@@ -1,15 +1,15 @@
 // Threads: parallel_for() over an executor, and the executor that is there by default, a persistent pool.
 //
-// How a job runs. The thread that claims the pool (busy_) publishes a task counter and a number of seats; workers take a
-// seat each, and owner and workers draw tasks from the counter until it is exhausted. Then the owner withdraws the seats
-// that are left and waits for the workers that sit. So a worker that comes late finds no seat and touches nothing, and
-// the owner never waits for a thread that has not begun.
+// How a job runs. The thread that claims the pool (busy_) publishes a task counter and a number of seats; workers take
+// a seat each, and owner and workers draw tasks from the counter until it is exhausted. Then the owner withdraws the
+// seats that are left and waits for the workers that sit. So a worker that comes late finds no seat and touches
+// nothing, and the owner never waits for a thread that has not begun.
 //
 // What is followed by a notification is changed with sequential consistency: weaker orders let a processor look for
 // sleepers before the change can be seen, and miss one.
 //
-// A caller that finds the pool busy runs its tasks itself. That one rule covers calls from many threads at once and calls
-// from inside a task, and makes a deadlock impossible: nobody ever waits for the pool.
+// A caller that finds the pool busy runs its tasks itself. That one rule covers calls from many threads at once and
+// calls from inside a task, and makes a deadlock impossible: nobody ever waits for the pool.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +20,8 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "attn/core.h"
 
@@ -28,9 +30,9 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// How long a worker looks out for the next job before it sleeps. An operator publishes several jobs in a row: a worker that
-// spins begins the next one after 1 us, one that sleeps after 20 us (2 cores of an AMD EPYC, Linux 6.18). Spinning much
-// longer than waking takes would only keep the core from others.
+// How long a worker looks out for the next job before it sleeps. An operator publishes several jobs in a row: a worker
+// that spins begins the next one after 1 us, one that sleeps after 20 us (2 cores of an AMD EPYC, Linux 6.18). Spinning
+// much longer than waking takes would only keep the core from others.
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 
 void pause_cpu() {

@@ -105,6 +105,13 @@ struct OuterArgs {
   void* out;                 // acc [count][x_stride], +=
 };
 
+struct MaskArgs {
+  const void* const* row;    // bytes of a boolean mask, one pointer a row
+  int rows;
+  int64_t keys;              // at most 64
+  uint64_t* allowed;         // [keys] lane masks: bit r is set where row[r][key] != 0
+};
+
 struct DropoutArgs {
   uint64_t seed;
   const int64_t* query;      // [width] i
@@ -158,6 +165,7 @@ struct TileKernels {
   void (*grad)(const GradArgs&);
   void (*outer)(const OuterArgs&);
   void (*dropout)(const DropoutArgs&);
+  void (*mask)(const MaskArgs&);
 };
 
 /// What one instruction set offers; null where it has no such kernels.

@@ -7,6 +7,7 @@
 #include "kernels/few.kernel.h"
 #include "kernels/gemm.kernel.h"
 #include "kernels/grad.kernel.h"
+#include "kernels/lanes.kernel.h"
 #include "kernels/rows.kernel.h"
 #include "kernels/softmax.kernel.h"
 
@@ -53,7 +54,8 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .probabilities = probabilities<V>,
           .grad = grad<Dot>,
           .outer = outer<Dot>,
-          .dropout = dropout<U>};
+          .dropout = dropout<U>,
+          .mask = mask_lanes<U>};
 }
 
 /// The decode variant: at most `lanes` rows, accumulators row-major.

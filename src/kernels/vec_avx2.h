@@ -138,6 +138,15 @@ struct U64 {
   static Reg high32(Reg a) { return _mm256_srli_epi64(a, 32); }
   static Reg low32(Reg a) { return _mm256_and_si256(a, set1(0xffffffffu)); }
   static Reg bit_xor(Reg a, Reg b) { return _mm256_xor_si256(a, b); }
+  /// Bit j = bytes[j] != 0.
+  static uint64_t nonzero64(const uint8_t* bytes) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 32));
+    const auto zeros = [](__m256i x) {
+      return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_setzero_si256())));
+    };
+    return ~(static_cast<uint64_t>(zeros(high)) << 32 | zeros(low));
+  }
   static uint64_t at_least(Reg a, Reg b) {  // for values below 2^63: the sign of a - b
     return static_cast<uint64_t>(~_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_sub_epi64(a, b))) & 15);
   }

@@ -121,6 +121,11 @@ struct U64 {
   static Reg high32(Reg a) { return _mm512_srli_epi64(a, 32); }
   static Reg low32(Reg a) { return _mm512_and_si512(a, set1(0xffffffffu)); }
   static Reg bit_xor(Reg a, Reg b) { return _mm512_xor_si512(a, b); }
+  /// Bit j = bytes[j] != 0.
+  static uint64_t nonzero64(const uint8_t* bytes) {
+    const __m512i x = _mm512_loadu_si512(bytes);
+    return _mm512_test_epi8_mask(x, x);
+  }
   static uint64_t at_least(Reg a, Reg b) {  // for values below 2^63
     return static_cast<uint8_t>(~_mm512_movepi64_mask(_mm512_sub_epi64(a, b)));
   }

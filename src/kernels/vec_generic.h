@@ -119,6 +119,18 @@ struct U64 {
   static Reg high32(Reg a) { return a >> 32; }
   static Reg low32(Reg a) { return a & set1(0xffffffffu); }
   static Reg bit_xor(Reg a, Reg b) { return a ^ b; }
+  /// Bit j = bytes[j] != 0, eight bytes at a time: the multiplication gathers the low bit of each byte.
+  static uint64_t nonzero64(const uint8_t* bytes) {
+    constexpr uint64_t kLow7 = 0x7f7f7f7f7f7f7f7fu;
+    uint64_t result = 0;
+    for (int j = 0; j < 64; j += 8) {
+      uint64_t x = 0;
+      for (int i = 0; i < 8; ++i) x |= static_cast<uint64_t>(bytes[j + i]) << (8 * i);
+      const uint64_t nonzero = ((((x & kLow7) + kLow7) | x) >> 7) & 0x0101010101010101u;
+      result |= (nonzero * 0x0102040810204080u >> 56) << j;
+    }
+    return result;
+  }
   static uint64_t at_least(Reg a, Reg b) { return uint64_t{a[0] >= b[0]} | uint64_t{a[1] >= b[1]} << 1; }
 };
 

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Fails on any #include that the layout of ARCHITECTURE.md does not allow.
+
+A module sees itself and the modules named in its row; beyond them the standard library, and the foreign headers of its
+row. Kernel files that are compiled once per instruction set see four C headers and each other, nothing else: an inline
+function of the standard library, compiled for a newer CPU, may be the copy that the linker keeps for all.
+
+usage: check_includes.py [ROOT]      check_includes.py --self-test
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# module: (modules it may include, prefixes of foreign headers it may include)
+MODULES = {
+    "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
+    "kernels": (("core",), ()),
+    "attention": (("core", "kernels"), ()),
+    "ops": (("core", "kernels"), ("oneapi/dnnl/",)),
+    "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")),
+    "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
+    "cluster": (("core", "attention"), ("mpi.h",)),
+    "autograd": (("core", "attention", "ops"), ()),
+    "view": (("core", "attention", "io"), ()),
+    "nn": (("core", "attention", "autograd"), ()),
+    "models": (("core", "attention", "nn", "io", "text"), ()),
+    "generate": (("core", "models", "text"), ()),
+    "train": (("core", "autograd", "nn", "models", "text", "cluster"), ()),
+}
+
+# Programs see the public headers, and the foreign (or generated) headers with these prefixes.
+PROGRAMS = {
+    "cli": (),
+    "python": ("nanobind/",),
+    "examples": (),
+    "bench": ("benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h"),
+    "tests": ("gtest/", "gmock/", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h"),
+}
+
+ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|table\.h|scalar\.h|dot\.h)$")
+ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
+
+STANDARD = set(
+    """algorithm any array atomic barrier bit bitset charconv chrono compare complex concepts condition_variable coroutine
+    deque exception execution filesystem format forward_list fstream functional future initializer_list iomanip ios iosfwd
+    iostream istream iterator latch limits list locale map memory memory_resource mutex new numbers numeric optional ostream
+    queue random ranges ratio scoped_allocator semaphore set shared_mutex source_location span sstream stack stdexcept
+    stop_token streambuf string string_view syncstream system_error thread tuple type_traits typeindex typeinfo
+    unordered_map unordered_set utility valarray variant vector version cassert cctype cerrno cfenv cfloat cinttypes climits
+    clocale cmath csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime cuchar cwchar cwctype""".split()
+)
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SOURCES = {".h", ".hpp", ".cpp", ".cc"}
+
+
+def sources(root):
+    for top in ("include", "src", *PROGRAMS):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in SOURCES:
+                yield path.relative_to(root)
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match[1] == '"', match[2]
+
+
+def resolve(root, path, name):
+    """The project file that a quoted include means, as the compiler searches for it; None if it is not the project's."""
+    for folder in (path.parent, pathlib.Path("src"), pathlib.Path("include")):
+        if (root / folder / name).is_file():
+            return pathlib.Path((folder / name).as_posix())
+    return None
+
+
+def module_of(path):
+    """The module a project file belongs to; of a public header, the one it is the face of."""
+    if path.parts[0] == "src":
+        return path.parts[1]
+    if path.parts[0] == "include":
+        return path.stem if path.stem in MODULES else None
+    return None
+
+
+def is_public(path):
+    return path.parts[0] == "include"
+
+
+def own_modules(path):
+    """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core."""
+    return {module for module in MODULES if re.match(rf"test_{module}(_|\.)", path.name)}
+
+
+def refusal(path, name, target):
+    """Why `path` may not include `name`, or None. `target` is the project file that the name stands for."""
+    top = path.parts[0]
+    if target is None:
+        if name in STANDARD and not (module_of(path) == "kernels" and ISA_FILE.match(path.name)):
+            return None
+        if top == "src" and ISA_FILE.match(path.name) and path.parts[1] == "kernels":
+            return None if name in ISA_HEADERS else "a kernel file sees four C headers and its own folder"
+        foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module_of(path)][1] if top == "src" else ()
+        return None if name.startswith(foreign) and foreign else "not a header of the standard library, nor of its table row"
+
+    if top == "include":
+        if not is_public(target):
+            return "a public header sees public headers only"
+        module, wanted = module_of(path), module_of(target)
+        if module is None or wanted is None or wanted == module or wanted in MODULES[module][0]:
+            return None
+        return f"{module} may not see {wanted}"
+    if top == "src":
+        module, wanted = module_of(path), module_of(target)
+        if module == "kernels" and ISA_FILE.match(path.name):
+            return None if target.parts[:2] == ("src", "kernels") else "a kernel file sees four C headers and its own folder"
+        if wanted is None:
+            return "a module names the headers it needs, one by one"
+        return None if wanted == module or wanted in MODULES[module][0] else f"{module} may not see {wanted}"
+    if is_public(target) or target.parts[0] == top:
+        return None
+    if top == "tests" and module_of(target) in own_modules(path):
+        return None
+    return "a program sees public headers only"
+
+
+def check(root):
+    failures = []
+    for path in sources(root):
+        if path.parts[0] == "src" and (len(path.parts) < 3 or path.parts[1] not in MODULES):
+            failures.append(f"{path}: no such module in the table")
+            continue
+        for number, quoted, name in includes(root / path):
+            reason = refusal(path, name, resolve(root, path, name) if quoted else None)
+            if reason:
+                failures.append(f"{path}:{number}: includes {name}: {reason}")
+    return failures
+
+
+def self_test():
+    good = {
+        "include/attn/core.h": "#include <vector>\n",
+        "include/attn/attention.h": '#include "attn/core.h"\n',
+        "include/attn/attn.h": '#include "attn/attention.h"\n',
+        "src/core/a.cpp": '#include <pthread.h>\n#include "attn/core.h"\n',
+        "src/core/scratch.h": "#include <cstdint>\n",
+        "src/kernels/table.h": "#include <stdint.h>\n",
+        "src/kernels/vec_x.h": '#include <immintrin.h>\n#include "kernels/table.h"\n',
+        "src/kernels/dispatch.cpp": '#include <atomic>\n#include "attn/core.h"\n#include "kernels/table.h"\n',
+        "src/attention/mask.h": '#include "attn/attention.h"\n',
+        "src/attention/mask.cpp": '#include "mask.h"\n#include "kernels/table.h"\n#include "core/scratch.h"\n',
+        "tests/test_attention_mask.cpp": '#include <gtest/gtest.h>\n#include "attention/mask.h"\n',
+        "examples/a.cpp": '#include "attn/attn.h"\n',
+    }
+    bad = {
+        "include/attn/core.h": '#include "attn/attention.h"\n',
+        "include/attn/attention.h": '#include "core/scratch.h"\n',
+        "src/core/a.cpp": '#include "attn/attention.h"\n',
+        "src/core/b.cpp": '#include "attention/mask.h"\n',
+        "src/core/c.cpp": "#include <boost/any.hpp>\n",
+        "src/kernels/isa_x.cpp": "#include <algorithm>\n",
+        "src/kernels/gemm.kernel.h": '#include "attn/core.h"\n',
+        "src/kernels/dispatch.cpp": '#include "attention/mask.h"\n',
+        "src/attention/mask.cpp": '#include "attn/attn.h"\n',
+        "src/unknown/a.cpp": "#include <vector>\n",
+        "tests/test_attention_mask.cpp": '#include "core/scratch.h"\n',
+        "examples/a.cpp": '#include "core/scratch.h"\n',
+        "bench/a.cpp": "#include <gtest/gtest.h>\n",
+    }
+
+    def write(root, files):
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        write(pathlib.Path(folder), good)
+        missed += [f"refused without cause: {failure}" for failure in check(pathlib.Path(folder))]
+    for name, text in bad.items():
+        with tempfile.TemporaryDirectory() as folder:
+            write(pathlib.Path(folder), {**good, name: text})
+            failures = check(pathlib.Path(folder))
+            if len(failures) != 1 or not failures[0].startswith(name):
+                missed.append(f"not refused: {name}: {text.strip()} {failures}")
+    return missed
+
+
+def main():
+    arguments = sys.argv[1:]
+    root = pathlib.Path(__file__).resolve().parent.parent
+    failures = self_test() if arguments == ["--self-test"] else check(pathlib.Path(arguments[0]) if arguments else root)
+    print("\n".join(failures) if failures else "check_includes: ok")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
