@@ -60,15 +60,6 @@ Tensor<double, 4> to_double(const ConstView<4>& view) {
 }
 
 /// The part of a view from `first` on, `count` long, on one axis.
-template <class Pointer>
-attn::BasicView<Pointer, 4> part(attn::BasicView<Pointer, 4> view, int axis, int64_t first, int64_t count) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
-  view.data = static_cast<Byte*>(view.data) + first * view.stride[axis] * attn::size_of(view.dtype);
-  view.size[axis] = count;
-  return view;
-}
-
-/// The part of a view from `first` on, `count` long, on one axis.
 View<4> part(View<4> view, int axis, int64_t first, int64_t count) {
   view.data = static_cast<char*>(view.data) + first * view.stride[axis] * attn::size_of(view.dtype);
   view.size[axis] = count;

@@ -19,13 +19,14 @@ struct Oracle {
   }
 
   void expect(const Results& actual, const std::string& isa) const {
-    compare("out", &Results::out, actual, isa, c.dtype);
-    compare("lse", &Results::lse, actual, isa, lse_type(c.dtype));
-    compare("dq", &Results::dq, actual, isa, c.dtype);
-    compare("dk", &Results::dk, actual, isa, c.dtype);
-    compare("dv", &Results::dv, actual, isa, c.dtype);
-    compare("dbias", &Results::dbias, actual, isa, c.dtype);
-    compare("dsink", &Results::dsink, actual, isa, c.dtype);
+    const double score = max_abs(reference.lse.values());
+    compare("out", &Results::out, actual, isa, c.dtype, score, c.dims.Dv);
+    compare("lse", &Results::lse, actual, isa, lse_type(c.dtype), 0, 1);
+    compare("dq", &Results::dq, actual, isa, c.dtype, score, c.dims.D);
+    compare("dk", &Results::dk, actual, isa, c.dtype, score, c.dims.D);
+    compare("dv", &Results::dv, actual, isa, c.dtype, score, c.dims.Dv);
+    compare("dbias", &Results::dbias, actual, isa, c.dtype, score, 1);
+    compare("dsink", &Results::dsink, actual, isa, c.dtype, score, 1);
   }
 
   /// Every instruction set must be close.
@@ -34,13 +35,15 @@ struct Oracle {
   }
 
  private:
+  /// `row` elements next to each other share their weights, and with them their errors.
   template <int Rank>
   void compare(const char* what, Array<Rank> Results::*field, const Results& actual, const std::string& isa,
-               DType dtype) const {
-    const Values expected = (reference.*field).values();
-    Values errors;
-    for (const Results& way : naive) errors.push_back(max_abs_error((way.*field).values(), expected));
-    EXPECT_TRUE(close((actual.*field).values(), expected, worst_of(errors), dtype))
+               DType dtype, double score, int64_t row) const {
+    const Array<Rank>& expected = reference.*field;
+    std::vector<Values> ways;
+    for (const Results& way : naive) ways.push_back((way.*field).values());
+    const Yardstick yardstick(ways, expected.values(), score, expected.count() / std::max<int64_t>(row, 1));
+    EXPECT_TRUE(close((actual.*field).values(), expected.values(), yardstick, dtype))
         << what << " of " << c.name() << " on " << isa;
   }
 };

@@ -67,17 +67,19 @@ inline Results run_reference(const Case& c, bool backward = true) {
   return r;
 }
 
-/// What the options add to every score, -infinity where a pair is not allowed. Read off the oracle: with q = 0 and lse = 0
-/// a weight is exp(bias - alibi), or 0.
+/// What the options add to every score, -infinity where a pair is not allowed. Read off the oracle: with q = 0 a weight is
+/// exp(bias - alibi - lse), or 0.
 inline Array<4> addends(const Case& c) {
   const Dims& d = c.dims;
   AttentionOptions options = c.options();
   options.scale = 1;
-  const Array<4> q(DType::float64, {d.B, d.H, d.Lq, d.D}), k(DType::float64, {d.B, d.Hk, d.Lk, d.D});
-  const Array<3> lse(DType::float64, {d.B, d.H, d.Lq});
-  Array<4> all(DType::float64, {d.B, d.H, d.Lq, d.Lk});
+  options.sink = {};
+  const Array<4> q(DType::float64, {d.B, d.H, d.Lq, 1}), k(DType::float64, {d.B, d.Hk, d.Lk, 1}), v = k;
+  Array<4> out = q, all(DType::float64, {d.B, d.H, d.Lq, d.Lk});
+  Array<3> lse(DType::float64, {d.B, d.H, d.Lq});
+  reference::attention(q.view(), k.view(), v.view(), out.view(), lse.view(), options);
   reference::attention_weights(q.view(), k.view(), lse.view(), all.view(), 0, 0, options);
-  for (int64_t n = 0; n < all.count(); ++n) all.set(n, std::log(all.get(n)));
+  for (int64_t n = 0; n < all.count(); ++n) all.set(n, std::log(all.get(n)) + lse.get(n / d.Lk));
   return all;
 }
 
@@ -92,9 +94,9 @@ inline std::vector<bool> allowed_pairs(const Case& c) {
 /// Equally naive ways to write the same algorithm. A single small case is a matter of luck: what one way happens to get
 /// exactly right, another does not. The yardstick is the worst of them.
 enum class Way {
-  textbook,   // sums from first to last, exp, weights kept for the backward
-  reversed,   // sums from last to first, scale folded into q, 2^x, weights recomputed from the rounded lse
-  odd_even,   // even terms, then odd ones; exp; weights recomputed from the rounded lse
+  textbook,  // sums from first to last, exp, weights kept for the backward, delta = <dout, out>
+  reversed,  // sums from last to first, scale folded into q, 2^x, weights from the rounded lse, delta = sum of P dP
+  odd_even,  // even terms, then odd ones; exp; weights from the rounded lse; delta = <dout, out> from first to last
 };
 
 /// The naive algorithm: the whole score matrix, one softmax, plain sums. Arithmetic in float32; with 16-bit storage the
@@ -202,6 +204,18 @@ class Naive {
     for (int64_t n = 0; n < d_.Dv; ++n) r.out.set(query(b, h, i) * d_.Dv + n, out[n]);
   }
 
+  float dweight(int64_t b, int64_t h, int64_t i, int64_t j, const float* dout_i) const {
+    return keep(b, h, i, j) * dot(dout_i, &v_[key(b, h, j) * d_.Dv], d_.Dv);
+  }
+  float delta_of(const Row& row, int64_t b, int64_t h, int64_t i, const float* dout_i, const float* out_i) const {
+    float delta = 0;
+    if (way_ == Way::reversed)
+      for (int64_t j = 0; j < d_.Lk; ++j) delta += row.weights[j] * dweight(b, h, i, j, dout_i);
+    else
+      for (int64_t n = 0; n < d_.Dv; ++n) delta += dout_i[n] * out_i[n];
+    return delta;
+  }
+
   void run_backward(Results& r) const {
     std::vector<float> dq(q_.size()), dk(k_.size()), dv(v_.size()), out = floats(r.out);
     std::vector<float> dbias(r.dbias.count()), dsink(d_.H);
@@ -212,14 +226,13 @@ class Naive {
       const int64_t b = at_q / (d_.H * d_.Lq), h = at_q / d_.Lq % d_.H, i = at_q % d_.Lq;
       const Row row = recomputed(b, h, i);
       const float* dout_i = &dout_[at_q * d_.Dv];
-      const float delta = dot(dout_i, &out[at_q * d_.Dv], d_.Dv);
+      const float delta = delta_of(row, b, h, i, dout_i, &out[at_q * d_.Dv]);
       const auto dlse = static_cast<float>(c_.dlse.get(at_q));
       dsink[h] += row.sink_weight * (dlse - delta);
       for (int64_t n = 0; n < d_.Lk; ++n) {
         const int64_t j = term(n, d_.Lk), at_k = key(b, h, j);
-        const float kept = keep(b, h, i, j);
-        add_scaled(&dv[at_k * d_.Dv], stored(row.weights[j] * kept), dout_i, d_.Dv);
-        float ds = row.weights[j] * (kept * dot(dout_i, &v_[at_k * d_.Dv], d_.Dv) - delta + dlse);
+        add_scaled(&dv[at_k * d_.Dv], stored(row.weights[j] * keep(b, h, i, j)), dout_i, d_.Dv);
+        float ds = row.weights[j] * (dweight(b, h, i, j, dout_i) - delta + dlse);
         if (!dbias.empty()) dbias[bias_index(b, h, i, j)] += ds;
         if (softcap > 0) ds *= 1 - row.logits[j] / softcap * (row.logits[j] / softcap);
         ds = stored(ds);

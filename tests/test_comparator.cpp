@@ -23,7 +23,7 @@ struct Sample {
     }
   }
   bool passes(DType dtype = DType::float32) const {
-    return close(actual, reference, max_abs_error(naive, reference), dtype);
+    return close(actual, reference, Yardstick({naive}, reference, 0, kCount), dtype);
   }
 };
 
@@ -130,9 +130,9 @@ TEST(Comparator, SeesSwappedHeads) {
       swapped.q.set(n + head, c.q.get(n));
     }
     const Values reference = run_reference(c, false).out.values();
-    const double naive_error = max_abs_error(run_naive(c, Way::textbook, false).out.values(), reference);
-    EXPECT_TRUE(close(reference, reference, naive_error, dtype));
-    EXPECT_FALSE(close(run_reference(swapped, false).out.values(), reference, naive_error, dtype));
+    const Yardstick naive({run_naive(c, Way::textbook, false).out.values()}, reference, 0, c.q.count());
+    EXPECT_TRUE(close(reference, reference, naive, dtype));
+    EXPECT_FALSE(close(run_reference(swapped, false).out.values(), reference, naive, dtype));
   }
 }
 

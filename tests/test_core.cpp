@@ -3,14 +3,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include "attn/core.h"
 #include "core/scratch.h"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Turns the C++ programs of the documentation into tests.
 
-A program is a fenced block of `cpp` after the line `<!-- run: NAME -->`; the block of `text` that follows is its output.
+A program is a fenced block of `cpp` after the line `<!-- run: NAME -->`; the block of `text` after it is its output.
 
-  extract_snippets.py extract DIR FILE...      writes DIR/NAME.cpp and DIR/NAME.txt, prints the names with ; between them
+  extract_snippets.py extract DIR FILE...      writes DIR/NAME.cpp and DIR/NAME.txt, prints the names, ; between them
   extract_snippets.py check PROGRAM FILE.txt   runs the program; fails with a diff unless it prints exactly the file
 """
 

@@ -61,6 +61,14 @@ constexpr DType dtype_of() {
 template <int Rank>
 using Shape = std::array<int64_t, Rank>;
 
+/// Elements of an array of this shape.
+template <size_t Rank>
+constexpr int64_t count_of(const std::array<int64_t, Rank>& size) {
+  int64_t product = 1;
+  for (int64_t extent : size) product *= extent;
+  return product;
+}
+
 /// Strides of a dense row-major array of this shape, in elements.
 template <int Rank>
 constexpr Shape<Rank> contiguous_strides(const Shape<Rank>& size) {
@@ -95,11 +103,7 @@ struct BasicView {
   BasicView(const BasicView<Other, Rank>& other) : BasicView(other.data, other.dtype, other.size, other.stride) {}
 
   explicit operator bool() const { return data != nullptr; }
-  int64_t count() const {
-    int64_t product = 1;
-    for (int64_t extent : size) product *= extent;
-    return product;
-  }
+  int64_t count() const { return count_of(size); }
 };
 
 template <int Rank>
@@ -137,7 +141,7 @@ template <class T, int Rank>
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(const Shape<Rank>& size) : size_(size), values_(count_of(size), T{}) {}
+  explicit Tensor(const Shape<Rank>& size) : size_(size), values_(static_cast<size_t>(count_of(size)), T{}) {}
 
   const Shape<Rank>& size() const { return size_; }
   T* data() { return values_.data(); }
@@ -151,11 +155,6 @@ class Tensor {
   operator ConstView<Rank>() const { return view(); }
 
  private:
-  static int64_t count_of(const Shape<Rank>& size) {
-    int64_t product = 1;
-    for (int64_t extent : size) product *= extent;
-    return product;
-  }
   Shape<Rank> size_{};
   std::vector<T> values_;
 };
@@ -243,9 +242,7 @@ class Random {
   int64_t below(int64_t bound);
 
  private:
-  uint64_t key_;
-  uint64_t stream_;
-  uint64_t block_ = 0;
+  uint64_t key_, stream_, block_ = 0;
   std::array<uint32_t, 4> words_{};
   int used_ = 4;
 };

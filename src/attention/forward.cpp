@@ -167,7 +167,7 @@ class GroupWorker {
   void run_block(const KeyReader& reader, int64_t block) {
     block_ = block;
     block_end_ = std::min(block + kBlockKeys, s_->key_count);
-    keys_packed_ = values_packed_ = values_sanitised_ = false;
+    keys_packed_ = values_packed_ = values_sanitised_ = finite_known_ = false;
     for (int i = 0; i < panel_count_; ++i) {
       PanelState& state = panels_[i];
       // Whole groups of 8 keys keep the micro-tiles and the pairs of the 16-bit layouts aligned.
@@ -205,10 +205,10 @@ class GroupWorker {
   void in_two_passes(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
     reset_maximum(state);
     scores(reader, state, begin, count, 0);
-    transform(begin, count, 0);
+    tk_.transform(transform_args(begin, count, 0));
     if (tk_.update(state.reference, maximum_, state.sum, alpha_, state.panel.width, kReferenceSlack))
       tk_.rescale(state.out, alpha_, state.panel.width, state.panel.rows, p_.Dv);
-    softmax(state, count, 0, state.sum);
+    tk_.softmax(softmax_args(state, count, 0, state.sum));
   }
 
   /// Scores, options and softmax on slices that stay in the first-level cache.
@@ -218,11 +218,10 @@ class GroupWorker {
     for (int64_t done = 0; done < count; done += kSliceKeys) {
       const int64_t n = std::min(kSliceKeys, count - done);
       scores(reader, state, begin + done, n, done);
-      transform(begin + done, n, done);
-      softmax(state, n, done, trial_sum_);
+      tk_.transform(transform_args(begin + done, n, done));
+      if (tk_.exceeds(state.reference, maximum_, state.panel.rows, kReferenceSlack)) return false;
+      tk_.softmax(softmax_args(state, n, done, trial_sum_));
     }
-    for (int lane = 0; lane < state.panel.rows; ++lane)
-      if (get(tk_, maximum_, lane) > get(tk_, state.reference, lane) + kReferenceSlack) return false;
     std::memcpy(state.sum, trial_sum_, state.panel.width * tk_.acc_bytes);
     return true;
   }
@@ -253,19 +252,20 @@ class GroupWorker {
     return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes;
   }
 
-  void transform(int64_t begin, int64_t count, int64_t done) {
-    options_.transform(tk_, tile_scores(done), begin, count, masked_ ? allowed_ + done : nullptr, nullptr, maximum_);
+  kernels::TransformArgs transform_args(int64_t begin, int64_t count, int64_t done) {
+    uint64_t* allowed = masked_ ? allowed_ + done : nullptr;
+    return options_.transform(tk_, tile_scores(done), begin, count, allowed, nullptr, maximum_);
   }
 
-  void softmax(const PanelState& state, int64_t count, int64_t done, void* sum) {
-    tk_.softmax({.scores = tile_scores(done),
-                 .width = state.panel.width,
-                 .count = count,
-                 .reference = state.reference,
-                 .sum = sum,
-                 .keep = keep_ ? keep_ + done : nullptr,
-                 .keep_scale = options_.keep_scale(),
-                 .weights = static_cast<char*>(weights_) + done * width_ * tk_.weight_bytes});
+  kernels::SoftmaxArgs softmax_args(const PanelState& state, int64_t count, int64_t done, void* sum) const {
+    return {.scores = tile_scores(done),
+            .width = state.panel.width,
+            .count = count,
+            .reference = state.reference,
+            .sum = sum,
+            .keep = keep_ ? keep_ + done : nullptr,
+            .keep_scale = options_.keep_scale(),
+            .weights = static_cast<char*>(weights_) + done * width_ * tk_.weight_bytes};
   }
 
   // ------------------------------------------------------------------------------------------------------- operands
@@ -341,13 +341,7 @@ class GroupWorker {
   }
 
   void values(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
-    void* rows[kBlockKeys];
-    kernels::RowsArgs args = rows_args(rows, count, reader.value_stride(), p_.v.dtype, p_.Dv);
-    bool finite = true;
-    if (masked_) {
-      reader.value_rows(begin, begin + count, rows);
-      finite = tk_.all_finite(args);
-    }
+    const bool finite = !masked_ || block_is_finite(reader);
     kernels::ValuesArgs product{.weights = weights_,
                                 .width = state.panel.width,
                                 .rows = state.panel.rows,
@@ -373,9 +367,22 @@ class GroupWorker {
     if (tk_.values_in_place) product.value_stride = p_.Dv;  // plain rows, not pairs
     product.values = static_cast<const char*>(values_) + (begin - block_) * p_.Dv * tk_.operand_bytes;
     tk_.values(product);
-    if (!finite)
-      add_non_finite(tk_, rows, reader.value_stride(), p_.v.dtype, p_.Dv, weights_, state.panel.width, state.panel.rows,
-                     count, allowed_, state.out, tk_.row_major ? row_stride_ : state.panel.width);
+    if (finite) return;
+    void* rows[kBlockKeys];
+    reader.value_rows(begin, begin + count, rows);
+    add_non_finite(tk_, rows, reader.value_stride(), p_.v.dtype, p_.Dv, weights_, state.panel.width, state.panel.rows,
+                   count, allowed_, state.out, tk_.row_major ? row_stride_ : state.panel.width);
+  }
+
+  /// Masked rows must not meet non-finite values: 0 * NaN is NaN. Looked up once a block.
+  bool block_is_finite(const KeyReader& reader) {
+    if (!finite_known_) {
+      void* rows[kBlockKeys];
+      reader.value_rows(block_, block_end_, rows);
+      finite_ = tk_.all_finite(rows_args(rows, block_end_ - block_, reader.value_stride(), p_.v.dtype, p_.Dv));
+      finite_known_ = true;
+    }
+    return finite_;
   }
 
   void finish(PanelState& state, int64_t first, void* out, void* lse) {
@@ -402,6 +409,7 @@ class GroupWorker {
   int64_t key_depth_ = 0, row_stride_ = 0;     // D and Dv padded
   int64_t block_ = 0, block_end_ = 0;
   bool keys_packed_ = false, values_packed_ = false, values_sanitised_ = false;
+  bool finite_known_ = false, finite_ = true;  // of the block's values
   void *maximum_ = nullptr, *alpha_ = nullptr, *trial_sum_ = nullptr, *inverse_ = nullptr;
   const uint64_t* keep_ = nullptr;
   bool masked_ = false;  // `allowed_` holds for the tile

@@ -149,8 +149,8 @@ void TileOptions::start_tile(const TileKernels& tk, int64_t begin, int64_t count
       __builtin_prefetch(static_cast<const char*>(rows[r]) + count * size_of(bias.dtype) + byte, 0, 2);
 }
 
-void TileOptions::transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed,
-                            void* factor, void* maximum) {
+kernels::TransformArgs TileOptions::transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count,
+                                              uint64_t* allowed, void* factor, void* maximum) {
   const AttentionOptions& o = *problem_->options;
   kernels::TransformArgs args{};
   args.scores = scores;
@@ -167,7 +167,7 @@ void TileOptions::transform(const TileKernels& tk, void* scores, int64_t begin, 
     args.slope = slope_;
     args.position = position_;
   }
-  tk.transform(args);
+  return args;
 }
 
 const uint64_t* TileOptions::dropout(const TileKernels& tk, int64_t begin, int64_t count) {

@@ -132,8 +132,8 @@ class TileOptions {
   /// Brings the bias of a tile into scratch, if there is one.
   void start_tile(const TileKernels& tk, int64_t begin, int64_t count);
   /// softcap, bias, ALiBi and mask on scores [count][width] of keys inside the tile; `allowed` may be null if it is full.
-  void transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed, void* factor,
-                 void* maximum);
+  kernels::TransformArgs transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed,
+                                   void* factor, void* maximum);
   /// Lane masks of dropout for the keys, or null without dropout.
   const uint64_t* dropout(const TileKernels& tk, int64_t begin, int64_t count);
   double keep_scale() const;

@@ -85,7 +85,8 @@ class WeightsWorker {
     tk_.scores(product);
     options_.set_panel(p_, s, panel, tk_);
     options_.start_tile(tk_, key, count);
-    options_.transform(tk_, scores_, key, count, kind == TileKind::mixed ? allowed_ : nullptr, nullptr, nullptr);
+    uint64_t* allowed = kind == TileKind::mixed ? allowed_ : nullptr;
+    tk_.transform(options_.transform(tk_, scores_, key, count, allowed, nullptr, nullptr));
     kernels::SoftmaxArgs softmax{};
     softmax.scores = softmax.weights = scores_;
     softmax.width = panel.width;

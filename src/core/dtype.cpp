@@ -39,40 +39,26 @@ uint32_t half_magnitude(uint32_t magnitude) {
 
 int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::float32:
-      return 4;
-    case DType::float64:
-      return 8;
-    case DType::bfloat16:
-      return 2;
-    case DType::float16:
-      return 2;
-    case DType::boolean:
-      return 1;
-    case DType::int32:
-      return 4;
-    case DType::int64:
-      return 8;
+    case DType::float32: return 4;
+    case DType::float64: return 8;
+    case DType::bfloat16: return 2;
+    case DType::float16: return 2;
+    case DType::boolean: return 1;
+    case DType::int32: return 4;
+    case DType::int64: return 8;
   }
   return 0;
 }
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::float32:
-      return "float32";
-    case DType::float64:
-      return "float64";
-    case DType::bfloat16:
-      return "bfloat16";
-    case DType::float16:
-      return "float16";
-    case DType::boolean:
-      return "boolean";
-    case DType::int32:
-      return "int32";
-    case DType::int64:
-      return "int64";
+    case DType::float32: return "float32";
+    case DType::float64: return "float64";
+    case DType::bfloat16: return "bfloat16";
+    case DType::float16: return "float16";
+    case DType::boolean: return "boolean";
+    case DType::int32: return "int32";
+    case DType::int64: return "int64";
   }
   return "unknown";
 }

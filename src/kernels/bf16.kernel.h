@@ -82,7 +82,7 @@ void pack_query_bf16(const RowsArgs& args) {
       ATTN_UNROLL
       for (int r = 0; r < 16; ++r)
         block[r] = r0 + r < args.rows ? _mm512_loadu_ps(bf16_row(args, r0 + r) + j) : _mm512_setzero_ps();
-      transpose<F32>(block);
+      F32::transpose(block);
       ATTN_UNROLL
       for (int i = 0; i < 16; ++i) _mm512_store_ps(panel + ((j / 2 + i) * width + r0) * 2, block[i]);
     }
@@ -161,7 +161,7 @@ void scores_few_bf16(const ScoresArgs& args) {
       ATTN_UNROLL
       for (int i = 0; i < 16; ++i)
         block[i] = i < keys ? _mm512_loadu_ps(base + i * args.key_stride + d) : _mm512_setzero_ps();
-      transpose<F32>(block);
+      F32::transpose(block);
       int r = 0;
       for (; r + 4 <= args.rows; r += 4) few_accumulate_bf16<4>(block, query + r * args.depth + d, args.depth, acc + r);
       for (; r + 2 <= args.rows; r += 2) few_accumulate_bf16<2>(block, query + r * args.depth + d, args.depth, acc + r);

@@ -56,7 +56,7 @@ inline void few_store(typename V::Reg (&acc)[V::W], const ScoresArgs& args, int6
   const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
   const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
   for (int r = 0; r < V::W; ++r) acc[r] = V::min(highest, args.scale != 1 ? V::mul(acc[r], scale) : acc[r]);
-  transpose<V>(acc);
+  V::transpose(acc);
   for (int64_t key = 0; key < keys; ++key) V::store(out + key * V::W, acc[key]);
 }
 
@@ -73,7 +73,7 @@ void scores_few(const ScoresArgs& args) {
       typename V::Reg block[V::W];
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) block[i] = i < keys ? V::loadu(base + i * args.key_stride + d) : V::zero();
-      transpose<V>(block);
+      V::transpose(block);
       few_accumulate<V>(block, query + d, args.depth, args.rows, acc);
     }
     few_store<V>(acc, args, keys, static_cast<T*>(args.scores) + key * V::W);

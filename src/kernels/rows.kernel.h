@@ -12,22 +12,6 @@
 namespace attn::kernels {
 namespace {
 
-/// Exchanges rows and columns of a W x W block in log2(W) perfect shuffles.
-template <class V>
-inline void transpose(typename V::Reg (&a)[V::W]) {
-  ATTN_UNROLL
-  for (int step = 1; step < V::W; step *= 2) {
-    typename V::Reg b[V::W];
-    ATTN_UNROLL
-    for (int i = 0; i < V::W / 2; ++i) {
-      b[2 * i] = V::interleave_lo(a[i], a[i + V::W / 2]);
-      b[2 * i + 1] = V::interleave_hi(a[i], a[i + V::W / 2]);
-    }
-    ATTN_UNROLL
-    for (int i = 0; i < V::W; ++i) a[i] = b[i];
-  }
-}
-
 /// Types that a vector of V can be loaded from and stored to without a detour.
 template <class V>
 inline bool has_vector_access(int type) {
@@ -70,7 +54,7 @@ void pack_panel(const RowsArgs& args) {
       ATTN_UNROLL
       for (int r = 0; r < V::W; ++r)
         block[r] = r0 + r < args.rows ? load_vector<V>(args.type, args.row[r0 + r], j) : V::zero();
-      transpose<V>(block);
+      V::transpose(block);
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) V::store(panel + (j + i) * width + r0, V::mul(scale, block[i]));
     }
@@ -99,7 +83,7 @@ void unpack_panel(const RowsArgs& args) {
       typename V::Reg block[V::W];
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) block[i] = V::mul(scale, V::load(panel + (j + i) * width + r0));
-      transpose<V>(block);
+      V::transpose(block);
       ATTN_UNROLL
       for (int r = 0; r < V::W; ++r)
         if (r0 + r < args.rows) store_vector<V>(args.type, args.row[r0 + r], j, block[r]);

@@ -122,5 +122,21 @@ inline typename V::Reg exp2_polynomial(typename V::Reg r) {
   }
 }
 
+/// Exchanges rows and columns of a W x W block in log2(W) perfect shuffles.
+template <class V>
+inline void transpose_by_interleaving(typename V::Reg (&a)[V::W]) {
+  ATTN_UNROLL
+  for (int step = 1; step < V::W; step *= 2) {
+    typename V::Reg b[V::W];
+    ATTN_UNROLL
+    for (int i = 0; i < V::W / 2; ++i) {
+      b[2 * i] = V::interleave_lo(a[i], a[i + V::W / 2]);
+      b[2 * i + 1] = V::interleave_hi(a[i], a[i + V::W / 2]);
+    }
+    ATTN_UNROLL
+    for (int i = 0; i < V::W; ++i) a[i] = b[i];
+  }
+}
+
 }  // namespace
 }  // namespace attn::kernels

@@ -78,47 +78,50 @@ struct Transform {
   template <int NV>
   void run() const {
     constexpr int kWidth = NV * V::W;
-    T* scores = static_cast<T*>(args.scores);
+    // Locals: what stays in `args` would be read again after every store.
+    const double cap = args.softcap;
     const T* bias = static_cast<const T*>(args.bias);
+    const T* slopes = static_cast<const T*>(args.slope);
     T* factor = static_cast<T*>(args.factor);
+    uint64_t* allowed_lanes = args.allowed;
+    T* scores = static_cast<T*>(args.scores);
     const Reg masked = V::set1(-infinity<T>());
     const Reg largest = V::set1(largest_finite<T>());
-    Reg maximum[NV];
+    Reg maximum[NV], slope[NV], distance[NV];
     ATTN_UNROLL
-    for (int v = 0; v < NV; ++v)
+    for (int v = 0; v < NV; ++v) {
       maximum[v] = args.maximum ? V::load(static_cast<const T*>(args.maximum) + v * V::W) : masked;
-    for (int64_t key = 0; key < args.count; ++key) {
-      uint64_t allowed = args.allowed ? args.allowed[key] : ~uint64_t{0};
+      slope[v] = slopes ? V::load(slopes + v * V::W) : V::zero();
+      distance[v] = slopes ? V::load(static_cast<const T*>(args.position) + v * V::W) : V::zero();
+    }
+    for (int64_t key = 0; key < args.count; ++key, scores += kWidth) {
+      uint64_t allowed = allowed_lanes ? allowed_lanes[key] : ~uint64_t{0};
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
-        const int64_t at = key * kWidth + v * V::W;
-        Reg s = V::load(scores + at);
-        if (args.softcap != 0) {
+        Reg s = V::load(scores + v * V::W);
+        if (cap != 0) {
           Reg derivative;
-          s = softcap<V>(s, args.softcap, derivative);
-          if (factor) V::store(factor + at, derivative);
+          s = softcap<V>(s, cap, derivative);
+          if (factor) V::store(factor + key * kWidth + v * V::W, derivative);
         }
         if (bias) {
-          const Reg b = V::load(bias + at);
+          const Reg b = V::load(bias + key * kWidth + v * V::W);
           allowed &= ~(V::bits(V::equal(b, masked)) << (v * V::W));
           s = V::min(largest, V::add(s, b));
         }
-        if (args.slope) {
-          const Reg position = V::load(static_cast<const T*>(args.position) + v * V::W);
-          const Reg distance = V::abs(V::sub(position, V::set1(static_cast<T>(key))));
-          s = V::sub(s, V::mul(V::load(static_cast<const T*>(args.slope) + v * V::W), distance));
+        if (slopes) {
+          s = V::sub(s, V::mul(slope[v], V::abs(distance[v])));
+          distance[v] = V::sub(distance[v], V::set1(1));
         }
         s = V::select(lane_mask<V>(allowed, v), s, masked);
-        V::store(scores + at, s);
+        V::store(scores + v * V::W, s);
         maximum[v] = V::max(maximum[v], s);
       }
-      if (args.allowed) args.allowed[key] = allowed;
+      if (bias && allowed_lanes) allowed_lanes[key] = allowed;
     }
-    if (args.maximum) {
-      T* out = static_cast<T*>(args.maximum);
-      ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) V::store(out + v * V::W, maximum[v]);
-    }
+    if (!args.maximum) return;
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) V::store(static_cast<T*>(args.maximum) + v * V::W, maximum[v]);
   }
 };
 
@@ -138,6 +141,11 @@ struct Softmax {
   void run() const {
     using Weight = typename WeightFormat<Dot>::Weight;
     constexpr int kWidth = NV * V::W;
+    const uint64_t* keep = args.keep;
+    const Reg keep_scale = V::set1(static_cast<T>(args.keep_scale));
+    const auto dropped = [&](Reg weight, int64_t key, int v) {
+      return V::select(lane_mask<V>(keep[key], v), V::mul(weight, keep_scale), V::zero());
+    };
     const T* scores = static_cast<const T*>(args.scores);
     Weight* weights = static_cast<Weight*>(args.weights);
     T* sums = static_cast<T*>(args.sum);
@@ -155,7 +163,7 @@ struct Softmax {
         Reg even = V::exp2(V::sub(V::load(s), reference[v]));
         Reg odd = V::exp2(V::sub(V::load(s + kWidth), reference[v]));
         sum[v] = V::add(V::add(sum[v], even), odd);
-        if (args.keep) {
+        if (keep) {
           even = dropped(even, key, v);
           odd = dropped(odd, key + 1, v);
         }
@@ -167,17 +175,12 @@ struct Softmax {
       for (int v = 0; v < NV; ++v) {
         Reg even = V::exp2(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
         sum[v] = V::add(sum[v], even);
-        if (args.keep) even = dropped(even, key, v);
+        if (keep) even = dropped(even, key, v);
         WeightFormat<Dot>::store_last(weights, key, kWidth, v * V::W, even);
       }
     }
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) V::store(sums + v * V::W, sum[v]);
-  }
-
-  Reg dropped(Reg weight, int64_t key, int v) const {
-    const Reg scaled = V::mul(weight, V::set1(static_cast<T>(args.keep_scale)));
-    return V::select(lane_mask<V>(args.keep[key], v), scaled, V::zero());
   }
 };
 
@@ -284,6 +287,18 @@ bool update(void* reference, const void* maximum, void* sum, void* alpha, int wi
     moved |= V::bits(higher) & ~V::bits(empty);
   }
   return moved != 0;
+}
+
+template <class V>
+bool exceeds(const void* reference, const void* maximum, int rows, double limit) {
+  using T = typename V::T;
+  const typename V::Reg slack = V::set1(static_cast<T>(limit));
+  uint64_t above = 0;
+  for (int lane = 0; lane < rows; lane += V::W) {
+    const typename V::Reg top = V::load(static_cast<const T*>(maximum) + lane);
+    above |= V::bits(V::greater(top, V::add(V::load(static_cast<const T*>(reference) + lane), slack))) << lane;
+  }
+  return (above << (64 - rows)) != 0;  // lanes beyond the rows do not count
 }
 
 template <class V>

@@ -155,6 +155,7 @@ struct TileKernels {
   void (*softmax)(const SoftmaxArgs&);
   void (*values)(const ValuesArgs&);
   bool (*update)(void* reference, const void* maximum, void* sum, void* alpha, int width, double limit);
+  bool (*exceeds)(const void* reference, const void* maximum, int rows, double limit);  // some maximum > reference + limit
   void (*rescale)(void* out, const void* alpha, int width, int rows, int64_t depth);
   void (*finish)(const void* reference, const void* sum, void* lse, void* inverse, int width);  // lse natural, acc
   void (*merge)(void* out, void* lse, const void* out_b, const void* lse_b, int64_t rows, int64_t depth,

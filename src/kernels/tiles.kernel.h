@@ -47,6 +47,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .softmax = softmax<Dot>,
           .values = values<Dot>,
           .update = update<V>,
+          .exceeds = exceeds<V>,
           .rescale = rescale<V>,
           .finish = finish<V>,
           .merge = merge<V>,

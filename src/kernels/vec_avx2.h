@@ -55,6 +55,7 @@ struct F32 {
     return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_NLT_UQ), result);
   }
 
+  static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 
@@ -125,6 +126,7 @@ struct F64 {
     return _mm256_and_pd(_mm256_cmp_pd(x, low, _CMP_NLT_UQ), result);
   }
 
+  static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F64>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 };

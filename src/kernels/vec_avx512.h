@@ -44,11 +44,38 @@ struct F32 {
     return _mm512_scalef_ps(exp2_polynomial<F32>(sub(x, n)), n);
   }
 
-  static Reg interleave_lo(Reg a, Reg b) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  }
-  static Reg interleave_hi(Reg a, Reg b) {
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  /// 16 x 16 in 64 shuffles that need no index registers: pairs of rows, pairs of pairs, then 128-bit quarters.
+  static void transpose(Reg (&a)[W]) {
+    Reg b[W];
+    ATTN_UNROLL
+    for (int i = 0; i < W; i += 2) {
+      b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+      b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    ATTN_UNROLL
+    for (int i = 0; i < W; i += 4) {  // a[i + c] = column c of every quarter of rows i .. i + 3
+      const auto pair = [&](int x, int y, bool high) {
+        const __m512d p = _mm512_castps_pd(b[i + x]), q = _mm512_castps_pd(b[i + y]);
+        return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(p, q) : _mm512_unpacklo_pd(p, q));
+      };
+      a[i] = pair(0, 2, false);
+      a[i + 1] = pair(0, 2, true);
+      a[i + 2] = pair(1, 3, false);
+      a[i + 3] = pair(1, 3, true);
+    }
+    ATTN_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      const Reg even_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
+      const Reg odd_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+      const Reg even_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+      const Reg odd_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+      b[c] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+      b[8 + c] = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+      b[4 + c] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+      b[12 + c] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+    }
+    ATTN_UNROLL
+    for (int i = 0; i < W; ++i) a[i] = b[i];
   }
 
   static Reg load_bf16(const uint16_t* p) {
@@ -108,6 +135,7 @@ struct F64 {
     return _mm512_scalef_pd(exp2_polynomial<F64>(sub(x, n)), n);
   }
 
+  static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F64>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 };

@@ -92,6 +92,7 @@ struct Vector128 {
 
 struct F32 : Vector128<float, int32_t, 4> {
   static Reg exp2(Reg x) { return exp2_by_shift<F32>(x); }
+  static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
   static Reg load_bf16(const uint16_t* p) { return Reg{from_bf16(p[0]), from_bf16(p[1]), from_bf16(p[2]), from_bf16(p[3])}; }
@@ -106,6 +107,7 @@ struct F32 : Vector128<float, int32_t, 4> {
 
 struct F64 : Vector128<double, int64_t, 2> {
   static Reg exp2(Reg x) { return exp2_by_shift<F64>(x); }
+  static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F64>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 2); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 1, 3); }
 };

@@ -1,0 +1,22 @@
+# Sourced by run and test. install_packages installs what is missing of the Debian packages it is given.
+install_packages() {
+  command -v apt-get > /dev/null || return 0  # another system: its owner provides the tools
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query --show --showformat '${Status}\n' "$package" 2> /dev/null | grep -q '^install ok installed$' ||
+      missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  echo "== installing ${missing[*]}"
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"
+}
+
+build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14)
+
+# build PRESET: configures and builds into build/PRESET.
+build() {
+  cmake --preset "$1" && cmake --build --preset "$1"
+}
