@@ -15,14 +15,10 @@ constexpr double kRepeatSeconds = 0.02;
 /// Catches a result that is wrong, not one that is less exact than it could be: the tests hold the tight bounds.
 double error_bound(attn::DType dtype) {
   switch (dtype) {
-    case attn::DType::float64:
-      return 0x1p-44;
-    case attn::DType::float32:
-      return 0x1p-15;
-    case attn::DType::float16:
-      return 0x1p-8;
-    default:
-      return 0x1p-5;
+    case attn::DType::float64: return 0x1p-44;
+    case attn::DType::float32: return 0x1p-15;
+    case attn::DType::float16: return 0x1p-8;
+    default: return 0x1p-5;
   }
 }
 

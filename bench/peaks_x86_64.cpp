@@ -17,22 +17,33 @@ namespace {
 #define ATTN_TO_15 "2,3,4,5,6,7,8,9,10,11,12,13,14,15"
 #define ATTN_TO_25 ATTN_TO_15 ",16,17,18,19,20,21,22,23,24,25"
 
-// clang-format off: a line of assembly a line
+// Laid out by hand, a line of assembly a line.
+// clang-format off
 #define ATTN_FOR_EACH(registers, line) ".irp r, " registers "\n" line "\n.endr\n"
 
 // 14 or 24 accumulators hide six cycles of latency on two pipes. All are zero: no overflow, no denormals.
-#define ATTN_FMA_LOOP(instruction, v, accumulators)                                                                 \
-  asm volatile(                                                                                                     \
-      ATTN_FOR_EACH("0,1," accumulators, "vxorps %%" v "\\r, %%" v "\\r, %%" v "\\r") "1: .rept 4\n" ATTN_FOR_EACH( \
-          accumulators, instruction " %%" v "0, %%" v "1, %%" v "\\r") ".endr\n dec %0\n jnz 1b\n vzeroupper\n"     \
-      : "+r"(loops)::ATTN_CLOBBERS)
+#define ATTN_FMA_LOOP(instruction, v, accumulators)                                                \
+  asm volatile(ATTN_FOR_EACH("0,1," accumulators, "vxorps %%" v "\\r, %%" v "\\r, %%" v "\\r")     \
+               "1: .rept 4\n"                                                                      \
+               ATTN_FOR_EACH(accumulators, instruction " %%" v "0, %%" v "1, %%" v "\\r")          \
+               ".endr\n dec %0\n jnz 1b\n vzeroupper\n"                                            \
+               : "+r"(loops) : : ATTN_CLOBBERS)
 
 // Before FMA: as many multiplications as additions, which some cores issue to pipes of their own.
-#define ATTN_SSE2_LOOP(multiply, add)                                                                        \
-  asm volatile(ATTN_FOR_EACH("0,1," ATTN_TO_15, "xorps %%xmm\\r, %%xmm\\r") "1: .rept 4\n" ATTN_FOR_EACH(    \
-                   "2,3,4,5,6,7,8", multiply " %%xmm0, %%xmm\\r")                                            \
-                   ATTN_FOR_EACH("9,10,11,12,13,14,15", add " %%xmm1, %%xmm\\r") ".endr\n dec %0\n jnz 1b\n" \
-               : "+r"(loops)::ATTN_CLOBBERS)
+#define ATTN_SSE2_LOOP(multiply, add)                                                              \
+  asm volatile(ATTN_FOR_EACH("0,1," ATTN_TO_15, "xorps %%xmm\\r, %%xmm\\r")                        \
+               "1: .rept 4\n"                                                                      \
+               ATTN_FOR_EACH("2,3,4,5,6,7,8", multiply " %%xmm0, %%xmm\\r")                        \
+               ATTN_FOR_EACH("9,10,11,12,13,14,15", add " %%xmm1, %%xmm\\r")                       \
+               ".endr\n dec %0\n jnz 1b\n"                                                         \
+               : "+r"(loops) : : ATTN_CLOBBERS)
+
+// Sixteen independent sums, each of one load a loop.
+#define ATTN_READ_LOOP(load_and_add, loop_bytes)                                                   \
+  asm volatile("1:\n"                                                                              \
+               ATTN_FOR_EACH("0,1," ATTN_TO_15, load_and_add)                                      \
+               "add $" loop_bytes ", %0\n cmp %1, %0\n jb 1b\n"                                    \
+               : "+r"(begin) : "r"(end) : ATTN_CLOBBERS)
 // clang-format on
 
 void sse2_f32(int64_t loops) { ATTN_SSE2_LOOP("mulps", "addps"); }
@@ -53,14 +64,6 @@ constexpr Unit kUnits[] = {
     {"avx512", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
     {"avx512_bf16", attn::DType::bfloat16, "vdpbf16ps zmm", 4 * 24 * 16 * 2 * 2, avx512_bf16},
 };
-
-// Sixteen independent sums, each of one load a loop.
-// clang-format off
-#define ATTN_READ_LOOP(load_and_add, loop_bytes)                                   \
-  asm volatile("1:" ATTN_FOR_EACH("0,1," ATTN_TO_15, load_and_add)                 \
-               "add $" loop_bytes ", %0\n cmp %1, %0\n jb 1b\n"                    \
-               : "+r"(begin) : "r"(end) : ATTN_CLOBBERS)
-// clang-format on
 
 void sse2_read(const char* begin, const char* end) { ATTN_READ_LOOP("paddd 16*\\r(%0), %%xmm\\r", "256"); }
 void avx2_read(const char* begin, const char* end) {

@@ -17,14 +17,10 @@ using attn::View;
 template <class Body>
 void with_type(DType dtype, Body body) {
   switch (dtype) {
-    case DType::float64:
-      return body(double{});
-    case DType::bfloat16:
-      return body(attn::bfloat16{});
-    case DType::float16:
-      return body(attn::float16{});
-    default:
-      return body(float{});
+    case DType::float64: return body(double{});
+    case DType::bfloat16: return body(attn::bfloat16{});
+    case DType::float16: return body(attn::float16{});
+    default: return body(float{});
   }
 }
 
@@ -136,20 +132,11 @@ attn::View<3> Problem::log_sums() const {
 void Problem::set_option() {
   const int64_t nq = workload_.queries, nk = workload_.keys;
   switch (workload_.option) {
-    case Option::full:
-      break;
-    case Option::causal:
-      options_.causal = true;
-      break;
-    case Option::window:
-      options_.window = {.left = kWindow - 1, .right = 0};
-      break;
-    case Option::dropout:
-      options_.dropout = kDropout;
-      break;
-    case Option::softcap:
-      options_.softcap = kSoftcap;
-      break;
+    case Option::full: break;
+    case Option::causal: options_.causal = true; break;
+    case Option::window: options_.window = {.left = kWindow - 1, .right = 0}; break;
+    case Option::dropout: options_.dropout = kDropout; break;
+    case Option::softcap: options_.softcap = kSoftcap; break;
     case Option::lengths:
       key_length_ = {static_cast<int64_t>(static_cast<double>(nk) * kLengthFraction)};
       options_.key_length = key_length_;
@@ -180,12 +167,8 @@ void Problem::fill_cache() {
 void Problem::call() {
   switch (workload_.operation) {
     case Operation::forward:
-    case Operation::decode:
-      attn::attention(q_.view, k_.view, v_.view, out_.view, {}, options_);
-      break;
-    case Operation::backward:
-      backward(dout_.view);
-      break;
+    case Operation::decode: attn::attention(q_.view, k_.view, v_.view, out_.view, {}, options_); break;
+    case Operation::backward: backward(dout_.view); break;
     case Operation::paged: {
       const int64_t sequences[] = {sequence_};
       const int64_t cu_query[] = {0, 1};

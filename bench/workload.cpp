@@ -45,16 +45,11 @@ double Workload::pairs() const {
   const double nq = static_cast<double>(queries), nk = static_cast<double>(keys);
   const double window = static_cast<double>(std::min(queries, kWindow));
   switch (option) {
-    case Option::causal:
-      return nq * (nq + 1) / 2;
-    case Option::window:
-      return window * (window + 1) / 2 + (nq - window) * window;
-    case Option::mask:
-      return nq * (nk - 1);  // one hole a row
-    case Option::lengths:
-      return nq * static_cast<double>(static_cast<int64_t>(nk * kLengthFraction));
-    default:
-      return nq * nk;
+    case Option::causal: return nq * (nq + 1) / 2;
+    case Option::window: return window * (window + 1) / 2 + (nq - window) * window;
+    case Option::mask: return nq * (nk - 1);  // one hole a row
+    case Option::lengths: return nq * static_cast<double>(static_cast<int64_t>(nk * kLengthFraction));
+    default: return nq * nk;
   }
 }
 

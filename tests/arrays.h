@@ -86,9 +86,7 @@ template <int Rank>
 class Array {
  public:
   Array() = default;
-  Array(DType dtype, const Shape<Rank>& size) : dtype_(dtype), size_(size) {
-    bytes_.resize(count() * size_of(dtype));
-  }
+  Array(DType dtype, const Shape<Rank>& size) : dtype_(dtype), size_(size) { bytes_.resize(count() * size_of(dtype)); }
 
   DType dtype() const { return dtype_; }
   const Shape<Rank>& size() const { return size_; }

@@ -108,11 +108,9 @@ class GradientCheck {
   /// Differences first, sum second: what the input does not touch cancels exactly.
   double slope(const Results& above, const Results& below, double step) const {
     double difference = 0;
-    for (int64_t n = 0; n < c_.dout.count(); ++n)
-      difference += c_.dout.get(n) * (above.out.get(n) - below.out.get(n));
+    for (int64_t n = 0; n < c_.dout.count(); ++n) difference += c_.dout.get(n) * (above.out.get(n) - below.out.get(n));
     for (int64_t n = 0; n < c_.dlse.count(); ++n)
-      if (above.lse.get(n) != below.lse.get(n))
-        difference += c_.dlse.get(n) * (above.lse.get(n) - below.lse.get(n));
+      if (above.lse.get(n) != below.lse.get(n)) difference += c_.dlse.get(n) * (above.lse.get(n) - below.lse.get(n));
     return difference / step;
   }
 

@@ -1,5 +1,5 @@
-// naive: three ways to compute one Case. run() is the library; run_reference() is the float64 oracle; run_naive() is the
-// textbook algorithm in the precision of the case, whose error is the yardstick of tolerance.h.
+// naive: three ways to compute one Case. run() is the library; run_reference() is the float64 oracle; run_naive() is
+// the textbook algorithm in the precision of the case, whose error is the yardstick of tolerance.h.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +67,8 @@ inline Results run_reference(const Case& c, bool backward = true) {
   return r;
 }
 
-/// What the options add to every score, -infinity where a pair is not allowed. Read off the oracle: with q = 0 a weight is
-/// exp(bias - alibi - lse), or 0.
+/// What the options add to every score, -infinity where a pair is not allowed. Read off the oracle: with q = 0 a weight
+/// is exp(bias - alibi - lse), or 0.
 inline Array<4> addends(const Case& c) {
   const Dims& d = c.dims;
   AttentionOptions options = c.options();
@@ -100,13 +100,21 @@ enum class Way {
 };
 
 /// The naive algorithm: the whole score matrix, one softmax, plain sums. Arithmetic in float32; with 16-bit storage the
-/// weights and score gradients pass through that type on their way into the next product, as results do on their way out.
+/// weights and score gradients pass through that type on their way into the next product, as results do on their way
+/// out.
 class Naive {
  public:
   Naive(const Case& c, Way way)
-      : c_(c), d_(c.dims), way_(way), q_(floats(c.q)), k_(floats(c.k)), v_(floats(c.v)), dout_(floats(c.dout)),
+      : c_(c),
+        d_(c.dims),
+        way_(way),
+        q_(floats(c.q)),
+        k_(floats(c.k)),
+        v_(floats(c.v)),
+        dout_(floats(c.dout)),
         addends_(addends(c)),
-        scale_(static_cast<float>(c.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, d_.D)))))) {
+        scale_(static_cast<float>(
+            c.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, d_.D)))))) {
     if (way == Way::reversed)
       for (float& element : q_) element *= scale_ * kLog2e;
   }

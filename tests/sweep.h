@@ -102,7 +102,8 @@ inline void add_documents(Case& c, Random& random, int64_t batch) {
   c.key_document = Array<2>(DType::int32, {batch, c.dims.Lk});
   for (Array<2>* ids : {&c.query_document, &c.key_document})
     for (int64_t b = 0; b < batch; ++b)
-      for (int64_t n = 0, id = 0; n < ids->size()[1]; ++n) ids->set({b, n}, static_cast<double>(id += chance(random, 0.1)));
+      for (int64_t n = 0, id = 0; n < ids->size()[1]; ++n)
+        ids->set({b, n}, static_cast<double>(id += chance(random, 0.1)));
 }
 
 inline void shuffle_documents(Case& c, Random& random) {
@@ -131,8 +132,7 @@ inline void add_blocks(Case& c, Random& random, int64_t query_block, int64_t key
   const auto blocks = [](int64_t length, int64_t block) { return (length + block - 1) / block; };
   c.scalars.blocks.query_block = query_block;
   c.scalars.blocks.key_block = key_block;
-  c.blocks =
-      random_mask(random, {batch, heads, blocks(c.dims.Lq, query_block), blocks(c.dims.Lk, key_block)}, 0.6);
+  c.blocks = random_mask(random, {batch, heads, blocks(c.dims.Lq, query_block), blocks(c.dims.Lk, key_block)}, 0.6);
 }
 
 // ----------------------------------------------------------------------------------------------------------- the table
@@ -184,8 +184,7 @@ inline const std::vector<Feature>& features() {
          c.scalars.causal = true;
          align(c, Alignment::bottom_right);
        }},
-      {"key_length",
-       [](Case& c, Random& random) { c.key_length = random_lengths(random, c.dims.B, c.dims.Lk); }},
+      {"key_length", [](Case& c, Random& random) { c.key_length = random_lengths(random, c.dims.B, c.dims.Lk); }},
       {"key_length bottom_right",
        [](Case& c, Random& random) {
          c.key_length = random_lengths(random, c.dims.B, c.dims.Lk);
@@ -202,10 +201,17 @@ inline const std::vector<Feature>& features() {
          c.mask = random_mask(random, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk}, 0.02);
        }},
       {"mask padding",
-       [](Case& c, Random& random) { c.mask = random_mask(random, {c.dims.B, 1, 1, c.dims.Lk}, 0.7); }},
-      {"mask rows", [](Case& c, Random& random) { c.mask = random_mask(random, {1, c.dims.H, c.dims.Lq, 1}, 0.7); }},
+       [](Case& c, Random& random) {
+         c.mask = random_mask(random, {c.dims.B, 1, 1, c.dims.Lk}, 0.7);
+       }},
+      {"mask rows",
+       [](Case& c, Random& random) {
+         c.mask = random_mask(random, {1, c.dims.H, c.dims.Lq, 1}, 0.7);
+       }},
       {"mask heads",
-       [](Case& c, Random& random) { c.mask = random_mask(random, {c.dims.B, c.dims.H, 1, c.dims.Lk}, 0.7); }},
+       [](Case& c, Random& random) {
+         c.mask = random_mask(random, {c.dims.B, c.dims.H, 1, c.dims.Lk}, 0.7);
+       }},
       {"mask shared causal",
        [](Case& c, Random& random) {
          c.mask = random_mask(random, {1, 1, c.dims.Lq, c.dims.Lk}, 0.7);
@@ -258,8 +264,7 @@ inline const std::vector<Feature>& features() {
          c.mask = random_mask(random, {1, 1, c.dims.Lq, c.dims.Lk}, 0.7);
          add_bias(c, random, {1, c.dims.H, c.dims.Lq, c.dims.Lk});
        }},
-      {"blocks",
-       [](Case& c, Random& random) { add_blocks(c, random, 16, 32, c.dims.B, c.dims.H); }},
+      {"blocks", [](Case& c, Random& random) { add_blocks(c, random, 16, 32, c.dims.B, c.dims.H); }},
       {"blocks odd causal",
        [](Case& c, Random& random) {
          add_blocks(c, random, 7, 5, 1, 1);
@@ -267,13 +272,33 @@ inline const std::vector<Feature>& features() {
          align(c, Alignment::bottom_right);
        }},
       {"bias full",
-       [](Case& c, Random& random) { add_bias(c, random, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk}); }},
-      {"bias heads", [](Case& c, Random& random) { add_bias(c, random, {1, c.dims.H, c.dims.Lq, c.dims.Lk}); }},
-      {"bias batch", [](Case& c, Random& random) { add_bias(c, random, {c.dims.B, 1, c.dims.Lq, c.dims.Lk}); }},
-      {"bias shared", [](Case& c, Random& random) { add_bias(c, random, {1, 1, c.dims.Lq, c.dims.Lk}); }},
-      {"bias keys", [](Case& c, Random& random) { add_bias(c, random, {c.dims.B, 1, 1, c.dims.Lk}); }},
-      {"bias queries", [](Case& c, Random& random) { add_bias(c, random, {1, c.dims.H, c.dims.Lq, 1}); }},
-      {"bias one", [](Case& c, Random& random) { add_bias(c, random, {1, 1, 1, 1}); }},
+       [](Case& c, Random& random) {
+         add_bias(c, random, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk});
+       }},
+      {"bias heads",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {1, c.dims.H, c.dims.Lq, c.dims.Lk});
+       }},
+      {"bias batch",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {c.dims.B, 1, c.dims.Lq, c.dims.Lk});
+       }},
+      {"bias shared",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {1, 1, c.dims.Lq, c.dims.Lk});
+       }},
+      {"bias keys",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {c.dims.B, 1, 1, c.dims.Lk});
+       }},
+      {"bias queries",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {1, c.dims.H, c.dims.Lq, 1});
+       }},
+      {"bias one",
+       [](Case& c, Random& random) {
+         add_bias(c, random, {1, 1, 1, 1});
+       }},
       {"bias -inf",
        [](Case& c, Random& random) {
          add_bias(c, random, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk});
@@ -358,7 +383,8 @@ inline Case make_case(const Feature& feature, const Dims& dims, DType dtype, uin
 // ------------------------------------------------------------------------------------------------------------- shapes
 
 inline constexpr int64_t kHeadDims[] = {1, 3, 8, 16, 21, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 203, 256};
-inline constexpr int64_t kLengths[] = {1, 2, 5, 17, 63, 64, 65, 97, 127, 128, 129, 203, 257, 799, 1023, 1024, 1025, 8192};
+inline constexpr int64_t kLengths[] = {1,   2,   5,   17,  63,  64,   65,   97,   127,
+                                       128, 129, 203, 257, 799, 1023, 1024, 1025, 8192};
 
 template <size_t Count>
 int64_t pick(Random& random, const int64_t (&values)[Count]) {

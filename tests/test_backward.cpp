@@ -112,8 +112,8 @@ TEST(Backward, Float32GradientsOf16BitInputs) {
 
 /// Keys split in two, each half with the out and lse of the whole: the parts add up. Ring attention rests on it.
 TEST(Backward, HalvesAddUp) {
-  const Case c = make_case(feature_named("none"), {.H = 2, .Hk = 2, .Lq = 9, .Lk = 40, .D = 16, .Dv = 16},
-                           DType::float64, 8);
+  const Case c =
+      make_case(feature_named("none"), {.H = 2, .Hk = 2, .Lq = 9, .Lk = 40, .D = 16, .Dv = 16}, DType::float64, 8);
   for_each_isa([&](const std::string& isa) {
     const Results whole = run(c);
     Results sum = whole;

@@ -1,4 +1,5 @@
-// Who may see whom: rows that see nothing, poison behind the mask, NaN in front of it, and the alignment of causal masks.
+// Who may see whom: rows that see nothing, poison behind the mask, NaN in front of it, and the alignment of causal
+// masks.
 #include <gtest/gtest.h>
 
 #include "checks.h"
@@ -13,9 +14,7 @@ struct Visibility {
 
   explicit Visibility(const Case& c) : d(c.dims), allowed(allowed_pairs(c)) {}
 
-  bool pair(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return allowed[((b * d.H + h) * d.Lq + i) * d.Lk + j];
-  }
+  bool pair(int64_t b, int64_t h, int64_t i, int64_t j) const { return allowed[((b * d.H + h) * d.Lq + i) * d.Lk + j]; }
   bool query_sees_something(int64_t b, int64_t h, int64_t i) const {
     for (int64_t j = 0; j < d.Lk; ++j)
       if (pair(b, h, i, j)) return true;
@@ -85,8 +84,8 @@ TEST(MaskedRows, AreExactlyZero) {
 /// Ways to hide keys [first, end) from the queries that `hides` names; everything else sees everything.
 struct Hiding {
   const char* name;
-  int64_t first, end;                                     // keys
-  bool (*hides)(int64_t b, int64_t h, int64_t i);         // queries
+  int64_t first, end;                              // keys
+  bool (*hides)(int64_t b, int64_t h, int64_t i);  // queries
 };
 
 const Hiding kHidings[] = {
@@ -176,19 +175,21 @@ TEST(Poison, BehindTheMaskChangesNoBit) {
         for_each_isa([&](const std::string& isa) {
           const Results clean = run(poisoned(c, visible, 0));
           for (double poison : {kNaN, kInf, -kInf, large})
-            EXPECT_TRUE(same_results(run(poisoned(c, visible, poison)), clean)) << poison << " in " << c.name() << " on "
-                                                                                << isa;
+            EXPECT_TRUE(same_results(run(poisoned(c, visible, poison)), clean))
+                << poison << " in " << c.name() << " on " << isa;
         });
       }
 }
 
-// --------------------------------------------------------------------------------------------------- NaN in plain sight
+// --------------------------------------------------------------------------------------------------- NaN in plain
+// sight
 
 /// One NaN in q, k, v or dout that somebody may see: NaN where the oracle has it, numbers everywhere else.
 TEST(NaNVisible, InExactlyTheRowsThatSeeIt) {
   uint64_t seed = 600;
-  for (const char* name : {"none", "causal top_left", "causal bottom_right", "window both", "key_length", "mask",
-                           "mask padding", "documents", "packed causal", "blocks", "bias -inf", "softcap", "everything"})
+  for (const char* name :
+       {"none", "causal top_left", "causal bottom_right", "window both", "key_length", "mask", "mask padding",
+        "documents", "packed causal", "blocks", "bias -inf", "softcap", "everything"})
     for (const Dims& dims : mask_dims())
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         const Case clean = make_case(feature_named(name), dims, dtype, seed++);
@@ -221,7 +222,8 @@ TEST(NaNVisible, InABiasOrASink) {
   });
 }
 
-// ----------------------------------------------------------------------------------------------------- the literal masks
+// ----------------------------------------------------------------------------------------------------- the literal
+// masks
 
 /// With q = 0 and the identity as values, out is the matrix of weights: who sees whom.
 Values seen(int64_t Lq, int64_t Lk, const AttentionOptions& options) {

@@ -53,7 +53,8 @@ class Laid {
     if (!gaps.given()) return true;
     const Array<1> nan = Array<1>(storage_.dtype(), {1}).fill_with_nan();
     for (int64_t n = 0; n < size_[0] * size_[1] * size_[2] * size_[3]; ++n) gaps.set(place_of(n), nan.get(0));
-    return std::all_of(gaps.bytes().begin(), gaps.bytes().end(), [](std::byte byte) { return byte == std::byte{0xff}; });
+    return std::all_of(gaps.bytes().begin(), gaps.bytes().end(),
+                       [](std::byte byte) { return byte == std::byte{0xff}; });
   }
 
  private:
@@ -166,8 +167,8 @@ constexpr int64_t kRows = 10;
 class SparseMapping {
  public:
   explicit SparseMapping(int64_t bytes)
-      : bytes_(bytes), data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                  -1, 0)) {}
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
   SparseMapping(const SparseMapping&) = delete;
   ~SparseMapping() { munmap(data_, bytes_); }
   bool ok() const { return data_ != MAP_FAILED; }
@@ -200,7 +201,8 @@ Results run_far(const Case& c, Far far, void* memory) {
   const auto copy = [](const View<4>& from, const View<4>& to) {
     for (int64_t row = 0; row < from.size[2]; ++row)
       for (int64_t n = 0; n < from.size[3]; ++n)
-        store_element(to.data, to.dtype, row * to.stride[2] + n, load_element(from.data, from.dtype, row * from.stride[2] + n));
+        store_element(to.data, to.dtype, row * to.stride[2] + n,
+                      load_element(from.data, from.dtype, row * from.stride[2] + n));
   };
   Case inputs = c;
   const auto place_input = [&](Far which, Array<4>& array) {
@@ -230,14 +232,15 @@ TEST(Index64, RowsBeyond32Bits) {
   for_each_isa([](const std::string& isa) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16})
       for (int64_t heads : {1, 4}) {  // several query heads of one key head take another path
-        Case c = make_case(feature_named("none"), {.H = heads, .Hk = 1, .Lq = kRows, .Lk = kRows, .D = 8, .Dv = 8}, dtype, 23);
+        Case c = make_case(feature_named("none"), {.H = heads, .Hk = 1, .Lq = kRows, .Lk = kRows, .D = 8, .Dv = 8},
+                           dtype, 23);
         Random random(24);
         c.mask = random_mask(random, {1, 1, kRows, kRows}, 0.8);
         add_bias(c, random, {1, 1, kRows, kRows});
         const Results expected = run(c);
         for (Far far : {Far::q, Far::k, Far::v, Far::out, Far::dout, Far::dq, Far::dk, Far::dv, Far::mask, Far::bias}) {
-          const bool has_heads = far != Far::k && far != Far::v && far != Far::dk && far != Far::dv && far != Far::mask &&
-                                 far != Far::bias;
+          const bool has_heads = far != Far::k && far != Far::v && far != Far::dk && far != Far::dv &&
+                                 far != Far::mask && far != Far::bias;
           if (heads > 1 && has_heads) continue;
           const SparseMapping memory(kFarRow * kRows * int64_t{sizeof(double)});
           ASSERT_TRUE(memory.ok()) << "no address space";
@@ -280,7 +283,8 @@ class Guarded {
 /// A touch outside is a SIGSEGV, which fails the test without any sanitizer.
 void run_guarded(const Case& c, bool at_end) {
   Results r = empty_results(c, c.dtype, true);
-  Guarded q(c.q, at_end), k(c.k, at_end), v(c.v, at_end), dout(c.dout, at_end), mask(c.mask, at_end), bias(c.bias, at_end);
+  Guarded q(c.q, at_end), k(c.k, at_end), v(c.v, at_end), dout(c.dout, at_end), mask(c.mask, at_end),
+      bias(c.bias, at_end);
   Guarded out(r.out, at_end), dq(r.dq, at_end), dk(r.dk, at_end), dv(r.dv, at_end), dbias(r.dbias, at_end);
   AttentionOptions options = c.options();
   options.mask = mask.view();
@@ -295,7 +299,8 @@ TEST(Guard, NothingOutsideIsTouched) {
   for_each_isa([&](const std::string&) {
     for (int64_t D = 1; D <= 288; ++D)
       for (int64_t Lk = 1 + D % step; Lk <= 260; Lk += (D <= 34 || effort() == Effort::exhaustive) ? step : 12 * step) {
-        const Dims dims = {.H = 1 + Lk % 3, .Hk = 1, .Lq = 1 + (D * 7 + Lk) % 21, .Lk = Lk, .D = D, .Dv = 1 + (D + Lk) % 288};
+        const Dims dims = {
+            .H = 1 + Lk % 3, .Hk = 1, .Lq = 1 + (D * 7 + Lk) % 21, .Lk = Lk, .D = D, .Dv = 1 + (D + Lk) % 288};
         const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64};
         const char* names[] = {"none", "softcap bias mask", "causal bottom_right", "bias full"};
         const Case c = make_case(feature_named(names[Lk % 4]), dims, dtypes[(D + Lk / step) % 4], D);

@@ -67,8 +67,13 @@ TEST(Zero, AnySizeMayBeZero) {
     for (int zero = 1; zero < 128; ++zero) {
       const auto unless = [&](int bit, int64_t extent) { return zero >> bit & 1 ? 0 : extent; };
       Case c = make_case(feature_named("none"),
-                         {.B = unless(0, 2), .H = unless(1, 4), .Hk = unless(2, 2), .Lq = unless(3, 3),
-                          .Lk = unless(4, 5), .D = unless(5, 8), .Dv = unless(6, 8)},
+                         {.B = unless(0, 2),
+                          .H = unless(1, 4),
+                          .Hk = unless(2, 2),
+                          .Lq = unless(3, 3),
+                          .Lk = unless(4, 5),
+                          .D = unless(5, 8),
+                          .Dv = unless(6, 8)},
                          DType::float32, zero);
       if (c.dims.Hk == 0 && c.dims.H > 0) {
         EXPECT_THROW(run(c), Error) << c.name() << " on " << isa;
@@ -86,12 +91,12 @@ TEST(Zero, AnySizeMayBeZero) {
 
 /// A length of 0 in some sequences only, in every way to say so.
 TEST(Zero, EmptySequences) {
-  Case c = make_case(feature_named("none"), {.B = 3, .H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8},
-                     DType::float32, 1);
+  Case c =
+      make_case(feature_named("none"), {.B = 3, .H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8}, DType::float32, 1);
   c.key_length = {0, 6, 0};
   Oracle(c).expect_on_every_isa();
-  Case packed = make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8},
-                          DType::float32, 2);
+  Case packed =
+      make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8}, DType::float32, 2);
   packed.cu_query = {0, 0, 2, 4, 4};
   packed.cu_key = {0, 1, 1, 6, 6};
   Oracle(packed).expect_on_every_isa();
@@ -101,7 +106,7 @@ TEST(Zero, EmptySequences) {
 
 struct ExtremeRow {
   const char* name;
-  double all;                                // every score
+  double all;                                   // every score
   std::vector<std::pair<int64_t, double>> but;  // except these keys
 };
 
@@ -127,7 +132,7 @@ TEST(Extreme, WeightsStillSumToOne) {
   };
   for_each_isa([&](const std::string& isa) {
     for (const ExtremeRow& row : rows)
-      for (int64_t Lk : {5, 37, 300, 1100})
+      for (int64_t Lk : {5, 37, 300, 2500})
         for (int64_t Lq : {1, 3, 50})
           for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
             const Dims dims = {.Lq = Lq, .Lk = Lk, .D = 1, .Dv = 9};
@@ -140,8 +145,8 @@ TEST(Extreme, WeightsStillSumToOne) {
             const Values actual = run(c, false).out.values(), reference = run_reference(c, false).out.values();
             const double bound = row_sum_bound(dtype);
             for (int64_t i = 0; i < Lq; ++i)
-              EXPECT_TRUE(std::abs(actual[i * 9] - 1) <= bound) << row.name << ": " << c.name() << " on " << isa
-                                                                << " row " << i << " sums to " << actual[i * 9];
+              EXPECT_TRUE(std::abs(actual[i * 9] - 1) <= bound)
+                  << row.name << ": " << c.name() << " on " << isa << " row " << i << " sums to " << actual[i * 9];
             EXPECT_TRUE(max_abs_error(actual, reference) <= bound * max_abs(c.v.values()))
                 << row.name << ": " << c.name() << " on " << isa;
           }

@@ -163,7 +163,8 @@ TEST(ByHand, WeightsOfARectangle) {
   EXPECT_TRUE(close_float64(weights.values(), {0.75}));
 }
 
-// ------------------------------------------------------------------------------------------------------------ gradients
+// ------------------------------------------------------------------------------------------------------------
+// gradients
 
 TEST(Reference, FiniteDifferences) {
   const int64_t samples = by_effort(5, 25, 100000);
@@ -203,8 +204,8 @@ TEST(Reference, AgreesWithTheNaiveAlgorithm) {
 
 /// Strides make no difference to the oracle.
 TEST(Reference, ReadsAndWritesAnyView) {
-  const Case c = make_case(feature_named("none"), {.B = 2, .H = 2, .Hk = 2, .Lq = 3, .Lk = 4, .D = 5, .Dv = 5},
-                           DType::float64, 1);
+  const Case c =
+      make_case(feature_named("none"), {.B = 2, .H = 2, .Hk = 2, .Lq = 3, .Lk = 4, .D = 5, .Dv = 5}, DType::float64, 1);
   const Results expected = run_reference(c, false);
   Array<4> k_reversed = c.k;  // stored last to first
   for (int64_t n = 0; n < c.k.count(); ++n) k_reversed.set(c.k.count() - 1 - n, c.k.get(n));

@@ -60,9 +60,10 @@ inline double normalized_error(const Values& actual, const Values& reference) {
   return error == 0 ? 0 : error / energy;
 }
 
-// --------------------------------------------------------------------------------------------------------- the formulas
+// --------------------------------------------------------------------------------------------------------- the
+// formulas
 
-inline constexpr double kUnit32 = 0x1p-24;          // relative error of one float32 rounding
+inline constexpr double kUnit32 = 0x1p-24;  // relative error of one rounding
 inline constexpr double kUnit64 = 0x1p-53;
 inline constexpr double kRoundings = 4;        // roundings of the largest result, for where naive is exact by luck
 inline constexpr double kFloat32Nmse = 1e-10;  // four times the worst a blocked float32 kernel was measured at
@@ -121,16 +122,24 @@ inline constexpr double kDifferenceStep = 0x1p-17;
 inline constexpr double kDifferenceRelative = 1e-6;
 inline constexpr double kDifferenceAbsolute = 1e-8;
 
-inline double difference_bound(double gradient) { return kDifferenceAbsolute + kDifferenceRelative * std::abs(gradient); }
+inline double difference_bound(double gradient) {
+  return kDifferenceAbsolute + kDifferenceRelative * std::abs(gradient);
+}
 
 /// Two algorithms in different precisions mean the same thing; any mistake of meaning is larger by orders of magnitude.
 inline constexpr double kSameMeaningNmse = 1e-8;
 
-/// Weights of a row add up to 1 to this: 1e-6 in float32; with 16-bit storage a weight and a result are each rounded once.
+/// Weights of a row add up to 1 to this: 1e-6 in float32; with 16-bit storage a weight and a result are each rounded
+/// once.
 inline double row_sum_bound(DType dtype) {
   if (dtype == DType::bfloat16) return 0x1p-8;
   if (dtype == DType::float16) return 0x1p-11;
   return dtype == DType::float64 ? 1e-6 * kUnit64 / kUnit32 : 1e-6;
+}
+
+/// A single weight exp(score - lse), at most 1, where score and lse are rounded.
+inline double weight_bound(double score, DType dtype) {
+  return (kRoundings + 2 * score) * (dtype == DType::float64 ? 4 * kUnit64 : 4 * kUnit32);
 }
 
 /// A rate measured over `count` draws lies within 4 standard deviations of its probability.
@@ -141,7 +150,8 @@ inline double rate_bound(double probability, int64_t count) {
 /// Two float64 computations of the same sums in different order.
 inline double reordering_bound(double reference_max) { return 0x1p-40 * reference_max; }
 
-// ---------------------------------------------------------------------------------------------------------- comparators
+// ----------------------------------------------------------------------------------------------------------
+// comparators
 
 inline testing::AssertionResult report(bool good, double error, double bound, double nmse) {
   auto result = good ? testing::AssertionSuccess() : testing::AssertionFailure();

@@ -36,7 +36,7 @@ struct Window {
 
 /// Block-sparse layout: query i may see key j if allowed[b, h, i / query_block, j / key_block].
 struct BlockLayout {
-  ConstView<4> allowed;  ///< boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
+  ConstView<4> allowed = {};  ///< boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
   int64_t query_block = 0;
   int64_t key_block = 0;
 };
@@ -44,23 +44,23 @@ struct BlockLayout {
 /// Every option of the operator; all of them compose. Views and spans are borrowed for the call.
 /// An axis written X|1 may have extent 1, which is broadcast.
 struct AttentionOptions {
-  std::optional<double> scale;  ///< factor on <q, k>; default 1 / sqrt(D)
+  std::optional<double> scale = {};  ///< factor on <q, k>; default 1 / sqrt(D)
   double softcap = 0;           ///< c > 0: s = c tanh(s / c), before bias and mask
   bool causal = false;          ///< no key after p_i: the same as window.right = 0
-  Window window;                ///< sliding window around p_i
+  Window window = {};                ///< sliding window around p_i
   Alignment alignment = Alignment::unspecified;
-  std::span<const int64_t> key_length;    ///< [B] keys that exist in each sequence; default Lk
-  std::span<const int64_t> query_length;  ///< [B] for bottom_right alone; default Lq
-  std::span<const int64_t> offset;        ///< [B] for Alignment::offset
-  ConstView<4> mask;                      ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend; read in place
-  ConstView<4> bias;                      ///< float [B|1, H|1, Lq|1, Lk|1], added to the scores; -infinity masks
-  std::span<const float> alibi_slopes;    ///< [H]: s -= slope_h |p_i - j|
-  ConstView<2> query_document;            ///< int32/int64 [B|1, Lq]; with key_document: only equal ids attend
-  ConstView<2> key_document;              ///< int32/int64 [B|1, Lk]
-  std::span<const int64_t> cu_query;  ///< packed sequences (B = 1): starts of each in Lq, then Lq. Positions, causal
-  std::span<const int64_t> cu_key;    ///<   and alignment count inside each sequence; mask and bias in the packed axes
-  BlockLayout blocks;                 ///< block-sparse layout
-  std::span<const float> sink;        ///< [H]: one more logit a row, in the denominator only
+  std::span<const int64_t> key_length = {};    ///< [B] keys that exist in each sequence; default Lk
+  std::span<const int64_t> query_length = {};  ///< [B] for bottom_right alone; default Lq
+  std::span<const int64_t> offset = {};        ///< [B] for Alignment::offset
+  ConstView<4> mask = {};                      ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend; read in place
+  ConstView<4> bias = {};                      ///< float [B|1, H|1, Lq|1, Lk|1], added to the scores; -infinity masks
+  std::span<const float> alibi_slopes = {};    ///< [H]: s -= slope_h |p_i - j|
+  ConstView<2> query_document = {};            ///< int32/int64 [B|1, Lq]; with key_document: only equal ids attend
+  ConstView<2> key_document = {};              ///< int32/int64 [B|1, Lk]
+  std::span<const int64_t> cu_query = {};  ///< packed sequences (B = 1): starts of each in Lq, then Lq. Positions, causal
+  std::span<const int64_t> cu_key = {};    ///<   and alignment count inside each sequence; mask and bias in the packed axes
+  BlockLayout blocks = {};                 ///< block-sparse layout
+  std::span<const float> sink = {};        ///< [H]: one more logit a row, in the denominator only
   double dropout = 0;                 ///< probability in [0, 1) of dropping a weight
   uint64_t seed = 0;                  ///< dropout is a function of (seed, b, h, i, j) alone
 };
@@ -75,11 +75,11 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
 
 /// Where the gradients go; a view without data is not computed. Types may differ from q's (float32 for 16-bit inputs).
 struct AttentionGradients {
-  View<4> dq;     ///< [B, H, Lq, D]
-  View<4> dk;     ///< [B, Hk, Lk, D]
-  View<4> dv;     ///< [B, Hk, Lk, Dv]
-  View<4> dbias;  ///< the bias's shape, summed over its broadcast axes
-  View<1> dsink;  ///< [H]
+  View<4> dq = {};     ///< [B, H, Lq, D]
+  View<4> dk = {};     ///< [B, Hk, Lk, D]
+  View<4> dv = {};     ///< [B, Hk, Lk, Dv]
+  View<4> dbias = {};  ///< the bias's shape, summed over its broadcast axes
+  View<1> dsink = {};  ///< [H]
 };
 
 /// Gradients from dout [B, H, Lq, Dv] and, optionally, dlse [B, H, Lq], given the forward's out and lse.

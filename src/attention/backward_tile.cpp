@@ -7,8 +7,8 @@
 namespace attn::detail {
 
 void TileGradient::layout(Arena& arena) {
-  key_depth_ = round_up(std::max<int64_t>(p_.D, 1), tk_.depth_multiple);
-  value_depth_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.depth_multiple);
+  key_depth_ = round_up(p_.D, tk_.depth_multiple);
+  value_depth_ = round_up(p_.Dv, tk_.depth_multiple);
   const int64_t tile = kGradBlockKeys * tk_.panel;
   keys_ = arena.take(kGradBlockKeys * key_depth_ * tk_.operand_bytes);
   values_ = arena.take(kGradBlockKeys * value_depth_ * tk_.operand_bytes);
@@ -131,7 +131,7 @@ bool TileGradient::compute(const GradRows& rows) {
   options_.set_panel(p_, *s_, panel, tk_);
   options_.start_tile(tk_, begin_, count_);
   masked_ = kind == TileKind::mixed || p_.options->bias;
-  if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, ~uint64_t{0});
+  if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, all_lanes(panel.rows));
   probabilities(rows, kind == TileKind::full);
   tk_.grad({.in = product(rows, true),
             .weights = weights_,

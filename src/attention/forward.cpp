@@ -41,11 +41,11 @@ class GroupWorker {
   int64_t layout(void* base) {
     Arena arena(base);
     const int64_t lanes = tk_.panel * tk_.acc_bytes;
-    key_depth_ = round_up(std::max<int64_t>(p_.D, 1), tk_.depth_multiple);
+    key_depth_ = round_up(p_.D, tk_.depth_multiple);
     row_stride_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.lanes);
     const int64_t panel_out = tk_.row_major ? tk_.panel * row_stride_ : p_.Dv * tk_.panel;
     for (PanelState& state : panels_) {
-      state.query = arena.take(key_depth_ * tk_.panel * std::max(tk_.operand_bytes, 1));
+      state.query = arena.take(key_depth_ * tk_.panel * tk_.operand_bytes);
       state.out = arena.take(panel_out * tk_.acc_bytes);
       state.reference = arena.take(lanes);
       state.sum = arena.take(lanes);
@@ -187,7 +187,7 @@ class GroupWorker {
     width_ = state.panel.width;
     keep_ = options_.dropout(tk_, begin, count);
     masked_ = !full || p_.options->bias;
-    if (full && masked_) std::fill(allowed_, allowed_ + count, ~uint64_t{0});
+    if (full && masked_) std::fill(allowed_, allowed_ + count, all_lanes(state.panel.rows));
     // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
     // first block of a chunk. Both ways give a row the same bits.
     const bool plain = !masked_ && !keep_ && TileOptions::plain(p_);

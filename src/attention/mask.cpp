@@ -13,8 +13,6 @@ namespace {
 
 constexpr int kBits = 64;
 
-uint64_t low_bits(int n) { return n >= kBits ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
-
 /// allowed[key] = rows whose interval holds the key.
 void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed) {
   std::array<uint64_t, kBlockKeys + 1> opens{}, closes{};
@@ -33,7 +31,8 @@ void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed
 void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
                   int64_t end, uint64_t* allowed) {
   const int64_t stride = last_stride(mask);
-  const bool same_row = mask.size[2] == 1 && (mask.size[1] == 1 || panel.head[0] == panel.head[panel.rows - 1]);
+  const bool one_head = std::all_of(panel.head, panel.head + panel.rows, [&](int64_t h) { return h == panel.head[0]; });
+  const bool same_row = mask.size[2] == 1 && (mask.size[1] == 1 || one_head);
   const int rows = same_row ? 1 : panel.rows;
   const void* row[kernels::kMaxWidth];
   for (int r = 0; r < rows; ++r) row[r] = at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + begin);
@@ -111,7 +110,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, cons
   if (begin >= end || begin >= panel.high || end <= panel.low) return TileKind::empty;
   const bool inside = panel.full_low <= begin && end <= panel.full_high;
   if (inside && !p.has_key_masks()) return TileKind::full;
-  const uint64_t everyone = low_bits(panel.rows);
+  const uint64_t everyone = all_lanes(panel.rows);
   if (inside) std::fill(allowed, allowed + (end - begin), everyone);
   else intervals(panel, begin, end, allowed);
   const AttentionOptions& o = *p.options;

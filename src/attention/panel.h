@@ -86,6 +86,9 @@ void row_pointers(const BasicView<Pointer, 4>& view, const Sequence& s, const Pa
     rows[r] = const_cast<char*>(static_cast<const char*>(at(view, s.batch, panel.head[r], panel.query[r])));
 }
 
+/// The lane mask of a panel in which everybody is allowed.
+inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }
+
 enum class TileKind { empty, full, mixed };
 
 /// Who is allowed in panel x keys [begin, end): all, nobody, or what `allowed` says, one lane mask a key.

@@ -101,7 +101,8 @@ void add_scaled(double* y, double factor, const double* x, int64_t count) {
   for (int64_t n = 0; n < count; ++n) y[n] += factor * x[n];
 }
 
-// --------------------------------------------------------------------------------------------------- scores and softmax
+// --------------------------------------------------------------------------------------------------- scores and
+// softmax
 
 /// exp(score - origin), with its limits where both are infinite: the maximum itself weighs 1, -infinity weighs nothing.
 double exp_above(double score, double origin) {
@@ -128,7 +129,12 @@ struct Row {
 class Scores {
  public:
   Scores(const ConstView<4>& q, const ConstView<4>& k, const AttentionOptions& options)
-      : options_(options), q_(read(q)), k_(read(k)), D_(q.size[3]), Lq_(q.size[2]), Lk_(k.size[2]),
+      : options_(options),
+        q_(read(q)),
+        k_(read(k)),
+        D_(q.size[3]),
+        Lq_(q.size[2]),
+        Lk_(k.size[2]),
         group_(k.size[1] == 0 ? 1 : q.size[1] / k.size[1]) {
     // Without a single feature every score is 0, whatever it is scaled by.
     scale_ = options.scale.value_or(D_ == 0 ? 1 : 1 / std::sqrt(static_cast<double>(D_)));
@@ -150,8 +156,7 @@ class Scores {
     if (o.mask && !at<bool, 4>(o.mask, {b, h, i, j})) return false;
     if (o.query_document && at<int64_t, 2>(o.query_document, {b, i}) != at<int64_t, 2>(o.key_document, {b, j}))
       return false;
-    if (o.blocks.allowed &&
-        !at<bool, 4>(o.blocks.allowed, {b, h, i / o.blocks.query_block, j / o.blocks.key_block}))
+    if (o.blocks.allowed && !at<bool, 4>(o.blocks.allowed, {b, h, i / o.blocks.query_block, j / o.blocks.key_block}))
       return false;
     return !(o.bias && at<double, 4>(o.bias, {b, h, i, j}) == -kInfinity);
   }

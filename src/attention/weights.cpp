@@ -19,7 +19,7 @@ class WeightsWorker {
 
   int64_t layout(void* base) {
     Arena arena(base);
-    key_depth_ = round_up(std::max<int64_t>(p_.D, 1), tk_.depth_multiple);
+    key_depth_ = round_up(p_.D, tk_.depth_multiple);
     query_ = arena.take(key_depth_ * tk_.panel * tk_.operand_bytes);
     keys_ = arena.take(kBlockKeys * key_depth_ * tk_.operand_bytes);
     lse_ = arena.take(kernels::kMaxWidth * tk_.acc_bytes);

@@ -22,7 +22,7 @@ uint32_t shift_right_rounded(uint32_t value, uint32_t shift) {
 uint32_t half_magnitude(uint32_t magnitude) {
   constexpr uint32_t half_infinity = 0x7c00u;
   constexpr uint32_t quiet_nan = 0x7e00u;
-  constexpr uint32_t overflow = 0x477ff000u;  // 65520, the tie between 65504 and the next, infinite, power of two
+  constexpr uint32_t overflow = 0x47800000u;  // 2^16; from 65520 on, rounding carries over into infinity by itself
   constexpr uint32_t smallest_normal = 0x38800000u;  // 2^-14
   constexpr uint32_t underflow = 0x33000000u;        // 2^-25, the tie between zero and the smallest subnormal
   constexpr uint32_t rebias = (127u - 15u) << 23;

@@ -107,13 +107,12 @@ class Pool {
 };
 
 void Pool::run(int64_t tasks, TaskRef body) {
-  const int threads = own_thread_count();
-  const bool alone = tasks <= 1 || threads == 1 || busy_.exchange(true, std::memory_order_acquire);
-  if (alone) {
+  if (busy_.exchange(true, std::memory_order_acquire)) {
     for (int64_t task = 0; task < tasks; ++task) body(task);
     return;
   }
-  if (workers_ != threads - 1) resize(threads - 1);
+  const int wanted = own_thread_count() - 1;
+  if (workers_ != wanted) resize(wanted);
   publish(tasks, body, static_cast<int>(std::min<int64_t>(workers_, tasks - 1)));
   draw_tasks();
   retire();

@@ -5,6 +5,10 @@
 
 #include "attn/core.h"
 
+#if defined(ATTN_X86)
+#include <cpuid.h>
+#endif
+
 namespace attn::kernels {
 namespace {
 
@@ -23,7 +27,11 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+/// CPUID leaf 7, subleaf 1, EAX bit 5; clang 14 has no name for it.
+bool has_avx512_bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
+}
 
 constexpr Candidate candidates[] = {{&isa_avx512_bf16, has_avx512_bf16},
                                     {&isa_avx512, has_avx512},

@@ -128,10 +128,13 @@ struct GradEpilogue {
       dp = V::select(keep, V::mul(dp, scale), V::zero());
       dropped = V::select(keep, V::mul(p, scale), V::zero());
     }
+    const auto masked = [&](Reg x) {
+      return args.allowed ? V::select(lane_mask<V>(args.allowed[key], v), x, V::zero()) : x;
+    };
     Reg grad = V::mul(p, V::sub(dp, delta[v]));
-    if (args.allowed) grad = V::select(lane_mask<V>(args.allowed[key], v), grad, V::zero());
-    if (args.ds) V::store(static_cast<T*>(args.ds) + at, grad);
+    if (args.ds) V::store(static_cast<T*>(args.ds) + at, masked(grad));
     if (args.factor) grad = V::mul(grad, V::load(static_cast<const T*>(args.factor) + at));
+    grad = masked(grad);
     if (Outer::kSeparate || args.keep)
       Outer::store(static_cast<typename Outer::Weight*>(args.weights_outer) + at, dropped);
     if constexpr (Outer::kSeparate) Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer) + at, grad);

@@ -319,7 +319,10 @@ void finish(const void* reference, const void* sum, void* lse, void* inverse, in
     const T total = static_cast<const T*>(sum)[lane];
     const T top = static_cast<const T*>(reference)[lane];
     static_cast<T*>(inverse)[lane] = total == 0 ? 0 : 1 / total;
-    static_cast<T*>(lse)[lane] = total == 0 ? -infinity<T>() : static_cast<T>(top * kLn2 + log(static_cast<double>(total)));
+    T sum_of_exp = static_cast<T>(top * kLn2 + log(static_cast<double>(total)));
+    if (total == 0) sum_of_exp = -infinity<T>();
+    if (top == largest_finite<T>()) sum_of_exp = infinity<T>();  // it stands for a score of +infinity
+    static_cast<T*>(lse)[lane] = sum_of_exp;
   }
 }
 
@@ -339,9 +342,13 @@ void merge(void* out, void* lse, const void* out_b, const void* lse_b, int64_t r
       continue;
     }
     const T high = a > b ? a : b, low = a > b ? b : a;
-    const T joint = static_cast<T>(high + log1p(exp(static_cast<double>(low) - static_cast<double>(high))));
-    const typename V::Reg weight_a = V::set1(static_cast<T>(exp(static_cast<double>(a) - static_cast<double>(joint))));
-    const typename V::Reg weight_b = V::set1(static_cast<T>(exp(static_cast<double>(b) - static_cast<double>(joint))));
+    T joint = static_cast<T>(high + log1p(exp(static_cast<double>(low) - static_cast<double>(high))));
+    if (high == infinity<T>()) joint = high;
+    const auto share = [&](T part) {  // of a state in the union; +infinity outweighs every number
+      if (joint == infinity<T>()) return static_cast<T>(part != joint ? 0.0 : low == joint ? 0.5 : 1.0);
+      return static_cast<T>(exp(static_cast<double>(part) - static_cast<double>(joint)));
+    };
+    const typename V::Reg weight_a = V::set1(share(a)), weight_b = V::set1(share(b));
     for (int64_t d = 0; d < depth; d += V::W)
       V::store(x + d, V::fma(weight_b, V::load(y + d), V::mul(weight_a, V::load(x + d))));
     a = joint;

@@ -1,0 +1,11 @@
+# Runs PROGRAM; it must succeed and, where the file EXPECTED exists, print exactly its contents.
+execute_process(COMMAND ${PROGRAM} OUTPUT_VARIABLE printed RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${PROGRAM} ended with ${status}")
+endif()
+if(EXISTS ${EXPECTED})
+  file(READ ${EXPECTED} expected)
+  if(NOT printed STREQUAL expected)
+    message(FATAL_ERROR "printed:\n${printed}\nexpected:\n${expected}")
+  endif()
+endif()

@@ -1,0 +1,23 @@
+// Runs the tests. A filter that selects nothing is a failure, and so is a suite that no ctest test stands for.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  const std::string registered = ATTN_SUITES;  // " Forward Backward "
+  for (int n = 0; n < all.total_test_suite_count(); ++n) {
+    std::string suite = all.GetTestSuite(n)->name();
+    suite.resize(std::min(suite.find('/'), suite.size()));  // instances of a typed suite have numbers
+    if (registered.find(" " + suite + " ") != std::string::npos) continue;
+    std::fprintf(stderr, "no ctest test runs the suite %s\n", suite.c_str());
+    return 1;
+  }
+  const int result = RUN_ALL_TESTS();
+  if (all.test_to_run_count() > 0) return result;
+  std::fprintf(stderr, "no test was selected\n");
+  return 1;
+}

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Shows that the tests fail when they should: puts each bug of mutants.txt into a copy of the sources, one at a time,
+and demands that the test named beside it goes red. Ends with 'N/N killed'.
+
+usage: run.py [NAME...]     all mutants, or those named
+       run.py --list        their names and bugs
+       run.py --check       only that the table fits the sources
+       run.py --self-test   that --check refuses what it should
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+REQUIRED = ["name", "bug", "file", "find", "put", "test"]
+SECONDS = 1800  # a test that takes longer hangs, which is a failure too
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+def parse(text):
+    """Records of `key: value` lines, apart by empty lines; a repeated key adds a line to its value."""
+    records = []
+    for block in re.split(r"\n\s*\n", text):
+        record = {}
+        for line in block.splitlines():
+            if not line.strip() or line.startswith("#"):
+                continue
+            key, separator, value = line.partition(": ")
+            if not separator:
+                sys.exit(f"mutants.txt: not 'key: value': {line}")
+            record[key] = f"{record[key]}\n{value}" if key in record else value
+        if record:
+            records.append(record)
+    return records
+
+
+def pattern_of(text):
+    """Matches the text however it is broken into lines."""
+    return re.compile(r"\s+".join(re.escape(word) for word in text.split()))
+
+
+def has_test(executable, test):
+    """True if the source of the executable has a test that the filter selects: Suite.Name or Suite.*"""
+    source = ROOT / "tests" / f"{executable}.cpp"
+    suite, _, name = test.partition(".")
+    pattern = r"TEST(_F)?\(" + suite + ", " + name.replace("*", r"\w+") + r"\)"
+    return source.exists() and re.search(pattern, source.read_text()) is not None
+
+
+def faults(mutants):
+    """Why the table does not fit the sources."""
+    found = []
+    for i, mutant in enumerate(mutants):
+        name = mutant.get("name", f"mutant {i + 1}")
+        missing = [key for key in REQUIRED if key not in mutant]
+        unknown = [key for key in mutant if key not in REQUIRED + ["cpu"]]
+        if missing or unknown:
+            found.append(f"{name}: lacks {missing}, does not know {unknown}")
+            continue
+        if name in (other["name"] for other in mutants[:i] if "name" in other):
+            found.append(f"{name}: occurs twice")
+        path = ROOT / mutant["file"]
+        count = len(pattern_of(mutant["find"]).findall(path.read_text())) if path.exists() else 0
+        if count != 1:
+            found.append(f"{name}: {mutant['file']} has its text {count} times, must be 1: {mutant['find']}")
+        if mutant["find"] == mutant["put"]:
+            found.append(f"{name}: changes nothing")
+        executable, _, test = mutant["test"].partition(" ")
+        if not has_test(executable, test):
+            found.append(f"{name}: {executable} has no test {test}")
+    return found
+
+
+def self_test():
+    good = {"name": "a", "bug": "b", "file": "src/attention/dropout.cpp", "find": "return words[j % 4] >= threshold;",
+            "put": "return true;", "test": "test_forward Forward.LongRows"}
+    bad = [{"find": "no such text"}, {"find": "threshold"}, {"put": good["find"]}, {"file": "src/none.cpp"},
+           {"test": "test_forward Forward.None"}, {"test": "test_none Forward.LongRows"}, {"color": "red"}]
+    wrong = faults([good])
+    wrong += [f"not refused: {change}" for change in bad if not faults([{**good, **change}])]
+    wrong += [f"not refused: no {key}" for key in REQUIRED if not faults([{k: v for k, v in good.items() if k != key}])]
+    wrong += [] if faults([good, good]) else ["not refused: the same name twice"]
+    return wrong
+
+
+# ------------------------------------------------------------------------------------------------------------- the runs
+
+class Tree:
+    """A copy of the project with one build directory."""
+
+    def __init__(self, folder):
+        self.source, self.build = folder / "source", folder / "build"
+        shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns("build", ".git"))
+        command = ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-D", "CMAKE_BUILD_TYPE=Release",
+                   "-D", "ATTN_BUILD_BENCH=OFF", "-D", "ATTN_BUILD_EXAMPLES=OFF"]
+        configured = subprocess.run(command, capture_output=True, text=True)
+        if configured.returncode != 0:
+            sys.exit(configured.stdout + configured.stderr)
+
+    def compile(self, target):
+        """The compiler's complaint, or nothing."""
+        done = subprocess.run(["cmake", "--build", self.build, "--target", target], capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
+    def passes(self, executable, tests):
+        """Runs tests up to the first failure. The quick sample: what it catches, the whole catches too."""
+        environment = {key: value for key, value in os.environ.items() if key not in ("ATTN_EXHAUSTIVE", "ATTN_ISA")}
+        environment["ATTN_QUICK"] = "1"
+        command = [self.build / "tests" / executable, "--gtest_throw_on_failure", "--gtest_filter=" + tests]
+        quiet = subprocess.DEVNULL
+        try:
+            done = subprocess.run(command, env=environment, timeout=SECONDS, stdout=quiet, stderr=quiet)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+    def verdict(self, mutant):
+        """killed, SURVIVED, or INVALID with the reason."""
+        path = self.source / mutant["file"]
+        original = path.read_text()
+        path.write_text(pattern_of(mutant["find"]).sub(lambda _: mutant["put"], original))
+        try:
+            executable, _, tests = mutant["test"].partition(" ")
+            complaint = self.compile(executable)
+            if complaint:
+                return f"INVALID, does not compile\n{complaint}"
+            return "SURVIVED" if self.passes(executable, tests) else "killed"
+        finally:
+            path.write_text(original)
+
+
+def red_without_mutants(tree, mutants):
+    """The executables of which some test fails anyway, and would kill every mutant."""
+    tests = {}
+    for mutant in mutants:
+        executable, _, test = mutant["test"].partition(" ")
+        tests.setdefault(executable, set()).add(test)
+    red = set()
+    for executable, names in sorted(tests.items()):
+        complaint = tree.compile(executable)
+        if complaint or not tree.passes(executable, ":".join(sorted(names))):
+            red.add(executable)
+        print(f"{executable} without mutants: {'RED' if executable in red else 'green'}", flush=True)
+    return red
+
+
+def run(mutants):
+    mutants = sorted(mutants, key=lambda mutant: mutant["file"])  # neighbours share what has to be compiled again
+    killed = 0
+    with tempfile.TemporaryDirectory(prefix="attn_mutants_") as folder:
+        tree = Tree(pathlib.Path(folder))
+        red = red_without_mutants(tree, mutants)
+        for i, mutant in enumerate(mutants, 1):
+            anyway = mutant["test"].split()[0] in red
+            verdict = "INVALID, its test fails without it" if anyway else tree.verdict(mutant)
+            killed += verdict == "killed"
+            print(f"[{i}/{len(mutants)}] {mutant['name']}: {verdict}", flush=True)
+    print(f"{killed}/{len(mutants)} killed")
+    return 0 if killed == len(mutants) else 1
+
+
+def runs_here(mutant):
+    """False where this processor never reaches the changed code."""
+    flags = pathlib.Path("/proc/cpuinfo")
+    return "cpu" not in mutant or not flags.exists() or mutant["cpu"] in flags.read_text().split()
+
+
+def main(arguments):
+    mutants = parse((HERE / "mutants.txt").read_text())
+    wrong = self_test() if arguments == ["--self-test"] else faults(mutants)
+    if wrong or arguments in (["--check"], ["--self-test"]):
+        print("\n".join(wrong) if wrong else "mutants: ok")
+        return 1 if wrong else 0
+    if arguments == ["--list"]:
+        for mutant in mutants:
+            print(f"{mutant['name']:34} {mutant['bug']}")
+        return 0
+    unknown = set(arguments) - {mutant["name"] for mutant in mutants}
+    if unknown:
+        sys.exit(f"{__doc__}\nno mutant is called {', '.join(sorted(unknown))}")
+    chosen = [mutant for mutant in mutants if mutant["name"] in arguments or not arguments]
+    for mutant in chosen:
+        if not runs_here(mutant):
+            print(f"{mutant['name']}: skipped, this processor has no {mutant['cpu']}")
+    return run([mutant for mutant in chosen if runs_here(mutant)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

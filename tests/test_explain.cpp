@@ -1,0 +1,75 @@
+// explain(): what a call will do, told without running it; and the choice of instruction set.
+#include <gtest/gtest.h>
+
+#include "checks.h"
+
+namespace attn::test {
+namespace {
+
+AttentionPlan plan(const Case& c) { return explain(c.q.view(), c.k.view(), c.v.view(), c.options()); }
+
+TEST(Explain, NamesTheInstructionSetThatRuns) {
+  for_each_isa([](const std::string& isa) {
+    EXPECT_EQ(active_isa(), isa);
+    const AttentionPlan p = plan(make_case(feature_named("none"), small_dims()[0], DType::float32, 1));
+    EXPECT_EQ(p.isa, isa);
+    EXPECT_EQ(p.path.rfind(isa + ":", 0), 0) << p.path;
+    EXPECT_GT(p.tasks, 0);
+  });
+}
+
+TEST(Explain, TheBestComesFirstAndTheBaselineIsThere) {
+  const std::vector<std::string> isas = available_isas();
+  ASSERT_FALSE(isas.empty());
+  EXPECT_EQ(isas.back(), "baseline");
+  for (const std::string& isa : isas) EXPECT_EQ(std::count(isas.begin(), isas.end(), isa), 1);
+}
+
+/// Two flops for each multiply-add on an allowed pair.
+TEST(Explain, CountsFlopsOnAllowedPairs) {
+  uint64_t seed = 900;
+  for (const Feature& feature : features())
+    for (const Dims& dims : small_dims()) {
+      const Case c = make_case(feature, dims, DType::float32, seed++);
+      const Values biases = c.bias.values();  // one of -infinity is found while computing, not while planning
+      if (std::count(biases.begin(), biases.end(), -kInf) > 0) continue;
+      const std::vector<bool> allowed = allowed_pairs(c);
+      const auto pairs = static_cast<double>(std::count(allowed.begin(), allowed.end(), true));
+      EXPECT_EQ(plan(c).flops, 2 * pairs * static_cast<double>(c.dims.D + c.dims.Dv)) << c.name();
+      const AttentionPlan backward = explain_backward(c.q.view(), c.k.view(), c.v.view(), c.options());
+      EXPECT_EQ(backward.flops, 2 * pairs * static_cast<double>(3 * c.dims.D + 2 * c.dims.Dv)) << c.name();
+    }
+}
+
+/// Extra memory is for tiles, not for the matrix: sixteen times the pairs take no more than four times the scratch.
+TEST(Explain, ScratchIsLinearInTheLengths) {
+  for_each_isa([](const std::string& isa) {
+    for (const char* name : {"none", "mask padding", "bias shared", "dropout", "causal top_left"}) {
+      const auto scratch = [&](int64_t length, bool backward) {
+        const Case c = make_case(feature_named(name), {.H = 2, .Hk = 2, .Lq = length, .Lk = length, .D = 4, .Dv = 4},
+                                 DType::float32, 2);
+        const AttentionPlan p = backward ? explain_backward(c.q.view(), c.k.view(), c.v.view(), c.options()) : plan(c);
+        return p.scratch_bytes;
+      };
+      EXPECT_LE(scratch(2000, false), 4 * scratch(500, false)) << name << " on " << isa;
+      EXPECT_LE(scratch(2000, true), 4 * scratch(500, true)) << name << " on " << isa;
+    }
+  });
+}
+
+/// Nothing depends on how many threads there are, except the scratch, which is theirs.
+TEST(Explain, WorkIsCutByShape) {
+  const Case c =
+      make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 3, .Lk = 9000, .D = 8, .Dv = 8}, DType::float32, 3);
+  set_thread_count(1);
+  const AttentionPlan one = plan(c);
+  set_thread_count(8);
+  const AttentionPlan eight = plan(c);
+  set_thread_count(0);
+  EXPECT_EQ(one.tasks, eight.tasks);
+  EXPECT_EQ(one.path, eight.path);
+  EXPECT_LE(one.scratch_bytes, eight.scratch_bytes);
+}
+
+}  // namespace
+}  // namespace attn::test
