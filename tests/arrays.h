@@ -108,13 +108,12 @@ class Array {
   ConstView<Rank> view() const { return {bytes_.data(), dtype_, size_}; }
 
   Array as(DType dtype) const {
-    if (!given()) return {};
     Array other(dtype, size_);
     for (int64_t n = 0; n < count(); ++n) other.set(n, get(n));
     return other;
   }
   std::vector<double> values() const {
-    std::vector<double> all(given() ? count() : 0);
+    std::vector<double> all(count());
     for (size_t n = 0; n < all.size(); ++n) all[n] = get(n);
     return all;
   }

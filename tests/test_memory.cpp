@@ -295,7 +295,7 @@ void run_guarded(const Case& c, bool at_end) {
 }
 
 TEST(Guard, NothingOutsideIsTouched) {
-  const int64_t step = by_effort(41, 7, 1);
+  const int64_t step = by_effort(41, 11, 1);
   for_each_isa([&](const std::string&) {
     for (int64_t D = 1; D <= 288; ++D)
       for (int64_t Lk = 1 + D % step; Lk <= 260; Lk += (D <= 34 || effort() == Effort::exhaustive) ? step : 12 * step) {

@@ -4,7 +4,7 @@
 # usage: check_format.sh [ROOT]      check_format.sh --self-test
 set -euo pipefail
 home=$(cd "$(dirname "$0")/.." && pwd)
-formatter=$(command -v clang-format-14 || command -v clang-format) || { echo "clang-format-14 is not installed"; exit 1; }
+formatter=$(command -v clang-format-14) || { echo "clang-format-14 is not installed"; exit 1; }
 
 check() {
   local folder folders=()

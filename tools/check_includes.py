@@ -16,7 +16,7 @@ import tempfile
 # module: (modules it may include, prefixes of foreign headers it may include)
 MODULES = {
     "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
-    "kernels": (("core",), ()),
+    "kernels": (("core",), ("cpuid.h", "sys/auxv.h")),
     "attention": (("core", "kernels"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/",)),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")),
@@ -43,13 +43,16 @@ ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|table\.h|scalar\.h|d
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 
 STANDARD = set(
-    """algorithm any array atomic barrier bit bitset charconv chrono compare complex concepts condition_variable coroutine
-    deque exception execution filesystem format forward_list fstream functional future initializer_list iomanip ios iosfwd
-    iostream istream iterator latch limits list locale map memory memory_resource mutex new numbers numeric optional ostream
-    queue random ranges ratio scoped_allocator semaphore set shared_mutex source_location span sstream stack stdexcept
-    stop_token streambuf string string_view syncstream system_error thread tuple type_traits typeindex typeinfo
-    unordered_map unordered_set utility valarray variant vector version cassert cctype cerrno cfenv cfloat cinttypes climits
-    clocale cmath csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime cuchar cwchar cwctype""".split()
+    """
+    algorithm any array atomic barrier bit bitset charconv chrono compare complex concepts condition_variable coroutine
+    deque exception execution filesystem format forward_list fstream functional future initializer_list iomanip ios
+    iosfwd iostream istream iterator latch limits list locale map memory memory_resource mutex new numbers numeric
+    optional ostream queue random ranges ratio scoped_allocator semaphore set shared_mutex source_location span sstream
+    stack stdexcept stop_token streambuf string string_view syncstream system_error thread tuple type_traits typeindex
+    typeinfo unordered_map unordered_set utility valarray variant vector version cassert cctype cerrno cfenv cfloat
+    cinttypes climits clocale cmath csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime cuchar cwchar
+    cwctype
+    """.split()
 )
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -70,7 +73,7 @@ def includes(path):
 
 
 def resolve(root, path, name):
-    """The project file that a quoted include means, as the compiler searches for it; None if it is not the project's."""
+    """The project file that an include means, as the compiler searches for it; None if it is not the project's."""
     for folder in (path.parent, pathlib.Path("src"), pathlib.Path("include")):
         if (root / folder / name).is_file():
             return pathlib.Path((folder / name).as_posix())
@@ -97,34 +100,26 @@ def own_modules(path):
 
 def refusal(path, name, target):
     """Why `path` may not include `name`, or None. `target` is the project file that the name stands for."""
-    top = path.parts[0]
+    top, module = path.parts[0], module_of(path)
+    if top == "src" and module == "kernels" and ISA_FILE.match(path.name):
+        allowed = target.parts[:2] == ("src", "kernels") if target else name in ISA_HEADERS
+        return None if allowed else "a kernel file sees four C headers and its own folder"
     if target is None:
-        if name in STANDARD and not (module_of(path) == "kernels" and ISA_FILE.match(path.name)):
-            return None
-        if top == "src" and ISA_FILE.match(path.name) and path.parts[1] == "kernels":
-            return None if name in ISA_HEADERS else "a kernel file sees four C headers and its own folder"
-        foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module_of(path)][1] if top == "src" else ()
-        return None if name.startswith(foreign) and foreign else "not a header of the standard library, nor of its table row"
+        foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module][1] if top == "src" else ()
+        allowed = name in STANDARD or any(name.startswith(prefix) for prefix in foreign)
+        return None if allowed else "not a header of the standard library, nor of its table row"
 
-    if top == "include":
-        if not is_public(target):
-            return "a public header sees public headers only"
-        module, wanted = module_of(path), module_of(target)
-        if module is None or wanted is None or wanted == module or wanted in MODULES[module][0]:
-            return None
-        return f"{module} may not see {wanted}"
-    if top == "src":
-        module, wanted = module_of(path), module_of(target)
-        if module == "kernels" and ISA_FILE.match(path.name):
-            return None if target.parts[:2] == ("src", "kernels") else "a kernel file sees four C headers and its own folder"
-        if wanted is None:
-            return "a module names the headers it needs, one by one"
-        return None if wanted == module or wanted in MODULES[module][0] else f"{module} may not see {wanted}"
-    if is_public(target) or target.parts[0] == top:
+    wanted = module_of(target)
+    if top in PROGRAMS:
+        own = target.parts[0] == top or (top == "tests" and wanted in own_modules(path))
+        return None if own or is_public(target) else "a program sees public headers only"
+    if top == "include" and not is_public(target):
+        return "a public header sees public headers only"
+    if module is None:  # attn.h, which includes them all
         return None
-    if top == "tests" and module_of(target) in own_modules(path):
-        return None
-    return "a program sees public headers only"
+    if wanted is None:
+        return "a module names the headers it needs, one by one"
+    return None if wanted == module or wanted in MODULES[module][0] else f"{module} may not see {wanted}"
 
 
 def check(root):
@@ -134,7 +129,8 @@ def check(root):
             failures.append(f"{path}: no such module in the table")
             continue
         for number, quoted, name in includes(root / path):
-            reason = refusal(path, name, resolve(root, path, name) if quoted else None)
+            own = quoted or name.startswith("attn/")
+            reason = refusal(path, name, resolve(root, path, name) if own else None)
             if reason:
                 failures.append(f"{path}:{number}: includes {name}: {reason}")
     return failures

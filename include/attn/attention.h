@@ -45,8 +45,8 @@ struct BlockLayout {
 /// An axis written X|1 may have extent 1, which is broadcast.
 struct AttentionOptions {
   std::optional<double> scale = {};  ///< factor on <q, k>; default 1 / sqrt(D)
-  double softcap = 0;           ///< c > 0: s = c tanh(s / c), before bias and mask
-  bool causal = false;          ///< no key after p_i: the same as window.right = 0
+  double softcap = 0;                ///< c > 0: s = c tanh(s / c), before bias and mask
+  bool causal = false;               ///< no key after p_i: the same as window.right = 0
   Window window = {};                ///< sliding window around p_i
   Alignment alignment = Alignment::unspecified;
   std::span<const int64_t> key_length = {};    ///< [B] keys that exist in each sequence; default Lk
@@ -57,12 +57,12 @@ struct AttentionOptions {
   std::span<const float> alibi_slopes = {};    ///< [H]: s -= slope_h |p_i - j|
   ConstView<2> query_document = {};            ///< int32/int64 [B|1, Lq]; with key_document: only equal ids attend
   ConstView<2> key_document = {};              ///< int32/int64 [B|1, Lk]
-  std::span<const int64_t> cu_query = {};  ///< packed sequences (B = 1): starts of each in Lq, then Lq. Positions, causal
-  std::span<const int64_t> cu_key = {};    ///<   and alignment count inside each sequence; mask and bias in the packed axes
+  std::span<const int64_t> cu_query = {};  ///< packed sequences (B = 1): starts of each in Lq, then Lq. Positions and
+  std::span<const int64_t> cu_key = {};    ///<   alignment count inside each sequence, mask and bias in the packed axes
   BlockLayout blocks = {};                 ///< block-sparse layout
   std::span<const float> sink = {};        ///< [H]: one more logit a row, in the denominator only
-  double dropout = 0;                 ///< probability in [0, 1) of dropping a weight
-  uint64_t seed = 0;                  ///< dropout is a function of (seed, b, h, i, j) alone
+  double dropout = 0;                      ///< probability in [0, 1) of dropping a weight
+  uint64_t seed = 0;                       ///< dropout is a function of (seed, b, h, i, j) alone
 };
 
 /// out = attention(q, k, v).

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 namespace attn::detail {
 
@@ -35,7 +34,7 @@ void TileGradient::load(const Sequence& s, GradRows& rows) const {
   void* pointers[kernels::kMaxWidth];
   row_pointers(p_.q, s, panel, pointers);
   kernels::RowsArgs args = rows_args(pointers, panel.rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
-  args.scale = tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+  args.scale = tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
   args.dense = rows.query;
   args.dense_stride = panel.width;
   tk_.pack_query(args);
@@ -48,7 +47,7 @@ void TileGradient::load(const Sequence& s, GradRows& rows) const {
   for (int r = 0; r < panel.width; ++r) {
     double lse = kInfinity, delta = 0;
     if (r < panel.rows) {
-      lse = load_row_value(in_.lse, s.batch, panel.head[r], panel.query[r]) * std::numbers::log2e;
+      lse = load_row_value(in_.lse, s.batch, panel.head[r], panel.query[r]) * kScoreUnit;
       if (lse == -kInfinity) lse = kInfinity;
       delta = in_.delta[(s.batch * p_.H + panel.head[r]) * p_.Lq + panel.query[r]];
     }
@@ -97,7 +96,7 @@ kernels::ScoresArgs TileGradient::product(const GradRows& rows, bool of_values) 
   args.keys = operand(of_values, args.key_stride);
   args.count = count_;
   args.depth = of_values ? value_depth_ : key_depth_;
-  args.scale = of_values || !tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+  args.scale = of_values || !tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
   args.highest = of_values ? std::numeric_limits<double>::infinity() : highest_score(tk_);
   return args;
 }

@@ -11,8 +11,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numbers>
-#include <utility>
 
 #include "core/scratch.h"
 
@@ -21,8 +19,9 @@ namespace {
 
 // Panels that share one pass over a block of keys: 3 panels of 48 read K and V once per 144 queries (72 flop a byte).
 constexpr int kGroupPanels = 3;
-// A row's reference may lag its maximum by 2^8: far from overflow, and blocks after the first are almost never redone.
-constexpr double kReferenceSlack = 8;
+// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
+// almost never redone.
+constexpr double kReferenceSlack = 4;
 // Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
 // their bias.
 constexpr int64_t kSliceKeys = 32;
@@ -59,10 +58,8 @@ class GroupWorker {
     keys_ = arena.take(kBlockKeys * key_depth_ * tk_.operand_bytes);
     values_ = arena.take(kBlockKeys * row_stride_ * tk_.operand_bytes);
     allowed_ = arena.take<uint64_t>(kBlockKeys * int64_t{sizeof(uint64_t)});
-    for (State* state : {&total_, &chunk_}) {
-      state->out = arena.take(group_rows() * row_stride_ * tk_.acc_bytes);
-      state->lse = arena.take(group_rows() * tk_.acc_bytes);
-    }
+    for (RowStates* states : {&total_, &chunk_})
+      *states = RowStates::take(arena, group_rows(), row_stride_, tk_.acc_bytes);
     options_.layout(arena, p_, tk_);
     return arena.used();
   }
@@ -85,7 +82,7 @@ class GroupWorker {
       void* rows_of_q[kernels::kMaxWidth];
       row_pointers(p_.q, s, state.panel, rows_of_q);
       kernels::RowsArgs args = rows_args(rows_of_q, rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
-      args.scale = tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+      args.scale = tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
       args.dense = state.query;
       args.dense_stride = tk_.row_major ? key_depth_ : state.panel.width;
       tk_.pack_query(args);
@@ -93,44 +90,44 @@ class GroupWorker {
   }
 
   /// The state of the group's rows over the keys of one chunk.
-  void run_chunk(int64_t chunk, void* out, void* lse) {
+  void run_chunk(int64_t chunk, const RowStates& states) {
     const KeyReader reader(p_, *s_, group_->kv_head);
     for (int i = 0; i < panel_count_; ++i) reset(panels_[i]);
     const int64_t begin = std::max(chunk * kChunkKeys, low_ / kBlockKeys * kBlockKeys);
     const int64_t end = std::min({(chunk + 1) * kChunkKeys, s_->key_count, high_});
     for (int64_t block = begin; block < end; block += kBlockKeys) run_block(reader, block);
-    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], i * tk_.panel, out, lse);
+    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], i * tk_.panel, states);
   }
 
   /// All chunks of a group, then its outputs.
   void run_all(const View<4>& out, const View<3>& lse) {
     const int64_t chunks = div_up(high_, kChunkKeys);
     const int64_t first = std::min(low_ / kChunkKeys, std::max<int64_t>(chunks - 1, 0));
-    run_chunk(first, total_.out, total_.lse);
+    run_chunk(first, total_);
     for (int64_t chunk = first + 1; chunk < chunks; ++chunk) {
-      run_chunk(chunk, chunk_.out, chunk_.lse);
-      tk_.merge(total_.out, total_.lse, chunk_.out, chunk_.lse, group_->rows, p_.Dv, row_stride_);
+      run_chunk(chunk, chunk_);
+      merge_states(tk_, total_, chunk_, group_->rows, p_.Dv, row_stride_);
     }
-    write(total_.out, total_.lse, out, lse);
+    write(total_, out, lse);
   }
 
-  /// The states of all chunks, one after the other in memory, then the group's outputs.
-  void fold(int64_t chunks, void* rows_out, void* rows_lse, const View<4>& out, const View<3>& lse) {
-    const int64_t rows = group_->rows;
-    for (int64_t chunk = 1; chunk < chunks; ++chunk)
-      tk_.merge(rows_out, rows_lse, static_cast<char*>(rows_out) + chunk * rows * row_stride_ * tk_.acc_bytes,
-                static_cast<char*>(rows_lse) + chunk * rows * tk_.acc_bytes, rows, p_.Dv, row_stride_);
-    write(rows_out, rows_lse, out, lse);
+  /// The states of all chunks, in order, then the group's outputs.
+  void fold(const RowStates* chunks, int64_t count, const View<4>& out, const View<3>& lse) {
+    for (int64_t i = 1; i < count; ++i) merge_states(tk_, chunks[0], chunks[i], group_->rows, p_.Dv, row_stride_);
+    write(chunks[0], out, lse);
   }
 
   /// Adds the sinks and stores the rows.
-  void write(void* rows_out, void* rows_lse, const View<4>& out, const View<3>& lse) {
+  void write(const RowStates& states, const View<4>& out, const View<3>& lse) {
     const int64_t rows = group_->rows;
     if (!p_.options->sink.empty()) {
       std::memset(chunk_.out, 0, rows * row_stride_ * tk_.acc_bytes);
-      for (int64_t r = 0; r < rows; ++r)
-        set(tk_, chunk_.lse, r, p_.options->sink[group_->kv_head * p_.G + (group_->first_row + r) % p_.G]);
-      tk_.merge(rows_out, rows_lse, chunk_.out, chunk_.lse, rows, p_.Dv, row_stride_);
+      for (int64_t r = 0; r < rows; ++r) {
+        const double sink = p_.options->sink[group_->kv_head * p_.G + (group_->first_row + r) % p_.G];
+        chunk_.reference[r] = sink * kScoreUnit;
+        chunk_.sum[r] = 1;
+      }
+      merge_states(tk_, states, chunk_, rows, p_.Dv, row_stride_);
     }
     for (int i = 0; i < panel_count_; ++i) {
       const Panel& panel = panels_[i].panel;
@@ -138,19 +135,17 @@ class GroupWorker {
       void* target[kernels::kMaxWidth];
       row_pointers(out, *s_, panel, target);
       kernels::RowsArgs args = rows_args(target, panel.rows, p_.Dv == 1 ? 1 : out.stride[3], out.dtype, p_.Dv);
-      args.dense = static_cast<char*>(rows_out) + first * row_stride_ * tk_.acc_bytes;
+      args.dense = static_cast<char*>(states.out) + first * row_stride_ * tk_.acc_bytes;
       args.dense_stride = row_stride_;
       tk_.store_rows(args);
       if (!lse) continue;
       for (int r = 0; r < panel.rows; ++r)
-        store_row_value(lse, s_->batch, panel.head[r], panel.query[r], get(tk_, rows_lse, first + r));
+        store_row_value(lse, s_->batch, panel.head[r], panel.query[r],
+                        natural_lse(tk_, states.reference[first + r], states.sum[first + r]));
     }
   }
 
  private:
-  struct State {
-    void *out = nullptr, *lse = nullptr;  // acc [group rows][row_stride], [group rows]
-  };
   struct PanelState {
     Panel panel;
     void *query = nullptr, *out = nullptr, *reference = nullptr, *sum = nullptr;
@@ -327,7 +322,7 @@ class GroupWorker {
             .key_stride = stride,
             .count = count,
             .depth = key_depth_,
-            .scale = tk_.scale_in_scores ? p_.scale * std::numbers::log2e : 1,
+            .scale = tk_.scale_in_scores ? p_.scale * kScoreUnit : 1,
             .highest = highest_score(tk_),
             .scores = nullptr};
   }
@@ -385,18 +380,22 @@ class GroupWorker {
     return finite_;
   }
 
-  void finish(PanelState& state, int64_t first, void* out, void* lse) {
-    tk_.finish(state.reference, state.sum, maximum_, inverse_, state.panel.width);
-    char* base = static_cast<char*>(out) + first * row_stride_ * tk_.acc_bytes;
+  /// The panel's part of the states of the chunk.
+  void finish(PanelState& state, int64_t first, const RowStates& states) {
+    tk_.inverse(state.sum, inverse_, state.panel.width);
+    char* base = static_cast<char*>(states.out) + first * row_stride_ * tk_.acc_bytes;
     void* rows[kernels::kMaxWidth];
-    for (int r = 0; r < state.panel.rows; ++r) rows[r] = base + r * row_stride_ * tk_.acc_bytes;
+    for (int r = 0; r < state.panel.rows; ++r) {
+      rows[r] = base + r * row_stride_ * tk_.acc_bytes;
+      states.reference[first + r] = get(tk_, state.reference, r);
+      states.sum[first + r] = get(tk_, state.sum, r);
+    }
     kernels::RowsArgs args =
         rows_args(rows, state.panel.rows, 1, tk_.acc_bytes == 8 ? DType::float64 : DType::float32, p_.Dv);
     args.lane_scale = inverse_;
     args.dense = state.out;
     args.dense_stride = tk_.row_major ? row_stride_ : state.panel.width;
     tk_.unpack_out(args);
-    std::memcpy(static_cast<char*>(lse) + first * tk_.acc_bytes, maximum_, state.panel.rows * tk_.acc_bytes);
   }
 
   const Problem& p_;
@@ -416,7 +415,7 @@ class GroupWorker {
   int width_ = 0;
   void *scores_ = nullptr, *weights_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
   uint64_t* allowed_ = nullptr;
-  State total_, chunk_;
+  RowStates total_, chunk_;
   TileOptions options_;
 };
 
@@ -424,20 +423,19 @@ class GroupWorker {
 
 ForwardPlan plan_forward(const Problem& p) {
   ForwardPlan plan;
-  int64_t stride = 0;
   int acc_bytes = 4;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
     const TileKernels& tk = select_kernels(p.q.dtype, is_few(p, s));
     GroupWorker worker(p, tk);
     plan.thread_bytes = std::max(plan.thread_bytes, worker.layout(nullptr));
-    stride = std::max(stride, worker.row_stride());
+    plan.row_stride = worker.row_stride();
     acc_bytes = tk.acc_bytes;
     plan.chunks = std::max(plan.chunks, div_up(s.key_count, kChunkKeys));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head)
       for (int64_t row = 0; row < p.rows(s); row += worker.group_rows())
         plan.groups.push_back(
-            {static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row), 0});
+            {static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row)});
   }
   // Longest first: with causal masks the last rows have the most keys.
   std::reverse(plan.groups.begin(), plan.groups.end());
@@ -445,11 +443,10 @@ ForwardPlan plan_forward(const Problem& p) {
   plan.split = groups < kFewGroups && plan.chunks > 1;
   plan.tasks = plan.split ? groups * plan.chunks : groups;
   if (plan.split) {
-    for (ForwardPlan::Group& group : plan.groups) {
-      group.partial = plan.partial_rows;
-      plan.partial_rows += group.rows * plan.chunks;
-    }
-    plan.partial_bytes = round_up(plan.partial_rows * stride * acc_bytes, 64) + plan.partial_rows * acc_bytes;
+    for (const ForwardPlan::Group& group : plan.groups) plan.partial_rows += group.rows * plan.chunks;
+    // Each state as RowStates::take() lays it out: rows, references and sums, each part in whole cache lines.
+    const int64_t states = groups * plan.chunks;
+    plan.partial_bytes = plan.partial_rows * (plan.row_stride * acc_bytes + 2 * int64_t{sizeof(double)}) + states * 3 * 64;
   }
   return plan;
 }
@@ -467,25 +464,18 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
     parallel_for(groups, [&](int64_t g) { worker_for(plan.groups[g]).run_all(out, lse); });
     return;
   }
-  const int64_t acc = p.q.dtype == DType::float64 ? 8 : 4;
-  const Buffer partial(plan.partial_bytes);
-  char* lse_rows = static_cast<char*>(partial.data()) + plan.partial_bytes - plan.partial_rows * acc;
-  const auto part = [&](const GroupWorker& worker, const ForwardPlan::Group& group, int64_t chunk) {
-    const int64_t row = group.partial + chunk * group.rows;
-    return std::pair<void*, void*>(static_cast<char*>(partial.data()) + row * worker.row_stride() * acc,
-                                   lse_rows + row * acc);
-  };
+  const Buffer memory(plan.partial_bytes);
+  Arena arena(memory.data());
+  std::vector<RowStates> states(groups * plan.chunks);
+  const int acc_bytes = p.q.dtype == DType::float64 ? 8 : 4;
+  for (int64_t task = 0; task < groups * plan.chunks; ++task)
+    states[task] = RowStates::take(arena, plan.groups[task / plan.chunks].rows, plan.row_stride, acc_bytes);
   parallel_for(groups * plan.chunks, [&](int64_t task) {
-    const ForwardPlan::Group& group = plan.groups[task / plan.chunks];
-    GroupWorker worker = worker_for(group);
-    const auto [rows, row_lse] = part(worker, group, task % plan.chunks);
-    worker.run_chunk(task % plan.chunks, rows, row_lse);
+    worker_for(plan.groups[task / plan.chunks]).run_chunk(task % plan.chunks, states[task]);
   });
   parallel_for(groups, [&](int64_t g) {
-    const ForwardPlan::Group& group = plan.groups[g];
-    GroupWorker worker = worker_for(group);
-    const auto [rows, row_lse] = part(worker, group, 0);
-    worker.fold(plan.chunks, rows, row_lse, out, lse);
+    GroupWorker worker = worker_for(plan.groups[g]);
+    worker.fold(&states[g * plan.chunks], plan.chunks, out, lse);
   });
 }
 
@@ -498,6 +488,8 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   Checker checker("attention");
   const detail::Problem p = detail::make_problem(checker, "attention", q, k, v, options);
   detail::check_tensor(checker, "out", out, {p.B, p.H, p.Lq, p.Dv});
+  checker.require(out.dtype == q.dtype, "out is " + std::string(name_of(out.dtype)) + ", must have q's type " +
+                                            std::string(name_of(q.dtype)));
   checker.require(out.data != nullptr || out.count() == 0, "out must have data");
   if (lse) detail::check_row_values(checker, "lse", lse, p);
   if (checker.ok()) {

@@ -1,6 +1,5 @@
 // merge(): the public face of the one kernel that joins two states of attention.
 #include <algorithm>
-#include <vector>
 
 #include "attention/panel.h"
 #include "core/scratch.h"
@@ -31,31 +30,42 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
   constexpr int64_t kRows = 16;
   const int64_t blocks = div_up(Lq, kRows);
   const int64_t stride = round_up(std::max<int64_t>(Dv, 1), tk.lanes);
-  const int64_t bytes = round_up(kRows * stride * tk.acc_bytes, 64), lse_bytes = round_up(kRows * tk.acc_bytes, 64);
+  const auto take = [&](Arena& arena) { return RowStates::take(arena, kRows, stride, tk.acc_bytes); };
+  Arena sizes(nullptr);
+  take(sizes);
   parallel_for(out.size[0] * H * blocks, [&](int64_t task) {
     const int64_t b = task / (H * blocks), h = task / blocks % H, first = task % blocks * kRows;
     const int64_t rows = std::min(kRows, Lq - first);
-    Arena arena(thread_scratch(2 * (bytes + lse_bytes)));
-    void *a = arena.take(bytes), *a_lse = arena.take(lse_bytes), *x = arena.take(bytes), *x_lse = arena.take(lse_bytes);
+    Arena arena(thread_scratch(2 * sizes.used()));
     void* pointers[kRows];
-    const auto load = [&](const ConstView<4>& view, const ConstView<3>& values, void* dense, void* dense_lse) {
+    const auto load = [&](const ConstView<4>& view, const ConstView<3>& values) {
+      const RowStates states = take(arena);
       for (int64_t r = 0; r < rows; ++r) {
         pointers[r] = const_cast<char*>(at(view, b, h, first + r));
-        set(tk, dense_lse, r, load_row_value(values, b, h, first + r));
+        const double value = load_row_value(values, b, h, first + r);
+        states.reference[r] = value * kScoreUnit;
+        states.sum[r] = value == -std::numeric_limits<double>::infinity() ? 0 : 1;
       }
       kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : view.stride[3], view.dtype, Dv);
-      args.dense = dense;
+      args.dense = states.out;
       args.dense_stride = stride;
       tk.load_rows(args);
+      return states;
     };
-    load(out_b, lse_b, x, x_lse);
-    load(out, lse, a, a_lse);
-    tk.merge(a, a_lse, x, x_lse, rows, Dv, stride);
+    const RowStates b_states = load(out_b, lse_b), a_states = load(out, lse);
+    merge_states(tk, a_states, b_states, rows, Dv, stride);
     kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : out.stride[3], out.dtype, Dv);
-    args.dense = a;
+    args.dense = a_states.out;
     args.dense_stride = stride;
     tk.store_rows(args);
-    for (int64_t r = 0; r < rows; ++r) store_row_value(lse, b, h, first + r, get(tk, a_lse, r));
+    for (int64_t r = 0; r < rows; ++r) {
+      // The empty state is the identity, to the bit: no detour by base 2.
+      constexpr double kEmpty = -std::numeric_limits<double>::infinity();
+      const double mine = load_row_value(lse, b, h, first + r), other = load_row_value(lse_b, b, h, first + r);
+      if (other == kEmpty) continue;
+      const double joint = natural_lse(tk, a_states.reference[r], a_states.sum[r]);
+      store_row_value(lse, b, h, first + r, mine == kEmpty ? other : joint);
+    }
   });
 }
 

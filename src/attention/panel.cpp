@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "attention/elements.h"
 #include "kernels/dispatch.h"
@@ -46,6 +45,12 @@ void summarise(Panel& panel, int lanes) {
 }
 
 }  // namespace
+
+double natural_lse(const TileKernels& tk, double reference, double sum) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (sum == 0) return -kInfinity;
+  return reference == highest_score(tk) ? kInfinity : reference / kScoreUnit + std::log(sum);
+}
 
 Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows, int lanes) {
   Panel panel;
@@ -118,7 +123,7 @@ void TileOptions::set_panel(const Problem& p, const Sequence& s, const Panel& pa
   panel_ = &panel;
   if (slope_) {
     for (int r = 0; r < panel.width; ++r)
-      set(tk, slope_, r, r < panel.rows ? p.options->alibi_slopes[panel.head[r]] * std::numbers::log2e : 0.0);
+      set(tk, slope_, r, r < panel.rows ? p.options->alibi_slopes[panel.head[r]] * kScoreUnit : 0.0);
   }
 }
 
@@ -137,7 +142,7 @@ void TileOptions::start_tile(const TileKernels& tk, int64_t begin, int64_t count
         at(bias, sequence_->batch, panel_->head[r], panel_->query[r], sequence_->key_begin + begin));
   const int64_t stride = last_stride(bias);
   kernels::RowsArgs args = rows_args(rows, panel_->rows, stride, bias.dtype, count);
-  args.scale = std::numbers::log2e;
+  args.scale = kScoreUnit;
   args.dense = bias_;
   args.dense_stride = panel_->width;
   tk.pack_panel(args);
@@ -156,7 +161,7 @@ kernels::TransformArgs TileOptions::transform(const TileKernels& tk, void* score
   args.scores = scores;
   args.width = panel_->width;
   args.count = count;
-  args.softcap = o.softcap * std::numbers::log2e;
+  args.softcap = o.softcap * kScoreUnit;
   args.allowed = allowed;
   args.factor = factor;
   args.maximum = maximum;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numbers>
 
 #include "attention/problem.h"
 #include "kernels/table.h"
@@ -15,6 +16,10 @@ using kernels::TileKernels;
 // threads may split; a merge every 2048 keys costs under 0.5 % of the arithmetic.
 constexpr int64_t kBlockKeys = 256;
 constexpr int64_t kChunkKeys = 2048;
+
+// Scores are kept as kScoreUnit * score, so that a weight is 2^(2 (s - reference)). The whole log2(e) would be the simpler
+// unit, but a finite score beyond 2.3e38 would overflow in it; doubling the difference costs no multiplication.
+constexpr double kScoreUnit = std::numbers::log2e / 2;
 
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 inline int64_t div_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
@@ -49,6 +54,38 @@ inline void set(const TileKernels& tk, void* array, int64_t i, double value) {
 inline double highest_score(const TileKernels& tk) {
   return tk.acc_bytes == 8 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
+
+/// The state of a block of rows, see kernels::MergeArgs.
+struct RowStates {
+  void* out = nullptr;  // acc [rows][stride]
+  double* reference = nullptr;
+  double* sum = nullptr;
+
+  static RowStates take(Arena& arena, int64_t rows, int64_t stride, int acc_bytes) {
+    RowStates states;
+    states.out = arena.take(rows * stride * acc_bytes);
+    states.reference = arena.take<double>(rows * int64_t{sizeof(double)});
+    states.sum = arena.take<double>(rows * int64_t{sizeof(double)});
+    return states;
+  }
+};
+
+/// a += b for `rows` rows.
+inline void merge_states(const TileKernels& tk, const RowStates& a, const RowStates& b, int64_t rows, int64_t depth,
+                         int64_t stride) {
+  tk.merge({.out = a.out,
+            .reference = a.reference,
+            .sum = a.sum,
+            .out_b = b.out,
+            .reference_b = b.reference,
+            .sum_b = b.sum,
+            .rows = rows,
+            .depth = depth,
+            .stride = stride});
+}
+
+/// The natural log of sum * 2^(2 reference). The largest float stands for a score of +infinity.
+double natural_lse(const TileKernels& tk, double reference, double sum);
 
 /// `count` rows of n elements; the caller adds the dense side.
 inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {

@@ -1,7 +1,6 @@
 // attention_weights: P = 2^(S - lse) for any rectangle of the matrix, from q, k and lse. Nothing else is stored.
 #include <algorithm>
 #include <cstring>
-#include <numbers>
 
 #include "attention/panel.h"
 #include "core/scratch.h"
@@ -36,13 +35,13 @@ class WeightsWorker {
     void* pointers[kBlockKeys];
     row_pointers(p_.q, s, panel, pointers);
     kernels::RowsArgs args = rows_args(pointers, rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
-    args.scale = tk_.scale_in_scores ? 1 : p_.scale * std::numbers::log2e;
+    args.scale = tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
     args.dense = query_;
     args.dense_stride = panel.width;
     tk_.pack_query(args);
     for (int r = 0; r < panel.width; ++r) {
       double value = std::numeric_limits<double>::infinity();
-      if (r < panel.rows) value = load_row_value(lse, s.batch, h, panel.query[r]) * std::numbers::log2e;
+      if (r < panel.rows) value = load_row_value(lse, s.batch, h, panel.query[r]) * kScoreUnit;
       set(tk_, lse_, r, value == -std::numeric_limits<double>::infinity() ? -value : value);
     }
     const KeyReader reader(p_, s, h / p_.G);
@@ -79,7 +78,7 @@ class WeightsWorker {
     product.key_stride = key_depth_;
     product.count = count;
     product.depth = key_depth_;
-    product.scale = tk_.scale_in_scores ? p_.scale * std::numbers::log2e : 1;
+    product.scale = tk_.scale_in_scores ? p_.scale * kScoreUnit : 1;
     product.highest = highest_score(tk_);
     product.scores = scores_;
     tk_.scores(product);

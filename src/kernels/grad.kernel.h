@@ -1,6 +1,6 @@
 // The element-wise part of the backward pass on one tile, [key][width], rows in lanes.
 //
-//   probabilities, scores_probabilities   P = 2^(s - lse)
+//   probabilities, scores_probabilities   P = 2^(2 (s - lse))
 //   grad   dP = V dO^T, and in its epilogue   dP' = dP keep keep_scale;  dS = P (dP' - delta);  P' = P keep keep_scale
 // `grad` stores dS, times the softcap factor, and P' in the formats that the matrix products want.
 // Loops: those of the scores product, see gemm.kernel.h. A masked pair gives exactly 0, whatever dP holds there.
@@ -23,7 +23,7 @@ struct ProbabilityEpilogue {
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v)
-        V::store(weights + ((key + i) * NV + v) * V::W, V::exp2(V::sub(c[i][v], lse[v])));
+        V::store(weights + ((key + i) * NV + v) * V::W, weight<V>(V::sub(c[i][v], lse[v])));
     }
   }
 };
@@ -65,7 +65,7 @@ struct Probabilities {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const typename V::Reg s = V::load(scores + at + v * V::W);
-        const typename V::Reg p = V::exp2(V::sub(s, lse[v]));  // NaN lse: only where the row may look
+        const typename V::Reg p = weight<V>(V::sub(s, lse[v]));  // NaN lse: only where the row may look
         V::store(weights + at + v * V::W, V::select(V::equal(s, masked), V::zero(), p));
       }
     }

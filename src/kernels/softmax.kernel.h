@@ -1,12 +1,12 @@
 // Everything that happens to a tile of scores between the two matrix products, and to the state of its rows.
 //
-// All tiles are [key][width], rows in lanes; scores are in log2 units.
+// All tiles are [key][width], rows in lanes; scores come as log2(e) / 2 times the score.
 //   transform        s = softcap(s) + bias - slope |p - j|;  s = -inf where not allowed;  maximum = max(maximum, s)
-//   softmax          w = 2^(s - reference);  sum += w;  w' = keep ? w keep_scale : 0
+//   softmax          w = 2^(2 (s - reference));  sum += w;  w' = keep ? w keep_scale : 0
 //   scores_softmax   scores and softmax in one pass, against the reference as it stands
 //   update           a row whose maximum exceeds its reference by more than `limit` takes the maximum as reference;
-//                    sum *= alpha = 2^(old - new).   rescale: accumulator *= alpha
-//   finish           lse = ln(2) reference + ln(sum);  inverse = 1 / sum  (0 for an empty row)
+//                    sum *= alpha = 2^(2 (old - new)).   rescale: accumulator *= alpha
+//   merge            out = (share of a) out_a + (share of b) out_b, shares by sum * 2^(2 reference)
 // Loops: keys outermost, vectors of the panel unrolled inside; sums and maxima stay in registers.
 // Every lane's arithmetic is a fixed sequence over its keys, so no row depends on its neighbours.
 #pragma once
@@ -22,6 +22,12 @@ template <class V>
 inline typename V::Reg safe_reference(const typename V::T* p) {
   const typename V::Reg reference = V::load(p);
   return V::select(V::equal(reference, V::set1(-infinity<typename V::T>())), V::zero(), reference);
+}
+
+/// 2^(2 d): the weight of a score that lies d above its reference.
+template <class V>
+inline __attribute__((always_inline)) typename V::Reg weight(typename V::Reg d) {
+  return V::exp2(V::add(d, d));
 }
 
 /// Lane mask bits of vector v of a panel.
@@ -160,8 +166,8 @@ struct Softmax {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const T* s = scores + key * kWidth + v * V::W;
-        Reg even = V::exp2(V::sub(V::load(s), reference[v]));
-        Reg odd = V::exp2(V::sub(V::load(s + kWidth), reference[v]));
+        Reg even = weight<V>(V::sub(V::load(s), reference[v]));
+        Reg odd = weight<V>(V::sub(V::load(s + kWidth), reference[v]));
         sum[v] = V::add(V::add(sum[v], even), odd);
         if (keep) {
           even = dropped(even, key, v);
@@ -173,7 +179,7 @@ struct Softmax {
     if (key < args.count) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
-        Reg even = V::exp2(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
+        Reg even = weight<V>(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
         sum[v] = V::add(sum[v], even);
         if (keep) even = dropped(even, key, v);
         WeightFormat<Dot>::store_last(weights, key, kWidth, v * V::W, even);
@@ -207,8 +213,8 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(V::max(maximum[v], c[i][v]), c[i + 1][v]);
-        const Reg even = V::exp2(V::sub(c[i][v], reference[v]));
-        const Reg odd = V::exp2(V::sub(c[i + 1][v], reference[v]));
+        const Reg even = weight<V>(V::sub(c[i][v], reference[v]));
+        const Reg odd = weight<V>(V::sub(c[i + 1][v], reference[v]));
         sum[v] = V::add(V::add(sum[v], even), odd);
         WeightFormat<Dot>::store(weights, key + i, kWidth, v * V::W, even, odd);
       }
@@ -217,7 +223,7 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(maximum[v], c[MT - 1][v]);
-        const Reg last = V::exp2(V::sub(c[MT - 1][v], reference[v]));
+        const Reg last = weight<V>(V::sub(c[MT - 1][v], reference[v]));
         sum[v] = V::add(sum[v], last);
         WeightFormat<Dot>::store_last(weights, key + MT - 1, kWidth, v * V::W, last);
       }
@@ -279,7 +285,7 @@ bool update(void* reference, const void* maximum, void* sum, void* alpha, int wi
     const typename V::Mask higher = V::greater(top, V::add(old, V::set1(static_cast<T>(limit))));
     const typename V::Mask empty = V::equal(old, none);
     const Reg next = V::select(higher, top, old);
-    const Reg factor = V::select(higher, V::exp2(V::sub(old, next)), V::set1(1));
+    const Reg factor = V::select(higher, weight<V>(V::sub(old, next)), V::set1(1));
     T* sums = static_cast<T*>(sum) + lane;
     V::store(references + lane, next);
     V::store(static_cast<T*>(alpha) + lane, V::select(empty, V::set1(1), factor));
@@ -313,45 +319,40 @@ void rescale(void* out, const void* alpha, int width, int /*rows*/, int64_t dept
 }
 
 template <class V>
-void finish(const void* reference, const void* sum, void* lse, void* inverse, int width) {
+void inverse(const void* sum, void* inverse, int width) {
   using T = typename V::T;
   for (int lane = 0; lane < width; ++lane) {
     const T total = static_cast<const T*>(sum)[lane];
-    const T top = static_cast<const T*>(reference)[lane];
     static_cast<T*>(inverse)[lane] = total == 0 ? 0 : 1 / total;
-    T sum_of_exp = static_cast<T>(top * kLn2 + log(static_cast<double>(total)));
-    if (total == 0) sum_of_exp = -infinity<T>();
-    if (top == largest_finite<T>()) sum_of_exp = infinity<T>();  // it stands for a score of +infinity
-    static_cast<T*>(lse)[lane] = sum_of_exp;
   }
 }
 
-/// (out, lse) += (out_b, lse_b): the only place where two states of attention become one.
+/// (out, reference, sum) += (out_b, ...): the only place where two states of attention become one.
 template <class V>
-void merge(void* out, void* lse, const void* out_b, const void* lse_b, int64_t rows, int64_t depth, int64_t stride) {
+void merge(const MergeArgs& args) {
   using T = typename V::T;
-  for (int64_t row = 0; row < rows; ++row) {
-    T& a = static_cast<T*>(lse)[row];
-    const T b = static_cast<const T*>(lse_b)[row];
-    T* x = static_cast<T*>(out) + row * stride;
-    const T* y = static_cast<const T*>(out_b) + row * stride;
-    if (b == -infinity<T>()) continue;  // the empty state is the identity, to the bit
-    if (a == -infinity<T>()) {
-      for (int64_t d = 0; d < depth; d += V::W) V::store(x + d, V::load(y + d));
-      a = b;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    T* x = static_cast<T*>(args.out) + row * args.stride;
+    const T* y = static_cast<const T*>(args.out_b) + row * args.stride;
+    double& reference = args.reference[row];
+    double& sum = args.sum[row];
+    const double reference_b = args.reference_b[row], sum_b = args.sum_b[row];
+    if (sum_b == 0) continue;  // the empty state is the identity, to the bit
+    if (sum == 0) {
+      for (int64_t d = 0; d < args.depth; d += V::W) V::store(x + d, V::load(y + d));
+      reference = reference_b;
+      sum = sum_b;
       continue;
     }
-    const T high = a > b ? a : b, low = a > b ? b : a;
-    T joint = static_cast<T>(high + log1p(exp(static_cast<double>(low) - static_cast<double>(high))));
-    if (high == infinity<T>()) joint = high;
-    const auto share = [&](T part) {  // of a state in the union; +infinity outweighs every number
-      if (joint == infinity<T>()) return static_cast<T>(part != joint ? 0.0 : low == joint ? 0.5 : 1.0);
-      return static_cast<T>(exp(static_cast<double>(part) - static_cast<double>(joint)));
-    };
-    const typename V::Reg weight_a = V::set1(share(a)), weight_b = V::set1(share(b));
-    for (int64_t d = 0; d < depth; d += V::W)
-      V::store(x + d, V::fma(weight_b, V::load(y + d), V::mul(weight_a, V::load(x + d))));
-    a = joint;
+    const double top = reference > reference_b ? reference : reference_b;
+    const double part = reference == top ? sum : sum * exp2(2 * (reference - top));
+    const double part_b = reference_b == top ? sum_b : sum_b * exp2(2 * (reference_b - top));
+    const typename V::Reg share = V::set1(static_cast<T>(part / (part + part_b)));
+    const typename V::Reg share_b = V::set1(static_cast<T>(part_b / (part + part_b)));
+    for (int64_t d = 0; d < args.depth; d += V::W)
+      V::store(x + d, V::fma(share_b, V::load(y + d), V::mul(share, V::load(x + d))));
+    reference = top;
+    sum = part + part_b;
   }
 }
 

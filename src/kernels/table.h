@@ -2,7 +2,7 @@
 //
 // Words. A *panel* is up to `panel` rows (a row is one query of one head) that sit in SIMD lanes; `width` is the number
 // of lanes in use, a multiple of `lanes`. A *tile* is panel x keys, stored [key][width]. `acc` is the type of arithmetic:
-// float, or double for float64 inputs. Scores are in log2 units: s = log2(e) * score. Bit r of a lane mask is row r.
+// float, or double for float64 inputs. Scores come as s = log2(e) / 2 * score, and a weight is 2^(2 (s - reference)). Bit r of a lane mask is row r.
 // Kernels check nothing. All scratch they are given is 64-byte aligned; user memory is aligned to its element only.
 #pragma once
 
@@ -53,9 +53,9 @@ struct TransformArgs {
   void* scores;              // acc [count][width], in place
   int width;
   int64_t count;
-  double softcap;            // in log2 units; 0 = none
-  const void* bias;          // acc [count][width] in log2 units; null = none
-  const void* slope;         // acc [width], in log2 units; null = none
+  double softcap;            // in the unit of scores; 0 = none
+  const void* bias;          // acc [count][width] in the unit of scores; null = none
+  const void* slope;         // acc [width], in the unit of scores; null = none
   const void* position;      // acc [width]: p_i minus the key of row 0 of the tile
   uint64_t* allowed;         // [count] lane masks, narrowed by bias = -infinity; null = all
   void* factor;              // acc [count][width]: d softcap / d score; null = not wanted
@@ -103,6 +103,19 @@ struct OuterArgs {
   const void* x;             // from pack_outer: rows x depth
   int64_t x_stride;          // padded depth
   void* out;                 // acc [count][x_stride], +=
+};
+
+/// Two states of `rows` rows over disjoint keys. A state is the normalised output, and the sum of 2^(2 s) as
+/// sum * 2^(2 reference); sum = 0 is the empty state. The pair keeps what a rounded lse of large scores would lose.
+struct MergeArgs {
+  void* out;                 // acc [rows][stride]: becomes the output of the union
+  double* reference;         // [rows], in the unit of scores
+  double* sum;
+  const void* out_b;
+  const double* reference_b;
+  const double* sum_b;
+  int64_t rows, depth;
+  int64_t stride;            // a multiple of `lanes`
 };
 
 struct MaskArgs {
@@ -157,11 +170,10 @@ struct TileKernels {
   bool (*update)(void* reference, const void* maximum, void* sum, void* alpha, int width, double limit);
   bool (*exceeds)(const void* reference, const void* maximum, int rows, double limit);  // some maximum > reference + limit
   void (*rescale)(void* out, const void* alpha, int width, int rows, int64_t depth);
-  void (*finish)(const void* reference, const void* sum, void* lse, void* inverse, int width);  // lse natural, acc
-  void (*merge)(void* out, void* lse, const void* out_b, const void* lse_b, int64_t rows, int64_t depth,
-                int64_t stride);
+  void (*inverse)(const void* sum, void* inverse, int width);  // 1 / sum, 0 for an empty row
+  void (*merge)(const MergeArgs&);
 
-  void (*scores_probabilities)(const ScoresArgs&, const void* lse, void* weights);  // acc weights, lse in log2 units
+  void (*scores_probabilities)(const ScoresArgs&, const void* lse, void* weights);  // acc weights, lse in the unit of scores
   void (*probabilities)(const SoftmaxArgs&);                                        // reference = lse
   void (*grad)(const GradArgs&);
   void (*outer)(const OuterArgs&);

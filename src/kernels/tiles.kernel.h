@@ -49,7 +49,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .update = update<V>,
           .exceeds = exceeds<V>,
           .rescale = rescale<V>,
-          .finish = finish<V>,
+          .inverse = inverse<V>,
           .merge = merge<V>,
           .scores_probabilities = scores_probabilities<Dot>,
           .probabilities = probabilities<V>,
