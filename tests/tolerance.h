@@ -134,7 +134,7 @@ inline constexpr double kSameMeaningNmse = 1e-8;
 inline double row_sum_bound(DType dtype) {
   if (dtype == DType::bfloat16) return 0x1p-8;
   if (dtype == DType::float16) return 0x1p-11;
-  return dtype == DType::float64 ? 1e-6 * kUnit64 / kUnit32 : 1e-6;
+  return dtype == DType::float64 ? 1e-12 : 1e-6;
 }
 
 /// A single weight exp(score - lse), at most 1, where score and lse are rounded.

@@ -174,7 +174,8 @@ class SlabWorker {
                                 .count = count,
                                 .depth = p_.D,
                                 .out = rows.dq};
-    const bool in_place = tk_.values_in_place && reader.key_stride() == 1 && static_cast<int>(p_.k.dtype) == tk_.operand;
+    const bool in_place =
+        tk_.values_in_place && reader.key_stride() == 1 && static_cast<int>(p_.k.dtype) == tk_.operand;
     if (finite && in_place) {
       product.values = reader.key(begin);
       product.value_stride = reader.key_row_stride();
@@ -247,8 +248,7 @@ void store_keys(const TileKernels& tk, const Sequence& s, int64_t kv_head, const
     const int64_t count = std::min(kGradBlockKeys, end - key);
     void* rows[kGradBlockKeys];
     for (int64_t j = 0; j < count; ++j) rows[j] = at(view, s.batch, kv_head, s.key_begin + key + j);
-    kernels::RowsArgs args =
-        rows_args(rows, count, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3]);
+    kernels::RowsArgs args = rows_args(rows, count, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3]);
     args.scale = scale;
     args.dense = static_cast<char*>(const_cast<void*>(accumulator)) + (key - begin) * stride * tk.acc_bytes;
     args.dense_stride = stride;
@@ -425,10 +425,10 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
     std::vector<detail::Region> outputs = {region("dq", gradients.dq), region("dk", gradients.dk),
                                            region("dv", gradients.dv), region("dbias", gradients.dbias),
                                            region("dsink", gradients.dsink)};
-    detail::check_overlap(checker, outputs,
-                          {region("q", q), region("k", k), region("v", v), region("out", out), region("lse", lse),
-                           region("dout", dout), region("dlse", dlse), region("mask", options.mask),
-                           region("bias", options.bias)});
+    detail::check_overlap(
+        checker, outputs,
+        {region("q", q), region("k", k), region("v", v), region("out", out), region("lse", lse), region("dout", dout),
+         region("dlse", dlse), region("mask", options.mask), region("bias", options.bias)});
   }
   checker.done();
   detail::BackwardInputs in{out, dout, lse, dlse, nullptr};

@@ -7,11 +7,11 @@ namespace attn::detail {
 
 /// How a backward call is cut up. Depends on shapes alone.
 struct BackwardPlan {
-  struct Slab {             // one unit of work: rows of one sequence and key/value head, with its own dK and dV
+  struct Slab {  // one unit of work: rows of one sequence and key/value head, with its own dK and dV
     int32_t sequence = 0;
     int64_t kv_head = 0;
     int64_t first_row = 0, rows = 0;
-    int64_t partial = 0;    // first row of its partial dK, dV where a unit has several slabs
+    int64_t partial = 0;  // first row of its partial dK, dV where a unit has several slabs
   };
   std::vector<Slab> slabs;
   int64_t slabs_per_unit = 1;

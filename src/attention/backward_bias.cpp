@@ -20,7 +20,8 @@ struct Range {
 
 class RegionWorker {
  public:
-  RegionWorker(const Problem& p, const BackwardInputs& in, const TileKernels& tk) : p_(p), tk_(tk), tile_(p, in, tk, true) {}
+  RegionWorker(const Problem& p, const BackwardInputs& in, const TileKernels& tk)
+      : p_(p), tk_(tk), tile_(p, in, tk, true) {}
 
   int64_t layout(void* base) {
     Arena arena(base);

@@ -109,8 +109,7 @@ void TileGradient::probabilities(const GradRows& rows, bool full) {
   }
   scores.scores = weights_;
   tk_.scores(scores);
-  tk_.transform(
-      options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr));
+  tk_.transform(options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr));
   kernels::SoftmaxArgs softmax{};
   softmax.scores = softmax.weights = weights_;
   softmax.width = rows.panel.width;

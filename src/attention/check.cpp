@@ -22,15 +22,15 @@ void check_broadcast(Checker& checker, const char* name, const ConstView<4>& vie
 }
 
 void check_span(Checker& checker, const char* name, int64_t size, const char* axis, int64_t expected) {
-  checker.require(size == 0 || size == expected, std::string(name) + " has " + text(size) + " entries, must have " +
-                                                     axis + " = " + text(expected));
+  checker.require(size == 0 || size == expected,
+                  std::string(name) + " has " + text(size) + " entries, must have " + axis + " = " + text(expected));
 }
 
 void check_in_range(Checker& checker, const char* name, std::span<const int64_t> values, int64_t low, int64_t high) {
   for (size_t b = 0; b < values.size(); ++b) {
     if (values[b] >= low && values[b] <= high) continue;
-    checker.require(false, std::string(name) + "[" + std::to_string(b) + "] is " + text(values[b]) +
-                               ", must be in [" + text(low) + ", " + text(high) + "]");
+    checker.require(false, std::string(name) + "[" + std::to_string(b) + "] is " + text(values[b]) + ", must be in [" +
+                               text(low) + ", " + text(high) + "]");
     return;
   }
 }
@@ -77,8 +77,7 @@ bool check_layout(Checker& checker, const std::string& name, const int64_t* size
     int64_t span = 0;
     if (size[axis] == 0) return true;
     const bool overflow = __builtin_mul_overflow(size[axis] - 1, stride[axis], &span) ||
-                          __builtin_mul_overflow(span, element, &span) ||
-                          add_overflows(span < 0 ? low : high, span);
+                          __builtin_mul_overflow(span, element, &span) || add_overflows(span < 0 ? low : high, span);
     if (!checker.require(!overflow, name + " has strides beyond 64-bit offsets")) return false;
     (span < 0 ? low : high) += span;
   }
@@ -110,10 +109,10 @@ void fill_zero_row(const View<4>& view, int64_t b, int64_t h, int64_t i) {
 }
 
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected) {
-  checker.require(is_floating(view.dtype), std::string(name) + " is " + std::string(name_of(view.dtype)) +
-                                               ", must be a floating type");
-  checker.require(view.size == expected, std::string(name) + " has size " + to_string<4>(view.size) + ", must be " +
-                                             to_string<4>(expected));
+  checker.require(is_floating(view.dtype),
+                  std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be a floating type");
+  checker.require(view.size == expected,
+                  std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(expected));
   check_layout(checker, name, view.size.data(), view.stride.data(), 4, size_of(view.dtype));
 }
 
@@ -134,8 +133,9 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
   checker.require(o.dropout >= 0 && o.dropout < 1, "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)");
   checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
-  checker.require(o.window.left >= -1 && o.window.right >= -1,
-                  "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more");
+  checker.require(
+      o.window.left >= -1 && o.window.right >= -1,
+      "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more");
   p.scale = scale;
   if (o.window.left >= 0) p.left = o.window.left;
   if (o.window.right >= 0) p.right = o.window.right;

@@ -78,7 +78,8 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
                                bool with_dbias) {
   const Problem p = checked("explain_backward", q, k, v, options);
   AttentionGradients gradients;
-  if (with_dbias && options.bias) gradients.dbias = View<4>(const_cast<void*>(options.bias.data), options.bias.dtype, options.bias.size);
+  if (with_dbias && options.bias)
+    gradients.dbias = View<4>(const_cast<void*>(options.bias.data), options.bias.dtype, options.bias.size);
   const BackwardPlan plan = plan_backward(p, gradients);
   const bool extra_pass = with_dbias && options.bias && !bias_is_dense(p);
   AttentionPlan result;

@@ -28,9 +28,7 @@ constexpr int64_t kSliceKeys = 32;
 // With fewer groups than this, chunks of keys become tasks of their own.
 constexpr int64_t kFewGroups = 16;
 
-bool is_few(const Problem& p, const Sequence& s) {
-  return p.rows(s) <= few_rows(p.q.dtype);
-}
+bool is_few(const Problem& p, const Sequence& s) { return p.rows(s) <= few_rows(p.q.dtype); }
 
 /// Everything one task works on, in the scratch of its thread.
 class GroupWorker {
@@ -186,7 +184,8 @@ class GroupWorker {
     // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
     // first block of a chunk. Both ways give a row the same bits.
     const bool plain = !masked_ && !keep_ && TileOptions::plain(p_);
-    if (!(has_references(state) && (plain ? fused(reader, state, begin, count) : in_slices(reader, state, begin, count))))
+    if (!(has_references(state) &&
+          (plain ? fused(reader, state, begin, count) : in_slices(reader, state, begin, count))))
       in_two_passes(reader, state, begin, count);
     values(reader, state, begin, count);
   }
@@ -243,9 +242,7 @@ class GroupWorker {
   }
 
   /// The tile's row of scores (and of weights, where they share the array) for the key `done` keys after its first.
-  void* tile_scores(int64_t done) const {
-    return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes;
-  }
+  void* tile_scores(int64_t done) const { return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes; }
 
   kernels::TransformArgs transform_args(int64_t begin, int64_t count, int64_t done) {
     uint64_t* allowed = masked_ ? allowed_ + done : nullptr;
@@ -302,7 +299,8 @@ class GroupWorker {
   void for_key_runs(const KeyReader& reader, int64_t begin, int64_t count, const Body& body) {
     if (!keys_in_place(reader)) {
       pack_keys(reader);
-      body(static_cast<const char*>(keys_) + (begin - block_) * key_depth_ * tk_.operand_bytes, key_depth_, begin, count);
+      body(static_cast<const char*>(keys_) + (begin - block_) * key_depth_ * tk_.operand_bytes, key_depth_, begin,
+           count);
       return;
     }
     for (int64_t key = begin, end = begin + count; key < end;) {
@@ -351,8 +349,7 @@ class GroupWorker {
       for (int64_t key = begin, end = begin + count; key < end;) {
         product.count = std::min(end - key, reader.run(key));
         product.values = reader.value(key);
-        product.weights =
-            static_cast<const char*>(weights_) + (key - begin) * state.panel.width * tk_.weight_bytes;
+        product.weights = static_cast<const char*>(weights_) + (key - begin) * state.panel.width * tk_.weight_bytes;
         tk_.values(product);
         key += product.count;
       }
@@ -404,8 +401,8 @@ class GroupWorker {
   const ForwardPlan::Group* group_ = nullptr;
   PanelState panels_[kGroupPanels];
   int panel_count_ = 0;
-  int64_t low_ = 0, high_ = 0;                 // keys that some row may see
-  int64_t key_depth_ = 0, row_stride_ = 0;     // D and Dv padded
+  int64_t low_ = 0, high_ = 0;              // keys that some row may see
+  int64_t key_depth_ = 0, row_stride_ = 0;  // D and Dv padded
   int64_t block_ = 0, block_end_ = 0;
   bool keys_packed_ = false, values_packed_ = false, values_sanitised_ = false;
   bool finite_known_ = false, finite_ = true;  // of the block's values
@@ -434,8 +431,7 @@ ForwardPlan plan_forward(const Problem& p) {
     plan.chunks = std::max(plan.chunks, div_up(s.key_count, kChunkKeys));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head)
       for (int64_t row = 0; row < p.rows(s); row += worker.group_rows())
-        plan.groups.push_back(
-            {static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row)});
+        plan.groups.push_back({static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row)});
   }
   // Longest first: with causal masks the last rows have the most keys.
   std::reverse(plan.groups.begin(), plan.groups.end());
@@ -446,7 +442,8 @@ ForwardPlan plan_forward(const Problem& p) {
     for (const ForwardPlan::Group& group : plan.groups) plan.partial_rows += group.rows * plan.chunks;
     // Each state as RowStates::take() lays it out: rows, references and sums, each part in whole cache lines.
     const int64_t states = groups * plan.chunks;
-    plan.partial_bytes = plan.partial_rows * (plan.row_stride * acc_bytes + 2 * int64_t{sizeof(double)}) + states * 3 * 64;
+    plan.partial_bytes =
+        plan.partial_rows * (plan.row_stride * acc_bytes + 2 * int64_t{sizeof(double)}) + states * 3 * 64;
   }
   return plan;
 }
@@ -495,9 +492,9 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   if (checker.ok()) {
     std::vector<detail::Region> outputs = {detail::region("out", out)};
     if (lse) outputs.push_back(detail::region("lse", lse));
-    detail::check_overlap(checker, outputs, {detail::region("q", q), detail::region("k", k), detail::region("v", v),
-                                             detail::region("mask", options.mask),
-                                             detail::region("bias", options.bias)});
+    detail::check_overlap(checker, outputs,
+                          {detail::region("q", q), detail::region("k", k), detail::region("v", v),
+                           detail::region("mask", options.mask), detail::region("bias", options.bias)});
   }
   checker.done();
   detail::run_forward(p, detail::plan_forward(p), out, lse);

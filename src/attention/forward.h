@@ -7,18 +7,18 @@ namespace attn::detail {
 
 /// How a forward call is cut up. Depends on shapes alone, never on the number of threads.
 struct ForwardPlan {
-  struct Group {          // one unit of work: rows of one sequence and key/value head
+  struct Group {  // one unit of work: rows of one sequence and key/value head
     int32_t sequence = 0;
     int64_t kv_head = 0;
     int64_t first_row = 0, rows = 0;
   };
   std::vector<Group> groups;
-  int64_t chunks = 1;           // of the longest sequence
-  bool split = false;           // chunks are tasks of their own
+  int64_t chunks = 1;  // of the longest sequence
+  bool split = false;  // chunks are tasks of their own
   int64_t tasks = 0;
-  int64_t thread_bytes = 0;     // scratch a thread
-  int64_t row_stride = 0;       // Dv padded to whole vectors
-  int64_t partial_rows = 0;     // rows of partial states, all chunks together
+  int64_t thread_bytes = 0;  // scratch a thread
+  int64_t row_stride = 0;    // Dv padded to whole vectors
+  int64_t partial_rows = 0;  // rows of partial states, all chunks together
   int64_t partial_bytes = 0;
 };
 

@@ -21,18 +21,13 @@ struct KvCache::State {
   int64_t pages_in_use = 0;
   std::map<int64_t, Stored> sequences;  // last: its pages count themselves out
 
-  int64_t key_bytes() const {
-    return config.kv_heads * config.page_size * config.head_dim * size_of(config.dtype);
-  }
-  int64_t value_bytes() const {
-    return config.kv_heads * config.page_size * config.value_dim * size_of(config.dtype);
-  }
+  int64_t key_bytes() const { return config.kv_heads * config.page_size * config.head_dim * size_of(config.dtype); }
+  int64_t value_bytes() const { return config.kv_heads * config.page_size * config.value_dim * size_of(config.dtype); }
   int64_t pages_for(int64_t length) const { return detail::div_up(length, config.page_size); }
 
   Stored& find(std::string_view operation, int64_t sequence) {
     const auto found = sequences.find(sequence);
-    if (found == sequences.end())
-      throw Error(operation, {"there is no sequence " + std::to_string(sequence)});
+    if (found == sequences.end()) throw Error(operation, {"there is no sequence " + std::to_string(sequence)});
     return found->second;
   }
 
@@ -83,8 +78,8 @@ void KvCache::remove(int64_t sequence) {
 void KvCache::truncate(int64_t sequence, int64_t length) {
   State::Stored& stored = state_->find("KvCache::truncate", sequence);
   Checker checker("KvCache::truncate");
-  checker.require(length >= 0 && length <= stored.length, "length is " + std::to_string(length) +
-                                                              ", must be in [0, " + std::to_string(stored.length) + "]");
+  checker.require(length >= 0 && length <= stored.length,
+                  "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(stored.length) + "]");
   checker.done();
   stored.length = length;
   stored.pages.resize(state_->pages_for(length));
@@ -93,8 +88,8 @@ void KvCache::truncate(int64_t sequence, int64_t length) {
 int64_t KvCache::fork(int64_t sequence, int64_t length) {
   const State::Stored& source = state_->find("KvCache::fork", sequence);
   Checker checker("KvCache::fork");
-  checker.require(length >= 0 && length <= source.length, "length is " + std::to_string(length) +
-                                                              ", must be in [0, " + std::to_string(source.length) + "]");
+  checker.require(length >= 0 && length <= source.length,
+                  "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(source.length) + "]");
   checker.done();
   State::Stored copy;
   copy.pages.assign(source.pages.begin(), source.pages.begin() + state_->pages_for(length));
@@ -166,9 +161,9 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
   checker.require(q.dtype == c.dtype, "q must have the cache's type " + std::string(name_of(c.dtype)));
   checker.require(H % c.kv_heads == 0, "the cache has Hk = " + std::to_string(c.kv_heads) +
                                            " heads, which must divide H = " + std::to_string(H));
-  checker.require(cu_query.size() == sequences.size() + 1,
-                  "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
-                      std::to_string(sequences.size()) + " sequences");
+  checker.require(cu_query.size() == sequences.size() + 1, "cu_query has " + std::to_string(cu_query.size()) +
+                                                               " entries, must have one more than the " +
+                                                               std::to_string(sequences.size()) + " sequences");
   checker.require(!options.mask && !options.bias && !options.query_document && !options.key_document &&
                       !options.blocks.allowed && options.cu_query.empty() && options.cu_key.empty() &&
                       options.key_length.empty() && options.query_length.empty() && options.dropout == 0,

@@ -1,8 +1,8 @@
 // The mask of a tile as one lane mask a key: the AND of every kind that is set.
 //
-// Intervals (length, causal, window) are events on the key axis; boolean masks are gathered as 64 keys x 64 rows of bits
-// and transposed; documents and blocks touch each key or each block once. All of it is O(rows + keys) words a tile, which
-// is 1 to 2 % of the tile's arithmetic at D = 64.
+// Intervals (length, causal, window) are events on the key axis; boolean masks are gathered as 64 keys x 64 rows of
+// bits and transposed; documents and blocks touch each key or each block once. All of it is O(rows + keys) words a
+// tile, which is 1 to 2 % of the tile's arithmetic at D = 64.
 #include <algorithm>
 #include <array>
 
@@ -95,8 +95,7 @@ void block_layout(const BlockLayout& blocks, const Sequence& s, const Panel& pan
     const int64_t next = std::min(end, (block + 1) * blocks.key_block - s.key_begin);
     uint64_t bits = 0;
     for (int r = 0; r < panel.rows; ++r) {
-      const char* allowed_pair =
-          at(blocks.allowed, s.batch, panel.head[r], panel.query[r] / blocks.query_block, block);
+      const char* allowed_pair = at(blocks.allowed, s.batch, panel.head[r], panel.query[r] / blocks.query_block, block);
       bits |= static_cast<uint64_t>(*allowed_pair != 0) << r;
     }
     for (; key < next; ++key) allowed[key - begin] &= bits;

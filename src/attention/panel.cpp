@@ -71,7 +71,8 @@ Panel make_head_panel(const Problem& p, const Sequence& s, int64_t head, int64_t
 KeyReader::KeyReader(const Problem& p, const Sequence& s, int64_t kv_head)
     : sequence_(s), keys_(side(p.k, p.D, s.pages.keys, kv_head)), values_(side(p.v, p.Dv, s.pages.values, kv_head)) {}
 
-KeyReader::Side KeyReader::side(const ConstView<4>& view, int64_t depth, const void* const* pages, int64_t kv_head) const {
+KeyReader::Side KeyReader::side(const ConstView<4>& view, int64_t depth, const void* const* pages,
+                                int64_t kv_head) const {
   Side result;
   const int64_t element = size_of(view.dtype);
   if (pages) {
@@ -105,7 +106,8 @@ void KeyReader::value_rows(int64_t begin, int64_t end, void** rows) const {
   for (int64_t j = begin; j < end; ++j) rows[j - begin] = const_cast<void*>(value(j));
 }
 
-// -------------------------------------------------------------------------------------------------- element-wise options
+// -------------------------------------------------------------------------------------------------- element-wise
+// options
 
 void TileOptions::layout(Arena& arena, const Problem& p, const TileKernels& tk) {
   const AttentionOptions& o = *p.options;
@@ -138,8 +140,8 @@ void TileOptions::start_tile(const TileKernels& tk, int64_t begin, int64_t count
   if (!bias) return;
   void* rows[kernels::kMaxWidth];
   for (int r = 0; r < panel_->rows; ++r)
-    rows[r] = const_cast<char*>(
-        at(bias, sequence_->batch, panel_->head[r], panel_->query[r], sequence_->key_begin + begin));
+    rows[r] =
+        const_cast<char*>(at(bias, sequence_->batch, panel_->head[r], panel_->query[r], sequence_->key_begin + begin));
   const int64_t stride = last_stride(bias);
   kernels::RowsArgs args = rows_args(rows, panel_->rows, stride, bias.dtype, count);
   args.scale = kScoreUnit;
@@ -192,7 +194,8 @@ const uint64_t* TileOptions::dropout(const TileKernels& tk, int64_t begin, int64
 
 double TileOptions::keep_scale() const { return 1 / (1 - problem_->options->dropout); }
 
-// ---------------------------------------------------------------------------------------------------- non-finite values
+// ---------------------------------------------------------------------------------------------------- non-finite
+// values
 
 namespace {
 
@@ -212,7 +215,7 @@ void add_non_finite(const TileKernels& tk, void* const* rows, int64_t stride, DT
       if (std::isfinite(x)) continue;
       for (int lane = 0; lane < panel_rows; ++lane) {
         if (!(allowed[key] >> lane & 1)) continue;
-        const int64_t index = tk.row_major ? lane * out_stride + d : d * out_stride + lane;
+        const int64_t index = tk.out_index(d, lane, depth, out_stride);
         set(tk, out, index, get(tk, out, index) + weight_of(tk, weights, key, lane, width) * x);
       }
     }
@@ -226,8 +229,6 @@ const TileKernels& select_kernels(DType dtype, bool few) {
   return few ? *isa.f32_few : *isa.f32;
 }
 
-int64_t few_rows(DType dtype) {
-  return dtype == DType::float64 ? 0 : std::min(8, select_kernels(dtype, true).lanes);
-}
+int64_t few_rows(DType dtype) { return dtype == DType::float64 ? 0 : std::min(8, select_kernels(dtype, true).lanes); }
 
 }  // namespace attn::detail

@@ -17,8 +17,8 @@ using kernels::TileKernels;
 constexpr int64_t kBlockKeys = 256;
 constexpr int64_t kChunkKeys = 2048;
 
-// Scores are kept as kScoreUnit * score, so that a weight is 2^(2 (s - reference)). The whole log2(e) would be the simpler
-// unit, but a finite score beyond 2.3e38 would overflow in it; doubling the difference costs no multiplication.
+// Scores are kept as kScoreUnit * score, so that a weight is 2^(2 (s - reference)). The whole log2(e) would be the
+// simpler unit, but a finite score beyond 2.3e38 would overflow in it; doubling the difference costs no multiplication.
 constexpr double kScoreUnit = std::numbers::log2e / 2;
 
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -102,13 +102,13 @@ inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t str
 /// Up to kMaxWidth rows of one sequence and key/value head.
 struct Panel {
   int rows = 0, width = 0;
-  int64_t query[kernels::kMaxWidth];      // i, absolute
-  int64_t head[kernels::kMaxWidth];       // h
-  int64_t place[kernels::kMaxWidth];      // p_i, inside the sequence
-  int64_t begin[kernels::kMaxWidth];      // allowed keys by length, causal and window, inside the sequence
+  int64_t query[kernels::kMaxWidth];  // i, absolute
+  int64_t head[kernels::kMaxWidth];   // h
+  int64_t place[kernels::kMaxWidth];  // p_i, inside the sequence
+  int64_t begin[kernels::kMaxWidth];  // allowed keys by length, causal and window, inside the sequence
   int64_t end[kernels::kMaxWidth];
-  int64_t low = 0, high = 0;              // union of the intervals
-  int64_t full_low = 0, full_high = 0;    // their intersection
+  int64_t low = 0, high = 0;            // union of the intervals
+  int64_t full_low = 0, full_high = 0;  // their intersection
 };
 
 /// Rows first .. first + rows of the sequence.
@@ -171,7 +171,8 @@ class TileOptions {
   static bool plain(const Problem& p);
   /// Brings the bias of a tile into scratch, if there is one.
   void start_tile(const TileKernels& tk, int64_t begin, int64_t count);
-  /// softcap, bias, ALiBi and mask on scores [count][width] of keys inside the tile; `allowed` may be null if it is full.
+  /// softcap, bias, ALiBi and mask on scores [count][width] of keys inside the tile; `allowed` may be null if it is
+  /// full.
   kernels::TransformArgs transform(const TileKernels& tk, void* scores, int64_t begin, int64_t count, uint64_t* allowed,
                                    void* factor, void* maximum);
   /// Lane masks of dropout for the keys, or null without dropout.

@@ -31,6 +31,7 @@ struct Bf16Dot {
   static constexpr int kPack = 2;
   static Operand broadcast(const Elem* p) { return broadcast_pair(p); }
   static Operand load(const Elem* p) { return as_bf16(_mm512_load_si512(p)); }
+  static Operand operand(__m512 r) { return as_bf16(_mm512_castps_si512(r)); }
   static __m512 step(Operand b, Operand x, __m512 c) { return _mm512_dpbf16_ps(c, b, x); }
 };
 
@@ -134,45 +135,24 @@ void pair_rows_bf16(const RowsArgs& args) {
 
 // ----------------------------------------------------------------------------------------------------------- decode
 
-template <int RT>
-inline void few_accumulate_bf16(const __m512 (&key_dims)[16], const uint16_t* query, int64_t stride, __m512* acc) {
-  __m512 c[RT];
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) c[r] = acc[r];
-  ATTN_UNROLL
-  for (int d = 0; d < 16; ++d) {
-    ATTN_UNROLL
-    for (int r = 0; r < RT; ++r)
-      c[r] = _mm512_dpbf16_ps(c[r], as_bf16(_mm512_castps_si512(key_dims[d])), broadcast_pair(query + r * stride + 2 * d));
-  }
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) acc[r] = c[r];
-}
+// Blocks of 32 dims of two value rows become pairs by two shuffles within 128-bit quarters. The accumulators of a block
+// therefore hold its dims in another order: vector 0 dims 0-3, 8-11, 16-19, 24-27, vector 1 the rest.
+// store_rows_few_bf16 puts them right. What is left of the depth goes 16 dims at a time, in order.
 
-void scores_few_bf16(const ScoresArgs& args) {
-  const uint16_t* query = static_cast<const uint16_t*>(args.query);
-  for (int64_t key = 0; key < args.count; key += 16) {
-    const int64_t keys = args.count - key < 16 ? args.count - key : 16;
-    const uint16_t* base = static_cast<const uint16_t*>(args.keys) + key * args.key_stride;
-    __m512 acc[16];
-    for (int r = 0; r < 16; ++r) acc[r] = _mm512_setzero_ps();
-    for (int64_t d = 0; d < args.depth; d += 32) {
-      __m512 block[16];
-      ATTN_UNROLL
-      for (int i = 0; i < 16; ++i)
-        block[i] = i < keys ? _mm512_loadu_ps(base + i * args.key_stride + d) : _mm512_setzero_ps();
-      F32::transpose(block);
-      int r = 0;
-      for (; r + 4 <= args.rows; r += 4) few_accumulate_bf16<4>(block, query + r * args.depth + d, args.depth, acc + r);
-      for (; r + 2 <= args.rows; r += 2) few_accumulate_bf16<2>(block, query + r * args.depth + d, args.depth, acc + r);
-      for (; r < args.rows; ++r) few_accumulate_bf16<1>(block, query + r * args.depth + d, args.depth, acc + r);
-    }
-    few_store<F32>(acc, args, keys, static_cast<float*>(args.scores) + key * 16);
+/// VT / 2 blocks of 32 dims.
+template <int VT>
+inline void load_value_pairs(const uint16_t* even, const uint16_t* odd, __m512bh (&x)[VT]) {
+  ATTN_UNROLL
+  for (int v = 0; v < VT; v += 2) {
+    const __m512i a = _mm512_loadu_si512(even + 16 * v);
+    const __m512i b = odd ? _mm512_loadu_si512(odd + 16 * v) : _mm512_setzero_si512();
+    x[v] = as_bf16(_mm512_unpacklo_epi16(a, b));
+    x[v + 1] = as_bf16(_mm512_unpackhi_epi16(a, b));
   }
 }
 
-/// 16 dims of two value rows as pairs.
-inline __m512bh value_pairs(const uint16_t* even, const uint16_t* odd, int64_t n) {
+/// The first n < 32 dims: 16 from `even` on, in order.
+inline __m512bh load_value_tail(const uint16_t* even, const uint16_t* odd, int64_t n) {
   const __mmask16 m = n >= 16 ? __mmask16(0xffff) : static_cast<__mmask16>((1u << n) - 1);
   const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, even));
   const __m512i b = odd ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, odd)) : _mm512_setzero_si512();
@@ -193,8 +173,8 @@ inline void values_few_tile_bf16(const ValuesArgs& args, int row, int64_t d, int
   for (int64_t key = 0; key < args.count; key += 2, weights += 2 * 16, values += 2 * args.value_stride) {
     const uint16_t* odd = key + 1 < args.count ? values + args.value_stride : nullptr;
     __m512bh x[VT];
-    ATTN_UNROLL
-    for (int v = 0; v < VT; ++v) x[v] = value_pairs(values + v * 16, odd ? odd + v * 16 : nullptr, args.depth - d - v * 16);
+    if constexpr (VT == 1) x[0] = load_value_tail(values, odd, args.depth - d);
+    else load_value_pairs<VT>(values, odd, x);
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) {
       const __m512bh p = broadcast_pair(weights + 2 * r);
@@ -221,7 +201,29 @@ void values_few_bf16(const ValuesArgs& args) {
   const int64_t out_stride = (args.depth + 15) / 16 * 16;
   int64_t d = 0;
   for (; d + 64 <= args.depth; d += 64) values_few_columns_bf16<4>(args, d, out_stride);
+  for (; d + 32 <= args.depth; d += 32) values_few_columns_bf16<2>(args, d, out_stride);
   for (; d < args.depth; d += 16) values_few_columns_bf16<1>(args, d, out_stride);
+}
+
+inline int64_t out_index_few_bf16(int64_t d, int64_t row, int64_t depth, int64_t stride) {
+  if (d >= depth / 32 * 32) return row * stride + d;
+  const int64_t block = d / 32 * 32, quarter = d % 32 / 8, place = d % 8;
+  return row * stride + block + quarter * 4 + (place < 4 ? place : 16 + place - 4);
+}
+
+/// store_rows for the accumulators of values_few_bf16, whose blocks of 32 dims are put in order first.
+void store_rows_few_bf16(const RowsArgs& args) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    for (int64_t d = 0; d + 32 <= args.n; d += 32) {
+      float* block = static_cast<float*>(args.dense) + r * args.dense_stride + d;
+      const __m512 low = _mm512_load_ps(block), high = _mm512_load_ps(block + 16);
+      _mm512_store_ps(block, _mm512_permutex2var_ps(low, first, high));
+      _mm512_store_ps(block + 16, _mm512_permutex2var_ps(low, second, high));
+    }
+  }
+  store_rows<F32>(args);
 }
 
 }  // namespace

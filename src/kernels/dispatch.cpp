@@ -33,10 +33,8 @@ bool has_avx512_bf16() {
   return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
 }
 
-constexpr Candidate candidates[] = {{&isa_avx512_bf16, has_avx512_bf16},
-                                    {&isa_avx512, has_avx512},
-                                    {&isa_avx2, has_avx2},
-                                    {&isa_baseline, always}};
+constexpr Candidate candidates[] = {
+    {&isa_avx512_bf16, has_avx512_bf16}, {&isa_avx512, has_avx512}, {&isa_avx2, has_avx2}, {&isa_baseline, always}};
 #elif defined(ATTN_NEON)
 constexpr Candidate candidates[] = {{&isa_neon, always}};
 #else

@@ -1,7 +1,8 @@
 // The two ways to accumulate a product: one element at a time (fma), or two 16-bit elements at a time (dpbf16).
 //
 // A Dot has: Elem (operand element), kPack (elements consumed by one step), Acc (the vector type of the accumulator),
-// broadcast(p): the kPack elements at p in every lane; load(p): W groups of kPack elements; step(b, x, c) = c + b x.
+// broadcast(p): the kPack elements at p in every lane; load(p): W groups of kPack elements; operand(r): the same from a
+// register; step(b, x, c) = c + b x.
 #pragma once
 
 #include "kernels/scalar.h"
@@ -17,6 +18,7 @@ struct FmaDot {
   static constexpr int kPack = 1;
   static Operand broadcast(const Elem* p) { return V::set1(*p); }
   static Operand load(const Elem* p) { return V::load(p); }
+  static Operand operand(typename V::Reg r) { return r; }
   static typename V::Reg step(Operand b, Operand x, typename V::Reg c) { return V::fma(b, x, c); }
 };
 

@@ -1,11 +1,11 @@
 // Decode: a handful of rows against many keys. The same arithmetic as the panel kernels, in the same order for every
 // row, with other things in the lanes; a token decoded alone therefore equals the same token in a long prompt, bitwise.
 //
-//   scores   W keys in lanes: blocks of W keys x W dims are transposed in registers, then every row adds
-//            k[d] * q[row][d] for d in order; a second transpose writes [key][width], width = lanes of one vector
+//   scores   W keys in lanes: blocks of W keys x W steps are transposed in registers, then every row adds
+//            k[d] * q[row][d] for d in order; a second transpose brings the rows into lanes for the epilogue
 //   values   W dims in lanes: out[row][d] += p[key][row] v[key][d], keys in order, rows x vectors in registers
-// Requires: rows <= W; depth of the keys a multiple of W (pack_keys pads); out is [rows][depth rounded up to W], and
-// value rows are read up to `depth` only.
+// Requires: rows <= W; depth of the keys a multiple of W steps (pack_keys pads); out is [rows][depth rounded up to W],
+// and value rows are read up to `depth` only.
 #pragma once
 
 #include "kernels/rows.kernel.h"
@@ -20,64 +20,94 @@ void pack_query_few(const RowsArgs& args) {
   load_rows<V>(args);
 }
 
-template <class V, int RT>
-struct FewAccumulate {
-  using T = typename V::T;
-  /// acc[r] += sum over the W dims of block: key_dims[d] * q[r][d]
-  static inline __attribute__((always_inline)) void run(const typename V::Reg (&key_dims)[V::W], const T* query,
-                                                        int64_t query_stride, typename V::Reg* acc) {
-    typename V::Reg c[RT];
-    ATTN_UNROLL
-    for (int r = 0; r < RT; ++r) c[r] = acc[r];
-    ATTN_UNROLL
-    for (int d = 0; d < V::W; ++d) {
-      ATTN_UNROLL
-      for (int r = 0; r < RT; ++r) c[r] = V::fma(key_dims[d], V::set1(query[r * query_stride + d]), c[r]);
-    }
-    ATTN_UNROLL
-    for (int r = 0; r < RT; ++r) acc[r] = c[r];
-  }
-};
+// Groups of W keys whose chains of additions are in flight together; one group alone waits for its own latency.
+constexpr int kFewGroups = 4;
 
-/// Rows in blocks of 4, 2, 1.
-template <class V>
-inline void few_accumulate(const typename V::Reg (&key_dims)[V::W], const typename V::T* query, int64_t stride, int rows,
-                           typename V::Reg* acc) {
-  int r = 0;
-  for (; r + 4 <= rows; r += 4) FewAccumulate<V, 4>::run(key_dims, query + r * stride, stride, acc + r);
-  for (; r + 2 <= rows; r += 2) FewAccumulate<V, 2>::run(key_dims, query + r * stride, stride, acc + r);
-  for (; r < rows; ++r) FewAccumulate<V, 1>::run(key_dims, query + r * stride, stride, acc + r);
+/// acc[r] += sum over the steps of a block: x[step] * query[r][step], RT rows in registers.
+template <class Dot, int RT>
+inline void few_accumulate(const typename Dot::Acc::Reg (&x)[Dot::Acc::W], const typename Dot::Elem* query,
+                           int64_t query_stride, typename Dot::Acc::Reg* acc) {
+  typename Dot::Acc::Reg c[RT];
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) c[r] = acc[r];
+  ATTN_UNROLL
+  for (int step = 0; step < Dot::Acc::W; ++step) {
+    ATTN_UNROLL
+    for (int r = 0; r < RT; ++r)
+      c[r] = Dot::step(Dot::broadcast(query + r * query_stride + step * Dot::kPack), Dot::operand(x[step]), c[r]);
+  }
+  ATTN_UNROLL
+  for (int r = 0; r < RT; ++r) acc[r] = c[r];
 }
 
-/// Writes the scores of up to W keys, rows in lanes.
-template <class V>
-inline void few_store(typename V::Reg (&acc)[V::W], const ScoresArgs& args, int64_t keys, typename V::T* out) {
+/// Hands the scores of up to W keys, rows in lanes, to the epilogue.
+template <class V, class Epilogue>
+inline void few_finish(typename V::Reg (&acc)[V::W], const ScoresArgs& args, int64_t key, int64_t keys,
+                       const Epilogue& epilogue) {
   using T = typename V::T;
   const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
   const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
   for (int r = 0; r < V::W; ++r) acc[r] = V::min(highest, args.scale != 1 ? V::mul(acc[r], scale) : acc[r]);
   V::transpose(acc);
-  for (int64_t key = 0; key < keys; ++key) V::store(out + key * V::W, acc[key]);
+  int64_t i = 0;
+  for (; i + 2 <= keys; i += 2) {
+    const typename V::Reg pair[2][1] = {{acc[i]}, {acc[i + 1]}};
+    epilogue.template apply<2>(key + i, pair);
+  }
+  if (i < keys) {
+    const typename V::Reg last[1][1] = {{acc[i]}};
+    epilogue.template apply<1>(key + i, last);
+  }
 }
 
-template <class V>
-void scores_few(const ScoresArgs& args) {
-  using T = typename V::T;
-  const T* query = static_cast<const T*>(args.query);
-  for (int64_t key = 0; key < args.count; key += V::W) {
-    const int64_t keys = args.count - key < V::W ? args.count - key : V::W;
-    const T* base = static_cast<const T*>(args.keys) + key * args.key_stride;
-    typename V::Reg acc[V::W];
-    for (int r = 0; r < V::W; ++r) acc[r] = V::zero();
-    for (int64_t d = 0; d < args.depth; d += V::W) {
-      typename V::Reg block[V::W];
-      ATTN_UNROLL
-      for (int i = 0; i < V::W; ++i) block[i] = i < keys ? V::loadu(base + i * args.key_stride + d) : V::zero();
-      V::transpose(block);
-      few_accumulate<V>(block, query + d, args.depth, args.rows, acc);
+template <class Dot, class Epilogue>
+inline void for_few_scores(const ScoresArgs& args, const Epilogue& epilogue) {
+  using V = typename Dot::Acc;
+  constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
+  const auto* query = static_cast<const typename Dot::Elem*>(args.query);
+  for (int64_t first = 0; first < args.count; first += kFewGroups * V::W) {
+    const int64_t left = args.count - first;
+    typename V::Reg acc[kFewGroups][V::W];
+    for (int g = 0; g < kFewGroups; ++g)
+      for (int r = 0; r < V::W; ++r) acc[g][r] = V::zero();
+    for (int64_t d = 0; d < args.depth; d += kBlock) {
+      for (int g = 0; g < kFewGroups && g * V::W < left; ++g) {
+        const int64_t keys = left - g * V::W;
+        const auto* base = static_cast<const typename Dot::Elem*>(args.keys) + (first + g * V::W) * args.key_stride + d;
+        typename V::Reg x[V::W];
+        ATTN_UNROLL
+        for (int i = 0; i < V::W; ++i)
+          x[i] = i < keys ? V::loadu(reinterpret_cast<const typename V::T*>(base + i * args.key_stride)) : V::zero();
+        V::transpose(x);
+        int r = 0;
+        for (; r + 4 <= args.rows; r += 4)
+          few_accumulate<Dot, 4>(x, query + r * args.depth + d, args.depth, acc[g] + r);
+        for (; r + 2 <= args.rows; r += 2)
+          few_accumulate<Dot, 2>(x, query + r * args.depth + d, args.depth, acc[g] + r);
+        for (; r < args.rows; ++r) few_accumulate<Dot, 1>(x, query + r * args.depth + d, args.depth, acc[g] + r);
+      }
     }
-    few_store<V>(acc, args, keys, static_cast<T*>(args.scores) + key * V::W);
+    for (int g = 0; g < kFewGroups && g * V::W < left; ++g) {
+      const int64_t keys = left - g * V::W < V::W ? left - g * V::W : V::W;
+      few_finish<V>(acc[g], args, first + g * V::W, keys, epilogue);
+    }
   }
+}
+
+/// The products of few rows, for scores_softmax.
+template <class D>
+struct FewProducts {
+  using Dot = D;
+  template <int NV, class Epilogue>
+  static void run(const ScoresArgs& args, const Epilogue& epilogue) {
+    if constexpr (NV == 1) for_few_scores<D>(args, epilogue);
+  }
+};
+
+template <class Dot>
+void scores_few(const ScoresArgs& args) {
+  using V = typename Dot::Acc;
+  for_few_scores<Dot>(args, StoreScores<V, 1>{static_cast<typename V::T*>(args.scores)});
 }
 
 /// The first n < W elements at p, then zeros; reads nothing beyond them.

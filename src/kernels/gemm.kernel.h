@@ -6,10 +6,10 @@
 //   values   O^T[d][row]   += sum_key V[key, d] P[key][row]   a = values,  x = weights      [count][width]
 //   outer    C[key][d]     += sum_row P[key][row] X[row][d]   a = weights, x = rows         [rows][depth]
 //
-// Loops: rows of c in blocks of MT, vectors in blocks of NV, then s innermost with all MT x NV accumulators in registers:
-// NV loads, MT broadcasts and MT x NV multiply-adds a step. a is only ever broadcast, so K and V need no packing.
-// Every accumulator runs through s in order: its bits do not depend on MT, NV or the neighbours.
-// Requires: x 64-byte aligned, its rows a multiple of W; a at element alignment.
+// Loops: rows of c in blocks of MT, vectors in blocks of NV, then s innermost with all MT x NV accumulators in
+// registers: NV loads, MT broadcasts and MT x NV multiply-adds a step. a is only ever broadcast, so K and V need no
+// packing. Every accumulator runs through s in order: its bits do not depend on MT, NV or the neighbours. Requires: x
+// 64-byte aligned, its rows a multiple of W; a at element alignment.
 #pragma once
 
 #include "kernels/dot.h"

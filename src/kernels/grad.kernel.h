@@ -22,8 +22,7 @@ struct ProbabilityEpilogue {
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v)
-        V::store(weights + ((key + i) * NV + v) * V::W, weight<V>(V::sub(c[i][v], lse[v])));
+      for (int v = 0; v < NV; ++v) V::store(weights + ((key + i) * NV + v) * V::W, weight<V>(V::sub(c[i][v], lse[v])));
     }
   }
 };

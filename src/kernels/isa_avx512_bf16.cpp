@@ -21,7 +21,7 @@ constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
   base.pack_values = pair_rows_bf16;
   base.pack_outer = pair_rows_bf16;
   base.scores = scores<Bf16Dot>;
-  base.scores_softmax = scores_softmax<Bf16Dot>;
+  base.scores_softmax = scores_softmax<PanelProducts<Bf16Dot>>;
   base.softmax = softmax<Bf16Dot>;
   base.values = values<Bf16Dot>;
   base.scores_probabilities = scores_probabilities<Bf16Dot>;
@@ -37,10 +37,11 @@ constexpr TileKernels with_few_rows(TileKernels base, const char* name) {
   base.row_major = true;
   base.values_in_place = true;
   base.pack_query = copy_rows_bf16;
-  base.unpack_out = store_rows<F32>;
+  base.unpack_out = store_rows_few_bf16;
+  base.out_index = out_index_few_bf16;
   base.pack_values = copy_rows_bf16;
-  base.scores = scores_few_bf16;
-  base.scores_softmax = nullptr;
+  base.scores = scores_few<Bf16Dot>;
+  base.scores_softmax = scores_softmax<FewProducts<Bf16Dot>>;
   base.values = values_few_bf16;
   base.rescale = rescale_few<F32>;
   return base;

@@ -61,7 +61,8 @@ void pack_panel(const RowsArgs& args) {
     for (int64_t r = r0; r < r0 + V::W; ++r) {
       for (int64_t j = whole; j < args.n; ++j) {
         T value = 0;
-        if (r < args.rows) value = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
+        if (r < args.rows)
+          value = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
         panel[j * width + r] = value;
       }
     }
@@ -132,8 +133,7 @@ void store_rows(const RowsArgs& args) {
     const T* in = static_cast<const T*>(args.dense) + r * args.dense_stride;
     const T scale = static_cast<T>(args.scale) * (lane_scale ? lane_scale[r] : T{1});
     int64_t j = 0;
-    for (; j < whole; j += V::W)
-      store_vector<V>(args.type, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
+    for (; j < whole; j += V::W) store_vector<V>(args.type, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
     for (; j < args.n; ++j) store_element<T>(args.type, args.row[r], j * args.stride, scale * in[j]);
   }
 }

@@ -11,8 +11,6 @@
 // Every lane's arithmetic is a fixed sequence over its keys, so no row depends on its neighbours.
 #pragma once
 
-#include <math.h>
-
 #include "kernels/gemm.kernel.h"
 
 namespace attn::kernels {
@@ -52,8 +50,8 @@ struct WeightFormat<FmaDot<V>> {
   }
 };
 
-/// cap tanh(s / cap) and its derivative in s. |x| < 0.625: x + x^3 P(x^2) / Q(x^2), the rational form of Cephes, because
-/// (1 - e) / (1 + e) with e = 2^(-2 log2e |x|) loses its relative accuracy there.
+/// cap tanh(s / cap) and its derivative in s. |x| < 0.625: x + x^3 P(x^2) / Q(x^2), the rational form of Cephes,
+/// because (1 - e) / (1 + e) with e = 2^(-2 log2e |x|) loses its relative accuracy there.
 template <class V>
 inline typename V::Reg softcap(typename V::Reg s, double cap, typename V::Reg& factor) {
   using T = typename V::T;
@@ -231,8 +229,19 @@ struct SoftmaxEpilogue {
   }
 };
 
-template <class Dot>
+/// How the scores of a panel come about; few.kernel.h has another way.
+template <class D>
+struct PanelProducts {
+  using Dot = D;
+  template <int NV, class Epilogue>
+  static inline __attribute__((always_inline)) void run(const ScoresArgs& args, const Epilogue& epilogue) {
+    for_scores<D, NV>(args, epilogue);
+  }
+};
+
+template <class Products>
 struct Fused {
+  using Dot = typename Products::Dot;
   using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;
@@ -252,8 +261,8 @@ struct Fused {
       maximum[v] = V::set1(-infinity<T>());
     }
     using Epilogue = SoftmaxEpilogue<Dot, NV>;
-    for_scores<Dot, NV>(args.in,
-                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
+    Products::template run<NV>(
+        args.in, Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL
@@ -265,10 +274,10 @@ struct Fused {
   }
 };
 
-template <class Dot>
+template <class Products>
 bool scores_softmax(const FusedArgs& args, double limit) {
   bool ok = false;
-  for_width<Dot::Acc::W>(args.in.width, Fused<Dot>{args, limit, ok});
+  for_width<Products::Dot::Acc::W>(args.in.width, Fused<Products>{args, limit, ok});
   return ok;
 }
 
@@ -345,8 +354,8 @@ void merge(const MergeArgs& args) {
       continue;
     }
     const double top = reference > reference_b ? reference : reference_b;
-    const double part = reference == top ? sum : sum * exp2(2 * (reference - top));
-    const double part_b = reference_b == top ? sum_b : sum_b * exp2(2 * (reference_b - top));
+    const double part = reference == top ? sum : sum * __builtin_exp2(2 * (reference - top));
+    const double part_b = reference_b == top ? sum_b : sum_b * __builtin_exp2(2 * (reference_b - top));
     const typename V::Reg share = V::set1(static_cast<T>(part / (part + part_b)));
     const typename V::Reg share_b = V::set1(static_cast<T>(part_b / (part + part_b)));
     for (int64_t d = 0; d < args.depth; d += V::W)

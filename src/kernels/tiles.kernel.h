@@ -14,6 +14,9 @@
 namespace attn::kernels {
 namespace {
 
+inline int64_t out_index_panel(int64_t d, int64_t row, int64_t, int64_t stride) { return d * stride + row; }
+inline int64_t out_index_few(int64_t d, int64_t row, int64_t, int64_t stride) { return row * stride + d; }
+
 /// Rows in lanes; arithmetic, keys and values in V's type.
 template <class V, class U>
 constexpr TileKernels panel_kernels(const char* name, int operand) {
@@ -40,9 +43,10 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .pack_keys = load_rows<V>,
           .pack_values = load_rows<V>,
           .pack_outer = load_rows<V>,
+          .out_index = out_index_panel,
           .all_finite = all_finite<V>,
           .scores = scores<Dot>,
-          .scores_softmax = scores_softmax<Dot>,
+          .scores_softmax = scores_softmax<PanelProducts<Dot>>,
           .transform = transform<V>,
           .softmax = softmax<Dot>,
           .values = values<Dot>,
@@ -68,8 +72,9 @@ constexpr TileKernels few_kernels(TileKernels base, const char* name) {
   base.row_major = true;
   base.pack_query = pack_query_few<V>;
   base.unpack_out = store_rows<V>;
-  base.scores = scores_few<V>;
-  base.scores_softmax = nullptr;
+  base.out_index = out_index_few;
+  base.scores = scores_few<FmaDot<V>>;
+  base.scores_softmax = scores_softmax<FewProducts<FmaDot<V>>>;
   base.values = values_few<V>;
   base.rescale = rescale_few<V>;
   return base;

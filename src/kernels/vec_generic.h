@@ -95,7 +95,9 @@ struct F32 : Vector128<float, int32_t, 4> {
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-  static Reg load_bf16(const uint16_t* p) { return Reg{from_bf16(p[0]), from_bf16(p[1]), from_bf16(p[2]), from_bf16(p[3])}; }
+  static Reg load_bf16(const uint16_t* p) {
+    return Reg{from_bf16(p[0]), from_bf16(p[1]), from_bf16(p[2]), from_bf16(p[3])};
+  }
   static Reg load_f16(const uint16_t* p) { return Reg{from_f16(p[0]), from_f16(p[1]), from_f16(p[2]), from_f16(p[3])}; }
   static void store_bf16(uint16_t* p, Reg a) {
     for (int i = 0; i < W; ++i) p[i] = to_bf16(a[i]);
