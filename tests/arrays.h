@@ -1,6 +1,7 @@
 // arrays: dense arrays whose element type is chosen at run time, and the loops over instruction sets and effort.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,7 +14,7 @@
 
 namespace attn::test {
 
-// ------------------------------------------------------------------------------------------------------------- effort
+// -------------------------------------------------------------------------------------------------------------- effort
 
 enum class Effort { quick, normal, exhaustive };
 
@@ -47,7 +48,7 @@ inline int64_t by_effort(int64_t quick, int64_t normal, int64_t exhaustive) {
   return normal;
 }
 
-// ------------------------------------------------------------------------------------------------------------- arrays
+// -------------------------------------------------------------------------------------------------------------- arrays
 
 inline double load_element(const void* data, DType dtype, int64_t n) {
   switch (dtype) {
@@ -120,7 +121,7 @@ class Array {
 
   /// All ones: NaN in every floating type, so that what is never written shows.
   Array& fill_with_nan() {
-    std::memset(bytes_.data(), 0xff, bytes_.size());
+    std::fill(bytes_.begin(), bytes_.end(), std::byte{0xff});
     return *this;
   }
   Array& fill(double value) {
@@ -152,7 +153,7 @@ bool same_bits(const Array<Rank>& a, const Array<Rank>& b) {
   return a.dtype() == b.dtype() && a.size() == b.size() && a.bytes() == b.bytes();
 }
 
-// --------------------------------------------------------------------------------------------------- instruction sets
+// ---------------------------------------------------------------------------------------------------- instruction sets
 
 /// What is forced by ATTN_ISA, otherwise all that this machine can run.
 inline std::vector<std::string> isas_under_test() {

@@ -47,7 +47,7 @@ TEST(Gradcheck, EveryOption) {
   });
 }
 
-// --------------------------------------------------------------------------------------------- what may be left out
+// ------------------------------------------------------------------------------------------------ what may be left out
 
 /// Asking for fewer gradients changes no bit of those that are given.
 TEST(Backward, AnyGradientMayBeMissing) {

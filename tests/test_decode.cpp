@@ -172,8 +172,7 @@ TEST(Decode, OptionsCountSequences) {
   });
 }
 
-// ------------------------------------------------------------------------------------------------------ the cache
-// itself
+// ---------------------------------------------------------------------------------------------------- the cache itself
 
 TEST(Cache, ForksShareAndThenPart) {
   const Case c = tokens(100, DType::float32, 54);

@@ -292,7 +292,7 @@ TEST(Errors, TheBackwardRefuses) {
   for (const Bad& bad : kBadBackward) expect_refused(bad, &Call::backward, "attention_backward");
 }
 
-// ---------------------------------------------------------------------------------------------------- exact messages
+// ------------------------------------------------------------------------------------------------------ exact messages
 
 TEST(Errors, ExactMessages) {
   Call call;

@@ -140,7 +140,7 @@ TEST(MaskedRows, OthersKeepTheirBits) {
   });
 }
 
-// ---------------------------------------------------------------------------------------------------------- poison
+// -------------------------------------------------------------------------------------------------------------- poison
 
 /// Writes `value` wherever nobody may look: unseen keys and values, queries that see nothing, biases of hidden pairs.
 Case poisoned(Case c, const Visibility& visible, double value) {
@@ -181,8 +181,7 @@ TEST(Poison, BehindTheMaskChangesNoBit) {
       }
 }
 
-// --------------------------------------------------------------------------------------------------- NaN in plain
-// sight
+// -------------------------------------------------------------------------------------------------- NaN in plain sight
 
 /// One NaN in q, k, v or dout that somebody may see: NaN where the oracle has it, numbers everywhere else.
 TEST(NaNVisible, InExactlyTheRowsThatSeeIt) {
@@ -222,8 +221,7 @@ TEST(NaNVisible, InABiasOrASink) {
   });
 }
 
-// ----------------------------------------------------------------------------------------------------- the literal
-// masks
+// --------------------------------------------------------------------------------------------------- the literal masks
 
 /// With q = 0 and the identity as values, out is the matrix of weights: who sees whom.
 Values seen(int64_t Lq, int64_t Lk, const AttentionOptions& options) {

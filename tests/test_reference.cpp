@@ -163,8 +163,68 @@ TEST(ByHand, WeightsOfARectangle) {
   EXPECT_TRUE(close_float64(weights.values(), {0.75}));
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// gradients
+/// Who sees whom: with q = 0 and lse = 0 every allowed weight is 1.
+Values seen(int64_t Lq, int64_t Lk, const AttentionOptions& options) {
+  const Array<4> q(DType::float64, {1, 1, Lq, 1}), k(DType::float64, {1, 1, Lk, 1});
+  const Array<3> lse(DType::float64, {1, 1, Lq});
+  Array<4> weights(DType::float64, {1, 1, Lq, Lk});
+  reference::attention_weights(q.view(), k.view(), lse.view(), weights.view(), 0, 0, options);
+  return weights.values();
+}
+
+TEST(ByHand, WindowsCountKeysBesidesSelf) {
+  EXPECT_EQ(seen(3, 5, {.window = {1, 2}, .alignment = Alignment::top_left}), (Values{1, 1, 1, 0, 0,  //
+                                                                                      1, 1, 1, 1, 0,  //
+                                                                                      0, 1, 1, 1, 1}));
+  EXPECT_EQ(seen(3, 3, {.window = {0, -1}}), (Values{1, 1, 1,  //
+                                                     0, 1, 1,  //
+                                                     0, 0, 1}));
+}
+
+TEST(ByHand, AlignmentsOfUnequalLengths) {
+  AttentionOptions options = {.causal = true, .alignment = Alignment::top_left};
+  EXPECT_EQ(seen(2, 4, options), (Values{1, 0, 0, 0, 1, 1, 0, 0}));
+  options.alignment = Alignment::bottom_right;
+  EXPECT_EQ(seen(2, 4, options), (Values{1, 1, 1, 0, 1, 1, 1, 1}));
+  const int64_t one = 1, two = 2, three = 3;
+  options.key_length = {&three, 1};  // the last query sees the last key that exists
+  EXPECT_EQ(seen(2, 4, options), (Values{1, 1, 0, 0, 1, 1, 1, 0}));
+  options.key_length = {};
+  options.query_length = {&two, 1};  // the second query counts as the last
+  EXPECT_EQ(seen(3, 3, options), (Values{1, 1, 0, 1, 1, 1, 1, 1, 1}));
+  options = {.causal = true, .alignment = Alignment::offset, .offset = {&one, 1}};
+  EXPECT_EQ(seen(2, 4, options), (Values{1, 1, 0, 0, 1, 1, 1, 0}));
+}
+
+TEST(ByHand, MasksAreBroadcast) {
+  Array<4> keys(DType::boolean, {1, 1, 1, 3}), queries(DType::boolean, {1, 1, 2, 1});
+  keys.set(0, 1);
+  keys.set(2, 1);
+  queries.set(1, 1);
+  EXPECT_EQ(seen(2, 3, {.mask = keys.view()}), (Values{1, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(seen(2, 3, {.mask = queries.view()}), (Values{0, 0, 0, 1, 1, 1}));
+}
+
+TEST(ByHand, OnlyEqualDocumentsAttend) {
+  Array<2> query(DType::int64, {1, 3}), key(DType::int32, {1, 4});
+  const int64_t queries[] = {7, 7, 9}, keys[] = {7, 9, 7, 8};
+  for (int64_t i = 0; i < 3; ++i) query.set(i, static_cast<double>(queries[i]));
+  for (int64_t j = 0; j < 4; ++j) key.set(j, static_cast<double>(keys[j]));
+  EXPECT_EQ(seen(3, 4, {.query_document = query.view(), .key_document = key.view()}), (Values{1, 0, 1, 0,  //
+                                                                                              1, 0, 1, 0,  //
+                                                                                              0, 1, 0, 0}));
+}
+
+TEST(ByHand, BlocksOfPairs) {
+  Array<4> allowed(DType::boolean, {1, 1, 2, 2});  // queries in twos, keys in threes
+  allowed.set(0, 1);
+  allowed.set(3, 1);
+  EXPECT_EQ(seen(3, 4, {.blocks = {allowed.view(), 2, 3}}), (Values{1, 1, 1, 0,  //
+                                                                    1, 1, 1, 0,  //
+                                                                    0, 0, 0, 1}));
+}
+
+// ----------------------------------------------------------------------------------------------------------- gradients
 
 TEST(Reference, FiniteDifferences) {
   const int64_t samples = by_effort(5, 25, 100000);
@@ -179,7 +239,7 @@ TEST(Reference, FiniteDifferences) {
       GradientCheck(make_case(feature, dims, DType::float64, seed++), run_reference).check_all(samples);
 }
 
-// ------------------------------------------------------------------------------------------------- a second opinion
+// ---------------------------------------------------------------------------------------------------- a second opinion
 
 void expect_agreement(const Values& naive, const Values& reference, const std::string& what) {
   EXPECT_TRUE(normalized_error(naive, reference) <= kSameMeaningNmse) << what;

@@ -60,8 +60,7 @@ inline double normalized_error(const Values& actual, const Values& reference) {
   return error == 0 ? 0 : error / energy;
 }
 
-// --------------------------------------------------------------------------------------------------------- the
-// formulas
+// -------------------------------------------------------------------------------------------------------- the formulas
 
 inline constexpr double kUnit32 = 0x1p-24;  // relative error of one rounding
 inline constexpr double kUnit64 = 0x1p-53;
@@ -150,8 +149,7 @@ inline double rate_bound(double probability, int64_t count) {
 /// Two float64 computations of the same sums in different order.
 inline double reordering_bound(double reference_max) { return 0x1p-40 * reference_max; }
 
-// ----------------------------------------------------------------------------------------------------------
-// comparators
+// --------------------------------------------------------------------------------------------------------- comparators
 
 inline testing::AssertionResult report(bool good, double error, double bound, double nmse) {
   auto result = good ? testing::AssertionSuccess() : testing::AssertionFailure();

@@ -106,8 +106,7 @@ void KeyReader::value_rows(int64_t begin, int64_t end, void** rows) const {
   for (int64_t j = begin; j < end; ++j) rows[j - begin] = const_cast<void*>(value(j));
 }
 
-// -------------------------------------------------------------------------------------------------- element-wise
-// options
+// ------------------------------------------------------------------------------------------------ element-wise options
 
 void TileOptions::layout(Arena& arena, const Problem& p, const TileKernels& tk) {
   const AttentionOptions& o = *p.options;
@@ -194,8 +193,7 @@ const uint64_t* TileOptions::dropout(const TileKernels& tk, int64_t begin, int64
 
 double TileOptions::keep_scale() const { return 1 / (1 - problem_->options->dropout); }
 
-// ---------------------------------------------------------------------------------------------------- non-finite
-// values
+// --------------------------------------------------------------------------------------------------- non-finite values
 
 namespace {
 

@@ -101,8 +101,7 @@ void add_scaled(double* y, double factor, const double* x, int64_t count) {
   for (int64_t n = 0; n < count; ++n) y[n] += factor * x[n];
 }
 
-// --------------------------------------------------------------------------------------------------- scores and
-// softmax
+// -------------------------------------------------------------------------------------------------- scores and softmax
 
 /// exp(score - origin), with its limits where both are infinite: the maximum itself weighs 1, -infinity weighs nothing.
 double exp_above(double score, double origin) {
@@ -245,7 +244,7 @@ void for_each_query(const Shape<4>& q_size, Body body) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------------ forward
+// ------------------------------------------------------------------------------------------------------------- forward
 
 void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View<3> lse,
                const AttentionOptions& options) {
@@ -267,7 +266,7 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   write(lses, lse);
 }
 
-// ----------------------------------------------------------------------------------------------------------- backward
+// ------------------------------------------------------------------------------------------------------------ backward
 
 /// Takes nothing from the forward: P and delta are summed again, so that an error in out or lse cannot hide in them.
 void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstView<4>, ConstView<3>, ConstView<4> dout,
@@ -319,7 +318,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   write(dsink, gradients.dsink);
 }
 
-// ------------------------------------------------------------------------------------------------------------ weights
+// ------------------------------------------------------------------------------------------------------------- weights
 
 void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4> weights, int64_t first_query,
                        int64_t first_key, const AttentionOptions& options) {

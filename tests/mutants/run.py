@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,15 @@ def self_test():
 
 # ------------------------------------------------------------------------------------------------------------- the runs
 
+def run_command(command, **options):
+    """A command that somebody else ended has no verdict: taken for a failure, it would be a kill that never was."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace", **options}
+    done = subprocess.run(command, **options)
+    if -done.returncode in (signal.SIGINT, signal.SIGKILL, signal.SIGTERM):
+        sys.exit(f"ended from outside by signal {-done.returncode}: {' '.join(map(str, command))}")
+    return done
+
+
 class Tree:
     """A copy of the project with one build directory."""
 
@@ -100,26 +110,24 @@ class Tree:
         shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns("build", ".git"))
         command = ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-D", "CMAKE_BUILD_TYPE=Release",
                    "-D", "ATTN_BUILD_BENCH=OFF", "-D", "ATTN_BUILD_EXAMPLES=OFF"]
-        configured = subprocess.run(command, capture_output=True, text=True)
+        configured = run_command(command)
         if configured.returncode != 0:
-            sys.exit(configured.stdout + configured.stderr)
+            sys.exit(configured.stdout)
 
     def compile(self, target):
         """The compiler's complaint, or nothing."""
-        done = subprocess.run(["cmake", "--build", self.build, "--target", target], capture_output=True, text=True)
-        return "" if done.returncode == 0 else done.stdout + done.stderr
+        done = run_command(["cmake", "--build", self.build, "--target", target])
+        return "" if done.returncode == 0 else f"does not build, {done.returncode}\n{done.stdout}"
 
     def passes(self, executable, tests):
         """Runs tests up to the first failure. The quick sample: what it catches, the whole catches too."""
         environment = {key: value for key, value in os.environ.items() if key not in ("ATTN_EXHAUSTIVE", "ATTN_ISA")}
         environment["ATTN_QUICK"] = "1"
         command = [self.build / "tests" / executable, "--gtest_throw_on_failure", "--gtest_filter=" + tests]
-        quiet = subprocess.DEVNULL
         try:
-            done = subprocess.run(command, env=environment, timeout=SECONDS, stdout=quiet, stderr=quiet)
+            return run_command(command, env=environment, timeout=SECONDS).returncode == 0
         except subprocess.TimeoutExpired:
             return False
-        return done.returncode == 0
 
     def verdict(self, mutant):
         """killed, SURVIVED, or INVALID with the reason."""
@@ -130,7 +138,7 @@ class Tree:
             executable, _, tests = mutant["test"].partition(" ")
             complaint = self.compile(executable)
             if complaint:
-                return f"INVALID, does not compile\n{complaint}"
+                return f"INVALID, {complaint}"
             return "SURVIVED" if self.passes(executable, tests) else "killed"
         finally:
             path.write_text(original)
@@ -147,7 +155,8 @@ def red_without_mutants(tree, mutants):
         complaint = tree.compile(executable)
         if complaint or not tree.passes(executable, ":".join(sorted(names))):
             red.add(executable)
-        print(f"{executable} without mutants: {'RED' if executable in red else 'green'}", flush=True)
+        verdict = complaint or ("RED" if executable in red else "green")
+        print(f"{executable} without mutants: {verdict}", flush=True)
     return red
 
 
