@@ -75,7 +75,7 @@ inline double naive_factor(int64_t samples) {
 /// What the naive algorithm gets wrong on the same input, the worst of several ways to write it.
 struct Yardstick {
   double max_abs = 0, nmse = 0;
-  double score;     // magnitude of the largest score, 0 where no weights are involved
+  double score;     // magnitude of the exponents of the weights, 0 where no weights are involved
   int64_t samples;  // rows that err independently
 
   Yardstick(const std::vector<Values>& naive, const Values& reference, double score_, int64_t samples_)
@@ -91,7 +91,7 @@ struct Yardstick {
 };
 
 /// Error allowed in float32. A score is known to score * unit only, and exp() turns that into a relative error of a
-/// weight, whoever computes it.
+/// weight, whoever computes it; naive.score counts every rounded number of that size in the exponent.
 inline double float32_bound(const Yardstick& naive, double reference_max) {
   return naive_factor(naive.samples) * naive.max_abs + (kRoundings + naive.score) * kUnit32 * reference_max;
 }
