@@ -67,6 +67,8 @@ inline constexpr double kUnit64 = 0x1p-53;
 inline constexpr double kRoundings = 4;        // roundings of the largest result, for where naive is exact by luck
 inline constexpr double kFloat32Nmse = 1e-10;  // four times the worst a blocked float32 kernel was measured at
 
+inline constexpr int64_t kLuckySamples = 4;  // so few errors of the naive algorithm may all be nearly zero
+
 /// Twice the error of the naive algorithm. That compares two maxima: over few samples they are a matter of luck.
 inline double naive_factor(int64_t samples) {
   return 2 * (1 + 2 / std::sqrt(static_cast<double>(std::max<int64_t>(samples, 1))));
@@ -75,11 +77,13 @@ inline double naive_factor(int64_t samples) {
 /// What the naive algorithm gets wrong on the same input, the worst of several ways to write it.
 struct Yardstick {
   double max_abs = 0, nmse = 0;
-  double score;     // magnitude of the exponents of the weights, 0 where no weights are involved
-  int64_t samples;  // rows that err independently
+  double score;      // magnitude of the exponents of the weights, 0 where no weights are involved
+  int64_t samples;   // rows that err independently
+  double cancelled;  // sum of magnitudes behind a result that is a signed sum itself (a score), 0 for the rest
 
-  Yardstick(const std::vector<Values>& naive, const Values& reference, double score_, int64_t samples_)
-      : score(score_), samples(samples_) {
+  Yardstick(const std::vector<Values>& naive, const Values& reference, double score_, int64_t samples_,
+            double cancelled_ = 0)
+      : score(score_), samples(samples_), cancelled(cancelled_) {
     Values errors, nmses;
     for (const Values& way : naive) {
       errors.push_back(max_abs_error(way, reference));
@@ -93,7 +97,8 @@ struct Yardstick {
 /// Error allowed in float32. A score is known to score * unit only, and exp() turns that into a relative error of a
 /// weight, whoever computes it; naive.score counts every rounded number of that size in the exponent.
 inline double float32_bound(const Yardstick& naive, double reference_max) {
-  return naive_factor(naive.samples) * naive.max_abs + (kRoundings + naive.score) * kUnit32 * reference_max;
+  const double rounded = std::max(reference_max, naive.cancelled);
+  return naive_factor(naive.samples) * naive.max_abs + kUnit32 * (kRoundings * rounded + naive.score * reference_max);
 }
 
 /// The float32 rule scaled to float64, twice: the oracle's own rounding is as large as the kernel's.
@@ -101,9 +106,11 @@ inline double float64_bound(const Yardstick& naive_float32, double reference_max
   return 2 * kUnit64 / kUnit32 * float32_bound(naive_float32, reference_max);
 }
 
-/// Where scores are so large that the naive algorithm misses the fixed number, its own, squared like the measure.
+/// Where scores are so large that a weight is not known to the fixed number: the rule of float32_bound, squared.
 inline double float32_nmse_bound(const Yardstick& naive) {
-  return std::max(kFloat32Nmse, naive_factor(naive.samples) * naive_factor(naive.samples) * naive.nmse);
+  const double weight = (kRoundings + naive.score) * kUnit32;
+  return std::max(kFloat32Nmse,
+                  naive_factor(naive.samples) * naive_factor(naive.samples) * (naive.nmse + weight * weight));
 }
 
 /// FlashAttention's rule for 16-bit storage: twice the error of a low-precision implementation, plus a floor that is

@@ -419,7 +419,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   if (checker.require(!gradients.dsink || !options.sink.empty(), "dsink is wanted, but there is no sink") &&
       gradients.dsink) {
     checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
-                    "dsink must be floating of size [H] = [" + std::to_string(p.H) + "]");
+                    [&] { return "dsink must be floating of size [H] = [" + std::to_string(p.H) + "]"; });
   }
   if (checker.ok()) {
     std::vector<detail::Region> outputs = {region("dq", gradients.dq), region("dk", gradients.dk),

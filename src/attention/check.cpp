@@ -17,20 +17,25 @@ std::string text(int64_t value) { return std::to_string(value); }
 void check_broadcast(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& full) {
   bool fits = true;
   for (int axis = 0; axis < 4; ++axis) fits = fits && (view.size[axis] == full[axis] || view.size[axis] == 1);
-  checker.require(fits, std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(full) +
-                            " with any axis 1");
+  checker.require(fits, [&] {
+    return std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(full) +
+           " with any axis 1";
+  });
 }
 
 void check_span(Checker& checker, const char* name, int64_t size, const char* axis, int64_t expected) {
-  checker.require(size == 0 || size == expected,
-                  std::string(name) + " has " + text(size) + " entries, must have " + axis + " = " + text(expected));
+  checker.require(size == 0 || size == expected, [&] {
+    return std::string(name) + " has " + text(size) + " entries, must have " + axis + " = " + text(expected);
+  });
 }
 
 void check_in_range(Checker& checker, const char* name, std::span<const int64_t> values, int64_t low, int64_t high) {
   for (size_t b = 0; b < values.size(); ++b) {
     if (values[b] >= low && values[b] <= high) continue;
-    checker.require(false, std::string(name) + "[" + std::to_string(b) + "] is " + text(values[b]) + ", must be in [" +
-                               text(low) + ", " + text(high) + "]");
+    checker.require(false, [&] {
+      return std::string(name) + "[" + std::to_string(b) + "] is " + text(values[b]) + ", must be in [" + text(low) +
+             ", " + text(high) + "]";
+    });
     return;
   }
 }
@@ -38,15 +43,17 @@ void check_in_range(Checker& checker, const char* name, std::span<const int64_t>
 void check_cumulative(Checker& checker, const char* name, std::span<const int64_t> starts, int64_t total) {
   bool rising = !starts.empty() && starts.front() >= 0 && starts.back() <= total;
   for (size_t t = 1; t < starts.size(); ++t) rising = rising && starts[t - 1] <= starts[t];
-  checker.require(rising, std::string(name) + " must rise from 0 to at most " + text(total));
+  checker.require(rising, [&] { return std::string(name) + " must rise from 0 to at most " + text(total); });
 }
 
 void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
-  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64,
-                  std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64");
-  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length,
-                  std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
-                      text(length) + "]");
+  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64, [&] {
+    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64";
+  });
+  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length, [&] {
+    return std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
+           text(length) + "]";
+  });
 }
 
 void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
@@ -57,8 +64,10 @@ void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p)
   const Shape<4>& size = blocks.allowed.size;
   checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
                       size[3] == full[3],
-                  "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
-                      " with the first two axes possibly 1");
+                  [&] {
+                    return "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
+                           " with the first two axes possibly 1";
+                  });
 }
 
 bool add_overflows(int64_t a, int64_t b) {
@@ -67,18 +76,21 @@ bool add_overflows(int64_t a, int64_t b) {
 }
 
 /// Sizes not negative, and every element addressable with 64-bit offsets.
-bool check_layout(Checker& checker, const std::string& name, const int64_t* size, const int64_t* stride, int rank,
+bool check_layout(Checker& checker, const char* name, const int64_t* size, const int64_t* stride, int rank,
                   int64_t element) {
   int64_t low = 0, high = 0;
   for (int axis = 0; axis < rank; ++axis) {
-    if (!checker.require(size[axis] >= 0, name + " has a negative size: " + to_string(size, rank))) return false;
+    if (!checker.require(size[axis] >= 0,
+                         [&] { return std::string(name) + " has a negative size: " + to_string(size, rank); }))
+      return false;
   }
   for (int axis = 0; axis < rank; ++axis) {
     int64_t span = 0;
     if (size[axis] == 0) return true;
     const bool overflow = __builtin_mul_overflow(size[axis] - 1, stride[axis], &span) ||
                           __builtin_mul_overflow(span, element, &span) || add_overflows(span < 0 ? low : high, span);
-    if (!checker.require(!overflow, name + " has strides beyond 64-bit offsets")) return false;
+    if (!checker.require(!overflow, [&] { return std::string(name) + " has strides beyond 64-bit offsets"; }))
+      return false;
     (span < 0 ? low : high) += span;
   }
   return true;
@@ -109,20 +121,25 @@ void fill_zero_row(const View<4>& view, int64_t b, int64_t h, int64_t i) {
 }
 
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected) {
-  checker.require(is_floating(view.dtype),
-                  std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be a floating type");
-  checker.require(view.size == expected,
-                  std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(expected));
+  checker.require(is_floating(view.dtype), [&] {
+    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be a floating type";
+  });
+  checker.require(view.size == expected, [&] {
+    return std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(expected);
+  });
   check_layout(checker, name, view.size.data(), view.stride.data(), 4, size_of(view.dtype));
 }
 
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& p) {
   const Shape<3> expected = {p.B, p.H, p.Lq};
-  checker.require(view.size == expected, std::string(name) + " has size " + to_string<3>(view.size) +
-                                             ", must be [B, H, Lq] = " + to_string<3>(expected));
+  checker.require(view.size == expected, [&] {
+    return std::string(name) + " has size " + to_string<3>(view.size) +
+           ", must be [B, H, Lq] = " + to_string<3>(expected);
+  });
   const DType dtype = p.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-  checker.require(view.dtype == dtype, std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be " +
-                                           std::string(name_of(dtype)));
+  checker.require(view.dtype == dtype, [&] {
+    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be " + std::string(name_of(dtype));
+  });
   check_layout(checker, name, view.size.data(), view.stride.data(), 3, size_of(view.dtype));
 }
 
@@ -131,11 +148,12 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   const double scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
   checker.require(std::isfinite(scale), "scale must be finite");
   checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
-  checker.require(o.dropout >= 0 && o.dropout < 1, "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)");
+  checker.require(o.dropout >= 0 && o.dropout < 1,
+                  [&] { return "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)"; });
   checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
-  checker.require(
-      o.window.left >= -1 && o.window.right >= -1,
-      "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more");
+  checker.require(o.window.left >= -1 && o.window.right >= -1, [&] {
+    return "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more";
+  });
   p.scale = scale;
   if (o.window.left >= 0) p.left = o.window.left;
   if (o.window.right >= 0) p.right = o.window.right;
@@ -146,10 +164,11 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   const int64_t entries = packed ? count : p.B;
   const char* axis = packed ? "one a sequence" : "B";
   if (packed) {
-    checker.require(p.B == 1, "cu_query and cu_key need B = 1, not " + text(p.B));
-    checker.require(o.cu_query.size() == o.cu_key.size() && o.cu_query.size() >= 2,
-                    "cu_query has " + std::to_string(o.cu_query.size()) + " entries and cu_key " +
-                        std::to_string(o.cu_key.size()) + ", must have the same number, at least 2");
+    checker.require(p.B == 1, [&] { return "cu_query and cu_key need B = 1, not " + text(p.B); });
+    checker.require(o.cu_query.size() == o.cu_key.size() && o.cu_query.size() >= 2, [&] {
+      return "cu_query has " + std::to_string(o.cu_query.size()) + " entries and cu_key " +
+             std::to_string(o.cu_key.size()) + ", must have the same number, at least 2";
+    });
     check_cumulative(checker, "cu_query", o.cu_query, p.Lq);
     check_cumulative(checker, "cu_key", o.cu_key, p.Lk);
   }
@@ -167,19 +186,23 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   const bool positional = o.causal || o.window.left >= 0 || o.window.right >= 0 || !o.alibi_slopes.empty();
   bool square = p.Lq == p.Lk;
   if (packed && checker.ok()) square = std::equal(o.cu_query.begin(), o.cu_query.end(), o.cu_key.begin());
-  checker.require(!positional || square || o.alignment != Alignment::unspecified,
-                  "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
-                      " differs from Lk = " + text(p.Lk));
+  checker.require(!positional || square || o.alignment != Alignment::unspecified, [&] {
+    return "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
+           " differs from Lk = " + text(p.Lk);
+  });
   const Shape<4> pairs = {p.B, p.H, p.Lq, p.Lk};
   if (o.mask) {
-    checker.require(o.mask.dtype == DType::boolean, "mask is " + std::string(name_of(o.mask.dtype)) +
-                                                        ", must be boolean (true = attend); a float mask is a bias");
+    checker.require(o.mask.dtype == DType::boolean, [&] {
+      return "mask is " + std::string(name_of(o.mask.dtype)) +
+             ", must be boolean (true = attend); a float mask is a bias";
+    });
     check_broadcast(checker, "mask", o.mask, pairs);
     check_layout(checker, "mask", o.mask.size.data(), o.mask.stride.data(), 4, 1);
   }
   if (o.bias) {
-    checker.require(is_floating(o.bias.dtype), "bias is " + std::string(name_of(o.bias.dtype)) +
-                                                   ", must be a floating type; a boolean one is a mask");
+    checker.require(is_floating(o.bias.dtype), [&] {
+      return "bias is " + std::string(name_of(o.bias.dtype)) + ", must be a floating type; a boolean one is a mask";
+    });
     check_broadcast(checker, "bias", o.bias, pairs);
     check_layout(checker, "bias", o.bias.size.data(), o.bias.stride.data(), 4, size_of(o.bias.dtype));
   }
@@ -227,23 +250,29 @@ Problem make_problem(Checker& checker, std::string_view operation, const ConstVi
   p.Lk = k.size[2];
   p.Dv = v.size[3];
   p.options = &options;
-  checker.require(is_floating(q.dtype),
-                  "q is " + std::string(name_of(q.dtype)) + ", must be float32, float64, bfloat16 or float16");
-  checker.require(k.dtype == q.dtype && v.dtype == q.dtype,
-                  "q, k and v must have one type, not " + std::string(name_of(q.dtype)) + ", " +
-                      std::string(name_of(k.dtype)) + ", " + std::string(name_of(v.dtype)));
+  checker.require(is_floating(q.dtype), [&] {
+    return "q is " + std::string(name_of(q.dtype)) + ", must be float32, float64, bfloat16 or float16";
+  });
+  checker.require(k.dtype == q.dtype && v.dtype == q.dtype, [&] {
+    return "q, k and v must have one type, not " + std::string(name_of(q.dtype)) + ", " +
+           std::string(name_of(k.dtype)) + ", " + std::string(name_of(v.dtype));
+  });
   bool valid = check_layout(checker, "q", q.size.data(), q.stride.data(), 4, size_of(q.dtype));
   valid = check_layout(checker, "k", k.size.data(), k.stride.data(), 4, size_of(k.dtype)) && valid;
   valid = check_layout(checker, "v", v.size.data(), v.stride.data(), 4, size_of(v.dtype)) && valid;
-  const std::string shapes =
-      ": q is " + to_string<4>(q.size) + ", k is " + to_string<4>(k.size) + ", v is " + to_string<4>(v.size);
-  checker.require(k.size[0] == p.B && v.size[0] == p.B, "q, k and v must have the same batch B" + shapes);
-  checker.require(k.size[3] == p.D, "k must have q's head width D" + shapes);
-  checker.require(v.size[1] == p.Hk && v.size[2] == p.Lk, "v must have k's heads Hk and length Lk" + shapes);
+  const auto shapes = [&] {
+    return ": q is " + to_string<4>(q.size) + ", k is " + to_string<4>(k.size) + ", v is " + to_string<4>(v.size);
+  };
+  checker.require(k.size[0] == p.B && v.size[0] == p.B,
+                  [&] { return "q, k and v must have the same batch B" + shapes(); });
+  checker.require(k.size[3] == p.D, [&] { return "k must have q's head width D" + shapes(); });
+  checker.require(v.size[1] == p.Hk && v.size[2] == p.Lk,
+                  [&] { return "v must have k's heads Hk and length Lk" + shapes(); });
   checker.require(p.Hk > 0 ? p.H % p.Hk == 0 : p.H == 0,
-                  "k has Hk = " + text(p.Hk) + " heads, which must divide H = " + text(p.H));
-  checker.require(p.D <= kMaxDepth && p.Dv <= kMaxDepth,
-                  "D = " + text(p.D) + " and Dv = " + text(p.Dv) + " must be at most " + text(kMaxDepth));
+                  [&] { return "k has Hk = " + text(p.Hk) + " heads, which must divide H = " + text(p.H); });
+  checker.require(p.D <= kMaxDepth && p.Dv <= kMaxDepth, [&] {
+    return "D = " + text(p.D) + " and Dv = " + text(p.Dv) + " must be at most " + text(kMaxDepth);
+  });
   if (p.Hk > 0) p.G = p.H / p.Hk;
   if (valid) resolve_options(checker, p, options);
   const auto given = [](const ConstView<4>& view) { return view.data != nullptr || view.count() == 0; };
@@ -320,11 +349,13 @@ bool overlaps_itself(const Region& r) {
 
 void check_overlap(Checker& checker, const std::vector<Region>& outputs, const std::vector<Region>& inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string name = outputs[i].name;
-    checker.require(!overlaps_itself(outputs[i]), name + " overlaps itself: its strides map elements to one address");
+    const std::string_view name = outputs[i].name;
+    checker.require(!overlaps_itself(outputs[i]),
+                    [&] { return name + " overlaps itself: its strides map elements to one address"; });
     for (size_t j = i + 1; j < outputs.size(); ++j)
-      checker.require(!overlap(outputs[i], outputs[j]), name + " overlaps " + outputs[j].name);
-    for (const Region& input : inputs) checker.require(!overlap(outputs[i], input), name + " overlaps " + input.name);
+      checker.require(!overlap(outputs[i], outputs[j]), [&] { return name + " overlaps " + outputs[j].name; });
+    for (const Region& input : inputs)
+      checker.require(!overlap(outputs[i], input), [&] { return name + " overlaps " + input.name; });
   }
 }
 

@@ -46,13 +46,15 @@ KvCache::KvCache(const Config& config) : state_(std::make_unique<State>()) {
   state_->config = config;
   Config& c = state_->config;
   if (c.value_dim == 0) c.value_dim = c.head_dim;
-  checker.require(c.kv_heads > 0, "kv_heads is " + std::to_string(c.kv_heads) + ", must be positive");
-  checker.require(c.head_dim > 0 && c.head_dim <= 1024 && c.value_dim > 0 && c.value_dim <= 1024,
-                  "head_dim is " + std::to_string(c.head_dim) + " and value_dim " + std::to_string(c.value_dim) +
-                      ", must be in [1, 1024]");
-  checker.require(is_floating(c.dtype), "dtype is " + std::string(name_of(c.dtype)) + ", must be a floating type");
+  checker.require(c.kv_heads > 0, [&] { return "kv_heads is " + std::to_string(c.kv_heads) + ", must be positive"; });
+  checker.require(c.head_dim > 0 && c.head_dim <= 1024 && c.value_dim > 0 && c.value_dim <= 1024, [&] {
+    return "head_dim is " + std::to_string(c.head_dim) + " and value_dim " + std::to_string(c.value_dim) +
+           ", must be in [1, 1024]";
+  });
+  checker.require(is_floating(c.dtype),
+                  [&] { return "dtype is " + std::string(name_of(c.dtype)) + ", must be a floating type"; });
   checker.require(c.page_size > 0 && c.page_size <= (int64_t{1} << 24),
-                  "page_size is " + std::to_string(c.page_size) + ", must be in [1, 2^24]");
+                  [&] { return "page_size is " + std::to_string(c.page_size) + ", must be in [1, 2^24]"; });
   checker.require(c.kv_heads <= (int64_t{1} << 20), "kv_heads must be at most 2^20");
   checker.require(c.max_pages >= 0, "max_pages must not be negative");
   checker.done();
@@ -78,8 +80,9 @@ void KvCache::remove(int64_t sequence) {
 void KvCache::truncate(int64_t sequence, int64_t length) {
   State::Stored& stored = state_->find("KvCache::truncate", sequence);
   Checker checker("KvCache::truncate");
-  checker.require(length >= 0 && length <= stored.length,
-                  "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(stored.length) + "]");
+  checker.require(length >= 0 && length <= stored.length, [&] {
+    return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(stored.length) + "]";
+  });
   checker.done();
   stored.length = length;
   stored.pages.resize(state_->pages_for(length));
@@ -88,8 +91,9 @@ void KvCache::truncate(int64_t sequence, int64_t length) {
 int64_t KvCache::fork(int64_t sequence, int64_t length) {
   const State::Stored& source = state_->find("KvCache::fork", sequence);
   Checker checker("KvCache::fork");
-  checker.require(length >= 0 && length <= source.length,
-                  "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(source.length) + "]");
+  checker.require(length >= 0 && length <= source.length, [&] {
+    return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(source.length) + "]";
+  });
   checker.done();
   State::Stored copy;
   copy.pages.assign(source.pages.begin(), source.pages.begin() + state_->pages_for(length));
@@ -107,14 +111,15 @@ void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   detail::check_tensor(checker, "k", k, {1, c.kv_heads, n, c.head_dim});
   detail::check_tensor(checker, "v", v, {1, c.kv_heads, n, c.value_dim});
   checker.require(k.dtype == c.dtype && v.dtype == c.dtype,
-                  "k and v must have the cache's type " + std::string(name_of(c.dtype)));
+                  [&] { return "k and v must have the cache's type " + std::string(name_of(c.dtype)); });
   checker.require((k.data && v.data) || n == 0, "k and v must have data");
   const int64_t used = stored.length % c.page_size;
   const bool copy_last = used != 0 && n > 0 && stored.pages.back().use_count() > 1;
   const int64_t fresh = checker.ok() ? state.pages_for(stored.length + n) - state.pages_for(stored.length) : 0;
-  checker.require(c.max_pages == 0 || state.pages_in_use + fresh + copy_last <= c.max_pages,
-                  "needs " + std::to_string(fresh + copy_last) + " pages more than the " +
-                      std::to_string(state.pages_in_use) + " in use, above max_pages = " + std::to_string(c.max_pages));
+  checker.require(c.max_pages == 0 || state.pages_in_use + fresh + copy_last <= c.max_pages, [&] {
+    return "needs " + std::to_string(fresh + copy_last) + " pages more than the " + std::to_string(state.pages_in_use) +
+           " in use, above max_pages = " + std::to_string(c.max_pages);
+  });
   checker.done();
 
   std::vector<std::shared_ptr<Buffer>> pages = stored.pages;  // what is in `stored` changes only when all is there
@@ -158,18 +163,20 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
   const int64_t H = q.size[1], total = q.size[2];
   check_tensor(checker, "q", q, {1, H, total, c.head_dim});
   check_tensor(checker, "out", out, {1, H, total, c.value_dim});
-  checker.require(q.dtype == c.dtype, "q must have the cache's type " + std::string(name_of(c.dtype)));
-  checker.require(H % c.kv_heads == 0, "the cache has Hk = " + std::to_string(c.kv_heads) +
-                                           " heads, which must divide H = " + std::to_string(H));
-  checker.require(cu_query.size() == sequences.size() + 1, "cu_query has " + std::to_string(cu_query.size()) +
-                                                               " entries, must have one more than the " +
-                                                               std::to_string(sequences.size()) + " sequences");
+  checker.require(q.dtype == c.dtype, [&] { return "q must have the cache's type " + std::string(name_of(c.dtype)); });
+  checker.require(H % c.kv_heads == 0, [&] {
+    return "the cache has Hk = " + std::to_string(c.kv_heads) + " heads, which must divide H = " + std::to_string(H);
+  });
+  checker.require(cu_query.size() == sequences.size() + 1, [&] {
+    return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
+           std::to_string(sequences.size()) + " sequences";
+  });
   checker.require(!options.mask && !options.bias && !options.query_document && !options.key_document &&
                       !options.blocks.allowed && options.cu_query.empty() && options.cu_key.empty() &&
                       options.key_length.empty() && options.query_length.empty() && options.dropout == 0,
                   "mask, bias, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
   for (const int64_t id : sequences)
-    checker.require(state.sequences.count(id) == 1, "there is no sequence " + std::to_string(id));
+    checker.require(state.sequences.count(id) == 1, [&] { return "there is no sequence " + std::to_string(id); });
 
   Problem p;
   p.operation = "KvCache::attend";

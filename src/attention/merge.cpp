@@ -9,7 +9,8 @@ namespace attn {
 void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
   using namespace detail;
   Checker checker("merge");
-  checker.require(is_floating(out.dtype), "out is " + std::string(name_of(out.dtype)) + ", must be a floating type");
+  checker.require(is_floating(out.dtype),
+                  [&] { return "out is " + std::string(name_of(out.dtype)) + ", must be a floating type"; });
   checker.require(out_b.dtype == out.dtype, "out_b must have out's type");
   check_tensor(checker, "out_b", out_b, out.size);
   Problem shape;

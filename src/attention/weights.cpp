@@ -140,12 +140,14 @@ void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4>
   checker.require(lse.data != nullptr || lse.count() == 0, "lse must have data");
   const int64_t rows = weights.size[2], columns = weights.size[3];
   detail::check_tensor(checker, "weights", weights, {p.B, p.H, rows, columns});
-  checker.require(
-      first_query >= 0 && rows <= p.Lq && first_query <= p.Lq - rows,
-      "queries " + std::to_string(first_query) + " + " + std::to_string(rows) + " exceed Lq = " + std::to_string(p.Lq));
-  checker.require(
-      first_key >= 0 && columns <= p.Lk && first_key <= p.Lk - columns,
-      "keys " + std::to_string(first_key) + " + " + std::to_string(columns) + " exceed Lk = " + std::to_string(p.Lk));
+  checker.require(first_query >= 0 && rows <= p.Lq && first_query <= p.Lq - rows, [&] {
+    return "queries " + std::to_string(first_query) + " + " + std::to_string(rows) +
+           " exceed Lq = " + std::to_string(p.Lq);
+  });
+  checker.require(first_key >= 0 && columns <= p.Lk && first_key <= p.Lk - columns, [&] {
+    return "keys " + std::to_string(first_key) + " + " + std::to_string(columns) +
+           " exceed Lk = " + std::to_string(p.Lk);
+  });
   checker.require(weights.data != nullptr || weights.count() == 0, "weights must have data");
   if (checker.ok())
     detail::check_overlap(checker, {detail::region("weights", weights)},

@@ -30,11 +30,6 @@ std::string to_string(const int64_t* size, int rank) {
 Error::Error(std::string_view operation, std::vector<std::string> reasons)
     : std::runtime_error(message_of(operation, reasons)), operation_(operation), reasons_(std::move(reasons)) {}
 
-bool Checker::require(bool condition, const std::string& reason) {
-  if (!condition) reasons_.push_back(reason);
-  return condition;
-}
-
 void Checker::done() const {
   if (!ok()) throw Error(operation_, reasons_);
 }

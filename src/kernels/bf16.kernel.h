@@ -159,51 +159,18 @@ inline __m512bh load_value_tail(const uint16_t* even, const uint16_t* odd, int64
   return as_bf16(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
 }
 
-template <int RT, int VT>
-inline void values_few_tile_bf16(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
-  float* out = static_cast<float*>(args.out) + row * out_stride + d;
-  const uint16_t* weights = static_cast<const uint16_t*>(args.weights) + 2 * row;
-  const uint16_t* values = static_cast<const uint16_t*>(args.values) + d;
-  __m512 c[RT][VT];
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) {
-    ATTN_UNROLL
-    for (int v = 0; v < VT; ++v) c[r][v] = _mm512_load_ps(out + r * out_stride + v * 16);
-  }
-  for (int64_t key = 0; key < args.count; key += 2, weights += 2 * 16, values += 2 * args.value_stride) {
-    const uint16_t* odd = key + 1 < args.count ? values + args.value_stride : nullptr;
-    __m512bh x[VT];
-    if constexpr (VT == 1) x[0] = load_value_tail(values, odd, args.depth - d);
+/// How values_few takes plain bf16 rows.
+struct FewValuePairs {
+  using Dot = Bf16Dot;
+  static constexpr int kLeast = 2;
+
+  template <int VT>
+  static void load(const uint16_t* values, int64_t stride, int64_t keys, int64_t depth, __m512bh (&x)[VT]) {
+    const uint16_t* odd = keys > 1 ? values + stride : nullptr;
+    if constexpr (VT == 1) x[0] = load_value_tail(values, odd, depth);
     else load_value_pairs<VT>(values, odd, x);
-    ATTN_UNROLL
-    for (int r = 0; r < RT; ++r) {
-      const __m512bh p = broadcast_pair(weights + 2 * r);
-      ATTN_UNROLL
-      for (int v = 0; v < VT; ++v) c[r][v] = _mm512_dpbf16_ps(c[r][v], p, x[v]);
-    }
   }
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) {
-    ATTN_UNROLL
-    for (int v = 0; v < VT; ++v) _mm512_store_ps(out + r * out_stride + v * 16, c[r][v]);
-  }
-}
-
-template <int VT>
-inline void values_few_columns_bf16(const ValuesArgs& args, int64_t d, int64_t out_stride) {
-  int row = 0;
-  for (; row + 4 <= args.rows; row += 4) values_few_tile_bf16<4, VT>(args, row, d, out_stride);
-  for (; row + 2 <= args.rows; row += 2) values_few_tile_bf16<2, VT>(args, row, d, out_stride);
-  for (; row < args.rows; ++row) values_few_tile_bf16<1, VT>(args, row, d, out_stride);
-}
-
-void values_few_bf16(const ValuesArgs& args) {
-  const int64_t out_stride = (args.depth + 15) / 16 * 16;
-  int64_t d = 0;
-  for (; d + 64 <= args.depth; d += 64) values_few_columns_bf16<4>(args, d, out_stride);
-  for (; d + 32 <= args.depth; d += 32) values_few_columns_bf16<2>(args, d, out_stride);
-  for (; d < args.depth; d += 16) values_few_columns_bf16<1>(args, d, out_stride);
-}
+};
 
 inline int64_t out_index_few_bf16(int64_t d, int64_t row, int64_t depth, int64_t stride) {
   if (d >= depth / 32 * 32) return row * stride + d;

@@ -20,95 +20,155 @@ void pack_query_few(const RowsArgs& args) {
   load_rows<V>(args);
 }
 
-// Groups of W keys whose chains of additions are in flight together; one group alone waits for its own latency.
-constexpr int kFewGroups = 4;
+// Keys and values are asked for this far ahead, in the order of memory: the rows of a block are read across, which the
+// processor's own prefetcher does not recognise.
+constexpr int64_t kFewAheadBytes = 16384;
+// Keys whose values stay in the first-level cache while tiles of rows and dims pass over them.
+constexpr int64_t kFewValueKeys = 16;
 
-/// acc[r] += sum over the steps of a block: x[step] * query[r][step], RT rows in registers.
-template <class Dot, int RT>
-inline void few_accumulate(const typename Dot::Acc::Reg (&x)[Dot::Acc::W], const typename Dot::Elem* query,
-                           int64_t query_stride, typename Dot::Acc::Reg* acc) {
-  typename Dot::Acc::Reg c[RT];
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) c[r] = acc[r];
-  ATTN_UNROLL
-  for (int step = 0; step < Dot::Acc::W; ++step) {
-    ATTN_UNROLL
-    for (int r = 0; r < RT; ++r)
-      c[r] = Dot::step(Dot::broadcast(query + r * query_stride + step * Dot::kPack), Dot::operand(x[step]), c[r]);
-  }
-  ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) acc[r] = c[r];
+/// Asks for rows [begin, end), line by line. An integer, for the rows may lie outside of the array.
+inline void few_prefetch(uintptr_t rows, int64_t row_bytes, int64_t stride_bytes, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t at = 0; at < row_bytes; at += 64)
+      __builtin_prefetch(reinterpret_cast<const void*>(rows + i * stride_bytes + at), 0, 2);
 }
 
-/// Hands the scores of up to W keys, rows in lanes, to the epilogue.
-template <class V, class Epilogue>
-inline void few_finish(typename V::Reg (&acc)[V::W], const ScoresArgs& args, int64_t key, int64_t keys,
-                       const Epilogue& epilogue) {
-  using T = typename V::T;
-  const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
-  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
-  for (int r = 0; r < V::W; ++r) acc[r] = V::min(highest, args.scale != 1 ? V::mul(acc[r], scale) : acc[r]);
-  V::transpose(acc);
-  int64_t i = 0;
-  for (; i + 2 <= keys; i += 2) {
-    const typename V::Reg pair[2][1] = {{acc[i]}, {acc[i + 1]}};
-    epilogue.template apply<2>(key + i, pair);
-  }
-  if (i < keys) {
-    const typename V::Reg last[1][1] = {{acc[i]}};
-    epilogue.template apply<1>(key + i, last);
-  }
+/// Reads a byte of every line, in the order of memory.
+inline void few_touch(const void* rows, int64_t row_bytes, int64_t stride_bytes, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t at = 0; at < row_bytes; at += 64)
+      (void)*(static_cast<const volatile char*>(rows) + i * stride_bytes + at);
 }
 
-template <class Dot, class Epilogue>
-inline void for_few_scores(const ScoresArgs& args, const Epilogue& epilogue) {
+/// Scores of RT rows, from `row` on, against NG groups of W keys each, from `first` on: acc[g][r] has keys in lanes.
+/// The last group may reach beyond the keys: its last lanes repeat the last key.
+template <class Dot, int NG, int RT, bool kWhole>
+inline void few_products(const ScoresArgs& args, int row, int64_t first, typename Dot::Acc::Reg (&acc)[NG][RT]) {
   using V = typename Dot::Acc;
+  using Elem = typename Dot::Elem;
   constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
-  const auto* query = static_cast<const typename Dot::Elem*>(args.query);
-  for (int64_t first = 0; first < args.count; first += kFewGroups * V::W) {
-    const int64_t left = args.count - first;
-    typename V::Reg acc[kFewGroups][V::W];
-    for (int g = 0; g < kFewGroups; ++g)
-      for (int r = 0; r < V::W; ++r) acc[g][r] = V::zero();
-    for (int64_t d = 0; d < args.depth; d += kBlock) {
-      for (int g = 0; g < kFewGroups && g * V::W < left; ++g) {
-        const int64_t keys = left - g * V::W;
-        const auto* base = static_cast<const typename Dot::Elem*>(args.keys) + (first + g * V::W) * args.key_stride + d;
-        typename V::Reg x[V::W];
+  const int64_t stride = args.key_stride, row_bytes = args.depth * int64_t{sizeof(Elem)};
+  const Elem* query = static_cast<const Elem*>(args.query) + row * args.depth;
+  const Elem* keys = static_cast<const Elem*>(args.keys) + first * stride;
+  const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys + kFewAheadBytes / row_bytes * stride);
+  const int64_t rows_ahead = (V::W * kBlock + args.depth - 1) / args.depth;  // a block's share of them
+  ATTN_UNROLL
+  for (int g = 0; g < NG; ++g) {
+    ATTN_UNROLL
+    for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
+  }
+  int64_t asked = 0;
+  for (int64_t d = 0; d < args.depth; d += kBlock, query += kBlock) {
+    ATTN_UNROLL
+    for (int g = 0; g < NG; ++g, asked += rows_ahead) {
+      if (row == 0) few_prefetch(ahead, row_bytes, stride * int64_t{sizeof(Elem)}, asked, asked + rows_ahead);
+      typename V::Reg x[V::W];
+      ATTN_UNROLL
+      for (int i = 0; i < V::W; ++i) {
+        const int64_t key = g * V::W + i, last = args.count - first - 1;
+        x[i] =
+            V::loadu(reinterpret_cast<const typename V::T*>(keys + (kWhole || key < last ? key : last) * stride + d));
+      }
+      V::transpose(x);
+      ATTN_UNROLL
+      for (int step = 0; step < V::W; ++step) {
         ATTN_UNROLL
-        for (int i = 0; i < V::W; ++i)
-          x[i] = i < keys ? V::loadu(reinterpret_cast<const typename V::T*>(base + i * args.key_stride)) : V::zero();
-        V::transpose(x);
-        int r = 0;
-        for (; r + 4 <= args.rows; r += 4)
-          few_accumulate<Dot, 4>(x, query + r * args.depth + d, args.depth, acc[g] + r);
-        for (; r + 2 <= args.rows; r += 2)
-          few_accumulate<Dot, 2>(x, query + r * args.depth + d, args.depth, acc[g] + r);
-        for (; r < args.rows; ++r) few_accumulate<Dot, 1>(x, query + r * args.depth + d, args.depth, acc[g] + r);
+        for (int r = 0; r < RT; ++r)
+          acc[g][r] =
+              Dot::step(Dot::broadcast(query + r * args.depth + step * Dot::kPack), Dot::operand(x[step]), acc[g][r]);
       }
     }
-    for (int g = 0; g < kFewGroups && g * V::W < left; ++g) {
-      const int64_t keys = left - g * V::W < V::W ? left - g * V::W : V::W;
-      few_finish<V>(acc[g], args, first + g * V::W, keys, epilogue);
-    }
   }
 }
 
-/// The products of few rows, for scores_softmax.
-template <class D>
-struct FewProducts {
-  using Dot = D;
-  template <int NV, class Epilogue>
-  static void run(const ScoresArgs& args, const Epilogue& epilogue) {
-    if constexpr (NV == 1) for_few_scores<D>(args, epilogue);
+/// Calls finish(key, keys, acc) for groups of up to W keys: acc[row] has the scores of the keys in its lanes. RT >=
+/// rows, or the largest there is; rows beyond the last are computed from whatever lies there.
+template <class Dot, int RT, class Finish>
+inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
+  using V = typename Dot::Acc;
+  constexpr int NG = RT < 4 ? 4 / RT : 1;  // a single chain of additions would wait for its own latency
+  const typename V::Reg highest = V::set1(static_cast<typename V::T>(args.highest));
+  const typename V::Reg scale = V::set1(static_cast<typename V::T>(args.scale));
+  for (int64_t first = 0; first < args.count; first += NG * V::W) {
+    const int64_t left = args.count - first;
+    typename V::Reg scores[NG][V::W];
+    for (int row = 0; row < args.rows; row += RT) {
+      typename V::Reg acc[NG][RT];
+      if (left >= NG * V::W) few_products<Dot, NG, RT, true>(args, row, first, acc);
+      else few_products<Dot, NG, RT, false>(args, row, first, acc);
+      for (int g = 0; g < NG; ++g) {
+        ATTN_UNROLL
+        for (int r = 0; r < RT; ++r)
+          scores[g][row + r] = V::min(highest, Dot::kPack > 1 ? V::mul(acc[g][r], scale) : acc[g][r]);
+      }
+    }
+    for (int g = 0; g < NG && g * V::W < left; ++g)
+      finish(first + g * V::W, left - g * V::W < V::W ? left - g * V::W : V::W, scores[g]);
   }
-};
+}
+
+template <class Dot, class Finish>
+inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
+  if (args.rows == 1) return for_few_scores<Dot, 1>(args, finish);
+  if (args.rows == 2) return for_few_scores<Dot, 2>(args, finish);
+  if (args.rows <= 4 || Dot::Acc::kFewRows < 8) return for_few_scores<Dot, 4>(args, finish);
+  if constexpr (Dot::Acc::kFewRows == 8) return for_few_scores<Dot, 8>(args, finish);
+}
+
+/// Turns rows in registers, keys in lanes, into the order of a tile: rows in lanes; lanes beyond the rows are 0.
+template <class V>
+inline void few_transpose(int rows, typename V::Reg (&acc)[V::W]) {
+  for (int r = rows; r < V::W; ++r) acc[r] = V::zero();
+  V::transpose(acc);
+}
 
 template <class Dot>
 void scores_few(const ScoresArgs& args) {
   using V = typename Dot::Acc;
-  for_few_scores<Dot>(args, StoreScores<V, 1>{static_cast<typename V::T*>(args.scores)});
+  auto store = [&](int64_t key, int64_t keys, typename V::Reg(&acc)[V::W]) {
+    few_transpose<V>(args.rows, acc);
+    for (int64_t i = 0; i < keys; ++i) V::store(static_cast<typename V::T*>(args.scores) + (key + i) * V::W, acc[i]);
+  };
+  for_few_scores<Dot>(args, store);
 }
+
+/// scores_softmax with the exponentials taken while the keys are in the lanes: rows would fill a few of them only.
+template <class Dot>
+bool scores_softmax_few(const FusedArgs& args, double limit) {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  using Format = WeightFormat<Dot>;
+  const T* reference = static_cast<const T*>(args.reference);
+  auto* weights = static_cast<typename Format::Weight*>(args.weights);
+  Reg maximum[V::W];
+  for (int r = 0; r < args.in.rows; ++r) maximum[r] = V::set1(-infinity<T>());
+  Reg sum = V::load(static_cast<const T*>(args.sum));
+  auto softmax = [&](int64_t key, int64_t keys, Reg(&acc)[V::W]) {
+    for (int r = 0; r < args.in.rows; ++r) {
+      maximum[r] = V::max(maximum[r], acc[r]);  // lanes beyond the keys repeat the last
+      acc[r] = weight<V>(V::sub(acc[r], V::set1(reference[r])));
+    }
+    few_transpose<V>(args.in.rows, acc);
+    int64_t i = 0;
+    for (; i + 2 <= keys; i += 2) {
+      sum = V::add(V::add(sum, acc[i]), acc[i + 1]);
+      Format::store(weights, key + i, V::W, 0, acc[i], acc[i + 1]);
+    }
+    if (i < keys) {
+      sum = V::add(sum, acc[i]);
+      Format::store_last(weights, key + i, V::W, 0, acc[i]);
+    }
+  };
+  for_few_scores<Dot>(args.in, softmax);
+  V::store(static_cast<T*>(args.sum), sum);
+  uint64_t above = 0;
+  for (int r = 0; r < args.in.rows; ++r)
+    above |= V::bits(V::greater(maximum[r], V::set1(reference[r] + static_cast<T>(limit))));
+  return above == 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------- values
 
 /// The first n < W elements at p, then zeros; reads nothing beyond them.
 template <class V>
@@ -118,28 +178,45 @@ inline typename V::Reg load_part(const typename V::T* p, int64_t n) {
   return V::load(part);
 }
 
-template <class V, int RT, int VT>
-inline void values_few_tile(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
-  using T = typename V::T;
-  T* out = static_cast<T*>(args.out) + row * out_stride + d;
-  const T* weights = static_cast<const T*>(args.weights) + row;
-  const T* values = static_cast<const T*>(args.values) + d;
-  const int64_t part = args.depth - d < V::W ? args.depth - d : 0;
+/// How values_few_rows takes V's own type; bf16.kernel.h has the pairs.
+template <class V>
+struct FewValues {
+  using Dot = FmaDot<V>;
+  using Reg = typename V::Reg;
+  static constexpr int kLeast = 1;  // vectors that are loaded together
+
+  template <int VT>
+  static void load(const typename V::T* values, int64_t /*stride*/, int64_t /*keys*/, int64_t depth, Reg (&x)[VT]) {
+    ATTN_UNROLL
+    for (int v = 0; v < VT; ++v)
+      x[v] = VT == 1 && depth < V::W ? load_part<V>(values, depth) : V::loadu(values + v * V::W);
+  }
+};
+
+/// RT rows x VT vectors of the output over all keys of `args`.
+template <class Values, int RT, int VT>
+inline void few_values_tile(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
+  using Dot = typename Values::Dot;
+  using V = typename Dot::Acc;
+  using Elem = typename Dot::Elem;
+  constexpr int kPack = Dot::kPack;
+  typename V::T* out = static_cast<typename V::T*>(args.out) + row * out_stride + d;
+  const Elem* weights = static_cast<const Elem*>(args.weights) + row * kPack;
+  const Elem* values = static_cast<const Elem*>(args.values) + d;
   typename V::Reg c[RT][VT];
   ATTN_UNROLL
   for (int r = 0; r < RT; ++r) {
     ATTN_UNROLL
     for (int v = 0; v < VT; ++v) c[r][v] = V::load(out + r * out_stride + v * V::W);
   }
-  for (int64_t key = 0; key < args.count; ++key, weights += V::W, values += args.value_stride) {
-    typename V::Reg x[VT];
-    ATTN_UNROLL
-    for (int v = 0; v < VT; ++v) x[v] = VT == 1 && part ? load_part<V>(values, part) : V::loadu(values + v * V::W);
+  for (int64_t key = 0; key < args.count; key += kPack, weights += kPack * V::W, values += kPack * args.value_stride) {
+    typename Dot::Operand x[VT];
+    Values::template load<VT>(values, args.value_stride, args.count - key, args.depth - d, x);
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) {
-      const typename V::Reg p = V::set1(weights[r]);
+      const typename Dot::Operand p = Dot::broadcast(weights + kPack * r);
       ATTN_UNROLL
-      for (int v = 0; v < VT; ++v) c[r][v] = V::fma(p, x[v], c[r][v]);
+      for (int v = 0; v < VT; ++v) c[r][v] = Dot::step(p, x[v], c[r][v]);
     }
   }
   ATTN_UNROLL
@@ -149,21 +226,37 @@ inline void values_few_tile(const ValuesArgs& args, int row, int64_t d, int64_t 
   }
 }
 
-template <class V, int VT>
-inline void values_few_columns(const ValuesArgs& args, int64_t d, int64_t out_stride) {
-  int row = 0;
-  for (; row + 4 <= args.rows; row += 4) values_few_tile<V, 4, VT>(args, row, d, out_stride);
-  for (; row + 2 <= args.rows; row += 2) values_few_tile<V, 2, VT>(args, row, d, out_stride);
-  for (; row < args.rows; ++row) values_few_tile<V, 1, VT>(args, row, d, out_stride);
+/// All columns from d on, VT vectors at a time, then fewer.
+template <class Values, int RT, int VT>
+inline void few_values_columns(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
+  constexpr int W = Values::Dot::Acc::W;
+  for (; d + VT * W <= args.depth; d += VT * W) few_values_tile<Values, RT, VT>(args, row, d, out_stride);
+  if constexpr (VT > Values::kLeast) return few_values_columns<Values, RT, VT / 2>(args, row, d, out_stride);
+  for (; d < args.depth; d += W) few_values_tile<Values, RT, 1>(args, row, d, out_stride);
 }
 
-template <class V>
+template <class Values, int RT>
+inline void few_values_rows(const ValuesArgs& args, int row, int64_t out_stride) {
+  constexpr int kVectors = Values::Dot::Acc::kFewAccumulators / RT;
+  for (; row + RT <= args.rows; row += RT)
+    few_values_columns<Values, RT, (kVectors < 8 ? kVectors : 8)>(args, row, 0, out_stride);
+  if constexpr (RT > 1) few_values_rows<Values, RT / 2>(args, row, out_stride);
+}
+
+template <class Values>
 void values_few(const ValuesArgs& args) {
+  using V = typename Values::Dot::Acc;
+  using Elem = typename Values::Dot::Elem;
   const int64_t out_stride = (args.depth + V::W - 1) / V::W * V::W;
-  int64_t d = 0;
-  for (; d + V::kFewVectors * V::W <= args.depth; d += V::kFewVectors * V::W)
-    values_few_columns<V, V::kFewVectors>(args, d, out_stride);
-  for (; d < args.depth; d += V::W) values_few_columns<V, 1>(args, d, out_stride);
+  constexpr int64_t bytes = sizeof(Elem);
+  ValuesArgs part = args;
+  for (int64_t key = 0; key < args.count; key += kFewValueKeys) {
+    part.weights = static_cast<const Elem*>(args.weights) + key * V::W;
+    part.values = static_cast<const Elem*>(args.values) + key * args.value_stride;
+    part.count = args.count - key < kFewValueKeys ? args.count - key : kFewValueKeys;
+    if (args.rows > 2) few_touch(part.values, args.depth * bytes, args.value_stride * bytes, part.count);
+    few_values_rows<Values, V::kFewRows>(part, 0, out_stride);
+  }
 }
 
 template <class V>

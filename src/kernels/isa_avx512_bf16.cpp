@@ -21,7 +21,7 @@ constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
   base.pack_values = pair_rows_bf16;
   base.pack_outer = pair_rows_bf16;
   base.scores = scores<Bf16Dot>;
-  base.scores_softmax = scores_softmax<PanelProducts<Bf16Dot>>;
+  base.scores_softmax = scores_softmax<Bf16Dot>;
   base.softmax = softmax<Bf16Dot>;
   base.values = values<Bf16Dot>;
   base.scores_probabilities = scores_probabilities<Bf16Dot>;
@@ -41,8 +41,8 @@ constexpr TileKernels with_few_rows(TileKernels base, const char* name) {
   base.out_index = out_index_few_bf16;
   base.pack_values = copy_rows_bf16;
   base.scores = scores_few<Bf16Dot>;
-  base.scores_softmax = scores_softmax<FewProducts<Bf16Dot>>;
-  base.values = values_few_bf16;
+  base.scores_softmax = scores_softmax_few<Bf16Dot>;
+  base.values = values_few<FewValuePairs>;
   base.rescale = rescale_few<F32>;
   return base;
 }

@@ -229,19 +229,8 @@ struct SoftmaxEpilogue {
   }
 };
 
-/// How the scores of a panel come about; few.kernel.h has another way.
-template <class D>
-struct PanelProducts {
-  using Dot = D;
-  template <int NV, class Epilogue>
-  static inline __attribute__((always_inline)) void run(const ScoresArgs& args, const Epilogue& epilogue) {
-    for_scores<D, NV>(args, epilogue);
-  }
-};
-
-template <class Products>
+template <class Dot>
 struct Fused {
-  using Dot = typename Products::Dot;
   using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;
@@ -261,8 +250,8 @@ struct Fused {
       maximum[v] = V::set1(-infinity<T>());
     }
     using Epilogue = SoftmaxEpilogue<Dot, NV>;
-    Products::template run<NV>(
-        args.in, Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
+    for_scores<Dot, NV>(args.in,
+                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL
@@ -274,10 +263,10 @@ struct Fused {
   }
 };
 
-template <class Products>
+template <class Dot>
 bool scores_softmax(const FusedArgs& args, double limit) {
   bool ok = false;
-  for_width<Products::Dot::Acc::W>(args.in.width, Fused<Products>{args, limit, ok});
+  for_width<Dot::Acc::W>(args.in.width, Fused<Dot>{args, limit, ok});
   return ok;
 }
 

@@ -46,7 +46,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .out_index = out_index_panel,
           .all_finite = all_finite<V>,
           .scores = scores<Dot>,
-          .scores_softmax = scores_softmax<PanelProducts<Dot>>,
+          .scores_softmax = scores_softmax<Dot>,
           .transform = transform<V>,
           .softmax = softmax<Dot>,
           .values = values<Dot>,
@@ -74,8 +74,8 @@ constexpr TileKernels few_kernels(TileKernels base, const char* name) {
   base.unpack_out = store_rows<V>;
   base.out_index = out_index_few;
   base.scores = scores_few<FmaDot<V>>;
-  base.scores_softmax = scores_softmax<FewProducts<FmaDot<V>>>;
-  base.values = values_few<V>;
+  base.scores_softmax = scores_softmax_few<FmaDot<V>>;
+  base.values = values_few<FewValues<V>>;
   base.rescale = rescale_few<V>;
   return base;
 }

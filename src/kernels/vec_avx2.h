@@ -16,7 +16,8 @@ struct F32 {
   static constexpr int kTile = 4;  // 4 x 3 accumulators, 3 lanes, 1 broadcast: all 16 registers
   static constexpr int kOuterKeys = 4;
   static constexpr int kOuterVectors = 3;
-  static constexpr int kFewVectors = 2;  // 4 rows x 2 vectors
+  static constexpr int kFewRows = 4;
+  static constexpr int kFewAccumulators = 8;  // rows x vectors
 
   static Reg load(const T* p) { return _mm256_load_ps(p); }
   static Reg loadu(const T* p) { return _mm256_loadu_ps(p); }

@@ -16,7 +16,8 @@ struct F32 {
   static constexpr int kTile = 8;       // 8 x 3 accumulators of 32 registers: 1.00 FMA a cycle on Zen 4
   static constexpr int kOuterKeys = 6;  // 6 x 4 accumulators
   static constexpr int kOuterVectors = 4;
-  static constexpr int kFewVectors = 4;  // 4 rows x 4 vectors
+  static constexpr int kFewRows = 8;
+  static constexpr int kFewAccumulators = 16;  // rows x vectors
 
   static Reg load(const T* p) { return _mm512_load_ps(p); }
   static Reg loadu(const T* p) { return _mm512_loadu_ps(p); }
@@ -107,7 +108,8 @@ struct F64 {
   static constexpr int kTile = 8;
   static constexpr int kOuterKeys = 6;
   static constexpr int kOuterVectors = 4;
-  static constexpr int kFewVectors = 4;  // 4 rows x 4 vectors
+  static constexpr int kFewRows = 8;
+  static constexpr int kFewAccumulators = 16;  // rows x vectors
 
   static Reg load(const T* p) { return _mm512_load_pd(p); }
   static Reg loadu(const T* p) { return _mm512_loadu_pd(p); }

@@ -28,7 +28,8 @@ struct Vector128 {
   static constexpr int kTile = kRegisters == 32 ? 8 : 4;  // 8 x 3 of 32, 4 x 3 of 16 registers
   static constexpr int kOuterKeys = kRegisters == 32 ? 6 : 4;
   static constexpr int kOuterVectors = kRegisters == 32 ? 4 : 3;
-  static constexpr int kFewVectors = 2;
+  static constexpr int kFewRows = 4;
+  static constexpr int kFewAccumulators = 8;
 
   static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
   static Reg loadu(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }
