@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "attn/core.h"
+#include "core/checker.h"
 #include "core/scratch.h"
 
 // What the sanitizers are told before main(): an impossible allocation fails as it does without them, and a forked

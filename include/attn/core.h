@@ -174,31 +174,6 @@ class Error : public std::runtime_error {
   std::vector<std::string> reasons_;
 };
 
-/// Collects violated conditions and throws them all at once.
-class Checker {
- public:
-  /// `operation` is borrowed.
-  explicit Checker(std::string_view operation) : operation_(operation) {}
-  /// Records `reason` unless `condition` holds; returns `condition`.
-  bool require(bool condition, const char* reason) {
-    if (!condition) reasons_.emplace_back(reason);
-    return condition;
-  }
-  /// The same with a callable, so that no text is put together for a call that is right.
-  template <class Reason, class = std::enable_if_t<std::is_invocable_v<const Reason&>>>
-  bool require(bool condition, const Reason& reason) {
-    if (!condition) reasons_.push_back(reason());
-    return condition;
-  }
-  bool ok() const { return reasons_.empty(); }
-  /// Throws Error if anything was recorded.
-  void done() const;
-
- private:
-  std::string_view operation_;
-  std::vector<std::string> reasons_;
-};
-
 // ---------------------------------------------------------------------------------------------------------- threads
 
 /// A borrowed callable `void(int64_t task)`. The callable must outlive the call it is passed to.

@@ -422,11 +422,10 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
                     [&] { return "dsink must be floating of size [H] = [" + std::to_string(p.H) + "]"; });
   }
   if (checker.ok()) {
-    std::vector<detail::Region> outputs = {region("dq", gradients.dq), region("dk", gradients.dk),
-                                           region("dv", gradients.dv), region("dbias", gradients.dbias),
-                                           region("dsink", gradients.dsink)};
     detail::check_overlap(
-        checker, outputs,
+        checker,
+        {region("dq", gradients.dq), region("dk", gradients.dk), region("dv", gradients.dv),
+         region("dbias", gradients.dbias), region("dsink", gradients.dsink)},
         {region("q", q), region("k", k), region("v", v), region("out", out), region("lse", lse), region("dout", dout),
          region("dlse", dlse), region("mask", options.mask), region("bias", options.bias)});
   }

@@ -289,26 +289,41 @@ struct Extent {
 
 Extent extent_of(const Region& r) {
   Extent e{static_cast<const char*>(r.data), static_cast<const char*>(r.data) + size_of(r.dtype)};
-  for (size_t axis = 0; axis < r.size.size(); ++axis) {
+  for (int axis = 0; axis < r.rank; ++axis) {
     const int64_t span = (r.size[axis] - 1) * r.stride[axis] * size_of(r.dtype);
     (span < 0 ? e.low : e.high) += span;
   }
   return e;
 }
 
+/// Axes along which a walk through memory moves, by rising stride.
+struct Axes {
+  struct Axis {
+    int64_t stride, extent;
+  };
+  std::array<Axis, 4> axis;
+  int count = 0;
+
+  void add(int64_t stride, int64_t extent) {
+    int place = count++;
+    for (; place > 0 && axis[place - 1].stride > stride; --place) axis[place] = axis[place - 1];
+    axis[place] = {stride, extent};
+  }
+};
+
 /// Is `distance` (bytes) a sum of stride * delta with |delta| < extent? Exact where strides nest, as in slices of one
-/// array; axes in order of falling stride.
-bool reachable(int64_t distance, const std::vector<std::array<int64_t, 2>>& axes, size_t axis, int64_t element) {
-  if (axis == axes.size()) return std::abs(distance) < element;
-  const auto [stride, extent] = axes[axis];
+/// array; of the first `count` axes.
+bool reachable(int64_t distance, const Axes& axes, int count, int64_t element) {
+  if (count == 0) return std::abs(distance) < element;
+  const auto [stride, extent] = axes.axis[count - 1];
   const int64_t nearest = distance / stride;
   for (int64_t delta = nearest - 1; delta <= nearest + 1; ++delta)
-    if (std::abs(delta) < extent && reachable(distance - delta * stride, axes, axis + 1, element)) return true;
+    if (std::abs(delta) < extent && reachable(distance - delta * stride, axes, count - 1, element)) return true;
   return false;
 }
 
 bool is_empty(const Region& r) {
-  return r.data == nullptr || std::any_of(r.size.begin(), r.size.end(), [](int64_t n) { return n == 0; });
+  return r.data == nullptr || std::any_of(r.size.begin(), r.size.begin() + r.rank, [](int64_t n) { return n == 0; });
 }
 
 bool overlap(const Region& a, const Region& b) {
@@ -317,45 +332,44 @@ bool overlap(const Region& a, const Region& b) {
   if (x.high <= y.low || y.high <= x.low) return false;
   // Ranges that interleave are told apart where both walk memory with the same strides, as q, k, v slices do.
   const int64_t element = size_of(a.dtype);
-  if (a.size.size() != b.size.size() || size_of(b.dtype) != element) return true;
-  std::vector<std::array<int64_t, 2>> axes;
-  for (size_t axis = 0; axis < a.size.size(); ++axis) {
+  if (a.rank != b.rank || size_of(b.dtype) != element) return true;
+  Axes axes;
+  for (int axis = 0; axis < a.rank; ++axis) {
     const int64_t extent = std::max(a.size[axis], b.size[axis]);
     if (extent == 1) continue;
     if (a.stride[axis] != b.stride[axis] && a.size[axis] != 1 && b.size[axis] != 1) return true;
     const int64_t stride = std::abs(a.size[axis] != 1 ? a.stride[axis] : b.stride[axis]) * element;
-    if (stride != 0) axes.push_back({stride, extent});
+    if (stride != 0) axes.add(stride, extent);
   }
-  std::sort(axes.begin(), axes.end(), std::greater<>());
-  return reachable(static_cast<const char*>(a.data) - static_cast<const char*>(b.data), axes, 0, element);
+  return reachable(static_cast<const char*>(a.data) - static_cast<const char*>(b.data), axes, axes.count, element);
 }
 
 /// Two elements at one address: the smaller axes together reach the next larger stride.
 bool overlaps_itself(const Region& r) {
   if (is_empty(r)) return false;
-  std::vector<std::array<int64_t, 2>> axes;
-  for (size_t axis = 0; axis < r.size.size(); ++axis)
-    if (r.size[axis] > 1) axes.push_back({std::abs(r.stride[axis]), r.size[axis]});
-  std::sort(axes.begin(), axes.end());
+  Axes axes;
+  for (int axis = 0; axis < r.rank; ++axis)
+    if (r.size[axis] > 1) axes.add(std::abs(r.stride[axis]), r.size[axis]);
   int64_t reach = 0;
-  for (const auto& [stride, extent] : axes) {
-    if (stride <= reach) return true;
-    reach += stride * (extent - 1);
+  for (int i = 0; i < axes.count; ++i) {
+    if (axes.axis[i].stride <= reach) return true;
+    reach += axes.axis[i].stride * (axes.axis[i].extent - 1);
   }
   return false;
 }
 
 }  // namespace
 
-void check_overlap(Checker& checker, const std::vector<Region>& outputs, const std::vector<Region>& inputs) {
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string_view name = outputs[i].name;
-    checker.require(!overlaps_itself(outputs[i]),
-                    [&] { return name + " overlaps itself: its strides map elements to one address"; });
-    for (size_t j = i + 1; j < outputs.size(); ++j)
-      checker.require(!overlap(outputs[i], outputs[j]), [&] { return name + " overlaps " + outputs[j].name; });
-    for (const Region& input : inputs)
-      checker.require(!overlap(outputs[i], input), [&] { return name + " overlaps " + input.name; });
+void check_overlap(Checker& checker, std::initializer_list<Region> outputs, std::initializer_list<Region> inputs) {
+  for (const Region* output = outputs.begin(); output != outputs.end(); ++output) {
+    checker.require(!overlaps_itself(*output), [&] {
+      return std::string(output->name) + " overlaps itself: its strides map elements to one address";
+    });
+    const auto distinct = [&](const Region& other) {
+      checker.require(!overlap(*output, other), [&] { return std::string(output->name) + " overlaps " + other.name; });
+    };
+    std::for_each(output + 1, outputs.end(), distinct);
+    std::for_each(inputs.begin(), inputs.end(), distinct);
   }
 }
 

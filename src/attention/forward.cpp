@@ -25,8 +25,6 @@ constexpr double kReferenceSlack = 4;
 // Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
 // their bias.
 constexpr int64_t kSliceKeys = 32;
-// With fewer groups than this, chunks of keys become tasks of their own.
-constexpr int64_t kFewGroups = 16;
 
 bool is_few(const Problem& p, const Sequence& s) { return p.rows(s) <= few_rows(p.q.dtype); }
 
@@ -89,18 +87,28 @@ class GroupWorker {
 
   /// The state of the group's rows over the keys of one chunk.
   void run_chunk(int64_t chunk, const RowStates& states) {
+    run_blocks(chunk);
+    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], i * tk_.panel, states);
+  }
+
+  /// The panels' accumulators over the keys of one chunk.
+  void run_blocks(int64_t chunk) {
     const KeyReader reader(p_, *s_, group_->kv_head);
     for (int i = 0; i < panel_count_; ++i) reset(panels_[i]);
     const int64_t begin = std::max(chunk * kChunkKeys, low_ / kBlockKeys * kBlockKeys);
     const int64_t end = std::min({(chunk + 1) * kChunkKeys, s_->key_count, high_});
     for (int64_t block = begin; block < end; block += kBlockKeys) run_block(reader, block);
-    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], i * tk_.panel, states);
   }
 
   /// All chunks of a group, then its outputs.
   void run_all(const View<4>& out, const View<3>& lse) {
     const int64_t chunks = div_up(high_, kChunkKeys);
     const int64_t first = std::min(low_ / kChunkKeys, std::max<int64_t>(chunks - 1, 0));
+    if (first + 1 >= chunks && p_.options->sink.empty()) {
+      run_blocks(first);
+      for (int i = 0; i < panel_count_; ++i) write(panels_[i], out, lse);
+      return;
+    }
     run_chunk(first, total_);
     for (int64_t chunk = first + 1; chunk < chunks; ++chunk) {
       run_chunk(chunk, chunk_);
@@ -379,7 +387,6 @@ class GroupWorker {
 
   /// The panel's part of the states of the chunk.
   void finish(PanelState& state, int64_t first, const RowStates& states) {
-    tk_.inverse(state.sum, inverse_, state.panel.width);
     char* base = static_cast<char*>(states.out) + first * row_stride_ * tk_.acc_bytes;
     void* rows[kernels::kMaxWidth];
     for (int r = 0; r < state.panel.rows; ++r) {
@@ -387,8 +394,22 @@ class GroupWorker {
       states.reference[first + r] = get(tk_, state.reference, r);
       states.sum[first + r] = get(tk_, state.sum, r);
     }
-    kernels::RowsArgs args =
-        rows_args(rows, state.panel.rows, 1, tk_.acc_bytes == 8 ? DType::float64 : DType::float32, p_.Dv);
+    unpack(state, rows_args(rows, state.panel.rows, 1, tk_.acc_bytes == 8 ? DType::float64 : DType::float32, p_.Dv));
+  }
+
+  /// The panel's rows where its accumulators are all there is: one chunk, no sink.
+  void write(PanelState& state, const View<4>& out, const View<3>& lse) {
+    void* rows[kernels::kMaxWidth];
+    row_pointers(out, *s_, state.panel, rows);
+    unpack(state, rows_args(rows, state.panel.rows, p_.Dv == 1 ? 1 : out.stride[3], out.dtype, p_.Dv));
+    for (int r = 0; lse && r < state.panel.rows; ++r)
+      store_row_value(lse, s_->batch, state.panel.head[r], state.panel.query[r],
+                      natural_lse(tk_, get(tk_, state.reference, r), get(tk_, state.sum, r)));
+  }
+
+  /// Normalised accumulators -> rows.
+  void unpack(PanelState& state, kernels::RowsArgs args) {
+    tk_.inverse(state.sum, inverse_, state.panel.width);
     args.lane_scale = inverse_;
     args.dense = state.out;
     args.dense_stride = tk_.row_major ? row_stride_ : state.panel.width;
@@ -436,7 +457,7 @@ ForwardPlan plan_forward(const Problem& p) {
   // Longest first: with causal masks the last rows have the most keys.
   std::reverse(plan.groups.begin(), plan.groups.end());
   const auto groups = static_cast<int64_t>(plan.groups.size());
-  plan.split = groups < kFewGroups && plan.chunks > 1;
+  plan.split = groups < ForwardPlan::kFewGroups && plan.chunks > 1;
   plan.tasks = plan.split ? groups * plan.chunks : groups;
   if (plan.split) {
     for (const ForwardPlan::Group& group : plan.groups) plan.partial_rows += group.rows * plan.chunks;
@@ -491,9 +512,7 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   checker.require(out.data != nullptr || out.count() == 0, "out must have data");
   if (lse) detail::check_row_values(checker, "lse", lse, p);
   if (checker.ok()) {
-    std::vector<detail::Region> outputs = {detail::region("out", out)};
-    if (lse) outputs.push_back(detail::region("lse", lse));
-    detail::check_overlap(checker, outputs,
+    detail::check_overlap(checker, {detail::region("out", out), detail::region("lse", lse)},
                           {detail::region("q", q), detail::region("k", k), detail::region("v", v),
                            detail::region("mask", options.mask), detail::region("bias", options.bias)});
   }

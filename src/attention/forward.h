@@ -7,12 +7,14 @@ namespace attn::detail {
 
 /// How a forward call is cut up. Depends on shapes alone, never on the number of threads.
 struct ForwardPlan {
+  // With fewer groups than this, chunks of keys become tasks of their own.
+  static constexpr int64_t kFewGroups = 16;
   struct Group {  // one unit of work: rows of one sequence and key/value head
     int32_t sequence = 0;
     int64_t kv_head = 0;
     int64_t first_row = 0, rows = 0;
   };
-  std::vector<Group> groups;
+  ShortList<Group, kFewGroups> groups;
   int64_t chunks = 1;  // of the longest sequence
   bool split = false;  // chunks are tasks of their own
   int64_t tasks = 0;

@@ -4,12 +4,16 @@
 // query r / G, head hk * G + r % G, with G = H / Hk. Keys are counted inside the sequence.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string_view>
 #include <vector>
 
 #include "attn/attention.h"
+#include "core/checker.h"
 
 namespace attn::detail {
 
@@ -29,6 +33,30 @@ struct Sequence {
   PageTable pages = {};                  // in place of k and v
 };
 
+/// A list that needs no heap while it is short: a small call allocates nothing.
+template <class T, size_t N>
+class ShortList {
+ public:
+  void push_back(const T& value) {
+    if (size_ < N) few_[size_] = value;
+    else if (size_ == N) many_.assign(few_.begin(), few_.end());
+    if (size_ >= N) many_.push_back(value);
+    ++size_;
+  }
+  size_t size() const { return size_; }
+  T* begin() { return size_ > N ? many_.data() : few_.data(); }
+  T* end() { return begin() + size_; }
+  const T* begin() const { return size_ > N ? many_.data() : few_.data(); }
+  const T* end() const { return begin() + size_; }
+  const T& operator[](size_t i) const { return begin()[i]; }
+  T& operator[](size_t i) { return begin()[i]; }
+
+ private:
+  size_t size_ = 0;
+  std::array<T, N> few_;
+  std::vector<T> many_;
+};
+
 struct Problem {
   std::string_view operation;
   ConstView<4> q, k, v;
@@ -37,7 +65,7 @@ struct Problem {
   double scale = 1;
   int64_t left = std::numeric_limits<int64_t>::max();   // keys before p_i
   int64_t right = std::numeric_limits<int64_t>::max();  // keys after p_i
-  std::vector<Sequence> sequences;
+  ShortList<Sequence, 8> sequences;
 
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed
@@ -85,13 +113,17 @@ struct Region {
   const char* name;
   const void* data;
   DType dtype;
-  std::vector<int64_t> size, stride;
+  int rank;
+  std::array<int64_t, 4> size = {}, stride = {};  // the first `rank`
 };
 template <class Pointer, int Rank>
 Region region(const char* name, const BasicView<Pointer, Rank>& view) {
-  return {name, view.data, view.dtype, {view.size.begin(), view.size.end()}, {view.stride.begin(), view.stride.end()}};
+  Region r{name, view.data, view.dtype, Rank};
+  std::copy(view.size.begin(), view.size.end(), r.size.begin());
+  std::copy(view.stride.begin(), view.stride.end(), r.stride.begin());
+  return r;
 }
 /// Every output is distinct from itself, from the other outputs and from the inputs.
-void check_overlap(Checker& checker, const std::vector<Region>& outputs, const std::vector<Region>& inputs);
+void check_overlap(Checker& checker, std::initializer_list<Region> outputs, std::initializer_list<Region> inputs);
 
 }  // namespace attn::detail

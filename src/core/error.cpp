@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "attn/core.h"
+#include "core/checker.h"
 
 namespace attn {
 namespace {

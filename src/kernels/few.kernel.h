@@ -50,18 +50,20 @@ inline void few_products(const ScoresArgs& args, int row, int64_t first, typenam
   const int64_t stride = args.key_stride, row_bytes = args.depth * int64_t{sizeof(Elem)};
   const Elem* query = static_cast<const Elem*>(args.query) + row * args.depth;
   const Elem* keys = static_cast<const Elem*>(args.keys) + first * stride;
-  const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys + kFewAheadBytes / row_bytes * stride);
-  const int64_t rows_ahead = (V::W * kBlock + args.depth - 1) / args.depth;  // a block's share of them
   ATTN_UNROLL
   for (int g = 0; g < NG; ++g) {
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
   }
+  if (args.depth == 0) return;
+  const int64_t stride_bytes = stride * int64_t{sizeof(Elem)};
+  const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys) + kFewAheadBytes / row_bytes * stride_bytes;
+  const int64_t share = (V::W * kBlock + args.depth - 1) / args.depth;  // rows to ask for at each block
   int64_t asked = 0;
   for (int64_t d = 0; d < args.depth; d += kBlock, query += kBlock) {
     ATTN_UNROLL
-    for (int g = 0; g < NG; ++g, asked += rows_ahead) {
-      if (row == 0) few_prefetch(ahead, row_bytes, stride * int64_t{sizeof(Elem)}, asked, asked + rows_ahead);
+    for (int g = 0; g < NG; ++g, asked += share) {
+      if (row == 0) few_prefetch(ahead, row_bytes, stride_bytes, asked, asked + share);
       typename V::Reg x[V::W];
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) {

@@ -1,0 +1,36 @@
+// The collector behind every public boundary: all that is wrong with a call goes into one Error.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "attn/core.h"
+
+namespace attn {
+
+/// Collects violated conditions and throws them all at once.
+class Checker {
+ public:
+  explicit Checker(std::string_view operation) : operation_(operation) {}  // borrowed
+  /// Records `reason`, a text or a callable that makes one, unless `condition` holds; returns `condition`.
+  template <class Reason>
+  bool require(bool condition, const Reason& reason) {
+    if constexpr (std::is_invocable_v<const Reason&>) {
+      if (!condition) reasons_.push_back(reason());
+    } else if (!condition) {
+      reasons_.emplace_back(reason);
+    }
+    return condition;
+  }
+  bool ok() const { return reasons_.empty(); }
+  /// Throws Error if anything was recorded.
+  void done() const;
+
+ private:
+  std::string_view operation_;
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace attn
