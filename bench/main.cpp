@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "gate.h"
 #include "measure.h"
 #include "report.h"
 #include "workload.h"
@@ -23,6 +24,7 @@ void print_help() {
       "attn_bench: checks every result against the float64 reference, then times it.\n"
       "\n"
       "  --quick             a short set, under a minute\n"
+      "  --gate              only whether a kernel has lost much of its speed: exit code 1\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
       "  --repeats=N         of which the median is reported; default: 7, quick 5\n"
@@ -32,7 +34,7 @@ void print_help() {
 }
 
 struct Flags {
-  bool quick = false;
+  bool quick = false, gate = false;
   std::vector<int> threads = {1};
   std::vector<std::string> isas = {attn::active_isa()};
   int repeats = 0;
@@ -75,6 +77,7 @@ Flags parse(int argc, char** argv) {
     const std::string name = argument.substr(0, argument.find('='));
     const std::string value = name.size() < argument.size() ? argument.substr(name.size() + 1) : "";
     if (argument == "--quick") flags.quick = true;
+    else if (argument == "--gate") flags.gate = true;
     else if (name == "--threads") flags.threads = thread_counts(value);
     else if (name == "--isa") flags.isas = value == "all" ? attn::available_isas() : split(value);
     else if (name == "--repeats") flags.repeats = positive_number(value);
@@ -90,6 +93,7 @@ Flags parse(int argc, char** argv) {
 int run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv, print_help);
   const Flags flags = parse(argc, argv);
+  if (flags.gate) return run_gate() ? 0 : 1;
   Report report(flags.threads, flags.repeats, flags.csv, flags.json);
 
   for (const std::string& isa : flags.isas) {
@@ -97,10 +101,14 @@ int run(int argc, char** argv) {
       for (Workload workload : flags.quick ? quick_set() : full_set()) {
         workload.isa = isa;
         workload.threads = threads;
-        benchmark::RegisterBenchmark(
-            workload.name().c_str(),
-            [&report, workload](benchmark::State& state) { report.add(measure(workload, state)); })
-            ->Iterations(flags.repeats)
+        benchmark::RegisterBenchmark(workload.name().c_str(),
+                                     [&, workload](benchmark::State& state) {
+                                       const Row row = measure(workload, flags.repeats);
+                                       report.add(row);
+                                       if (!row.correct) state.SkipWithError("the result is wrong");
+                                       for (auto _ : state) state.SetIterationTime(row.seconds);
+                                     })
+            ->Iterations(1)
             ->UseManualTime();
       }
     }

@@ -1,8 +1,6 @@
 // Check, then time: one row of the report.
 #pragma once
 
-#include <benchmark/benchmark.h>
-
 #include <string>
 
 #include "workload.h"
@@ -28,7 +26,7 @@ struct Row {
   double of_read() const { return peak_gbytes > 0 ? gbytes / peak_gbytes : 0; }
 };
 
-/// Every iteration of `state` is a repeat: enough calls for a clock to tell, between two measurements of the peaks.
-Row measure(const Workload& workload, benchmark::State& state);
+/// A repeat is enough calls for a clock to tell, between two measurements of the peaks.
+Row measure(const Workload& workload, int repeats);
 
 }  // namespace bench

@@ -206,8 +206,9 @@ class GroupWorker {
 
   void in_two_passes(const KeyReader& reader, PanelState& state, int64_t begin, int64_t count) {
     reset_maximum(state);
-    scores(reader, state, begin, count, 0);
-    tk_.transform(transform_args(begin, count, 0));
+    const bool plain = !masked_ && TileOptions::plain(p_);
+    scores(reader, state, begin, count, 0, plain ? maximum_ : nullptr);
+    if (!plain) tk_.transform(transform_args(begin, count, 0));
     if (tk_.update(state.reference, maximum_, state.sum, alpha_, state.panel.width, kReferenceSlack))
       tk_.rescale(state.out, alpha_, state.panel.width, state.panel.rows, p_.Dv);
     tk_.softmax(softmax_args(state, count, 0, state.sum));
@@ -219,7 +220,7 @@ class GroupWorker {
     std::memcpy(trial_sum_, state.sum, state.panel.width * tk_.acc_bytes);
     for (int64_t done = 0; done < count; done += kSliceKeys) {
       const int64_t n = std::min(kSliceKeys, count - done);
-      scores(reader, state, begin + done, n, done);
+      scores(reader, state, begin + done, n, done, nullptr);
       tk_.transform(transform_args(begin + done, n, done));
       if (tk_.exceeds(state.reference, maximum_, state.panel.rows, kReferenceSlack)) return false;
       tk_.softmax(softmax_args(state, n, done, trial_sum_));
@@ -330,13 +331,16 @@ class GroupWorker {
             .depth = key_depth_,
             .scale = tk_.scale_in_scores ? p_.scale * kScoreUnit : 1,
             .highest = highest_score(tk_),
-            .scores = nullptr};
+            .scores = nullptr,
+            .maximum = nullptr};
   }
 
-  void scores(const KeyReader& reader, const PanelState& state, int64_t begin, int64_t count, int64_t done) {
+  void scores(const KeyReader& reader, const PanelState& state, int64_t begin, int64_t count, int64_t done,
+              void* maximum) {
     for_key_runs(reader, begin, count, [&](const void* keys, int64_t stride, int64_t first, int64_t n) {
       kernels::ScoresArgs args = scores_args(state, keys, stride, n);
       args.scores = tile_scores(done + first - begin);
+      args.maximum = maximum;
       tk_.scores(args);
     });
   }

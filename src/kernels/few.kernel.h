@@ -127,11 +127,18 @@ inline void few_transpose(int rows, typename V::Reg (&acc)[V::W]) {
 template <class Dot>
 void scores_few(const ScoresArgs& args) {
   using V = typename Dot::Acc;
+  using T = typename V::T;
+  T* maxima = static_cast<T*>(args.maximum);
+  typename V::Reg maximum = maxima ? V::load(maxima) : V::zero();
   auto store = [&](int64_t key, int64_t keys, typename V::Reg(&acc)[V::W]) {
     few_transpose<V>(args.rows, acc);
-    for (int64_t i = 0; i < keys; ++i) V::store(static_cast<typename V::T*>(args.scores) + (key + i) * V::W, acc[i]);
+    for (int64_t i = 0; i < keys; ++i) {
+      maximum = V::max(maximum, acc[i]);
+      V::store(static_cast<T*>(args.scores) + (key + i) * V::W, acc[i]);
+    }
   };
   for_few_scores<Dot>(args, store);
+  if (maxima) V::store(maxima, maximum);
 }
 
 /// scores_softmax with the exponentials taken while the keys are in the lanes: rows would fill a few of them only.

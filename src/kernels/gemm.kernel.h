@@ -95,12 +95,16 @@ inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args, co
 template <class V, int NV>
 struct StoreScores {
   typename V::T* scores;
+  typename V::Reg (&maximum)[NV];
   template <int MT>
   inline __attribute__((always_inline)) void apply(int64_t key, const typename V::Reg (&c)[MT][NV]) const {
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) V::store(scores + ((key + i) * NV + v) * V::W, c[i][v]);
+      for (int v = 0; v < NV; ++v) {
+        maximum[v] = V::max(maximum[v], c[i][v]);
+        V::store(scores + ((key + i) * NV + v) * V::W, c[i][v]);
+      }
     }
   }
 };
@@ -111,7 +115,14 @@ struct Scores {
   const ScoresArgs& args;
   template <int NV>
   void run() const {
-    for_scores<Dot, NV>(args, StoreScores<V, NV>{static_cast<typename V::T*>(args.scores)});
+    using T = typename V::T;
+    T* maxima = static_cast<T*>(args.maximum);
+    typename V::Reg maximum[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) maximum[v] = maxima ? V::load(maxima + v * V::W) : V::zero();
+    for_scores<Dot, NV>(args, StoreScores<V, NV>{static_cast<T*>(args.scores), maximum});
+    ATTN_UNROLL
+    for (int v = 0; maxima && v < NV; ++v) V::store(maxima + v * V::W, maximum[v]);
   }
 };
 

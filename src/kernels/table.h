@@ -41,6 +41,7 @@ struct ScoresArgs {
   double scale;    // applied here exactly if not applied by pack_query (scale_in_scores)
   double highest;  // larger scores become this; infinity = no limit
   void* scores;    // acc [count][width]
+  void* maximum;   // acc [width], raised to the max over the keys; null = not wanted
 };
 
 struct FusedArgs {

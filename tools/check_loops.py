@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Fails if an inner loop of a matrix kernel touches the stack: one accumulator that is spilled halves its speed.
+
+usage: check_loops.py OBJECT...      check_loops.py --self-test
+
+Reads the disassembly of the objects of the instruction sets. An inner loop is the code between a jump backwards and
+its target with no other such jump inside; it is a matrix loop if nearly half of its instructions multiply and add,
+which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack. An object without any such loop fails too:
+then the vectors are gone, or this check is blind.
+"""
+
+import re
+import subprocess
+import sys
+
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+([a-z]\S*)\s*(.*?)\s*(?:#.*|<.*>)?$")
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[sd])$")
+STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
+LEAST_SHARE = 0.45  # of multiply-adds; the tiles have 0.5 (12 of 24 in AVX2) to 0.7, the exponentials up to 0.37
+LEAST_MULTIPLY_ADDS = 8  # a smaller loop is a remainder
+
+
+def functions(text):
+    """Yields (name, [(address, mnemonic, operands)])."""
+    name, body = None, []
+    for line in text.splitlines():
+        if match := FUNCTION.match(line):
+            if body:
+                yield name, body
+            name, body = match.group(1), []
+        elif match := INSTRUCTION.match(line):
+            body.append((int(match.group(1), 16), match.group(2), match.group(3)))
+    if body:
+        yield name, body
+
+
+def inner_loops(body):
+    """Yields the instructions of every loop that has no loop inside."""
+    place = {address: index for index, (address, _, _) in enumerate(body)}
+    jumps = []
+    for index, (address, mnemonic, operands) in enumerate(body):
+        if mnemonic.startswith("j") and re.fullmatch(r"[0-9a-f]+", operands.split(" ")[0]):
+            target = int(operands.split(" ")[0], 16)
+            if target < address and target in place:
+                jumps.append((place[target], index))
+    for first, last in jumps:
+        if not any(first <= a and b < last for a, b in jumps):
+            yield body[first : last + 1]
+
+
+def problems(text):
+    """Returns (number of matrix loops, [what is wrong])."""
+    loops, found = 0, []
+    for name, body in functions(text):
+        for loop in inner_loops(body):
+            work = sum(bool(MULTIPLY_ADD.match(mnemonic)) for _, mnemonic, _ in loop)
+            if work < LEAST_MULTIPLY_ADDS or work < LEAST_SHARE * len(loop):
+                continue
+            loops += 1
+            touching = [f"{mnemonic} {operands}" for _, mnemonic, operands in loop if STACK_VECTOR.search(operands)]
+            if touching:
+                found.append(
+                    f"{name}: the loop at {loop[0][0]:x} ({work} multiply-adds of {len(loop)} instructions) "
+                    f"touches the stack {len(touching)} times, as in '{touching[0]}'"
+                )
+    return loops, found
+
+
+def check(path):
+    text = subprocess.run(
+        ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
+    ).stdout
+    loops, found = problems(text)
+    if loops == 0:
+        found.append("no matrix loop was found")
+    for problem in found:
+        print(f"{path}: {problem}")
+    return not found
+
+
+def self_test():
+    clean = "0 <tile>:\n" + "".join(
+        f"   {4 * i:x}:\tvfmadd231ps %zmm{i},%zmm1,%zmm2\n" for i in range(1, 13)
+    ) + "   40:\tjne    4 <tile+0x4>\n"
+    spilled = clean.replace("vfmadd231ps %zmm5,", "vfmadd231ps 0x40(%rsp),")
+    assert problems(clean) == (1, []), problems(clean)
+    assert len(problems(spilled)[1]) == 1, problems(spilled)
+    assert problems(clean.replace("jne    4", "jne    80")) == (0, [])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+    else:
+        sys.exit(0 if all([check(path) for path in sys.argv[1:]]) else 1)
