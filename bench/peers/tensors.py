@@ -1,0 +1,62 @@
+"""The inputs of a workload, as NumPy arrays that every library reads in place."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads import Workload
+
+
+@dataclass
+class Array:
+    """Contiguous memory: float32, or bfloat16 as the 16 bits that it is."""
+
+    storage: np.ndarray
+
+    @property
+    def pointer(self) -> int:
+        return self.storage.ctypes.data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.storage.shape
+
+    def float32(self) -> np.ndarray:
+        """The values; a copy for bfloat16."""
+        if self.storage.dtype == np.float32:
+            return self.storage
+        return (self.storage.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The upper halves of float32 values, rounded to nearest even."""
+    bits = values.view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+
+
+def random(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+    """Normal values of variance 1."""
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return Array(values if dtype == "float32" else to_bfloat16(values))
+
+
+def zeros(shape: tuple[int, ...], dtype: str) -> Array:
+    return Array(np.zeros(shape, np.float32 if dtype == "float32" else np.uint16))
+
+
+class Tensors:
+    """q, k, v, and what else the workload asks for."""
+
+    def __init__(self, w: Workload) -> None:
+        self.q = random((w.B, w.H, w.Lq, w.D), w.dtype, 1)
+        self.k = random((w.B, w.Hk, w.Lk, w.D), w.dtype, 2)
+        self.v = random((w.B, w.Hk, w.Lk, w.Dv), w.dtype, 3)
+        self.dout: Array | None = None
+        self.bias: Array | None = None  # [1, H, Lq, Lk]
+        self.mask: np.ndarray | None = None  # [B, 1, 1, Lk], True = attend
+        if not w.is_forward:
+            self.dout = random((w.B, w.H, w.Lq, w.Dv), w.dtype, 4)
+        if w.option == "bias":
+            self.bias = random((1, w.H, w.Lq, w.Lk), w.dtype, 5)
+        if w.lengths:
+            self.mask = (np.arange(w.Lk) < np.array(w.lengths)[:, None])[:, None, None, :].copy()
