@@ -10,8 +10,8 @@ const Feature& random_feature(Random& random) {
   return features()[random.below(static_cast<int64_t>(features().size()))];
 }
 
-/// `count` random calls from the grid of shapes and options; a fixed seed each, so that any of them can be replayed. One
-/// in 16 may do all of `work` multiplications, the rest an eighth of it.
+/// `count` random calls from the grid of shapes and options; a fixed seed each, so that any of them can be replayed.
+/// One in 16 may do all of `work` multiplications, the rest an eighth of it.
 void check_grid(int64_t count, double work, uint64_t first_seed, DType dtype, std::vector<double> q_scales) {
   for (int64_t n = 0; n < count; ++n) {
     const uint64_t seed = first_seed + n;

@@ -106,8 +106,10 @@ inline double float64_bound(const Yardstick& naive_float32, double reference_max
   return 2 * kUnit64 / kUnit32 * float32_bound(naive_float32, reference_max);
 }
 
-/// Where scores are so large that a weight is not known to the fixed number: the rule of float32_bound, squared.
+/// Where scores are so large that a weight is not known to the fixed number: the rule of float32_bound, squared. A mean
+/// over few samples says no more than the largest error.
 inline double float32_nmse_bound(const Yardstick& naive) {
+  if (naive.samples <= kLuckySamples) return kInf;
   const double weight = (kRoundings + naive.score) * kUnit32;
   return std::max(kFloat32Nmse,
                   naive_factor(naive.samples) * naive_factor(naive.samples) * (naive.nmse + weight * weight));

@@ -5,8 +5,8 @@
 #include <exception>
 #include <string>
 
-#include "attn/attn.h"
 #include "../peaks.h"
+#include "attn/attn.h"
 
 namespace {
 
