@@ -44,10 +44,11 @@ struct Oracle {
   double product_magnitude() const {
     return largest_norm(c.q.values(), c.dims.D) * largest_norm(c.k.values(), c.dims.D) * scale();
   }
-  /// The same for dP and delta, whose difference is all that is left in dS; over the rows that add up in dk.
+  /// The same for dP and delta, whose difference is all that is left in dS. Rows that add up in dk or dbias err
+  /// independently, so that their errors add in squares.
   double gradient_magnitude() const {
     return largest_norm(c.dout.values(), c.dims.Dv) * largest_norm(c.v.values(), c.dims.Dv) *
-           static_cast<double>(visible_rows());
+           std::sqrt(static_cast<double>(visible_rows()));
   }
   /// Rows that see a key.
   int64_t visible_rows() const {

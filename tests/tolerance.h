@@ -116,13 +116,14 @@ inline double float32_nmse_bound(const Yardstick& naive) {
 }
 
 /// FlashAttention's rule for 16-bit storage: twice the error of a low-precision implementation, plus a floor that is
-/// what two additions in that type do to the reference itself.
+/// what two additions in that type do to the reference itself, or one rounding to the terms that cancel in it.
 inline double low_precision_bound(const Yardstick& naive, const Values& reference, DType dtype) {
   double floor = 0;
   for (double value : reference)
     if (std::isfinite(value))
       floor = std::max(floor, std::abs(rounded(rounded(value + 0.3, dtype) - 0.3, dtype) - value));
-  return naive_factor(naive.samples) * naive.max_abs + 2 * floor;
+  const double unit = dtype == DType::bfloat16 ? 0x1p-9 : 0x1p-12;
+  return naive_factor(naive.samples) * naive.max_abs + std::max(2 * floor, unit * naive.cancelled);
 }
 
 /// Central differences in float64: the step balances a truncation error of step^2 against rounding of unit / step.
