@@ -21,9 +21,13 @@ namespace {
 // Panels that share one pass over a block of keys, dK and dV (3 x 48 rows: dK and dV move once per 144 rows).
 constexpr int kGroupPanels = 3;
 // Fewer (sequence, head) units than this are cut into slabs of rows, so that threads find work; a slab has at least so
-// many rows, because summing its dK and dV costs 2.5 % of its products at 1024 rows (5 % at 512).
+// many rows, because summing its dK and dV costs 2.5 % of its products at 1024 rows (5 % at 512). A unit that is alone
+// is halved earlier: a second thread is worth more.
 constexpr int64_t kFewUnits = 16;
 constexpr int64_t kSlabRows = 1024;
+constexpr int64_t kHalvedRows = 512;
+// Sums of dK and dV that a thread keeps between calls; fresh pages cost 4 % of a call over 512 tokens.
+constexpr int64_t kKeptBytes = int64_t{4} << 20;
 
 int64_t round_rows(const TileKernels& tk) { return int64_t{kGroupPanels} * tk.panel; }
 
@@ -267,8 +271,18 @@ void add_arrays(const TileKernels& tk, void* sum, const void* x, int64_t n) {
 void fill_zero(const View<4>& view) {
   if (!view) return;
   const Shape<4>& n = view.size;
-  parallel_for(n[0] * n[1] * n[2],
-               [&](int64_t row) { fill_zero_row(view, row / (n[1] * n[2]), row / n[2] % n[1], row % n[2]); });
+  constexpr int64_t kRows = 256;
+  parallel_for(n[0] * n[1] * div_up(n[2], kRows), [&](int64_t task) {
+    const int64_t parts = div_up(n[2], kRows), head = task / parts, first = task % parts * kRows;
+    for (int64_t row = first; row < std::min(first + kRows, n[2]); ++row)
+      fill_zero_row(view, head / n[1], head % n[1], row);
+  });
+}
+
+/// Keys beyond a sequence's length, or between packed ones, get no gradient from any task.
+bool every_key_has_a_sequence(const Problem& p) {
+  return static_cast<int64_t>(p.sequences.size()) == p.B && p.Hk > 0 &&
+         std::all_of(p.sequences.begin(), p.sequences.end(), [&](const Sequence& s) { return s.key_count == p.Lk; });
 }
 
 /// delta = <dout, out> - dlse for every row.
@@ -304,25 +318,30 @@ void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& ds
 void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
   const TileKernels& tk = select_kernels(p.q.dtype, false);
   const BackwardPlan plan = plan_backward(p, gradients);
-  // Keys beyond a sequence's length, and rows outside every sequence, get no gradient from any task.
-  fill_zero(gradients.dk);
-  fill_zero(gradients.dv);
+  if (!every_key_has_a_sequence(p)) {
+    fill_zero(gradients.dk);
+    fill_zero(gradients.dv);
+  }
   if (gradients.dbias && bias_is_dense(p)) fill_zero(gradients.dbias);
-  const auto worker_for = [&] {
+  const auto run = [&](char* scratch, const BackwardPlan::Slab& slab, char* dk, char* dv) {
     SlabWorker worker(p, in, gradients, tk);
-    worker.layout(thread_scratch(plan.thread_bytes));
-    return worker;
+    worker.layout(scratch);
+    worker.run(p.sequences[slab.sequence], slab, dk, dv);
   };
   const auto slabs = static_cast<int64_t>(plan.slabs.size());
   const int64_t key_row = plan.key_stride * tk.acc_bytes, value_row = plan.value_stride * tk.acc_bytes;
   if (plan.slabs_per_unit == 1) {
+    const bool keep = plan.accumulator_bytes <= kKeptBytes;
     parallel_for(slabs, [&](int64_t task) {
       const BackwardPlan::Slab& slab = plan.slabs[task];
       const Sequence& s = p.sequences[slab.sequence];
-      const Buffer sums(s.key_count * (key_row + value_row), true);
-      char* dk = static_cast<char*>(sums.data());
+      char* scratch = static_cast<char*>(thread_scratch(plan.thread_bytes + (keep ? plan.accumulator_bytes : 0)));
+      const int64_t bytes = s.key_count * (key_row + value_row);
+      const Buffer large(keep ? 0 : bytes);
+      char* dk = keep ? scratch + plan.thread_bytes : static_cast<char*>(large.data());
       char* dv = dk + s.key_count * key_row;
-      worker_for().run(s, slab, dk, dv);
+      if (bytes > 0) std::memset(dk, 0, bytes);
+      run(scratch, slab, dk, dv);
       store_keys(tk, s, slab.kv_head, gradients.dk, 0, s.key_count, dk, plan.key_stride, p.scale);
       store_keys(tk, s, slab.kv_head, gradients.dv, 0, s.key_count, dv, plan.value_stride, 1);
     });
@@ -335,7 +354,7 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   parallel_for(slabs, [&](int64_t task) {
     const BackwardPlan::Slab& slab = plan.slabs[task];
     const Sequence& s = p.sequences[slab.sequence];
-    worker_for().run(s, slab, part(slab), part(slab) + s.key_count * key_row);
+    run(static_cast<char*>(thread_scratch(plan.thread_bytes)), slab, part(slab), part(slab) + s.key_count * key_row);
   });
   const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kGradBlockKeys);
   parallel_for(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
@@ -373,7 +392,8 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   const int64_t key_bytes = (plan.key_stride + plan.value_stride) * tk.acc_bytes;
   plan.accumulator_bytes = longest_keys * key_bytes;
   const int64_t units = static_cast<int64_t>(p.sequences.size()) * p.Hk;
-  if (units > 0 && units < kFewUnits)
+  if (units == 1 && longest_rows >= kHalvedRows) plan.slabs_per_unit = 2;
+  if (units > 0 && units < kFewUnits && longest_rows >= 2 * kSlabRows)
     plan.slabs_per_unit = std::clamp<int64_t>(longest_rows / kSlabRows, 1, div_up(kFewUnits, units));
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {

@@ -34,14 +34,21 @@ auto with_type(DType dtype, const Body& body) {
   }
 }
 
-/// sum a[i] b[i] in double; both of one type, strides in elements.
+/// sum a[i] b[i] in double; both of one type, strides in elements. Four sums, each of every fourth product: one would
+/// wait for its own additions, and took 6 % of a backward pass over 512 tokens.
 inline double dot_elements(DType dtype, const void* a, int64_t a_stride, const void* b, int64_t b_stride, int64_t n) {
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
     const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i * a_stride]) * static_cast<double>(y[i * b_stride]);
-    return sum;
+    const auto product = [&](int64_t i) {
+      return static_cast<double>(x[i * a_stride]) * static_cast<double>(y[i * b_stride]);
+    };
+    double sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+      for (int part = 0; part < 4; ++part) sum[part] += product(i + part);
+    for (; i < n; ++i) sum[0] += product(i);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   });
 }
 
