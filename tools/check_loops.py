@@ -5,8 +5,8 @@ usage: check_loops.py OBJECT...      check_loops.py --self-test
 
 Reads the disassembly of the objects of the instruction sets. An inner loop is the code between a jump backwards and
 its target with no other such jump inside; it is a matrix loop if nearly half of its instructions multiply and add,
-which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack. An object without any such loop fails too:
-then the vectors are gone, or this check is blind.
+which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
+An object without any such loop fails too: then the vectors are gone, or this check is blind.
 """
 
 import re
@@ -68,9 +68,8 @@ def problems(text):
 
 
 def check(path):
-    text = subprocess.run(
-        ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
-    ).stdout
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", path]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     loops, found = problems(text)
     if loops == 0:
         found.append("no matrix loop was found")

@@ -92,19 +92,27 @@ inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args, co
   for_tiles<Dot::Acc::kTile>(0, args.count, ScoresTile<Dot, NV, Epilogue>{args, epilogue});
 }
 
+/// Maxima stay in memory: in registers, they would push accumulators out of the tile.
 template <class V, int NV>
 struct StoreScores {
-  typename V::T* scores;
-  typename V::Reg (&maximum)[NV];
+  using T = typename V::T;
+  T* scores;
+  T* maximum;  // null = not wanted
+
   template <int MT>
   inline __attribute__((always_inline)) void apply(int64_t key, const typename V::Reg (&c)[MT][NV]) const {
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        maximum[v] = V::max(maximum[v], c[i][v]);
-        V::store(scores + ((key + i) * NV + v) * V::W, c[i][v]);
-      }
+      for (int v = 0; v < NV; ++v) V::store(scores + ((key + i) * NV + v) * V::W, c[i][v]);
+    }
+    if (!maximum) return;
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      typename V::Reg top = V::load(maximum + v * V::W);
+      ATTN_UNROLL
+      for (int i = 0; i < MT; ++i) top = V::max(top, c[i][v]);
+      V::store(maximum + v * V::W, top);
     }
   }
 };
@@ -112,17 +120,11 @@ struct StoreScores {
 template <class Dot>
 struct Scores {
   using V = typename Dot::Acc;
+  using T = typename V::T;
   const ScoresArgs& args;
   template <int NV>
   void run() const {
-    using T = typename V::T;
-    T* maxima = static_cast<T*>(args.maximum);
-    typename V::Reg maximum[NV];
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) maximum[v] = maxima ? V::load(maxima + v * V::W) : V::zero();
-    for_scores<Dot, NV>(args, StoreScores<V, NV>{static_cast<T*>(args.scores), maximum});
-    ATTN_UNROLL
-    for (int v = 0; maxima && v < NV; ++v) V::store(maxima + v * V::W, maximum[v]);
+    for_scores<Dot, NV>(args, StoreScores<V, NV>{static_cast<T*>(args.scores), static_cast<T*>(args.maximum)});
   }
 };
 

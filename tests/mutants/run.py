@@ -108,7 +108,8 @@ class Tree:
     def __init__(self, folder):
         self.source, self.build = folder / "source", folder / "build"
         shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns("build", ".git"))
-        command = ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-D", "CMAKE_BUILD_TYPE=Release", "-D", "ATTN_KERNEL_OPTIMIZATION=-O1",
+        command = ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-D", "CMAKE_BUILD_TYPE=Release",
+                   "-D", "ATTN_KERNEL_OPTIMIZATION=-O1",
                    "-D", "ATTN_BUILD_BENCH=OFF", "-D", "ATTN_BUILD_EXAMPLES=OFF"]
         configured = run_command(command)
         if configured.returncode != 0:
