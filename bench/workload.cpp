@@ -1,6 +1,7 @@
 #include "workload.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bench {
 namespace {
@@ -30,6 +31,15 @@ Workload one_token(Operation operation, DType dtype, int64_t group, int64_t keys
           .queries = 1,
           .keys = keys,
           .depth = 128};
+}
+
+/// Calls of which the fixed cost is a good part: the least there is, and the heads of a short sequence.
+void add_small_calls(std::vector<Workload>& set) {
+  for (auto [heads, n] : {std::pair<int64_t, int64_t>{1, 1}, {8, 32}}) {
+    Workload workload = prefill(Operation::forward, Option::full, DType::float32, n, 64);
+    workload.heads = workload.kv_heads = heads;
+    set.push_back(workload);
+  }
 }
 
 void add_options(std::vector<Workload>& set, DType dtype, int64_t n, int64_t depth) {
@@ -95,6 +105,7 @@ std::vector<Workload> full_set() {
       }
     }
   }
+  add_small_calls(set);
   for (DType dtype : {DType::float32, DType::bfloat16}) add_options(set, dtype, 2048, 64);
   return set;
 }
@@ -113,6 +124,7 @@ std::vector<Workload> quick_set() {
   }
   for (int64_t group : {1, 8}) set.push_back(one_token(Operation::decode, DType::bfloat16, group, 32768));
   set.push_back(one_token(Operation::paged, DType::bfloat16, 8, 32768));
+  add_small_calls(set);
   add_options(set, DType::float32, 1024, 64);
   return set;
 }
