@@ -40,7 +40,19 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument("--json", help="file for everything measured")
     parser.add_argument("--markdown", help="file for the tables")
     parser.add_argument("--plot", help="folder for two pictures")
-    return parser.parse_args()
+    flags = parser.parse_args()
+    try:
+        flags.pattern = re.compile(flags.filter)
+        flags.threads = [int(count) for count in flags.threads.split(",")]
+        if min(flags.threads) < 1 or flags.repeats < 0:
+            raise ValueError("--threads must be positive, --repeats not negative")
+        for file in filter(None, (flags.json, flags.markdown)):
+            open(file, "a").close()  # now, not after minutes of measuring
+        if flags.plot:
+            os.makedirs(flags.plot, exist_ok=True)
+    except (OSError, ValueError, re.error) as error:
+        parser.error(f"--threads, --filter, --repeats or a file: {error}")
+    return flags
 
 
 def load_peers(names: list[str]) -> list[Peer]:
@@ -60,9 +72,10 @@ def load_peers(names: list[str]) -> list[Peer]:
 def main() -> int:
     flags = parse_flags()
     level = QUICK if flags.quick else FULL if flags.full else DEFAULT
-    pattern = re.compile(flags.filter)
-    workloads = [w for w in all_workloads() if w.level <= level and pattern.search(w.name)]
-    threads = [int(count) for count in flags.threads.split(",")]
+    workloads = [w for w in all_workloads() if w.level <= level and flags.pattern.search(w.name)]
+    if not workloads:
+        sys.exit(f"no workload matches {flags.filter}")
+    threads = flags.threads
     ours = Ours(flags.library)
     peers = load_peers(flags.peers.split(","))
     bench = Bench(ours, flags.repeats or (5 if flags.quick else 7))
