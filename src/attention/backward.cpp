@@ -392,9 +392,9 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   const int64_t key_bytes = (plan.key_stride + plan.value_stride) * tk.acc_bytes;
   plan.accumulator_bytes = longest_keys * key_bytes;
   const int64_t units = static_cast<int64_t>(p.sequences.size()) * p.Hk;
-  if (units == 1 && longest_rows >= kHalvedRows) plan.slabs_per_unit = 2;
-  if (units > 0 && units < kFewUnits && longest_rows >= 2 * kSlabRows)
-    plan.slabs_per_unit = std::clamp<int64_t>(longest_rows / kSlabRows, 1, div_up(kFewUnits, units));
+  const int64_t least = units == 1 && longest_rows >= kHalvedRows ? 2 : 1;
+  if (units > 0 && units < kFewUnits)
+    plan.slabs_per_unit = std::clamp<int64_t>(longest_rows / kSlabRows, least, div_up(kFewUnits, units));
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
