@@ -74,6 +74,14 @@ TEST(Forward, InputsAreNotTouched) {
   });
 }
 
+/// Short lists of sequences and of groups live on the stack: numbers around where they move to the heap.
+TEST(Forward, ManySequences) {
+  for (int64_t B : {7, 8, 9, 15, 16, 17, 40})
+    Oracle(
+        make_case(feature_named("causal bottom_right"), {.B = B, .Lq = 3, .Lk = 5, .D = 8, .Dv = 8}, DType::float32, B))
+        .expect_on_every_isa();
+}
+
 /// The widest heads, and values much wider or narrower than keys.
 TEST(Forward, HeadWidths) {
   for (auto [D, Dv] : {std::pair<int64_t, int64_t>{1024, 1024}, {1000, 3}, {3, 1000}, {576, 512}, {1, 1}}) {
