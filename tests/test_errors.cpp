@@ -329,6 +329,31 @@ TEST(Errors, InterleavedSlicesAreFine) {
   EXPECT_THROW(attention(slice(0, 10), slice(10, 10), slice(20, 10), slice(29, 10)), Error);
 }
 
+/// Heads of one array [B, L, heads, D], grouped queries beside their keys and values: every place of out, one by one.
+TEST(Errors, OverlapOfGroupedHeadsIsExact) {
+  constexpr int64_t kHeads = 14, kWidth = 3;
+  Array<4> packed(DType::float32, {2, 5, kHeads, kWidth});
+  const auto slice = [&](int64_t first, int64_t heads) {
+    View<4> view = part_of(packed.view(), 2, first, heads);
+    return View<4>(view.data, view.dtype, {2, heads, 5, kWidth}, {view.stride[0], view.stride[2], view.stride[1], 1});
+  };
+  for (int64_t first = 0; first + 4 <= kHeads; ++first) {  // q in 5 .. 8, k in 9 and 10, v in 11 and 12
+    const bool apart = first + 4 <= 5 || first >= 13;
+    const auto call = [&] { attention(slice(5, 4), slice(9, 2), slice(11, 2), slice(first, 4)); };
+    if (apart) EXPECT_NO_THROW(call()) << first;
+    else EXPECT_THROW(call(), Error) << first;
+  }
+  const auto mirrored = [](View<4> view) {  // from the last row to the first
+    view.data = static_cast<float*>(view.data) + (view.size[2] - 1) * view.stride[2];
+    view.stride[2] = -view.stride[2];
+    return view;
+  };
+  EXPECT_NO_THROW(
+      attention(mirrored(slice(4, 4)), mirrored(slice(8, 2)), mirrored(slice(10, 2)), mirrored(slice(0, 4))));
+  EXPECT_THROW(attention(mirrored(slice(4, 4)), mirrored(slice(8, 2)), mirrored(slice(10, 2)), mirrored(slice(1, 4))),
+               Error);
+}
+
 TEST(Errors, WeightsRefuse) {
   Call c;
   Array<4> weights(DType::float32, {2, 4, 3, 5});

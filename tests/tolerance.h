@@ -69,9 +69,10 @@ inline constexpr double kFloat32Nmse = 1e-10;  // four times the worst a blocked
 
 inline constexpr int64_t kLuckySamples = 4;  // so few errors of the naive algorithm may all be nearly zero
 
-/// Twice the error of the naive algorithm. That compares two maxima: over few samples they are a matter of luck.
+/// Twice the error of the naive algorithm. That compares two maxima: over few samples they are a matter of luck, which
+/// is given three standard deviations, for there are a million comparisons in the long sweeps.
 inline double naive_factor(int64_t samples) {
-  return 2 * (1 + 2 / std::sqrt(static_cast<double>(std::max<int64_t>(samples, 1))));
+  return 2 * (1 + 3 / std::sqrt(static_cast<double>(std::max<int64_t>(samples, 1))));
 }
 
 /// What the naive algorithm gets wrong on the same input, the worst of several ways to write it.
@@ -122,7 +123,7 @@ inline double low_precision_bound(const Yardstick& naive, const Values& referenc
   for (double value : reference)
     if (std::isfinite(value))
       floor = std::max(floor, std::abs(rounded(rounded(value + 0.3, dtype) - 0.3, dtype) - value));
-  const double unit = dtype == DType::bfloat16 ? 0x1p-9 : 0x1p-12;
+  const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-11;
   return naive_factor(naive.samples) * naive.max_abs + std::max(2 * floor, unit * naive.cancelled);
 }
 
@@ -151,6 +152,9 @@ inline double weight_bound(double score, DType dtype) {
   return (kRoundings + 2 * score) * (dtype == DType::float64 ? 4 * kUnit64 : 4 * kUnit32);
 }
 
+/// A weight on a page, a whole number of 2^24 - 1 parts: half a part, and the rounding of the comparison.
+inline double page_weight_bound() { return 0.5 / (0x1p24 - 1) + kRoundings * kUnit64; }
+
 /// A rate measured over `count` draws lies within 4 standard deviations of its probability.
 inline double rate_bound(double probability, int64_t count) {
   return 4 * std::sqrt(probability * (1 - probability) / static_cast<double>(count));
@@ -158,6 +162,20 @@ inline double rate_bound(double probability, int64_t count) {
 
 /// Two float64 computations of the same sums in different order.
 inline double reordering_bound(double reference_max) { return 0x1p-40 * reference_max; }
+
+/// exp, erf and their like are computed to so many roundings; 16 ulp at the worst, of the derivative of the tanh form
+/// of gelu.
+inline constexpr double kFunctionRoundings = 32;
+inline constexpr double kBfloat16Rounding = 0x1p-8;
+
+/// A number stored as `dtype` after `roundings` more steps of arithmetic on terms of this magnitude. What is not a
+/// normal number may become 0, before factors of up to 2^16.
+inline double element_bound(double value, double magnitude, double roundings, DType dtype) {
+  const bool is_double = dtype == DType::float64;
+  const double arithmetic = (is_double ? 2 * kUnit64 : kUnit32) * (kFunctionRoundings + roundings) * magnitude;
+  const double stored = dtype == DType::bfloat16 ? kBfloat16Rounding * (std::abs(value) + arithmetic) : 0;
+  return arithmetic + stored + (is_double ? 0x1p-1006 : 0x1p-110);
+}
 
 // --------------------------------------------------------------------------------------------------------- comparators
 

@@ -18,28 +18,30 @@ MODULES = {
     "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h")),
     "attention": (("core", "kernels"), ()),
-    "ops": (("core", "kernels"), ("oneapi/dnnl/",)),
-    "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")),
+    "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h")),
+    "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "cluster": (("core", "attention"), ("mpi.h",)),
     "autograd": (("core", "attention", "ops"), ()),
-    "view": (("core", "attention", "io"), ()),
+    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h")),
     "nn": (("core", "attention", "autograd"), ()),
-    "models": (("core", "attention", "nn", "io", "text"), ()),
-    "generate": (("core", "models", "text"), ()),
-    "train": (("core", "autograd", "nn", "models", "text", "cluster"), ()),
+    "models": (("core", "attention", "autograd", "nn", "io", "text"), ("nlohmann/",)),
+    "generate": (("core", "autograd", "models", "text"), ()),
+    "train": (("core", "autograd", "nn", "models", "io", "text", "cluster"), ("nlohmann/",)),
 }
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": (),
+    "cli": ("CLI/", "fmt/", "nlohmann/", "unistd.h"),
     "python": ("nanobind/",),
     "examples": (),
     "bench": ("benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h"),
-    "tests": ("gtest/", "gmock/", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h"),
+    "tests": (
+        "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
+    ),
 }
 
-ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|table\.h|scalar\.h|dot\.h)$")
+ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|(elements_)?table\.h|scalar\.h|dot\.h)$")
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 
 STANDARD = set(

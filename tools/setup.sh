@@ -14,7 +14,8 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"
 }
 
-build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14)
+build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14
+  libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev libpng-dev zlib1g-dev libutf8proc-dev)
 
 # build PRESET: configures and builds into build/PRESET.
 build() {

@@ -1,5 +1,15 @@
-// attention.cpp: everything public in one include.
+// attention.cpp: everything public in one include. core and attention need the library attn::attn alone; the rest needs
+// attn::models.
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/autograd.h"
 #include "attn/core.h"
+#include "attn/generate.h"
+#include "attn/io.h"
+#include "attn/models.h"
+#include "attn/nn.h"
+#include "attn/ops.h"
+#include "attn/text.h"
+#include "attn/train.h"
+#include "attn/view.h"

@@ -296,29 +296,30 @@ Extent extent_of(const Region& r) {
   return e;
 }
 
-/// Axes along which a walk through memory moves, by rising stride.
+/// Axes along which a walk through memory moves, by rising stride, each so many steps back or forth.
 struct Axes {
   struct Axis {
-    int64_t stride, extent;
+    int64_t stride, lowest, highest;
   };
   std::array<Axis, 4> axis;
   int count = 0;
 
-  void add(int64_t stride, int64_t extent) {
+  void add(int64_t stride, int64_t lowest, int64_t highest) {
     int place = count++;
     for (; place > 0 && axis[place - 1].stride > stride; --place) axis[place] = axis[place - 1];
-    axis[place] = {stride, extent};
+    axis[place] = {stride, lowest, highest};
   }
 };
 
-/// Is `distance` (bytes) a sum of stride * delta with |delta| < extent? Exact where strides nest, as in slices of one
-/// array; of the first `count` axes.
+/// Is `distance` (bytes) a sum of stride * steps? Exact where strides nest, as in slices of one array; of the first
+/// `count` axes.
 bool reachable(int64_t distance, const Axes& axes, int count, int64_t element) {
   if (count == 0) return std::abs(distance) < element;
-  const auto [stride, extent] = axes.axis[count - 1];
+  const auto [stride, lowest, highest] = axes.axis[count - 1];
   const int64_t nearest = distance / stride;
-  for (int64_t delta = nearest - 1; delta <= nearest + 1; ++delta)
-    if (std::abs(delta) < extent && reachable(distance - delta * stride, axes, count - 1, element)) return true;
+  for (int64_t steps = nearest - 1; steps <= nearest + 1; ++steps)
+    if (steps >= lowest && steps <= highest && reachable(distance - steps * stride, axes, count - 1, element))
+      return true;
   return false;
 }
 
@@ -335,11 +336,12 @@ bool overlap(const Region& a, const Region& b) {
   if (a.rank != b.rank || size_of(b.dtype) != element) return true;
   Axes axes;
   for (int axis = 0; axis < a.rank; ++axis) {
-    const int64_t extent = std::max(a.size[axis], b.size[axis]);
-    if (extent == 1) continue;
+    if (a.size[axis] == 1 && b.size[axis] == 1) continue;
     if (a.stride[axis] != b.stride[axis] && a.size[axis] != 1 && b.size[axis] != 1) return true;
-    const int64_t stride = std::abs(a.size[axis] != 1 ? a.stride[axis] : b.stride[axis]) * element;
-    if (stride != 0) axes.add(stride, extent);
+    const int64_t stride = (a.size[axis] != 1 ? a.stride[axis] : b.stride[axis]) * element;
+    // One address: start of a - start of b = the sum of stride * (index in b - index in a).
+    if (stride > 0) axes.add(stride, 1 - a.size[axis], b.size[axis] - 1);
+    if (stride < 0) axes.add(-stride, 1 - b.size[axis], a.size[axis] - 1);
   }
   return reachable(static_cast<const char*>(a.data) - static_cast<const char*>(b.data), axes, axes.count, element);
 }
@@ -349,11 +351,11 @@ bool overlaps_itself(const Region& r) {
   if (is_empty(r)) return false;
   Axes axes;
   for (int axis = 0; axis < r.rank; ++axis)
-    if (r.size[axis] > 1) axes.add(std::abs(r.stride[axis]), r.size[axis]);
+    if (r.size[axis] > 1) axes.add(std::abs(r.stride[axis]), 0, r.size[axis] - 1);
   int64_t reach = 0;
   for (int i = 0; i < axes.count; ++i) {
     if (axes.axis[i].stride <= reach) return true;
-    reach += axes.axis[i].stride * (axes.axis[i].extent - 1);
+    reach += axes.axis[i].stride * axes.axis[i].highest;
   }
   return false;
 }

@@ -2,6 +2,7 @@
 #include "kernels/vec_avx512.h"
 
 #include "kernels/bf16.kernel.h"
+#include "kernels/elements.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
@@ -52,7 +53,7 @@ constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels, "bfloat16, 
 
 }  // namespace
 
-extern const Isa isa_avx512_bf16 = {"avx512_bf16", &f32_kernels,  &f32_few_kernels,
-                                    &f64_kernels,  &bf16_kernels, &bf16_few_kernels};
+extern const Isa isa_avx512_bf16 = {"avx512_bf16", &f32_kernels,      &f32_few_kernels, &f64_kernels,
+                                    &bf16_kernels, &bf16_few_kernels, &f32_elements,    &f64_elements};
 
 }  // namespace attn::kernels

@@ -1,10 +1,12 @@
 // aarch64: NEON is part of the base architecture.
 #include "kernels/vec_generic.h"
 
+#include "kernels/elements.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
 
-extern const Isa isa_neon = {"neon", &f32_kernels, &f32_few_kernels, &f64_kernels, nullptr, nullptr};
+extern const Isa isa_neon = {"neon",  &f32_kernels, &f32_few_kernels, &f64_kernels,
+                             nullptr, nullptr,      &f32_elements,    &f64_elements};
 
 }  // namespace attn::kernels

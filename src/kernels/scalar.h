@@ -9,8 +9,10 @@
 // halves the speed (51 instead of 117 GFLOP/s on Zen 4).
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("clang loop unroll(full)")
+#define ATTN_KEEP_LOOP _Pragma("clang loop unroll(disable)")
 #else
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
+#define ATTN_KEEP_LOOP _Pragma("GCC unroll 1")
 #endif
 
 namespace attn::kernels {

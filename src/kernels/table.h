@@ -186,6 +186,8 @@ struct TileKernels {
   void (*mask)(const MaskArgs&);
 };
 
+struct ElementKernels;  // elements_table.h
+
 /// What one instruction set offers; null where it has no such kernels.
 struct Isa {
   const char* name;
@@ -194,6 +196,8 @@ struct Isa {
   const TileKernels* f64;
   const TileKernels* bf16;
   const TileKernels* bf16_few;
+  const ElementKernels* f32_elements;
+  const ElementKernels* f64_elements;
 };
 
 extern const Isa isa_baseline;

@@ -33,6 +33,32 @@ struct F32 {
   static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
   static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
   static Reg abs(Reg a) { return _mm256_andnot_ps(set1(-0.0f), a); }
+  static Reg sqrt(Reg a) { return _mm256_sqrt_ps(a); }
+  static Reg round(Reg a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  /// a 2^n for whole n from -126 to 127.
+  static Reg scale_by_power(Reg a, Reg n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return mul(a, _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_castps_si256(set1(1.0f)))));
+  }
+  static T sum(Reg a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+  }
+  static T largest(Reg a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+  }
+  /// Lanes 0 .. n - 1 alone, the others 0.
+  static Reg load_part(const T* p, int64_t n) {
+    return _mm256_maskload_ps(p, _mm256_castps_si256(mask((uint64_t{1} << n) - 1)));
+  }
+  static void store_part(T* p, int64_t n, Reg a) {
+    _mm256_maskstore_ps(p, _mm256_castps_si256(mask((uint64_t{1} << n) - 1)), a);
+  }
+  /// Lanes 1, 0, 3, 2, ...
+  static Reg swap_pairs(Reg a) { return _mm256_permute_ps(a, 0xb1); }
 
   static Mask mask(uint64_t bits) {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -105,6 +131,32 @@ struct F64 {
   static Reg max(Reg a, Reg b) { return _mm256_max_pd(a, b); }
   static Reg min(Reg a, Reg b) { return _mm256_min_pd(a, b); }
   static Reg abs(Reg a) { return _mm256_andnot_pd(set1(-0.0), a); }
+  static Reg sqrt(Reg a) { return _mm256_sqrt_pd(a); }
+  static Reg round(Reg a) { return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Reg scale_by_power(Reg a, Reg n) {
+    const __m256i exponent = _mm256_slli_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n)), 52);
+    return mul(a, _mm256_castsi256_pd(_mm256_add_epi64(exponent, _mm256_castpd_si256(set1(1.0)))));
+  }
+  static T sum(Reg a) {
+    const __m128d x = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)));
+  }
+  static T largest(Reg a) {
+    const __m128d x = _mm_max_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(x, _mm_unpackhi_pd(x, x)));
+  }
+  static Reg load_part(const T* p, int64_t n) {
+    return _mm256_maskload_pd(p, _mm256_castpd_si256(mask((uint64_t{1} << n) - 1)));
+  }
+  static void store_part(T* p, int64_t n, Reg a) {
+    _mm256_maskstore_pd(p, _mm256_castpd_si256(mask((uint64_t{1} << n) - 1)), a);
+  }
+  static Reg swap_pairs(Reg a) { return _mm256_permute_pd(a, 5); }
+  static Reg load_f32(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
+  static Reg load_bf16(const uint16_t* p) {
+    const __m128i x = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(x, 16)));
+  }
 
   static Mask mask(uint64_t bits) {
     const __m256i lane = _mm256_setr_epi64x(1, 2, 4, 8);
@@ -137,6 +189,7 @@ struct U64 {
   static constexpr int W = 4;
   static Reg load(const uint64_t* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
   static Reg set1(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_epi64(a, b); }
   static Reg mul32(Reg a, Reg b) { return _mm256_mul_epu32(a, b); }
   static Reg high32(Reg a) { return _mm256_srli_epi64(a, 32); }
   static Reg low32(Reg a) { return _mm256_and_si256(a, set1(0xffffffffu)); }

@@ -33,6 +33,17 @@ struct F32 {
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
   static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
   static Reg abs(Reg a) { return _mm512_abs_ps(a); }
+  static Reg sqrt(Reg a) { return _mm512_sqrt_ps(a); }
+  static Reg round(Reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  /// a 2^n for whole n.
+  static Reg scale_by_power(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
+  static T sum(Reg a) { return _mm512_reduce_add_ps(a); }
+  static T largest(Reg a) { return _mm512_reduce_max_ps(a); }
+  /// Lanes 0 .. n - 1 alone, the others 0.
+  static Reg load_part(const T* p, int64_t n) { return _mm512_maskz_loadu_ps(mask((uint64_t{1} << n) - 1), p); }
+  static void store_part(T* p, int64_t n, Reg a) { _mm512_mask_storeu_ps(p, mask((uint64_t{1} << n) - 1), a); }
+  /// Lanes 1, 0, 3, 2, ...
+  static Reg swap_pairs(Reg a) { return _mm512_permute_ps(a, 0xb1); }
 
   static Mask mask(uint64_t bits) { return static_cast<Mask>(bits); }
   static Mask greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -125,6 +136,19 @@ struct F64 {
   static Reg max(Reg a, Reg b) { return _mm512_max_pd(a, b); }
   static Reg min(Reg a, Reg b) { return _mm512_min_pd(a, b); }
   static Reg abs(Reg a) { return _mm512_abs_pd(a); }
+  static Reg sqrt(Reg a) { return _mm512_sqrt_pd(a); }
+  static Reg round(Reg a) { return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Reg scale_by_power(Reg a, Reg n) { return _mm512_scalef_pd(a, n); }
+  static T sum(Reg a) { return _mm512_reduce_add_pd(a); }
+  static T largest(Reg a) { return _mm512_reduce_max_pd(a); }
+  static Reg load_part(const T* p, int64_t n) { return _mm512_maskz_loadu_pd(mask((uint64_t{1} << n) - 1), p); }
+  static void store_part(T* p, int64_t n, Reg a) { _mm512_mask_storeu_pd(p, mask((uint64_t{1} << n) - 1), a); }
+  static Reg swap_pairs(Reg a) { return _mm512_permute_pd(a, 0x55); }
+  static Reg load_f32(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+  static Reg load_bf16(const uint16_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));
+  }
 
   static Mask mask(uint64_t bits) { return static_cast<Mask>(bits); }
   static Mask greater(Reg a, Reg b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
@@ -147,6 +171,7 @@ struct U64 {
   static constexpr int W = 8;
   static Reg load(const uint64_t* p) { return _mm512_load_si512(p); }
   static Reg set1(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_epi64(a, b); }
   static Reg mul32(Reg a, Reg b) { return _mm512_mul_epu32(a, b); }
   static Reg high32(Reg a) { return _mm512_srli_epi64(a, 32); }
   static Reg low32(Reg a) { return _mm512_and_si512(a, set1(0xffffffffu)); }

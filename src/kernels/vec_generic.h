@@ -57,6 +57,43 @@ struct Vector128 {
   static Reg max(Reg a, Reg b) { return a > b ? a : b; }  // b where one is NaN
   static Reg min(Reg a, Reg b) { return a < b ? a : b; }
   static Reg abs(Reg a) { return to_reg(to_bits(a) & ~to_bits(set1(T(-0.0)) - Reg{})); }
+  static Reg sqrt(Reg a) {
+    Reg result;
+    ATTN_UNROLL
+    for (int i = 0; i < W; ++i) {
+      if constexpr (sizeof(T) == 4) result[i] = __builtin_sqrtf(a[i]);
+      else result[i] = __builtin_sqrt(a[i]);
+    }
+    return result;
+  }
+  /// To the nearest whole number, for magnitudes up to 2^22 (float) and 2^51 (double).
+  static Reg round(Reg a) {
+    const Reg magic = set1(static_cast<T>(sizeof(T) == 4 ? 0x1.8p23 : 0x1.8p52));
+    return (a + magic) - magic;
+  }
+  /// a 2^n for whole n that leave 2^n normal.
+  static Reg scale_by_power(Reg a, Reg n) {
+    const Reg shifted = n + set1(static_cast<T>(sizeof(T) == 4 ? 0x1.8p23 : 0x1.8p52));
+    return a * to_reg((to_bits(shifted) << (sizeof(T) == 4 ? 23 : 52)) + to_bits(set1(1)));
+  }
+  static T sum(Reg a) {
+    if constexpr (W == 4) return (a[0] + a[2]) + (a[1] + a[3]);
+    else return a[0] + a[1];
+  }
+  static T largest(Reg a) {
+    T result = a[0];
+    for (int i = 1; i < W; ++i) result = result > a[i] ? result : a[i];
+    return result;
+  }
+  /// Lanes 0 .. n - 1 alone, the others 0.
+  static Reg load_part(const T* p, int64_t n) {
+    Reg result{};
+    for (int64_t i = 0; i < n; ++i) result[i] = p[i];
+    return result;
+  }
+  static void store_part(T* p, int64_t n, Reg a) {
+    for (int64_t i = 0; i < n; ++i) p[i] = a[i];
+  }
 
   static Mask to_bits(Reg a) { return reinterpret_cast<Mask>(a); }
   static Reg to_reg(Mask m) { return reinterpret_cast<Reg>(m); }
@@ -94,6 +131,8 @@ struct Vector128 {
 struct F32 : Vector128<float, int32_t, 4> {
   static Reg exp2(Reg x) { return exp2_by_shift<F32>(x); }
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
+  /// Lanes 1, 0, 3, 2.
+  static Reg swap_pairs(Reg a) { return __builtin_shufflevector(a, a, 1, 0, 3, 2); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
   static Reg load_bf16(const uint16_t* p) {
@@ -111,6 +150,9 @@ struct F32 : Vector128<float, int32_t, 4> {
 struct F64 : Vector128<double, int64_t, 2> {
   static Reg exp2(Reg x) { return exp2_by_shift<F64>(x); }
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F64>(a); }
+  static Reg swap_pairs(Reg a) { return __builtin_shufflevector(a, a, 1, 0); }
+  static Reg load_f32(const float* p) { return Reg{p[0], p[1]}; }
+  static Reg load_bf16(const uint16_t* p) { return Reg{from_bf16(p[0]), from_bf16(p[1])}; }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 2); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 1, 3); }
 };
@@ -120,6 +162,7 @@ struct U64 {
   static constexpr int W = 2;
   static Reg load(const uint64_t* p) { return *reinterpret_cast<const Reg*>(p); }
   static Reg set1(uint64_t x) { return Reg{x, x}; }
+  static Reg add(Reg a, Reg b) { return a + b; }
   static Reg mul32(Reg a, Reg b) { return low32(a) * low32(b); }
   static Reg high32(Reg a) { return a >> 32; }
   static Reg low32(Reg a) { return a & set1(0xffffffffu); }

@@ -1,0 +1,236 @@
+// attn bench: tokens a second, in the rows that llama-bench made customary: pp512 reads a prompt of 512 tokens, tg128
+// writes 128 tokens one by one, "@ d1024" with 1024 tokens in the cache already; train64 is one update.
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "common.h"
+
+namespace cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Row {
+  std::string test;
+  double flops = 0;  // a token
+  std::vector<double> rates = {};
+
+  double mean() const { return std::accumulate(rates.begin(), rates.end(), 0.0) / static_cast<double>(rates.size()); }
+  double deviation() const {
+    double squares = 0;
+    for (double rate : rates) squares += (rate - mean()) * (rate - mean());
+    return rates.size() > 1 ? std::sqrt(squares / static_cast<double>(rates.size() - 1)) : 0;
+  }
+};
+
+struct Bench {
+  std::string directory, precision = "float32", output = "md";
+  ConfigOptions config;
+  int64_t vocabulary = 50257, repeats = 5;
+  std::vector<int64_t> prompts = {512}, generations = {128}, depths = {0}, trainings, batches = {1};
+  bool scaling = false;
+
+  static attn::models::Batch batch_of(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed) {
+    attn::models::Batch batch;
+    batch.sequences = sequences;
+    batch.length = length;
+    attn::Random random(seed);
+    for (int64_t n = 0; n < sequences * length; ++n) {
+      batch.tokens.push_back(random.below(vocabulary));
+      batch.targets.push_back(random.below(vocabulary));
+    }
+    return batch;
+  }
+
+  template <class Work>
+  void measure(Row& row, int64_t tokens, const Work& work) const {
+    for (int64_t repeat = -1; repeat < repeats && !signal_seen(); ++repeat) {  // the first one warms up
+      const double seconds = work();
+      if (repeat >= 0) row.rates.push_back(static_cast<double>(tokens) / seconds);
+    }
+  }
+
+  static double seconds_of(const std::function<void()>& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  Row read_prompt(const attn::models::Model& model, int64_t length, int64_t depth) const {
+    Row row{"pp" + std::to_string(length) + (depth ? " @ d" + std::to_string(depth) : ""),
+            (model.forward_flops(depth + length) - model.forward_flops(depth)) / static_cast<double>(length)};
+    const auto memory = attn::autograd::Tape().memory();
+    attn::models::Cache cache = model.new_cache();
+    const auto feed = [&](int64_t tokens) {
+      attn::autograd::Tape tape({}, memory);
+      model.forward(tape, batch_of(1, tokens, model.config().vocab_size, 1), {.cache = &cache, .last_only = true});
+    };
+    if (depth) feed(depth);
+    measure(row, length, [&] {
+      cache.truncate(depth);
+      return seconds_of([&] { feed(length); });
+    });
+    return row;
+  }
+
+  Row write_tokens(const attn::models::Model& model, int64_t count, int64_t depth) const {
+    Row row{"tg" + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
+            (model.forward_flops(depth + count) - model.forward_flops(depth)) / static_cast<double>(count)};
+    const auto memory = attn::autograd::Tape().memory();
+    attn::models::Cache cache = model.new_cache();
+    const auto feed = [&](int64_t tokens) {
+      attn::autograd::Tape tape({}, memory);
+      model.forward(tape, batch_of(1, tokens, model.config().vocab_size, 2), {.cache = &cache, .last_only = true});
+    };
+    if (depth) feed(depth);
+    measure(row, count, [&] {
+      cache.truncate(depth);
+      return seconds_of([&] {
+        for (int64_t n = 0; n < count; ++n) feed(1);
+      });
+    });
+    return row;
+  }
+
+  Row train(attn::models::Model& model, int64_t sequences, int64_t length, bool recompute) const {
+    struct Repeated : attn::train::Data {
+      attn::models::Batch batch;
+      attn::models::Batch training(uint64_t) const override { return batch; }
+      attn::models::Batch validation(int64_t) const override { return batch; }
+      int64_t validation_batches() const override { return 1; }
+      int64_t batches_per_epoch() const override { return 1; }
+      std::string describe() const override { return "random tokens"; }
+    } data;
+    data.batch = batch_of(sequences, length, model.config().vocab_size, 3);
+    attn::train::Options options;
+    options.recompute = recompute;
+    attn::train::Trainer trainer(model, data, options, "");
+    Row row{fmt::format("train {} x {}{}", sequences, length, recompute ? ", recomputed" : ""),
+            3 * model.forward_flops(length) / static_cast<double>(length)};
+    measure(row, sequences * length, [&] { return trainer.step().seconds; });
+    return row;
+  }
+
+  void print(const std::vector<Row>& rows, const attn::models::Model& model, double peak) const {
+    const std::string name =
+        fmt::format("{} {}", model.config().model, short_number(static_cast<double>(model.parameters().count())));
+    const double size = static_cast<double>(model.parameters().count()) *
+                        static_cast<double>(attn::size_of(model.parameters().dtype()));
+    if (output == "json") {
+      Json all = Json::array();
+      for (const Row& row : rows)
+        all.push_back({{"model", name},
+                       {"parameters", model.parameters().count()},
+                       {"precision", precision},
+                       {"isa", attn::active_isa()},
+                       {"threads", attn::thread_count()},
+                       {"test", row.test},
+                       {"avg_ts", row.mean()},
+                       {"stddev_ts", row.deviation()},
+                       {"samples_ts", row.rates},
+                       {"peak_share", row.mean() * row.flops / peak}});
+      fmt::print("{}\n", all.dump(2));
+      return;
+    }
+    if (output == "csv") {
+      fmt::print("model,parameters,precision,isa,threads,test,avg_ts,stddev_ts,peak_share\n");
+      for (const Row& row : rows)
+        fmt::print("{},{},{},{},{},\"{}\",{:.2f},{:.2f},{:.4f}\n", name, model.parameters().count(), precision,
+                   attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
+                   row.mean() * row.flops / peak);
+      return;
+    }
+    fmt::print("| model | size | precision | isa | threads | test | t/s | of peak |\n");
+    fmt::print("| --- | ---: | --- | --- | ---: | --- | ---: | ---: |\n");
+    for (const Row& row : rows)
+      fmt::print("| {} | {}B | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} % |\n", name, short_number(size), precision,
+                 attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
+                 100 * row.mean() * row.flops / peak);
+  }
+
+  /// Time a token against the context, and the exponent of its growth: log-log least squares.
+  void print_scaling(const attn::models::Config& base, attn::nn::Precision kind) const {
+    fmt::print("| context | us a token, one update | tokens/s |\n| ---: | ---: | ---: |\n");
+    std::vector<double> x, y;
+    for (int64_t context : {512, 1024, 2048, 4096}) {
+      attn::models::Config shape = base;
+      shape.context = context;
+      attn::models::Model model(shape, kind);
+      const Row row = train(model, 1, context, false);
+      if (row.rates.empty()) return;
+      x.push_back(std::log(static_cast<double>(context)));
+      y.push_back(std::log(1e6 / row.mean()));
+      fmt::print("| {} | {:.2f} | {:.0f} |\n", context, 1e6 / row.mean(), row.mean());
+    }
+    const double n = static_cast<double>(x.size());
+    const double mx = std::accumulate(x.begin(), x.end(), 0.0) / n, my = std::accumulate(y.begin(), y.end(), 0.0) / n;
+    double over = 0, under = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      over += (x[i] - mx) * (y[i] - my);
+      under += (x[i] - mx) * (x[i] - mx);
+    }
+    fmt::print("\ntime a token grows as context^{:.2f}\n", over / under);
+  }
+
+  void run() const {
+    catch_signals();
+    const attn::nn::Precision kind = precision_named(precision);
+    std::unique_ptr<attn::models::Model> model;
+    attn::models::Config shape;
+    if (!directory.empty()) {
+      attn::models::Loaded loaded = attn::models::load_model(directory, "last", kind);
+      model = std::move(loaded.model);
+      shape = model->config();
+    } else {
+      shape = config.build("gpt");
+      if (!shape.vocab_size) shape.vocab_size = vocabulary;
+      int64_t longest = shape.context;
+      for (const auto* lengths : {&prompts, &generations, &trainings})
+        for (int64_t length : *lengths)
+          for (int64_t depth : depths) longest = std::max(longest, length + depth);
+      shape.context = longest;
+      if (!scaling) model = std::make_unique<attn::models::Model>(shape, kind);
+    }
+    if (scaling) return print_scaling(shape, kind);
+    const double peak = measured_peak(model->parameters().dtype());
+    std::vector<Row> rows;
+    for (int64_t depth : depths) {
+      for (int64_t length : prompts)
+        if (length > 0) rows.push_back(read_prompt(*model, length, depth));
+      for (int64_t count : generations)
+        if (count > 0) rows.push_back(write_tokens(*model, count, depth));
+    }
+    for (int64_t length : trainings)
+      for (int64_t sequences : batches)
+        for (bool recompute : {false, true}) rows.push_back(train(*model, sequences, length, recompute));
+    std::erase_if(rows, [](const Row& row) { return row.rates.empty(); });
+    print(rows, *model, peak);
+  }
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("bench", "tokens a second: prompts, generation, training");
+  auto run = std::make_shared<Bench>();
+  command->add_option("directory", run->directory, "what attn train wrote; none: random weights of --model");
+  command->add_option("-p,--prompts", run->prompts, "lengths of prompts; 0 = none")->delimiter(',');
+  command->add_option("-n,--generations", run->generations, "tokens to write; 0 = none")->delimiter(',');
+  command->add_option("-d,--depths", run->depths, "tokens in the cache before")->delimiter(',');
+  command->add_option("--train", run->trainings, "lengths of training sequences")->delimiter(',');
+  command->add_option("--batch", run->batches, "sequences of a training batch")->delimiter(',');
+  command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(CLI::Range(1, 1000));
+  command->add_option("-o,--output", run->output, "md, csv or json")->check(CLI::IsMember({"md", "csv", "json"}));
+  command->add_option("--precision", run->precision, "float32 or bfloat16");
+  command->add_option("--vocab-size", run->vocabulary, "of random weights");
+  command->add_flag("--scaling", run->scaling, "training time a token for contexts of 512 to 4096 and its exponent");
+  run->config.add(*command);
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli

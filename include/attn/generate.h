@@ -1,0 +1,57 @@
+// generate: from logits to tokens, one at a time.
+#pragma once
+
+#include <functional>
+
+#include "attn/models.h"
+
+namespace attn::generate {
+
+/// The chain, in this order: repetition penalty, temperature, top-k, top-p, min-p, draw.
+struct SamplingOptions {
+  double temperature = 1;  ///< 0 = always the most probable token, the first of equals
+  int64_t top_k = 0;       ///< keep the k most probable; 0 = all
+  double top_p = 1;        ///< keep the fewest whose probabilities reach p (Holtzman et al. 2019, arXiv:1904.09751)
+  double min_p = 0;        ///< keep those of at least min_p times the largest probability
+  double repetition_penalty = 1;  ///< seen tokens: positive logits divided, negative multiplied (Keskar et al. 2019)
+};
+
+/// One token from logits [V]; `seen` are the ids that the penalty applies to. Throws Error for a logit that is NaN and
+/// for options out of range.
+int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
+               Random& random);
+
+struct GenerateOptions {
+  SamplingOptions sampling = {};
+  int64_t max_tokens = 256;
+  uint64_t seed = 0;
+  bool cache = true;                                 ///< false: the whole text again for every token, the slow check
+  std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
+};
+
+struct Generated {
+  std::vector<int64_t> tokens;  ///< without the prompt
+  double prompt_seconds = 0;
+  double token_seconds = 0;  ///< of all tokens after the first
+};
+
+/// Continues `prompt`, at least one token. A text longer than the model's context forgets its oldest half and goes on.
+Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
+
+/// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.
+class StopFilter {
+ public:
+  explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  /// The part that may be shown now.
+  std::string feed(std::string_view piece);
+  /// What was held back, once there is no more.
+  std::string rest();
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace attn::generate

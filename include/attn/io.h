@@ -1,0 +1,79 @@
+// io: files. Everything read is checked against the file's length before it is used; everything written appears whole
+// or not at all.
+//
+// safetensors: 8 bytes little-endian N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}, "__metadata__"},
+// then the data (the format's own rules: no holes, no overlap, N <= 100,000,000).
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/core.h"
+
+namespace attn::io {
+
+/// The whole file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
+std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 32);
+
+/// Replaces the file in one step: written beside it under a temporary name, synced, renamed, directory synced. On any
+/// failure the old file is untouched, the temporary one is removed, and Error says what failed; only if the last step
+/// fails is the new file in place, and Error says that. An old file's mode stays, a symbolic link is followed, and what
+/// is not a regular file is refused.
+void write_file(const std::string& path, std::string_view bytes);
+
+/// Appends one line, which has no line break inside, and syncs nothing: logs.
+void append_line(const std::string& path, std::string_view line);
+
+/// Creates the directory and its parents.
+void make_directory(const std::string& path);
+
+/// CRC-32 (ISO 3309) of bytes, continued from `seed`.
+uint32_t crc32(std::string_view bytes, uint32_t seed = 0);
+
+/// One tensor of a file that is to be written. `data` is dense row-major.
+struct NamedTensor {
+  std::string name;
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape = {};
+  const void* data = nullptr;
+};
+
+struct TensorInfo {
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;  ///< bytes from the start of the data
+  int64_t end = 0;
+};
+
+/// A safetensors file in memory. Reading is done at once, so later changes to the file do no harm.
+class Safetensors {
+ public:
+  /// Throws Error that names the file, and the tensor or byte offset, for anything the format forbids.
+  static Safetensors read(const std::string& path, int64_t limit = int64_t{1} << 40);
+  /// The same from bytes; `source` is the name that errors use.
+  static Safetensors parse(std::string bytes, const std::string& source);
+
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  /// Copies a tensor's bytes; throws Error if there is none of this name, type and shape.
+  void copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const;
+  /// The bytes of a tensor, which need not be aligned.
+  std::string_view bytes(const std::string& name) const;
+
+ private:
+  std::string source_, bytes_;
+  int64_t data_begin_ = 0;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// The bytes of a safetensors file; the same tensors, in any order, give the same bytes. Throws Error for whatever
+/// parse() would refuse.
+std::string format_safetensors(std::span<const NamedTensor> tensors,
+                               const std::map<std::string, std::string>& metadata);
+
+}  // namespace attn::io

@@ -1,0 +1,249 @@
+// nn: layers. A layer names its parameters, makes them through a Scope, and is then a function of a tape and a value:
+// the same call trains and infers.
+//
+// Shapes: x [B, L, C]. Weights of products are [out, in], as PyTorch keeps them.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/autograd.h"
+
+namespace attn::nn {
+
+using autograd::Array;
+using autograd::Tape;
+using autograd::Value;
+
+// ------------------------------------------------------------------------------------------------------- parameters
+
+/// One trainable array. `value` is what layers compute with; `master` is what the optimiser updates: the same array, or
+/// the float32 original of a bfloat16 copy.
+struct Parameter {
+  std::string name;
+  Value value;
+  Array master;
+  bool decay = false;  ///< weight decay applies: products and embeddings, not biases and norms
+};
+
+/// How new weights are drawn.
+enum class Scheme {
+  xavier,  ///< uniform in +-sqrt(6 / (in + out)) (Glorot & Bengio 2010)
+  gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
+};
+
+enum class Precision {
+  float32,
+  bfloat16,  ///< activations and products in bfloat16, master weights and gradients in float32
+  float64    ///< for checking gradients
+};
+
+/// All parameters of a model, in order of creation.
+class Parameters {
+ public:
+  struct Options {
+    Scheme scheme = Scheme::gpt2;
+    Precision precision = Precision::float32;
+    uint64_t seed = 0;
+    double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
+  };
+  explicit Parameters(const Options& options) : options_(options) {}
+
+  const Options& options() const { return options_; }
+  /// Of activations and products.
+  DType dtype() const;
+  const std::deque<Parameter>& all() const { return all_; }
+  const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
+  int64_t count() const;                               ///< of numbers, in all of them
+  /// Before a new sum of gradients.
+  void clear_gradients() const;
+  /// After a change of the masters: renews the copies that layers compute with.
+  void refresh() const;
+
+ private:
+  friend class Scope;
+  Options options_;
+  std::deque<Parameter> all_;
+};
+
+/// Where a layer stands: the parameters and the prefix of its names, as in "blocks.0.attention.".
+class Scope {
+ public:
+  explicit Scope(Parameters& parameters, std::string prefix = "")
+      : parameters_(&parameters), prefix_(std::move(prefix)) {}
+  Scope operator/(std::string_view name) const { return Scope(*parameters_, prefix_ + std::string(name) + "."); }
+
+  /// A weight [out, in] or table, drawn by the scheme; `residual` marks a projection into the residual stream.
+  Value weight(std::string_view name, std::vector<int64_t> shape, bool residual = false) const;
+  /// A bias or the weight of a norm, float32 (float64), all of it `value`.
+  Value constant(std::string_view name, int64_t count, double value) const;
+
+ private:
+  Value create(std::string_view name, std::vector<int64_t> shape, DType compute, bool decay,
+               const std::function<double(Random&)>& draw) const;
+  Parameters* parameters_;
+  std::string prefix_;
+};
+
+// ------------------------------------------------------------------------------------------------------ small layers
+
+struct LinearOptions {
+  bool bias = true;
+  bool residual = false;  ///< projects into the residual stream
+};
+struct Linear {
+  Linear() = default;
+  Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options = {});
+  Value operator()(Tape& tape, const Value& x) const { return linear(tape, x, weight, bias); }
+  Value weight, bias;
+};
+
+struct Embedding {
+  Embedding() = default;
+  Embedding(const Scope& scope, int64_t tokens, int64_t width);
+  /// ids [R], as [shape .., C].
+  Value operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const;
+  Value table;
+};
+
+struct NormOptions {
+  bool rms = false;  ///< RmsNorm instead of LayerNorm
+  bool bias = true;  ///< LayerNorm only
+  double epsilon = 1e-5;
+};
+struct Norm {
+  Norm() = default;
+  Norm(const Scope& scope, int64_t width, const NormOptions& options = {});
+  Value operator()(Tape& tape, const Value& x) const;
+  NormOptions options;
+  Value weight, bias;
+};
+
+struct FeedForwardOptions {
+  int64_t hidden = 0;  ///< 0 = 4 C
+  ops::Activation activation = ops::Activation::gelu_tanh;
+  bool gated = false;  ///< f(gate x) (up x), as in SwiGLU, instead of f(W x)
+  bool bias = true;
+};
+/// down(f(up(x))).
+struct FeedForward {
+  FeedForward() = default;
+  FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options = {});
+  Value operator()(Tape& tape, const Value& x) const;
+  FeedForwardOptions options;
+  Linear up, down;
+};
+
+// --------------------------------------------------------------------------------------------------------- attention
+
+/// What one attention layer did on one input: enough to compute any part of its weights.
+struct AttentionTrace {
+  autograd::Heads q, k;
+  Array lse;                 ///< [B, H, Lq]
+  AttentionOptions options;  ///< without dropout; borrows what the layer's inputs borrowed, and `bias`
+  Array bias;
+  /// [B, H, Lq, Lk], before dropout.
+  Array weights() const;
+};
+
+/// The cache of one attention layer for the sequences of a batch.
+struct CacheSlot {
+  KvCache* cache = nullptr;
+  std::span<const int64_t> sequences = {};  ///< [B]
+};
+
+/// What an attention layer is given besides x. Everything is borrowed until the backward has run.
+struct AttentionInputs {
+  const Value* memory = nullptr;             ///< [B, Lk, C_memory]: keys and values come from it (cross-attention)
+  std::span<const int64_t> key_length = {};  ///< [B]: padding at the end
+  ConstView<4> mask = {};                    ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
+  Value bias = {};                           ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
+  CacheSlot cache = {};                      ///< x continues what is cached; inference only
+  AttentionTrace* trace = nullptr;           ///< filled if given
+};
+
+/// One head as textbooks write it: softmax(x Wq (x Wk)^T / sqrt(d_k)) x Wv, without an output projection.
+struct SelfAttentionOptions {
+  int64_t key_width = 0;    ///< d_k; 0 = C
+  int64_t value_width = 0;  ///< d_v; 0 = C
+  bool bias = false;
+  bool causal = false;
+  double dropout = 0;
+};
+struct SelfAttention {
+  SelfAttention() = default;
+  SelfAttention(const Scope& scope, int64_t width, const SelfAttentionOptions& options = {});
+  /// x [B, L, C] -> [B, L, d_v]
+  Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
+  Linear query, key, value;
+  SelfAttentionOptions options;
+};
+
+/// How an attention layer knows where tokens stand.
+enum class Position {
+  none,
+  rope,      ///< queries and keys are rotated by their positions
+  relative,  ///< T5's buckets of distances, a learned bias a head (Raffel et al. 2019, arXiv:1910.10683)
+  alibi      ///< a penalty on distance, 2^(-8 (h + 1) / H) for head h (Press et al. 2021, arXiv:2108.12409)
+};
+
+struct MultiHeadAttentionOptions {
+  int64_t heads = 1;
+  int64_t kv_heads = 0;      ///< 0 = heads; fewer: grouped-query attention; 1: multi-query attention
+  int64_t head_width = 0;    ///< 0 = C / heads
+  int64_t memory_width = 0;  ///< width of the second sequence; 0 = self-attention
+  bool bias = true;          ///< of the projections
+  bool output_bias = true;
+  bool causal = false;
+  int64_t window = 0;  ///< a token sees so many tokens, itself included; 0 = all
+  double dropout = 0;  ///< of attention weights
+  Position position = Position::none;
+  ops::RopeOptions rope = {};
+  int64_t buckets = 32;        ///< of Position::relative
+  int64_t max_distance = 128;  ///< of Position::relative: all beyond share the last bucket
+};
+class MultiHeadAttention {
+ public:
+  MultiHeadAttention() = default;
+  MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options);
+  /// x [B, L, C] -> [B, L, C]
+  Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
+  /// Q, K and V of self-attention in one product, [(H + 2 Hk) D, C]; of cross-attention query alone is from x.
+  Linear qkv, query, key_value, output;
+
+ private:
+  Value relative_bias(Tape& tape, int64_t queries, int64_t keys) const;
+  MultiHeadAttentionOptions options_;
+  Value distance_bias_;  // [buckets, H]
+  std::vector<float> slopes_;
+};
+
+/// The bucket of key - query, as T5 computes it; for causal attention only the past has buckets.
+int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance);
+
+struct BlockOptions {
+  MultiHeadAttentionOptions attention = {};
+  FeedForwardOptions feed_forward = {};
+  NormOptions norm = {};
+  bool norm_first = true;  ///< x + f(norm(x)), as GPT-2 and LLaMA; otherwise norm(x + f(x)), as BERT
+  double dropout = 0;      ///< of each branch before it is added
+};
+/// Attention, then feed-forward, each around a residual: the block of BERT, GPT-2 and LLaMA, by its options.
+struct Block {
+  Block() = default;
+  Block(const Scope& scope, int64_t width, const BlockOptions& options);
+  Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
+  BlockOptions options;
+  Norm norm_attention, norm_feed_forward;
+  MultiHeadAttention attention;
+  FeedForward feed_forward;
+};
+
+/// Position p, feature 2 i: sin(p / 10000^(2 i / C)), feature 2 i + 1: its cosine (Vaswani et al. 2017). [positions, C]
+Array sinusoids(int64_t positions, int64_t width, DType dtype);
+
+}  // namespace attn::nn

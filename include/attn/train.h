@@ -1,0 +1,167 @@
+// train: data, the optimiser's schedule, checkpoints and the loop.
+//
+// Everything random is a function of (seed, step): crops of the text, order of the sentences, dropout. So a training
+// that stops anywhere and resumes from its checkpoint computes, bit for bit, what the unbroken one computes.
+#pragma once
+
+#include <functional>
+
+#include "attn/models.h"
+
+namespace attn::train {
+
+// ------------------------------------------------------------------------------------------------------------- data
+
+/// Where batches come from. Every method is const: the same number gives the same batch.
+class Data {
+ public:
+  virtual ~Data() = default;
+  virtual models::Batch training(uint64_t number) const = 0;
+  virtual models::Batch validation(int64_t number) const = 0;
+  virtual int64_t validation_batches() const = 0;
+  /// Batches that show all training data once.
+  virtual int64_t batches_per_epoch() const = 0;
+  /// One line: what there is.
+  virtual std::string describe() const = 0;
+};
+
+/// Crops of a text: `batch` sequences of `context` tokens at places drawn from (seed, number), and the tokens after
+/// each. The last tenth of the text is for validation, in crops spread evenly, at most `validation_batches`.
+class TextData : public Data {
+ public:
+  /// Throws Error for a text that is too short for one crop in each part.
+  TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed, int64_t validation_batches = 20);
+  models::Batch training(uint64_t number) const override;
+  models::Batch validation(int64_t number) const override;
+  int64_t validation_batches() const override;
+  int64_t batches_per_epoch() const override;
+  std::string describe() const override;
+
+ private:
+  models::Batch crops(std::span<const int64_t> first) const;
+  std::vector<int64_t> tokens_;
+  int64_t context_, batch_, validation_begin_, validation_batches_;
+  uint64_t seed_;
+};
+
+struct Labelled {
+  std::vector<int64_t> tokens;  ///< at least one
+  int64_t label = 0;
+};
+
+/// Sentences with classes: shuffled every epoch, those of like length together, padded with token 0 to the longest.
+/// With `word_dropout`, that share of the words is token 1, <unk>, in training (Iyyer et al. 2015): other words every
+/// epoch, so that no single one decides.
+class LabelledData : public Data {
+ public:
+  LabelledData(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context, int64_t batch,
+               uint64_t seed, double word_dropout = 0);
+  models::Batch training(uint64_t number) const override;
+  models::Batch validation(int64_t number) const override;
+  int64_t validation_batches() const override;
+  int64_t batches_per_epoch() const override;
+  std::string describe() const override;
+
+ private:
+  models::Batch padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const;
+  std::vector<Labelled> training_, validation_;
+  int64_t context_, batch_;
+  uint64_t seed_;
+  double word_dropout_;
+};
+
+/// Lines "text<tab>label", the label a whole number from 0. Throws Error with the line number.
+struct LabelledText {
+  std::string text;
+  int64_t label = 0;
+};
+std::vector<LabelledText> read_labelled(const std::string& path);
+
+// ------------------------------------------------------------------------------------------------------------ options
+
+struct Options {
+  int64_t steps = 2000;      ///< updates
+  int64_t accumulation = 1;  ///< batches an update
+  double learning_rate = 1e-3;
+  double min_learning_rate = 1e-4;  ///< where the cosine ends
+  int64_t warmup = 100;             ///< steps of linear growth before the cosine
+  int64_t decay_steps = 0;          ///< where the cosine ends; 0 = steps
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;    ///< of products and embeddings, not of biases and norms
+  double clip = 1;              ///< largest norm of all gradients together; 0 = no limit
+  int64_t eval_every = 250;     ///< steps between validations; 0 = only at the end
+  int64_t save_every = 0;       ///< steps between checkpoints; 0 = with each validation
+  int64_t keep_every = 0;       ///< checkpoints at these steps are never removed; 0 = none
+  bool recompute = false;       ///< blocks compute their values again in the backward: less memory, a third more work
+  bool skip_nonfinite = false;  ///< leave out an update whose gradients are not finite instead of stopping
+  uint64_t seed = 1337;
+};
+
+/// Warm-up, cosine, constant; `step` counts from 0.
+double learning_rate(const Options& options, int64_t step);
+
+struct StepReport {
+  int64_t step = 0;  ///< updates done
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double seconds = 0;
+  int64_t tokens = 0;    ///< that took part
+  bool skipped = false;  ///< not finite, left out
+};
+
+struct Validation {
+  double loss = 0;
+  double accuracy = 0;  ///< share of targets that have the largest logit
+};
+Validation validate(const models::Model& model, const Data& data);
+
+// --------------------------------------------------------------------------------------------------------------- loop
+
+class Trainer {
+ public:
+  /// The model, the data and the directory must outlive the trainer. The directory may be empty: nothing is saved then.
+  Trainer(models::Model& model, const Data& data, const Options& options, std::string directory);
+
+  /// Continues from the directory's last whole checkpoint; what was passed over is said in `notes`. Throws Error if the
+  /// checkpoint belongs to another model or to other options that decide the numbers.
+  void resume(std::vector<std::string>* notes);
+
+  /// One update. Throws Error before the update if the loss or a gradient is not finite, with the step and the first
+  /// operation or parameter that is not.
+  StepReport step();
+  /// Validates, remembers the best loss.
+  Validation validate();
+  /// Writes a checkpoint; `best` if the last validation was the best.
+  void save();
+
+  int64_t steps_done() const { return step_; }
+  double best_loss() const { return best_loss_; }
+
+  struct Events {
+    std::function<void(const StepReport&)> step = {};
+    std::function<void(int64_t step, const Validation&, bool best)> validation = {};
+    std::function<void(const std::string& text)> note = {};  ///< a checkpoint could not be written, ...
+    std::function<bool()> stop = {};                         ///< true: finish this step, save and return
+  };
+  /// Until all steps are done (true) or stop says so (false). A checkpoint that cannot be written is noted and tried
+  /// again with the next one; the last one must succeed.
+  bool run(const Events& events);
+
+ private:
+  [[noreturn]] void explain_nonfinite(const std::string& what, uint64_t number);
+  models::Model& model_;
+  const Data& data_;
+  Options options_;
+  std::string directory_;
+  std::shared_ptr<autograd::Recycler> memory_;
+  std::vector<autograd::Array> first_moment_, second_moment_;
+  int64_t step_ = 0;
+  double best_loss_;
+  bool is_best_ = false;
+  int64_t saved_step_ = -1;
+};
+
+}  // namespace attn::train

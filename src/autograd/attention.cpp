@@ -1,0 +1,94 @@
+// attention() on the tape: the operator in place on the heads inside [B, L, C], and its backward.
+#include <algorithm>
+
+#include "attn/autograd.h"
+
+namespace attn::autograd {
+namespace {
+
+/// Gradient arrays of the values that q, k and v lie in: one where they share one.
+class HeadGradients {
+ public:
+  explicit HeadGradients(const Tape& tape) : tape_(tape) {}
+
+  /// Where the gradient of these heads goes. The columns that no heads cover stay zero.
+  View<4> of(const Heads& part, int64_t covered_columns) {
+    for (const auto& [value, gradient] : arrays_)
+      if (value.data().data() == part.array.data().data()) return part.view_of(gradient);
+    const Array gradient = tape_.array(part.array.dtype(), part.array.shape());
+    if (covered_columns < gradient.width()) gradient.fill_zero();
+    arrays_.emplace_back(part.array, gradient);
+    return part.view_of(gradient);
+  }
+  void hand_over() const {
+    for (const auto& [value, gradient] : arrays_)
+      if (value.wants_gradient()) value.add_gradient(tape_, gradient);
+  }
+
+ private:
+  const Tape& tape_;
+  std::vector<std::pair<Value, Array>> arrays_;
+};
+
+/// Columns of `part`'s array that the three together cover.
+int64_t covered(const Heads& part, std::initializer_list<const Heads*> all) {
+  int64_t columns = 0;
+  for (const Heads* other : all)
+    if (other->array.data().data() == part.array.data().data()) columns += other->heads * other->width;
+  return columns;
+}
+
+}  // namespace
+
+View<4> Heads::view_of(const Array& of) const {
+  const int64_t B = of.shape()[0], L = of.shape()[1], C = of.shape()[2];
+  void* start = static_cast<char*>(of.data()) + first * size_of(of.dtype());
+  return {start, of.dtype(), {B, heads, L, width}, {L * C, width, C, 1}};
+}
+
+Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options, const Value& bias,
+                Array* lse) {
+  const DType type = q.array.dtype();
+  const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1];
+  if (bias) {
+    const std::vector<int64_t>& shape = bias.shape();
+    options.bias = {bias.data().data(), bias.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
+  }
+  if (!tape.training()) options.dropout = 0;
+  if (options.dropout > 0) {
+    const uint64_t stream = tape.next_stream();
+    const std::array<uint32_t, 4> words =
+        philox(tape.options().seed, {static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32), 0, 1});
+    options.seed = uint64_t{words[1]} << 32 | words[0];
+  }
+
+  Array data = tape.array(type, {B, Lq, q.heads * v.width});
+  const Array row_lse = tape.array(type == DType::float64 ? DType::float64 : DType::float32, {B, q.heads, Lq});
+  const auto lse_view = [=] { return View<3>(row_lse.data(), row_lse.dtype(), {B, q.heads, Lq}); };  // owns row_lse
+  const Heads out_heads{{}, 0, q.heads, v.width};
+  attn::attention(q.view(), k.view(), v.view(), out_heads.view_of(data), lse_view(), options);
+  if (lse) *lse = row_lse;
+
+  Value y = tape.result("attention", data, {q.array, k.array, v.array, bias});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    HeadGradients gradients(tape);
+    AttentionGradients to;
+    to.dq = gradients.of(q, covered(q, {&q, &k, &v}));
+    to.dk = gradients.of(k, covered(k, {&q, &k, &v}));
+    to.dv = gradients.of(v, covered(v, {&q, &k, &v}));
+    Array dbias;
+    if (bias.wants_gradient()) {
+      dbias = tape.array(bias.dtype(), bias.shape());
+      to.dbias = {dbias.data(), dbias.dtype(), options.bias.size};
+    }
+    attention_backward(q.view(), k.view(), v.view(), out_heads.view_of(y.data()), lse_view(),
+                       out_heads.view_of(y.gradient()), to, options);
+    gradients.hand_over();
+    if (dbias) bias.add_gradient(tape, dbias);
+  });
+  return y;
+}
+
+}  // namespace attn::autograd

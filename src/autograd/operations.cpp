@@ -1,0 +1,292 @@
+// The operations of the tape, value and gradient side by side. attention() has a file of its own.
+#include <algorithm>
+
+#include "attn/autograd.h"
+
+namespace attn::autograd {
+namespace {
+
+DType parameter_type(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+View<2> transposed(const View<2>& x) { return {x.data, x.dtype, {x.size[1], x.size[0]}, {x.stride[1], x.stride[0]}}; }
+
+std::vector<int64_t> with_width(std::vector<int64_t> shape, int64_t width) {
+  shape.back() = width;
+  return shape;
+}
+
+View<1> vector_or_none(const Value& x) { return x ? x.data().vector() : View<1>(); }
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------------------- products
+
+Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias) {
+  return linear(tape, x, weight, bias, x.dtype());
+}
+
+Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
+  Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
+  ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), {.bias = vector_or_none(bias)});
+  Value y = tape.result("linear", data, {x, weight, bias});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    Array dy = y.gradient();
+    if (dy.dtype() != x.dtype()) {
+      dy = tape.array(x.dtype(), y.shape());
+      ops::convert(y.gradient().flat(), dy.flat());
+    }
+    bool overwrite = false;
+    if (x.wants_gradient()) {
+      const Array dx = x.gradient_memory(tape, &overwrite);
+      ops::matmul(dy.rows(), weight.data().rows(), dx.rows(), {.accumulate = !overwrite});
+    }
+    if (weight.wants_gradient()) {
+      const Array dweight = weight.gradient_memory(tape, &overwrite);
+      ops::matmul(transposed(dy.rows()), x.data().rows(), dweight.rows(), {.accumulate = !overwrite});
+    }
+    if (bias.wants_gradient()) ops::add_rows(dy.rows(), bias.gradient_memory(tape).vector());
+  });
+  return y;
+}
+
+// ------------------------------------------------------------------------------------------------------------ norms
+
+Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, double epsilon) {
+  Array data = tape.array(x.dtype(), x.shape());
+  const int64_t rows = data.rows().size[0];
+  const bool wanted = tape.recording();
+  const Array mean = wanted ? tape.array(parameter_type(x.dtype()), {rows}) : Array();
+  const Array rstd = wanted ? tape.array(parameter_type(x.dtype()), {rows}) : Array();
+  ops::layer_norm(x.data().rows(), weight.data().vector(), vector_or_none(bias), epsilon, data.rows(),
+                  wanted ? mean.vector() : View<1>(), wanted ? rstd.vector() : View<1>());
+  Value y = tape.result("layer_norm", data, {x, weight, bias});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::layer_norm_backward(x.data().rows(), weight.data().vector(), mean.vector(), rstd.vector(), y.gradient().rows(),
+                             dx.rows(), weight.gradient_memory(tape).vector(),
+                             bias ? bias.gradient_memory(tape).vector() : View<1>());
+    if (x.wants_gradient()) x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) {
+  Array data = tape.array(x.dtype(), x.shape());
+  const bool wanted = tape.recording();
+  const Array rstd = wanted ? tape.array(parameter_type(x.dtype()), {data.rows().size[0]}) : Array();
+  ops::rms_norm(x.data().rows(), weight.data().vector(), epsilon, data.rows(), wanted ? rstd.vector() : View<1>());
+  Value y = tape.result("rms_norm", data, {x, weight});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::rms_norm_backward(x.data().rows(), weight.data().vector(), rstd.vector(), y.gradient().rows(), dx.rows(),
+                           weight.gradient_memory(tape).vector());
+    if (x.wants_gradient()) x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+// ------------------------------------------------------------------------------------------------------ elementwise
+
+Value activate(Tape& tape, ops::Activation f, const Value& x) {
+  Array data = tape.array(x.dtype(), x.shape());
+  ops::activate(f, x.data().rows(), data.rows());
+  Value y = tape.result("activate", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::activate_backward(f, x.data().rows(), y.gradient().rows(), dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
+  Array data = tape.array(gate_up.dtype(), with_width(gate_up.shape(), gate_up.data().width() / 2));
+  ops::activate_gated(f, gate_up.data().rows(), data.rows());
+  Value y = tape.result("activate_gated", data, {gate_up});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(gate_up.dtype(), gate_up.shape());
+    ops::activate_gated_backward(f, gate_up.data().rows(), y.gradient().rows(), dx.rows());
+    gate_up.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value add(Tape& tape, const Value& a, const Value& b) {
+  Array data = tape.array(a.dtype(), a.shape());
+  ops::add(a.data().flat(), b.data().flat(), data.flat());
+  Value y = tape.result("add", data, {a, b});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    if (a.wants_gradient()) a.add_gradient(tape, y.gradient());
+    if (b.wants_gradient()) b.add_gradient(tape, y.gradient());
+  });
+  return y;
+}
+
+Value dropout(Tape& tape, const Value& x, double probability) {
+  if (!tape.training() || probability == 0) return x;
+  const uint64_t seed = tape.options().seed, stream = tape.next_stream();
+  Array data = tape.array(x.dtype(), x.shape());
+  ops::dropout(x.data().rows(), probability, seed, stream, data.rows());
+  Value y = tape.result("dropout", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::dropout(y.gradient().rows(), probability, seed, stream, dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+// ------------------------------------------------------------------------------------------- positions and embedding
+
+namespace {
+
+/// y = x with its first heads * width columns rotated.
+void rotate(const Array& x, int64_t heads, int64_t width, std::span<const int64_t> positions,
+            const ops::RopeOptions& options, const Array& y) {
+  const int64_t rotated = heads * width;
+  const auto columns = [](View<2> all, int64_t first, int64_t count) {
+    all.data = static_cast<char*>(all.data) + first * size_of(all.dtype);
+    all.size[1] = count;
+    return all;
+  };
+  ops::rope(columns(x.rows(), 0, rotated), heads, positions, columns(y.rows(), 0, rotated), options);
+  const int64_t rest = x.width() - rotated;
+  if (rest > 0) ops::convert(columns(x.rows(), rotated, rest), columns(y.rows(), rotated, rest));
+}
+
+}  // namespace
+
+Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector<int64_t> positions,
+           const ops::RopeOptions& options) {
+  Array data = tape.array(x.dtype(), x.shape());
+  rotate(x.data(), heads, width, positions, options, data);
+  Value y = tape.result("rope", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape, positions = std::move(positions)] {
+    if (y.gradient_is_empty()) return;
+    ops::RopeOptions back = options;
+    back.inverse = !options.inverse;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    rotate(y.gradient(), heads, width, positions, back, dx);
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape) {
+  shape.push_back(table.data().width());
+  Array data = tape.array(table.dtype(), std::move(shape));
+  ops::embedding(ids, table.data().rows(), data.rows());
+  Value y = tape.result("embedding", data, {table});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape, ids = std::move(ids)] {
+    if (!y.gradient_is_empty()) ops::embedding_backward(ids, y.gradient().rows(), table.gradient_memory(tape).rows());
+  });
+  return y;
+}
+
+namespace {
+
+/// to[c][r] = from[r][c], elements of `bytes` bytes.
+void transpose(const void* from, int64_t rows, int64_t columns, int64_t bytes, void* to) {
+  parallel_for(columns, [&](int64_t c) {
+    const char* source = static_cast<const char*>(from) + c * bytes;
+    char* target = static_cast<char*>(to) + c * rows * bytes;
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(source + r * columns * bytes, bytes, target + r * bytes);
+  });
+}
+
+}  // namespace
+
+Value heads_first(Tape& tape, const Value& x) {
+  const int64_t queries = x.shape()[0], keys = x.shape()[1], heads = x.shape()[2];
+  Array data = tape.array(x.dtype(), {1, heads, queries, keys});
+  transpose(x.data().data(), queries * keys, heads, size_of(x.dtype()), data.data());
+  Value y = tape.result("heads_first", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    transpose(y.gradient().data(), heads, queries * keys, size_of(x.dtype()), dx.data());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+// ------------------------------------------------------------------------------------------------- pooling and loss
+
+Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
+  Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
+  ops::mean_pool(x.data().rows(), lengths, data.rows());
+  Value y = tape.result("mean_pool", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape, lengths = std::move(lengths)] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
+  const int64_t length = x.shape()[1];
+  for (size_t b = 0; b < index.size(); ++b) index[b] += static_cast<int64_t>(b) * length;
+  Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
+  ops::embedding(index, x.data().rows(), data.rows());
+  Value y = tape.result("select_rows", data, {x});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape, index = std::move(index)] {
+    if (y.gradient_is_empty()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    dx.fill_zero();
+    const View<2> from = y.gradient().rows(), to = dx.rows();
+    const int64_t bytes = to.size[1] * size_of(to.dtype);
+    for (size_t b = 0; b < index.size(); ++b) {
+      const char* row = static_cast<const char*>(from.data) + static_cast<int64_t>(b) * bytes;
+      std::copy_n(row, bytes, static_cast<char*>(to.data) + index[b] * bytes);
+    }
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets) {
+  const DType type = parameter_type(logits.dtype());
+  const int64_t rows = logits.data().rows().size[0];
+  const Array each = tape.array(type, {rows}), lse = tape.array(type, {rows});
+  const double mean = ops::cross_entropy(logits.data().rows(), targets, each.vector(), lse.vector());
+  Array data = tape.array(type, {1});
+  if (type == DType::float64) *static_cast<double*>(data.data()) = mean;
+  else *static_cast<float*>(data.data()) = static_cast<float>(mean);
+  Value y = tape.result("cross_entropy", data, {logits});
+  if (!y.wants_gradient()) return y;
+  tape.record([=, &tape, targets = std::move(targets)] {
+    if (y.gradient_is_empty()) return;
+    const double dy = type == DType::float64 ? *static_cast<const double*>(y.gradient().data())
+                                             : *static_cast<const float*>(y.gradient().data());
+    const int64_t counted = rows - std::count(targets.begin(), targets.end(), ops::kIgnored);
+    if (counted == 0) return;
+    const Array dlogits = tape.array(logits.dtype(), logits.shape());
+    ops::cross_entropy_backward(logits.data().rows(), targets, lse.vector(), dy / static_cast<double>(counted),
+                                dlogits.rows());
+    logits.add_gradient(tape, dlogits);
+  });
+  return y;
+}
+
+}  // namespace attn::autograd

@@ -1,0 +1,81 @@
+// The tape: results, steps, the backward, recomputation.
+#include "autograd/recycler.h"
+
+namespace attn::autograd {
+
+Tape::Tape(const TapeOptions& options, std::shared_ptr<Recycler> memory)
+    : options_(options), memory_(memory ? std::move(memory) : std::make_shared<Recycler>()) {}
+
+Tape::~Tape() {
+  while (!steps_.empty()) steps_.pop_back();  // newest first, as the backward would
+}
+
+Array Tape::array(DType dtype, std::vector<int64_t> shape) const {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  return Array(dtype, std::move(shape), memory_->take(count * size_of(dtype)));
+}
+
+Value Tape::result(std::string_view operation, Array data, std::initializer_list<Value> inputs) {
+  if (options_.check_finite && data.dtype() != DType::int64) {
+    const double squares = ops::sum_of_squares(data.flat());
+    if (!(squares - squares == 0))
+      throw Error("train", {scope_ + std::string(operation) + " gives a value that is not finite"});
+  }
+  bool wants = false;
+  for (const Value& input : inputs) wants = wants || input.wants_gradient();
+  return Value(std::move(data), wants && options_.record);
+}
+
+void Tape::record(std::function<void()> step) { steps_.push_back(std::move(step)); }
+
+void Tape::backward(const Value& root, double factor) {
+  if (!root.wants_gradient() || root.data().count() != 1)
+    throw Error("backward", {"the root must have one element and depend on a parameter"});
+  Array one = array(root.dtype(), root.shape());
+  if (root.dtype() == DType::float64) *static_cast<double*>(one.data()) = factor;
+  else *static_cast<float*>(one.data()) = static_cast<float>(factor);
+  root.add_gradient(*this, one);
+  backward();
+}
+
+void Tape::backward() {
+  while (!steps_.empty()) {  // a step that has run lets go of what it held
+    const std::function<void()> step = std::move(steps_.back());
+    steps_.pop_back();
+    step();
+  }
+}
+
+Tape::Scope::Scope(Tape& tape, std::string_view name) : tape_(tape), length_(tape.scope_.size()) {
+  tape_.scope_.append(name).append(": ");
+}
+
+Tape::Scope::~Scope() { tape_.scope_.resize(length_); }
+
+Value recompute(Tape& tape, const Value& x, Block block) {
+  if (!tape.recording()) return block(tape, x);
+  const uint64_t first_stream = tape.stream();
+  TapeOptions options = tape.options();
+  options.record = false;
+  Value y;
+  {
+    Tape forward(options, tape.memory());
+    forward.set_stream(first_stream);
+    y = Value(block(forward, x).data(), true);
+    tape.set_stream(forward.stream());
+  }
+  options.record = true;
+  tape.record([=, memory = tape.memory(), block = std::move(block)] {
+    if (y.gradient_is_empty()) return;
+    Tape again(options, memory);
+    again.set_stream(first_stream);
+    const Value inner_x(x.data(), x.wants_gradient());
+    block(again, inner_x).add_gradient(again, y.gradient());
+    again.backward();
+    if (x.wants_gradient() && !inner_x.gradient_is_empty()) x.add_gradient(again, inner_x.gradient());
+  });
+  return y;
+}
+
+}  // namespace attn::autograd

@@ -1,0 +1,151 @@
+// Sampling and the loop around the model.
+#include "attn/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "core/checker.h"
+
+namespace attn::generate {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void check(const SamplingOptions& options) {
+  Checker checker("sample");
+  checker.require(options.temperature >= 0, "temperature must not be negative");
+  checker.require(options.top_k >= 0, "top_k must not be negative");
+  checker.require(options.top_p > 0 && options.top_p <= 1, "top_p must be in (0, 1]");
+  checker.require(options.min_p >= 0 && options.min_p <= 1, "min_p must be in [0, 1]");
+  checker.require(options.repetition_penalty > 0, "repetition_penalty must be positive");
+  checker.done();
+}
+
+struct Candidate {
+  int64_t id;
+  double logit;  // then its probability
+};
+
+}  // namespace
+
+int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
+               Random& random) {
+  check(options);
+  std::vector<Candidate> candidates(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (std::isnan(logits[id])) throw Error("sample", {"the logit of token " + std::to_string(id) + " is NaN"});
+    candidates[id] = {static_cast<int64_t>(id), logits[id]};
+  }
+  if (candidates.empty()) throw Error("sample", {"there are no logits"});
+  if (options.repetition_penalty != 1) {
+    std::vector<bool> penalised(logits.size(), false);
+    for (int64_t id : seen) {
+      if (id < 0 || id >= static_cast<int64_t>(logits.size()) || penalised[id]) continue;
+      penalised[id] = true;
+      double& logit = candidates[id].logit;
+      logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
+    }
+  }
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  };
+  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), before)->id;
+
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(candidates.size())) {
+    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), before);
+    candidates.resize(options.top_k);
+  } else if (options.top_p < 1) {
+    std::sort(candidates.begin(), candidates.end(), before);
+  }
+  const double largest = std::min_element(candidates.begin(), candidates.end(), before)->logit;
+  double total = 0;
+  for (Candidate& candidate : candidates) {
+    candidate.logit = candidate.logit == largest ? 1 : std::exp((candidate.logit - largest) / options.temperature);
+    total += candidate.logit;
+  }
+  if (options.top_p < 1) {
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < candidates.size() && sum < options.top_p * total) sum += candidates[kept++].logit;
+    candidates.resize(kept);
+  }
+  std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.logit < options.min_p; });
+  total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
+                          [](double sum, const Candidate& candidate) { return sum + candidate.logit; });
+  double left = random.uniform() * total;
+  for (const Candidate& candidate : candidates)
+    if ((left -= candidate.logit) < 0) return candidate.id;
+  return candidates.back().id;
+}
+
+Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
+  if (prompt.empty()) throw Error("generate", {"the prompt must have at least one token"});
+  check(options.sampling);
+  const int64_t context = model.config().context;
+  const auto memory = autograd::Tape().memory();
+  std::vector<int64_t> text(prompt.begin(), prompt.end());
+  Random random(options.seed);
+  models::Cache cache = model.new_cache();
+  Generated result;
+  int64_t first = 0;  // of the tokens that the model sees
+  auto start = std::chrono::steady_clock::now();
+  while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
+    const int64_t length = static_cast<int64_t>(text.size());
+    if (length - first > context) {
+      first = length - std::max<int64_t>(context / 2, 1);
+      cache.truncate(0);
+    }
+    const int64_t cached = options.cache ? cache.length() : 0;
+    models::Batch batch;
+    batch.sequences = 1;
+    batch.tokens.assign(text.begin() + first + cached, text.end());
+    batch.length = static_cast<int64_t>(batch.tokens.size());
+    autograd::Tape tape({}, memory);
+    const autograd::Value logits =
+        model.forward(tape, batch, {.cache = options.cache ? &cache : nullptr, .last_only = true});
+    const autograd::Array& last = logits.data();
+    std::vector<float> values(static_cast<size_t>(last.count()));
+    ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
+    const int64_t token = sample(values, std::span(text).subspan(first), options.sampling, random);
+    if (result.tokens.empty()) {
+      result.prompt_seconds = seconds_since(start);
+      start = std::chrono::steady_clock::now();
+    }
+    text.push_back(token);
+    result.tokens.push_back(token);
+    if (options.on_token && !options.on_token(token)) break;
+  }
+  result.token_seconds = seconds_since(start);
+  return result;
+}
+
+std::string StopFilter::feed(std::string_view piece) {
+  if (stopped_) return "";
+  held_ += piece;
+  size_t show = held_.size();
+  for (const std::string& stop : stops_) {
+    if (stop.empty()) continue;
+    if (const size_t at = held_.find(stop); at != std::string::npos) {
+      stopped_ = true;
+      show = std::min(show, at);
+    }
+  }
+  if (!stopped_) {
+    for (const std::string& stop : stops_)  // the longest end of held_ that begins a stop text
+      for (size_t begin = held_.size() - std::min(held_.size(), stop.size()); begin < held_.size(); ++begin)
+        if (std::string_view(stop).starts_with(std::string_view(held_).substr(begin))) show = std::min(show, begin);
+  }
+  const std::string shown = held_.substr(0, show);
+  held_.erase(0, show);
+  return shown;
+}
+
+std::string StopFilter::rest() { return stopped_ ? "" : std::exchange(held_, ""); }
+
+}  // namespace attn::generate

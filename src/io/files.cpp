@@ -1,0 +1,224 @@
+// Whole files, read and replaced. read_file() trusts no size that it has not seen twice; write_file() makes the new
+// file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <system_error>
+
+#include "attn/io.h"
+
+namespace attn::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(std::string_view operation, const std::string& path, const std::string& reason) {
+  throw Error(operation, {path + ": " + reason});
+}
+
+[[noreturn]] void fail_in(std::string_view operation, const std::string& path, const std::string& step, int number) {
+  fail(operation, path, step + ": " + std::generic_category().message(number));
+}
+
+/// The system would take a path with a zero byte for another, shorter one.
+void require_path(std::string_view operation, const std::string& path) {
+  if (path.empty()) throw Error(operation, {"the path is empty"});
+  if (path.find('\0') != std::string::npos)
+    fail(operation, path.substr(0, path.find('\0')), "the path goes on after a zero byte");
+}
+
+/// Calls again what a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+  /// Never a second time: on Linux the descriptor is gone whatever close() returns, even EINTR.
+  bool close() {
+    const int number = number_;
+    number_ = -1;
+    return ::close(number) == 0 || errno == EINTR;
+  }
+
+ private:
+  int number_;
+};
+
+/// Bytes read, fewer than `count` only where the file ends.
+int64_t read_all(const std::string& path, int file, char* to, int64_t count) {
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t got = uninterrupted([&] { return ::read(file, to + done, static_cast<size_t>(count - done)); });
+    if (got < 0) fail_in("read_file", path, "read at byte " + std::to_string(done), errno);
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = uninterrupted([&] { return ::write(file, bytes.data() + done, bytes.size() - done); });
+    if (put <= 0) fail_in(operation, path, "write at byte " + std::to_string(done), put < 0 ? errno : EIO);
+    done += static_cast<size_t>(put);
+  }
+}
+
+/// A new file in a directory, removed unless keep() is called.
+class Temporary {
+ public:
+  Temporary(const std::string& path, int directory) : directory_(directory) {
+    constexpr int kAttempts = 100;  // names are 64 random bits: a second one is hardly ever needed
+    std::random_device random;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      char name[32];
+      std::snprintf(name, sizeof name, ".attn-%08x%08x.tmp", random(), random());
+      name_ = name;
+      // Not mkstemp(), whose files only their owner may read: the mode is the caller's umask's affair.
+      const auto open = [&] { return ::openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); };
+      file_ = uninterrupted(open);
+      if (file_ >= 0) return;
+      if (errno != EEXIST) break;
+    }
+    fail_in("write_file", path, "create a temporary file beside it", errno);
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  ~Temporary() {
+    if (!name_.empty()) ::unlinkat(directory_, name_.c_str(), 0);
+  }
+  int file() const { return file_; }
+  const char* name() const { return name_.c_str(); }
+  void keep() { name_.clear(); }
+
+ private:
+  int directory_, file_ = -1;
+  std::string name_;
+};
+
+/// The file that a path leads to: a symbolic link stays, and what it points to is replaced.
+fs::path target_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  fs::path target = fs::canonical(path, error);
+  if (error) fail("write_file", path, "follow the symbolic link: " + error.message());
+  return target;
+}
+
+/// What stands at the path, if anything does. Only a regular file may be replaced: not a directory, a pipe or a device.
+std::optional<struct stat> existing_file(const std::string& path, const fs::path& target) {
+  struct stat status = {};
+  if (::stat(target.c_str(), &status) != 0) {
+    if (errno == ENOENT) return std::nullopt;
+    fail_in("write_file", path, "look it up", errno);
+  }
+  if (!S_ISREG(status.st_mode)) fail("write_file", path, "exists and is not a regular file");
+  return status;
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, int64_t limit) {
+  require_path("read_file", path);
+  // O_NONBLOCK: to open a pipe that nobody writes to would wait for ever.
+  const auto open = [&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); };
+  const Descriptor file(uninterrupted(open));
+  if (file.get() < 0) fail_in("read_file", path, "open", errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) fail_in("read_file", path, "ask for its size", errno);
+  if (!S_ISREG(status.st_mode)) fail("read_file", path, "is not a regular file");
+  const int64_t size = status.st_size;
+  if (size > limit)
+    fail("read_file", path, "has " + std::to_string(size) + " bytes, at most " + std::to_string(limit) + " are read");
+
+  std::string bytes;
+  try {
+    bytes.resize(static_cast<size_t>(size));
+  } catch (const std::bad_alloc&) {
+    fail("read_file", path, "there is no memory for its " + std::to_string(size) + " bytes");
+  } catch (const std::length_error&) {
+    fail("read_file", path, "there is no memory for its " + std::to_string(size) + " bytes");
+  }
+  if (const int64_t got = read_all(path, file.get(), bytes.data(), size); got < size)
+    fail("read_file", path,
+         "shrank from " + std::to_string(size) + " to " + std::to_string(got) + " bytes while it was read");
+  char beyond = 0;
+  if (read_all(path, file.get(), &beyond, 1) > 0)
+    fail("read_file", path, "grew beyond its " + std::to_string(size) + " bytes while it was read");
+  return bytes;
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  require_path("write_file", path);
+  const fs::path target = target_of(path);
+  if (target.filename().empty()) fail("write_file", path, "is the name of a directory");
+  const std::optional<struct stat> existing = existing_file(path, target);
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const auto open = [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); };
+  const Descriptor directory(uninterrupted(open));
+  if (directory.get() < 0) fail_in("write_file", path, "open the directory " + folder.string(), errno);
+
+  Temporary temporary(path, directory.get());
+  Descriptor file(temporary.file());
+  if (existing && ::fchmod(file.get(), existing->st_mode & 0777) != 0)
+    fail_in("write_file", path, "give it the mode of the old file", errno);
+  write_all("write_file", path, file.get(), bytes);
+  if (uninterrupted([&] { return ::fsync(file.get()); }) != 0) fail_in("write_file", path, "sync", errno);
+  if (!file.close()) fail_in("write_file", path, "close", errno);
+  if (::renameat(directory.get(), temporary.name(), directory.get(), target.filename().c_str()) != 0)
+    fail_in("write_file", path, "rename the temporary file", errno);
+  temporary.keep();
+  // Some file systems cannot sync a directory and say so with EINVAL: nothing more can be done there.
+  if (uninterrupted([&] { return ::fsync(directory.get()); }) != 0 && errno != EINVAL)
+    fail_in("write_file", path, "is replaced, but a crash may bring the old file back: sync the directory", errno);
+}
+
+void append_line(const std::string& path, std::string_view line) {
+  require_path("append_line", path);
+  if (line.find('\n') != std::string_view::npos) fail("append_line", path, "the line has a line break inside");
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode))
+    fail("append_line", path, "is neither a regular file nor a terminal");
+  const int flags = O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_CLOEXEC;
+  Descriptor file(uninterrupted([&] { return ::open(path.c_str(), flags, 0666); }));
+  if (file.get() < 0) fail_in("append_line", path, "open", errno);
+  // One write, so that the lines of several processes do not mix.
+  write_all("append_line", path, file.get(), std::string(line) + "\n");
+  if (!file.close()) fail_in("append_line", path, "close", errno);
+}
+
+void make_directory(const std::string& path) {
+  require_path("make_directory", path);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail("make_directory", path, error.message());
+  if (!fs::is_directory(path, error)) fail("make_directory", path, "exists and is not a directory");
+}
+
+uint32_t crc32(std::string_view bytes, uint32_t seed) {
+  if (bytes.empty()) return seed;  // for zlib no pointer means: start anew
+  return static_cast<uint32_t>(::crc32_z(seed, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+}  // namespace attn::io

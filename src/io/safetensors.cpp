@@ -1,0 +1,350 @@
+// safetensors, read and written. The reader believes nothing: every number of the header is checked against the bytes
+// that are there before it is used. The writer makes what the format's reference writer makes of the same tensors.
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "attn/io.h"
+#include "core/checker.h"
+#include "io/json.h"
+
+namespace attn::io {
+namespace {
+
+constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr int64_t kMaxRank = 64;             // PyTorch's and numpy's
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct FormatType {
+  std::string_view name;
+  DType dtype;
+};
+
+/// In the order in which the reference writer lays tensors out: the largest elements first, so that all are aligned.
+constexpr FormatType kTypes[] = {{"I64", DType::int64},   {"F64", DType::float64},   {"F32", DType::float32},
+                                 {"I32", DType::int32},   {"BF16", DType::bfloat16}, {"F16", DType::float16},
+                                 {"BOOL", DType::boolean}};
+constexpr std::string_view kForeignTypes[] = {"U64",     "C64",     "U32",     "U16",     "I16",     "U8", "I8",
+                                              "F8_E4M3", "F8_E5M2", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"};
+
+int64_t order_of(DType dtype) {
+  return std::find_if(std::begin(kTypes), std::end(kTypes), [&](const FormatType& t) { return t.dtype == dtype; }) -
+         std::begin(kTypes);
+}
+
+std::string to_text(const std::vector<int64_t>& shape) {
+  return to_string(shape.data(), static_cast<int>(shape.size()));
+}
+
+/// Bytes of a dense array, or -1 if they, or the elements without the axes of no extent, are more than 2^63 - 1: code
+/// that multiplies extents in any order is then safe.
+int64_t bytes_of(DType dtype, const std::vector<int64_t>& shape) {
+  int64_t bytes = size_of(dtype);
+  bool is_empty = false;
+  for (int64_t extent : shape) {
+    is_empty |= extent == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) return -1;
+  }
+  return is_empty ? 0 : bytes;
+}
+
+/// The place of the first byte that is not a bool; -1 if there is none. Such a byte in a bool is undefined behaviour.
+int64_t first_bad_boolean(std::string_view bytes) {
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; });
+  return bad == bytes.end() ? -1 : bad - bytes.begin();
+}
+
+/// What is wrong with one tensor, into a Checker that may be that of many.
+class TensorChecker {
+ public:
+  TensorChecker(Checker& checker, std::string before, std::string_view name)  // name: borrowed
+      : checker_(checker), before_(std::move(before)), name_(name) {}
+  template <class Reason>
+  bool require(bool condition, const Reason& reason) {
+    return checker_.require(condition, [&] { return before_ + "tensor " + in_quotes(name_) + ": " + reason(); });
+  }
+
+ private:
+  Checker& checker_;
+  std::string before_;
+  std::string_view name_;
+};
+
+// ------------------------------------------------------------------------------------------------------------- reading
+
+/// PyTorch's own files begin like this. But so may a good file, whose length is small in the same bytes: the hint is
+/// for a file that is refused anyway.
+std::string hint(std::string_view bytes) {
+  const bool is_zip = bytes.starts_with("PK\3\4");
+  const bool is_pickle = bytes.size() > 1 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
+  if (!is_zip && !is_pickle) return "";
+  return std::string("; it begins like a ") + (is_zip ? "zip" : "pickle") +
+         " file, as PyTorch's .pt and .bin are: convert it to safetensors";
+}
+
+/// The JSON text; throws unless the file has it whole.
+std::string_view header_of(std::string_view bytes, const std::string& source) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error("safetensors", {source + ": " + reason + hint(bytes)});
+  };
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  if (size < kLengthBytes)
+    refuse("has " + std::to_string(size) + " bytes, must begin with " + std::to_string(kLengthBytes) +
+           " that hold the length of its header");
+  uint64_t length = 0;
+  for (int64_t n = kLengthBytes - 1; n >= 0; --n) length = length << 8 | static_cast<uint8_t>(bytes[n]);
+  if (length > static_cast<uint64_t>(kMaxHeader))
+    refuse("the header has " + std::to_string(length) + " bytes by the number at byte 0, at most " +
+           std::to_string(kMaxHeader) + " are allowed");
+  if (length > static_cast<uint64_t>(size - kLengthBytes))
+    refuse("the header has " + std::to_string(length) + " bytes by the number at byte 0, but the file ends " +
+           std::to_string(size - kLengthBytes) + " bytes after it");
+  const std::string_view header = bytes.substr(kLengthBytes, length);
+  if (!header.starts_with('{')) refuse("the header at byte 8 must begin with {");
+  return header;
+}
+
+bool read_dtype(TensorChecker& checker, const Json& value, DType& dtype) {
+  const std::string name = value.is_string() ? value.get<std::string>() : "";
+  for (const FormatType& type : kTypes)
+    if (type.name == name) {
+      dtype = type.dtype;
+      return true;
+    }
+  const bool is_foreign =
+      std::find(std::begin(kForeignTypes), std::end(kForeignTypes), name) != std::end(kForeignTypes);
+  return checker.require(false, [&] {
+    return "dtype is " + as_shown(value) + ", which is " + (is_foreign ? "not supported" : "no dtype of the format") +
+           ": must be F64, F32, F16, BF16, I64, I32 or BOOL";
+  });
+}
+
+bool read_numbers(TensorChecker& checker, const std::string& what, const Json& value, std::vector<int64_t>& numbers) {
+  if (!checker.require(value.is_array(), [&] { return what + " is " + as_shown(value) + ", must be a list"; }) ||
+      !checker.require(static_cast<int64_t>(value.size()) <= kMaxRank, [&] {
+        return what + " has " + std::to_string(value.size()) + " entries, at most " + std::to_string(kMaxRank);
+      }))
+    return false;
+  for (const Json& entry : value) {
+    const std::optional<int64_t> number = whole_number(entry);
+    if (!checker.require(number.has_value(), [&] {
+          return what + " has the entry " + as_shown(entry) + ", must hold whole numbers from 0 to 2^63 - 1";
+        }))
+      return false;
+    numbers.push_back(*number);
+  }
+  return true;
+}
+
+bool read_range(TensorChecker& checker, const Json& value, int64_t data_size, TensorInfo& info) {
+  std::vector<int64_t> numbers;
+  if (!read_numbers(checker, "data_offsets", value, numbers) ||
+      !checker.require(numbers.size() == 2, [] { return "data_offsets must be two numbers, begin and end"; }))
+    return false;
+  info.begin = numbers[0];
+  info.end = numbers[1];
+  return checker.require(info.begin <= info.end && info.end <= data_size, [&] {
+    return "data_offsets are " + to_text(numbers) + ", must rise and lie within the " + std::to_string(data_size) +
+           " bytes of data";
+  });
+}
+
+/// One entry of the header. Records in `checker` all that is wrong with it.
+TensorInfo read_info(TensorChecker& checker, const Json& value, std::string_view data) {
+  TensorInfo info;
+  if (!checker.require(value.is_object(), [&] { return "is " + as_shown(value) + ", must be an object"; })) return info;
+  bool is_known = true;
+  for (const auto& [key, ignored] : value.items())
+    if (key != "dtype" && key != "shape" && key != "data_offsets" && is_known)
+      is_known =
+          checker.require(false, [&, &key = key] { return "has " + in_quotes(key) + ", unknown to the format"; });
+  bool is_whole = true;
+  for (const char* key : {"dtype", "shape", "data_offsets"})
+    is_whole &= checker.require(value.contains(key), [&] { return std::string("has no ") + key; });
+  if (!is_known || !is_whole) return info;
+
+  const bool has_type = read_dtype(checker, value["dtype"], info.dtype);
+  const bool has_shape = read_numbers(checker, "shape", value["shape"], info.shape);
+  const bool has_range = read_range(checker, value["data_offsets"], static_cast<int64_t>(data.size()), info);
+  if (!has_type || !has_shape) return info;
+  const int64_t bytes = bytes_of(info.dtype, info.shape);
+  if (!checker.require(bytes >= 0, [&] { return "shape " + to_text(info.shape) + " has more than 2^63 - 1 bytes"; }) ||
+      !has_range || !checker.require(bytes == info.end - info.begin, [&] {
+        return std::string(name_of(info.dtype)) + " " + to_text(info.shape) + " has " + std::to_string(bytes) +
+               " bytes, but data_offsets are " + to_text({info.begin, info.end});
+      }))
+    return info;
+  const int64_t bad = info.dtype == DType::boolean ? first_bad_boolean(data.substr(info.begin, bytes)) : -1;
+  checker.require(bad < 0, [&] {
+    return "byte " + std::to_string(info.begin + bad) + " of the data is neither 0 nor 1, but BOOL";
+  });
+  return info;
+}
+
+std::map<std::string, std::string> read_metadata(const Json& value, const std::string& source) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error("safetensors", {source + ": __metadata__ " + reason});
+  };
+  if (!value.is_object()) refuse("is " + as_shown(value) + ", must be an object");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, entry] : value.items()) {
+    if (!entry.is_string()) refuse("has " + as_shown(entry) + " at " + in_quotes(key) + ", must hold strings");
+    metadata[key] = entry.get<std::string>();
+  }
+  return metadata;
+}
+
+/// Throws unless the tensors lie side by side from the first byte of the data to the last.
+void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t size, const std::string& source) {
+  std::vector<const std::pair<const std::string, TensorInfo>*> order;
+  order.reserve(tensors.size());
+  for (const auto& entry : tensors) order.push_back(&entry);
+  const auto place = [](const auto* entry) { return std::pair(entry->second.begin, entry->second.end); };
+  std::stable_sort(order.begin(), order.end(), [&](const auto* a, const auto* b) { return place(a) < place(b); });
+  int64_t covered = 0;
+  for (const auto* entry : order) {
+    const auto& [name, info] = *entry;
+    if (info.begin != covered)
+      throw Error("safetensors",
+                  {source + ": tensor " + in_quotes(name) + " begins at byte " + std::to_string(info.begin) +
+                   " of the data, where the tensors before it end at " + std::to_string(covered) +
+                   (info.begin < covered ? ": they overlap" : ": there is a hole")});
+    covered = info.end;
+  }
+  if (covered != size)
+    throw Error("safetensors", {source + ": the tensors end at byte " + std::to_string(covered) +
+                                " of the data, which has " + std::to_string(size)});
+}
+
+// ------------------------------------------------------------------------------------------------------------- writing
+
+/// Records what the format cannot hold, or the reader would refuse.
+void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
+  checker.require(tensor.name != kMetadata, [] { return "the format keeps this name for itself"; });
+  checker.require(json_string(tensor.name).has_value(), [] { return "the name is not UTF-8"; });
+  const std::vector<int64_t>& shape = tensor.shape;
+  const bool is_positive = std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; });
+  if (!checker.require(static_cast<int64_t>(shape.size()) <= kMaxRank,
+                       [&] {
+                         return "shape has " + std::to_string(shape.size()) + " entries, at most " +
+                                std::to_string(kMaxRank);
+                       }) ||
+      !checker.require(is_positive, [&] { return "shape " + to_text(shape) + " has a negative extent"; }))
+    return;
+  const int64_t bytes = bytes_of(tensor.dtype, shape);
+  if (!checker.require(bytes >= 0, [&] { return "shape " + to_text(shape) + " has more than 2^63 - 1 bytes"; }) ||
+      !checker.require(bytes == 0 || tensor.data, [] { return "has no data"; }) || bytes == 0)
+    return;
+  const std::string_view data(static_cast<const char*>(tensor.data), static_cast<size_t>(bytes));
+  const int64_t bad = tensor.dtype == DType::boolean ? first_bad_boolean(data) : -1;
+  checker.require(bad < 0, [&] { return "byte " + std::to_string(bad) + " is neither 0 nor 1, but boolean"; });
+}
+
+std::string entry_of(const NamedTensor& tensor, int64_t begin, int64_t end) {
+  std::string text = *json_string(tensor.name) + ":{\"dtype\":\"";
+  text += kTypes[order_of(tensor.dtype)].name;
+  text += "\",\"shape\":[";
+  for (size_t axis = 0; axis < tensor.shape.size(); ++axis)
+    text += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
+  return text + "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+}
+
+}  // namespace
+
+Safetensors Safetensors::read(const std::string& path, int64_t limit) { return parse(read_file(path, limit), path); }
+
+Safetensors Safetensors::parse(std::string bytes, const std::string& source) {
+  const std::string_view header = header_of(bytes, source);
+  const Json root = parse_json("safetensors", source, header, kLengthBytes);
+  Safetensors file;
+  file.source_ = source;
+  file.data_begin_ = kLengthBytes + static_cast<int64_t>(header.size());
+  const std::string_view data = std::string_view(bytes).substr(file.data_begin_);
+  for (const auto& [name, value] : root.items()) {
+    if (name == kMetadata) {
+      file.metadata_ = read_metadata(value, source);
+      continue;
+    }
+    Checker checker("safetensors");
+    TensorChecker tensor_checker(checker, source + ": ", name);
+    TensorInfo info = read_info(tensor_checker, value, data);
+    checker.done();
+    file.tensors_.emplace(name, std::move(info));
+  }
+  require_cover(file.tensors_, static_cast<int64_t>(data.size()), source);
+  file.bytes_ = std::move(bytes);
+  return file;
+}
+
+std::string_view Safetensors::bytes(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) throw Error("safetensors", {source_ + ": has no tensor " + in_quotes(name)});
+  const TensorInfo& info = found->second;
+  return std::string_view(bytes_).substr(data_begin_ + info.begin, info.end - info.begin);
+}
+
+void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
+  const std::string_view from = bytes(name);
+  const TensorInfo& info = tensors_.at(name);
+  const std::vector<int64_t> wanted(shape.begin(), shape.end());
+  if (info.dtype != dtype || info.shape != wanted)
+    throw Error("safetensors",
+                {source_ + ": tensor " + in_quotes(name) + " is " + std::string(name_of(info.dtype)) + " " +
+                 to_text(info.shape) + ", must be " + std::string(name_of(dtype)) + " " + to_text(wanted)});
+  if (from.empty()) return;
+  if (!to) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": no memory is given to copy it to"});
+  std::memcpy(to, from.data(), from.size());
+}
+
+std::string format_safetensors(std::span<const NamedTensor> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  Checker checker("format_safetensors");
+  std::set<std::string_view> names;
+  int64_t data_bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    TensorChecker tensor_checker(checker, "", tensor.name);
+    check_tensor(tensor_checker, tensor);
+    tensor_checker.require(names.insert(tensor.name).second, [] { return "the name occurs twice"; });
+  }
+  for (const auto& [key, value] : metadata)
+    checker.require(json_string(key) && json_string(value), "metadata " + in_quotes(key) + " is not UTF-8");
+  checker.done();
+
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    return std::pair(order_of(a->dtype), std::string_view(a->name)) <
+           std::pair(order_of(b->dtype), std::string_view(b->name));
+  });
+  std::string header = "{";
+  if (!metadata.empty()) {
+    header += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) header += *json_string(key) + ":" + *json_string(value) + ",";
+    header.back() = '}';
+  }
+  for (const NamedTensor* tensor : order) {
+    const int64_t begin = data_bytes;
+    if (__builtin_add_overflow(begin, bytes_of(tensor->dtype, tensor->shape), &data_bytes))
+      throw Error("format_safetensors", {"the tensors have more than 2^63 - 1 bytes"});
+    if (header.size() > 1) header += ",";
+    header += entry_of(*tensor, begin, data_bytes);
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  if (static_cast<int64_t>(header.size()) > kMaxHeader)
+    throw Error("format_safetensors", {"the header has " + std::to_string(header.size()) + " bytes, at most " +
+                                       std::to_string(kMaxHeader) + " are allowed"});
+
+  std::string bytes;
+  bytes.reserve(kLengthBytes + header.size() + static_cast<size_t>(data_bytes));
+  for (int n = 0; n < kLengthBytes; ++n) bytes += static_cast<char>(header.size() >> 8 * n & 255);
+  bytes += header;
+  for (const NamedTensor* tensor : order)
+    if (const int64_t count = bytes_of(tensor->dtype, tensor->shape); count > 0)
+      bytes.append(static_cast<const char*>(tensor->data), static_cast<size_t>(count));
+  return bytes;
+}
+
+}  // namespace attn::io

@@ -1,0 +1,203 @@
+// Configurations: the families' defaults, and fields from JSON or a command line. One list of fields serves all.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attn/models.h"
+#include "core/checker.h"
+
+namespace attn::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Names = std::vector<std::string>;
+
+const Names kPoolings = {"mean", "first"};
+const Names kPositions = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
+const Names kNorms = {"layer", "rms"};
+const Names kActivations = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
+const Names kInits = {"gpt2", "xavier"};
+
+/// Calls visit(name, field, lowest, highest) or, for text, visit(name, field, names) for every field.
+template <class C, class Visit>
+void each_field(C& config, const Visit& visit) {
+  constexpr int64_t kMany = int64_t{1} << 24;
+  visit("model", config.model, families());
+  visit("vocab_size", config.vocab_size, 0, kMany);
+  visit("context", config.context, 1, kMany);
+  visit("embed_dim", config.embed_dim, 1, 1 << 16);
+  visit("layers", config.layers, 1, 1 << 12);
+  visit("heads", config.heads, 1, 1 << 12);
+  visit("kv_heads", config.kv_heads, 0, 1 << 12);
+  visit("key_dim", config.key_dim, 0, 1024);
+  visit("value_dim", config.value_dim, 0, 1024);
+  visit("hidden_dim", config.hidden_dim, 0, 1 << 20);
+  visit("classes", config.classes, 0, kMany);
+  visit("pooling", config.pooling, kPoolings);
+  visit("positions", config.positions, kPositions);
+  visit("norm", config.norm, kNorms);
+  visit("norm_first", config.norm_first);
+  visit("norm_epsilon", config.norm_epsilon, 0.0, 1.0);
+  visit("activation", config.activation, kActivations);
+  visit("gated", config.gated);
+  visit("bias", config.bias);
+  visit("causal", config.causal);
+  visit("window", config.window, 0, kMany);
+  visit("tie_embeddings", config.tie_embeddings);
+  visit("rope_theta", config.rope_theta, 1.0, 1e12);
+  visit("rope_interleaved", config.rope_interleaved);
+  visit("dropout", config.dropout, 0.0, 0.999);
+  visit("init", config.init, kInits);
+}
+
+std::string joined(const Names& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// Puts one JSON value into the field of its name; says why not.
+struct Assign {
+  const std::string& name;
+  const Json& value;
+  std::string* reason;
+  bool* found;
+
+  void operator()(const char* field, bool& to) const {
+    if (name != field) return;
+    *found = true;
+    if (value.is_boolean()) to = value.get<bool>();
+    else *reason = name + " must be true or false, not " + value.dump();
+  }
+  void operator()(const char* field, std::string& to, const Names& names) const {
+    if (name != field) return;
+    *found = true;
+    if (value.is_string() && std::find(names.begin(), names.end(), value.get<std::string>()) != names.end())
+      to = value.get<std::string>();
+    else *reason = name + " must be one of " + joined(names) + ", not " + value.dump();
+  }
+  void operator()(const char* field, int64_t& to, int64_t lowest, int64_t highest) const {
+    if (name != field) return;
+    *found = true;
+    const bool fits = value.is_number_integer() &&
+                      !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(highest)) &&
+                      value.get<int64_t>() >= lowest && value.get<int64_t>() <= highest;
+    if (fits) to = value.get<int64_t>();
+    else
+      *reason = name + " must be a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest) +
+                ", not " + value.dump();
+  }
+  void operator()(const char* field, double& to, double lowest, double highest) const {
+    if (name != field) return;
+    *found = true;
+    if (value.is_number() && value.get<double>() >= lowest && value.get<double>() <= highest) to = value.get<double>();
+    else
+      *reason = name + " must be a number from " + Json(lowest).dump() + " to " + Json(highest).dump() + ", not " +
+                value.dump();
+  }
+};
+
+/// Empty if all went well.
+std::string assign(Config& config, const std::string& name, const Json& value) {
+  std::string reason;
+  bool found = false;
+  each_field(config, Assign{name, value, &reason, &found});
+  return found ? reason : "there is no field '" + name + "'";
+}
+
+}  // namespace
+
+std::vector<std::string> families() { return {"selfhead", "encoder", "gpt", "llama"}; }
+
+Config family(std::string_view name) {
+  Config config;
+  config.model = name;
+  if (name == "gpt") return config;
+  if (name == "selfhead") {
+    config.layers = 1;
+    config.heads = 1;
+    config.bias = false;
+    config.tie_embeddings = false;
+    config.init = "xavier";
+    return config;
+  }
+  if (name == "encoder") {
+    config.causal = false;
+    config.norm_first = false;
+    config.norm_epsilon = 1e-12;
+    config.activation = "gelu";
+    config.classes = 2;
+    return config;
+  }
+  if (name == "llama") {
+    config.norm = "rms";
+    config.positions = "rope";
+    config.activation = "silu";
+    config.gated = true;
+    config.bias = false;
+    return config;
+  }
+  throw Error("model", {"there is no model '" + std::string(name) + "'; choices: " + joined(families())});
+}
+
+std::vector<std::string> fields() {
+  std::vector<std::string> names;
+  const Config config;
+  each_field(config, [&](const char* name, const auto&...) { names.emplace_back(name); });
+  return names;
+}
+
+void apply_json(Config& config, std::string_view json, const std::string& source) {
+  const Json object = Json::parse(json, nullptr, false);
+  if (!object.is_object()) throw Error("config", {source + " is not a JSON object"});
+  std::vector<std::string> reasons;
+  for (const auto& [name, value] : object.items())
+    if (std::string reason = assign(config, name, value); !reason.empty()) reasons.push_back(source + ": " + reason);
+  if (!reasons.empty()) throw Error("config", std::move(reasons));
+}
+
+void set_field(Config& config, std::string_view field, std::string_view value) {
+  const std::string name(field), text(value);
+  Json parsed = Json::parse(text, nullptr, false);
+  if (parsed.is_discarded() || parsed.is_structured()) parsed = text;
+  if (std::string reason = assign(config, name, parsed); !reason.empty()) throw Error("config", {reason});
+}
+
+std::string to_json(const Config& config) {
+  Json object;
+  each_field(config, [&](const char* name, const auto& field, const auto&...) { object[name] = field; });
+  return object.dump(2) + "\n";
+}
+
+void check(const Config& config) {
+  Checker checker("model");
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const bool selfhead = config.model == "selfhead";
+  const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
+  checker.require(config.vocab_size > 0, "vocab_size must be given");
+  if (checker.require(config.heads > 0 && config.embed_dim % config.heads == 0, [&] {
+        return "heads " + number(config.heads) + " must divide embed_dim " + number(config.embed_dim);
+      })) {
+    const int64_t width = config.embed_dim / config.heads;
+    checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
+    checker.require(config.positions != "rope" || width % 2 == 0,
+                    [&] { return "rope needs heads of even width, not " + number(width); });
+  }
+  checker.require(config.heads % kv_heads == 0,
+                  [&] { return "kv_heads " + number(kv_heads) + " must divide heads " + number(config.heads); });
+  if (selfhead) {
+    checker.require(config.layers == 1 && config.heads == 1 && kv_heads == 1, "selfhead has one layer and one head");
+    checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
+                    "selfhead wider than 1024 needs key_dim and value_dim");
+    checker.require(config.positions == "learned" || config.positions == "sinusoidal" || config.positions == "none",
+                    [&] { return "selfhead takes learned, sinusoidal or no positions, not " + config.positions; });
+    checker.require(!config.tie_embeddings || !config.value_dim || config.value_dim == config.embed_dim,
+                    "tied embeddings need value_dim equal to embed_dim");
+  }
+  checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
+  checker.require(config.classes > 0 || config.causal, "a model that predicts tokens must be causal");
+  checker.done();
+}
+
+}  // namespace attn::models

@@ -1,0 +1,229 @@
+// The one forward: embeddings, blocks, norm, head.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "attn/models.h"
+
+namespace attn::models {
+namespace {
+
+ops::Activation activation_of(const std::string& name) {
+  if (name == "relu") return ops::Activation::relu;
+  if (name == "gelu") return ops::Activation::gelu;
+  if (name == "silu") return ops::Activation::silu;
+  if (name == "tanh") return ops::Activation::tanh;
+  return ops::Activation::gelu_tanh;
+}
+
+nn::Position position_of(const std::string& name) {
+  if (name == "rope") return nn::Position::rope;
+  if (name == "relative") return nn::Position::relative;
+  if (name == "alibi") return nn::Position::alibi;
+  return nn::Position::none;
+}
+
+int64_t hidden_width(const Config& config) {
+  if (config.hidden_dim) return config.hidden_dim;
+  return config.gated ? (config.embed_dim * 8 / 3 + 31) / 32 * 32 : 4 * config.embed_dim;
+}
+
+nn::NormOptions norm_options(const Config& config) {
+  return {.rms = config.norm == "rms", .bias = config.bias, .epsilon = config.norm_epsilon};
+}
+
+nn::BlockOptions block_options(const Config& config) {
+  nn::BlockOptions options;
+  options.attention.heads = config.heads;
+  options.attention.kv_heads = config.kv_heads;
+  options.attention.bias = options.attention.output_bias = config.bias;
+  options.attention.causal = config.causal;
+  options.attention.window = config.window;
+  options.attention.dropout = config.dropout;
+  options.attention.position = position_of(config.positions);
+  options.attention.rope.theta = config.rope_theta;
+  options.attention.rope.interleaved = config.rope_interleaved;
+  options.feed_forward = {.hidden = hidden_width(config),
+                          .activation = activation_of(config.activation),
+                          .gated = config.gated,
+                          .bias = config.bias};
+  options.norm = norm_options(config);
+  options.norm_first = config.norm_first;
+  options.dropout = config.dropout;
+  return options;
+}
+
+bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
+
+}  // namespace
+
+Model::Model(const Config& config, nn::Precision precision, uint64_t seed) : config_(config) {
+  check(config);
+  nn::Parameters::Options options;
+  options.scheme = config.init == "xavier" ? nn::Scheme::xavier : nn::Scheme::gpt2;
+  options.precision = precision;
+  options.seed = seed;
+  options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
+  parameters_ = std::make_unique<nn::Parameters>(options);
+  const nn::Scope root(*parameters_);
+  const int64_t C = config.embed_dim;
+  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C);
+  if (config.positions == "learned") positions_ = nn::Embedding(root / "positions", config.context, C);
+  if (config.positions == "sinusoidal") sinusoids_ = nn::sinusoids(config.context, C, parameters_->dtype());
+
+  int64_t width = C;
+  if (is_selfhead(config)) {
+    nn::SelfAttentionOptions single;
+    single.key_width = config.key_dim;
+    single.value_width = config.value_dim;
+    single.bias = config.bias;
+    single.causal = config.causal;
+    single.dropout = config.dropout;
+    single_heads_.emplace_back(root / "attention", C, single);
+    if (config.value_dim) width = config.value_dim;
+  } else {
+    for (int64_t n = 0; n < config.layers; ++n)
+      blocks_.emplace_back(root / "blocks" / std::to_string(n), C, block_options(config));
+    norm_ = nn::Norm(root / "norm", C, norm_options(config));
+  }
+  if (config.classes) head_ = nn::Linear(root / "head", width, config.classes, {.bias = true});
+  else if (!config.tie_embeddings) head_ = nn::Linear(root / "head", width, config.vocab_size, {.bias = false});
+}
+
+Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const {
+  const Tape::Scope scope(tape, "block " + std::to_string(layer));
+  return is_selfhead(config_) ? single_heads_[layer](tape, x, inputs) : blocks_[layer](tape, x, inputs);
+}
+
+/// The last layer's rows [B, L, C].
+Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  const int64_t B = batch.sequences, L = batch.length;
+  const int64_t first = options.cache ? options.cache->length() : 0;
+  if (B < 1 || L < 1 || static_cast<int64_t>(batch.tokens.size()) != B * L)
+    throw Error("model", {"tokens must be [" + std::to_string(B) + ", " + std::to_string(L) + "], both at least 1"});
+  if (first + L > config_.context && (positions_.table || sinusoids_))
+    throw Error("model", {std::to_string(first + L) + " tokens are more than the context of " +
+                          std::to_string(config_.context)});
+  Value x = tokens_(tape, batch.tokens, {B, L});
+  if (positions_.table || sinusoids_) {
+    std::vector<int64_t> places(static_cast<size_t>(B * L));
+    for (int64_t b = 0; b < B; ++b) std::iota(places.begin() + b * L, places.begin() + (b + 1) * L, first);
+    x = add(tape, x, embedding(tape, std::move(places), sinusoids_ ? Value(sinusoids_) : positions_.table, {B, L}));
+  }
+  if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
+  x = dropout(tape, x, config_.dropout);
+
+  const size_t layers = is_selfhead(config_) ? 1 : blocks_.size();
+  if (options.traces) options.traces->assign(layers, {});
+  for (size_t n = 0; n < layers; ++n) {
+    nn::AttentionInputs inputs;
+    inputs.key_length = batch.lengths;
+    if (options.cache) inputs.cache = {&options.cache->layers_[n], options.cache->sequences_};
+    if (options.traces) inputs.trace = &(*options.traces)[n];
+    const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, n, in, inputs); };
+    x = options.recompute ? recompute(tape, x, run) : run(tape, x);
+  }
+  return norm_.weight && config_.norm_first ? norm_(tape, x) : x;
+}
+
+Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  const int64_t B = batch.sequences, L = batch.length;
+  Value x = hidden(tape, batch, options);
+  const DType logits = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const Tape::Scope scope(tape, "head");
+  if (config_.classes) {
+    const std::vector<int64_t> lengths =
+        batch.lengths.empty() ? std::vector<int64_t>(static_cast<size_t>(B), L) : batch.lengths;
+    x = config_.pooling == "first" ? select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0))
+                                   : mean_pool(tape, x, lengths);
+    return linear(tape, x, head_.weight, head_.bias, logits);
+  }
+  if (options.last_only) {
+    std::vector<int64_t> last(static_cast<size_t>(B), L - 1);
+    for (size_t b = 0; b < batch.lengths.size(); ++b) last[b] = batch.lengths[b] - 1;
+    x = select_rows(tape, x, std::move(last));
+    x = Value(x.data().reshaped({B, 1, x.data().width()}));
+  }
+  return linear(tape, x, head_.weight ? head_.weight : tokens_.table, {}, logits);
+}
+
+Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  return cross_entropy(tape, forward(tape, batch, options), batch.targets);
+}
+
+Cache Model::new_cache(int64_t sequences) const {
+  if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
+  if (config_.positions == "relative") throw Error("model", {"relative positions do not work with a cache"});
+  Cache cache;
+  const bool single = is_selfhead(config_);
+  KvCache::Config shape;
+  shape.kv_heads = single ? 1 : config_.kv_heads ? config_.kv_heads : config_.heads;
+  shape.head_dim = !single ? config_.embed_dim / config_.heads : config_.key_dim ? config_.key_dim : config_.embed_dim;
+  shape.value_dim = single && config_.value_dim ? config_.value_dim : single ? config_.embed_dim : shape.head_dim;
+  shape.dtype = parameters_->dtype();
+  for (size_t n = 0; n < std::max<size_t>(blocks_.size(), single ? 1 : 0); ++n) cache.layers_.emplace_back(shape);
+  for (int64_t b = 0; b < sequences; ++b) {
+    int64_t id = 0;
+    for (KvCache& layer : cache.layers_) id = layer.add();
+    cache.sequences_.push_back(id);
+  }
+  return cache;
+}
+
+int64_t Cache::bytes() const {
+  int64_t total = 0;
+  for (const KvCache& layer : layers_) {
+    const KvCache::Config& shape = layer.config();
+    total += layer.pages_in_use() * shape.page_size * shape.kv_heads * (shape.head_dim + shape.value_dim) *
+             size_of(shape.dtype);
+  }
+  return total;
+}
+
+void Cache::truncate(int64_t length) {
+  for (KvCache& layer : layers_)
+    for (int64_t id : sequences_) layer.truncate(id, length);
+}
+
+double Model::forward_flops(int64_t length) const {
+  double products = 0;  // multiply-adds a token
+  for (const nn::Parameter& parameter : parameters_->all()) {
+    const bool lookup = parameter.name == "positions.weight" ||
+                        (parameter.name == "tokens.weight" && (!config_.tie_embeddings || config_.classes));
+    if (parameter.decay && !lookup) products += static_cast<double>(parameter.master.count());
+  }
+  const double seen = config_.causal ? 0.5 * static_cast<double>(length + 1) : static_cast<double>(length);
+  const double span = config_.window ? std::min(seen, static_cast<double>(config_.window)) : seen;
+  const double layers = static_cast<double>(is_selfhead(config_) ? 1 : config_.layers);
+  return static_cast<double>(length) * 2 * (products + 2 * layers * span * static_cast<double>(config_.embed_dim));
+}
+
+int64_t Model::cache_bytes_per_token() const {
+  const int64_t C = config_.embed_dim, size = size_of(parameters_->dtype());
+  if (is_selfhead(config_))
+    return size * ((config_.key_dim ? config_.key_dim : C) + (config_.value_dim ? config_.value_dim : C));
+  return size * config_.layers * 2 * (config_.kv_heads ? config_.kv_heads : config_.heads) * (C / config_.heads);
+}
+
+void Model::load(const io::Safetensors& file, const std::string& prefix) {
+  std::vector<std::string> reasons;
+  for (const nn::Parameter& parameter : parameters_->all()) {
+    try {
+      file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
+    } catch (const Error& error) {
+      reasons.insert(reasons.end(), error.reasons().begin(), error.reasons().end());
+    }
+  }
+  if (!reasons.empty()) throw Error("load", std::move(reasons));
+  parameters_->refresh();
+}
+
+std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
+  std::vector<io::NamedTensor> all;
+  for (const nn::Parameter& parameter : parameters_->all())
+    all.push_back(
+        {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
+  return all;
+}
+
+}  // namespace attn::models

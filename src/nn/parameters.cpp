@@ -1,0 +1,87 @@
+// Parameters: their names, how they are drawn, and their copies in the type that layers compute in.
+#include <cmath>
+
+#include "attn/nn.h"
+
+namespace attn::nn {
+namespace {
+
+template <class T>
+void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
+  T* element = static_cast<T*>(array.data());
+  for (int64_t n = 0; n < array.count(); ++n) element[n] = static_cast<T>(draw(random));
+}
+
+}  // namespace
+
+DType Parameters::dtype() const {
+  switch (options_.precision) {
+    case Precision::bfloat16: return DType::bfloat16;
+    case Precision::float64: return DType::float64;
+    default: return DType::float32;
+  }
+}
+
+const Parameter* Parameters::find(std::string_view name) const {
+  for (const Parameter& parameter : all_)
+    if (parameter.name == name) return &parameter;
+  return nullptr;
+}
+
+int64_t Parameters::count() const {
+  int64_t total = 0;
+  for (const Parameter& parameter : all_) total += parameter.master.count();
+  return total;
+}
+
+void Parameters::clear_gradients() const {
+  for (const Parameter& parameter : all_) parameter.value.clear_gradient();
+}
+
+void Parameters::refresh() const {
+  for (const Parameter& parameter : all_)
+    if (parameter.value.dtype() != parameter.master.dtype())
+      ops::convert(parameter.master.flat(), parameter.value.data().flat());
+}
+
+Value Scope::create(std::string_view name, std::vector<int64_t> shape, DType compute, bool decay,
+                    const std::function<double(Random&)>& draw) const {
+  const DType master_type = compute == DType::float64 ? DType::float64 : DType::float32;
+  std::deque<Parameter>& all = parameters_->all_;
+  Parameter parameter;
+  parameter.name = prefix_ + std::string(name);
+  parameter.decay = decay;
+  parameter.master = Array(master_type, std::move(shape), false);
+  Random random(parameters_->options().seed, all.size() + 1);  // a stream of its own: order of use does not matter
+  if (master_type == DType::float64) fill<double>(parameter.master, draw, random);
+  else fill<float>(parameter.master, draw, random);
+  Array data = parameter.master;
+  if (compute != master_type) {
+    data = Array(compute, parameter.master.shape(), false);
+    ops::convert(parameter.master.flat(), data.flat());
+  }
+  parameter.value = Value(data, true, master_type);
+  all.push_back(parameter);
+  return parameter.value;
+}
+
+Value Scope::weight(std::string_view name, std::vector<int64_t> shape, bool residual) const {
+  const Parameters::Options& options = parameters_->options();
+  const double fans = static_cast<double>(shape.front() + shape.back());
+  std::function<double(Random&)> draw;
+  if (options.scheme == Scheme::xavier) {
+    const double limit = std::sqrt(6 / fans);
+    draw = [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
+  } else {
+    const double deviation = 0.02 * (residual ? options.residual_factor : 1);
+    draw = [deviation](Random& random) { return deviation * random.normal(); };
+  }
+  return create(name, std::move(shape), parameters_->dtype(), true, draw);
+}
+
+Value Scope::constant(std::string_view name, int64_t count, double value) const {
+  const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
+  return create(name, {count}, type, false, [value](Random&) { return value; });
+}
+
+}  // namespace attn::nn

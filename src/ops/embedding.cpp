@@ -1,0 +1,133 @@
+// Embedding of token ids, and the mean over the tokens of a sequence.
+//
+// The backward of the embedding shares out the rows of the table: a task reads all ids and adds up those that are its
+// own, in order.
+#include <cstring>
+
+#include "attn/ops.h"
+#include "ops/blocks.h"
+#include "ops/check.h"
+
+namespace attn::ops {
+namespace {
+
+void require_ids(Checker& checker, std::span<const int64_t> ids, int64_t rows, int64_t table_rows) {
+  checker.require(static_cast<int64_t>(ids.size()) == rows, [&] {
+    return "there are " + std::to_string(ids.size()) + " ids for " + std::to_string(rows) + " rows";
+  });
+  for (size_t r = 0; r < ids.size(); ++r) {
+    if (!checker.require(ids[r] >= 0 && ids[r] < table_rows, [&] {
+          return "ids[" + std::to_string(r) + "] is " + std::to_string(ids[r]) + ", the table has " +
+                 std::to_string(table_rows) + " rows";
+        }))
+      return;
+  }
+}
+
+void require_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t batch, int64_t rows) {
+  const bool whole = batch > 0 ? rows % batch == 0 : rows == 0;
+  checker.require(whole, [&] {
+    return std::to_string(rows) + " rows of x are not " + std::to_string(batch) + " sequences of one length";
+  });
+  checker.require(static_cast<int64_t>(lengths.size()) == batch, [&] {
+    return "there are " + std::to_string(lengths.size()) + " lengths for " + std::to_string(batch) + " sequences";
+  });
+  for (size_t b = 0; whole && batch > 0 && b < lengths.size(); ++b) {
+    if (!checker.require(lengths[b] >= 1 && lengths[b] <= rows / batch, [&] {
+          return "lengths[" + std::to_string(b) + "] is " + std::to_string(lengths[b]) + ", must be from 1 to " +
+                 std::to_string(rows / batch);
+        }))
+      return;
+  }
+}
+
+}  // namespace
+
+void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out) {
+  Checker checker("embedding");
+  require_type(checker, "table", table.dtype);
+  require_input(checker, "table", table, table.dtype, table.size);
+  require_ids(checker, ids, out.size[0], table.size[0]);
+  require_output(checker, "out", out, table.dtype, {out.size[0], table.size[1]});
+  require_apart(checker, "out", out, "table", table, Sharing::none);
+  checker.done();
+  for_row_blocks(out.size[0], out.size[1], [&](const Block& b) {
+    for (int64_t r = b.row; r < b.row + b.rows; ++r)
+      std::memcpy(rows_at(out, {.row = r}).data, rows_at(table, {.row = ids[static_cast<size_t>(r)]}).data,
+                  static_cast<size_t>(b.columns * size_of(out.dtype)));
+  });
+}
+
+void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2> dtable) {
+  Checker checker("embedding_backward");
+  require_type(checker, "dout", dout.dtype);
+  require_input(checker, "dout", dout, dout.dtype, dout.size);
+  require_ids(checker, ids, dout.size[0], dtable.size[0]);
+  require_output(checker, "dtable", dtable, parameter_type(dout.dtype), {dtable.size[0], dout.size[1]});
+  require_apart(checker, "dtable", dtable, "dout", dout, Sharing::none);
+  checker.done();
+  // Neighbouring ids to different tasks; not more of them than reading all ids again costs little for.
+  const int64_t tasks = std::clamp<int64_t>(dout.count() / kBlock, 1, 16);
+  const kernels::ElementKernels& k = kernels_for(dout.dtype);
+  parallel_for(tasks, [&](int64_t task) {
+    for (int64_t r = 0; r < dout.size[0]; ++r) {
+      const int64_t id = ids[static_cast<size_t>(r)];
+      if (id % tasks != task) continue;
+      const kernels::Rows row = rows_at(dtable, {.row = id});
+      k.add({.rows = 1,
+             .columns = dout.size[1],
+             .a = {row.data, row.stride, row.type},
+             .b = rows_at(dout, {.row = r}),
+             .y = row});
+    }
+  });
+}
+
+void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out) {
+  Checker checker("mean_pool");
+  require_type(checker, "x", x.dtype);
+  require_input(checker, "x", x, x.dtype, x.size);
+  require_lengths(checker, lengths, out.size[0], x.size[0]);
+  require_output(checker, "out", out, x.dtype, {out.size[0], x.size[1]});
+  require_apart(checker, "out", out, "x", x, Sharing::none);
+  checker.done();
+  const DType sum_type = parameter_type(x.dtype);
+  const int64_t B = out.size[0], C = x.size[1], bytes = C * size_of(sum_type);
+  const kernels::ElementKernels& k = kernels_for(x.dtype);
+  parallel_for(B, [&](int64_t b) {
+    const int64_t length = lengths[static_cast<size_t>(b)];
+    void* sum = thread_scratch(bytes);
+    std::memset(sum, 0, static_cast<size_t>(bytes));
+    k.add_rows({.rows = length, .columns = C, .x = rows_at(x, {.row = b * (x.size[0] / B)}), .total = sum});
+    k.scale({.rows = 1,
+             .columns = C,
+             .x = {sum, C, static_cast<int>(sum_type)},
+             .factor = 1 / static_cast<double>(length),
+             .y = rows_at(out, {.row = b})});
+  });
+}
+
+void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, View<2> dx) {
+  Checker checker("mean_pool_backward");
+  require_type(checker, "dout", dout.dtype);
+  require_input(checker, "dout", dout, dout.dtype, dout.size);
+  require_lengths(checker, lengths, dout.size[0], dx.size[0]);
+  require_output(checker, "dx", dx, dout.dtype, {dx.size[0], dout.size[1]});
+  require_apart(checker, "dx", dx, "dout", dout, Sharing::none);
+  checker.done();
+  const int64_t B = dout.size[0], C = dout.size[1];
+  const kernels::ElementKernels& k = kernels_for(dout.dtype);
+  parallel_for(B, [&](int64_t b) {
+    const int64_t length = lengths[static_cast<size_t>(b)], L = dx.size[0] / B;
+    kernels::ConstRows row = rows_at(dout, {.row = b});
+    row.stride = 0;  // the same for every token
+    k.scale({.rows = length,
+             .columns = C,
+             .x = row,
+             .factor = 1 / static_cast<double>(length),
+             .y = rows_at(dx, {.row = b * L})});
+    fill_zero(dx, {.row = b * L + length, .rows = L - length, .columns = C});
+  });
+}
+
+}  // namespace attn::ops

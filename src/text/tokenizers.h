@@ -1,0 +1,28 @@
+// tokenizers: the three kinds from their parts, which the caller has checked, and the limits of what a file may hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/text.h"
+#include "text/unicode.h"
+
+namespace attn::text {
+
+constexpr int64_t kMaxWords = int64_t{1} << 22;  // forty times the largest vocabulary in common use
+
+/// `characters` rise.
+std::unique_ptr<Tokenizer> make_characters(std::vector<Character> characters);
+/// `words` differ, and each is one token.
+std::unique_ptr<Tokenizer> make_words(std::vector<std::string> words, bool lower_case);
+
+/// True if splitting `word` gives `word` itself and nothing else.
+bool is_one_token(std::string_view word, bool lower_case);
+
+/// Throws Error unless all ids are in [0, size).
+void require_ids(std::span<const int64_t> ids, int64_t size);
+
+}  // namespace attn::text

@@ -1,0 +1,177 @@
+// Batches of text and of labelled sentences, each a function of the seed and its number.
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "attn/train.h"
+#include "core/checker.h"
+
+namespace attn::train {
+namespace {
+
+constexpr int64_t kUnknown = 1;  // of word tokens
+
+int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------------------- text
+
+TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
+                   int64_t validation_batches)
+    : tokens_(std::move(tokens)), context_(context), batch_(batch), seed_(seed) {
+  const int64_t total = static_cast<int64_t>(tokens_.size());
+  validation_begin_ = total - total / 10;
+  const int64_t validation = total - validation_begin_;
+  Checker checker("data");
+  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(validation > context, [&] {
+    return "a text of " + std::to_string(total) + " tokens is too short: its last tenth, " +
+           std::to_string(validation) + " tokens, must be longer than the context of " + std::to_string(context);
+  });
+  checker.done();
+  validation_batches_ = std::clamp<int64_t>(div_up(validation / context_, batch_), 1, validation_batches);
+}
+
+models::Batch TextData::crops(std::span<const int64_t> first) const {
+  models::Batch batch;
+  batch.sequences = static_cast<int64_t>(first.size());
+  batch.length = context_;
+  for (int64_t begin : first) {
+    batch.tokens.insert(batch.tokens.end(), tokens_.begin() + begin, tokens_.begin() + begin + context_);
+    batch.targets.insert(batch.targets.end(), tokens_.begin() + begin + 1, tokens_.begin() + begin + context_ + 1);
+  }
+  return batch;
+}
+
+models::Batch TextData::training(uint64_t number) const {
+  Random random(seed_, number);
+  std::vector<int64_t> first(static_cast<size_t>(batch_));
+  for (int64_t& begin : first) begin = random.below(validation_begin_ - context_);
+  return crops(first);
+}
+
+models::Batch TextData::validation(int64_t number) const {
+  const int64_t last = static_cast<int64_t>(tokens_.size()) - context_ - 1 - validation_begin_;
+  const int64_t count = validation_batches_ * batch_;
+  std::vector<int64_t> first;
+  for (int64_t n = number * batch_; n < (number + 1) * batch_; ++n)
+    first.push_back(validation_begin_ + (count > 1 ? last * n / (count - 1) : 0));
+  return crops(first);
+}
+
+int64_t TextData::validation_batches() const { return validation_batches_; }
+
+int64_t TextData::batches_per_epoch() const { return div_up(validation_begin_, batch_ * context_); }
+
+std::string TextData::describe() const {
+  return std::to_string(validation_begin_) + " tokens to train on, " +
+         std::to_string(static_cast<int64_t>(tokens_.size()) - validation_begin_) + " to validate";
+}
+
+// -------------------------------------------------------------------------------------------------------- sentences
+
+LabelledData::LabelledData(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context,
+                           int64_t batch, uint64_t seed, double word_dropout)
+    : training_(std::move(training)),
+      validation_(std::move(validation)),
+      context_(context),
+      batch_(batch),
+      seed_(seed),
+      word_dropout_(word_dropout) {
+  Checker checker("data");
+  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(!training_.empty(), "there are no sentences to train on");
+  checker.require(!validation_.empty(), "there are no sentences to validate with");
+  checker.require(word_dropout >= 0 && word_dropout < 1, "word_dropout must be in [0, 1)");
+  checker.done();
+}
+
+models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
+  models::Batch batch;
+  batch.sequences = static_cast<int64_t>(which.size());
+  for (int64_t n : which)
+    batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(from[n].tokens.size()), 1, context_));
+  // In steps of eight, so that few shapes of products come about.
+  const int64_t longest = *std::max_element(batch.lengths.begin(), batch.lengths.end());
+  batch.length = std::min(div_up(longest, 8) * 8, context_);
+  batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), 0);
+  for (size_t b = 0; b < which.size(); ++b) {
+    const std::vector<int64_t>& tokens = from[which[b]].tokens;
+    std::copy_n(tokens.begin(), std::min<size_t>(tokens.size(), batch.lengths[b]),
+                batch.tokens.begin() + static_cast<int64_t>(b) * batch.length);
+    batch.targets.push_back(from[which[b]].label);
+  }
+  return batch;
+}
+
+models::Batch LabelledData::training(uint64_t number) const {
+  // Shuffled, then sorted by length within groups of 16 batches, whose order is shuffled again: little padding, and
+  // every epoch other batches.
+  const uint64_t per_epoch = static_cast<uint64_t>(batches_per_epoch());
+  Random random(seed_, number / per_epoch);
+  const auto shuffle = [&](auto& items) {
+    for (int64_t n = static_cast<int64_t>(items.size()) - 1; n > 0; --n)
+      std::swap(items[n], items[random.below(n + 1)]);
+  };
+  std::vector<int64_t> order(training_.size());
+  std::iota(order.begin(), order.end(), 0);
+  shuffle(order);
+  const int64_t total = static_cast<int64_t>(order.size()), group = 16 * batch_;
+  for (int64_t begin = 0; begin < total; begin += group)
+    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + group, total),
+                     [&](int64_t a, int64_t b) { return training_[a].tokens.size() < training_[b].tokens.size(); });
+  std::vector<int64_t> batches(per_epoch);
+  std::iota(batches.begin(), batches.end(), 0);
+  shuffle(batches);
+  const int64_t begin = batches[number % per_epoch] * batch_;
+  models::Batch batch = padded(training_, std::span(order).subspan(begin, std::min(batch_, total - begin)));
+  Random dice(~seed_, number);
+  for (int64_t b = 0; word_dropout_ > 0 && b < batch.sequences; ++b)
+    for (int64_t n = 0; n < batch.lengths[b]; ++n)
+      if (dice.uniform() < word_dropout_) batch.tokens[b * batch.length + n] = kUnknown;
+  return batch;
+}
+
+models::Batch LabelledData::validation(int64_t number) const {
+  const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
+  std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
+  std::iota(which.begin(), which.end(), begin);
+  return padded(validation_, which);
+}
+
+int64_t LabelledData::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
+
+int64_t LabelledData::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
+
+std::string LabelledData::describe() const {
+  return std::to_string(training_.size()) + " sentences to train on, " + std::to_string(validation_.size()) +
+         " to validate";
+}
+
+std::vector<LabelledText> read_labelled(const std::string& path) {
+  const std::string text = io::read_file(path);
+  std::vector<LabelledText> rows;
+  int64_t line = 0;
+  for (size_t begin = 0; begin < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view row(text.data() + begin, end - begin);
+    begin = end + 1;
+    if (row.ends_with('\r')) row.remove_suffix(1);
+    if (row.empty()) continue;
+    const size_t tab = row.rfind('\t');
+    int64_t label = -1;
+    if (tab != std::string_view::npos) {
+      const char* stop = row.data() + row.size();
+      const auto [parsed, error] = std::from_chars(row.data() + tab + 1, stop, label);
+      if (error != std::errc() || parsed != stop) label = -1;
+    }
+    if (label < 0 || tab == 0)
+      throw Error("data", {path + ", line " + std::to_string(line + 1) + ": must be text, a tab, and a class from 0"});
+    rows.push_back({std::string(row.substr(0, tab)), label});
+  }
+  if (rows.empty()) throw Error("data", {path + " is empty"});
+  return rows;
+}
+
+}  // namespace attn::train

@@ -1,0 +1,284 @@
+// The loop: one update, validation, checkpoints, resuming.
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "attn/train.h"
+#include "core/checker.h"
+
+namespace attn::train {
+namespace {
+
+using autograd::Array;
+using autograd::Tape;
+using autograd::Value;
+using Json = nlohmann::ordered_json;
+
+double scalar(const Value& value) {
+  const Array& data = value.data();
+  return data.dtype() == DType::float64 ? *static_cast<const double*>(data.data())
+                                        : static_cast<double>(*static_cast<const float*>(data.data()));
+}
+
+bool is_finite(double x) { return x - x == 0; }
+
+void check(const Options& options) {
+  Checker checker("train");
+  checker.require(options.steps > 0, "steps must be positive");
+  checker.require(options.accumulation > 0, "accumulation must be positive");
+  checker.require(options.learning_rate > 0 && options.min_learning_rate >= 0, "learning rates must be positive");
+  checker.require(options.min_learning_rate <= options.learning_rate,
+                  "min_learning_rate must not exceed learning_rate");
+  checker.require(options.warmup >= 0 && options.decay_steps >= 0, "warmup and decay_steps must not be negative");
+  checker.require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+                  "beta1 and beta2 must be in [0, 1)");
+  checker.require(options.epsilon > 0, "epsilon must be positive");
+  checker.require(options.weight_decay >= 0 && options.clip >= 0, "weight_decay and clip must not be negative");
+  checker.require(options.eval_every >= 0 && options.save_every >= 0 && options.keep_every >= 0,
+                  "eval_every, save_every and keep_every must not be negative");
+  checker.done();
+}
+
+/// The options that decide the numbers: a resumed training must have the same.
+Json decisive(const Options& options, nn::Precision precision) {
+  return {{"precision", static_cast<int>(precision)},
+          {"accumulation", options.accumulation},
+          {"learning_rate", options.learning_rate},
+          {"min_learning_rate", options.min_learning_rate},
+          {"warmup", options.warmup},
+          {"decay_steps", options.decay_steps ? options.decay_steps : options.steps},
+          {"beta1", options.beta1},
+          {"beta2", options.beta2},
+          {"epsilon", options.epsilon},
+          {"weight_decay", options.weight_decay},
+          {"clip", options.clip},
+          {"seed", options.seed}};
+}
+
+std::string moment_name(const char* which, const nn::Parameter& parameter) {
+  return std::string("adamw.") + which + "." + parameter.name;
+}
+
+}  // namespace
+
+double learning_rate(const Options& options, int64_t step) {
+  const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
+  if (step < options.warmup)
+    return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup + 1);
+  if (step >= end) return options.min_learning_rate;
+  const double part = static_cast<double>(step - options.warmup) / static_cast<double>(end - options.warmup);
+  const double fall = 0.5 * (1 + std::cos(std::numbers::pi * part));
+  return options.min_learning_rate + fall * (options.learning_rate - options.min_learning_rate);
+}
+
+Validation validate(const models::Model& model, const Data& data) {
+  Validation result;
+  int64_t counted = 0, right = 0;
+  double total = 0;
+  const auto memory = Tape().memory();
+  for (int64_t n = 0; n < data.validation_batches(); ++n) {
+    const models::Batch batch = data.validation(n);
+    Tape tape({}, memory);
+    const Value logits = model.forward(tape, batch);
+    const View<2> rows = logits.data().rows();
+    Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
+    ops::convert(rows, wide.rows());
+    const float* value = static_cast<const float*>(wide.data());
+    int64_t here = 0;
+    for (int64_t r = 0; r < rows.size[0]; ++r) {
+      if (batch.targets[r] == ops::kIgnored) continue;
+      const float* row = value + r * rows.size[1];
+      right += std::max_element(row, row + rows.size[1]) - row == batch.targets[r];
+      ++here;
+    }
+    total += scalar(cross_entropy(tape, logits, batch.targets)) * static_cast<double>(here);
+    counted += here;
+  }
+  result.loss = total / static_cast<double>(std::max<int64_t>(counted, 1));
+  result.accuracy = static_cast<double>(right) / static_cast<double>(std::max<int64_t>(counted, 1));
+  return result;
+}
+
+Trainer::Trainer(models::Model& model, const Data& data, const Options& options, std::string directory)
+    : model_(model),
+      data_(data),
+      options_(options),
+      directory_(std::move(directory)),
+      memory_(Tape().memory()),
+      best_loss_(std::numeric_limits<double>::infinity()) {
+  check(options);
+  for (const nn::Parameter& parameter : model.parameters().all()) {
+    first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
+    second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------- one update
+
+namespace {
+
+autograd::TapeOptions tape_options(const Options& options, uint64_t number, bool check_finite) {
+  return {.record = true,
+          .training = true,
+          .seed = options.seed + 0x9e3779b97f4a7c15u * (number + 1),
+          .check_finite = check_finite};
+}
+
+}  // namespace
+
+/// Computes the batch once more, with a look at every result.
+void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
+  std::string where = "every result of the forward is finite";
+  try {
+    Tape tape(tape_options(options_, number, true), memory_);
+    model_.loss(tape, data_.training(number), {.recompute = options_.recompute});
+  } catch (const Error& error) {
+    where = "first: " + error.reasons().front();
+  }
+  throw Error("train", {"step " + std::to_string(step_ + 1) + ": " + what + "; " + where +
+                        "; nothing was updated since step " + std::to_string(step_)});
+}
+
+StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  StepReport report;
+  const nn::Parameters& parameters = model_.parameters();
+  parameters.clear_gradients();
+  for (int64_t micro = 0; micro < options_.accumulation; ++micro) {
+    const uint64_t number = static_cast<uint64_t>(step_ * options_.accumulation + micro);
+    const models::Batch batch = data_.training(number);
+    Tape tape(tape_options(options_, number, false), memory_);
+    const Value loss = model_.loss(tape, batch, {.recompute = options_.recompute});
+    const double value = scalar(loss);
+    if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
+    tape.backward(loss, 1 / static_cast<double>(options_.accumulation));
+    report.loss += value / static_cast<double>(options_.accumulation);
+    report.tokens += batch.sequences * batch.length;
+  }
+
+  double squares = 0;
+  for (const nn::Parameter& parameter : parameters.all()) {
+    if (parameter.value.gradient_is_empty()) continue;
+    const double own = ops::sum_of_squares(parameter.value.gradient().flat());
+    if (!is_finite(own) && !options_.skip_nonfinite)
+      explain_nonfinite("the gradient of " + parameter.name + " is not finite",
+                        static_cast<uint64_t>(step_ * options_.accumulation));
+    squares += own;
+  }
+  report.gradient_norm = std::sqrt(squares);
+  report.learning_rate = learning_rate(options_, step_);
+  report.skipped = !is_finite(squares) || !is_finite(report.loss);
+  ++step_;
+  report.step = step_;
+  if (!report.skipped) {
+    ops::AdamW update;
+    update.learning_rate = report.learning_rate;
+    update.beta1 = options_.beta1;
+    update.beta2 = options_.beta2;
+    update.epsilon = options_.epsilon;
+    update.step = step_;
+    // As PyTorch clips: the norm that is compared has 1e-6 added.
+    if (options_.clip > 0) update.gradient_factor = std::min(1.0, options_.clip / (report.gradient_norm + 1e-6));
+    size_t n = 0;
+    for (const nn::Parameter& parameter : parameters.all()) {
+      update.decay = parameter.decay ? options_.weight_decay : 0;
+      if (!parameter.value.gradient_is_empty())
+        ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
+                   second_moment_[n].flat(), update);
+      ++n;
+    }
+    parameters.refresh();
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Validation Trainer::validate() {
+  const Validation result = train::validate(model_, data_);
+  is_best_ = result.loss < best_loss_;
+  if (is_best_) best_loss_ = result.loss;
+  return result;
+}
+
+// ------------------------------------------------------------------------------------------------------- checkpoints
+
+void Trainer::save() {
+  if (directory_.empty()) return;
+  std::vector<io::NamedTensor> tensors = model_.tensors();
+  size_t n = 0;
+  for (const nn::Parameter& parameter : model_.parameters().all()) {
+    const auto add = [&](const char* which, const Array& moment) {
+      tensors.push_back({moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data()});
+    };
+    add("m", first_moment_[n]);
+    add("v", second_moment_[n]);
+    ++n;
+  }
+  Json state = {{"step", step_}, {"options", decisive(options_, model_.parameters().options().precision)}};
+  if (is_finite(best_loss_)) state["best_loss"] = best_loss_;
+  const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
+  models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
+  saved_step_ = step_;
+}
+
+void Trainer::resume(std::vector<std::string>* notes) {
+  const models::Checkpoint checkpoint = models::Checkpoints(directory_).load("last", notes);
+  const Json state = Json::parse(checkpoint.state, nullptr, false);
+  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
+      !state.contains("options") || !state["options"].is_object())
+    throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
+  std::vector<std::string> reasons;
+  const Json own = decisive(options_, model_.parameters().options().precision);
+  for (const auto& [name, value] : own.items())
+    if (const Json& saved = state["options"].value(name, Json()); saved != value)
+      reasons.push_back(checkpoint.path + " was trained with " + name + " " + saved.dump() + ", not " + value.dump());
+  if (!reasons.empty()) throw Error("resume", std::move(reasons));
+
+  model_.load(checkpoint.file);
+  size_t n = 0;
+  for (const nn::Parameter& parameter : model_.parameters().all()) {
+    const auto read = [&](const char* which, const Array& moment) {
+      checkpoint.file.copy(moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data());
+    };
+    read("m", first_moment_[n]);
+    read("v", second_moment_[n]);
+    ++n;
+  }
+  step_ = state["step"].get<int64_t>();
+  best_loss_ = state.contains("best_loss") && state["best_loss"].is_number() ? state["best_loss"].get<double>()
+                                                                             : std::numeric_limits<double>::infinity();
+  saved_step_ = step_;
+}
+
+// -------------------------------------------------------------------------------------------------------------- loop
+
+bool Trainer::run(const Events& events) {
+  const int64_t save_every = options_.save_every ? options_.save_every : options_.eval_every;
+  const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
+  while (step_ < options_.steps) {
+    const StepReport report = step();
+    if (events.step) events.step(report);
+    const bool stopping = events.stop && events.stop();
+    const bool last = step_ == options_.steps;
+    is_best_ = false;
+    if (last || due(options_.eval_every)) {
+      const Validation result = validate();
+      if (events.validation) events.validation(step_, result, is_best_);
+    }
+    if (last || stopping) {
+      save();
+    } else if (is_best_ || due(save_every)) {
+      try {
+        save();
+      } catch (const Error& error) {
+        if (events.note) events.note(std::string(error.what()) + "; the training goes on");
+      }
+    }
+    if (stopping && !last) return false;
+  }
+  return true;
+}
+
+}  // namespace attn::train

@@ -1,0 +1,39 @@
+// What the pictures are made of: checked layers, rows of weights, and matrices pooled to a size that can be seen.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "attn/view.h"
+#include "core/checker.h"
+
+namespace attn::view {
+
+/// Every layer must be what attention_weights() takes, for one text. With `tokens` >= 0, queries and keys are that
+/// many; otherwise all layers must have the same numbers of them.
+void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens);
+
+/// One head's weights as the pictures of one head take them.
+void check_weights(Checker& checker, const ConstView<4>& weights);
+
+/// A weight of check_weights()'s array as it is drawn: at most 1.
+float weight_at(const ConstView<4>& weights, int64_t row, int64_t column);
+
+using RowSink = std::function<void(int64_t head, int64_t row, const double* weights)>;
+/// Hands over every row of every head once, rows in order, with a few rows of the layer in memory at a time. Throws
+/// Error under the name `operation` for what is no weight; `index` names the layer.
+void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const RowSink& sink);
+
+/// A matrix whose cells are the largest of row_group x column_group weights.
+struct Pooled {
+  int64_t rows = 0, columns = 0, row_group = 1, column_group = 1;
+  std::vector<float> cells = {};  // [rows, columns]
+
+  Pooled(int64_t Lq, int64_t Lk, int64_t max_rows, int64_t max_columns);
+  void add(int64_t row, int64_t column, float weight);
+  float at(int64_t row, int64_t column) const { return cells[row * columns + column]; }
+  bool is_pooled() const { return row_group > 1 || column_group > 1; }
+};
+
+}  // namespace attn::view

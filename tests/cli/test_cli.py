@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""The program attn as a person uses it: trained, stopped, killed, resumed, misused. Only files and exit statuses count.
+
+usage: test_cli.py ATTN [TEST...]      ATTN_EXHAUSTIVE=1: 100 kills instead of 3
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TEXT = "".join(f"The {a} sat on the {b}, and the {b} looked at the {a}.\n" for a in ("cat", "dog", "bird", "fox")
+               for b in ("mat", "rug", "tree", "hill") for _ in range(4))
+SHAPE = "--embed-dim 16 --layers 2 --heads 2 --context 16 --batch 4 --dropout 0.1".split()
+
+
+class Attn:
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        # Two teams of spinning threads on few cores would only wait for each other.
+        self.environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+
+    def command(self, *arguments):
+        return [self.program, *map(str, arguments)]
+
+    def run(self, *arguments, status=0, stdin="", environment=None, limit=120):
+        done = subprocess.run(self.command(*arguments), cwd=self.folder, input=stdin, text=True, capture_output=True,
+                              env=self.environment | (environment or {}), timeout=limit, errors="replace")
+        assert done.returncode == status, f"attn {arguments}: status {done.returncode}, not {status}\n{done.stderr}"
+        return done
+
+    def start(self, *arguments):
+        return subprocess.Popen(self.command(*arguments), cwd=self.folder, text=True, env=self.environment,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def file(self, name, content):
+        path = self.folder / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content)
+        return path
+
+    def losses(self, out):
+        """Step -> loss and norm of the last time the step was done: a resumed training repeats steps."""
+        rows = {}
+        for line in (self.folder / out / "log.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            if "loss" in row:
+                rows[row["step"]] = (row["loss"], row["gradient_norm"])
+        return rows
+
+    def last_checkpoint(self, out, step):
+        return (self.folder / out / f"step-{step}.safetensors").read_bytes()
+
+
+def test_student(attn):
+    """The command that a student types, a few epochs of it, and a text from what is typed."""
+    done = attn.run("train", "--model", "selfhead", "--embed-dim", 128, "--epochs", 3, "--learning-rate", "1e-4",
+                    "--interactive", "--out", "student", stdin="The cat\n\n")
+    assert "768 tokens an update (12 sequences x 64 x 1 accumulated)" in done.stderr, done.stderr
+    assert re.search(r"selfhead: [\d,]+ parameters", done.stderr)
+    assert done.stdout.startswith("The cat")
+    assert len(done.stdout) > 200
+
+
+def test_every_command(attn):
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 60, "--eval-every", 30, "--out", "gpt", *SHAPE)
+    said = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 40, "--seed", 3, "--stats")
+    assert said.stdout.startswith("The cat") and "tokens/s" in said.stderr
+    for flags in ((), ("--no-cache",)):
+        again = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 40, "--seed", 3, *flags)
+        assert again.stdout == said.stdout
+    stopped = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 400, "--seed", 3, "--stop", " ").stdout
+    assert " " not in stopped[len("The cat"):]
+    assert "loss" in attn.run("eval", "gpt", "text.txt").stdout
+    assert "FLOP a token" in attn.run("info", "gpt").stdout
+    seen = attn.run("see", "gpt", "--text", "The cat sat", "--png", "a.png", "--html", "a.html", "--plain")
+    assert "layer 0, head 0" in seen.stdout
+    assert (attn.folder / "a.png").read_bytes().startswith(b"\x89PNG")
+    page = (attn.folder / "a.html").read_text()
+    assert "Content-Security-Policy" in page and "http" not in page.replace("http-equiv", "")
+    rows = attn.run("bench", "gpt", "-p", 8, "-n", 4, "-r", 2, "-o", "json").stdout
+    assert [row["test"] for row in json.loads(rows)] == ["pp8", "tg4"]
+
+    rows = [f"{a} {b} film\t{int(a == 'good')}" for a in ("good", "bad") for b in ("old", "new", "long", "short")] * 10
+    attn.file("rows.tsv", "\n".join(rows) + "\n")
+    attn.run("train", "rows.tsv", "--model", "encoder", "--steps", 80, "--out", "encoder", *SHAPE)
+    classes = attn.run("classify", "encoder", stdin="good old film\nbad new film\n").stdout.splitlines()
+    assert [line.split("\t")[0] for line in classes] == ["1", "0"], classes
+    line = json.loads(attn.run("classify", "encoder", "--json", stdin="good film\n").stdout)
+    assert abs(sum(line["probabilities"]) - 1) < 1e-6
+    assert "100.00 % right" in attn.run("eval", "encoder", "rows.tsv").stdout
+
+
+def train_arguments(out, *more):
+    return ("train", "text.txt", "--out", out, "--steps", 40, "--save-every", 3, "--eval-every", 10, "--accumulation",
+            2, *SHAPE, *more)
+
+
+def same_training(attn, out, whole):
+    assert attn.losses(out) == attn.losses(whole)
+    assert attn.last_checkpoint(out, 40) == attn.last_checkpoint(whole, 40)
+
+
+def test_signals(attn):
+    """SIGTERM, SIGINT and SIGHUP finish the step and save; what is resumed is the unbroken run, bit for bit."""
+    attn.file("text.txt", TEXT)
+    attn.run(*train_arguments("whole"))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        out = f"out{int(number)}"
+        process = attn.start(*train_arguments(out))
+        log = attn.folder / out / "log.jsonl"
+        while not (log.exists() and len(log.read_text().splitlines()) > 5):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        assert "--resume" in process.stderr.read()
+        assert max(attn.losses(out)) < 40, "it was over before the signal came"
+        attn.run("train", "--resume", "--out", out)
+        same_training(attn, out, "whole")
+
+
+def test_kills(attn):
+    """kill -9 at random moments: it always resumes, and what comes out is the unbroken run."""
+    attn.file("text.txt", TEXT)
+    started = time.monotonic()
+    attn.run(*train_arguments("whole"))
+    duration = time.monotonic() - started
+    moments = random.Random(7)
+    kills, wanted, round_ = 0, 100 if os.environ.get("ATTN_EXHAUSTIVE") else 3, 0
+    while kills < wanted:
+        out = f"killed{round_}"
+        round_ += 1
+        finished = False
+        while not finished:
+            resume = any((attn.folder / out).glob("step-*.safetensors"))
+            arguments = ("train", "--resume", "--out", out) if resume else train_arguments(out, "--overwrite")
+            process = attn.start(*arguments)
+            try:
+                status = process.wait(moments.uniform(0, duration) if kills < wanted else 60)
+                assert status == 0, process.stderr.read()
+                finished = True
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                kills += 1
+        same_training(attn, out, "whole")
+    print(f"  {kills} kills, {round_} trainings", end="")
+
+
+def test_damage(attn):
+    attn.file("text.txt", TEXT)
+    attn.run(*train_arguments("out", "--keep-every", 30))
+    path = attn.folder / "out" / "step-40.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    said = attn.run("train", "--resume", "--out", "out").stderr
+    assert "damaged" in said and "step-40" in said and "instead" in said, said
+    attn.run(*train_arguments("whole"))
+    same_training(attn, "out", "whole")
+
+
+def test_full_disk(attn):
+    """A file system of one megabyte: every save fails, the old files stay, one line says why."""
+    disk = attn.folder / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode:
+        print("  (no tmpfs may be mounted here: not tested)", end="")
+        return
+    try:
+        attn.file("text.txt", TEXT)
+        failed = attn.run("train", "text.txt", "--out", "disk/model", "--steps", 6, "--save-every", 2, "--embed-dim",
+                          128, "--context", 16, status=1)
+        assert "No space left" in failed.stderr and "the training goes on" in failed.stderr, failed.stderr
+        assert not list((disk / "model").glob("*tmp*")), "a temporary file was left"
+        assert not list((disk / "model").glob("step-*"))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_bad_input(attn):
+    attn.file("text.txt", TEXT)
+    attn.file("short.txt", "abc")
+    attn.file("empty.txt", "")
+    attn.file("latin.txt", "caf\xe9".encode("latin-1") * 100)
+    attn.file("rows.tsv", "no tab here\n")
+    attn.file("bad.json", '{"layers": "six", "colour": 1}')
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    cases = [
+        (("train", "nothing.txt", "--out", "x"), 1, "nothing.txt"),
+        (("train", ".", "--out", "x"), 1, "."),
+        (("train", "empty.txt", "--out", "x"), 1, "empty"),
+        (("train", "short.txt", "--out", "x"), 1, "too short"),
+        (("train", "latin.txt", "--out", "x"), 1, "byte 3"),
+        (("train", "rows.tsv", "--out", "x"), 1, "line 1"),
+        (("train", "text.txt", "--model", "mamba", "--out", "x"), 1, "selfhead, encoder, gpt, llama"),
+        (("train", "text.txt", "--layers", "six", "--out", "x"), 1, "layers must be a whole number"),
+        (("train", "text.txt", "--config", "bad.json", "--out", "x"), 1, "colour"),
+        (("train", "text.txt", "--heads", 3, "--out", "x"), 1, "must divide embed_dim"),
+        (("train", "text.txt", "--learning-rate", -1, "--out", "x"), 1, "learning rates must be positive"),
+        (("train", "text.txt", "--out", "gpt"), 2, "--resume"),
+        (("train", "--resume", "--out", "x"), 2, "no checkpoint"),
+        (("train", "text.txt", "--precision", "int4", "--out", "x"), 2, "float32 or bfloat16"),
+        (("train", "text.txt", "--nonsense", "--out", "x"), 2, "nonsense"),
+        ((), 2, "subcommand"),
+        (("generate", "nowhere"), 1, "nowhere/config.json"),
+        (("generate", "gpt", "--prompt", "\u00e9"), 1, "not among the"),
+        (("generate", "gpt", "--temperature", -1, "--prompt", "The"), 1, "temperature"),
+        (("generate", "gpt", "--top-p", 0, "--prompt", "The"), 1, "top_p"),
+        (("classify", "gpt"), 2, "does not classify"),
+        (("eval", "gpt", "nothing.txt"), 1, "nothing.txt"),
+        (("see", "gpt", "--text", "The cat sat on the mat and more"), 1, "context is 16"),
+        (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9"),
+        (("see", "gpt", "--text", ""), 2, "empty"),
+    ]
+    for arguments, status, message in cases:
+        done = attn.run(*arguments, status=status)
+        lines = [line for line in done.stderr.splitlines() if line]
+        assert message in done.stderr, (arguments, done.stderr)
+        assert status == 2 or len(lines) == 1, (arguments, done.stderr)
+    assert not (attn.folder / "x").exists() or not list((attn.folder / "x").iterdir())
+
+    for name, damage in (("config.json", b"{"), ("tokenizer.json", b"[1]"), ("config.json", None)):
+        shutil.copytree(attn.folder / "gpt", attn.folder / "broken")
+        if damage is None:
+            (attn.folder / "broken" / name).unlink()
+        else:
+            (attn.folder / "broken" / name).write_bytes(damage)
+        done = attn.run("generate", "broken", "--prompt", "The", status=1)
+        assert name in done.stderr, done.stderr
+        shutil.rmtree(attn.folder / "broken")
+
+
+def test_another_model(attn):
+    """A directory whose checkpoint belongs to another model."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    config = json.loads((attn.folder / "gpt" / "config.json").read_text())
+    config["embed_dim"] = 32
+    (attn.folder / "gpt" / "config.json").write_text(json.dumps(config))
+    done = attn.run("generate", "gpt", "--prompt", "The", status=1)
+    assert "tokens.weight" in done.stderr and "[" in done.stderr, done.stderr
+
+
+def main():
+    program, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
+    failed = 0
+    for name in names or tests:
+        with tempfile.TemporaryDirectory() as folder:
+            print(name, end="", flush=True)
+            started = time.monotonic()
+            try:
+                tests[name](Attn(program, pathlib.Path(folder)))
+                print(f"  passed, {time.monotonic() - started:.1f} s")
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                print(f"  FAILED\n{error}")
+                failed += 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+// parity: one model or one layer on given parameters and inputs, forward and backward, for test_parity.py.
+//
+// usage: parity CONFIG.json IN.safetensors OUT.safetensors
+//
+// CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float64) may stand beside.
+// IN holds all parameters under their own names, and of a model
+//     input.tokens [B, L], input.targets [B, L] or [B], input.lengths [B]    int64; lengths may be absent
+// of a layer
+//     input.x, input.dout, the gradient of its result; and where wanted input.memory, input.bias, input.mask (boolean),
+//     input.lengths
+// OUT gets logits and loss, or out, and "gradient.<name>" of every parameter, of x, of memory and of bias.
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attn/models.h"
+
+namespace attn {
+namespace {
+
+using autograd::Array;
+using autograd::Tape;
+using autograd::Value;
+using Json = nlohmann::json;
+
+// ------------------------------------------------------------------------------------------------ fields, in and out
+
+/// The fields of a layer's description. Whoever writes a name wrong is told.
+class Fields {
+ public:
+  explicit Fields(Json object) : object_(std::move(object)) {}
+
+  template <class T>
+  T operator()(const char* name, T otherwise) {
+    asked_.insert(name);
+    return object_.value(name, otherwise);
+  }
+  template <class T>
+  T choice(const char* name, const std::map<std::string, T>& choices, const std::string& otherwise) {
+    const std::string text = (*this)(name, otherwise);
+    const auto found = choices.find(text);
+    if (found == choices.end()) throw Error("parity", {std::string(name) + " cannot be '" + text + "'"});
+    return found->second;
+  }
+  void done() const {
+    std::vector<std::string> reasons;
+    for (const auto& [name, value] : object_.items())
+      if (!asked_.contains(name)) reasons.push_back("nobody reads the field '" + name + "'");
+    if (!reasons.empty()) throw Error("parity", std::move(reasons));
+  }
+
+ private:
+  Json object_;
+  std::set<std::string> asked_;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(const std::string& path) : file_(io::Safetensors::read(path)) {}
+
+  const io::Safetensors& file() const { return file_; }
+  bool has(const std::string& name) const { return file_.has("input." + name); }
+  Array array(const std::string& name) const {
+    const auto found = file_.tensors().find("input." + name);
+    if (found == file_.tensors().end()) throw Error("parity", {"there is no input." + name});
+    Array array(found->second.dtype, found->second.shape);
+    file_.copy(found->first, array.dtype(), array.shape(), array.data());
+    return array;
+  }
+  std::vector<int64_t> integers(const std::string& name) const {
+    const Array all = array(name);
+    if (all.dtype() != DType::int64) throw Error("parity", {"input." + name + " must be int64"});
+    const int64_t* first = static_cast<const int64_t*>(all.data());
+    return {first, first + all.count()};
+  }
+  /// A leaf that gets its gradient; nothing where the file has none.
+  Value leaf(const std::string& name, DType dtype) const {
+    if (!has(name)) return {};
+    const Array from = array(name), to(dtype, from.shape());
+    ops::convert(from.flat(), to.flat());
+    return Value(to, true);
+  }
+
+ private:
+  io::Safetensors file_;
+};
+
+class Results {
+ public:
+  void add(std::string name, const Array& array) {
+    arrays_.push_back(array);
+    tensors_.push_back({std::move(name), array.dtype(), array.shape(), array.data()});
+  }
+  void add_gradient(const std::string& name, const Value& value) {
+    add("gradient." + name, value.gradient_is_empty() ? Array(value.dtype(), value.shape()) : value.gradient());
+  }
+  void add_gradients(const nn::Parameters& parameters) {
+    for (const nn::Parameter& parameter : parameters.all()) add_gradient(parameter.name, parameter.value);
+  }
+  void write(const std::string& path) const { io::write_file(path, io::format_safetensors(tensors_, {})); }
+
+ private:
+  std::vector<Array> arrays_;  // keeps the memory
+  std::vector<io::NamedTensor> tensors_;
+};
+
+// ------------------------------------------------------------------------------------------------------------ models
+
+void run_model(const Json& fields, nn::Precision precision, const Inputs& inputs, Results& results) {
+  models::Config config = models::family(fields.value("model", "gpt"));
+  models::apply_json(config, fields.dump(), "the configuration");
+  models::Model model(config, precision);
+  model.load(inputs.file());
+
+  const std::vector<int64_t> shape = inputs.array("tokens").shape();
+  if (shape.size() != 2) throw Error("parity", {"input.tokens must be [B, L]"});
+  models::Batch batch;
+  batch.tokens = inputs.integers("tokens");
+  batch.targets = inputs.integers("targets");
+  if (inputs.has("lengths")) batch.lengths = inputs.integers("lengths");
+  batch.sequences = shape[0];
+  batch.length = shape[1];
+
+  Tape inference;  // logits as they come without a tape that records
+  results.add("logits", model.forward(inference, batch).data());
+  Tape tape({.record = true});
+  const Value loss = model.loss(tape, batch);
+  tape.backward(loss);
+  results.add("loss", loss.data());
+  results.add_gradients(model.parameters());
+}
+
+// ------------------------------------------------------------------------------------------------------------ layers
+
+using Layer = std::function<Value(Tape&, const Value&, const nn::AttentionInputs&)>;
+
+nn::MultiHeadAttentionOptions attention_options(Fields& field) {
+  nn::MultiHeadAttentionOptions options;
+  options.heads = field("heads", options.heads);
+  options.kv_heads = field("kv_heads", options.kv_heads);
+  options.head_width = field("head_width", options.head_width);
+  options.memory_width = field("memory_width", options.memory_width);
+  options.bias = field("bias", options.bias);
+  options.output_bias = field("output_bias", options.output_bias);
+  options.causal = field("causal", options.causal);
+  options.window = field("window", options.window);
+  options.position = field.choice<nn::Position>("position",
+                                                {{"none", nn::Position::none},
+                                                 {"rope", nn::Position::rope},
+                                                 {"relative", nn::Position::relative},
+                                                 {"alibi", nn::Position::alibi}},
+                                                "none");
+  options.rope.theta = field("rope_theta", options.rope.theta);
+  options.rope.interleaved = field("rope_interleaved", options.rope.interleaved);
+  options.rope.rotated_width = field("rotated_width", options.rope.rotated_width);
+  options.buckets = field("buckets", options.buckets);
+  options.max_distance = field("max_distance", options.max_distance);
+  return options;
+}
+
+nn::BlockOptions block_options(Fields& field) {
+  nn::BlockOptions options;
+  options.attention = attention_options(field);
+  options.feed_forward.hidden = field("hidden", options.feed_forward.hidden);
+  options.feed_forward.activation = field.choice<ops::Activation>("activation",
+                                                                  {{"relu", ops::Activation::relu},
+                                                                   {"gelu", ops::Activation::gelu},
+                                                                   {"gelu_tanh", ops::Activation::gelu_tanh},
+                                                                   {"silu", ops::Activation::silu},
+                                                                   {"tanh", ops::Activation::tanh}},
+                                                                  "gelu_tanh");
+  options.feed_forward.gated = field("gated", options.feed_forward.gated);
+  options.feed_forward.bias = options.norm.bias = options.attention.bias;
+  options.norm.rms = field("rms", options.norm.rms);
+  options.norm.epsilon = field("norm_epsilon", options.norm.epsilon);
+  options.norm_first = field("norm_first", options.norm_first);
+  return options;
+}
+
+Layer make_layer(const std::string& kind, const nn::Scope& scope, Fields& field) {
+  const int64_t width = field("width", int64_t{0});
+  if (width < 1) throw Error("parity", {"a layer needs its width"});
+  if (kind == "attention") return nn::MultiHeadAttention(scope, width, attention_options(field));
+  if (kind == "block") return nn::Block(scope, width, block_options(field));
+  if (kind == "self_attention") {
+    nn::SelfAttentionOptions options;
+    options.key_width = field("key_width", options.key_width);
+    options.value_width = field("value_width", options.value_width);
+    options.bias = field("bias", options.bias);
+    options.causal = field("causal", options.causal);
+    return nn::SelfAttention(scope, width, options);
+  }
+  throw Error("parity", {"there is no layer '" + kind + "'; choices: attention, block, self_attention, buckets"});
+}
+
+void run_layer(Fields& field, const std::string& kind, nn::Precision precision, const Inputs& inputs,
+               Results& results) {
+  nn::Parameters parameters({.precision = precision});
+  const Layer layer = make_layer(kind, nn::Scope(parameters), field);
+  field.done();
+  for (const nn::Parameter& parameter : parameters.all())
+    inputs.file().copy(parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
+  parameters.refresh();
+
+  const DType type = parameters.dtype();
+  const Value x = inputs.leaf("x", type), memory = inputs.leaf("memory", type), bias = inputs.leaf("bias", type);
+  const Value dout = inputs.leaf("dout", type);
+  if (!x || !dout) throw Error("parity", {"a layer needs input.x and input.dout"});
+  nn::AttentionInputs given;
+  if (memory) given.memory = &memory;
+  given.bias = bias;
+  const std::vector<int64_t> lengths = inputs.has("lengths") ? inputs.integers("lengths") : std::vector<int64_t>();
+  given.key_length = lengths;
+  const Array mask = inputs.has("mask") ? inputs.array("mask") : Array();
+  if (mask) {
+    const std::vector<int64_t>& shape = mask.shape();
+    if (shape.size() != 4) throw Error("parity", {"input.mask must have four axes"});
+    given.mask = {mask.data(), mask.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
+  }
+
+  Tape tape({.record = true});
+  const Value out = layer(tape, x, given);
+  if (out.shape() != dout.shape()) throw Error("parity", {"input.dout must have the shape of the layer's result"});
+  results.add("out", out.data());
+  out.add_gradient(tape, dout.data());
+  tape.backward();
+  results.add_gradient("x", x);
+  if (memory) results.add_gradient("memory", memory);
+  if (bias) results.add_gradient("bias", bias);
+  results.add_gradients(parameters);
+}
+
+/// The buckets of relative positions, of the differences in input.differences.
+void run_buckets(Fields& field, const Inputs& inputs, Results& results) {
+  const bool bidirectional = field("bidirectional", true);
+  const int64_t buckets = field("buckets", int64_t{32}), max_distance = field("max_distance", int64_t{128});
+  field.done();
+  const std::vector<int64_t> differences = inputs.integers("differences");
+  const Array found(DType::int64, {static_cast<int64_t>(differences.size())});
+  int64_t* bucket = static_cast<int64_t*>(found.data());
+  for (size_t n = 0; n < differences.size(); ++n)
+    bucket[n] = nn::relative_bucket(differences[n], bidirectional, buckets, max_distance);
+  results.add("buckets", found);
+}
+
+void run(const std::string& config_path, const std::string& in_path, const std::string& out_path) {
+  Json object = Json::parse(io::read_file(config_path));
+  Fields field(object);
+  const nn::Precision precision = field.choice<nn::Precision>(
+      "precision",
+      {{"float32", nn::Precision::float32}, {"bfloat16", nn::Precision::bfloat16}, {"float64", nn::Precision::float64}},
+      "float32");
+  const std::string layer = field("layer", std::string());
+  object.erase("precision");
+  const Inputs inputs(in_path);
+  Results results;
+  if (layer.empty()) run_model(object, precision, inputs, results);
+  else if (layer == "buckets") run_buckets(field, inputs, results);
+  else run_layer(field, layer, precision, inputs, results);
+  results.write(out_path);
+}
+
+}  // namespace
+}  // namespace attn
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: parity CONFIG.json IN.safetensors OUT.safetensors\n");
+    return 2;
+  }
+  try {
+    attn::run(argv[1], argv[2], argv[3]);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "parity: %s\n", error.what());
+    return 1;
+  }
+}

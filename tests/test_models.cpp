@@ -1,0 +1,249 @@
+// Models: configurations, the whole forward in float64, batches against single texts, caches, generation.
+#include "attn/models.h"
+
+#include <cmath>
+
+#include "attn/generate.h"
+#include "layers.h"
+
+namespace attn::test {
+namespace {
+
+using namespace models;
+
+std::vector<std::string> reasons_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.reasons();
+  }
+  return {};
+}
+
+Config tiny(const std::string& name) {
+  Config config = family(name);
+  config.vocab_size = 13;
+  config.context = 16;
+  config.embed_dim = 16;
+  if (name != "selfhead") {
+    config.layers = 2;
+    config.heads = 4;
+    config.kv_heads = name == "llama" ? 2 : 0;
+  }
+  return config;
+}
+
+Batch random_batch(const Config& config, int64_t sequences, int64_t length, uint64_t seed) {
+  Batch batch;
+  batch.sequences = sequences;
+  batch.length = length;
+  Random random(seed);
+  for (int64_t n = 0; n < sequences * length; ++n) batch.tokens.push_back(random.below(config.vocab_size));
+  const int64_t targets = config.classes ? sequences : sequences * length;
+  for (int64_t n = 0; n < targets; ++n)
+    batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
+  return batch;
+}
+
+// ------------------------------------------------------------------------------------------------------ configuration
+
+TEST(Config, JsonIsReadBackAsItWasWritten) {
+  for (const std::string& name : families()) {
+    Config config = family(name), read;
+    config.vocab_size = 99;
+    config.dropout = 0.25;
+    apply_json(read, to_json(config), "test");
+    EXPECT_EQ(to_json(read), to_json(config));
+  }
+}
+
+TEST(Config, EverythingWrongIsNamed) {
+  Config config;
+  const auto wrong = reasons_of([&] {
+    apply_json(config, R"({"layers": "6", "heads": -1, "embed_dim": 1e3, "norm": "batch", "colour": 1, "causal": 0,
+                           "dropout": 1.5, "context": 99999999999999999999})",
+               "model.json");
+  });
+  ASSERT_EQ(wrong.size(), 8u);
+  EXPECT_EQ(wrong[0], "model.json: layers must be a whole number from 1 to 4096, not \"6\"");
+  EXPECT_EQ(wrong[3], "model.json: norm must be one of layer, rms, not \"batch\"");
+  EXPECT_EQ(wrong[4], "model.json: there is no field 'colour'");
+  for (const char* text : {"", "[]", "{", "null", "{\"a\":}", "\xff\xfe"})
+    EXPECT_EQ(reasons_of([&] { apply_json(config, text, "x"); }).size(), 1u) << text;
+  EXPECT_EQ(reasons_of([&] { apply_json(config, std::string(100000, '['), "x"); }).size(), 1u);
+}
+
+TEST(Config, FieldsFromText) {
+  Config config;
+  set_field(config, "layers", "6");
+  set_field(config, "bias", "false");
+  set_field(config, "norm", "rms");
+  set_field(config, "dropout", "0.5");
+  EXPECT_EQ(config.layers, 6);
+  EXPECT_FALSE(config.bias);
+  EXPECT_EQ(config.norm, "rms");
+  EXPECT_EQ(config.dropout, 0.5);
+  EXPECT_EQ(reasons_of([&] { set_field(config, "layers", "six"); }).size(), 1u);
+  EXPECT_EQ(reasons_of([&] { family("mamba"); }).front(),
+            "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama");
+}
+
+TEST(Config, WhatCannotBeBuiltIsRefused) {
+  Config config;
+  config.heads = 3;
+  config.kv_heads = 2;
+  config.causal = false;
+  EXPECT_EQ(reasons_of([&] { check(config); }).size(), 4u);
+}
+
+// ------------------------------------------------------------------------------------------------------------ forward
+
+TEST(Model, GradientsOfEveryFamily) {
+  for (const std::string& name : families()) {
+    Config config = tiny(name);
+    config.dropout = 0.1;
+    const Model model(config, nn::Precision::float64, 3);
+    stir(model.parameters());
+    Batch batch = random_batch(config, 2, 6, 5);
+    if (name == "encoder") batch.lengths = {6, 4};
+    else batch.targets[3] = ops::kIgnored;
+    expect_gradients(
+        name, leaves_of(model.parameters()), [&](Tape& tape) { return model.loss(tape, batch); }, 4);
+  }
+}
+
+TEST(Model, AShorterTextInABatchIsTheTextAlone) {
+  for (const char* name : {"gpt", "llama", "encoder"}) {
+    const Config config = tiny(name);
+    const Model model(config, nn::Precision::float64, 3);
+    Batch both = random_batch(config, 2, 8, 5), alone;
+    both.lengths = {8, 5};
+    alone.sequences = 1;
+    alone.length = 5;
+    alone.tokens.assign(both.tokens.begin() + 8, both.tokens.begin() + 13);
+    Tape tape;
+    const Values all = numbers(model.forward(tape, both).data()), one = numbers(model.forward(tape, alone).data());
+    const size_t first = config.classes ? config.classes : 8 * 13;
+    for (size_t n = 0; n < one.size(); ++n)
+      EXPECT_LE(std::abs(all[first + n] - one[n]), weight_bound(max_abs(one), DType::float64)) << name;
+  }
+}
+
+TEST(Model, LaterTokensChangeNothingBefore) {
+  for (const char* name : {"selfhead", "gpt", "llama"}) {
+    const Config config = tiny(name);
+    const Model model(config, nn::Precision::float32, 3);
+    Batch batch = random_batch(config, 1, 9, 5);
+    Tape tape;
+    const Values before = numbers(model.forward(tape, batch).data());
+    batch.tokens[7] = (batch.tokens[7] + 1) % 13;
+    const Values after = numbers(model.forward(tape, batch).data());
+    EXPECT_TRUE(std::equal(before.begin(), before.begin() + 7 * 13, after.begin())) << name;
+    EXPECT_FALSE(std::equal(before.begin() + 7 * 13, before.end(), after.begin() + 7 * 13)) << name;
+  }
+}
+
+TEST(Model, FlopsCountProductsAndAttention) {
+  Config config = tiny("gpt");
+  const Model model(config, nn::Precision::float32);
+  const double products = 2 * 12 * 16 * 16 + 13 * 16;                        // two blocks and the tied head, a token
+  EXPECT_EQ(model.forward_flops(8), 8 * 2 * (products + 2 * 2 * 4.5 * 16));  // causal: (8 + 1) / 2 keys on average
+  EXPECT_EQ(model.cache_bytes_per_token(), 2 * 2 * 16 * 4);
+  EXPECT_EQ(Model(tiny("llama"), nn::Precision::bfloat16).cache_bytes_per_token(), 2 * 2 * 8 * 2);
+}
+
+TEST(Model, BadBatchesAreErrors) {
+  const Config config = tiny("gpt");
+  const Model model(config, nn::Precision::float32);
+  Tape tape;
+  Batch batch = random_batch(config, 1, 17, 5);
+  EXPECT_EQ(reasons_of([&] { model.forward(tape, batch); }).front(), "17 tokens are more than the context of 16");
+  batch = random_batch(config, 1, 3, 5);
+  batch.tokens[1] = 13;
+  EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
+  batch.tokens.clear();
+  EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
+}
+
+TEST(Model, LoadListsAllThatIsMissing) {
+  const Model from(tiny("gpt"), nn::Precision::float32), to_same(tiny("gpt"), nn::Precision::float32, 9);
+  const std::string bytes = io::format_safetensors(from.tensors(), {});
+  Model to(tiny("gpt"), nn::Precision::float32, 9);
+  to.load(io::Safetensors::parse(bytes, "memory"));
+  const Batch batch = random_batch(from.config(), 1, 6, 1);
+  Tape tape;
+  EXPECT_EQ(numbers(from.forward(tape, batch).data()), numbers(to.forward(tape, batch).data()));
+  EXPECT_NE(numbers(from.forward(tape, batch).data()), numbers(to_same.forward(tape, batch).data()));
+  Model other(tiny("llama"), nn::Precision::float32);
+  EXPECT_GT(reasons_of([&] { other.load(io::Safetensors::parse(bytes, "memory")); }).size(), 3u);
+}
+
+// --------------------------------------------------------------------------------------------------------- generation
+
+TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
+  for (const char* name : {"selfhead", "gpt", "llama"}) {
+    Config config = tiny(name);
+    const Model model(config, nn::Precision::float32, 3);
+    stir(model.parameters(), 0.5);
+    const std::vector<int64_t> prompt = {1, 2, 3};
+    generate::GenerateOptions options;
+    options.max_tokens = 40;  // beyond the context: the oldest half is forgotten twice
+    for (double temperature : {0.0, 1.0}) {
+      options.sampling.temperature = temperature;
+      options.cache = true;
+      const std::vector<int64_t> cached = generate::generate(model, prompt, options).tokens;
+      options.cache = false;
+      EXPECT_EQ(cached, generate::generate(model, prompt, options).tokens) << name;
+      EXPECT_EQ(cached.size(), 40u);
+    }
+  }
+}
+
+TEST(Generate, SamplingFollowsItsChain) {
+  const std::vector<float> logits = {2, 1, 0, -1, 2.5f};
+  const auto counts = [&](const generate::SamplingOptions& options, std::vector<int64_t> seen = {}) {
+    Random random(1);
+    std::vector<int64_t> result(5, 0);
+    for (int n = 0; n < 4000; ++n) ++result[generate::sample(logits, seen, options, random)];
+    return result;
+  };
+  EXPECT_EQ(counts({.temperature = 0})[4], 4000);
+  EXPECT_EQ(counts({.temperature = 0, .repetition_penalty = 2}, {4})[0], 4000);
+  const std::vector<int64_t> two = counts({.top_k = 2});
+  EXPECT_EQ(two[0] + two[4], 4000);
+  EXPECT_NEAR(static_cast<double>(two[4]) / 4000, 1 / (1 + std::exp(-0.5)), rate_bound(0.62, 4000));
+  const std::vector<int64_t> nucleus = counts({.top_p = 0.8});  // shares 0.327, 0.120, 0.044, 0.016, 0.492
+  EXPECT_EQ(nucleus[0] + nucleus[4], 4000);
+  EXPECT_EQ(counts({.min_p = 0.3})[1], 0);
+  EXPECT_GT(counts({.min_p = 0.2})[1], 0);
+  const std::vector<int64_t> hot = counts({.temperature = 100});
+  for (int64_t count : hot)
+    EXPECT_NEAR(static_cast<double>(count) / 4000, 0.2, rate_bound(0.2, 4000) + rate_bound(0.2, 4000));
+}
+
+TEST(Generate, BadOptionsAndLogits) {
+  Random random(1);
+  const std::vector<float> logits = {1, NAN};
+  EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {}, random); }).front(), "the logit of token 1 is NaN");
+  EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {-1, -1, 0, 2, 0}, random); }).size(), 5u);
+  const Model encoder(tiny("encoder"), nn::Precision::float32);
+  EXPECT_EQ(reasons_of([&] { generate::generate(encoder, std::vector<int64_t>{1}, {}); }).front(),
+            "only a causal model can continue a text");
+}
+
+TEST(Generate, StopTextsAreNotShown) {
+  generate::StopFilter filter({"END", "\n\n"});
+  EXPECT_EQ(filter.feed("one E"), "one ");
+  EXPECT_EQ(filter.feed("N"), "");
+  EXPECT_EQ(filter.feed("T\n"), "ENT");
+  EXPECT_FALSE(filter.stopped());
+  EXPECT_EQ(filter.feed("\nmore END"), "");
+  EXPECT_TRUE(filter.stopped());
+  EXPECT_EQ(filter.rest(), "");
+  generate::StopFilter other({"END"});
+  EXPECT_EQ(other.feed("EN"), "");
+  EXPECT_EQ(other.rest(), "EN");
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,380 @@
+// Layers: gradients in float64 against differences, recomputation, precision, caches, traces.
+#include "attn/nn.h"
+
+#include <cmath>
+
+#include "layers.h"
+
+namespace attn::test {
+namespace {
+
+using namespace nn;
+using autograd::Array;
+
+constexpr int64_t kB = 2, kL = 5, kC = 8;
+
+nn::Parameters::Options exact(Scheme scheme = Scheme::xavier) {
+  return {.scheme = scheme, .precision = Precision::float64, .seed = 3};
+}
+
+Value input(int64_t width = kC, uint64_t seed = 11) {
+  return Value(random_array(DType::float64, {kB, kL, width}, seed), true);
+}
+
+// ------------------------------------------------------------------------------------------------ gradients of layers
+
+TEST(LayerGradients, Linear) {
+  for (bool bias : {false, true}) {
+    nn::Parameters parameters(exact());
+    const Linear layer(Scope(parameters) / "linear", kC, 6, {.bias = bias});
+    stir(parameters);
+    const Value x = input();
+    expect_gradients("linear", leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); });
+  }
+}
+
+TEST(LayerGradients, EmbeddingWithRepeatedTokens) {
+  nn::Parameters parameters(exact());
+  const Embedding layer(Scope(parameters) / "tokens", 7, kC);
+  expect_gradients(
+      "embedding", leaves_of(parameters),
+      [&](Tape& tape) {
+        return layer(tape, {1, 2, 1, 6, 0, 1}, {2, 3});
+      },
+      56);
+}
+
+TEST(LayerGradients, Norms) {
+  for (bool rms : {false, true}) {
+    for (bool bias : {false, true}) {
+      nn::Parameters parameters(exact());
+      const Norm layer(Scope(parameters) / "norm", kC, {.rms = rms, .bias = bias});
+      stir(parameters);
+      const Value x = input();
+      expect_gradients(rms ? "rms_norm" : "layer_norm", leaves_of(parameters, x),
+                       [&](Tape& tape) { return layer(tape, x); });
+    }
+  }
+}
+
+TEST(LayerGradients, Activations) {
+  using enum ops::Activation;
+  for (ops::Activation f : {gelu, gelu_tanh, silu, tanh}) {
+    const Value x = input();
+    const std::string name = "activation " + std::to_string(static_cast<int>(f));
+    expect_gradients(name, {{"x", x}}, [&](Tape& tape) { return activate(tape, f, x); });
+    expect_gradients(name + ", gated", {{"x", x}}, [&](Tape& tape) { return activate_gated(tape, f, x); });
+  }
+}
+
+TEST(LayerGradients, Dropout) {
+  const Value x = input();
+  expect_gradients("dropout", {{"x", x}}, [&](Tape& tape) { return dropout(tape, x, 0.4); });
+}
+
+TEST(LayerGradients, FeedForward) {
+  for (bool gated : {false, true}) {
+    nn::Parameters parameters(exact());
+    const FeedForward layer(Scope(parameters) / "feed_forward", kC,
+                            {.hidden = 12, .activation = ops::Activation::silu, .gated = gated});
+    stir(parameters);
+    const Value x = input();
+    expect_gradients(
+        "feed_forward", leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); }, 6);
+  }
+}
+
+TEST(LayerGradients, Pooling) {
+  const Value x = input();
+  expect_gradients(
+      "mean_pool", {{"x", x}},
+      [&](Tape& tape) {
+        return mean_pool(tape, x, {5, 2});
+      },
+      80);
+  expect_gradients(
+      "select_rows", {{"x", x}},
+      [&](Tape& tape) {
+        return select_rows(tape, x, {4, 1});
+      },
+      80);
+}
+
+TEST(LayerGradients, CrossEntropyWithIgnoredTargets) {
+  const Value x = input();
+  expect_gradients(
+      "cross_entropy", {{"x", x}},
+      [&](Tape& tape) {
+        return cross_entropy(tape, x, {1, ops::kIgnored, 7, 0, 0, 3, 2, ops::kIgnored, 1, 5});
+      },
+      80);
+}
+
+TEST(LayerGradients, ValuesUsedTwice) {
+  const Value x = input();
+  expect_gradients("x + f(x) + g(x)", {{"x", x}}, [&](Tape& tape) {
+    const Value sum = add(tape, x, activate(tape, ops::Activation::tanh, x));
+    return add(tape, add(tape, sum, sum), activate(tape, ops::Activation::gelu, x));
+  });
+}
+
+TEST(LayerGradients, SelfAttention) {
+  for (bool causal : {false, true}) {
+    nn::Parameters parameters(exact());
+    const SelfAttention layer(Scope(parameters) / "attention", kC,
+                              {.key_width = 3, .value_width = 5, .bias = true, .causal = causal, .dropout = 0.2});
+    stir(parameters);
+    const Value x = input();
+    expect_gradients("self_attention", leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); });
+  }
+}
+
+struct Variant {
+  const char* name;
+  MultiHeadAttentionOptions options;
+  bool lengths = false, mask = false, bias = false, memory = false;
+};
+
+TEST(LayerGradients, MultiHeadAttention) {
+  const ops::RopeOptions halves{.theta = 100}, pairs{.theta = 100, .interleaved = true};
+  const Variant variants[] = {
+      {"plain", {.heads = 2}},
+      {"causal, no bias", {.heads = 2, .bias = false, .output_bias = false, .causal = true}},
+      {"grouped", {.heads = 4, .kv_heads = 2, .causal = true}},
+      {"one key head", {.heads = 4, .kv_heads = 1}},
+      {"wide heads", {.heads = 2, .head_width = 6}},
+      {"window", {.heads = 2, .causal = true, .window = 2}},
+      {"window both ways", {.heads = 2, .window = 2}},
+      {"dropout", {.heads = 2, .dropout = 0.3}},
+      {"rope in halves", {.heads = 2, .kv_heads = 1, .causal = true, .position = Position::rope, .rope = halves}},
+      {"rope in pairs", {.heads = 2, .position = Position::rope, .rope = pairs}},
+      {"relative", {.heads = 2, .position = Position::relative, .buckets = 8, .max_distance = 6}},
+      {"relative, causal",
+       {.heads = 2, .causal = true, .position = Position::relative, .buckets = 4, .max_distance = 5}},
+      {"alibi", {.heads = 4, .causal = true, .position = Position::alibi}},
+      {"padding", {.heads = 2}, true},
+      {"mask and bias", {.heads = 2}, false, true, true},
+      {"relative and bias",
+       {.heads = 2, .position = Position::relative, .buckets = 8, .max_distance = 6},
+       false,
+       false,
+       true},
+      {"cross", {.heads = 2, .kv_heads = 1, .memory_width = 6}, false, false, false, true},
+  };
+  for (const Variant& variant : variants) {
+    SCOPED_TRACE(variant.name);
+    nn::Parameters parameters(exact());
+    const MultiHeadAttention layer(Scope(parameters) / "attention", kC, variant.options);
+    stir(parameters);
+    const Value x = input(), memory(random_array(DType::float64, {kB, 7, 6}, 21), true);
+    const Value bias(random_array(DType::float64, {1, 2, kL, kL}, 31), true);
+    const std::vector<int64_t> lengths = {5, 3};
+    std::vector<uint8_t> allowed(kL * kL, 1);
+    for (size_t n = 0; n < allowed.size(); n += 3) allowed[n] = n % kL == 0;
+    auto leaves = leaves_of(parameters, x);
+    AttentionInputs inputs;
+    if (variant.lengths) inputs.key_length = lengths;
+    if (variant.mask) inputs.mask = ConstView<4>(allowed.data(), DType::boolean, {1, 1, kL, kL});
+    if (variant.bias) {
+      inputs.bias = bias;
+      leaves.emplace_back("bias", bias);
+    }
+    if (variant.memory) {
+      inputs.memory = &memory;
+      leaves.emplace_back("memory", memory);
+    }
+    expect_gradients(
+        variant.name, leaves, [&](Tape& tape) { return layer(tape, x, inputs); }, 8);
+  }
+}
+
+BlockOptions block_options(bool norm_first) {
+  BlockOptions options;
+  options.attention = {.heads = 2, .causal = norm_first, .dropout = 0.1};
+  options.feed_forward = {.hidden = 12, .activation = ops::Activation::gelu};
+  options.norm_first = norm_first;
+  options.dropout = 0.1;
+  return options;
+}
+
+TEST(LayerGradients, Blocks) {
+  for (bool norm_first : {false, true}) {
+    nn::Parameters parameters(exact());
+    const nn::Block layer(Scope(parameters) / "block", kC, block_options(norm_first));
+    stir(parameters);
+    const Value x = input();
+    expect_gradients(
+        "block", leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); }, 5);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------- recompute, modes
+
+/// Gradients of two blocks, with and without recomputation.
+std::vector<Values> gradients_of_blocks(Precision precision, bool with_recompute) {
+  nn::Parameters parameters({.scheme = Scheme::xavier, .precision = precision, .seed = 3});
+  const nn::Block first(Scope(parameters) / "0", kC, block_options(true)),
+      second(Scope(parameters) / "1", kC, block_options(true));
+  const Value x(random_array(parameters.dtype(), {kB, kL, kC}, 11), true);
+  Tape tape({.record = true, .training = true, .seed = 5});
+  Value y = x;
+  for (const nn::Block* block : {&first, &second}) {
+    const auto run = [block](Tape& inner, const Value& in) { return (*block)(inner, in); };
+    y = with_recompute ? recompute(tape, y, run) : run(tape, y);
+  }
+  y = dropout(tape, y, 0.5);  // draws after the blocks, as if nothing had been computed twice
+  y.add_gradient(tape, random_array(parameters.dtype(), y.shape(), 12));
+  tape.backward();
+  std::vector<Values> all = {numbers(y.data()), gradient_of(x)};
+  for (const Parameter& parameter : parameters.all()) all.push_back(gradient_of(parameter.value));
+  return all;
+}
+
+TEST(Recompute, GradientsAreTheSameBits) {
+  for (Precision precision : {Precision::float32, Precision::bfloat16, Precision::float64})
+    EXPECT_TRUE(gradients_of_blocks(precision, false) == gradients_of_blocks(precision, true));
+}
+
+TEST(Modes, InferenceRecordsNothingAndGivesTheSameBits) {
+  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  BlockOptions options = block_options(true);
+  const nn::Block layer(Scope(parameters) / "block", kC, options);
+  const Value x(random_array(DType::float32, {kB, kL, kC}, 11), true);
+  Tape infer, record({.record = true});
+  const Value inferred = layer(infer, x), recorded = layer(record, x);
+  EXPECT_FALSE(inferred.wants_gradient());
+  EXPECT_TRUE(recorded.wants_gradient());
+  EXPECT_TRUE(numbers(inferred.data()) == numbers(recorded.data()));
+}
+
+TEST(Modes, DropoutActsInTrainingAlone) {
+  const Value x(random_array(DType::float32, {kB, kL, kC}, 11));
+  Tape infer, train({.training = true, .seed = 1});
+  EXPECT_EQ(numbers(dropout(infer, x, 0.5).data()), numbers(x.data()));
+  EXPECT_NE(numbers(dropout(train, x, 0.5).data()), numbers(x.data()));
+}
+
+TEST(Modes, GradientsAddUpUntilTheyAreCleared) {
+  nn::Parameters parameters(exact());
+  const Linear layer(Scope(parameters) / "linear", kC, kC);
+  const Value x = input();
+  const auto pass = [&] {
+    Tape tape({.record = true});
+    const Value y = layer(tape, x);
+    y.add_gradient(tape, random_array(DType::float64, y.shape(), 5));
+    tape.backward();
+    return gradient_of(layer.weight);
+  };
+  Values once = pass(), twice = pass();
+  for (double& value : once) value *= 2;
+  EXPECT_TRUE(close_float64(twice, once));
+  parameters.clear_gradients();
+  for (double& value : once) value /= 2;
+  EXPECT_TRUE(pass() == once);
+}
+
+TEST(Modes, FirstNonFiniteOperationIsNamed) {
+  nn::Parameters parameters({.seed = 3});
+  const nn::Block layer(Scope(parameters) / "block", kC, block_options(true));
+  const Value x(random_array(DType::float32, {kB, kL, kC}, 11));
+  static_cast<float*>(parameters.find("block.feed_forward.down.weight")->master.data())[3] = NAN;
+  Tape tape({.check_finite = true});
+  const Tape::Scope scope(tape, "block 0");
+  try {
+    layer(tape, x);
+    FAIL() << "nothing was found";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "[train] block 0: feed_forward: linear gives a value that is not finite");
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- caches and weights
+
+Value part(const Value& x, int64_t first, int64_t count) {
+  const int64_t L = x.shape()[1], C = x.shape()[2];
+  Array rows(x.dtype(), {x.shape()[0], count, C});
+  for (int64_t b = 0; b < x.shape()[0]; ++b)
+    std::copy_n(static_cast<const float*>(x.data().data()) + (b * L + first) * C, count * C,
+                static_cast<float*>(rows.data()) + b * count * C);
+  return Value(rows);
+}
+
+TEST(Cache, TokenByTokenIsTheWholeText) {
+  for (Position position : {Position::none, Position::rope, Position::alibi}) {
+    nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+    const MultiHeadAttention layer(Scope(parameters) / "attention", kC,
+                                   {.heads = 4, .kv_heads = 2, .causal = true, .window = 4, .position = position});
+    const Value x(random_array(DType::float32, {kB, 9, kC}, 11));
+    Tape tape;
+    const Values whole = numbers(layer(tape, x).data());
+    KvCache cache({.kv_heads = 2, .head_dim = 2, .page_size = 4});
+    const std::vector<int64_t> sequences = {cache.add(), cache.add()};
+    int64_t at = 0;
+    for (int64_t count : {3, 1, 1, 4}) {
+      AttentionInputs inputs;
+      inputs.cache = {&cache, sequences};
+      const Values some = numbers(layer(tape, part(x, at, count), inputs).data());
+      for (int64_t b = 0; b < kB; ++b)
+        for (int64_t n = 0; n < count * kC; ++n)
+          EXPECT_NEAR(some[b * count * kC + n], whole[(b * 9 + at) * kC + n],
+                      weight_bound(max_abs(whole), DType::float32))
+              << "position " << static_cast<int>(position) << ", token " << at + n / kC;
+      at += count;
+    }
+  }
+}
+
+TEST(Trace, WeightsAreThoseOfTheOutput) {
+  nn::Parameters parameters(exact());
+  const SelfAttention layer(Scope(parameters) / "attention", kC, {.causal = true});
+  const Value x = input();
+  AttentionTrace trace;
+  AttentionInputs inputs;
+  inputs.trace = &trace;
+  Tape tape;
+  const Values out = numbers(layer(tape, x, inputs).data()), v = numbers(layer.value(tape, x).data());
+  const Values weights = numbers(trace.weights());
+  for (int64_t b = 0; b < kB; ++b) {
+    for (int64_t i = 0; i < kL; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < kL; ++j) sum += weights[(b * kL + i) * kL + j];
+      EXPECT_LE(std::abs(sum - 1), row_sum_bound(DType::float64));
+      for (int64_t c = 0; c < kC; ++c) {
+        double expected = 0;
+        for (int64_t j = 0; j < kL; ++j) expected += weights[(b * kL + i) * kL + j] * v[(b * kL + j) * kC + c];
+        EXPECT_LE(std::abs(out[(b * kL + i) * kC + c] - expected), weight_bound(1, DType::float64));
+      }
+    }
+  }
+}
+
+TEST(Relative, BucketsAreThoseOfT5) {
+  // From the definition: 32 buckets both ways, distances below 8 have their own, 128 and more share the last.
+  const std::pair<int64_t, int64_t> both[] = {{0, 0},  {-1, 1}, {1, 17},    {-7, 7},
+                                              {-8, 8}, {8, 24}, {-128, 15}, {500, 31}};
+  for (auto [distance, bucket] : both) EXPECT_EQ(relative_bucket(distance, true, 32, 128), bucket) << distance;
+  const std::pair<int64_t, int64_t> past[] = {{0, 0}, {3, 0}, {-1, 1}, {-15, 15}, {-16, 16}, {-127, 31}, {-1000, 31}};
+  for (auto [distance, bucket] : past) EXPECT_EQ(relative_bucket(distance, false, 32, 128), bucket) << distance;
+}
+
+TEST(Parameters, NamesCountsAndSchemes) {
+  nn::Parameters parameters({.scheme = Scheme::gpt2, .seed = 1, .residual_factor = 0.5});
+  const nn::Block layer(Scope(parameters) / "blocks" / "0", 64, {.attention = {.heads = 2}});
+  ASSERT_NE(parameters.find("blocks.0.attention.qkv.weight"), nullptr);
+  EXPECT_EQ(parameters.find("blocks.0.attention.qkv"), nullptr);
+  EXPECT_EQ(parameters.count(), 12 * 64 * 64 + 13 * 64);
+  const auto deviation = [&](const char* name) {
+    double squares = 0;
+    const Values values = numbers(parameters.find(name)->master);
+    for (double value : values) squares += value * value;
+    return std::sqrt(squares / static_cast<double>(values.size()));
+  };
+  EXPECT_NEAR(deviation("blocks.0.attention.qkv.weight") / 0.02, 1, rate_bound(0.5, 3 * 64 * 64) * 2);
+  EXPECT_NEAR(deviation("blocks.0.feed_forward.down.weight") / 0.01, 1, rate_bound(0.5, 4 * 64 * 64) * 2);
+  EXPECT_TRUE(parameters.find("blocks.0.feed_forward.up.weight")->decay);
+  EXPECT_FALSE(parameters.find("blocks.0.feed_forward.up.bias")->decay);
+  EXPECT_FALSE(parameters.find("blocks.0.norm_attention.weight")->decay);
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,348 @@
+// html_page(): hostile text stays text, weights come back, nothing is loaded, and the policy fits the page.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "attn/view.h"
+#include "checks.h"
+#include "view/text.h"
+
+namespace attn::test {
+namespace {
+
+using nlohmann::json;
+using Strings = std::vector<std::string>;
+
+/// `n` tokens, random queries and keys; layers of the given heads.
+struct Sample {
+  std::vector<Array<4>> arrays;
+  std::vector<Array<3>> lses;
+  std::vector<view::Layer> layers;
+
+  Sample(int64_t n, const std::vector<int64_t>& heads, DType dtype = DType::float32) {
+    Random random(41);
+    arrays.reserve(2 * heads.size());
+    lses.reserve(heads.size());
+    for (int64_t H : heads) {
+      const Array<4>& q = arrays.emplace_back(dtype, Shape<4>{1, H, n, 6}).fill_normal(random, 3);
+      const Array<4>& k = arrays.emplace_back(dtype, Shape<4>{1, H, n, 6}).fill_normal(random, 3);
+      Array<3>& lse = lses.emplace_back(lse_type(dtype), Shape<3>{1, H, n});
+      Array<4> out(dtype, {1, H, n, 6});
+      const AttentionOptions options = {.causal = layers.empty()};
+      attention(q.view(), k.view(), k.view(), out.view(), lse.view(), options);
+      layers.push_back({"layer", q.view(), k.view(), std::as_const(lse).view(), options});
+    }
+  }
+  Array<4> weights(size_t layer) const {
+    const view::Layer& l = layers[layer];
+    Array<4> all(l.lse.dtype, {1, l.q.size[1], l.q.size[2], l.k.size[2]});
+    attention_weights(l.q, l.k, l.lse, all.view(), 0, 0, l.options);
+    return all;
+  }
+};
+
+/// A page in three parts: what stands before, in and after its data.
+struct Page {
+  std::string before, data, after;
+
+  explicit Page(const std::string& page) {
+    const std::string open = "<script type=\"application/json\" id=\"data\">", close = "</script>";
+    const size_t begin = page.find(open) + open.size(), end = page.find(close, begin);
+    before = page.substr(0, begin);
+    data = page.substr(begin, end - begin);
+    after = page.substr(end);
+  }
+};
+
+const std::string kHighBidi = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c";
+
+Strings payloads() {
+  Strings list = {
+      "<script>alert(1)</script>",
+      "</script><script>alert(1)</script>",
+      "</SCRIPT ><img src=x onerror=alert(1)>",
+      "\"><img src=x onerror=alert(1)>",
+      "'><svg/onload=alert(1)>",
+      "<svg><script>alert(1)</script></svg>",
+      "<iframe src=javascript:alert(1)>",
+      "<body onload=alert(1)>",
+      "<a href=\"javascript:alert(1)\">x</a>",
+      "<math><mi//xlink:href=\"data:x,<script>alert(4)</script>\">",
+      "<!--",
+      "-->",
+      "<!--<script>",
+      "--!>",
+      "]]>",
+      "<![CDATA[",
+      "<?xml version=\"1.0\"?>",
+      "<!doctype html>",
+      "</title><script>alert(1)</script>",
+      "</style><script>alert(1)</script>",
+      "</textarea><script>alert(1)</script>",
+      "</noscript><script>x</script>",
+      "<meta http-equiv=refresh content=\"0;url=//evil.example\">",
+      "<base href=//evil.example/>",
+      "<link rel=stylesheet href=//evil.example/x.css>",
+      "<object data=x>",
+      "<embed src=x>",
+      "<form action=//evil>",
+      "<input autofocus onfocus=alert(1)>",
+      "<details open ontoggle=alert(1)>",
+      "<video><source onerror=alert(1)>",
+      "&lt;script&gt;alert(1)&lt;/script&gt;",
+      "&#60;script&#62;",
+      "&amp;",
+      "&quot;&apos;",
+      "\\u003cscript\\u003e",
+      "\\x3cscript\\x3e",
+      "\\",
+      "\\\\",
+      "\\\"",
+      "\"",
+      "'",
+      "`",
+      "${alert(1)}",
+      "{{data}}",
+      "{{constructor}}",
+      "}}",
+      "\"};alert(1);//",
+      "\"],\"layers\":[],\"x\":[\"",
+      "'+alert(1)+'",
+      "*/alert(1)/*",
+      "//comment",
+      "javascript:alert(1)",
+      "data:text/html,<script>alert(1)</script>",
+      "http://evil.example/",
+      "https://evil.example/?a=b&c=d",
+      "expression(alert(1))",
+      "url(//evil.example)",
+      "@import '//evil.example';",
+      "\u2028alert(1)\u2029",
+      "\u2028",
+      "\u2029",
+      kHighBidi,
+      "\u202egnp.exe",
+      "\u2066abc\u2069",
+      "\ufeff<script>",
+      "\u00a0",
+      "\u200b\u200c\u200d",
+      "\uff1cscript\uff1e",
+      "\U000e0001\U000e0041",
+      "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+      "a\tb\nc\rd",
+      "\x1b[31mred\x1b[0m",
+      "\x01\x02\x7f",
+      "\ufffe\uffff",
+      "__proto__:1",
+      "constructor()",
+      "%3Cscript%3E",
+      "+ADw-script+AD4-",
+      "<%= 1 %>",
+      "#{1}",
+      "<script\n>",
+      "<scr<script>ipt>",
+      "e\u0301\u0301\u0301",
+      "日本語",
+      "שלום",
+  };
+  list.push_back(std::string("nul\0nul", 7));
+  list.push_back(std::string("<\0script>", 9));
+  return list;
+}
+
+/// JSON without any character that HTML gives a meaning to, and base 64.
+const std::string kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,_-+/=\"\\{}[]:\n";
+
+/// Quotes, backslashes and letters are what JSON itself is made of: text of these alone may look like an escape.
+bool appears_raw(const std::string& payload, const std::string& data) {
+  const bool like_json = std::all_of(payload.begin(), payload.end(), [](char c) {
+    return c == '"' || c == '\\' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
+  });
+  return !like_json && data.find(payload) != std::string::npos;
+}
+
+TEST(Page, HostileTokensStayText) {
+  Strings tokens = payloads();
+  ASSERT_GE(tokens.size(), 60u);
+  tokens.push_back(std::string(1 << 20, '<'));
+  const auto n = static_cast<int64_t>(tokens.size());
+  const Sample sample(n, {1});
+  const Page harmless(view::html_page("t", Strings(tokens.size(), "t"), sample.layers));
+  const Page page(view::html_page("t", tokens, sample.layers));
+  EXPECT_TRUE(page.before == harmless.before && page.after == harmless.after) << "a token left the data";
+  for (const std::string& token : tokens)
+    EXPECT_FALSE(appears_raw(token, page.data)) << view::json_string(token.substr(0, 80));
+  EXPECT_EQ(page.data.find_first_not_of(kAllowed), std::string::npos);
+  EXPECT_EQ(json::parse(page.data)["tokens"].get<Strings>(), tokens);
+}
+
+TEST(Page, HostileTitlesAndLayerNamesStayText) {
+  const Sample sample(2, {1});
+  const Page harmless(view::html_page("t", {"a", "b"}, sample.layers));
+  for (const std::string& payload : payloads()) {
+    std::vector<view::Layer> layers = sample.layers;
+    layers[0].name = payload;
+    const Page page(view::html_page(payload, {"a", "b"}, layers));
+    const std::string shown = view::json_string(payload);
+    EXPECT_TRUE(page.before == harmless.before && page.after == harmless.after) << shown;
+    EXPECT_FALSE(appears_raw(payload, page.data)) << shown;
+    EXPECT_EQ(page.data.find_first_not_of(kAllowed), std::string::npos) << shown;
+    const json data = json::parse(page.data);
+    EXPECT_EQ(data["title"].get<std::string>(), payload);
+    EXPECT_EQ(data["layers"][0]["name"].get<std::string>(), payload);
+  }
+}
+
+/// One U+FFFD for each malformed part, as browsers decode.
+TEST(Page, MalformedUtf8BecomesTheReplacementCharacter) {
+  const std::string bad = "\ufffd";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\xff", bad},
+      {"a\x80z", "a" + bad + "z"},
+      {"\xc3", bad},
+      {"\xc3(", bad + "("},
+      {"\xc0\xaf", bad + bad},                      // a longer form of '/'
+      {"\xe0\x80\xaf", bad + bad + bad},            // the same in three bytes
+      {"\xed\xa0\x80", bad + bad + bad},            // a surrogate
+      {"\xf4\x90\x80\x80", bad + bad + bad + bad},  // beyond U+10FFFF
+      {"\xf0\x9f\x98", bad},                        // cut off
+      {"\xe2\x82"
+       "<",
+       bad + "<"},
+      {"\xf0\x9f\x98\x80", "\U0001f600"},
+      {"\xef\xbf\xbf", "\uffff"},
+  };
+  for (const auto& [text, expected] : cases)
+    EXPECT_EQ(json::parse(view::json_string(text)).get<std::string>(), expected) << view::json_string(text);
+}
+
+std::vector<uint32_t> decode(const std::string& text) {
+  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::vector<uint32_t> codes;
+  for (size_t n = 0; n + 4 <= text.size(); n += 4) {
+    uint32_t code = 0;
+    for (size_t d = n; d < n + 4; ++d) code = code << 6 | static_cast<uint32_t>(digits.find(text[d]));
+    codes.push_back(code);
+  }
+  return codes;
+}
+
+TEST(Page, WeightsComeBack) {
+  constexpr int64_t kTokens = 130;  // more than one block of rows
+  for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    const Sample sample(kTokens, {3, 1}, dtype);
+    const Page page(view::html_page("t", Strings(kTokens, "t"), sample.layers));
+    const json data = json::parse(page.data);
+    ASSERT_EQ(data["layers"].size(), 2u);
+    for (size_t l = 0; l < 2; ++l) {
+      Values expected = sample.weights(l).values();
+      for (double& weight : expected) weight = std::min(weight, 1.0);  // large scores round 1 to a little more
+      Values actual;
+      for (const json& head : data["layers"][l]["heads"])
+        for (uint32_t code : decode(head.get<std::string>())) actual.push_back(code / (0x1p24 - 1));
+      const double error = max_abs_error(actual, expected);
+      EXPECT_TRUE(error <= page_weight_bound()) << name_of(dtype) << " layer " << l << ": " << error;
+      for (size_t n = 0; n < actual.size(); ++n)
+        ASSERT_TRUE(expected[n] != 0 || actual[n] == 0) << "what is hidden is zero";
+    }
+    EXPECT_EQ(decode(data["layers"][0]["heads"][0].get<std::string>())[0], (1u << 24) - 1) << "one is exact";
+  }
+}
+
+TEST(Page, LoadsNothing) {
+  const Sample sample(3, {2, 2});
+  const std::string page = view::html_page("http://a", {"https://b", "src=c", "d"}, sample.layers);
+  for (const char* word : {"http:",
+                           "https:",
+                           "//www",
+                           "src=",
+                           "href=",
+                           "url(",
+                           "@import",
+                           "innerHTML",
+                           "outerHTML",
+                           "insertAdjacent",
+                           "document.write",
+                           "eval(",
+                           "Function(",
+                           "fetch(",
+                           "XMLHttp",
+                           "WebSocket",
+                           "import(",
+                           "setAttribute('style",
+                           "setAttribute('on",
+                           " style=",
+                           "onclick",
+                           "unsafe"})
+    EXPECT_EQ(page.find(word), std::string::npos) << word;
+  EXPECT_EQ(page.find("{{"), std::string::npos) << "a mark was not filled in";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// policy
+
+/// SHA-256 (FIPS 180-4) in base 64. Its constants are the fractions of cube and square roots of the first primes.
+std::string sha256_base64(std::string message) {
+  const auto fraction = [](long double root) { return static_cast<uint32_t>((root - std::floor(root)) * 0x1p32L); };
+  std::vector<uint32_t> constants, state;
+  for (int prime = 2; constants.size() < 64; ++prime) {
+    bool composite = false;
+    for (int d = 2; d * d <= prime; ++d) composite = composite || prime % d == 0;
+    if (composite) continue;
+    constants.push_back(fraction(std::cbrt(static_cast<long double>(prime))));
+    if (state.size() < 8) state.push_back(fraction(std::sqrt(static_cast<long double>(prime))));
+  }
+  const uint64_t bits = 8 * message.size();
+  message += '\x80';
+  while (message.size() % 64 != 56) message += '\0';
+  for (int shift = 56; shift >= 0; shift -= 8) message += static_cast<char>(bits >> shift);
+  const auto turn = [](uint32_t x, int by) { return x >> by | x << (32 - by); };
+  for (size_t block = 0; block < message.size(); block += 64) {
+    uint32_t w[64];
+    for (size_t t = 0; t < 16; ++t) {
+      w[t] = 0;
+      for (size_t byte = 0; byte < 4; ++byte) w[t] = w[t] << 8 | static_cast<uint8_t>(message[block + 4 * t + byte]);
+    }
+    for (size_t t = 16; t < 64; ++t)
+      w[t] = w[t - 16] + w[t - 7] + (turn(w[t - 15], 7) ^ turn(w[t - 15], 18) ^ w[t - 15] >> 3) +
+             (turn(w[t - 2], 17) ^ turn(w[t - 2], 19) ^ w[t - 2] >> 10);
+    std::vector<uint32_t> v = state;
+    for (size_t t = 0; t < 64; ++t) {
+      const uint32_t first = v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) +
+                             ((v[4] & v[5]) ^ (~v[4] & v[6])) + constants[t] + w[t];
+      const uint32_t second =
+          (turn(v[0], 2) ^ turn(v[0], 13) ^ turn(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+      v.insert(v.begin(), first + second);
+      v.pop_back();
+      v[4] += first;
+    }
+    for (size_t n = 0; n < 8; ++n) state[n] += v[n];
+  }
+  std::string text;
+  for (int bit = 0; bit < 256; bit += 6) {
+    uint32_t digit = 0;
+    for (int b = bit; b < bit + 6; ++b) digit = digit << 1 | (b < 256 ? state[b / 32] >> (31 - b % 32) & 1 : 0);
+    text += "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[digit];
+  }
+  return text + "=";
+}
+
+/// The browser runs exactly the script whose digest the policy names; without it the page is blank.
+TEST(Page, PolicyNamesTheScriptAndTheStyle) {
+  ASSERT_EQ(sha256_base64("abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+  const Sample sample(2, {1});
+  const std::string page = view::html_page("t", {"a", "b"}, sample.layers);
+  const auto between = [&](const std::string& open, const std::string& close) {
+    const size_t begin = page.find(open) + open.size();
+    return page.substr(begin, page.find(close, begin) - begin);
+  };
+  EXPECT_EQ(between("http-equiv=\"Content-Security-Policy\" content=\"", "\""),
+            "default-src 'none'; script-src 'sha256-" + sha256_base64(between("<script>", "</script>")) +
+                "'; style-src 'sha256-" + sha256_base64(between("<style>", "</style>")) +
+                "'; base-uri 'none'; form-action 'none'");
+  EXPECT_LT(page.find("Content-Security-Policy"), page.find("<style>")) << "a policy rules what follows it";
+}
+
+}  // namespace
+}  // namespace attn::test
