@@ -106,7 +106,7 @@ def steps(runner, rounds):
                 shares.append(row["peak_share"])
                 again += [1000 * batch * length / rate
                           for rate in row_of(rows, f"train {batch} x {length}, recomputed")["samples_ts"]]
-                for compile_ in theirs:
+                for compile_ in (False,) if runner.options.no_compile else theirs:
                     run = runner.torch({"kind": "step", "batch": batch, "length": length, "repeats": 5,
                                         "compile": compile_, "bfloat16": precision == "bfloat16"} | GPT2)
                     theirs[compile_] += [1000 * s for s in run.get("seconds", [])]
@@ -117,7 +117,7 @@ def steps(runner, rounds):
 def comparison(name, ours, shares, theirs):
     mine = statistics.median(ours)
     medians = {key: statistics.median(values) for key, values in theirs.items() if values}
-    cells = [f"{medians[key]:.0f}" if key in medians else "failed" for key in (False, True)]
+    cells = [f"{medians[key]:.0f}" if key in medians else "-" for key in (False, True)]
     ratio = f"{min(medians.values()) / mine:.2f}" if medians else ""
     return f"| {name} | {mine:.0f} | {100 * statistics.median(shares):.0f} % | {cells[0]} | {cells[1]} | {ratio} |"
 
@@ -177,6 +177,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3, help="how often each side takes its turn")
     parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--no-compile", action="store_true", help="steps: without torch.compile, which takes minutes")
     parser.add_argument("--only", default="", help="parts whose name has this word")
     parser.add_argument("--output", help="also write the tables to this file")
     options = parser.parse_args()

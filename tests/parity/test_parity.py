@@ -80,8 +80,10 @@ def ours(case: Case, precision: str) -> Tensors:
 
 
 def yardsticks(case: Case, precision: str) -> list[Tensors]:
-    """PyTorch in the precision that is the measure of `precision`: two ways to write it, weights in two roundings."""
-    return [theirs(case.name, yardstick_of(precision), fused, moved) for fused in (False, True) for moved in (0, 1, 2)]
+    """PyTorch in the precision that is the measure of `precision`: two ways to write it, and for float32 weights in
+    several roundings; bfloat16 rounds so much on the way that luck evens out."""
+    moves = (0,) if precision == "bfloat16" else (0, 1, 2)
+    return [theirs(case.name, yardstick_of(precision), fused, moved) for fused in (False, True) for moved in moves]
 
 
 def compare(case: Case, precision: str) -> list[Verdict]:
