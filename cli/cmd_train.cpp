@@ -323,7 +323,8 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     return;
   }
   if (!settings.quiet)
-    fmt::print(stderr, "saved in {}: best validation loss {:.4f}\n", settings.out, trainer.best_loss());
+    fmt::print(stderr, "saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
+               trainer.best_score());
   if (settings.interactive) {
     if (config.classes) throw UsageError("--interactive is for models that write; attn classify takes sentences");
     GenerationOptions generation;

@@ -132,13 +132,14 @@ class Trainer {
   /// One update. Throws Error before the update if the loss or a gradient is not finite, with the step and the first
   /// operation or parameter that is not.
   StepReport step();
-  /// Validates, remembers the best loss.
+  /// Validates, remembers the best score.
   Validation validate();
   /// Writes a checkpoint; `best` if the last validation was the best.
   void save();
 
   int64_t steps_done() const { return step_; }
-  double best_loss() const { return best_loss_; }
+  /// The smallest validation loss; of a classifier, the smallest share of wrong answers.
+  double best_score() const { return best_score_; }
 
   struct Events {
     std::function<void(const StepReport&)> step = {};
@@ -159,7 +160,7 @@ class Trainer {
   std::shared_ptr<autograd::Recycler> memory_;
   std::vector<autograd::Array> first_moment_, second_moment_;
   int64_t step_ = 0;
-  double best_loss_;
+  double best_score_;
   bool is_best_ = false;
   int64_t saved_step_ = -1;
 };

@@ -107,7 +107,7 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
       options_(options),
       directory_(std::move(directory)),
       memory_(Tape().memory()),
-      best_loss_(std::numeric_limits<double>::infinity()) {
+      best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
   for (const nn::Parameter& parameter : model.parameters().all()) {
     first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
@@ -197,8 +197,9 @@ StepReport Trainer::step() {
 
 Validation Trainer::validate() {
   const Validation result = train::validate(model_, data_);
-  is_best_ = result.loss < best_loss_;
-  if (is_best_) best_loss_ = result.loss;
+  const double score = model_.config().classes ? 1 - result.accuracy : result.loss;
+  is_best_ = score < best_score_;
+  if (is_best_) best_score_ = score;
   return result;
 }
 
@@ -217,7 +218,7 @@ void Trainer::save() {
     ++n;
   }
   Json state = {{"step", step_}, {"options", decisive(options_, model_.parameters().options().precision)}};
-  if (is_finite(best_loss_)) state["best_loss"] = best_loss_;
+  if (is_finite(best_score_)) state["best_score"] = best_score_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
   models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
   saved_step_ = step_;
@@ -247,8 +248,9 @@ void Trainer::resume(std::vector<std::string>* notes) {
     ++n;
   }
   step_ = state["step"].get<int64_t>();
-  best_loss_ = state.contains("best_loss") && state["best_loss"].is_number() ? state["best_loss"].get<double>()
-                                                                             : std::numeric_limits<double>::infinity();
+  best_score_ = state.contains("best_score") && state["best_score"].is_number()
+                    ? state["best_score"].get<double>()
+                    : std::numeric_limits<double>::infinity();
   saved_step_ = step_;
 }
 
