@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "attn/attention.h"
@@ -116,8 +117,12 @@ class Tape {
   Array array(DType dtype, std::vector<int64_t> shape) const;
   /// The result of an operation that reads `inputs`: wants a gradient if one of them does and the tape records.
   Value result(std::string_view operation, Array data, std::initializer_list<Value> inputs);
-  /// Leaves a step for the backward; steps run in reverse order, once.
-  void record(std::function<void()> step);
+  /// Leaves the step that passes on the gradient of `result`, if that wants one. Steps run in reverse order, once; one
+  /// whose result has received no gradient is left out.
+  template <class Run>
+  void record(const Value& result, Run&& run) {
+    if (result.wants_gradient()) steps_.push_back({result, std::forward<Run>(run)});
+  }
   /// A number of its own for every dropout, in order of the calls.
   uint64_t next_stream() { return stream_++; }
   uint64_t stream() const { return stream_; }
@@ -144,7 +149,11 @@ class Tape {
  private:
   TapeOptions options_;
   std::shared_ptr<Recycler> memory_;
-  std::vector<std::function<void()>> steps_;
+  struct Step {
+    Value result;
+    std::function<void()> run;
+  };
+  std::vector<Step> steps_;
   std::string scope_;
   uint64_t stream_ = 0;
 };

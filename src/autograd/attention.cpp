@@ -70,9 +70,7 @@ Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, Atte
   if (lse) *lse = row_lse;
 
   Value y = tape.result("attention", data, {q.array, k.array, v.array, bias});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     HeadGradients gradients(tape);
     AttentionGradients to;
     to.dq = gradients.of(q, covered(q, {&q, &k, &v}));

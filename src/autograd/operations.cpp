@@ -29,9 +29,7 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias,
   Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
   ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), {.bias = vector_or_none(bias)});
   Value y = tape.result("linear", data, {x, weight, bias});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     Array dy = y.gradient();
     if (dy.dtype() != x.dtype()) {
       dy = tape.array(x.dtype(), y.shape());
@@ -62,9 +60,7 @@ Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& b
   ops::layer_norm(x.data().rows(), weight.data().vector(), vector_or_none(bias), epsilon, data.rows(),
                   wanted ? mean.vector() : View<1>(), wanted ? rstd.vector() : View<1>());
   Value y = tape.result("layer_norm", data, {x, weight, bias});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::layer_norm_backward(x.data().rows(), weight.data().vector(), mean.vector(), rstd.vector(), y.gradient().rows(),
                              dx.rows(), weight.gradient_memory(tape).vector(),
@@ -80,9 +76,7 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) 
   const Array rstd = wanted ? tape.array(parameter_type(x.dtype()), {data.rows().size[0]}) : Array();
   ops::rms_norm(x.data().rows(), weight.data().vector(), epsilon, data.rows(), wanted ? rstd.vector() : View<1>());
   Value y = tape.result("rms_norm", data, {x, weight});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::rms_norm_backward(x.data().rows(), weight.data().vector(), rstd.vector(), y.gradient().rows(), dx.rows(),
                            weight.gradient_memory(tape).vector());
@@ -97,9 +91,7 @@ Value activate(Tape& tape, ops::Activation f, const Value& x) {
   Array data = tape.array(x.dtype(), x.shape());
   ops::activate(f, x.data().rows(), data.rows());
   Value y = tape.result("activate", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::activate_backward(f, x.data().rows(), y.gradient().rows(), dx.rows());
     x.add_gradient(tape, dx);
@@ -111,9 +103,7 @@ Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
   Array data = tape.array(gate_up.dtype(), with_width(gate_up.shape(), gate_up.data().width() / 2));
   ops::activate_gated(f, gate_up.data().rows(), data.rows());
   Value y = tape.result("activate_gated", data, {gate_up});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(gate_up.dtype(), gate_up.shape());
     ops::activate_gated_backward(f, gate_up.data().rows(), y.gradient().rows(), dx.rows());
     gate_up.add_gradient(tape, dx);
@@ -125,9 +115,7 @@ Value add(Tape& tape, const Value& a, const Value& b) {
   Array data = tape.array(a.dtype(), a.shape());
   ops::add(a.data().flat(), b.data().flat(), data.flat());
   Value y = tape.result("add", data, {a, b});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     if (a.wants_gradient()) a.add_gradient(tape, y.gradient());
     if (b.wants_gradient()) b.add_gradient(tape, y.gradient());
   });
@@ -140,9 +128,7 @@ Value dropout(Tape& tape, const Value& x, double probability) {
   Array data = tape.array(x.dtype(), x.shape());
   ops::dropout(x.data().rows(), probability, seed, stream, data.rows());
   Value y = tape.result("dropout", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::dropout(y.gradient().rows(), probability, seed, stream, dx.rows());
     x.add_gradient(tape, dx);
@@ -175,9 +161,7 @@ Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector
   Array data = tape.array(x.dtype(), x.shape());
   rotate(x.data(), heads, width, positions, options, data);
   Value y = tape.result("rope", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape, positions = std::move(positions)] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape, positions = std::move(positions)] {
     ops::RopeOptions back = options;
     back.inverse = !options.inverse;
     const Array dx = tape.array(x.dtype(), x.shape());
@@ -192,9 +176,8 @@ Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::v
   Array data = tape.array(table.dtype(), std::move(shape));
   ops::embedding(ids, table.data().rows(), data.rows());
   Value y = tape.result("embedding", data, {table});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape, ids = std::move(ids)] {
-    if (!y.gradient_is_empty()) ops::embedding_backward(ids, y.gradient().rows(), table.gradient_memory(tape).rows());
+  tape.record(y, [=, &tape, ids = std::move(ids)] {
+    ops::embedding_backward(ids, y.gradient().rows(), table.gradient_memory(tape).rows());
   });
   return y;
 }
@@ -217,9 +200,7 @@ Value heads_first(Tape& tape, const Value& x) {
   Array data = tape.array(x.dtype(), {1, heads, queries, keys});
   transpose(x.data().data(), queries * keys, heads, size_of(x.dtype()), data.data());
   Value y = tape.result("heads_first", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     transpose(y.gradient().data(), heads, queries * keys, size_of(x.dtype()), dx.data());
     x.add_gradient(tape, dx);
@@ -233,9 +214,7 @@ Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
   Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
   ops::mean_pool(x.data().rows(), lengths, data.rows());
   Value y = tape.result("mean_pool", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape, lengths = std::move(lengths)] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape, lengths = std::move(lengths)] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows());
     x.add_gradient(tape, dx);
@@ -249,9 +228,7 @@ Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
   Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
   ops::embedding(index, x.data().rows(), data.rows());
   Value y = tape.result("select_rows", data, {x});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape, index = std::move(index)] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape, index = std::move(index)] {
     const Array dx = tape.array(x.dtype(), x.shape());
     dx.fill_zero();
     const View<2> from = y.gradient().rows(), to = dx.rows();
@@ -274,9 +251,7 @@ Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> target
   if (type == DType::float64) *static_cast<double*>(data.data()) = mean;
   else *static_cast<float*>(data.data()) = static_cast<float>(mean);
   Value y = tape.result("cross_entropy", data, {logits});
-  if (!y.wants_gradient()) return y;
-  tape.record([=, &tape, targets = std::move(targets)] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, &tape, targets = std::move(targets)] {
     const double dy = type == DType::float64 ? *static_cast<const double*>(y.gradient().data())
                                              : *static_cast<const float*>(y.gradient().data());
     const int64_t counted = rows - std::count(targets.begin(), targets.end(), ops::kIgnored);

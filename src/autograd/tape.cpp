@@ -27,8 +27,6 @@ Value Tape::result(std::string_view operation, Array data, std::initializer_list
   return Value(std::move(data), wants && options_.record);
 }
 
-void Tape::record(std::function<void()> step) { steps_.push_back(std::move(step)); }
-
 void Tape::backward(const Value& root, double factor) {
   if (!root.wants_gradient() || root.data().count() != 1)
     throw Error("backward", {"the root must have one element and depend on a parameter"});
@@ -41,9 +39,9 @@ void Tape::backward(const Value& root, double factor) {
 
 void Tape::backward() {
   while (!steps_.empty()) {  // a step that has run lets go of what it held
-    const std::function<void()> step = std::move(steps_.back());
+    const Step step = std::move(steps_.back());
     steps_.pop_back();
-    step();
+    if (!step.result.gradient_is_empty()) step.run();
   }
 }
 
@@ -66,8 +64,7 @@ Value recompute(Tape& tape, const Value& x, Block block) {
     tape.set_stream(forward.stream());
   }
   options.record = true;
-  tape.record([=, memory = tape.memory(), block = std::move(block)] {
-    if (y.gradient_is_empty()) return;
+  tape.record(y, [=, memory = tape.memory(), block = std::move(block)] {
     Tape again(options, memory);
     again.set_stream(first_stream);
     const Value inner_x(x.data(), x.wants_gradient());
