@@ -61,9 +61,10 @@ struct Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  Row read_prompt(const attn::models::Model& model, int64_t length, int64_t depth) const {
-    Row row{"pp" + std::to_string(length) + (depth ? " @ d" + std::to_string(depth) : ""),
-            (model.forward_flops(depth + length) - model.forward_flops(depth)) / static_cast<double>(length)};
+  /// `count` tokens behind `depth` that are cached, so many at once: all of a prompt, one where a text is written.
+  Row infer(const char* name, const attn::models::Model& model, int64_t count, int64_t depth, int64_t at_once) const {
+    Row row{name + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
+            (model.forward_flops(depth + count) - model.forward_flops(depth)) / static_cast<double>(count)};
     const auto memory = attn::autograd::Tape().memory();
     attn::models::Cache cache = model.new_cache();
     const auto feed = [&](int64_t tokens) {
@@ -71,27 +72,10 @@ struct Bench {
       model.forward(tape, batch_of(1, tokens, model.config().vocab_size, 1), {.cache = &cache, .last_only = true});
     };
     if (depth) feed(depth);
-    measure(row, length, [&] {
-      cache.truncate(depth);
-      return seconds_of([&] { feed(length); });
-    });
-    return row;
-  }
-
-  Row write_tokens(const attn::models::Model& model, int64_t count, int64_t depth) const {
-    Row row{"tg" + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
-            (model.forward_flops(depth + count) - model.forward_flops(depth)) / static_cast<double>(count)};
-    const auto memory = attn::autograd::Tape().memory();
-    attn::models::Cache cache = model.new_cache();
-    const auto feed = [&](int64_t tokens) {
-      attn::autograd::Tape tape({}, memory);
-      model.forward(tape, batch_of(1, tokens, model.config().vocab_size, 2), {.cache = &cache, .last_only = true});
-    };
-    if (depth) feed(depth);
     measure(row, count, [&] {
       cache.truncate(depth);
       return seconds_of([&] {
-        for (int64_t n = 0; n < count; ++n) feed(1);
+        for (int64_t n = 0; n < count; n += at_once) feed(at_once);
       });
     });
     return row;
@@ -201,9 +185,9 @@ struct Bench {
     std::vector<Row> rows;
     for (int64_t depth : depths) {
       for (int64_t length : prompts)
-        if (length > 0) rows.push_back(read_prompt(*model, length, depth));
+        if (length > 0) rows.push_back(infer("pp", *model, length, depth, length));
       for (int64_t count : generations)
-        if (count > 0) rows.push_back(write_tokens(*model, count, depth));
+        if (count > 0) rows.push_back(infer("tg", *model, count, depth, 1));
     }
     for (int64_t length : trainings)
       for (int64_t sequences : batches)

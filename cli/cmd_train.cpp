@@ -17,6 +17,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using attn::train::Options;
 
+// In a model's directory, beside its checkpoints.
+constexpr const char *kConfigFile = "/config.json", *kTokenizerFile = "/tokenizer.json",
+                     *kSettingsFile = "/training.json", *kLogFile = "/log.jsonl";
+
 /// Everything `attn train` can be told, beside the model's configuration.
 struct Settings {
   std::string data, validation, tokens, out = "model", precision = "float32";
@@ -62,15 +66,12 @@ std::string settings_json(const Settings& settings) {
 }
 
 /// Fields that the command line does not name come from the file.
-void take_over(Settings& settings, const CLI::App& command, const std::string& path) {
+void take_over(Settings& settings, const CLI::App& command) {
+  const std::string path = settings.out + kSettingsFile;
   const Json object = Json::parse(attn::io::read_file(path, 1 << 20), nullptr, false);
   if (!object.is_object()) throw attn::Error("train", {path + " is not a JSON object"});
   each_saved(settings, [&](const std::string& name, auto& field) {
-    std::string flag = "--" + name;
-    for (char& c : flag)
-      if (c == '_') c = '-';
-    if (name == "data") flag = "data";
-    if (command.count(flag) > 0) return;
+    if (command.count(name == "data" ? name : flag_of(name)) > 0) return;
     try {
       field = object.at(name).get<std::decay_t<decltype(field)>>();
     } catch (const Json::exception&) {
@@ -240,22 +241,24 @@ void remove_old(const std::string& directory) {
   }
 }
 
-void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
-  check_directory(settings);
-  const std::string config_path = settings.out + "/config.json", tokenizer_path = settings.out + "/tokenizer.json",
-                    settings_path = settings.out + "/training.json", log_path = settings.out + "/log.jsonl";
-  std::unique_ptr<attn::text::Tokenizer> tokenizer;
+attn::models::Config stored_config(const std::string& directory) {
   attn::models::Config config;
-  if (settings.resume) {
-    take_over(settings, command, settings_path);
-    attn::models::apply_json(config, attn::io::read_file(config_path, 1 << 20), config_path);
-    tokenizer = attn::text::load_tokenizer(attn::io::read_file(tokenizer_path, 1 << 28), tokenizer_path);
-  } else {
-    config = config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
-  }
+  const std::string path = directory + kConfigFile;
+  attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
+  return config;
+}
+
+std::unique_ptr<attn::text::Tokenizer> stored_tokenizer(const std::string& directory) {
+  const std::string path = directory + kTokenizerFile;
+  return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
+}
+
+/// A new model takes its sizes from the data; the data of a resumed one must fit it.
+Prepared prepare(const Settings& settings, attn::models::Config& config) {
   if (is_labelled(settings.data) != (config.classes > 0))
     throw UsageError(config.classes ? "a classifier learns from a .tsv file: text, a tab, a class"
                                     : "a .tsv file with classes needs --model encoder");
+  std::unique_ptr<attn::text::Tokenizer> tokenizer = settings.resume ? stored_tokenizer(settings.out) : nullptr;
   Prepared prepared = config.classes ? prepare_sentences(settings, config, std::move(tokenizer))
                                      : prepare_text(settings, config, std::move(tokenizer));
   if (!settings.resume) {
@@ -265,58 +268,83 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (config.classes && prepared.classes > config.classes)
     throw attn::Error("train", {settings.data + " has " + std::to_string(prepared.classes) + " classes, the model " +
                                 std::to_string(config.classes)});
-  if (settings.epochs > 0)
-    settings.options.steps = std::max<int64_t>(
-        1, static_cast<int64_t>(settings.epochs * static_cast<double>(prepared.data->batches_per_epoch())) /
-               settings.options.accumulation);
-  if (settings.options.min_learning_rate > settings.options.learning_rate)
-    settings.options.min_learning_rate = settings.options.learning_rate / 10;
-  settings.options.warmup = std::min(settings.options.warmup, settings.options.steps / 10);
+  return prepared;
+}
+
+/// Steps from epochs, and a schedule that fits them.
+void settle_schedule(Settings& settings, const attn::train::Data& data) {
+  Options& options = settings.options;
+  if (settings.epochs > 0) {
+    const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
+    options.steps = std::max<int64_t>(1, static_cast<int64_t>(batches) / options.accumulation);
+  }
+  if (options.min_learning_rate > options.learning_rate) options.min_learning_rate = options.learning_rate / 10;
+  options.warmup = std::min(options.warmup, options.steps / 10);
+}
+
+void resume(attn::train::Trainer& trainer) {
+  std::vector<std::string> notes;
+  trainer.resume(&notes);
+  for (const std::string& note : notes) fmt::print(stderr, "attn: {}\n", note);
+  fmt::print(stderr, "resuming after step {}\n", trainer.steps_done());
+}
+
+/// The directory, and all that a model needs in it besides its weights.
+void begin_directory(const Settings& settings, const attn::models::Config& config,
+                     const attn::text::Tokenizer& tokenizer) {
+  attn::io::make_directory(settings.out);
+  remove_old(settings.out);
+  attn::io::write_file(settings.out + kConfigFile, attn::models::to_json(config));
+  attn::io::write_file(settings.out + kTokenizerFile, tokenizer.to_json());
+  attn::io::write_file(settings.out + kSettingsFile, settings_json(settings));
+}
+
+/// What happens beside the training: progress, the log, samples, signals. Borrows all it is given.
+attn::train::Trainer::Events events_of(const Settings& settings, const attn::models::Model& model,
+                                       const attn::text::Tokenizer& tokenizer, Progress& progress) {
+  const auto log = [&settings](const Json& row) { attn::io::append_line(settings.out + kLogFile, row.dump()); };
+  const bool classifies = model.config().classes > 0;
+  attn::train::Trainer::Events events;
+  events.step = [=, &settings, &model, &tokenizer, &progress](const attn::train::StepReport& report) {
+    progress.step(report);
+    log({{"step", report.step},
+         {"loss", rounded(report.loss)},
+         {"gradient_norm", rounded(report.gradient_norm)},
+         {"learning_rate", report.learning_rate},
+         {"seconds", report.seconds},
+         {"tokens", report.tokens}});
+    if (settings.sample_every > 0 && report.step % settings.sample_every == 0 && !classifies)
+      print_sample(model, tokenizer, settings, report.step);
+  };
+  events.validation = [=, &progress](int64_t step, const attn::train::Validation& result, bool best) {
+    progress.validation(step, result, best, classifies);
+    log({{"step", step}, {"validation_loss", rounded(result.loss)}, {"validation_accuracy", result.accuracy}});
+  };
+  events.note = [&progress](const std::string& text) { progress.note(text); };
+  events.stop = [] { return signal_seen() != 0; };
+  return events;
+}
+
+void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
+  check_directory(settings);
+  if (settings.resume) take_over(settings, command);
+  attn::models::Config config = settings.resume ? stored_config(settings.out)
+                                                : config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
+  const Prepared prepared = prepare(settings, config);
+  settle_schedule(settings, *prepared.data);
 
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::Model model(config, precision, settings.options.seed);
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
-  if (settings.resume) {
-    std::vector<std::string> notes;
-    trainer.resume(&notes);
-    for (const std::string& note : notes) fmt::print(stderr, "attn: {}\n", note);
-    fmt::print(stderr, "resuming after step {}\n", trainer.steps_done());
-  } else {
-    attn::io::make_directory(settings.out);
-    remove_old(settings.out);
-    attn::io::write_file(config_path, attn::models::to_json(config));
-    attn::io::write_file(tokenizer_path, prepared.tokenizer->to_json());
-    attn::io::write_file(settings_path, settings_json(settings));
-  }
+  if (settings.resume) resume(trainer);
+  else begin_directory(settings, config, *prepared.tokenizer);
+
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) describe(model, prepared, settings, peak);
-
-  catch_signals();
   Progress progress(settings.options, 3 * model.forward_flops(config.context) / static_cast<double>(config.context),
                     peak, settings.quiet);
-  attn::train::Trainer::Events events;
-  events.step = [&](const attn::train::StepReport& report) {
-    progress.step(report);
-    attn::io::append_line(log_path, Json{{"step", report.step},
-                                         {"loss", rounded(report.loss)},
-                                         {"gradient_norm", rounded(report.gradient_norm)},
-                                         {"learning_rate", report.learning_rate},
-                                         {"seconds", report.seconds},
-                                         {"tokens", report.tokens}}
-                                        .dump());
-    if (settings.sample_every > 0 && report.step % settings.sample_every == 0 && !config.classes)
-      print_sample(model, *prepared.tokenizer, settings, report.step);
-  };
-  events.validation = [&](int64_t step, const attn::train::Validation& result, bool best) {
-    progress.validation(step, result, best, config.classes > 0);
-    attn::io::append_line(
-        log_path,
-        Json{{"step", step}, {"validation_loss", rounded(result.loss)}, {"validation_accuracy", result.accuracy}}
-            .dump());
-  };
-  events.note = [&](const std::string& text) { progress.note(text); };
-  events.stop = [] { return signal_seen() != 0; };
-  if (!trainer.run(events)) {
+  catch_signals();
+  if (!trainer.run(events_of(settings, model, *prepared.tokenizer, progress))) {
     fmt::print(stderr, "\nstopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
                settings.out);
     set_exit_status(128 + signal_seen());

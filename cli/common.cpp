@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -14,6 +15,11 @@ namespace cli {
 
 // ---------------------------------------------------------------------------------------------------- configurations
 
+std::string flag_of(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
 void ConfigOptions::add(CLI::App& command) {
   std::string names;
   for (const std::string& name : attn::models::families()) names += (names.empty() ? "" : ", ") + name;
@@ -22,13 +28,7 @@ void ConfigOptions::add(CLI::App& command) {
   fields.clear();
   for (const std::string& name : attn::models::fields())
     if (name != "model" && name != "vocab_size") fields.emplace_back(name, "");
-  const attn::models::Config defaults;
-  for (auto& [name, value] : fields) {
-    std::string flag = "--" + name;
-    for (char& c : flag)
-      if (c == '_') c = '-';
-    command.add_option(flag, value)->group("Model")->type_name("");
-  }
+  for (auto& [name, value] : fields) command.add_option(flag_of(name), value)->group("Model")->type_name("");
 }
 
 attn::models::Config ConfigOptions::build(const std::string& default_family) const {

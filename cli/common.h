@@ -27,6 +27,9 @@ void add_info(CLI::App& app);
 /// The exit status that a subcommand ends with if it is not 0: 130 or 143 after a signal.
 void set_exit_status(int status);
 
+/// "--embed-dim" for the field "embed_dim".
+std::string flag_of(std::string field);
+
 /// An option of a model's configuration: --embed-dim 128 and so on, one for each field.
 struct ConfigOptions {
   std::string family, file;

@@ -65,9 +65,11 @@ TEST(Config, EverythingWrongIsNamed) {
                "model.json");
   });
   ASSERT_EQ(wrong.size(), 8u);
-  EXPECT_EQ(wrong[0], "model.json: layers must be a whole number from 1 to 4096, not \"6\"");
-  EXPECT_EQ(wrong[3], "model.json: norm must be one of layer, rms, not \"batch\"");
-  EXPECT_EQ(wrong[4], "model.json: there is no field 'colour'");
+  EXPECT_EQ(wrong[1], "model.json: there is no field 'colour'");
+  EXPECT_EQ(wrong[6], "model.json: layers must be a whole number from 1 to 4096, not \"6\"");
+  EXPECT_EQ(wrong[7], "model.json: norm must be one of layer, rms, not \"batch\"");
+  EXPECT_EQ(reasons_of([&] { apply_json(config, R"({"bias": true, "bias": false})", "model.json"); }),
+            std::vector<std::string>{"model.json: the key \"bias\" occurs twice in one object"});
   for (const char* text : {"", "[]", "{", "null", "{\"a\":}", "\xff\xfe"})
     EXPECT_EQ(reasons_of([&] { apply_json(config, text, "x"); }).size(), 1u) << text;
   EXPECT_EQ(reasons_of([&] { apply_json(config, std::string(100000, '['), "x"); }).size(), 1u);
@@ -84,6 +86,7 @@ TEST(Config, FieldsFromText) {
   EXPECT_EQ(config.norm, "rms");
   EXPECT_EQ(config.dropout, 0.5);
   EXPECT_EQ(reasons_of([&] { set_field(config, "layers", "six"); }).size(), 1u);
+  EXPECT_EQ(reasons_of([&] { set_field(config, "norm", "\xff"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { family("mamba"); }).front(),
             "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama");
 }

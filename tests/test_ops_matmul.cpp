@@ -75,12 +75,12 @@ TEST(OpsMatmul, OneRowOneColumnOneTerm) {
         expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
 }
 
-/// A column of a matrix times a row: the stride of an axis of one element may be anything.
+/// Columns of a matrix, standing and lying, and a row: the stride of an axis of one element may be anything.
 TEST(OpsMatmul, StridesOfOneElement) {
   for (Types types : kTypes)
     for (int64_t stride : {0, 1, 2, 9}) {
       Random random(4);
-      Matrix a(types.in, 6, 5), b(types.in, 1, 7), c(types.out, 6, 7);
+      Matrix a(types.in, 6, 5), b(types.in, 1, 7), c(types.out, 6, 7), squares(types.out, 1, 1);
       a.fill_normal(random);
       b.fill_normal(random);
       ConstView<2> column = a.columns(3, 1), row = b;
@@ -92,6 +92,12 @@ TEST(OpsMatmul, StridesOfOneElement) {
                           return Expected{product, std::abs(product)};
                         }))
           << name_of(types.in) << ", stride " << stride;
+      const ConstView<2> lying(column.data, column.dtype, {1, 6}, {stride, column.stride[0]});
+      matmul(lying, column, squares);
+      Expected sum{0, 0, 6};
+      for (int64_t i = 0; i < 6; ++i) sum.value += a.get(i, 3) * a.get(i, 3);
+      sum.magnitude = sum.value;
+      EXPECT_TRUE(holds(squares, [&](int64_t, int64_t) { return sum; })) << name_of(types.in) << ", stride " << stride;
     }
 }
 
@@ -101,6 +107,10 @@ TEST(OpsMatmul, EmptyShapes) {
     for (int choice = 0; choice < 16; ++choice)
       for (Shape<3> size : {Shape<3>{3, 4, 0}, Shape<3>{0, 4, 5}, Shape<3>{3, 0, 5}, Shape<3>{0, 0, 0}})
         expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+TEST(OpsMatmul, MoreShapesThanAreKept) {
+  for (int64_t rows = 1; rows <= 1100; ++rows) expect_product(kTypes[0], rows, 2, 3, false, false, false, false);
 }
 
 TEST(OpsMatmul, TheSameTwice) {

@@ -96,6 +96,24 @@ TEST(Schedule, BadOptionsAreAllNamed) {
   }
 }
 
+/// The same batch once or twice an update: the same update.
+TEST(Schedule, AccumulatedBatchesAreAveraged) {
+  struct Same : TextData {
+    using TextData::TextData;
+    models::Batch training(uint64_t) const override { return TextData::training(0); }
+  };
+  const Same data(some_tokens(600, 11), 12, 3, 5, 4);
+  const auto step = [&](int64_t accumulation) {
+    models::Model model(tiny(0), nn::Precision::float64, 1);
+    Options options = short_run();
+    options.accumulation = accumulation;
+    return Trainer(model, data, options, "").step();
+  };
+  const StepReport once = step(1), twice = step(2);
+  EXPECT_EQ(once.loss, twice.loss);
+  EXPECT_TRUE(close_float64({once.gradient_norm}, {twice.gradient_norm}));
+}
+
 // --------------------------------------------------------------------------------------------------------------- data
 
 TEST(Data, TextCropsAreFunctionsOfTheirNumber) {

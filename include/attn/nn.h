@@ -153,7 +153,8 @@ struct AttentionTrace {
 /// The cache of one attention layer for the sequences of a batch.
 struct CacheSlot {
   KvCache* cache = nullptr;
-  std::span<const int64_t> sequences = {};  ///< [B]
+  std::span<const int64_t> sequences = {};                     ///< [B]
+  std::vector<int64_t> positions(int64_t B, int64_t L) const;  ///< [B L]: of tokens [B, L] behind what is cached
 };
 
 /// What an attention layer is given besides x. Everything is borrowed until the backward has run.

@@ -9,12 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/models.h"
+#include "io/json.h"
 
 namespace attn::models {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using io::Json;
 
 constexpr const char* kFormat = "attention.cpp checkpoint 1";
 constexpr const char* kManifest = "checkpoints.json";
@@ -67,7 +68,7 @@ Checkpoint read_checked(const std::string& path) {
 Json read_manifest(const std::string& directory) {
   const std::string path = directory + "/" + kManifest;
   if (!fs::exists(path)) return Json::object();
-  const Json manifest = Json::parse(io::read_file(path, 1 << 20), nullptr, false);
+  const Json manifest = io::parse_json("checkpoint", path, io::read_file(path, 1 << 20));
   if (!manifest.is_object()) throw Error("checkpoint", {path + " is not a JSON object"});
   for (const char* name : {"last", "previous", "best"})
     if (manifest.contains(name) && (!manifest[name].is_string() || step_of(manifest[name].get<std::string>()) < 0))

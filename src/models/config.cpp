@@ -6,11 +6,12 @@
 
 #include "attn/models.h"
 #include "core/checker.h"
+#include "io/json.h"
 
 namespace attn::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using io::Json;
 using Names = std::vector<std::string>;
 
 const Names kPoolings = {"mean", "first"};
@@ -68,14 +69,14 @@ struct Assign {
     if (name != field) return;
     *found = true;
     if (value.is_boolean()) to = value.get<bool>();
-    else *reason = name + " must be true or false, not " + value.dump();
+    else *reason = name + " must be true or false, not " + io::as_shown(value);
   }
   void operator()(const char* field, std::string& to, const Names& names) const {
     if (name != field) return;
     *found = true;
     if (value.is_string() && std::find(names.begin(), names.end(), value.get<std::string>()) != names.end())
       to = value.get<std::string>();
-    else *reason = name + " must be one of " + joined(names) + ", not " + value.dump();
+    else *reason = name + " must be one of " + joined(names) + ", not " + io::as_shown(value);
   }
   void operator()(const char* field, int64_t& to, int64_t lowest, int64_t highest) const {
     if (name != field) return;
@@ -86,7 +87,7 @@ struct Assign {
     if (fits) to = value.get<int64_t>();
     else
       *reason = name + " must be a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest) +
-                ", not " + value.dump();
+                ", not " + io::as_shown(value);
   }
   void operator()(const char* field, double& to, double lowest, double highest) const {
     if (name != field) return;
@@ -94,7 +95,7 @@ struct Assign {
     if (value.is_number() && value.get<double>() >= lowest && value.get<double>() <= highest) to = value.get<double>();
     else
       *reason = name + " must be a number from " + Json(lowest).dump() + " to " + Json(highest).dump() + ", not " +
-                value.dump();
+                io::as_shown(value);
   }
 };
 
@@ -149,7 +150,7 @@ std::vector<std::string> fields() {
 }
 
 void apply_json(Config& config, std::string_view json, const std::string& source) {
-  const Json object = Json::parse(json, nullptr, false);
+  const Json object = io::parse_json("config", source, json);
   if (!object.is_object()) throw Error("config", {source + " is not a JSON object"});
   std::vector<std::string> reasons;
   for (const auto& [name, value] : object.items())
@@ -165,7 +166,7 @@ void set_field(Config& config, std::string_view field, std::string_view value) {
 }
 
 std::string to_json(const Config& config) {
-  Json object;
+  nlohmann::ordered_json object;
   each_field(config, [&](const char* name, const auto& field, const auto&...) { object[name] = field; });
   return object.dump(2) + "\n";
 }

@@ -1,7 +1,6 @@
 // The one forward: embeddings, blocks, norm, head.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "attn/models.h"
 
@@ -106,9 +105,10 @@ Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& option
                           std::to_string(config_.context)});
   Value x = tokens_(tape, batch.tokens, {B, L});
   if (positions_.table || sinusoids_) {
-    std::vector<int64_t> places(static_cast<size_t>(B * L));
-    for (int64_t b = 0; b < B; ++b) std::iota(places.begin() + b * L, places.begin() + (b + 1) * L, first);
-    x = add(tape, x, embedding(tape, std::move(places), sinusoids_ ? Value(sinusoids_) : positions_.table, {B, L}));
+    nn::CacheSlot cached;
+    if (options.cache) cached = {&options.cache->layers_.front(), options.cache->sequences_};
+    const Value table = sinusoids_ ? Value(sinusoids_) : positions_.table;
+    x = add(tape, x, embedding(tape, cached.positions(B, L), table, {B, L}));
   }
   if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
   x = dropout(tape, x, config_.dropout);

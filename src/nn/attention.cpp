@@ -76,16 +76,14 @@ Value attend_cached(Tape& tape, const Heads& q, const Heads& k, const Heads& v, 
   return tape.result("attention", out, {});
 }
 
-std::vector<int64_t> positions_of(int64_t B, int64_t L, const CacheSlot& cache) {
-  std::vector<int64_t> positions(static_cast<size_t>(B * L));
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t first = cache.cache ? cache.cache->length(cache.sequences[b]) : 0;
-    std::iota(positions.begin() + b * L, positions.begin() + (b + 1) * L, first);
-  }
-  return positions;
-}
-
 }  // namespace
+
+std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
+  std::vector<int64_t> all(static_cast<size_t>(B * L));
+  for (int64_t b = 0; b < B; ++b)
+    std::iota(all.begin() + b * L, all.begin() + (b + 1) * L, cache ? cache->length(sequences[b]) : 0);
+  return all;
+}
 
 Array AttentionTrace::weights() const {
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1], Lk = k.array.shape()[1];
@@ -148,7 +146,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
   } else {
     Value all = qkv(tape, x);
     if (options_.position == Position::rope)
-      all = autograd::rope(tape, all, H + Hk, D, positions_of(B, L, inputs.cache), options_.rope);
+      all = autograd::rope(tape, all, H + Hk, D, inputs.cache.positions(B, L), options_.rope);
     q = {all, 0, H, D};
     k = {all, H * D, Hk, D};
     v = {all, (H + Hk) * D, Hk, D};

@@ -35,6 +35,9 @@ memory::data_type type_of(DType dtype) {
   return dtype == DType::bfloat16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
+/// Texts of ever new lengths bring ever new shapes. oneDNN's own cache keeps as many; a training has a few dozen.
+constexpr size_t kMostPrimitives = 1024;
+
 /// The primitives of one thread: oneDNN objects need no lock then, and a call in the steady state allocates little.
 struct Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -48,11 +51,11 @@ Primitives& primitives() {
 }
 
 memory::desc describe(const ConstView<2>& x) {
-  // A stride of an axis of one element means nothing; oneDNN wants it to fit the other all the same.
+  // The stride of an axis of one element means nothing. oneDNN takes any, but chooses its implementation by it: the
+  // best for a dense matrix, reference loops where no stride is 1.
   Shape<2> stride = x.stride;
-  if (x.size[1] == 1 && stride[0] == 1) stride[1] = x.size[0];
-  else if (x.size[1] == 1) stride[1] = 1;
-  if (x.size[0] == 1 && stride[1] == 1) stride[0] = x.size[1];
+  for (int axis : {0, 1})
+    if (x.size[axis] == 1) stride[axis] = stride[1 - axis] == 1 ? x.size[1 - axis] : 1;
   return memory::desc({x.size[0], x.size[1]}, type_of(x.dtype), memory::dims{stride[0], stride[1]});
 }
 
@@ -73,8 +76,10 @@ void multiply(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, co
                  static_cast<int64_t>(a.dtype), static_cast<int64_t>(c.dtype), options.bias ? 1 : 0,
                  options.accumulate ? 1 : 0}};
   auto found = p.built.find(key);
-  if (found == p.built.end())
+  if (found == p.built.end()) {
+    if (p.built.size() == kMostPrimitives) p.built.clear();
     found = p.built.emplace(key, build(p, a, b, c, static_cast<bool>(options.bias), options.accumulate)).first;
+  }
   const auto wrap = [&](const auto& x) { return memory(describe(x), p.engine, const_cast<void*>(x.data)); };
   std::unordered_map<int, memory> arguments = {
       {DNNL_ARG_SRC, wrap(a)}, {DNNL_ARG_WEIGHTS, wrap(b)}, {DNNL_ARG_DST, wrap(c)}};

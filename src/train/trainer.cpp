@@ -7,6 +7,7 @@
 
 #include "attn/train.h"
 #include "core/checker.h"
+#include "io/json.h"
 
 namespace attn::train {
 namespace {
@@ -226,14 +227,14 @@ void Trainer::save() {
 
 void Trainer::resume(std::vector<std::string>* notes) {
   const models::Checkpoint checkpoint = models::Checkpoints(directory_).load("last", notes);
-  const Json state = Json::parse(checkpoint.state, nullptr, false);
+  const io::Json state = io::parse_json("resume", checkpoint.path + ", the trainer's state", checkpoint.state);
   if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
       !state.contains("options") || !state["options"].is_object())
     throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
   std::vector<std::string> reasons;
-  const Json own = decisive(options_, model_.parameters().options().precision);
+  const io::Json own = decisive(options_, model_.parameters().options().precision);
   for (const auto& [name, value] : own.items())
-    if (const Json& saved = state["options"].value(name, Json()); saved != value)
+    if (const io::Json& saved = state["options"].value(name, io::Json()); saved != value)
       reasons.push_back(checkpoint.path + " was trained with " + name + " " + saved.dump() + ", not " + value.dump());
   if (!reasons.empty()) throw Error("resume", std::move(reasons));
 
