@@ -208,6 +208,8 @@ int thread_count();
 void set_thread_count(int threads);
 /// Replaces the library's pool; nullptr brings it back. The executor must outlive its use.
 void set_executor(Executor* executor);
+/// The library's pool, for an executor of the host that wraps it.
+Executor& own_executor();
 
 // --------------------------------------------------------------------------------------------------- random numbers
 

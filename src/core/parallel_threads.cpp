@@ -270,6 +270,16 @@ void set_thread_count(int threads) {
   wanted_threads.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed);
 }
 
+Executor& own_executor() {
+  class Own final : public Executor {
+   public:
+    void run(int64_t tasks, TaskRef body) override { pool.run(tasks, body); }
+    int threads() const override { return own_thread_count(); }
+  };
+  static Own own;
+  return own;
+}
+
 void set_executor(Executor* executor) { host_executor.store(executor, std::memory_order_release); }
 
 }  // namespace attn

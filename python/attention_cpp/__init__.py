@@ -1,0 +1,30 @@
+"""Exact scaled dot-product attention on the CPU.
+
+    >>> import numpy as np, attention_cpp
+    >>> q = k = v = np.random.default_rng(0).standard_normal((1, 8, 1000, 64), dtype=np.float32)
+    >>> out = attention_cpp.attention(q, k, v, causal=True)
+
+`attention` takes NumPy, torch (CPU) and JAX (CPU) arrays, and whatever else speaks DLPack or the buffer protocol,
+without a copy and with any strides; what it returns is of the same kind. Memory is O(n): no n x n matrix is stored,
+forward or backward, with any of the options. Results are bitwise equal for any number of threads.
+
+The faces over it carry other libraries' signatures and conventions, and need those libraries:
+
+    attention_cpp.torch          torch's scaled_dot_product_attention; enable() routes torch's own through it
+    attention_cpp.flash_attn     flash-attention 2's functions; install() makes `import flash_attn` work
+    attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
+    attention_cpp.jax            jax.nn.dot_product_attention
+
+Every wrong argument raises `Error` (a ValueError) or TypeError that names everything that is wrong at once.
+"""
+
+from ._core import Error
+from ._cache import KVCache
+from ._machine import isa, isas, threads
+from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
+
+__version__ = "0.1.0"
+__all__ = [
+    "Error", "Gradients", "KVCache", "Plan", "attention", "attention_backward", "dropout_mask", "explain", "isa",
+    "isas", "merge", "threads", "weights",
+]

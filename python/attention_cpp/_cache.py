@@ -1,0 +1,79 @@
+"""The paged key/value cache."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from . import _core
+from ._arrays import as_array, dtype_name, empty, exported, finished
+from ._operator import Array, _lse_dtype, _options, _shape
+
+
+class KVCache:
+    """Keys and values of many growing sequences, in pages; appending never moves what is there.
+
+    Arguments
+        kv_heads    Hk; head_dim D; value_dim Dv (None: D)
+        dtype       "float32", "float64", "bfloat16" or "float16"
+        page_size   tokens a page; max_pages bounds the memory, 0 = no bound
+
+    Many threads may attend() at a time; what changes the cache raises Error while one does.
+    """
+
+    def __init__(self, kv_heads: int, head_dim: int, value_dim: int | None = None, *, dtype: str = "float32",
+                 page_size: int = 64, max_pages: int = 0) -> None:
+        self._cache = _core.Cache(kv_heads, head_dim, value_dim or 0, str(dtype).removeprefix("torch."), page_size,
+                                  max_pages)
+        self._value_dim = value_dim or head_dim
+
+    def add(self) -> int:
+        """A new, empty sequence; returns its id."""
+        return self._cache.add()
+
+    def fork(self, sequence: int, length: int) -> int:
+        """A new sequence that shares the first `length` tokens of another; returns its id."""
+        return self._cache.fork(sequence, length)
+
+    def append(self, sequence: int, k: Array, v: Array) -> None:
+        """Adds n tokens: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's dtype. All or nothing."""
+        self._cache.append(sequence, exported(as_array(k)), exported(as_array(v)))
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forgets the tokens from `length` on."""
+        self._cache.truncate(sequence, length)
+
+    def remove(self, sequence: int) -> None:
+        """Forgets a sequence."""
+        self._cache.remove(sequence)
+
+    def length(self, sequence: int) -> int:
+        """Tokens in a sequence."""
+        return self._cache.length(sequence)
+
+    @property
+    def pages_in_use(self) -> int:
+        """Pages that hold a token of a sequence."""
+        return self._cache.pages_in_use()
+
+    def attend(self, q: Array, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+               return_lse: bool = False, **options: Any) -> Any:
+        """Attention of a ragged batch of queries to their sequences.
+
+        Arguments
+            q           [1, H, total, D]: the queries of all sequences, one after the other
+            sequences   ids, one for each entry of the batch
+            cu_query    where each entry's queries start in q, then the total; None: one query each
+            options     as in attention(); causal with bottom_right alignment by default: the last query is the newest
+                        token. mask, bias and documents do not apply
+
+        Returns out [1, H, total, Dv], or (out, lse).
+        """
+        q = as_array(q)
+        if cu_query is None:
+            cu_query = list(range(len(sequences) + 1))
+        out = lse = None
+        if _shape(q):
+            out = empty(q, (*_shape(q)[:-1], self._value_dim), dtype_name(q))
+            lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
+        self._cache.attend(exported(sequences), exported(cu_query), exported(q), exported(out), lse, _options(options))
+        return (finished(out, q), finished(lse, q)) if return_lse else finished(out, q)

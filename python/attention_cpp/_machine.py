@@ -1,0 +1,31 @@
+"""What the library runs on: instruction set and threads."""
+
+from __future__ import annotations
+
+from . import _core
+
+
+def isas() -> list[str]:
+    """The instruction sets that this CPU can run, best first: "avx512_bf16", "avx512", "avx2", ..., "baseline"."""
+    return _core.available_isas()
+
+
+def isa(name: str | None = None) -> str:
+    """The instruction set in use; with a name, uses that one from now on.
+
+    The best one is chosen at first use, or the one that the environment variable ATTN_ISA names.
+    An unknown name raises Error, which lists the choices.
+    """
+    if name is not None:
+        _core.set_isa(name)
+    return _core.active_isa()
+
+
+def threads(count: int | None = None) -> int:
+    """How many threads may work at a time; with a count, sizes the library's own pool, 0 = one a core.
+
+    Once `attention_cpp.torch` is imported, torch's threads do the work and `torch.set_num_threads` decides.
+    """
+    if count is not None:
+        _core.set_thread_count(count)
+    return _core.thread_count()

@@ -1,0 +1,234 @@
+"""torch's scaled_dot_product_attention on the CPU: same signature and meaning, one fused path for every argument.
+
+    >>> import torch, attention_cpp.torch
+    >>> attention_cpp.torch.enable()        # torch.nn.functional's own, and so every model that calls it
+
+Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; in torch
+they fall back to n x n. Gradients of query, key, value and of a floating mask; second derivatives too, with n x n
+memory. torch's threads do the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from . import _torch_ops
+from ._core import Error
+from ._operator import Plan
+from ._operator import explain as _explain
+from ._torch_ops import share_threads
+
+__all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
+
+_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_original = torch.nn.functional.scaled_dot_product_attention
+
+
+def _why_not(query: Any, key: Any, value: Any, attn_mask: Any, scale: Any = None) -> str:
+    """Why these arguments are torch's to compute; empty if they are ours."""
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if tensor is None and name == "attn_mask" or isinstance(tensor, CausalBias):
+            continue
+        if not isinstance(tensor, Tensor):
+            return f"{name} is not a tensor"
+        if tensor.is_nested:
+            return f"{name} is nested"
+        if tensor.layout is not torch.strided:
+            return f"{name} is {tensor.layout}"
+        if tensor.device.type != "cpu":
+            return f"{name} is on {tensor.device}"
+        if name != "attn_mask" and tensor.dtype not in _FLOATING:
+            return f"{name} is {tensor.dtype}"
+    if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
+        return "an argument has fewer than 2 axes"
+    if query.shape[-1] > 1024 or value.shape[-1] > 1024:
+        return "heads are wider than 1024"
+    return ""
+
+
+def _four_axes(tensor: Tensor, batch: torch.Size) -> Tensor:
+    """[..., H, L, D] as [B, H, L, D]: missing axes are 1, further ones are one batch."""
+    while tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    if len(batch) > 1:
+        tensor = tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)
+    return tensor
+
+
+def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool):
+    """The arguments as q, k, v [B, H, L, D] and options."""
+    if attn_mask is not None and is_causal:
+        raise Error("[scaled_dot_product_attention] attn_mask and is_causal must not both be given")
+    options: dict[str, Any] = {}
+    if is_causal:
+        options = {"causal": True, "alignment": "top_left"}
+    elif isinstance(attn_mask, CausalBias):
+        lower = attn_mask.variant == CausalVariant.LOWER_RIGHT
+        options = {"causal": True, "alignment": "bottom_right" if lower else "top_left"}
+        attn_mask = None
+
+    if query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
+            enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
+        if attn_mask is not None:
+            options["mask" if attn_mask.dtype == torch.bool else "bias"] = _four_axes(attn_mask, torch.Size())
+        return query, key, value, options, query.shape[:1]
+
+    heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
+    if not enable_gqa and len(set(heads)) > 1:  # as torch broadcasts
+        most = max(heads)
+        if set(heads) != {1, most}:
+            raise Error(f"[scaled_dot_product_attention] query, key and value have {heads} heads: without enable_gqa "
+                        "they must be equal")
+        query, key, value = (tensor.expand(*tensor.shape[:-3], most, -1, -1) for tensor in (query, key, value))
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    if attn_mask is not None and len(batch) > 1 and attn_mask.dim() > 4:
+        batch = torch.broadcast_shapes(batch, attn_mask.shape[:-3])
+    q, k, v = (_four_axes(tensor, batch) for tensor in (query, key, value))
+    if len(batch) <= 1:
+        B = batch[0] if batch else 1
+        q, k, v = (tensor if tensor.shape[0] == B else tensor.expand(B, -1, -1, -1) for tensor in (q, k, v))
+    if attn_mask is not None:
+        flat = batch if attn_mask.dim() > 4 else torch.Size()
+        options["mask" if attn_mask.dtype == torch.bool else "bias"] = _four_axes(attn_mask, flat)
+    return q, k, v, options, batch
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    strict: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, fused for every argument.
+
+    query [..., H, L, E], key [..., Hk, S, E], value [..., Hk, S, Ev]; returns [..., H, L, Ev].
+
+    attn_mask   boolean (True = attend) or floating (added), broadcastable to [..., H, L, S]; gradients of the latter
+    dropout_p   always applied: pass 0 when evaluating. The seed comes from torch's generator
+    is_causal   top-left: query i sees keys 0 ... i; not together with attn_mask
+    enable_gqa  query head h reads key head h / (H / Hk)
+    strict      raise Error for what is torch's to compute (another device, dtype or layout) instead of calling torch
+    """
+    reason = _why_not(query, key, value, attn_mask)
+    if reason:
+        return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
+    out, _ = _torch_ops.attention(q, k, v, scale=scale, dropout=dropout_p, **options)
+    if query.dim() == 4:
+        return out
+    if query.dim() < 4 and not batch:
+        return out.reshape(out.shape[4 - query.dim():])
+    return out.reshape(*batch, *out.shape[1:])
+
+
+def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+            *, backward: bool = False) -> Plan | str:
+    """What scaled_dot_product_attention() will do with these arguments: a Plan, or why it leaves them to torch."""
+    reason = _why_not(query, key, value, attn_mask)
+    if reason:
+        return f"left to torch: {reason}"
+    q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
+    options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
+    return _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
+
+
+# --------------------------------------------------------------------------------------------- in the place of torch's
+
+_strict = False
+_warn = False
+_fast_path: bool | None = None  # of nn.MultiheadAttention, as it was before enable()
+
+
+def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
+    if strict or _strict:
+        raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
+    if _warn:
+        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=3)
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = arguments
+    return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def enable(*, strict: bool = False, warn: bool = False) -> None:
+    """Puts our function in the place of torch.nn.functional.scaled_dot_product_attention.
+
+    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path, which does not, is switched
+    off. Code that imported the function by name before keeps torch's. strict: raise for what would be left to torch;
+    warn: warn of it.
+    """
+    global _strict, _warn, _fast_path
+    _strict, _warn = strict, warn
+    if _fast_path is None:
+        _fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+
+def disable() -> None:
+    """Puts torch's function back."""
+    global _strict, _warn, _fast_path
+    _strict = _warn = False
+    torch.nn.functional.scaled_dot_product_attention = _original
+    if _fast_path is not None:
+        torch.backends.mha.set_fastpath_enabled(_fast_path)
+        _fast_path = None
+
+
+@contextlib.contextmanager
+def enabled(*, strict: bool = False, warn: bool = False):
+    """enable() for a with block."""
+    enable(strict=strict, warn=warn)
+    try:
+        yield
+    finally:
+        disable()
+
+
+# --------------------------------------------------------------------------------------------- torch's provider hook
+
+def _flash_forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    options = {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask} if attn_mask is not None else {}
+    with torch.no_grad():
+        return _torch_ops.attention(query, key, value, scale=scale, causal=is_causal,
+                                    alignment="top_left" if is_causal else None, **options)
+
+
+def _flash_backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    bias, mask = (None, attn_mask) if attn_mask is not None and attn_mask.dtype == torch.bool else (attn_mask, None)
+    gradients = torch.ops.attention_cpp.attention_backward(
+        grad_out, None, query, key, value, out, logsumexp, bias, None, mask, None, None, None, None, None, None, scale,
+        0.0, is_causal, -1, -1, "top_left" if is_causal else None, 0.0, None, [True, True, True, False, False])
+    return tuple(gradients[:3])
+
+
+class _Handle:
+    """Keeps the kernels in torch's dispatcher until remove()."""
+
+    def __init__(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")
+        name = "_scaled_dot_product_flash_attention_for_cpu"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that kernels of torch are overridden, which is the point
+            self._library.impl(name, _flash_forward, "CPU", allow_override=True)
+            self._library.impl(name + "_backward", _flash_backward, "CPU", allow_override=True)
+
+    def remove(self) -> None:
+        self._library._destroy()
+
+
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    # torch.nn.attention.activate_flash_attention_impl("attention_cpp") then serves what torch's own choice of kernels
+    # sends to its fused CPU kernel; enable() serves the rest as well.
+    torch.nn.attention.register_flash_attention_impl("attention_cpp", register_fn=_Handle)

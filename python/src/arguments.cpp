@@ -1,0 +1,235 @@
+// Views from DLPack, the buffer protocol or raw addresses, and options from a dictionary.
+#include "arguments.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+namespace bindings {
+namespace {
+
+constexpr attn::DType kTypes[] = {attn::DType::float32, attn::DType::float64, attn::DType::bfloat16,
+                                  attn::DType::float16, attn::DType::boolean, attn::DType::int32,
+                                  attn::DType::int64};
+alignas(64) char empty_array[64];  // where an array without elements lies: a view without data means "not given"
+
+std::string kind_of(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
+
+/// (address, dtype name, shape, strides)
+bool is_raw(nb::handle object) {
+  return nb::isinstance<nb::tuple>(object) && nb::len(object) == 4 && nb::isinstance<nb::str>(object[1]);
+}
+
+bool is_sequence(nb::handle object) {
+  return nb::isinstance<nb::list>(object) || (nb::isinstance<nb::tuple>(object) && !is_raw(object));
+}
+
+std::optional<attn::DType> find_type(const std::string& name) {
+  for (attn::DType type : kTypes)
+    if (attn::name_of(type) == name) return type;
+  return std::nullopt;
+}
+
+std::string name_of(nb::dlpack::dtype type) {
+  using nb::dlpack::dtype_code;
+  const auto code = static_cast<dtype_code>(type.code);
+  if (code == dtype_code::Bool) return "boolean";
+  const char* kind = code == dtype_code::Float     ? "float"
+                     : code == dtype_code::Bfloat  ? "bfloat"
+                     : code == dtype_code::Int     ? "int"
+                     : code == dtype_code::UInt    ? "uint"
+                     : code == dtype_code::Complex ? "complex"
+                                                   : "unknown";
+  return kind + std::to_string(type.bits) + (type.lanes == 1 ? "" : "x" + std::to_string(type.lanes));
+}
+
+}  // namespace
+
+attn::DType dtype_named(const std::string& operation, const std::string& name) {
+  if (const auto type = find_type(name); type && attn::is_floating(*type)) return *type;
+  throw attn::Error(operation, {"there is no dtype '" + name + "'; choices: float32, float64, bfloat16, float16"});
+}
+
+// ------------------------------------------------------------------------------------------------------------- arrays
+
+Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw) {
+  Taken array;
+  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(raw[0]));
+  const std::string type = nb::cast<std::string>(raw[1]);
+  if (const auto known = find_type(type)) array.dtype = *known;
+  else wrong_type(std::string(name) + " is " + type);
+  array.size = nb::cast<std::vector<int64_t>>(raw[2]);
+  array.stride = nb::cast<std::vector<int64_t>>(raw[3]);
+  return array;
+}
+
+Arguments::Taken Arguments::take_array(const char* name, nb::handle object, bool writable) {
+  nb::ndarray<nb::ro> view;
+  if (writable) {
+    nb::ndarray<> own;
+    if (!nb::try_cast(object, own, false)) {
+      if (nb::try_cast(object, view, false)) wrong_value(std::string(name) + " is read-only");
+      else
+        wrong_type(std::string(name) + " must be a writable array (DLPack or buffer protocol), not " + kind_of(object));
+      return {};
+    }
+    view = nb::ndarray<nb::ro>(own);
+    writable_arrays_.push_back(std::move(own));
+  } else if (!nb::try_cast(object, view, false)) {
+    wrong_type(std::string(name) + " must be an array (DLPack or buffer protocol), not " + kind_of(object) +
+               (nb::ndarray_check(object) ? " that cannot be exported: its elements are not native numbers, or it "
+                                            "requires a gradient"
+                                          : ""));
+    return {};
+  }
+  if (view.device_type() != nb::device::cpu::value) {
+    wrong_value(std::string(name) + " is not in the memory of the CPU");
+    return {};
+  }
+  Taken array;
+  array.data = const_cast<void*>(view.data());
+  const std::string type = name_of(view.dtype());
+  if (const auto known = find_type(type)) array.dtype = *known;
+  else wrong_type(std::string(name) + " is " + type);
+  array.size.assign(view.shape_ptr(), view.shape_ptr() + view.ndim());
+  array.stride.assign(view.stride_ptr(), view.stride_ptr() + view.ndim());
+  arrays_.push_back(std::move(view));
+  return array;
+}
+
+Arguments::Taken Arguments::take(const char* name, nb::handle object, int rank, bool writable) {
+  if (object.is_none()) return {};
+  owners_.push_back(nb::borrow(object));
+  Taken array = is_raw(object) ? take_raw(name, nb::borrow<nb::tuple>(object)) : take_array(name, object, writable);
+  if (array.size.empty() && array.data == nullptr) return {};
+
+  const int given = static_cast<int>(array.size.size());
+  const int fewest = rank == 1 ? 1 : rank == 2 ? 1 : rank - 2;
+  if (given > rank || given < fewest) {
+    wrong_value(std::string(name) + " has " + std::to_string(given) + " axes, must have " + std::to_string(fewest) +
+                (fewest == rank ? "" : " to " + std::to_string(rank)));
+    return {};
+  }
+  int64_t count = 1;
+  for (int64_t extent : array.size) count *= extent;
+  if (count == 0) array.data = empty_array;
+  if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(attn::size_of(array.dtype)) != 0)
+    wrong_value(std::string(name) + " does not lie at a multiple of its element's size");
+  array.size.insert(array.size.begin(), static_cast<size_t>(rank - given), 1);
+  array.stride.insert(array.stride.begin(), static_cast<size_t>(rank - given), 0);
+  return array;
+}
+
+// ------------------------------------------------------------------------------------------------------------ numbers
+
+std::span<const int64_t> Arguments::integers(const char* name, nb::handle object) {
+  if (object.is_none()) return {};
+  std::vector<int64_t> values;
+  if (is_sequence(object)) {
+    if (!nb::try_cast(object, values)) wrong_type(std::string(name) + " must hold whole numbers");
+  } else if (const attn::ConstView<1> array = input<1>(name, object); array) {
+    const bool narrow = array.dtype == attn::DType::int32;
+    if (!narrow && array.dtype != attn::DType::int64) {
+      wrong_type(std::string(name) + " is " + std::string(attn::name_of(array.dtype)) + ", must be int32 or int64");
+      return {};
+    }
+    for (int64_t n = 0; n < array.size[0]; ++n) {
+      const int64_t at = n * array.stride[0];
+      values.push_back(narrow ? static_cast<const int32_t*>(array.data)[at]
+                              : static_cast<const int64_t*>(array.data)[at]);
+    }
+  }
+  integers_.push_back(std::move(values));
+  return integers_.back();
+}
+
+std::span<const float> Arguments::numbers(const char* name, nb::handle object) {
+  if (object.is_none()) return {};
+  std::vector<float> values;
+  if (is_sequence(object)) {
+    if (!nb::try_cast(object, values)) wrong_type(std::string(name) + " must hold numbers");
+  } else if (const attn::ConstView<1> array = input<1>(name, object); array) {
+    if (!attn::is_floating(array.dtype)) {
+      wrong_type(std::string(name) + " is " + std::string(attn::name_of(array.dtype)) + ", must be floating");
+      return {};
+    }
+    for (int64_t n = 0; n < array.size[0]; ++n) {
+      const int64_t at = n * array.stride[0];
+      switch (array.dtype) {
+        case attn::DType::float64:
+          values.push_back(static_cast<float>(static_cast<const double*>(array.data)[at]));
+          break;
+        case attn::DType::bfloat16: values.push_back(static_cast<const attn::bfloat16*>(array.data)[at]); break;
+        case attn::DType::float16: values.push_back(static_cast<const attn::float16*>(array.data)[at]); break;
+        default: values.push_back(static_cast<const float*>(array.data)[at]);
+      }
+    }
+  }
+  numbers_.push_back(std::move(values));
+  return numbers_.back();
+}
+
+// ------------------------------------------------------------------------------------------------------------ options
+
+template <class T>
+T Arguments::scalar(const char* name, nb::handle value, const char* expected) {
+  T result{};
+  if (!nb::try_cast(value, result)) wrong_type(std::string(name) + " must be " + expected + ", not " + kind_of(value));
+  return result;
+}
+
+void Arguments::set_option(attn::AttentionOptions& options, const std::string& name, nb::handle value) {
+  const char* const text = name.c_str();
+  if (name == "scale") options.scale = scalar<double>(text, value, "a number");
+  else if (name == "softcap") options.softcap = scalar<double>(text, value, "a number");
+  else if (name == "causal") options.causal = scalar<bool>(text, value, "True or False");
+  else if (name == "window") {
+    std::vector<int64_t> sides;
+    if (!nb::try_cast(value, sides) || sides.size() != 2) wrong_type("window must be (left, right), -1 = no limit");
+    else options.window = {sides[0], sides[1]};
+  } else if (name == "alignment") {
+    const std::string alignment = scalar<std::string>(text, value, "a string");
+    if (alignment == "top_left") options.alignment = attn::Alignment::top_left;
+    else if (alignment == "bottom_right") options.alignment = attn::Alignment::bottom_right;
+    else if (alignment == "offset") options.alignment = attn::Alignment::offset;
+    else wrong_value("alignment is '" + alignment + "', must be top_left, bottom_right or offset");
+  } else if (name == "key_length") options.key_length = integers(text, value);
+  else if (name == "query_length") options.query_length = integers(text, value);
+  else if (name == "offset") options.offset = integers(text, value);
+  else if (name == "mask") options.mask = input<4>(text, value);
+  else if (name == "bias") options.bias = input<4>(text, value);
+  else if (name == "alibi_slopes") options.alibi_slopes = numbers(text, value);
+  else if (name == "query_document") options.query_document = input<2>(text, value);
+  else if (name == "key_document") options.key_document = input<2>(text, value);
+  else if (name == "cu_query") options.cu_query = integers(text, value);
+  else if (name == "cu_key") options.cu_key = integers(text, value);
+  else if (name == "blocks") {
+    if (!nb::isinstance<nb::tuple>(value) || nb::len(value) != 3) {
+      wrong_type("blocks must be (allowed, query_block, key_block)");
+      return;
+    }
+    options.blocks.allowed = input<4>("blocks.allowed", value[0]);
+    options.blocks.query_block = scalar<int64_t>("blocks.query_block", value[1], "a whole number");
+    options.blocks.key_block = scalar<int64_t>("blocks.key_block", value[2], "a whole number");
+  } else if (name == "sink") options.sink = numbers(text, value);
+  else if (name == "dropout") options.dropout = scalar<double>(text, value, "a number");
+  else if (name == "seed") options.seed = scalar<uint64_t>(text, value, "a whole number in [0, 2^64)");
+  else wrong_type("there is no option '" + name + "'");
+}
+
+attn::AttentionOptions Arguments::options(const nb::dict& given) {
+  attn::AttentionOptions options;
+  for (const auto& [key, value] : given)
+    if (!value.is_none()) set_option(options, nb::cast<std::string>(key), value);
+  return options;
+}
+
+void Arguments::done() const {
+  if (reasons_.empty()) return;
+  const attn::Error error(operation_, reasons_);
+  if (is_type_error_) throw nb::type_error(error.what());
+  throw error;
+}
+
+}  // namespace bindings

@@ -1,0 +1,196 @@
+// The extension module attention_cpp._core: the operator on arrays that the caller has allocated. What users see is
+// the Python around it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "arguments.h"
+#include "executor.h"
+
+namespace bindings {
+namespace {
+
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const nb::dict& options) {
+  Arguments in("attention");
+  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  const auto out_view = in.output<4>("out", out);
+  const auto lse_view = in.output<3>("lse", lse);
+  const attn::AttentionOptions parsed = in.options(options);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  attn::attention(q_view, k_view, v_view, out_view, lse_view, parsed);
+}
+
+void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
+              nb::handle dlse, const nb::dict& gradients, const nb::dict& options) {
+  Arguments in("attention_backward");
+  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  const auto out_view = in.input<4>("out", out), dout_view = in.input<4>("dout", dout);
+  const auto lse_view = in.input<3>("lse", lse), dlse_view = in.input<3>("dlse", dlse);
+  const auto to = [&](const char* name) { return gradients.contains(name) ? nb::object(gradients[name]) : nb::none(); };
+  attn::AttentionGradients wanted;
+  wanted.dq = in.output<4>("dq", to("dq"));
+  wanted.dk = in.output<4>("dk", to("dk"));
+  wanted.dv = in.output<4>("dv", to("dv"));
+  wanted.dbias = in.output<4>("dbias", to("dbias"));
+  wanted.dsink = in.output<1>("dsink", to("dsink"));
+  const attn::AttentionOptions parsed = in.options(options);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  attn::attention_backward(q_view, k_view, v_view, out_view, lse_view, dout_view, wanted, parsed, dlse_view);
+}
+
+void weights(nb::handle q, nb::handle k, nb::handle lse, nb::handle out, int64_t first_query, int64_t first_key,
+             const nb::dict& options) {
+  Arguments in("attention_weights");
+  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
+  const auto lse_view = in.input<3>("lse", lse);
+  const auto out_view = in.output<4>("weights", out);
+  const attn::AttentionOptions parsed = in.options(options);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  attn::attention_weights(q_view, k_view, lse_view, out_view, first_query, first_key, parsed);
+}
+
+void merge(nb::handle out, nb::handle lse, nb::handle out_b, nb::handle lse_b) {
+  Arguments in("merge");
+  const auto out_view = in.output<4>("out", out);
+  const auto lse_view = in.output<3>("lse", lse);
+  const auto out_b_view = in.input<4>("out_b", out_b);
+  const auto lse_b_view = in.input<3>("lse_b", lse_b);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  attn::merge(out_view, lse_view, out_b_view, lse_b_view);
+}
+
+nb::tuple explain(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options, bool backward, bool with_dbias) {
+  Arguments in(backward ? "explain_backward" : "explain");
+  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  const attn::AttentionOptions parsed = in.options(options);
+  in.done();
+  const attn::AttentionPlan plan = backward ? attn::explain_backward(q_view, k_view, v_view, parsed, with_dbias)
+                                            : attn::explain(q_view, k_view, v_view, parsed);
+  return nb::make_tuple(plan.path, plan.isa, plan.tasks, plan.scratch_bytes, plan.flops);
+}
+
+/// keep[b, h, i, j] for a boolean array [B, H, rows, columns] whose first row and column are given.
+void dropout_mask(uint64_t seed, double probability, nb::handle keep, int64_t first_query, int64_t first_key) {
+  Arguments in("dropout_mask");
+  const auto view = in.output<4>("keep", keep);
+  in.done();
+  if (!view || view.dtype != attn::DType::boolean) throw attn::Error("dropout_mask", {"keep must be a boolean array"});
+  const nb::gil_scoped_release unlocked;
+  attn::parallel_for(view.size[0] * view.size[1], [&](int64_t task) {
+    const int64_t b = task / view.size[1], h = task % view.size[1];
+    bool* head = static_cast<bool*>(view.data) + b * view.stride[0] + h * view.stride[1];
+    for (int64_t i = 0; i < view.size[2]; ++i)
+      for (int64_t j = 0; j < view.size[3]; ++j)
+        head[i * view.stride[2] + j * view.stride[3]] =
+            attn::dropout_keeps(seed, probability, b, h, first_query + i, first_key + j);
+  });
+}
+
+/// The cache, which allows many readers or one writer. The GIL is released while it reads: writers check for readers.
+class Cache {
+ public:
+  explicit Cache(const attn::KvCache::Config& config) : cache_(config) {}
+
+  int64_t add() {
+    return write([&] { return cache_.add(); });
+  }
+  int64_t fork(int64_t sequence, int64_t length) {
+    return write([&] { return cache_.fork(sequence, length); });
+  }
+  void truncate(int64_t sequence, int64_t length) {
+    write([&] { return cache_.truncate(sequence, length), 0; });
+  }
+  void remove(int64_t sequence) {
+    write([&] { return cache_.remove(sequence), 0; });
+  }
+  void append(int64_t sequence, nb::handle k, nb::handle v) {
+    Arguments in("kv_cache.append");
+    const auto k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+    in.done();
+    write([&] { return cache_.append(sequence, k_view, v_view), 0; });
+  }
+  void attend(nb::handle sequences, nb::handle cu_query, nb::handle q, nb::handle out, nb::handle lse,
+              const nb::dict& options) {
+    Arguments in("kv_cache.attend");
+    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_query", cu_query);
+    const auto q_view = in.input<4>("q", q);
+    const auto out_view = in.output<4>("out", out);
+    const auto lse_view = in.output<3>("lse", lse);
+    attn::AttentionOptions parsed = in.options(options);
+    in.done();
+    if (parsed.alignment == attn::Alignment::unspecified) parsed.alignment = attn::Alignment::bottom_right;
+    if (!options.contains("causal")) parsed.causal = true;
+    const Reading reading(readers_);
+    const nb::gil_scoped_release unlocked;
+    cache_.attend(ids, starts, q_view, out_view, lse_view, parsed);
+  }
+  int64_t length(int64_t sequence) const { return cache_.length(sequence); }
+  int64_t pages_in_use() const { return cache_.pages_in_use(); }
+
+ private:
+  /// Counts a reader as long as it lives; made and destroyed under the GIL.
+  struct Reading {
+    explicit Reading(int& readers_) : readers(readers_) { ++readers; }
+    ~Reading() { --readers; }
+    int& readers;
+  };
+  template <class Change>
+  int64_t write(const Change& change) {
+    if (readers_ > 0) throw attn::Error("kv_cache", {"another thread is reading it"});
+    return change();
+  }
+
+  attn::KvCache cache_;
+  int readers_ = 0;
+};
+
+}  // namespace
+}  // namespace bindings
+
+NB_MODULE(_core, m) {
+  using namespace bindings;
+  install_executor();
+  nb::exception<attn::Error>(m, "Error", PyExc_ValueError);
+
+  m.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(),
+        nb::arg("lse").none(), nb::arg("options"));
+  m.def("backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(),
+        nb::arg("lse").none(), nb::arg("dout").none(), nb::arg("dlse").none(), nb::arg("gradients"),
+        nb::arg("options"));
+  m.def("weights", &weights, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("weights"),
+        nb::arg("first_query"), nb::arg("first_key"), nb::arg("options"));
+  m.def("merge", &merge, nb::arg("out").none(), nb::arg("lse").none(), nb::arg("out_b").none(),
+        nb::arg("lse_b").none());
+  m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"),
+        nb::arg("backward"), nb::arg("with_dbias"));
+  m.def("dropout_mask", &dropout_mask, nb::arg("seed"), nb::arg("probability"), nb::arg("keep"), nb::arg("first_query"),
+        nb::arg("first_key"));
+
+  m.def("available_isas", &attn::available_isas);
+  m.def("active_isa", &attn::active_isa);
+  m.def("set_isa", [](const std::string& name) { attn::set_isa(name); });
+  m.def("thread_count", &attn::thread_count);
+  m.def("set_thread_count", &attn::set_thread_count);
+  m.def("use_openmp_team", &use_openmp_team);
+  m.def("uses_openmp_team", &uses_openmp_team);
+
+  nb::class_<Cache>(m, "Cache")
+      .def("__init__",
+           [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,
+              int64_t page_size, int64_t max_pages) {
+             new (self) Cache({kv_heads, head_dim, value_dim, dtype_named("KVCache", dtype), page_size, max_pages});
+           })
+      .def("add", &Cache::add)
+      .def("fork", &Cache::fork)
+      .def("truncate", &Cache::truncate)
+      .def("remove", &Cache::remove)
+      .def("append", &Cache::append, nb::arg("sequence"), nb::arg("k").none(), nb::arg("v").none())
+      .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(), nb::arg("out"),
+           nb::arg("lse").none(), nb::arg("options"))
+      .def("length", &Cache::length)
+      .def("pages_in_use", &Cache::pages_in_use);
+}

@@ -1,0 +1,295 @@
+"""The operator from Python: every option by its name, results of every kind, what help() shows, errors."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import attention_cpp
+import reference
+
+B, H, HK, LQ, LK, D, DV = 2, 4, 2, 7, 9, 8, 5
+EXACT = dict(rtol=1e-12, atol=1e-13)  # float64: a few hundred roundings of 1.1e-16
+
+
+def draw(*shape, seed=0, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture
+def qkv():
+    return draw(B, H, LQ, D), draw(B, HK, LK, D, seed=1), draw(B, HK, LK, DV, seed=2)
+
+
+OPTIONS = {
+    "plain": {},
+    "scale": {"scale": 0.3},
+    "softcap": {"softcap": 2.0},
+    "causal": {"causal": True, "alignment": "bottom_right"},
+    "top left": {"causal": True, "alignment": "top_left"},
+    "window": {"window": (2, 1), "alignment": "top_left"},
+    "lengths": {"key_length": [3, 9]},
+    "query lengths": {"causal": True, "alignment": "bottom_right", "key_length": [3, 9], "query_length": [2, 7]},
+    "offset": {"causal": True, "alignment": "offset", "offset": np.array([0, 2])},
+    "mask": {"mask": np.random.default_rng(3).random((B, 1, LQ, LK)) < 0.7},
+    "key mask": {"mask": np.random.default_rng(3).random((B, 1, 1, LK)) < 0.7},
+    "bias": {"bias": draw(1, H, LQ, LK, seed=4)},
+    "alibi": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "alignment": "top_left"},
+    "documents": {"query_document": np.arange(B * LQ).reshape(B, LQ) % 2,
+                  "key_document": np.arange(B * LK).reshape(B, LK) % 2},
+    "sink": {"sink": [0.125, -0.5, 1.0, 0.0]},
+    "all": {"scale": 0.3, "softcap": 3.0, "causal": True, "window": (4, -1), "alignment": "bottom_right",
+            "key_length": np.array([5, 9], np.int32), "mask": np.random.default_rng(5).random((B, H, LQ, LK)) < 0.8,
+            "bias": draw(B, 1, 1, LK, seed=6), "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
+            "sink": np.zeros(H, np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option(name, qkv):
+    q, k, v = qkv
+    out, lse = attention_cpp.attention(q, k, v, return_lse=True, **OPTIONS[name])
+    expected, expected_lse = reference.attention(q, k, v, **OPTIONS[name])
+    np.testing.assert_allclose(out, expected, **EXACT)
+    np.testing.assert_allclose(lse, expected_lse, **EXACT)
+    matrix = attention_cpp.weights(q, k, lse, **OPTIONS[name])
+    np.testing.assert_allclose(matrix, reference.weights(q, k, **OPTIONS[name])[0], **EXACT)
+
+
+def test_every_option_of_the_signature_is_tested():
+    parameters = inspect.signature(attention_cpp.attention).parameters
+    tested = {option for options in OPTIONS.values() for option in options}
+    elsewhere = {"q", "k", "v", "out", "return_lse", "dropout", "seed", "cu_query", "cu_key", "blocks"}
+    assert set(parameters) == tested | elsewhere
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradient_is_the_slope(name, qkv):
+    q, k, v = qkv
+    options = dict(OPTIONS[name])
+    if "sink" in options:
+        options["sink"] = np.asarray(options["sink"], np.float32)
+    out, lse = attention_cpp.attention(q, k, v, return_lse=True, **options)
+    dout = draw(*out.shape, seed=7)
+    gradients = attention_cpp.attention_backward(q, k, v, out, lse, dout, **options)
+    arrays = {"dq": q, "dk": k, "dv": v} | ({"dbias": options["bias"]} if "bias" in options else {})
+    for field, array in arrays.items():
+        direction = draw(*array.shape, seed=8)
+        step = 1e-5
+
+        def loss(sign):
+            moved = {"dq": q, "dk": k, "dv": v, "dbias": options.get("bias")} | {field: array + sign * step * direction}
+            given = options | ({"bias": moved["dbias"]} if "bias" in options else {})
+            return (reference.attention(moved["dq"], moved["dk"], moved["dv"], **given)[0] * dout).sum()
+
+        slope = (loss(1) - loss(-1)) / (2 * step)
+        np.testing.assert_allclose((getattr(gradients, field) * direction).sum(), slope, rtol=1e-7, atol=1e-8)
+    assert (gradients.dsink is None) == ("sink" not in options)
+    assert (gradients.dbias is None) == ("bias" not in options)
+
+
+def test_packed_sequences_are_the_sequences_alone():
+    lengths = [3, 0, 5]
+    starts = [0, 3, 3, 8]
+    q, k, v = (draw(1, H, 8, D, seed=seed) for seed in range(3))
+    out = attention_cpp.attention(q, k, v, causal=True, alignment="top_left", cu_query=starts, cu_key=np.array(starts))
+    for start, length in zip(starts, lengths):
+        part = slice(start, start + length)
+        alone = attention_cpp.attention(q[:, :, part], k[:, :, part], v[:, :, part], causal=True)
+        np.testing.assert_array_equal(out[:, :, part], alone)
+
+
+def test_blocks_are_a_mask_of_rectangles(qkv):
+    q, k, v = qkv
+    allowed = np.array([[True, False, True], [False, True, True]])[None, None]
+    mask = np.repeat(np.repeat(allowed, 4, axis=2), 3, axis=3)[:, :, :LQ, :LK]
+    out = attention_cpp.attention(q, k, v, blocks=(allowed, 4, 3))
+    np.testing.assert_allclose(out, reference.attention(q, k, v, mask=mask)[0], **EXACT)
+
+
+def test_dropout_is_a_function_of_the_seed(qkv):
+    q, k, v = qkv
+    keep = attention_cpp.dropout_mask(5, 0.4, (B, H, LQ, LK))
+    out = attention_cpp.attention(q, k, v, dropout=0.4, seed=5)
+    np.testing.assert_allclose(out, reference.attention(q, k, v, dropout=0.4, keep=keep)[0], **EXACT)
+    assert not np.array_equal(out, attention_cpp.attention(q, k, v, dropout=0.4, seed=6))
+    np.testing.assert_array_equal(keep[:, :, 2:5, 3:], attention_cpp.dropout_mask(5, 0.4, (B, H, 3, LK - 3), 2, 3))
+
+
+def test_a_part_of_the_weights(qkv):
+    q, k, _ = qkv
+    lse = attention_cpp.attention(*qkv, return_lse=True)[1]
+    whole = attention_cpp.weights(q, k, lse)
+    np.testing.assert_array_equal(attention_cpp.weights(q, k, lse, rows=slice(2, 5), columns=range(1, 4)),
+                                  whole[:, :, 2:5, 1:4])
+    np.testing.assert_array_equal(attention_cpp.weights(q, k, lse, rows=6), whole[:, :, 6:])
+    np.testing.assert_allclose(whole.sum(-1), 1, **EXACT)
+    for rows in (slice(0, 4, 2), range(3, 99), range(-1, 2)):
+        with pytest.raises(attention_cpp.Error, match="rows"):
+            attention_cpp.weights(q, k, lse, rows=rows)
+
+
+def test_merge_joins_two_sets_of_keys(qkv):
+    q, k, v = qkv
+    first = attention_cpp.attention(q, k[:, :, :4], v[:, :, :4], return_lse=True)
+    second = attention_cpp.attention(q, k[:, :, 4:], v[:, :, 4:], return_lse=True)
+    before = first[0].copy()
+    out, lse = attention_cpp.merge(*first, *second)
+    np.testing.assert_allclose(out, reference.attention(q, k, v)[0], **EXACT)
+    np.testing.assert_allclose(lse, reference.attention(q, k, v)[1], **EXACT)
+    np.testing.assert_array_equal(first[0], before)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_missing_axes_count_as_one(axes):
+    q, k, v = (draw(1, 1, 6, D, seed=seed) for seed in range(3))
+    index = (0,) * (4 - axes)
+    out, lse = attention_cpp.attention(q[index], k[index], v[index], causal=True, return_lse=True)
+    assert out.shape == q[index].shape and lse.shape == q[index].shape[:-1]
+    whole = attention_cpp.attention(q, k, v, causal=True)
+    np.testing.assert_array_equal(out, whole[index])
+    assert attention_cpp.weights(q[index], k[index], lse, causal=True).shape == (*q[index].shape[:-1], 6)
+
+
+@pytest.mark.parametrize("dtype, lse_dtype", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
+def test_types_of_the_results(dtype, lse_dtype, qkv):
+    q, k, v = (array.astype(dtype) for array in qkv)
+    out, lse = attention_cpp.attention(q, k, v, return_lse=True)
+    assert (out.dtype, lse.dtype) == (dtype, lse_dtype)
+    gradients = attention_cpp.attention_backward(q, k, v, out, lse, out)
+    assert {gradient.dtype for gradient in gradients[:3]} == {np.dtype(dtype)}
+    unit = {"float32": 2.0**-23, "float16": 2.0**-10, "float64": 2.0**-52}[dtype]
+    expected = reference.attention(q, k, v)[0]
+    np.testing.assert_allclose(out, expected, rtol=0, atol=8 * unit * abs(expected).max())
+
+
+def test_bfloat16_arrays_of_numpy(qkv):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (array.astype(ml_dtypes.bfloat16) for array in qkv)
+    out = attention_cpp.attention(q, k, v[:, :, :, ::-1])
+    expected = reference.attention(q, k, v[:, :, :, ::-1])[0]
+    assert out.dtype == ml_dtypes.bfloat16
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=0, atol=2.0**-7 * abs(expected).max())
+
+
+def test_out_is_written_to(qkv):
+    memory = np.zeros((B, LQ, H, DV))
+    out = memory.transpose(0, 2, 1, 3)
+    assert attention_cpp.attention(*qkv, out=out) is out
+    np.testing.assert_array_equal(out, attention_cpp.attention(*qkv))
+
+
+def test_wanted_gradients_alone(qkv):
+    out, lse = attention_cpp.attention(*qkv, return_lse=True)
+    gradients = attention_cpp.attention_backward(*qkv, out, lse, out, wanted=["dv"])
+    assert [gradient is None for gradient in gradients] == [True, True, False, True, True]
+    with pytest.raises(attention_cpp.Error, match="'dw'"):
+        attention_cpp.attention_backward(*qkv, out, lse, out, wanted=["dw"])
+
+
+def test_explain_names_path_and_memory(qkv):
+    plan = attention_cpp.explain(*qkv, causal=True, alignment="top_left")
+    assert plan.isa == attention_cpp.isa() and plan.isa in plan.path and plan.tasks >= 1
+    pairs = B * H * sum(min(i + 1, LK) for i in range(LQ))
+    assert plan.flops == 2 * pairs * (D + DV)
+    backward = attention_cpp.explain(*qkv, backward=True)
+    assert backward.flops > plan.flops
+    long = np.zeros((1, 1, 10**6, 64), np.float32)
+    assert attention_cpp.explain(long, long, long).scratch_bytes < 10**8  # n x n would be 4e12
+
+
+def test_isa_is_read_and_forced(qkv):
+    best = attention_cpp.isa()
+    assert best in attention_cpp.isas() and "baseline" in attention_cpp.isas()
+    try:
+        results = {}
+        for name in attention_cpp.isas():
+            assert attention_cpp.isa(name) == name
+            results[name] = attention_cpp.attention(*qkv)
+        for result in results.values():
+            np.testing.assert_allclose(result, results["baseline"], **EXACT)
+        with pytest.raises(attention_cpp.Error, match="baseline"):
+            attention_cpp.isa("mmx")
+    finally:
+        attention_cpp.isa(best)
+
+
+def test_threads_do_not_change_bits():
+    q, k, v = (draw(1, 3, 300, 16, seed=seed, dtype=np.float32) for seed in range(3))
+    before = attention_cpp.threads()
+    results = []
+    try:
+        for count in (1, 2, 3, 7):
+            assert attention_cpp.threads(count) == count
+            results.append(attention_cpp.attention(q, k, v, causal=True).tobytes())
+    finally:
+        attention_cpp.threads(before)
+    assert len(set(results)) == 1
+
+
+def test_help_reads_well():
+    for function in (attention_cpp.attention, attention_cpp.attention_backward, attention_cpp.weights,
+                     attention_cpp.merge, attention_cpp.explain, attention_cpp.KVCache, attention_cpp.KVCache.attend):
+        text = inspect.getdoc(function)
+        assert text and len(text.splitlines()[0]) < 130
+    assert "[B, H, Lq, D]" in attention_cpp.attention.__doc__
+
+
+def test_everything_wrong_is_named_at_once(qkv):
+    q, k, v = qkv
+    with pytest.raises(attention_cpp.Error) as caught:
+        attention_cpp.attention(q, k[:, :, :, :3], v[:, :1], scale=np.inf, causal=True)
+    text = str(caught.value)
+    assert isinstance(caught.value, ValueError) and text.startswith("[attention]")
+    for part in ("[2, 4, 7, 8]", "[2, 2, 9, 3]", "alignment"):
+        assert part in text
+    with pytest.raises(TypeError, match="q must be an array.*scale must be a number.*window must be"):
+        attention_cpp.attention("q", k, v, scale="much", window=3)
+
+
+# ------------------------------------------------------------------------------------------------------------- the cache
+
+def test_cache_decodes_the_bits_of_the_whole():
+    q, k, v = draw(1, H, 6, D), draw(1, HK, 6, D, seed=1), draw(1, HK, 6, DV, seed=2)
+    whole = attention_cpp.attention(q, k, v, causal=True)
+    cache = attention_cpp.KVCache(HK, D, DV, dtype="float64", page_size=2)
+    sequence = cache.add()
+    for t in range(6):
+        cache.append(sequence, k[:, :, t:t + 1], v[:, :, t:t + 1])
+        out = cache.attend(q[:, :, t:t + 1], [sequence])
+        np.testing.assert_array_equal(out, whole[:, :, t:t + 1])
+    assert cache.length(sequence) == 6 and cache.pages_in_use == 3
+
+
+def test_cache_serves_a_ragged_batch():
+    cache = attention_cpp.KVCache(HK, D, dtype="float64")
+    rows, starts, expected = [], [0], []
+    ids = []
+    for number, (queries, keys) in enumerate([(1, 4), (3, 3), (2, 7)]):
+        q, k, v = (draw(1, heads, n, D, seed=10 * number + s)
+                   for s, (heads, n) in enumerate([(H, queries), (HK, keys), (HK, keys)]))
+        ids.append(cache.add())
+        cache.append(ids[-1], k, v)
+        rows.append(q)
+        starts.append(starts[-1] + queries)
+        expected.append(reference.attention(q, k, v, causal=True, alignment="bottom_right"))
+    out, lse = cache.attend(np.concatenate(rows, 2), ids, starts, return_lse=True)
+    np.testing.assert_allclose(out, np.concatenate([e[0] for e in expected], 2), **EXACT)
+    np.testing.assert_allclose(lse, np.concatenate([e[1] for e in expected], 2), **EXACT)
+
+
+def test_cache_forks_truncates_and_removes():
+    cache = attention_cpp.KVCache(1, 2, dtype="float64", page_size=4)
+    first = cache.add()
+    cache.append(first, draw(1, 1, 6, 2), draw(1, 1, 6, 2))
+    second = cache.fork(first, 5)
+    assert (cache.length(second), cache.pages_in_use) == (5, 2)
+    cache.append(second, draw(1, 1, 1, 2), draw(1, 1, 1, 2))  # into a page of its own
+    assert (cache.length(first), cache.length(second), cache.pages_in_use) == (6, 6, 3)
+    cache.truncate(second, 2)
+    cache.remove(first)
+    with pytest.raises(attention_cpp.Error):
+        cache.length(first)
+    with pytest.raises(attention_cpp.Error, match="float64"):
+        cache.append(second, np.zeros((1, 1, 1, 2), np.float32), np.zeros((1, 1, 1, 2), np.float32))
+    assert cache.length(second) == 2

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the Python package's wheel into build/wheel and installs it into build/venv, for its tests.
+# With --test it then runs them; the last line is pytest's.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/python_env.sh
+
+python=$PWD/build/venv/bin/python
+python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
+  install_packages python3-dev
+python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 hypothesis==6.170.15 jax==0.10.2 scikit-learn==1.9.1
+rm -f build/wheel/*.whl
+# Kept between calls, so that the second one builds what has changed.
+PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no-build-isolation \
+  --wheel-dir build/wheel --config-settings=build-dir="$PWD/build/wheel/cmake"
+"$python" -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+
+if [[ ${1:-} == --test ]]; then
+  export ATTN_WHEEL
+  ATTN_WHEEL=$(echo "$PWD"/build/wheel/*.whl)
+  # Away from the sources: what is tested is the installed package. -X dev turns on the interpreter's own checks.
+  cd build/wheel
+  export OMP_WAIT_POLICY=passive TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
+  exec "$python" -X dev -W ignore -m pytest -q -p no:cacheprovider -c ../../pyproject.toml ../../python/tests
+fi
