@@ -485,6 +485,33 @@ TEST_F(Pool, AHostMayBringItsOwnExecutor) {
   EXPECT_EQ(host.calls, 2);
 }
 
+class WrappingExecutor : public Executor {
+ public:
+  void run(int64_t tasks, TaskRef body) override {
+    own_executor().run(tasks, [&](int64_t task) {
+      ++counted;
+      body(task);
+    });
+    if (fails) throw std::runtime_error("host");
+  }
+  int threads() const override { return own_executor().threads(); }
+  std::atomic<int> counted{0};
+  bool fails = false;
+};
+
+TEST_F(Pool, AHostMayWrapTheLibrarysPool) {
+  const int before = thread_count();
+  WrappingExecutor host;
+  set_executor(&host);
+  EXPECT_EQ(thread_count(), before);
+  expect_each_once(40);
+  EXPECT_EQ(host.counted, 40);
+  host.fails = true;  // as one does that was interrupted
+  EXPECT_THROW(parallel_for(2, [](int64_t) {}), std::runtime_error);
+  set_executor(nullptr);
+  expect_each_once(40);
+}
+
 // ------------------------------------------------------------------------------------------------------------- fork
 
 // Forks; the child computes on four threads of its own and ends. Fails if it does not within a second.

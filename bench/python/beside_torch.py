@@ -76,7 +76,8 @@ class Problem:
 
     def run(self, function):
         w = self.w
-        out = function(self.q, self.k, self.v, self.mask, dropout_p=w.dropout, is_causal=w.causal, enable_gqa=w.H != w.Hk)
+        out = function(self.q, self.k, self.v, self.mask, dropout_p=w.dropout, is_causal=w.causal,
+                       enable_gqa=w.H != w.Hk)
         if not w.backward:
             return [out]
         return [out, *torch.autograd.grad(out, self.inputs(), self.dout)]
@@ -146,7 +147,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     options = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, {attention_cpp.isa()}, torch {torch.__version__}; {options.rounds} rounds\n")
+    print(f"{torch.get_num_threads()} threads, {attention_cpp.isa()}, torch {torch.__version__}; "
+          f"{options.rounds} rounds\n")
     print("| workload | ours, ms | torch, ms | ratio | ours, MB | torch, MB | error of ours / torch |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for w in WORKLOADS:
@@ -158,7 +160,8 @@ def main() -> None:
                                  lambda: problem.run(F.scaled_dot_product_attention)], options.rounds)
         memory = ours_bytes(problem), peak_bytes(lambda: problem.run(F.scaled_dot_product_attention))
         print(f"| {w.name} | {ours[0] * 1e3:.2f} ± {ours[1] * 1e3:.2f} | {theirs[0] * 1e3:.2f} ± {theirs[1] * 1e3:.2f} "
-              f"| **{theirs[0] / ours[0]:.2f}** | {memory[0] / 1e6:.1f} | {memory[1] / 1e6:.1f} | {error} |", flush=True)
+              f"| **{theirs[0] / ours[0]:.2f}** | {memory[0] / 1e6:.1f} | {memory[1] / 1e6:.1f} | {error} |",
+              flush=True)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ def main():
         for length, width in ((128, 256), (512, 512), (2048, 1024)):
             q, a = torch.randn(1, 8, length, 64), torch.randn(width, width)
             ours, theirs, turns = measure(q, a, max(1, 2048 // length))
-            print(f"| {'torch' + chr(39) + 's' if shared else 'own pool'} | 8 x {length} x 64 | {ours * 1e6:.0f} "
-                  f"| {theirs * 1e6:.0f} | {turns * 1e6:.0f} | {100 * (turns / (ours + theirs) - 1):+.1f} % |", flush=True)
+            more = 100 * (turns / (ours + theirs) - 1)
+            print(f"| {'of torch' if shared else 'own pool'} | 8 x {length} x 64 | {ours * 1e6:.0f} "
+                  f"| {theirs * 1e6:.0f} | {turns * 1e6:.0f} | {more:+.1f} % |", flush=True)
     attention_cpp.torch.share_threads()
 
 

@@ -253,7 +253,7 @@ def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length,
     return p @ v, lse.squeeze(-1)
 
 
-# ------------------------------------------------------------------------------------------------------------- the entry
+# ------------------------------------------------------------------------------------------------------------ the entry
 
 def new_seed() -> Tensor:
     """From torch's own generator, so that torch.manual_seed() decides and activation checkpointing repeats it."""

@@ -247,7 +247,7 @@ def test_everything_wrong_is_named_at_once(qkv):
         attention_cpp.attention("q", k, v, scale="much", window=3)
 
 
-# ------------------------------------------------------------------------------------------------------------- the cache
+# ------------------------------------------------------------------------------------------------------------ the cache
 
 def test_cache_decodes_the_bits_of_the_whole():
     q, k, v = draw(1, H, 6, D), draw(1, HK, 6, D, seed=1), draw(1, HK, 6, DV, seed=2)

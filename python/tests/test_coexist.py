@@ -1,4 +1,4 @@
-"""With other libraries' thread runtimes in one process: any order of imports, all computing at once, and after a fork."""
+"""With other libraries' thread runtimes in one process: any order of imports, all at once, after a fork."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Random arguments: an array, or a ValueError, TypeError, BufferError or MemoryError with words in it. Never a signal."""
+"""Random arguments: an array, or a ValueError, TypeError, BufferError or MemoryError with words. Never a signal."""
 
 import os
 
@@ -35,7 +35,8 @@ options = st.fixed_dictionaries({}, optional={
     "scale": numbers, "softcap": numbers, "causal": st.one_of(st.booleans(), numbers),
     "window": st.one_of(st.tuples(st.integers(-3, 9), st.integers(-3, 9)), lists),
     "alignment": st.one_of(st.sampled_from(["top_left", "bottom_right", "offset", "middle"]), numbers),
-    "key_length": lists, "query_length": lists, "offset": lists, "mask": st.one_of(arrays(dtype=st.just("?")), anything),
+    "key_length": lists, "query_length": lists, "offset": lists,
+    "mask": st.one_of(arrays(dtype=st.just("?")), anything),
     "bias": anything, "alibi_slopes": lists, "query_document": anything, "key_document": anything, "cu_query": lists,
     "cu_key": lists, "blocks": st.one_of(st.tuples(arrays(dtype=st.just("?")), st.integers(-1, 9), st.integers(-1, 9)),
                                          numbers),

@@ -136,7 +136,7 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_the_slope():
     assert torch.autograd.gradcheck(lambda *x: _torch_ops.attention(*x, dropout=0.5, seed=seed)[0], (q, k, v))
 
 
-# ----------------------------------------------------------------------------------------------------------- derivatives
+# ---------------------------------------------------------------------------------------------------------- derivatives
 
 def general(q, k, v, bias, sink):
     return _torch_ops.attention(q, k, v, bias=bias, sink=sink, causal=True, alignment="bottom_right", softcap=2.0,
@@ -184,7 +184,7 @@ def test_gradient_of_the_sink_and_through_lse():
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------- compilers and transforms
+# --------------------------------------------------------------------------------------------- compilers and transforms
 
 def test_operators_pass_torchs_own_checks():
     q, k, v = (draw(1, 2, 5, 4, seed=seed, grad=True) for seed in range(3))
@@ -240,7 +240,7 @@ def test_checkpointing_repeats_the_dropout():
     assert all(torch.equal(a, b) for a, b in zip(*gradients))
 
 
-# -------------------------------------------------------------------------------------------------- in torch's own place
+# ------------------------------------------------------------------------------------------------- in torch's own place
 
 @pytest.fixture
 def enabled():

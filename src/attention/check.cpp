@@ -143,25 +143,39 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
   check_layout(checker, name, view.size.data(), view.stride.data(), 3, size_of(view.dtype));
 }
 
-void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
-  p.options = &o;
-  const double scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
-  checker.require(std::isfinite(scale), "scale must be finite");
+namespace {
+
+bool is_packed(const AttentionOptions& o) { return !o.cu_query.empty() || !o.cu_key.empty(); }
+
+/// How many sequences there are: packed ones, or one a batch element.
+int64_t sequence_count(const Problem& p, const AttentionOptions& o) {
+  return is_packed(o) ? static_cast<int64_t>(std::max<size_t>(o.cu_query.size(), 1)) - 1 : p.B;
+}
+
+void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
+  p.scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
+  checker.require(std::isfinite(p.scale), "scale must be finite");
   checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
   checker.require(o.dropout >= 0 && o.dropout < 1,
                   [&] { return "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)"; });
   checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
+  check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
+  check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
+}
+
+void resolve_window(Checker& checker, Problem& p, const AttentionOptions& o) {
   checker.require(o.window.left >= -1 && o.window.right >= -1, [&] {
     return "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more";
   });
-  p.scale = scale;
   if (o.window.left >= 0) p.left = o.window.left;
   if (o.window.right >= 0) p.right = o.window.right;
   if (o.causal) p.right = std::min<int64_t>(p.right, 0);
+}
 
-  const bool packed = !o.cu_query.empty() || !o.cu_key.empty();
-  const auto count = static_cast<int64_t>(packed ? std::max<size_t>(o.cu_query.size(), 1) - 1 : 0);
-  const int64_t entries = packed ? count : p.B;
+/// Packed sequences, lengths, and where the queries stand on the key axis.
+void check_positions(Checker& checker, const Problem& p, const AttentionOptions& o) {
+  const bool packed = is_packed(o);
+  const int64_t entries = sequence_count(p, o);
   const char* axis = packed ? "one a sequence" : "B";
   if (packed) {
     checker.require(p.B == 1, [&] { return "cu_query and cu_key need B = 1, not " + text(p.B); });
@@ -175,8 +189,6 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   check_span(checker, "key_length", static_cast<int64_t>(o.key_length.size()), axis, entries);
   check_span(checker, "query_length", static_cast<int64_t>(o.query_length.size()), axis, entries);
   check_span(checker, "offset", static_cast<int64_t>(o.offset.size()), axis, entries);
-  check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
-  check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
   check_in_range(checker, "key_length", o.key_length, 0, p.Lk);
   check_in_range(checker, "query_length", o.query_length, 0, p.Lq);
   constexpr int64_t kFar = int64_t{1} << 60;
@@ -190,6 +202,9 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
     return "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
            " differs from Lk = " + text(p.Lk);
   });
+}
+
+void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) {
   const Shape<4> pairs = {p.B, p.H, p.Lq, p.Lk};
   if (o.mask) {
     checker.require(o.mask.dtype == DType::boolean, [&] {
@@ -210,13 +225,15 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
   if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);
   if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
-  if (!checker.ok()) return;
+}
 
+void list_sequences(Problem& p, const AttentionOptions& o) {
+  const bool packed = is_packed(o);
   // Queries before the first and after the last packed sequence exist, but see nothing.
   if (packed && o.cu_query.front() > 0) p.sequences.push_back({.query_count = o.cu_query.front()});
   if (packed && o.cu_query.back() < p.Lq)
     p.sequences.push_back({.query_begin = o.cu_query.back(), .query_count = p.Lq - o.cu_query.back()});
-  for (int64_t t = 0; t < entries; ++t) {
+  for (int64_t t = 0; t < sequence_count(p, o); ++t) {
     Sequence s;
     s.batch = packed ? 0 : t;
     s.query_count = p.Lq;
@@ -233,6 +250,17 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
     if (o.alignment == Alignment::offset) s.shift = o.offset[t];
     p.sequences.push_back(s);
   }
+}
+
+}  // namespace
+
+void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
+  p.options = &o;
+  resolve_scores(checker, p, o);
+  resolve_window(checker, p, o);
+  check_positions(checker, p, o);
+  check_masks(checker, p, o);
+  if (checker.ok()) list_sequences(p, o);
 }
 
 Problem make_problem(Checker& checker, std::string_view operation, const ConstView<4>& q, const ConstView<4>& k,
