@@ -24,8 +24,12 @@ def isa(name: str | None = None) -> str:
 def threads(count: int | None = None) -> int:
     """How many threads may work at a time; with a count, sizes the library's own pool, 0 = one a core.
 
-    Once `attention_cpp.torch` is imported, torch's threads do the work and `torch.set_num_threads` decides.
+    Once `attention_cpp.torch` is imported, torch's threads do the work: `torch.set_num_threads` then decides, and a
+    count raises Error.
     """
     if count is not None:
+        if _core.uses_openmp_team():
+            raise _core.Error("[threads] torch's threads do the work: call torch.set_num_threads(), or "
+                              "attention_cpp.torch.share_threads(False) first")
         _core.set_thread_count(count)
     return _core.thread_count()

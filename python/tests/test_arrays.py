@@ -88,7 +88,7 @@ OTHER = {  # these mean something else, or nothing
     "array.array": lambda values: array.array("f", [1.0, 2.0]),
     "list": lambda values: values.tolist(),
     "tuple": lambda values: tuple(values.tolist()),
-    "an address": lambda values: (12345, "float32", values.shape, (60, 20, 4, 1)),
+    "an address": lambda values: (4096, "float32", values.shape, (60, 20, 4, 1)),
     "generator": lambda values: (row for row in values),
     "dict": lambda values: {"data": values},
     "class": lambda values: np.ndarray,

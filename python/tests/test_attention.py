@@ -1,6 +1,7 @@
 """The operator from Python: every option by its name, results of every kind, what help() shows, errors."""
 
 import inspect
+import sys
 
 import numpy as np
 import pytest
@@ -124,6 +125,7 @@ def test_a_part_of_the_weights(qkv):
                                   whole[:, :, 2:5, 1:4])
     np.testing.assert_array_equal(attention_cpp.weights(q, k, lse, rows=6), whole[:, :, 6:])
     np.testing.assert_allclose(whole.sum(-1), 1, **EXACT)
+    assert attention_cpp.weights(q, k, lse, rows=slice(5, 3)).shape == (B, H, 0, LK)
     for rows in (slice(0, 4, 2), range(3, 99), range(-1, 2)):
         with pytest.raises(attention_cpp.Error, match="rows"):
             attention_cpp.weights(q, k, lse, rows=rows)
@@ -216,14 +218,21 @@ def test_isa_is_read_and_forced(qkv):
 
 def test_threads_do_not_change_bits():
     q, k, v = (draw(1, 3, 300, 16, seed=seed, dtype=np.float32) for seed in range(3))
-    before = attention_cpp.threads()
     results = []
+    torch = sys.modules.get("attention_cpp.torch")
+    if torch:  # another test has imported it
+        with pytest.raises(attention_cpp.Error, match="set_num_threads"):
+            attention_cpp.threads(1)
+        torch.share_threads(False)
+    before = attention_cpp.threads()
     try:
         for count in (1, 2, 3, 7):
             assert attention_cpp.threads(count) == count
             results.append(attention_cpp.attention(q, k, v, causal=True).tobytes())
     finally:
         attention_cpp.threads(before)
+        if torch:
+            torch.share_threads()
     assert len(set(results)) == 1
 
 
@@ -276,6 +285,18 @@ def test_cache_serves_a_ragged_batch():
     out, lse = cache.attend(np.concatenate(rows, 2), ids, starts, return_lse=True)
     np.testing.assert_allclose(out, np.concatenate([e[0] for e in expected], 2), **EXACT)
     np.testing.assert_allclose(lse, np.concatenate([e[1] for e in expected], 2), **EXACT)
+
+
+def test_cache_takes_one_query_each():
+    cache = attention_cpp.KVCache(1, D, dtype="float64")
+    q, k = draw(1, 1, 2, D), draw(1, 1, 5, D, seed=1)
+    ids = [cache.add(), cache.add()]
+    for sequence, keys in zip(ids, (2, 5)):
+        cache.append(sequence, k[:, :, :keys], k[:, :, :keys])
+    out = cache.attend(q, ids)
+    for row, keys in enumerate((2, 5)):
+        alone = attention_cpp.attention(q[:, :, row:row + 1], k[:, :, :keys], k[:, :, :keys])
+        np.testing.assert_array_equal(out[:, :, row:row + 1], alone)
 
 
 def test_cache_forks_truncates_and_removes():

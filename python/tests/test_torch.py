@@ -88,6 +88,9 @@ def test_batches_are_broadcast():
     q, k, v = draw(2, 4, 7, 8, grad=True), draw(1, 4, 9, 8, grad=True), draw(1, 4, 9, 8, grad=True)
     for a, b in zip(*both((q, k, v), {}), strict=True):
         torch.testing.assert_close(a, b, **EXACT)
+    q, k, v = draw(2, 3, 2, 7, 8, grad=True), draw(1, 3, 2, 9, 8, grad=True), draw(2, 1, 2, 9, 8, grad=True)
+    for a, b in zip(*both((q, k, v), {"attn_mask": draw(2, 1, 1, 7, 9)}), strict=True):
+        torch.testing.assert_close(a, b, **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -172,8 +175,9 @@ def test_the_composite_is_the_operator(everything):
         torch.testing.assert_close(ours, plain, **EXACT)
 
 
-def test_gradient_of_the_sink_and_through_lse():
-    q, k, v = (draw(1, 2, 5, 4, seed=seed, dtype=torch.float32, grad=True) for seed in range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradient_of_the_sink_and_through_lse(dtype):
+    q, k, v = (draw(1, 2, 5, 4, seed=seed, dtype=dtype, grad=True) for seed in range(3))
     sink = torch.tensor([0.5, -0.25], requires_grad=True)
     arguments = (q, k, v, None, sink, *([None] * 8), 0.0, False, -1, -1, None, 0.0, None)
     results = []
@@ -313,7 +317,7 @@ def test_explain_is_a_plan():
     assert face.explain(*qkv(), attn_mask=draw(7, 9, grad=True), backward=True).scratch_bytes > 0
 
 
-def test_provider_hook():
+def test_provider_hook(monkeypatch):
     q, k, v = qkv(keys=7, dtype=torch.float32, grad=True)
     expected = sdpa(q, k, v, is_causal=True)
     gradients = torch.autograd.grad(expected.square().sum(), (q, k, v))
@@ -327,7 +331,9 @@ def test_provider_hook():
         torch.testing.assert_close(torch_sdpa(q, k, v, mask), sdpa(q, k, v, mask), **SMALL)
     finally:
         torch.nn.attention.restore_flash_attention_impl()
+    seen = calls_of(monkeypatch)
     torch.testing.assert_close(torch_sdpa(q, k, v, is_causal=True), expected, **SMALL)
+    assert not seen
 
 
 @pytest.mark.parametrize("wrong, words", [
