@@ -1,4 +1,4 @@
-"""A transformers model on attention_cpp: one line before it is built. Random weights here; from_pretrained is the same."""
+"""A transformers model on attention_cpp: one line before it is built. Random weights; from_pretrained is the same."""
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig

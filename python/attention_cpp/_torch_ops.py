@@ -190,32 +190,41 @@ torch.library.register_autograd("attention_cpp::attention_backward", _differenti
 
 # -------------------------------------------------------------------------------------------------- with n x n memory
 
+def _places(count, starts):
+    """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
+    starts = starts.long()
+    row = torch.arange(count)
+    sequence = torch.bucketize(row, starts, right=True) - 1
+    inside = (sequence >= 0) & (sequence < len(starts) - 1)
+    sequence = sequence.clamp(0, len(starts) - 2)
+    return sequence, row - starts[sequence], inside
+
+
 def _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left, window_right,
              alignment):
     """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
-    i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
-    lengths = torch.full((B,), Lk) if key_length is None else key_length.long()
-    p, allowed = i, torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
-    if cu_query is not None:
-        document = torch.bucketize(torch.arange(Lq), cu_query.long()[1:], right=True)
-        key_document = torch.bucketize(torch.arange(Lk), cu_key.long()[1:], right=True)
-        allowed = (document[:, None] == key_document).view(1, 1, Lq, Lk)
-        starts, key_starts = cu_query.long()[document], cu_key.long()[document]
-        inside = torch.arange(Lq) - starts
-        if alignment == "bottom_right":
-            counts = cu_query.long().diff()[document]
-            key_counts = cu_key.long().diff()[document]
-            inside = inside + key_counts - counts
-        p = (inside + key_starts).view(1, 1, Lq, 1)
-    elif alignment == "bottom_right":
-        counts = torch.full((B,), Lq) if query_length is None else query_length.long()
-        p = i + (lengths - counts).view(B, 1, 1, 1)
-    elif alignment == "offset":
-        p = i + offset.long().view(B, 1, 1, 1)
+    if cu_query is None:
+        i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
+        counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
+        allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
+        of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
+    else:
+        sequence, place, inside = _places(Lq, cu_query)
+        key_sequence, key_place, key_inside = _places(Lk, cu_key)
+        of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
+        of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
+        counts, lengths = cu_query.long().diff(), cu_key.long().diff()
+        allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
     if key_length is not None:
-        allowed = allowed & (j < lengths.view(B, 1, 1, 1))
+        lengths = torch.minimum(lengths, key_length.long())
+        allowed = allowed & (j < lengths[of_keys])
+    p = i
+    if alignment == "bottom_right":
+        p = i + (lengths - (counts if query_length is None else query_length.long()))[of_rows]
+    elif alignment == "offset":
+        p = i + offset.long()[of_rows]
     if causal:
         allowed = allowed & (j <= p)
     if window_left >= 0:

@@ -167,12 +167,14 @@ def test_the_composite_is_the_operator(everything):
             "bottom_right", 0.2, torch.tensor(3))
     for ours, plain in zip(general(*everything), _torch_ops.composite(q, k, v, bias, *rest)):
         torch.testing.assert_close(ours, plain, **EXACT)
-    starts = torch.tensor([0, 2, 2, 4], dtype=torch.int32)
-    key_starts = torch.tensor([0, 1, 3, 6], dtype=torch.int32)
-    packed = (None, None, None, None, None, None, starts, key_starts, None, 0.0, True, 1, -1, "bottom_right", 0.0, None)
-    for ours, plain in zip(torch.ops.attention_cpp.attention(q, k, v, None, *packed),
-                           _torch_ops.composite(q, k, v, None, *packed)):
-        torch.testing.assert_close(ours, plain, **EXACT)
+    slopes = torch.tensor([0.5, 0.25])
+    for starts, key_starts, lengths in (([0, 2, 2, 4], [0, 1, 3, 6], None), ([0, 2, 3], [0, 2, 5], None),
+                                        ([1, 2, 4], [1, 4, 6], None), ([0, 1, 4], [0, 3, 6], torch.tensor([2, 3]))):
+        packed = (None, None, slopes, lengths, None, None, torch.tensor(starts), torch.tensor(key_starts), None, 0.0,
+                  True, 1, -1, "bottom_right", 0.0, None)
+        for ours, plain in zip(torch.ops.attention_cpp.attention(q, k, v, None, *packed),
+                               _torch_ops.composite(q, k, v, None, *packed)):
+            torch.testing.assert_close(ours, plain, **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
