@@ -1,0 +1,315 @@
+"""Hugging Face transformers (5; tested with 5.23) on the CPU: every model that takes an attention implementation.
+
+    >>> import attention_cpp.transformers
+    >>> attention_cpp.transformers.register()
+    >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attention_cpp")
+
+or model.set_attn_implementation("attention_cpp"). Grouped heads are read in place; windows, softcaps, sinks, position
+biases, padding and caches stay fused; neither the scores nor the mask is stored as n x n. Where a model asks for a mask
+that is none of causal, bidirectional, window and padding, a dense one is made: register(warn=True) tells, and
+register(strict=True) raises. `output_attentions=True` returns the weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import _active_collector
+
+from . import _operator, _torch_ops
+from ._core import Error
+
+__all__ = ["attention_cpp_forward", "attention_cpp_mask", "register"]
+
+_ATTRIBUTE = "attention_cpp_options"
+_ALL = (-1, -1)
+_AND = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
+_LEFT_WINDOW = masking_utils.sliding_window_overlay(1).__code__
+_BOTH_WINDOW = masking_utils.sliding_window_bidirectional_overlay(1).__code__
+_warned: set[str] = set()  # reasons
+_own: dict[str, str] = {}  # of _computes_on_its_own()
+
+
+# ------------------------------------------------------------------------------------------------------------ the mask
+
+def _cells(function: Callable) -> dict[str, Any]:
+    """What a function has closed over."""
+    cells = getattr(function, "__closure__", None) or ()
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells)))
+
+
+def _pattern(mask_function: Callable) -> tuple[bool, tuple[int, int]] | None:
+    """(causal, window) of a mask function of transformers' own, None of any other."""
+    if mask_function is masking_utils.causal_mask_function:
+        return True, _ALL
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return False, _ALL
+    if getattr(mask_function, "__code__", None) is not _AND:
+        return None
+    parts = _cells(mask_function)["mask_functions"]
+    if len(parts) != 2:
+        return None
+    overlay, base = parts
+    code, width = getattr(overlay, "__code__", None), 0
+    if code is _LEFT_WINDOW or code is _BOTH_WINDOW:
+        width = _cells(overlay)["sliding_window"]
+    if code is _LEFT_WINDOW and base is masking_utils.causal_mask_function and width >= 1:
+        return True, (width - 1, -1)  # transformers counts the query's own key
+    if code is _BOTH_WINDOW and base is masking_utils.bidirectional_mask_function and width >= 0:
+        return False, (width, width)
+    return None
+
+
+def _traced_pattern(mask_function: Callable, local_size: int | None, config: Any, causal_skip: bool,
+                    bidirectional_skip: bool) -> tuple[bool, tuple[int, int]] | None:
+    """The same where a compiler looks on, which cannot see what a function has closed over.
+
+    transformers allows to skip a mask only where nothing was combined with its own window (or its own chunks).
+    """
+    code = getattr(mask_function, "__code__", None)
+    if code is not _AND or local_size is None or local_size != getattr(config, "sliding_window", None) or (
+            local_size == getattr(config, "attention_chunk_size", None)):
+        return None if code is _AND else _pattern(mask_function)
+    if causal_skip:
+        return True, (local_size - 1, -1)
+    return (False, (local_size, local_size)) if bidirectional_skip else None
+
+
+def _name(function: Callable) -> str:
+    """A mask function as it was put together: and_masks(chunked_overlay, causal_mask_function)."""
+    if is_tracing() or not hasattr(function, "__code__"):
+        return getattr(function, "__name__", type(function).__name__)
+    inner = []
+    for value in _cells(function).values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if callable(item) and hasattr(item, "__code__"):
+                inner.append(_name(item))
+    return function.__qualname__.split(".<locals>")[0] + (f"({', '.join(inner)})" if inner else "")
+
+
+@torch.compiler.assume_constant_result
+def _computes_on_its_own(configuration: str) -> str:
+    """The model file beside a configuration's if its layers do not call attention functions, otherwise empty.
+
+    transformers lets such a model be loaded with any attn_implementation, makes masks for that, and ignores it.
+    """
+    if configuration not in _own:
+        name = configuration.replace(".configuration_", ".modeling_")
+        models = [value for value in vars(sys.modules.get(name, object)).values()
+                  if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == name]
+        _own[configuration] = name if models and not models[0]._can_set_attn_implementation() else ""
+    return _own[configuration]
+
+
+def _dense(reason: str, on_dense: str, arguments: dict[str, Any]) -> Tensor:
+    """[B, 1, Lq, Lk] boolean, by transformers."""
+    if on_dense == "raise":
+        raise Error(f"[attention_cpp.transformers] a dense mask is needed: {reason}")
+    if on_dense == "warn" and not is_tracing() and reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"attention_cpp: a dense mask is built: {reason}", stacklevel=2)
+    return masking_utils.sdpa_mask(**{**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
+
+def _right_padded(allowed: Tensor) -> Tensor | None:
+    """The lengths [B] if in allowed [B, Lk] every sequence starts at 0 and has no hole."""
+    lengths = allowed.sum(-1)
+    places = torch.arange(allowed.shape[1], device=allowed.device)
+    return lengths if bool((allowed == (places < lengths[:, None])).all()) else None
+
+
+def _carrier(options: dict[str, Any], allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
+    """Options of the operator on a tensor [B, 1, 1, Lk], which is what models and generate() pass on to the layers.
+
+    uint8, as no mask is, so that a model that computes with it cannot go unnoticed: what comes out has no options.
+    """
+    batch_size, q_length, kv_length = size
+    if allowed is None:
+        allowed = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
+    carrier = allowed.to(torch.uint8)[:, None, None, :]
+    setattr(carrier, _ATTRIBUTE, (q_length, options))
+    return carrier
+
+
+def attention_cpp_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable = masking_utils.causal_mask_function,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    *,
+    on_dense: str = "",
+    **kwargs: Any,
+) -> Tensor | None:
+    """What attention_cpp_forward() has to know of the mask, in O(n) memory where transformers' own patterns are used.
+
+    Arguments are those of transformers' mask functions; attention_mask [B, kv_offset + Lk] boolean, True = not padding.
+    on_dense: "raise" Error or "warn" where a dense mask is needed.
+
+    Raises Error for models whose layers take no attention function, which would be handed a mask that is not theirs.
+
+    Returns None (module.is_causal says all); a boolean [B, 1, Lq, Lk] which says all, a view of n elements if it is
+    padding alone; or n bytes [B, 1, 1, Lk] that carry causality, window, offset and padding.
+    """
+    if own := _computes_on_its_own(type(kwargs.get("config")).__module__):
+        raise Error(f"[attention_cpp.transformers] the layers of {own} take no attn_implementation: load the model "
+                    'with "eager", or with "sdpa" and attention_cpp.torch.enable()')
+    arguments = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
+                 "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask, **kwargs}
+    pattern = _traced_pattern(
+        mask_function, kwargs.get("local_size"), kwargs.get("config"), allow_is_causal_skip, allow_is_bidirectional_skip
+    ) if is_tracing(attention_mask) else _pattern(mask_function)
+    if pattern is None:
+        return _dense(f"mask function {_name(mask_function)}", on_dense if q_length > 1 else "", arguments)
+    causal, window = pattern
+    allowed = None  # [B, Lk]
+    if attention_mask is not None:
+        padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        allowed = padding[:, kv_offset:kv_offset + kv_length]
+        if not is_tracing(allowed) and bool(allowed.all()):
+            allowed = None
+
+    shift = q_offset - kv_offset  # query i stands at key i + shift
+    plain = window == _ALL or max(q_length, kv_length) <= window[0] + 1
+    at_end = not causal and plain or not isinstance(shift, Tensor) and shift + q_length == kv_length
+    may_skip = allow_is_causal_skip if causal else allow_is_bidirectional_skip
+    if may_skip and allowed is None and plain and at_end:
+        return None
+    if q_length == 1:
+        return _dense("", "", arguments)  # of n elements
+    if causal and not allow_is_causal_skip:
+        return _dense("the model asks for the whole mask (allow_is_causal_skip=False)", on_dense, arguments)
+
+    device = kwargs.get("device", "cpu")
+    lengths = None if allowed is None or is_tracing(allowed) else _right_padded(allowed)
+    options: dict[str, Any] = {}
+    if lengths is not None:
+        options["key_length"] = lengths
+    elif allowed is not None:
+        options["mask"] = allowed[:, None, None, :]
+    if not causal and plain:
+        if allowed is None:
+            allowed = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
+        mask = allowed[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
+        setattr(mask, _ATTRIBUTE, (q_length, options))
+        return mask
+    shift = shift.reshape(1).expand(batch_size) if isinstance(shift, Tensor) else torch.full((batch_size,), shift)
+    options.update(causal=causal, window=window, alignment="offset", offset=shift)
+    return _carrier(options, allowed, (batch_size, q_length, kv_length), device)
+
+
+# ------------------------------------------------------------------------------------------------------- the attention
+
+def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, sliding_window: int | None,
+                  position_bias: Tensor | None) -> dict[str, Any]:
+    """The options of the operator that say which keys a query sees, and the bias."""
+    options: dict[str, Any] = {} if position_bias is None else {"bias": position_bias}
+    if mask is None:
+        if causal:
+            left = -1 if sliding_window is None else sliding_window - 1
+            options.update(causal=True, window=(left, -1), alignment="bottom_right")
+        return options
+    own = getattr(mask, _ATTRIBUTE, None)
+    if own is not None:
+        size, needed = (mask.shape[0], own[0], mask.shape[3]), (query.shape[0], query.shape[2], key.shape[2])
+        if size != needed:
+            raise Error(f"[attention_cpp.transformers] the mask is for B, Lq, Lk = {size}, query and key have {needed}")
+        options.update(own[1])
+    elif mask.dtype == torch.bool:
+        options["mask"] = mask
+    elif mask.dtype.is_floating_point:
+        options["bias"] = mask if position_bias is None else position_bias + mask
+    else:
+        raise Error(f"[attention_cpp.transformers] the mask is {mask.dtype}: it was not made by this module, or the "
+                    "model has computed with it; masks are boolean (True = attend) or floating")
+    return options
+
+
+def _wants_weights(module: torch.nn.Module, output_attentions: bool | None) -> bool:
+    """Asked for by the argument, or by a hook of transformers that waits for them."""
+    if output_attentions:
+        return True
+    if torch.compiler.is_compiling() and not _active_collector.compiling and not module._forward_hooks:
+        return False  # a compiler cannot look into a context variable
+    collected = _active_collector.get()
+    return collected is not None and any("attentions" in key for key in collected)
+
+
+@torch.compiler.disable
+def _weights(query: Tensor, key: Tensor, lse: Tensor, options: dict[str, Any]) -> Tensor:
+    """[B, H, Lq, Lk], without gradient."""
+    options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
+    return _operator.weights(query.detach(), key.detach(), lse.detach(), **options).to(query.dtype)
+
+
+def attention_cpp_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool | None = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """An attention function of transformers.
+
+    Arguments
+        query       [B, H, Lq, D]; key [B, Hk, Lk, D]; value [B, Hk, Lk, Dv]: not repeated to H heads
+        attention_mask  from attention_cpp_mask(), or another's: boolean (True = attend) or floating (added), which then
+                    says everything. None: causal if is_causal, or else module.is_causal, does, the last query seeing
+                    all keys
+        scaling     default 1 / sqrt(D)
+        dropout     always applied: 0 when evaluating
+        sliding_window  with no mask and causal: how many keys a query sees, its own included
+        s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added; gradients of both
+
+    Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, without gradient and before
+    dropout, otherwise None.
+
+    Raises Error for another device than the CPU and for what does not fit together.
+    """
+    devices = sorted({str(t.device) for t in (query, key, value) if t.device.type != "cpu"})
+    if devices:
+        raise Error(f"[attention_cpp.transformers] query, key and value must be on the CPU, not {', '.join(devices)}: "
+                    'use another implementation, as in model.set_attn_implementation("sdpa")')
+    if cache is not None:
+        raise Error("[attention_cpp.transformers] the paged cache of continuous batching is not supported")
+    if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for all
+        query = query.expand(key.shape[0], -1, -1, -1)
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias)
+    options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux)
+    out, lse = _torch_ops.attention(query, key, value, dropout=dropout, **options)
+    weights = _weights(query, key, lse, options) if _wants_weights(module, output_attentions) else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
+    """Makes attn_implementation=name known to transformers. May be called again, to change the options.
+
+    strict: raise Error where a model needs a dense mask; warn: warn of it, once for each reason.
+    """
+    on_dense = "raise" if strict else "warn" if warn else ""
+    if warn:
+        _warned.clear()
+    AttentionInterface.register(name, attention_cpp_forward)
+    AttentionMaskInterface.register(name, functools.partial(attention_cpp_mask, on_dense=on_dense))
