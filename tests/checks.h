@@ -51,12 +51,8 @@ struct Oracle {
     return largest_norm(c.dout.values(), c.dims.Dv) * largest_norm(c.v.values(), c.dims.Dv) *
            std::sqrt(static_cast<double>(visible_rows()));
   }
-  /// Rows that see a key.
-  int64_t visible_rows() const {
-    int64_t rows = 0;
-    for (double lse : reference.lse.values()) rows += std::isfinite(lse);
-    return rows;
-  }
+  /// Rows that see a key, and keep one where weights are dropped: the others are exact zeros, which do not err.
+  int64_t visible_rows() const { return nonzero_rows(reference.out.values(), c.dims.Dv); }
 
   static double largest_norm(const Values& rows, int64_t length) {
     double largest = 0;
@@ -68,15 +64,20 @@ struct Oracle {
     return std::sqrt(largest);
   }
 
-  /// Rows of `row` elements that are not all zero. Every error of theirs comes from the weights of a visible row.
-  int64_t independent_samples(const Values& expected, int64_t row) const {
+  /// Rows of `row` elements that are not all zero.
+  static int64_t nonzero_rows(const Values& values, int64_t row) {
     int64_t rows = 0;
-    for (size_t first = 0; first < expected.size(); first += std::max<int64_t>(row, 1)) {
+    for (size_t first = 0; first < values.size(); first += std::max<int64_t>(row, 1)) {
       bool zero = true;
-      for (int64_t n = 0; n < row; ++n) zero = zero && expected[first + n] == 0;
+      for (int64_t n = 0; n < row; ++n) zero = zero && values[first + n] == 0;
       rows += !zero;
     }
-    return std::min(rows, visible_rows());
+    return rows;
+  }
+
+  /// Every error of a row comes from the weights of a visible row.
+  int64_t independent_samples(const Values& expected, int64_t row) const {
+    return std::min(nonzero_rows(expected, row), visible_rows());
   }
 
   template <int Rank>
