@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -65,18 +66,27 @@ std::string settings_json(const Settings& settings) {
   return object.dump(2) + "\n";
 }
 
+template <class T>
+bool is_of_type(const Json& value) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
+  else if constexpr (std::is_same_v<T, std::string>) return value.is_string();
+  else if constexpr (std::is_same_v<T, double>) return value.is_number();
+  else return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= kMost);
+}
+
 /// Fields that the command line does not name come from the file.
 void take_over(Settings& settings, const CLI::App& command) {
-  const std::string path = settings.out + kSettingsFile;
-  const Json object = Json::parse(attn::io::read_file(path, 1 << 20), nullptr, false);
+  const std::string path = settings.out + kSettingsFile, text = attn::io::read_file(path, 1 << 20);
+  attn::io::check_json("train", path, text);
+  const Json object = Json::parse(text);
   if (!object.is_object()) throw attn::Error("train", {path + " is not a JSON object"});
   each_saved(settings, [&](const std::string& name, auto& field) {
+    using Field = std::decay_t<decltype(field)>;
     if (command.count(name == "data" ? name : flag_of(name)) > 0) return;
-    try {
-      field = object.at(name).get<std::decay_t<decltype(field)>>();
-    } catch (const Json::exception&) {
+    if (!object.contains(name) || !is_of_type<Field>(object[name]))
       throw attn::Error("train", {path + ": '" + name + "' is missing or of another type"});
-    }
+    field = object[name].get<Field>();
   });
 }
 

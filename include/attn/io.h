@@ -27,6 +27,10 @@ void write_file(const std::string& path, std::string_view bytes);
 /// Appends one line, which has no line break inside, and syncs nothing: logs.
 void append_line(const std::string& path, std::string_view line);
 
+/// Throws Error, with the byte offset, unless `text` is one JSON value without duplicate keys and of bounded depth:
+/// for whoever parses text from outside with a parser that is less strict.
+void check_json(std::string_view operation, const std::string& source, std::string_view text);
+
 /// Creates the directory and its parents.
 void make_directory(const std::string& path);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attn/core.h"
+#include "attn/io.h"
 
 namespace attn::io {
 namespace {
@@ -109,6 +110,10 @@ Json parse_json(std::string_view operation, const std::string& source, std::stri
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   if (builder.error_byte() >= 0) refuse_at(builder.error_byte(), builder.reason());
   throw Error(operation, {source + ": " + builder.reason()});
+}
+
+void check_json(std::string_view operation, const std::string& source, std::string_view text) {
+  parse_json(operation, source, text);
 }
 
 std::optional<std::string> json_string(std::string_view text) {

@@ -241,6 +241,16 @@ def test_bad_input(attn):
         assert name in done.stderr, done.stderr
         shutil.rmtree(attn.folder / "broken")
 
+    settings = attn.folder / "gpt" / "training.json"
+    whole = settings.read_text()
+    for damaged, message in ((whole.replace('"batch":', '"batch": 1, "batch":'), "twice"),
+                             (whole.replace('"steps": ', '"steps": 1e'), "steps"), (whole[:-9], "not JSON"),
+                             (whole.replace('"steps": ', '"steps": 9999999999999999999'), "steps")):
+        assert damaged != whole
+        settings.write_text(damaged)
+        done = attn.run("train", "--resume", "--out", "gpt", status=1)
+        assert "training.json" in done.stderr and message in done.stderr, done.stderr
+
 
 def test_another_model(attn):
     """A directory whose checkpoint belongs to another model."""
