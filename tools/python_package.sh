@@ -8,7 +8,8 @@ source tools/python_env.sh
 python=$PWD/build/venv/bin/python
 python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
   install_packages python3-dev
-python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 hypothesis==6.170.15 jax==0.10.2 scikit-learn==1.9.1
+python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 \
+  scikit-learn==1.9.1
 rm -f build/wheel/*.whl
 # Kept between calls, so that the second one builds what has changed.
 PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no-build-isolation \
@@ -18,8 +19,8 @@ PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no
 if [[ ${1:-} == --test ]]; then
   export ATTN_WHEEL
   ATTN_WHEEL=$(echo "$PWD"/build/wheel/*.whl)
-  # Away from the sources: what is tested is the installed package. -X dev turns on the interpreter's own checks.
+  # Away from the sources: what is tested is the installed package, under the interpreter's own checks.
   cd build/wheel
-  export OMP_WAIT_POLICY=passive TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
-  exec "$python" -X dev -W ignore -m pytest -q -p no:cacheprovider -c ../../pyproject.toml ../../python/tests
+  export OMP_WAIT_POLICY=passive TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 PYTHONDEVMODE=1 PYTHONWARNINGS=ignore
+  exec "$python" -m pytest -q -n "$(nproc)" -p no:cacheprovider -c ../../pyproject.toml ../../python/tests
 fi
