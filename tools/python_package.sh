@@ -8,8 +8,8 @@ source tools/python_env.sh
 python=$PWD/build/venv/bin/python
 python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
   install_packages python3-dev
-python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 \
-  scikit-learn==1.9.1
+python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 \
+  hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 scikit-learn==1.9.1
 rm -f build/wheel/*.whl
 # Kept between calls, so that the second one builds what has changed.
 PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no-build-isolation \
