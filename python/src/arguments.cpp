@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace bindings {
@@ -53,18 +54,33 @@ attn::DType dtype_named(const std::string& operation, const std::string& name) {
 
 // ------------------------------------------------------------------------------------------------------------- arrays
 
-Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw) {
+bool Arguments::has_type(const char* name, const std::string& type, attn::DType* to) {
+  const auto known = find_type(type);
+  if (known) *to = *known;
+  else wrong_type(std::string(name) + " is " + type);
+  return known.has_value();
+}
+
+bool Arguments::has_axes(const char* name, size_t given, int rank) {
+  const int fewest = rank == 4 ? 2 : 1;
+  if (given >= static_cast<size_t>(fewest) && given <= static_cast<size_t>(rank)) return true;
+  wrong_value(std::string(name) + " has " + std::to_string(given) + " axes, must have " + std::to_string(fewest) +
+              (fewest == rank ? "" : " to " + std::to_string(rank)));
+  return false;
+}
+
+Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw, int rank) {
   Taken array;
   array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(raw[0]));
   const std::string type = nb::cast<std::string>(raw[1]);
-  if (const auto known = find_type(type)) array.dtype = *known;
-  else wrong_type(std::string(name) + " is " + type);
+  if (!has_type(name, type, &array.dtype)) return {};
   array.size = nb::cast<std::vector<int64_t>>(raw[2]);
   array.stride = nb::cast<std::vector<int64_t>>(raw[3]);
+  if (!has_axes(name, array.size.size(), rank)) return {};
   return array;
 }
 
-Arguments::Taken Arguments::take_array(const char* name, nb::handle object, bool writable) {
+Arguments::Taken Arguments::take_array(const char* name, nb::handle object, int rank, bool writable) {
   nb::ndarray<nb::ro> view;
   if (writable) {
     nb::ndarray<> own;
@@ -89,9 +105,8 @@ Arguments::Taken Arguments::take_array(const char* name, nb::handle object, bool
   }
   Taken array;
   array.data = const_cast<void*>(view.data());
-  const std::string type = name_of(view.dtype());
-  if (const auto known = find_type(type)) array.dtype = *known;
-  else wrong_type(std::string(name) + " is " + type);
+  if (!has_type(name, name_of(view.dtype()), &array.dtype)) return {};
+  if (!has_axes(name, view.ndim(), rank)) return {};  // before they are read: a producer may claim more than it has
   array.size.assign(view.shape_ptr(), view.shape_ptr() + view.ndim());
   array.stride.assign(view.stride_ptr(), view.stride_ptr() + view.ndim());
   arrays_.push_back(std::move(view));
@@ -101,23 +116,18 @@ Arguments::Taken Arguments::take_array(const char* name, nb::handle object, bool
 Arguments::Taken Arguments::take(const char* name, nb::handle object, int rank, bool writable) {
   if (object.is_none()) return {};
   owners_.push_back(nb::borrow(object));
-  Taken array = is_raw(object) ? take_raw(name, nb::borrow<nb::tuple>(object)) : take_array(name, object, writable);
+  Taken array =
+      is_raw(object) ? take_raw(name, nb::borrow<nb::tuple>(object), rank) : take_array(name, object, rank, writable);
   if (array.size.empty() && array.data == nullptr) return {};
 
-  const int given = static_cast<int>(array.size.size());
-  const int fewest = rank == 1 ? 1 : rank == 2 ? 1 : rank - 2;
-  if (given > rank || given < fewest) {
-    wrong_value(std::string(name) + " has " + std::to_string(given) + " axes, must have " + std::to_string(fewest) +
-                (fewest == rank ? "" : " to " + std::to_string(rank)));
+  const size_t missing = static_cast<size_t>(rank) - array.size.size();
+  if (std::find(array.size.begin(), array.size.end(), 0) != array.size.end()) array.data = empty_array;
+  if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(attn::size_of(array.dtype)) != 0) {
+    wrong_value(std::string(name) + " does not lie at a multiple of its element's size");
     return {};
   }
-  int64_t count = 1;
-  for (int64_t extent : array.size) count *= extent;
-  if (count == 0) array.data = empty_array;
-  if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(attn::size_of(array.dtype)) != 0)
-    wrong_value(std::string(name) + " does not lie at a multiple of its element's size");
-  array.size.insert(array.size.begin(), static_cast<size_t>(rank - given), 1);
-  array.stride.insert(array.stride.begin(), static_cast<size_t>(rank - given), 0);
+  array.size.insert(array.size.begin(), missing, 1);
+  array.stride.insert(array.stride.begin(), missing, 0);
   return array;
 }
 

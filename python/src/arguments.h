@@ -66,8 +66,11 @@ class Arguments {
   }
 
   Taken take(const char* name, nb::handle object, int rank, bool writable);
-  Taken take_raw(const char* name, const nb::tuple& raw);
-  Taken take_array(const char* name, nb::handle object, bool writable);
+  Taken take_raw(const char* name, const nb::tuple& raw, int rank);
+  Taken take_array(const char* name, nb::handle object, int rank, bool writable);
+  /// A reason, and nothing is read, where the type is none of ours or there are too many or too few axes.
+  bool has_type(const char* name, const std::string& type, attn::DType* to);
+  bool has_axes(const char* name, size_t given, int rank);
   void set_option(attn::AttentionOptions& options, const std::string& name, nb::handle value);
   /// The value of an option; a reason where it has another type.
   template <class T>
