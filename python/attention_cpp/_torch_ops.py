@@ -71,7 +71,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]
     return out, lse
 
 
-def _new_gradients(q, k, v, bias, sink, lse, wanted) -> list[Tensor]:
+def _new_gradients(q, k, v, bias, sink, wanted) -> list[Tensor]:
     sources = (q, k, v, bias, sink)
     return [torch.empty_like(source) if source is not None and is_wanted else q.new_empty(0)
             for source, is_wanted in zip(sources, wanted)]
@@ -80,7 +80,7 @@ def _new_gradients(q, k, v, bias, sink, lse, wanted) -> list[Tensor]:
 def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor]:
     *options, wanted = options
     bias, sink = options[:2]
-    results = _new_gradients(q, k, v, bias, sink, lse, wanted)
+    results = _new_gradients(q, k, v, bias, sink, wanted)
     names = ("dq", "dk", "dv", "dbias", "dsink")
     gradients = {name: result for name, result, is_wanted in zip(names, results, wanted) if is_wanted}
     own_sink = gradients.get("dsink")
@@ -105,7 +105,7 @@ def _(q, k, v, *options):
 @torch.library.register_fake("attention_cpp::attention_backward", lib=_library)
 def _(dout, dlse, q, k, v, out, lse, *options):
     *options, wanted = options
-    return _new_gradients(q, k, v, options[0], options[1], lse, wanted)
+    return _new_gradients(q, k, v, options[0], options[1], wanted)
 
 
 # ------------------------------------------------------------------------------------------------------------- autograd

@@ -30,7 +30,7 @@ _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _original = torch.nn.functional.scaled_dot_product_attention
 
 
-def _why_not(query: Any, key: Any, value: Any, attn_mask: Any, scale: Any = None) -> str:
+def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str:
     """Why these arguments are torch's to compute; empty if they are ours."""
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
         if tensor is None and name == "attn_mask" or isinstance(tensor, CausalBias):
