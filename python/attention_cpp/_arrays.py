@@ -64,6 +64,13 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return np.empty(shape, _numpy_dtype(dtype))
 
 
+def copied(array: Any) -> Any:
+    """Writable memory with the values of `array`, as empty() makes it; `array` itself if it is none."""
+    if library_of(array) == "torch":
+        return array.clone()
+    return np.array(array) if getattr(array, "shape", ()) else array
+
+
 def finished(array: Any, like: Any) -> Any:
     """The filled result of empty(): JAX arrays cannot be written to, so they are made afterwards."""
     if library_of(like) == "jax" and isinstance(array, np.ndarray):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Sequence
 
+import numpy as np
+
 from . import _core
-from ._arrays import FLOATING, as_array, dtype_name, empty, exported, finished, library_of
+from ._arrays import FLOATING, as_array, copied, dtype_name, empty, exported, finished
 
 Array = Any  # NumPy, torch or JAX on the CPU, or anything with DLPack or the buffer protocol
 
@@ -220,18 +222,9 @@ def merge(out: Array, lse: Array, out_b: Array, lse_b: Array) -> tuple[Array, Ar
     out, out_b [B, H, Lq, Dv]; lse, lse_b [B, H, Lq]. Associative; (0, -inf) is the identity. Returns (out, lse).
     """
     out, lse = as_array(out), as_array(lse)
-    copies = []
-    for array in (out, lse):
-        library = library_of(array)
-        copies.append(array.clone() if library == "torch" else _numpy_copy(array))
-    _core.merge(exported(copies[0]), exported(copies[1]), exported(out_b), exported(lse_b))
-    return finished(copies[0], out), finished(copies[1], lse)
-
-
-def _numpy_copy(array: Any) -> Any:
-    import numpy as np
-
-    return np.array(array) if _shape(array) else array
+    new_out, new_lse = copied(out), copied(lse)
+    _core.merge(exported(new_out), exported(new_lse), exported(out_b), exported(lse_b))
+    return finished(new_out, out), finished(new_lse, lse)
 
 
 def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> Plan:
@@ -245,8 +238,6 @@ def dropout_mask(
     seed: int, probability: float, shape: tuple[int, int, int, int], first_query: int = 0, first_key: int = 0
 ) -> Any:
     """Which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] from a first query and key on."""
-    import numpy as np
-
     keep = np.empty(shape, np.bool_)
     _core.dropout_mask(seed, probability, keep, first_query, first_key)
     return keep
