@@ -133,51 +133,51 @@ Arguments::Taken Arguments::take(const char* name, nb::handle object, int rank, 
 
 // ------------------------------------------------------------------------------------------------------------ numbers
 
-std::span<const int64_t> Arguments::integers(const char* name, nb::handle object) {
+namespace {
+
+/// Element `at` as one of ours; false for another type.
+bool read(const attn::ConstView<1>& from, int64_t at, int64_t* to) {
+  if (from.dtype == attn::DType::int32) *to = static_cast<const int32_t*>(from.data)[at];
+  else if (from.dtype == attn::DType::int64) *to = static_cast<const int64_t*>(from.data)[at];
+  else return false;
+  return true;
+}
+
+bool read(const attn::ConstView<1>& from, int64_t at, float* to) {
+  if (from.dtype == attn::DType::float32) *to = static_cast<const float*>(from.data)[at];
+  else if (from.dtype == attn::DType::float64) *to = static_cast<float>(static_cast<const double*>(from.data)[at]);
+  else if (from.dtype == attn::DType::bfloat16) *to = static_cast<const attn::bfloat16*>(from.data)[at];
+  else if (from.dtype == attn::DType::float16) *to = static_cast<const attn::float16*>(from.data)[at];
+  else return false;
+  return true;
+}
+
+}  // namespace
+
+template <class T>
+std::span<const T> Arguments::values(const char* name, nb::handle object, const char* what,
+                                     std::vector<std::vector<T>>& kept) {
   if (object.is_none()) return {};
-  std::vector<int64_t> values;
+  std::vector<T> values;
+  bool good = true;
   if (is_sequence(object)) {
-    if (!nb::try_cast(object, values)) wrong_type(std::string(name) + " must hold whole numbers");
+    good = nb::try_cast(object, values);
   } else if (const attn::ConstView<1> array = input<1>(name, object); array) {
-    const bool narrow = array.dtype == attn::DType::int32;
-    if (!narrow && array.dtype != attn::DType::int64) {
-      wrong_type(std::string(name) + " is " + std::string(attn::name_of(array.dtype)) + ", must be int32 or int64");
-      return {};
-    }
-    for (int64_t n = 0; n < array.size[0]; ++n) {
-      const int64_t at = n * array.stride[0];
-      values.push_back(narrow ? static_cast<const int32_t*>(array.data)[at]
-                              : static_cast<const int64_t*>(array.data)[at]);
-    }
+    values.resize(static_cast<size_t>(array.size[0]));
+    for (int64_t n = 0; n < array.size[0] && good; ++n)
+      good = read(array, n * array.stride[0], &values[static_cast<size_t>(n)]);
   }
-  integers_.push_back(std::move(values));
-  return integers_.back();
+  if (!good) wrong_type(std::string(name) + " must hold " + what);
+  kept.push_back(std::move(values));
+  return kept.back();
+}
+
+std::span<const int64_t> Arguments::integers(const char* name, nb::handle object) {
+  return values(name, object, "whole numbers: a list, or int32 or int64", integers_);
 }
 
 std::span<const float> Arguments::numbers(const char* name, nb::handle object) {
-  if (object.is_none()) return {};
-  std::vector<float> values;
-  if (is_sequence(object)) {
-    if (!nb::try_cast(object, values)) wrong_type(std::string(name) + " must hold numbers");
-  } else if (const attn::ConstView<1> array = input<1>(name, object); array) {
-    if (!attn::is_floating(array.dtype)) {
-      wrong_type(std::string(name) + " is " + std::string(attn::name_of(array.dtype)) + ", must be floating");
-      return {};
-    }
-    for (int64_t n = 0; n < array.size[0]; ++n) {
-      const int64_t at = n * array.stride[0];
-      switch (array.dtype) {
-        case attn::DType::float64:
-          values.push_back(static_cast<float>(static_cast<const double*>(array.data)[at]));
-          break;
-        case attn::DType::bfloat16: values.push_back(static_cast<const attn::bfloat16*>(array.data)[at]); break;
-        case attn::DType::float16: values.push_back(static_cast<const attn::float16*>(array.data)[at]); break;
-        default: values.push_back(static_cast<const float*>(array.data)[at]);
-      }
-    }
-  }
-  numbers_.push_back(std::move(values));
-  return numbers_.back();
+  return values(name, object, "numbers: a list, or a floating type", numbers_);
 }
 
 // ------------------------------------------------------------------------------------------------------------ options

@@ -71,6 +71,8 @@ class Arguments {
   /// A reason, and nothing is read, where the type is none of ours or there are too many or too few axes.
   bool has_type(const char* name, const std::string& type, attn::DType* to);
   bool has_axes(const char* name, size_t given, int rank);
+  template <class T>
+  std::span<const T> values(const char* name, nb::handle object, const char* what, std::vector<std::vector<T>>& kept);
   void set_option(attn::AttentionOptions& options, const std::string& name, nb::handle value);
   /// The value of an option; a reason where it has another type.
   template <class T>
