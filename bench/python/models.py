@@ -39,9 +39,12 @@ def encoder(length):
     return model, run
 
 
+def decoder(length):
+    return build(LLAMA, transformers.AutoModelForCausalLM), torch.randint(49152, (1, length))
+
+
 def prefill(length):
-    model = build(LLAMA, transformers.AutoModelForCausalLM)
-    ids = torch.randint(49152, (1, length))
+    model, ids = decoder(length)
 
     def run():
         with torch.no_grad():
@@ -51,8 +54,8 @@ def prefill(length):
 
 
 def generation(length):
-    model = build(LLAMA, transformers.AutoModelForCausalLM)
-    ids = torch.randint(49152, (1, length))
+    model, ids = decoder(length)
+    model.generation_config.pad_token_id = 0
 
     def run():
         with torch.no_grad():
@@ -60,13 +63,12 @@ def generation(length):
                                  return_dict_in_generate=True)
         return out.logits[0]  # later ones follow what was chosen
 
-    model.generation_config.pad_token_id = 0
     return model, run
 
 
 def training(length):
-    model = build(LLAMA, transformers.AutoModelForCausalLM).train()
-    ids = torch.randint(49152, (1, length))
+    model, ids = decoder(length)
+    model.train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.0)  # every step is the same one
 
     def run():
