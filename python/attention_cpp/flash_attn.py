@@ -259,6 +259,32 @@ def _keys_of(cache: Tensor, pages: list[int] | None, row: int, first: int, last:
     return tokens.flatten(0, 1)[first:last].unsqueeze(0)
 
 
+def _check_together(function: str, sizes: dict[str, int], k: bool, v: bool, rotary_cos: bool, rotary_sin: bool,
+                    cache_seqlens: bool, cache_batch_idx: bool, paged: bool) -> None:
+    """Which arguments of flash_attn_with_kvcache() are given must fit together."""
+    fail(function, [text for is_wrong, text in (
+        (k != v, "k and v must be given together"),
+        (rotary_cos != rotary_sin, "rotary_cos and rotary_sin must be given together"),
+        (k and not cache_seqlens, "cache_seqlens must be given with k and v"),
+        (rotary_cos and not k, "rotary_cos and rotary_sin need k and v"),
+        (2 * sizes.get("rotary_dim/2", 0) > sizes["headdim"], "rotary_dim must be at most headdim"),
+        (paged and cache_batch_idx, "cache_batch_idx must not be given with block_table"),
+        (not paged and not cache_batch_idx and sizes.get("batch_cache", 0) < sizes["batch"],
+         f"the cache has {sizes.get('batch_cache')} rows, must have batch = {sizes['batch']} or cache_batch_idx"),
+    ) if is_wrong])
+
+
+def _attend_rows(function: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, places: list[tuple], slopes: Any,
+                 options: dict) -> Results:
+    """One sequence at a time. places: of each its pages or None, its row of the cache, its first key and its end."""
+    results = []
+    for b, ((pages, row, first, last), slope) in enumerate(zip(places, slopes)):
+        keys, values = (_keys_of(cache, pages, row, first, last) for cache in (k_cache, v_cache))
+        results.append(_attend(function, q[b:b + 1], keys, values, alibi_slopes=slope, **options))
+    out, lse = (torch.cat(parts) for parts in zip(*results))
+    return out, lse
+
+
 @torch.no_grad()
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
                             v: Tensor | None = None, rotary_cos: Tensor | None = None,
@@ -299,16 +325,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
         cache_batch_idx=(cache_batch_idx, "?int32: batch"), cache_leftpad=(cache_leftpad, "?int32: batch"),
         block_table=(block_table, "?int32: batch pages_a_sequence"),
         alibi_slopes=(alibi_slopes, _slope_axes(alibi_slopes)))
-    fail(function, [text for is_wrong, text in (
-        ((k is None) != (v is None), "k and v must be given together"),
-        ((rotary_cos is None) != (rotary_sin is None), "rotary_cos and rotary_sin must be given together"),
-        (k is not None and cache_seqlens is None, "cache_seqlens must be given with k and v"),
-        (k is None and rotary_cos is not None, "rotary_cos and rotary_sin need k and v"),
-        (2 * sizes.get("rotary_dim/2", 0) > sizes["headdim"], "rotary_dim must be at most headdim"),
-        (paged and cache_batch_idx is not None, "cache_batch_idx must not be given with block_table"),
-        (not paged and cache_batch_idx is None and sizes.get("batch_cache", 0) < sizes["batch"],
-         f"the cache has {sizes.get('batch_cache')} rows, must have batch = {sizes['batch']} or cache_batch_idx"),
-    ) if is_wrong])
+    _check_together(function, sizes, k is not None, v is not None, rotary_cos is not None, rotary_sin is not None,
+                    cache_seqlens is not None, cache_batch_idx is not None, paged)
     options = _options(function, 0.0, softmax_scale, causal, window_size, softcap)
     slopes = _one_row(alibi_slopes)
     _attend(function, q[:0], k_cache[:0], v_cache[:0], **options)  # raises for the options, before anything is written
@@ -351,12 +369,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     else:
         firsts = [0] * batch if cache_leftpad is None else cache_leftpad.tolist()
         tables = block_table.tolist() if paged else [None] * batch
-        results = []
-        for b, (table, row, first, last) in enumerate(zip(tables, rows.tolist(), firsts, ends.tolist())):
-            keys, values = (_keys_of(held, table, row, first, last) for held in (k_cache, v_cache))
-            results.append(_attend(function, q[b:b + 1], keys, values, alibi_slopes=slopes[b] if per_row else slopes,
-                                   **options))
-        out, lse = (torch.cat(parts) for parts in zip(*results))
+        places = list(zip(tables, rows.tolist(), firsts, ends.tolist()))
+        out, lse = _attend_rows(function, q, k_cache, v_cache, places, slopes if per_row else [slopes] * batch, options)
     return (out, lse) if return_softmax_lse else out
 
 
