@@ -12,16 +12,6 @@ namespace {
 
 constexpr double kRepeatSeconds = 0.02;
 
-/// Catches a result that is wrong, not one that is less exact than it could be: the tests hold the tight bounds.
-double error_bound(attn::DType dtype) {
-  switch (dtype) {
-    case attn::DType::float64: return 0x1p-44;
-    case attn::DType::float32: return 0x1p-15;
-    case attn::DType::float16: return 0x1p-8;
-    default: return 0x1p-5;
-  }
-}
-
 double seconds_of(Problem& problem, int64_t calls) {
   const double start = seconds_now();
   for (int64_t i = 0; i < calls; ++i) problem.call();
@@ -39,6 +29,15 @@ double read_seconds(const Problem& problem) {
 }
 
 }  // namespace
+
+double error_bound(attn::DType dtype) {
+  switch (dtype) {
+    case attn::DType::float64: return 0x1p-44;
+    case attn::DType::float32: return 0x1p-15;
+    case attn::DType::float16: return 0x1p-8;
+    default: return 0x1p-5;
+  }
+}
 
 Row measure(const Workload& workload, int repeats) {
   attn::set_thread_count(workload.threads);

@@ -26,6 +26,10 @@ struct Row {
   double of_read() const { return peak_gbytes > 0 ? gbytes / peak_gbytes : 0; }
 };
 
+/// Of Problem::check(). Catches a result that is wrong, not one that is less exact than it could be: the tests hold the
+/// tight bounds.
+double error_bound(attn::DType dtype);
+
 /// A repeat is enough calls for a clock to tell, between two measurements of the peaks.
 Row measure(const Workload& workload, int repeats);
 

@@ -146,6 +146,11 @@ void Problem::set_option() {
       fill_uniform(extra_.view, 5);
       options_.bias = extra_.view;
       break;
+    case Option::alibi:
+      for (int64_t h = 0; h < workload_.heads; ++h)
+        slopes_.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(workload_.heads)));
+      options_.alibi_slopes = slopes_;
+      break;
     case Option::mask: {
       extra_ = Array(DType::boolean, {1, 1, nq, nk});
       bool* allowed = static_cast<bool*>(extra_.view.data);
@@ -272,6 +277,10 @@ attn::AttentionOptions Problem::options_of(const Sample& sample) const {
   options.offset = {&sample.first_query, 1};
   if (options.mask) options.mask = part(extra_.view, 2, sample.first_query, sample.queries);
   if (options.bias) options.bias = part(extra_.view, 2, sample.first_query, sample.queries);
+  if (!slopes_.empty()) {
+    const int64_t group = workload_.heads / workload_.kv_heads;
+    options.alibi_slopes = options.alibi_slopes.subspan(sample.kv_head * group, group);
+  }
   return options;
 }
 

@@ -58,6 +58,7 @@ class Problem {
   Array dout_, dq_, dk_, dv_, lse_;  // backward alone
   Array extra_;                      // the mask or the bias
   std::vector<int64_t> key_length_;
+  std::vector<float> slopes_;
   attn::AttentionOptions options_;
   std::optional<attn::KvCache> cache_;
   int64_t sequence_ = 0;

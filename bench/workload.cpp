@@ -43,8 +43,8 @@ void add_small_calls(std::vector<Workload>& set) {
 }
 
 void add_options(std::vector<Workload>& set, DType dtype, int64_t n, int64_t depth) {
-  for (Option option :
-       {Option::full, Option::mask, Option::bias, Option::window, Option::dropout, Option::softcap, Option::lengths}) {
+  for (Option option : {Option::full, Option::mask, Option::bias, Option::alibi, Option::window, Option::dropout,
+                        Option::softcap, Option::lengths}) {
     set.push_back(prefill(Operation::forward, option, dtype, n, depth));
   }
 }
@@ -83,7 +83,8 @@ std::string name_of(Operation operation) {
 }
 
 std::string name_of(Option option) {
-  constexpr const char* kNames[] = {"full", "causal", "window", "mask", "bias", "dropout", "softcap", "lengths"};
+  constexpr const char* kNames[] = {"full",  "causal",  "window",  "mask",   "bias",
+                                    "alibi", "dropout", "softcap", "lengths"};
   return kNames[static_cast<int>(option)];
 }
 

@@ -17,7 +17,7 @@ enum class Operation {
 };
 
 /// What a call asks for besides softmax(q k^T) v.
-enum class Option { full, causal, window, mask, bias, dropout, softcap, lengths };
+enum class Option { full, causal, window, mask, bias, alibi, dropout, softcap, lengths };
 
 struct Workload {
   Operation operation = Operation::forward;

@@ -175,5 +175,32 @@ TEST(Extreme, LargeBias) {
   }
 }
 
+/// A weight, and a product of gradients, below the smallest normal number is 0, for such numbers are slow; and whoever
+/// calls keeps his own.
+TEST(Extreme, SubnormalResultsAreFlushedInsideTheCallAlone) {
+  for_each_isa([&](const std::string& isa) {
+    const auto view = [](float* x, int64_t n) { return View<4>{x, DType::float32, {1, 1, n, 1}}; };
+    float q[] = {1}, k[] = {0, -90}, v[] = {0, 1}, out[] = {7}, lse[] = {7};
+    AttentionOptions options;
+    options.scale = 1;
+    const View<3> row = {lse, DType::float32, {1, 1, 1}};
+    attention(view(q, 1), view(k, 2), view(v, 2), view(out, 1), row, options);
+    EXPECT_EQ(out[0], 0) << "exp(-90) is 2^-130 on " << isa;
+
+    k[1] = -80;  // 2^-115.4, a normal number; times 2^-14 no longer
+    float dout[] = {0x1p-14f}, dv[] = {7, 7};
+    AttentionGradients gradients;
+    gradients.dv = view(dv, 2);
+    attention(view(q, 1), view(k, 2), view(v, 2), view(out, 1), row, options);
+    EXPECT_GT(out[0], 0) << isa;
+    attention_backward(view(q, 1), view(k, 2), view(v, 2), view(out, 1), row, view(dout, 1), gradients, options);
+    EXPECT_EQ(dv[0], 0x1p-14f) << isa;
+    EXPECT_EQ(dv[1], 0) << isa;
+
+    volatile float small = 0x1p-126f;
+    EXPECT_EQ(small * 0.5f, 0x1p-127f) << "subnormal numbers of the caller, after a call on " << isa;
+  });
+}
+
 }  // namespace
 }  // namespace attn::test

@@ -14,6 +14,7 @@
 
 #include "attention/elements.h"
 #include "core/scratch.h"
+#include "core/subnormals.h"
 
 namespace attn::detail {
 namespace {
@@ -332,7 +333,7 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   const int64_t key_row = plan.key_stride * tk.acc_bytes, value_row = plan.value_stride * tk.acc_bytes;
   if (plan.slabs_per_unit == 1) {
     const bool keep = plan.accumulator_bytes <= kKeptBytes;
-    parallel_for(slabs, [&](int64_t task) {
+    parallel_for_flushed(slabs, [&](int64_t task) {
       const BackwardPlan::Slab& slab = plan.slabs[task];
       const Sequence& s = p.sequences[slab.sequence];
       char* scratch = static_cast<char*>(thread_scratch(plan.thread_bytes + (keep ? plan.accumulator_bytes : 0)));
@@ -351,13 +352,13 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   const auto part = [&](const BackwardPlan::Slab& slab) {
     return static_cast<char*>(partial.data()) + slab.partial * (key_row + value_row);
   };
-  parallel_for(slabs, [&](int64_t task) {
+  parallel_for_flushed(slabs, [&](int64_t task) {
     const BackwardPlan::Slab& slab = plan.slabs[task];
     const Sequence& s = p.sequences[slab.sequence];
     run(static_cast<char*>(thread_scratch(plan.thread_bytes)), slab, part(slab), part(slab) + s.key_count * key_row);
   });
   const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kGradBlockKeys);
-  parallel_for(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
+  parallel_for_flushed(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
     const BackwardPlan::Slab* unit = &plan.slabs[task / blocks * plan.slabs_per_unit];
     const Sequence& s = p.sequences[unit->sequence];
     const int64_t begin = task % blocks * kGradBlockKeys, end = std::min(begin + kGradBlockKeys, s.key_count);

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "core/scratch.h"
+#include "core/subnormals.h"
 
 namespace attn::detail {
 namespace {
@@ -483,7 +484,7 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
   };
   const auto groups = static_cast<int64_t>(plan.groups.size());
   if (!plan.split) {
-    parallel_for(groups, [&](int64_t g) { worker_for(plan.groups[g]).run_all(out, lse); });
+    parallel_for_flushed(groups, [&](int64_t g) { worker_for(plan.groups[g]).run_all(out, lse); });
     return;
   }
   const Buffer memory(plan.partial_bytes);
@@ -492,10 +493,10 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
   const int acc_bytes = p.q.dtype == DType::float64 ? 8 : 4;
   for (int64_t task = 0; task < groups * plan.chunks; ++task)
     states[task] = RowStates::take(arena, plan.groups[task / plan.chunks].rows, plan.row_stride, acc_bytes);
-  parallel_for(groups * plan.chunks, [&](int64_t task) {
+  parallel_for_flushed(groups * plan.chunks, [&](int64_t task) {
     worker_for(plan.groups[task / plan.chunks]).run_chunk(task % plan.chunks, states[task]);
   });
-  parallel_for(groups, [&](int64_t g) {
+  parallel_for_flushed(groups, [&](int64_t g) {
     GroupWorker worker = worker_for(plan.groups[g]);
     worker.fold(&states[g * plan.chunks], plan.chunks, out, lse);
   });

@@ -4,6 +4,7 @@
 
 #include "attention/panel.h"
 #include "core/scratch.h"
+#include "core/subnormals.h"
 
 namespace attn::detail {
 namespace {
@@ -116,7 +117,7 @@ void run_weights(const Problem& p, const ConstView<3>& lse, const View<4>& weigh
         tasks.push_back({&s, h, first, std::min<int64_t>(tk.panel, end - first)});
   }
   const int64_t bytes = WeightsWorker(p, tk).layout(nullptr);
-  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
+  parallel_for_flushed(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
     const Task& task = tasks[t];
     for (int64_t r = 0; r < task.rows; ++r)
       fill_zero_row(weights, task.sequence->batch, task.head,

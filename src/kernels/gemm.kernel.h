@@ -55,7 +55,8 @@ inline int64_t steps_of(int64_t n, int pack) { return (n + pack - 1) / pack; }
 
 // ----------------------------------------------------------------------------------------------------------- scores
 
-/// One tile of scores; what becomes of it is the epilogue's business: epilogue.apply<MT>(key, c).
+/// One tile of scores; what becomes of it is the epilogue's business: epilogue.apply<MT>(key, c). Only an epilogue with
+/// kLimited has its scores limited to args.highest, and one without kScaled has args.scale = 1.
 template <class Dot, int NV, class Epilogue>
 struct ScoresTile {
   using V = typename Dot::Acc;
@@ -79,8 +80,8 @@ struct ScoresTile {
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
-        if constexpr (Dot::kPack > 1) c[i][v] = V::mul(c[i][v], scale);
-        c[i][v] = V::min(highest, c[i][v]);
+        if constexpr (Dot::kPack > 1 && Epilogue::kScaled) c[i][v] = V::mul(c[i][v], scale);
+        if constexpr (Epilogue::kLimited) c[i][v] = V::min(highest, c[i][v]);
       }
     }
     epilogue.template apply<MT>(key, c);
@@ -95,6 +96,7 @@ inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args, co
 /// Maxima stay in memory: in registers, they would push accumulators out of the tile.
 template <class V, int NV>
 struct StoreScores {
+  static constexpr bool kLimited = true, kScaled = true;
   using T = typename V::T;
   T* scores;
   T* maximum;  // null = not wanted

@@ -14,6 +14,7 @@ namespace {
 
 template <class V, int NV>
 struct ProbabilityEpilogue {
+  static constexpr bool kLimited = true, kScaled = true;
   typename V::T* weights;
   const typename V::Reg (&lse)[NV];
 
@@ -89,6 +90,7 @@ struct OuterFormat<FmaDot<V>> {
 
 template <class Dot, int NV>
 struct GradEpilogue {
+  static constexpr bool kLimited = false, kScaled = false;  // dP is no score
   using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;

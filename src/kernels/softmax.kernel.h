@@ -195,6 +195,8 @@ void softmax(const SoftmaxArgs& args) {
 
 template <class Dot, int NV>
 struct SoftmaxEpilogue {
+  static constexpr bool kScaled = true;
+  static constexpr bool kLimited = false;  // a score of +infinity exceeds every reference, and the tile is redone
   using V = typename Dot::Acc;
   using Reg = typename V::Reg;
   using Weight = typename WeightFormat<Dot>::Weight;

@@ -6,6 +6,7 @@
 
 #include "attn/core.h"
 #include "core/scratch.h"
+#include "core/subnormals.h"
 #include "kernels/dispatch.h"
 #include "kernels/elements_table.h"
 
@@ -62,7 +63,7 @@ inline int64_t rows_a_task(int64_t columns) { return std::max<int64_t>(1, kBlock
 template <class Body>
 void for_row_blocks(int64_t rows, int64_t columns, const Body& body) {
   const int64_t step = rows_a_task(columns);
-  parallel_for(blocks_of(rows, step), [&](int64_t task) {
+  parallel_for_flushed(blocks_of(rows, step), [&](int64_t task) {
     body(Block{task * step, std::min(step, rows - task * step), 0, columns, task});
   });
 }
@@ -72,7 +73,7 @@ template <class Body>
 void for_blocks(const Shape<2>& size, bool dense, const Body& body) {
   if (!dense) return for_row_blocks(size[0], size[1], body);
   const int64_t total = size[0] * size[1];
-  parallel_for(blocks_of(total, kBlock), [&](int64_t task) {
+  parallel_for_flushed(blocks_of(total, kBlock), [&](int64_t task) {
     body(Block{0, 1, task * kBlock, std::min(kBlock, total - task * kBlock), task});
   });
 }
