@@ -28,6 +28,7 @@ class RegionWorker {
     Arena arena(base);
     tile_.layout(arena);
     tile_.layout_rows(arena, rows_);
+    tile_.layout_tile(arena, keys_);
     sums_ = arena.take<double>(int64_t{tk_.panel} * kGradBlockKeys * int64_t{sizeof(double)});
     return arena.used();
   }
@@ -46,9 +47,9 @@ class RegionWorker {
         tile_.load(s, rows_);
         for (int64_t key = key_begin / kGradBlockKeys * kGradBlockKeys; key < key_end; key += kGradBlockKeys) {
           tile_.start_block(s, reader, key, std::min(key + kGradBlockKeys, s.key_count));
-          if (!tile_.compute(rows_)) continue;
-          for (int64_t j = 0; j < tile_.count(); ++j) {
-            const int64_t local = tile_.begin() + j;
+          if (!tile_.compute(rows_, keys_)) continue;
+          for (int64_t j = 0; j < keys_.count; ++j) {
+            const int64_t local = keys_.begin + j;
             if (local < key_begin || local >= key_end) continue;
             double* sums = sums_ + (local + s.key_begin - keys.begin) * key_stride;
             for (int r = 0; r < rows_.panel.rows; ++r)
@@ -67,6 +68,7 @@ class RegionWorker {
   const TileKernels& tk_;
   TileGradient tile_;
   GradRows rows_;
+  GradTile keys_;
   double* sums_ = nullptr;
 };
 

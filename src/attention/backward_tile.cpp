@@ -11,13 +11,12 @@ void TileGradient::layout(Arena& arena) {
   const int64_t tile = kGradBlockKeys * tk_.panel;
   keys_ = arena.take(kGradBlockKeys * key_depth_ * tk_.operand_bytes);
   values_ = arena.take(kGradBlockKeys * value_depth_ * tk_.operand_bytes);
-  weights_ = arena.take(tile * tk_.acc_bytes);
+  if (!one_format()) {
+    weights_ = arena.take(tile * tk_.acc_bytes);
+    ds_values_ = arena.take((tile + tk_.panel) * tk_.weight_bytes);
+  }
   if (with_ds_) ds_ = arena.take(tile * tk_.acc_bytes);
   if (p_.options->softcap != 0) factor_ = arena.take(tile * tk_.acc_bytes);
-  ds_values_ = arena.take((tile + tk_.panel) * tk_.weight_bytes);
-  const bool one_format = tk_.weight_bytes == tk_.acc_bytes;
-  weights_outer_ = one_format ? weights_ : arena.take(tile * tk_.weight_bytes);
-  ds_outer_ = one_format ? ds_values_ : arena.take(tile * tk_.weight_bytes);
   allowed_ = arena.take<uint64_t>(kGradBlockKeys * int64_t{sizeof(uint64_t)});
   options_.layout(arena, p_, tk_);
 }
@@ -27,6 +26,12 @@ void TileGradient::layout_rows(Arena& arena, GradRows& rows) const {
   rows.dout = arena.take(value_depth_ * tk_.panel * tk_.operand_bytes);
   rows.lse = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
   rows.delta = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+}
+
+void TileGradient::layout_tile(Arena& arena, GradTile& tile) const {
+  const int64_t weights = kGradBlockKeys * tk_.panel;
+  tile.weights = arena.take(weights * tk_.weight_bytes);
+  tile.ds = arena.take((weights + tk_.panel) * tk_.weight_bytes);
 }
 
 void TileGradient::load(const Sequence& s, GradRows& rows) const {
@@ -64,13 +69,13 @@ void TileGradient::start_block(const Sequence& s, const KeyReader& reader, int64
   keys_packed_ = values_packed_ = false;
 }
 
-/// The keys (or values) of the block as rows for the scores kernel, from key begin_ on.
-const void* TileGradient::operand(bool of_values, int64_t& stride) {
+/// The keys (or values) of the block as rows for the scores kernel, from key `begin` on.
+const void* TileGradient::operand(bool of_values, int64_t begin, int64_t& stride) {
   const int64_t depth = of_values ? p_.Dv : p_.D;
   const int64_t element_stride = of_values ? reader_->value_stride() : reader_->key_stride();
   if (element_stride == 1 && static_cast<int>(p_.k.dtype) == tk_.operand && depth % tk_.depth_multiple == 0) {
     stride = of_values ? reader_->value_row_stride() : reader_->key_row_stride();
-    return of_values ? reader_->value(begin_) : reader_->key(begin_);
+    return of_values ? reader_->value(begin) : reader_->key(begin);
   }
   stride = of_values ? value_depth_ : key_depth_;
   void* dense = of_values ? values_ : keys_;
@@ -85,63 +90,70 @@ const void* TileGradient::operand(bool of_values, int64_t& stride) {
     tk_.pack_keys(args);
     packed = true;
   }
-  return static_cast<const char*>(dense) + (begin_ - block_) * stride * tk_.operand_bytes;
+  return static_cast<const char*>(dense) + (begin - block_) * stride * tk_.operand_bytes;
 }
 
-kernels::ScoresArgs TileGradient::product(const GradRows& rows, bool of_values) {
+kernels::ScoresArgs TileGradient::product(const GradRows& rows, const GradTile& tile, bool of_values) {
   kernels::ScoresArgs args{};
   args.query = of_values ? rows.dout : rows.query;
   args.width = rows.panel.width;
   args.rows = rows.panel.rows;
-  args.keys = operand(of_values, args.key_stride);
-  args.count = count_;
+  args.keys = operand(of_values, tile.begin, args.key_stride);
+  args.count = tile.count;
   args.depth = of_values ? value_depth_ : key_depth_;
   args.scale = of_values || !tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
   args.highest = of_values ? std::numeric_limits<double>::infinity() : highest_score(tk_);
   return args;
 }
 
-void TileGradient::probabilities(const GradRows& rows, bool full) {
-  kernels::ScoresArgs scores = product(rows, false);
+void TileGradient::probabilities(const GradRows& rows, const GradTile& tile, bool full) {
+  kernels::ScoresArgs scores = product(rows, tile, false);
   if (full && !masked_ && TileOptions::plain(p_)) {
     tk_.scores_probabilities(scores, rows.lse, weights_);
     return;
   }
   scores.scores = weights_;
   tk_.scores(scores);
-  tk_.transform(options_.transform(tk_, weights_, begin_, count_, masked_ ? allowed_ : nullptr, factor_, nullptr));
+  tk_.transform(
+      options_.transform(tk_, weights_, tile.begin, tile.count, masked_ ? allowed_ : nullptr, factor_, nullptr));
   kernels::SoftmaxArgs softmax{};
   softmax.scores = softmax.weights = weights_;
   softmax.width = rows.panel.width;
-  softmax.count = count_;
+  softmax.count = tile.count;
   softmax.reference = rows.lse;
   tk_.probabilities(softmax);
 }
 
-bool TileGradient::compute(const GradRows& rows) {
+bool TileGradient::compute(const GradRows& rows, GradTile& tile) {
   const Panel& panel = rows.panel;
-  begin_ = std::max(block_, panel.low / 8 * 8);
+  const int64_t begin = std::max(block_, panel.low / 8 * 8);
   const int64_t end = std::min(block_end_, round_up(std::min(panel.high, block_end_), tk_.key_pair));
-  if (begin_ >= end) return false;
-  count_ = end - begin_;
-  const TileKind kind = tile_mask(p_, *s_, panel, tk_, begin_, end, allowed_);
+  if (begin >= end) return false;
+  const int64_t count = end - begin;
+  const TileKind kind = tile_mask(p_, *s_, panel, tk_, begin, end, allowed_);
   if (kind == TileKind::empty) return false;
   options_.set_panel(p_, *s_, panel, tk_);
-  options_.start_tile(tk_, begin_, count_);
+  options_.start_tile(tk_, begin, count);
   masked_ = kind == TileKind::mixed || p_.options->bias;
-  if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count_, all_lanes(panel.rows));
-  probabilities(rows, kind == TileKind::full);
-  tk_.grad({.in = product(rows, true),
+  if (kind == TileKind::full && masked_) std::fill(allowed_, allowed_ + count, all_lanes(panel.rows));
+  tile.begin = begin;
+  tile.count = count;
+  if (one_format()) {
+    weights_ = tile.weights;
+    ds_values_ = tile.ds;
+  }
+  probabilities(rows, tile, kind == TileKind::full);
+  tk_.grad({.in = product(rows, tile, true),
             .weights = weights_,
             .delta = rows.delta,
             .allowed = allowed(),
-            .keep = options_.dropout(tk_, begin_, count_),
+            .keep = options_.dropout(tk_, begin, count),
             .keep_scale = options_.keep_scale(),
             .factor = factor_,
-            .weights_outer = weights_outer_,
+            .weights_outer = tile.weights,
             .ds = ds_,
             .ds_values = ds_values_,
-            .ds_outer = ds_outer_});
+            .ds_outer = tile.ds});
   return true;
 }
 

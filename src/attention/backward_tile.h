@@ -25,6 +25,12 @@ struct GradRows {
   void *lse = nullptr, *delta = nullptr;   // acc [width]; lse in log2 units, +infinity for rows that see nothing
 };
 
+/// P and dS of a panel and the keys from `begin` on, as the `outer` kernel wants them; P is dropped.
+struct GradTile {
+  int64_t begin = 0, count = 0;
+  void *weights = nullptr, *ds = nullptr;
+};
+
 class TileGradient {
  public:
   /// with_ds: ds() is wanted.
@@ -33,28 +39,28 @@ class TileGradient {
 
   void layout(Arena& arena);
   void layout_rows(Arena& arena, GradRows& rows) const;
+  void layout_tile(Arena& arena, GradTile& tile) const;
   /// Fills the lanes from rows.panel.
   void load(const Sequence& s, GradRows& rows) const;
 
   /// Starts a block of at most kGradBlockKeys keys; operands are packed when first used.
   void start_block(const Sequence& s, const KeyReader& reader, int64_t begin, int64_t end);
   /// P and dS of rows x the part of the block that they see; false if no pair is allowed.
-  bool compute(const GradRows& rows);
+  bool compute(const GradRows& rows, GradTile& tile);
 
-  int64_t begin() const { return begin_; }  // the keys of the tile
-  int64_t count() const { return count_; }
-  const void* weights_outer() const { return weights_outer_; }  // dropped P, outer format
-  const void* ds_outer() const { return ds_outer_; }
-  const void* ds_values() const { return ds_values_; }
+  // Of the tile that was computed last:
+  const void* ds_values() const { return ds_values_; }  // dS in the weight format
   const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
-  /// Null if every pair of the tile is allowed.
+  /// Null if every pair is allowed.
   const uint64_t* allowed() const { return masked_ ? allowed_ : nullptr; }
   int64_t key_depth() const { return key_depth_; }
 
  private:
-  kernels::ScoresArgs product(const GradRows& rows, bool of_values);
-  void probabilities(const GradRows& rows, bool full);
-  const void* operand(bool of_values, int64_t& stride);
+  kernels::ScoresArgs product(const GradRows& rows, const GradTile& tile, bool of_values);
+  void probabilities(const GradRows& rows, const GradTile& tile, bool full);
+  const void* operand(bool of_values, int64_t begin, int64_t& stride);
+  /// P and dS in the arithmetic's own type serve all products.
+  bool one_format() const { return tk_.weight_bytes == tk_.acc_bytes; }
 
   const Problem& p_;
   const BackwardInputs& in_;
@@ -63,11 +69,11 @@ class TileGradient {
   const Sequence* s_ = nullptr;
   const KeyReader* reader_ = nullptr;
   int64_t key_depth_ = 0, value_depth_ = 0;  // D and Dv in whole steps
-  int64_t block_ = 0, block_end_ = 0, begin_ = 0, count_ = 0;
+  int64_t block_ = 0, block_end_ = 0;
   bool keys_packed_ = false, values_packed_ = false, masked_ = false;
   void *keys_ = nullptr, *values_ = nullptr;
-  void *weights_ = nullptr, *ds_ = nullptr, *factor_ = nullptr;
-  void *weights_outer_ = nullptr, *ds_outer_ = nullptr, *ds_values_ = nullptr;
+  void *weights_ = nullptr, *ds_values_ = nullptr;  // the tile's own if there is one format
+  void *ds_ = nullptr, *factor_ = nullptr;
   uint64_t* allowed_ = nullptr;
   TileOptions options_;
 };

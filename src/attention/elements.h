@@ -23,33 +23,4 @@ inline void store_element(DType dtype, void* p, double value) {
   }
 }
 
-/// Calls body(T{}) with the C++ type of a floating dtype.
-template <class Body>
-auto with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::float32: return body(float{});
-    case DType::float64: return body(double{});
-    case DType::bfloat16: return body(bfloat16{});
-    default: return body(float16{});
-  }
-}
-
-/// sum a[i] b[i] in double; both of one type, strides in elements. Four sums, each of every fourth product: one would
-/// wait for its own additions, and took 6 % of a backward pass over 512 tokens.
-inline double dot_elements(DType dtype, const void* a, int64_t a_stride, const void* b, int64_t b_stride, int64_t n) {
-  return with_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-    const auto product = [&](int64_t i) {
-      return static_cast<double>(x[i * a_stride]) * static_cast<double>(y[i * b_stride]);
-    };
-    double sum[4] = {};
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-      for (int part = 0; part < 4; ++part) sum[part] += product(i + part);
-    for (; i < n; ++i) sum[0] += product(i);
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-  });
-}
-
 }  // namespace attn::detail

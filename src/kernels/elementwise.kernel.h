@@ -69,14 +69,6 @@ void add_rows(const AddRowsArgs& args) {
   });
 }
 
-/// Columns j .. j + W - 1 of a row of any type, as doubles.
-template <class V>
-inline typename V::Reg load_as_double(const ConstRow& x, int64_t j) {
-  if (x.type == kFloat32) return V::load_f32(static_cast<const float*>(x.data) + j);
-  if (x.type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(x.data) + j);
-  return V::loadu(static_cast<const double*>(x.data) + j);
-}
-
 template <class V>
 double sum_of_squares(const SumArgs& args) {
   using Reg = typename V::Reg;
@@ -91,7 +83,7 @@ double sum_of_squares(const SumArgs& args) {
     for (; j + kChains * V::W <= args.columns; j += kChains * V::W) {
       ATTN_UNROLL
       for (int v = 0; v < kChains; ++v) {
-        const Reg a = load_as_double<V>(x, j + v * V::W);
+        const Reg a = load_as_double<V>(x.type, x.data, j + v * V::W);
         sum[v] = V::fma(a, a, sum[v]);
       }
     }

@@ -4,7 +4,7 @@
 //
 //   scores   S^T[key][row]  = sum_d K[key, d] Q^T[d][row]     a = keys,    x = query panel  [D][width]
 //   values   O^T[d][row]   += sum_key V[key, d] P[key][row]   a = values,  x = weights      [count][width]
-//   outer    C[key][d]     += sum_row P[key][row] X[row][d]   a = weights, x = rows         [rows][depth]
+//   outer    C[key][d]     += sum_row P[key][row] X[row][d]   a = weights, x = rows         [rows][depth], all panels
 //
 // Loops: rows of c in blocks of MT, vectors in blocks of NV, then s innermost with all MT x NV accumulators in
 // registers: NV loads, MT broadcasts and MT x NV multiply-adds a step. a is only ever broadcast, so K and V need no
@@ -195,9 +195,12 @@ struct OuterTile {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) c[i][v] = V::load(out + i * args.x_stride + v * V::W);
     }
-    tile<Dot, NV, MT>(static_cast<const typename Dot::Elem*>(args.weights) + key * args.width, args.width, Dot::kPack,
-                      static_cast<const typename Dot::Elem*>(args.x) + column * Dot::kPack, args.x_stride * Dot::kPack,
-                      steps_of(args.rows, Dot::kPack), c);
+    for (int n = 0; n < args.panel_count; ++n) {
+      const OuterPanel& panel = args.panels[n];
+      tile<Dot, NV, MT>(static_cast<const typename Dot::Elem*>(panel.weights) + key * panel.width, panel.width,
+                        Dot::kPack, static_cast<const typename Dot::Elem*>(panel.x) + column * Dot::kPack,
+                        args.x_stride * Dot::kPack, steps_of(panel.rows, Dot::kPack), c);
+    }
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL

@@ -3,6 +3,7 @@
 //   pack_panel    panel[j][r] = scale row_r[j]             transposed: rows become lanes
 //   unpack_panel  row_r[j] = scale lane_scale_r panel[j][r]
 //   load_rows     dense[r][j] = scale row_r[j]             store_rows: the way back
+//   dot_rows      sums[r] = sum_j a_r[j] b_r[j]            in double, whatever the type
 // Loops: W x W blocks are transposed in registers where the row is contiguous; everything else goes element by element.
 // Never touches an element outside a row's n. Dense layouts are padded with zeros to whole vectors.
 #pragma once
@@ -135,6 +136,29 @@ void store_rows(const RowsArgs& args) {
     int64_t j = 0;
     for (; j < whole; j += V::W) store_vector<V>(args.type, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
     for (; j < args.n; ++j) store_element<T>(args.type, args.row[r], j * args.stride, scale * in[j]);
+  }
+}
+
+/// Elements j .. j + W - 1 of a row in vectors of double, 0 from n on: the same numbers for any type and stride.
+template <class D>
+inline typename D::Reg load_doubles(const RowsArgs& args, const void* row, int64_t j) {
+  if (args.stride == 1 && args.type != kFloat16 && j + D::W <= args.n) return load_as_double<D>(args.type, row, j);
+  alignas(64) double part[D::W] = {};
+  for (int64_t i = j; i < args.n && i < j + D::W; ++i)
+    part[i - j] = load_element<double>(args.type, row, i * args.stride);
+  return D::load(part);
+}
+
+/// D: vectors of double.
+template <class D>
+void dot_rows(const RowsArgs& a, const RowsArgs& b, double* sums) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    typename D::Reg even = D::zero(), odd = D::zero();
+    for (int64_t j = 0; j < a.n; j += 2 * D::W) {
+      even = D::fma(load_doubles<D>(a, a.row[r], j), load_doubles<D>(b, b.row[r], j), even);
+      odd = D::fma(load_doubles<D>(a, a.row[r], j + D::W), load_doubles<D>(b, b.row[r], j + D::W), odd);
+    }
+    sums[r] = D::sum(D::add(even, odd));
   }
 }
 

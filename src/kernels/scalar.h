@@ -94,6 +94,14 @@ inline void store_element(int type, void* base, int64_t index, T value) {
   }
 }
 
+/// Elements j .. j + W - 1 in vectors of double, of any type but float16.
+template <class V>
+inline typename V::Reg load_as_double(int type, const void* base, int64_t j) {
+  if (type == kFloat32) return V::load_f32(static_cast<const float*>(base) + j);
+  if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + j);
+  return V::loadu(static_cast<const double*>(base) + j);
+}
+
 /// 2^r for r in [-1/2, 1/2]. float: degree 5, minimax in the relative error, constant term 1 (2.0 ulp measured with the
 /// scaling; degree 6 costs 13 % of the softmax pass for 1 ulp). double: degree 13, the Taylor series ln(2)^k / k!.
 template <class V>

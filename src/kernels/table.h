@@ -98,11 +98,16 @@ struct GradArgs {
   void* ds_outer;       // dS in the outer format; unused where the weight format serves
 };
 
-struct OuterArgs {
+struct OuterPanel {
   const void* weights;  // outer format [count][width]
   int width, rows;
+  const void* x;  // from pack_outer: rows x depth
+};
+
+struct OuterArgs {
+  const OuterPanel* panels;  // added one after the other
+  int panel_count;
   int64_t count;
-  const void* x;     // from pack_outer: rows x depth
   int64_t x_stride;  // padded depth
   void* out;         // acc [count][x_stride], +=
 };
@@ -164,6 +169,7 @@ struct TileKernels {
   void (*pack_outer)(const RowsArgs&);    // -> x of `outer`
   int64_t (*out_index)(int64_t d, int64_t row, int64_t depth, int64_t stride);  // of an element of the accumulator
   bool (*all_finite)(const RowsArgs&);
+  void (*dot_rows)(const RowsArgs& a, const RowsArgs& b, double* sums);  // sums[r] = <a_r, b_r>, rows of one type
 
   void (*scores)(const ScoresArgs&);
   bool (*scores_softmax)(const FusedArgs&, double limit);  // false: some maximum exceeds reference + limit: redo

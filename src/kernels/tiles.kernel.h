@@ -45,6 +45,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .pack_outer = load_rows<V>,
           .out_index = out_index_panel,
           .all_finite = all_finite<V>,
+          .dot_rows = dot_rows<F64>,
           .scores = scores<Dot>,
           .scores_softmax = scores_softmax<Dot>,
           .transform = transform<V>,
