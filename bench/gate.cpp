@@ -1,15 +1,12 @@
 #include "gate.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <limits>
 #include <string_view>
 #include <vector>
 
 #include "measure.h"
-#include "peaks.h"
 #include "problem.h"
+#include "race.h"
 
 namespace bench {
 namespace {
@@ -41,48 +38,6 @@ constexpr int64_t kRows = 512;
 constexpr double kChanceSeconds = 0.3;
 constexpr int kChances = 20;
 
-/// The quickest of many short samples of a call, next to the quickest of its arithmetic unit.
-class Race {
- public:
-  explicit Race(const Workload& workload) : flops_(workload.flops()), problem_(prepare(workload)) {
-    const Unit& unit = unit_for(workload.isa, workload.dtype);
-    const auto loops = static_cast<int64_t>(kPeakFlops / unit.flops);
-    peak_ = [&unit, loops] { unit.run(loops); };
-    peak_flops_ = unit.flops * static_cast<double>(loops);
-  }
-
-  double error() { return problem_.check(); }
-
-  /// Share of the peak, of all samples so far.
-  double run() {
-    for (const double end = seconds_now() + kChanceSeconds; seconds_now() < end;) {
-      call_seconds_ = std::min(call_seconds_, seconds_of([this] { problem_.call(); }));
-      peak_seconds_ = std::min(peak_seconds_, seconds_of(peak_));
-    }
-    return flops_ / call_seconds_ / (peak_flops_ / peak_seconds_);
-  }
-
- private:
-  static constexpr double kPeakFlops = 32e6;  // a quarter of a millisecond
-
-  static Problem prepare(const Workload& workload) {
-    attn::set_thread_count(workload.threads);
-    attn::set_isa(workload.isa);
-    return Problem(workload);
-  }
-
-  static double seconds_of(const std::function<void()>& work) {
-    const double start = seconds_now();
-    work();
-    return seconds_now() - start;
-  }
-
-  double flops_, peak_flops_;
-  Problem problem_;
-  std::function<void()> peak_;
-  double call_seconds_ = std::numeric_limits<double>::infinity(), peak_seconds_ = call_seconds_;
-};
-
 bool holds(const Floor& floor) {
   Workload workload;
   workload.operation = floor.operation;
@@ -90,10 +45,14 @@ bool holds(const Floor& floor) {
   workload.queries = workload.keys = kRows;
   workload.depth = floor.depth;
   workload.isa = floor.isa;
-  Race race(workload);
-  const bool correct = race.error() <= error_bound(floor.dtype);
-  double of_peak = race.run();
-  for (int chance = 1; correct && of_peak < floor.of_peak && chance < kChances; ++chance) of_peak = race.run();
+  attn::set_thread_count(workload.threads);
+  attn::set_isa(workload.isa);
+  Problem problem(workload);
+  const bool correct = problem.check() <= error_bound(floor.dtype);
+  Race race([&] { problem.call(); }, workload.flops(), unit_for(workload.isa, workload.dtype));
+  double of_peak = race.run(kChanceSeconds);
+  for (int chance = 1; correct && of_peak < floor.of_peak && chance < kChances; ++chance)
+    of_peak = race.run(kChanceSeconds);
   std::printf("%-60s %5.1f %% of peak, floor %2.0f %%%s\n", workload.name().c_str(), 100 * of_peak, 100 * floor.of_peak,
               correct ? "" : ", WRONG");
   return correct && of_peak >= floor.of_peak;

@@ -4,7 +4,7 @@
 namespace bench {
 
 /// Measures a few workloads under every instruction set that is available, prints them, and tells whether all of them
-/// are above their floors. A slow spell of the machine gets two more chances.
+/// are above their floors. A slow spell of the machine gets more chances.
 bool run_gate();
 
 }  // namespace bench

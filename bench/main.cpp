@@ -13,6 +13,7 @@
 #include "attn/attn.h"
 #include "gate.h"
 #include "measure.h"
+#include "parts.h"
 #include "report.h"
 #include "workload.h"
 
@@ -25,6 +26,7 @@ void print_help() {
       "\n"
       "  --quick             a short set, under a minute\n"
       "  --gate              only whether a kernel has lost much of its speed: exit code 1\n"
+      "  --parts             each kernel alone, and what a call makes of them\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
       "  --repeats=N         of which the median is reported; default: 7, quick 5\n"
@@ -34,7 +36,7 @@ void print_help() {
 }
 
 struct Flags {
-  bool quick = false, gate = false;
+  bool quick = false, gate = false, parts = false;
   std::vector<int> threads = {1};
   std::vector<std::string> isas = {attn::active_isa()};
   int repeats = 0;
@@ -78,6 +80,7 @@ Flags parse(int argc, char** argv) {
     const std::string value = name.size() < argument.size() ? argument.substr(name.size() + 1) : "";
     if (argument == "--quick") flags.quick = true;
     else if (argument == "--gate") flags.gate = true;
+    else if (argument == "--parts") flags.parts = true;
     else if (name == "--threads") flags.threads = thread_counts(value);
     else if (name == "--isa") flags.isas = value == "all" ? attn::available_isas() : split(value);
     else if (name == "--repeats") flags.repeats = positive_number(value);
@@ -94,6 +97,13 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv, print_help);
   const Flags flags = parse(argc, argv);
   if (flags.gate) return run_gate() ? 0 : 1;
+  if (flags.parts) {
+    for (const std::string& isa : flags.isas) {
+      attn::set_isa(isa);
+      run_parts();
+    }
+    return 0;
+  }
   Report report(flags.threads, flags.repeats, flags.csv, flags.json);
 
   for (const std::string& isa : flags.isas) {

@@ -1,0 +1,197 @@
+// The kernels are fed as the operator feeds them: one panel of queries, blocks of keys that walk through 2048, operands
+// from the caches. What a call loses beyond the sum of its kernels is packing, merging and scheduling.
+#include "parts.h"
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attn/attn.h"
+#include "kernels/dispatch.h"
+#include "problem.h"
+#include "race.h"
+
+namespace bench {
+namespace {
+
+using attn::kernels::TileKernels;
+
+constexpr int64_t kKeys = 2048, kForwardBlock = 256, kBackwardBlock = 128;
+constexpr int kPanels = 3;
+constexpr int64_t kTokens = 1024;  // of the whole call: one head, some milliseconds
+constexpr double kSeconds = 0.5;
+
+struct Part {
+  std::string name;
+  double flops;
+  std::function<void()> run;
+};
+
+/// Memory full of small numbers of a type, which lives as long as the table is made.
+class Numbers {
+ public:
+  Numbers(attn::DType type, int64_t count) : memory_(count * attn::size_of(type) + 64) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = static_cast<float>(i * 7919 % 2001 - 1000) * 1e-4f;
+      char* at = static_cast<char*>(memory_.data()) + i * attn::size_of(type);
+      if (type == attn::DType::float64) *reinterpret_cast<double*>(at) = x;
+      else if (type == attn::DType::float32) *reinterpret_cast<float*>(at) = x;
+      else *reinterpret_cast<attn::bfloat16*>(at) = attn::bfloat16(x);
+    }
+  }
+  template <class T = char>
+  T* data() const {
+    return static_cast<T*>(memory_.data());
+  }
+
+ private:
+  attn::Buffer memory_;
+};
+
+/// The operands of all kernels of one arithmetic.
+class Bench {
+ public:
+  Bench(const TileKernels& tk, attn::DType acc, int64_t depth)
+      : tk_(tk),
+        D_(depth),
+        operand_(tk.operand_bytes == 2 ? attn::DType::bfloat16 : acc),
+        query_(operand_, D_ * tk.panel),
+        keys_(operand_, kKeys * D_),
+        rows_(operand_, kPanels * tk.panel * D_),
+        weights_(tk.weight_bytes == 2 ? attn::DType::bfloat16 : acc, kPanels * (kForwardBlock + 1) * tk.panel),
+        probabilities_(acc, kForwardBlock * tk.panel),
+        ds_(operand_, (kForwardBlock + 1) * tk.panel),
+        out_(acc, D_ * tk.panel),
+        gradient_(acc, kKeys * D_),
+        lanes_(acc, tk.panel),
+        sums_(acc, tk.panel) {}
+
+  std::vector<Part> forward() {
+    return {{"scores, softmax", flops(kForwardBlock),
+             [this] {
+               tk_.scores_softmax({.in = scores(kForwardBlock),
+                                   .reference = lanes_.data(),
+                                   .sum = sums_.data(),
+                                   .weights = weights_.data()},
+                                  4);
+             }},
+            {"values", flops(kForwardBlock), [this] { values(kForwardBlock); }}};
+  }
+
+  std::vector<Part> backward() {
+    const double one = flops(kBackwardBlock);
+    const auto outer = [this] { this->outer(); };
+    return {{"scores, probabilities", one,
+             [this] { tk_.scores_probabilities(scores(kBackwardBlock), lanes_.data(), probabilities_.data()); }},
+            {"dP, dS", one, [this] { grad(); }},
+            {"dV", kPanels * one, outer},
+            {"dK", kPanels * one, outer},
+            {"dQ", one, [this] { values(kBackwardBlock); }}};
+  }
+
+ private:
+  double flops(int64_t keys) const { return 2.0 * static_cast<double>(keys * tk_.panel * D_); }
+
+  /// Byte offset, in rows of D operands, of the next block.
+  int64_t next(int64_t block) { return (at_ = (at_ + block) % kKeys) * D_; }
+
+  attn::kernels::ScoresArgs scores(int64_t block) {
+    return {.query = query_.data(),
+            .width = tk_.panel,
+            .rows = tk_.panel,
+            .keys = keys_.data() + next(block) * tk_.operand_bytes,
+            .key_stride = D_,
+            .count = block,
+            .depth = D_,
+            .scale = 1,
+            .highest = 1e30,
+            .scores = nullptr,
+            .maximum = nullptr};
+  }
+
+  void values(int64_t block) {
+    tk_.values({.weights = weights_.data(),
+                .width = tk_.panel,
+                .rows = tk_.panel,
+                .values = keys_.data() + next(block) * tk_.operand_bytes,
+                .value_stride = D_ * tk_.key_pair,
+                .count = block,
+                .depth = D_,
+                .out = out_.data()});
+  }
+
+  void grad() {
+    tk_.grad({.in = scores(kBackwardBlock),
+              .weights = probabilities_.data(),
+              .delta = lanes_.data(),
+              .allowed = nullptr,
+              .keep = nullptr,
+              .keep_scale = 1,
+              .factor = nullptr,
+              .weights_outer = weights_.data(),
+              .ds = nullptr,
+              .ds_values = ds_.data(),
+              .ds_outer = weights_.data()});
+  }
+
+  void outer() {
+    attn::kernels::OuterPanel panels[kPanels];
+    for (int64_t i = 0; i < kPanels; ++i)
+      panels[i] = {.weights = weights_.data() + i * kBackwardBlock * tk_.panel * tk_.weight_bytes,
+                   .width = tk_.panel,
+                   .rows = tk_.panel,
+                   .x = rows_.data() + i * tk_.panel * D_ * tk_.operand_bytes};
+    tk_.outer({.panels = panels,
+               .panel_count = kPanels,
+               .count = kBackwardBlock,
+               .x_stride = D_,
+               .out = gradient_.data() + next(kBackwardBlock) * tk_.acc_bytes});
+  }
+
+  const TileKernels& tk_;
+  const int64_t D_;
+  const attn::DType operand_;
+  Numbers query_, keys_, rows_, weights_, probabilities_, ds_, out_, gradient_, lanes_, sums_;
+  int64_t at_ = 0;
+};
+
+void print_table(const Workload& workload, const std::vector<Part>& parts) {
+  const Unit& unit = unit_for(workload.isa, workload.dtype);
+  std::printf("\n%s, D = %ld\n",
+              (name_of(workload.operation) + ", " + std::string(attn::name_of(workload.dtype))).c_str(),
+              static_cast<long>(workload.depth));
+  double slowness = 0;
+  for (const Part& part : parts) {
+    const double share = Race(part.run, part.flops, unit).run(kSeconds);
+    slowness += 1 / share;
+    std::printf("  %-24s %5.1f %%\n", part.name.c_str(), 100 * share);
+  }
+  std::printf("  %-24s %5.1f %%\n", "all of them", 100 * static_cast<double>(parts.size()) / slowness);
+  Problem problem(workload);
+  const double share = Race([&] { problem.call(); }, workload.flops(), unit).run(2 * kSeconds);
+  std::printf("  a call, n = %-12ld %5.1f %%\n", static_cast<long>(workload.queries), 100 * share);
+}
+
+}  // namespace
+
+void run_parts() {
+  const attn::kernels::Isa& isa = attn::kernels::active();
+  attn::set_thread_count(1);
+  std::printf("Shares of the peak of %s, one thread, quickest samples.\n", isa.name);
+  const std::pair<const TileKernels*, attn::DType> kinds[] = {
+      {isa.f32, attn::DType::float32}, {isa.bf16, attn::DType::bfloat16}, {isa.f64, attn::DType::float64}};
+  for (const auto& [kernels, dtype] : kinds) {
+    if (!kernels) continue;
+    for (int64_t depth : {64, 128}) {
+      Bench bench(*kernels, dtype == attn::DType::float64 ? dtype : attn::DType::float32, depth);
+      Workload workload{.dtype = dtype, .queries = kTokens, .keys = kTokens, .depth = depth, .isa = isa.name};
+      print_table(workload, bench.forward());
+      workload.operation = Operation::backward;
+      print_table(workload, bench.backward());
+    }
+  }
+}
+
+}  // namespace bench

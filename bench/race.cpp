@@ -1,0 +1,33 @@
+#include "race.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bench {
+namespace {
+
+constexpr double kPeakFlops = 32e6;  // a quarter of a millisecond
+
+double seconds_of(const std::function<void()>& work) {
+  const double start = seconds_now();
+  work();
+  return seconds_now() - start;
+}
+
+}  // namespace
+
+Race::Race(std::function<void()> work, double flops, const Unit& unit) : work_(std::move(work)), flops_(flops) {
+  const auto loops = static_cast<int64_t>(kPeakFlops / unit.flops);
+  peak_ = [&unit, loops] { unit.run(loops); };
+  peak_flops_ = unit.flops * static_cast<double>(loops);
+}
+
+double Race::run(double seconds) {
+  for (const double end = seconds_now() + seconds; seconds_now() < end;) {
+    best_ = std::max(best_, flops_ / seconds_of(work_));
+    best_peak_ = std::max(best_peak_, peak_flops_ / seconds_of(peak_));
+  }
+  return best_ / best_peak_;
+}
+
+}  // namespace bench

@@ -1,0 +1,25 @@
+// Shares of the peak on a machine that is not quiet: the quickest of many short samples, next to the quickest of the
+// arithmetic unit. A neighbour on the other half of the core disturbs every median; some samples of a millisecond it
+// leaves alone.
+#pragma once
+
+#include <functional>
+
+#include "peaks.h"
+
+namespace bench {
+
+class Race {
+ public:
+  /// `work` does so many flops in a call, of at most a few milliseconds.
+  Race(std::function<void()> work, double flops, const Unit& unit);
+  /// Takes samples in turn, for so many seconds; the share of the peak by all samples so far.
+  double run(double seconds);
+
+ private:
+  std::function<void()> work_, peak_;
+  double flops_, peak_flops_;
+  double best_ = 0, best_peak_ = 0;  // flop/s
+};
+
+}  // namespace bench
