@@ -527,8 +527,7 @@ void expect_child_computes() {
   ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
-// A parent forks when its threads have started and allocate nothing: the address sanitizer, forked with a lock of its
-// own held, hangs the child's new threads.
+// Locks of the address sanitizer do not survive a fork: by then all threads have started, and allocate nothing.
 TEST_F(Pool, AForkedChildComputes) {
   set_thread_count(4);
   ASSERT_TRUE(run_side_by_side(4));
