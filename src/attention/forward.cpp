@@ -41,7 +41,7 @@ class GroupWorker {
     row_stride_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.lanes);
     const int64_t panel_out = tk_.row_major ? tk_.panel * row_stride_ : p_.Dv * tk_.panel;
     for (PanelState& state : panels_) {
-      state.query = arena.take(key_depth_ * tk_.panel * tk_.operand_bytes);
+      state.query = arena.take(key_depth_ * tk_.panel * tk_.query_bytes);
       state.out = arena.take(panel_out * tk_.acc_bytes);
       state.reference = arena.take(lanes);
       state.sum = arena.take(lanes);

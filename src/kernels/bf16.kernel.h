@@ -27,8 +27,10 @@ inline __m512bh broadcast_pair(const uint16_t* p) {
 struct Bf16Dot {
   using Acc = F32;
   using Elem = uint16_t;
+  using Key = Elem;
   using Operand = __m512bh;
   static constexpr int kPack = 2;
+  static __m512 load_key(const Key* p) { return _mm512_loadu_ps(p); }
   static Operand broadcast(const Elem* p) { return broadcast_pair(p); }
   static Operand load(const Elem* p) { return as_bf16(_mm512_load_si512(p)); }
   static Operand operand(__m512 r) { return as_bf16(_mm512_castps_si512(r)); }
@@ -68,10 +70,6 @@ struct OuterFormat<Bf16Dot> {
 
 inline const uint16_t* bf16_row(const RowsArgs& args, int64_t r) { return static_cast<const uint16_t*>(args.row[r]); }
 
-inline uint16_t finite_bf16(const RowsArgs& args, uint16_t x) {
-  return args.finite_only && (x & 0x7f80) == 0x7f80 ? uint16_t{0} : x;
-}
-
 /// Query panel [D/2][width][2]; dense_stride is the width.
 void pack_query_bf16(const RowsArgs& args) {
   uint16_t* panel = static_cast<uint16_t*>(args.dense);
@@ -96,16 +94,6 @@ void pack_query_bf16(const RowsArgs& args) {
   }
 }
 
-/// Rows as they are, [rows][dense_stride], padded with zeros.
-void copy_rows_bf16(const RowsArgs& args) {
-  for (int64_t r = 0; r < args.rows; ++r) {
-    uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
-    int64_t j = 0;
-    for (; j < args.n; ++j) out[j] = finite_bf16(args, bf16_row(args, r)[j * args.stride]);
-    for (; j < args.dense_stride; ++j) out[j] = 0;
-  }
-}
-
 /// Pairs of rows interleaved, [rows/2][dense_stride][2], padded with zeros.
 void pair_rows_bf16(const RowsArgs& args) {
   const bool vectors = args.stride == 1 && !args.finite_only;
@@ -126,8 +114,8 @@ void pair_rows_bf16(const RowsArgs& args) {
       _mm512_storeu_si512(out + 2 * j + 32, _mm512_or_si512(a_hi, _mm512_slli_epi32(b_hi, 16)));
     }
     for (; j < args.n; ++j) {
-      out[2 * j] = finite_bf16(args, even[j * args.stride]);
-      out[2 * j + 1] = odd ? finite_bf16(args, odd[j * args.stride]) : uint16_t{0};
+      out[2 * j] = finite_bits<kBfloat16>(args, even[j * args.stride]);
+      out[2 * j + 1] = odd ? finite_bits<kBfloat16>(args, odd[j * args.stride]) : uint16_t{0};
     }
     for (; j < args.dense_stride; ++j) out[2 * j] = out[2 * j + 1] = 0;
   }
@@ -162,6 +150,7 @@ inline __m512bh load_value_tail(const uint16_t* even, const uint16_t* odd, int64
 /// How values_few takes plain bf16 rows.
 struct FewValuePairs {
   using Dot = Bf16Dot;
+  using Value = uint16_t;
   static constexpr int kLeast = 2;
 
   template <int VT>

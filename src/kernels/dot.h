@@ -2,7 +2,8 @@
 //
 // A Dot has: Elem (operand element), kPack (elements consumed by one step), Acc (the vector type of the accumulator),
 // broadcast(p): the kPack elements at p in every lane; load(p): W groups of kPack elements; operand(r): the same from a
-// register; step(b, x, c) = c + b x.
+// register; step(b, x, c) = c + b x. A key of `few` kernels is of type Key, and load_key(p) brings W groups into a
+// register.
 #pragma once
 
 #include "kernels/scalar.h"
@@ -14,12 +15,21 @@ template <class V>
 struct FmaDot {
   using Acc = V;
   using Elem = typename V::T;
+  using Key = Elem;
   using Operand = typename V::Reg;
   static constexpr int kPack = 1;
+  static typename V::Reg load_key(const Key* p) { return V::loadu(p); }
   static Operand broadcast(const Elem* p) { return V::set1(*p); }
   static Operand load(const Elem* p) { return V::load(p); }
   static Operand operand(typename V::Reg r) { return r; }
   static typename V::Reg step(Operand b, Operand x, typename V::Reg c) { return V::fma(b, x, c); }
+};
+
+/// Keys of a 16-bit type, widened as they are loaded.
+template <class V, int kType>
+struct WideningDot : FmaDot<V> {
+  using Key = uint16_t;
+  static typename V::Reg load_key(const Key* p) { return kType == kBfloat16 ? V::load_bf16(p) : V::load_f16(p); }
 };
 
 }  // namespace

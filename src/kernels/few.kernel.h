@@ -47,17 +47,18 @@ template <class Dot, int NG, int RT, bool kWhole>
 inline void few_products(const ScoresArgs& args, int row, int64_t first, typename Dot::Acc::Reg (&acc)[NG][RT]) {
   using V = typename Dot::Acc;
   using Elem = typename Dot::Elem;
+  using Key = typename Dot::Key;
   constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
-  const int64_t stride = args.key_stride, row_bytes = args.depth * int64_t{sizeof(Elem)};
+  const int64_t stride = args.key_stride, row_bytes = args.depth * int64_t{sizeof(Key)};
   const Elem* query = static_cast<const Elem*>(args.query) + row * args.depth;
-  const Elem* keys = static_cast<const Elem*>(args.keys) + first * stride;
+  const Key* keys = static_cast<const Key*>(args.keys) + first * stride;
   ATTN_UNROLL
   for (int g = 0; g < NG; ++g) {
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
   }
   if (args.depth == 0) return;
-  const int64_t stride_bytes = stride * int64_t{sizeof(Elem)};
+  const int64_t stride_bytes = stride * int64_t{sizeof(Key)};
   const int64_t near = kFewAheadBytes / row_bytes, next = NG * V::W;  // rows; at least those of the next call
   const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys) + (near > next ? near : next) * stride_bytes;
   const int64_t share = (V::W * kBlock + args.depth - 1) / args.depth;  // rows to ask for at each block
@@ -70,8 +71,7 @@ inline void few_products(const ScoresArgs& args, int row, int64_t first, typenam
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) {
         const int64_t key = g * V::W + i, last = args.count - first - 1;
-        x[i] =
-            V::loadu(reinterpret_cast<const typename V::T*>(keys + (kWhole || key < last ? key : last) * stride + d));
+        x[i] = Dot::load_key(keys + (kWhole || key < last ? key : last) * stride + d);
       }
       V::transpose(x);
       ATTN_UNROLL
@@ -182,25 +182,26 @@ bool scores_softmax_few(const FusedArgs& args, double limit) {
 // ----------------------------------------------------------------------------------------------------------- values
 
 /// The first n < W elements at p, then zeros; reads nothing beyond them.
-template <class V>
-inline typename V::Reg load_part(const typename V::T* p, int64_t n) {
+template <class V, int kType>
+inline typename V::Reg load_part(const void* p, int64_t n) {
   alignas(64) typename V::T part[V::W] = {};
-  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+  for (int64_t i = 0; i < n; ++i) part[i] = load_element<typename V::T>(kType, p, i);
   return V::load(part);
 }
 
-/// How values_few_rows takes V's own type; bf16.kernel.h has the pairs.
-template <class V>
+/// How values_few_rows takes values of V's own type, and 16-bit ones, which it widens; bf16.kernel.h has the pairs.
+template <class V, int kType>
 struct FewValues {
   using Dot = FmaDot<V>;
+  using Value = typename Stored<kType>::Type;
   using Reg = typename V::Reg;
   static constexpr int kLeast = 1;  // vectors that are loaded together
 
   template <int VT>
-  static void load(const typename V::T* values, int64_t /*stride*/, int64_t /*keys*/, int64_t depth, Reg (&x)[VT]) {
+  static void load(const Value* values, int64_t /*stride*/, int64_t /*keys*/, int64_t depth, Reg (&x)[VT]) {
     ATTN_UNROLL
     for (int v = 0; v < VT; ++v)
-      x[v] = VT == 1 && depth < V::W ? load_part<V>(values, depth) : V::loadu(values + v * V::W);
+      x[v] = VT == 1 && depth < V::W ? load_part<V, kType>(values, depth) : load_vector<V>(kType, values, v * V::W);
   }
 };
 
@@ -213,7 +214,7 @@ inline void few_values_tile(const ValuesArgs& args, int row, int64_t d, int64_t 
   constexpr int kPack = Dot::kPack;
   typename V::T* out = static_cast<typename V::T*>(args.out) + row * out_stride + d;
   const Elem* weights = static_cast<const Elem*>(args.weights) + row * kPack;
-  const Elem* values = static_cast<const Elem*>(args.values) + d;
+  const auto* values = static_cast<const typename Values::Value*>(args.values) + d;
   typename V::Reg c[RT][VT];
   ATTN_UNROLL
   for (int r = 0; r < RT; ++r) {
@@ -259,11 +260,12 @@ void values_few(const ValuesArgs& args) {
   using V = typename Values::Dot::Acc;
   using Elem = typename Values::Dot::Elem;
   const int64_t out_stride = (args.depth + V::W - 1) / V::W * V::W;
-  constexpr int64_t bytes = sizeof(Elem);
+  using Value = typename Values::Value;
+  constexpr int64_t bytes = sizeof(Value);
   ValuesArgs part = args;
   for (int64_t key = 0; key < args.count; key += kFewValueKeys) {
     part.weights = static_cast<const Elem*>(args.weights) + key * V::W;
-    part.values = static_cast<const Elem*>(args.values) + key * args.value_stride;
+    part.values = static_cast<const Value*>(args.values) + key * args.value_stride;
     part.count = args.count - key < kFewValueKeys ? args.count - key : kFewValueKeys;
     if (args.rows > 2) few_touch(part.values, args.depth * bytes, args.value_stride * bytes, part.count);
     few_values_rows<Values, V::kFewRows>(part, 0, out_stride);

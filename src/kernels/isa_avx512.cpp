@@ -6,7 +6,8 @@
 
 namespace attn::kernels {
 
-extern const Isa isa_avx512 = {"avx512", &f32_kernels, &f32_few_kernels, &f64_kernels,
-                               nullptr,  nullptr,      &f32_elements,    &f64_elements};
+extern const Isa isa_avx512 = {
+    "avx512",     &f32_kernels, &f32_few_kernels, &f32_few_bf16_kernels, &f32_few_f16_kernels,
+    &f64_kernels, nullptr,      nullptr,          &f32_elements,         &f64_elements};
 
 }  // namespace attn::kernels

@@ -11,14 +11,14 @@ namespace {
 constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
   base.name = name;
   base.operand = kBfloat16;
-  base.operand_bytes = 2;
+  base.operand_bytes = base.query_bytes = 2;
   base.key_pair = 2;
   base.depth_multiple = 2;
   base.scale_in_scores = true;
   base.values_in_place = false;
   base.weight_bytes = 2;
   base.pack_query = pack_query_bf16;
-  base.pack_keys = copy_rows_bf16;
+  base.pack_keys = copy_rows<kBfloat16>;
   base.pack_values = pair_rows_bf16;
   base.pack_outer = pair_rows_bf16;
   base.scores = scores<Bf16Dot>;
@@ -37,10 +37,10 @@ constexpr TileKernels with_few_rows(TileKernels base, const char* name) {
   base.depth_multiple = 32;
   base.row_major = true;
   base.values_in_place = true;
-  base.pack_query = copy_rows_bf16;
+  base.pack_query = copy_rows<kBfloat16>;
   base.unpack_out = store_rows_few_bf16;
   base.out_index = out_index_few_bf16;
-  base.pack_values = copy_rows_bf16;
+  base.pack_values = copy_rows<kBfloat16>;
   base.scores = scores_few<Bf16Dot>;
   base.scores_softmax = scores_softmax_few<Bf16Dot>;
   base.values = values_few<FewValuePairs>;
@@ -53,7 +53,8 @@ constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels, "bfloat16, 
 
 }  // namespace
 
-extern const Isa isa_avx512_bf16 = {"avx512_bf16", &f32_kernels,      &f32_few_kernels, &f64_kernels,
-                                    &bf16_kernels, &bf16_few_kernels, &f32_elements,    &f64_elements};
+extern const Isa isa_avx512_bf16 = {"avx512_bf16",        &f32_kernels, &f32_few_kernels, &f32_few_bf16_kernels,
+                                    &f32_few_f16_kernels, &f64_kernels, &bf16_kernels,    &bf16_few_kernels,
+                                    &f32_elements,        &f64_elements};
 
 }  // namespace attn::kernels

@@ -3,6 +3,7 @@
 //   pack_panel    panel[j][r] = scale row_r[j]             transposed: rows become lanes
 //   unpack_panel  row_r[j] = scale lane_scale_r panel[j][r]
 //   load_rows     dense[r][j] = scale row_r[j]             store_rows: the way back
+//   copy_rows     dense[r][j] = row_r[j]                   16-bit numbers as they are
 //   dot_rows      sums[r] = sum_j a_r[j] b_r[j]            in double, whatever the type
 // Loops: W x W blocks are transposed in registers where the row is contiguous; everything else goes element by element.
 // Never touches an element outside a row's n. Dense layouts are padded with zeros to whole vectors.
@@ -120,6 +121,24 @@ void load_rows(const RowsArgs& args) {
       const T x = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
       out[j] = args.finite_only && x - x != 0 ? 0 : x;
     }
+    for (; j < args.dense_stride; ++j) out[j] = 0;
+  }
+}
+
+/// A 16-bit number as it is, or 0 for what is not finite and not wanted.
+template <int kType>
+inline uint16_t finite_bits(const RowsArgs& args, uint16_t x) {
+  constexpr uint16_t kExponent = kType == kBfloat16 ? 0x7f80 : 0x7c00;
+  return args.finite_only && (x & kExponent) == kExponent ? uint16_t{0} : x;
+}
+
+template <int kType>
+void copy_rows(const RowsArgs& args) {
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const uint16_t* in = static_cast<const uint16_t*>(args.row[r]);
+    uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
+    int64_t j = 0;
+    for (; j < args.n; ++j) out[j] = finite_bits<kType>(args, in[j * args.stride]);
     for (; j < args.dense_stride; ++j) out[j] = 0;
   }
 }

@@ -72,6 +72,16 @@ inline uint16_t to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
 }
 
+/// The C++ type that holds an element: 16-bit numbers are bits.
+template <int kType>
+struct Stored {
+  using Type = uint16_t;
+};
+template <>
+struct Stored<kFloat32> {
+  using Type = float;
+};
+
 inline int element_bytes(int type) { return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 2; }
 
 template <class T>

@@ -50,6 +50,9 @@ struct WeightFormat<FmaDot<V>> {
   }
 };
 
+template <class V, int kType>
+struct WeightFormat<WideningDot<V, kType>> : WeightFormat<FmaDot<V>> {};
+
 /// cap tanh(s / cap) and its derivative in s. |x| < 0.625: x + x^3 P(x^2) / Q(x^2), the rational form of Cephes,
 /// because (1 - e) / (1 + e) with e = 2^(-2 log2e |x|) loses its relative accuracy there.
 template <class V>

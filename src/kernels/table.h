@@ -151,6 +151,7 @@ struct TileKernels {
   int acc_bytes;
   int operand;  // Element in which keys and values are consumed
   int operand_bytes;
+  int query_bytes;       // of an element of the packed query
   int key_pair;          // 2: weights and values are interleaved by pairs of keys
   int depth_multiple;    // keys are consumed in steps of so many d; pack_keys pads with zeros
   bool row_major;        // accumulators are [rows][depth]
@@ -199,6 +200,8 @@ struct Isa {
   const char* name;
   const TileKernels* f32;
   const TileKernels* f32_few;
+  const TileKernels* f32_few_bf16;  // the same on 16-bit keys and values, widened on the way
+  const TileKernels* f32_few_f16;
   const TileKernels* f64;
   const TileKernels* bf16;
   const TileKernels* bf16_few;

@@ -28,6 +28,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .acc_bytes = bytes,
           .operand = operand,
           .operand_bytes = bytes,
+          .query_bytes = bytes,
           .key_pair = 1,
           .depth_multiple = 1,
           .row_major = false,
@@ -64,26 +65,35 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .mask = mask_lanes<U>};
 }
 
-/// The decode variant: at most `lanes` rows, accumulators row-major.
-template <class V>
-constexpr TileKernels few_kernels(TileKernels base, const char* name) {
-  base.name = name;
+/// The decode variant: at most `lanes` rows, accumulators row-major. Keys and values of kType stay as they are in
+/// memory.
+template <class V, int kType, class Dot>
+constexpr TileKernels few_kernels(TileKernels base) {
+  base.name = "float32, few rows";
+  base.operand = kType;
   base.panel = V::W;
   base.depth_multiple = V::W;
   base.row_major = true;
   base.pack_query = pack_query_few<V>;
   base.unpack_out = store_rows<V>;
   base.out_index = out_index_few;
-  base.scores = scores_few<FmaDot<V>>;
-  base.scores_softmax = scores_softmax_few<FmaDot<V>>;
-  base.values = values_few<FewValues<V>>;
+  base.scores = scores_few<Dot>;
+  base.scores_softmax = scores_softmax_few<Dot>;
+  base.values = values_few<FewValues<V, kType>>;
   base.rescale = rescale_few<V>;
+  if constexpr (kType != kFloat32) {
+    base.operand_bytes = 2;
+    base.pack_keys = copy_rows<kType>;
+    base.pack_values = copy_rows<kType>;
+  }
   return base;
 }
 
 constexpr TileKernels f32_kernels = panel_kernels<F32, U64>("float32", kFloat32);
 constexpr TileKernels f64_kernels = panel_kernels<F64, U64>("float64", kFloat64);
-constexpr TileKernels f32_few_kernels = few_kernels<F32>(f32_kernels, "float32, few rows");
+constexpr TileKernels f32_few_kernels = few_kernels<F32, kFloat32, FmaDot<F32>>(f32_kernels);
+constexpr TileKernels f32_few_bf16_kernels = few_kernels<F32, kBfloat16, WideningDot<F32, kBfloat16>>(f32_kernels);
+constexpr TileKernels f32_few_f16_kernels = few_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_kernels);
 
 }  // namespace
 }  // namespace attn::kernels
