@@ -17,12 +17,13 @@ constexpr bool kFused = false;
 constexpr int kRegisters = 16;
 #endif
 
-/// What F32 and F64 share; Bits is the integer of the element's size.
-template <class Element, class Bits, int Lanes>
+/// What F32 and F64 share; Bits and Unsigned are the integers of the element's size.
+template <class Element, class Bits, class Unsigned, int Lanes>
 struct Vector128 {
   using T = Element;
   typedef Element Reg __attribute__((vector_size(16)));
   typedef Bits Mask __attribute__((vector_size(16)));
+  typedef Unsigned Word __attribute__((vector_size(16)));
   typedef Element Unaligned __attribute__((vector_size(16), aligned(sizeof(Element)), may_alias));
   static constexpr int W = Lanes;
   static constexpr int kTile = kRegisters == 32 ? 8 : 4;  // 8 x 3 of 32, 4 x 3 of 16 registers
@@ -122,13 +123,15 @@ struct Vector128 {
     const Reg clamped = max(low, x);
     const Reg shifted = clamped + magic;
     const Reg n = shifted - magic;
-    const Reg scale = to_reg((to_bits(shifted) << kFraction) + to_bits(set1(1)));
+    // Words, for they may wrap: where a score has outgrown its reference, nobody looks at the result.
+    const Word exponent = reinterpret_cast<Word>(shifted) << kFraction;
+    const Reg scale = reinterpret_cast<Reg>(exponent + reinterpret_cast<Word>(set1(1)));
     const Reg result = exp2_polynomial<V>(clamped - n) * scale;
     return to_reg(to_bits(result) & ~(x < low));
   }
 };
 
-struct F32 : Vector128<float, int32_t, 4> {
+struct F32 : Vector128<float, int32_t, uint32_t, 4> {
   static Reg exp2(Reg x) { return exp2_by_shift<F32>(x); }
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
   /// Lanes 1, 0, 3, 2.
@@ -147,7 +150,7 @@ struct F32 : Vector128<float, int32_t, 4> {
   }
 };
 
-struct F64 : Vector128<double, int64_t, 2> {
+struct F64 : Vector128<double, int64_t, uint64_t, 2> {
   static Reg exp2(Reg x) { return exp2_by_shift<F64>(x); }
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F64>(a); }
   static Reg swap_pairs(Reg a) { return __builtin_shufflevector(a, a, 1, 0); }
