@@ -32,8 +32,7 @@ constexpr Floor floors[] = {
     {"avx512_bf16", Operation::forward, attn::DType::bfloat16, 128, 0.45},
     {"avx512_bf16", Operation::backward, attn::DType::bfloat16, 64, 0.40},
 };
-// One head of so many tokens takes about a millisecond: even beside a busy neighbour on the other half of the core,
-// some of the samples are undisturbed. Medians are not: they fell from 80 to 50 % of the peak.
+// One head of so many tokens takes about a millisecond, see race.h: medians of longer calls fell from 80 to 50 %.
 constexpr int64_t kRows = 512;
 constexpr double kChanceSeconds = 0.3;
 constexpr int kChances = 20;
