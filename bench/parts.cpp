@@ -4,12 +4,14 @@
 
 #include <cstdio>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attn/attn.h"
 #include "kernels/dispatch.h"
+#include "measure.h"
 #include "problem.h"
 #include "race.h"
 
@@ -22,6 +24,8 @@ constexpr int64_t kKeys = 2048, kForwardBlock = 256, kBackwardBlock = 128;
 constexpr int kPanels = 3;
 constexpr int64_t kTokens = 1024;  // of the whole call: one head, some milliseconds
 constexpr double kSeconds = 0.5;
+constexpr int64_t kWideningHeads = 4;
+constexpr double kWideningSeconds = 4;
 
 struct Part {
   std::string name;
@@ -157,6 +161,10 @@ class Bench {
   int64_t at_ = 0;
 };
 
+const char* verdict(Problem& problem, attn::DType dtype) {
+  return problem.check() <= error_bound(dtype) ? "" : ", WRONG";
+}
+
 void print_table(const Workload& workload, const std::vector<Part>& parts) {
   const Unit& unit = unit_for(workload.isa, workload.dtype);
   std::printf("\n%s, D = %ld\n",
@@ -170,8 +178,32 @@ void print_table(const Workload& workload, const std::vector<Part>& parts) {
   }
   std::printf("  %-24s %5.1f %%\n", "all of them", 100 * static_cast<double>(parts.size()) / slowness);
   Problem problem(workload);
+  const char* wrong = verdict(problem, workload.dtype);
   const double share = Race([&] { problem.call(); }, workload.flops(), unit).run(2 * kSeconds);
-  std::printf("  a call, n = %-12ld %5.1f %%\n", static_cast<long>(workload.queries), 100 * share);
+  std::printf("  a call, n = %-12ld %5.1f %%%s\n", static_cast<long>(workload.queries), 100 * share, wrong);
+}
+
+/// What 16-bit storage costs where its numbers are widened to float32: it should be nothing.
+void print_widening(const char* isa, std::initializer_list<attn::DType> dtypes) {
+  std::printf("\nTimes of calls over %ld tokens, %ld heads, in units of the float32 call beside them\n",
+              static_cast<long>(kTokens), static_cast<long>(kWideningHeads));
+  for (Operation operation : {Operation::forward, Operation::backward}) {
+    for (int64_t depth : {64, 128}) {
+      Workload workload{.operation = operation, .heads = kWideningHeads, .kv_heads = kWideningHeads};
+      workload.queries = workload.keys = kTokens;
+      workload.depth = depth;
+      workload.isa = isa;
+      Problem wide(workload);
+      for (attn::DType dtype : dtypes) {
+        workload.dtype = dtype;
+        Problem narrow(workload);
+        const char* wrong = verdict(narrow, dtype);
+        const double time = relative_time([&] { narrow.call(); }, [&] { wide.call(); }, kWideningSeconds);
+        std::printf("  %-8s %-8s D = %-8ld %5.2f%s\n", name_of(operation).c_str(),
+                    std::string(attn::name_of(dtype)).c_str(), static_cast<long>(depth), time, wrong);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -192,6 +224,8 @@ void run_parts() {
       print_table(workload, bench.backward());
     }
   }
+  if (isa.bf16) print_widening(isa.name, {attn::DType::float16});
+  else print_widening(isa.name, {attn::DType::bfloat16, attn::DType::float16});
 }
 
 }  // namespace bench

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace bench {
 namespace {
@@ -28,6 +29,15 @@ double Race::run(double seconds) {
     best_peak_ = std::max(best_peak_, peak_flops_ / seconds_of(peak_));
   }
   return best_ / best_peak_;
+}
+
+double relative_time(const std::function<void()>& work, const std::function<void()>& base, double seconds) {
+  std::vector<double> ratios;
+  for (const double end = seconds_now() + seconds; ratios.empty() || seconds_now() < end;) {
+    const double unit = seconds_of(base);
+    ratios.push_back(seconds_of(work) / unit);
+  }
+  return median(ratios);
 }
 
 }  // namespace bench

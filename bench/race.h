@@ -22,4 +22,7 @@ class Race {
   double best_ = 0, best_peak_ = 0;  // flop/s
 };
 
+/// How long `work` takes in units of `base`: the median over pairs of neighbouring samples, for so many seconds.
+double relative_time(const std::function<void()>& work, const std::function<void()>& base, double seconds);
+
 }  // namespace bench

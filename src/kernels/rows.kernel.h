@@ -104,19 +104,35 @@ inline typename V::Reg without_non_finite(typename V::Reg x) {
   return V::select(V::equal(V::sub(x, x), V::zero()), x, V::zero());
 }
 
+/// The first `whole` elements of every row, whose type the compiler knows: a widened block of 256 keys must not cost
+/// more than the way from one cache to the next.
+template <class V, int kType>
+void load_whole_vectors(const RowsArgs& args, int64_t whole) {
+  using T = typename V::T;
+  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+  const bool finite_only = args.finite_only;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const void* in = args.row[r];
+    T* out = static_cast<T*>(args.dense) + r * args.dense_stride;
+    for (int64_t j = 0; j < whole; j += V::W) {
+      const typename V::Reg x = V::mul(scale, load_vector<V>(kType, in, j));
+      V::storeu(out + j, finite_only ? without_non_finite<V>(x) : x);
+    }
+  }
+}
+
 template <class V>
 void load_rows(const RowsArgs& args) {
   using T = typename V::T;
   const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
-  const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
-  for (int64_t r = 0; r < args.rows; ++r) {
+  if (args.type == kFloat32) load_whole_vectors<V, kFloat32>(args, whole);
+  else if (args.type == kBfloat16) load_whole_vectors<V, kBfloat16>(args, whole);
+  else if (args.type == kFloat16) load_whole_vectors<V, kFloat16>(args, whole);
+  else load_whole_vectors<V, kFloat64>(args, whole);
+  for (int64_t r = 0; whole < args.dense_stride && r < args.rows; ++r) {
     T* out = static_cast<T*>(args.dense) + r * args.dense_stride;
-    int64_t j = 0;
-    for (; j < whole; j += V::W) {
-      const typename V::Reg x = V::mul(scale, load_vector<V>(args.type, args.row[r], j));
-      V::storeu(out + j, args.finite_only ? without_non_finite<V>(x) : x);
-    }
+    int64_t j = whole;
     for (; j < args.n; ++j) {
       const T x = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
       out[j] = args.finite_only && x - x != 0 ? 0 : x;
@@ -161,7 +177,7 @@ void store_rows(const RowsArgs& args) {
 /// Elements j .. j + W - 1 of a row in vectors of double, 0 from n on: the same numbers for any type and stride.
 template <class D>
 inline typename D::Reg load_doubles(const RowsArgs& args, const void* row, int64_t j) {
-  if (args.stride == 1 && args.type != kFloat16 && j + D::W <= args.n) return load_as_double<D>(args.type, row, j);
+  if (args.stride == 1 && j + D::W <= args.n) return load_as_double<D>(args.type, row, j);
   alignas(64) double part[D::W] = {};
   for (int64_t i = j; i < args.n && i < j + D::W; ++i)
     part[i - j] = load_element<double>(args.type, row, i * args.stride);

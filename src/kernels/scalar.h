@@ -104,11 +104,12 @@ inline void store_element(int type, void* base, int64_t index, T value) {
   }
 }
 
-/// Elements j .. j + W - 1 in vectors of double, of any type but float16.
+/// Elements j .. j + W - 1 in vectors of double, of any type.
 template <class V>
 inline typename V::Reg load_as_double(int type, const void* base, int64_t j) {
   if (type == kFloat32) return V::load_f32(static_cast<const float*>(base) + j);
   if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + j);
+  if (type == kFloat16) return V::load_f16(static_cast<const uint16_t*>(base) + j);
   return V::loadu(static_cast<const double*>(base) + j);
 }
 

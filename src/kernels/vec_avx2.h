@@ -157,6 +157,9 @@ struct F64 {
     const __m128i x = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
     return _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(x, 16)));
   }
+  static Reg load_f16(const uint16_t* p) {
+    return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
 
   static Mask mask(uint64_t bits) {
     const __m256i lane = _mm256_setr_epi64x(1, 2, 4, 8);

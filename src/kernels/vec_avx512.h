@@ -149,6 +149,9 @@ struct F64 {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));
   }
+  static Reg load_f16(const uint16_t* p) {
+    return _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
 
   static Mask mask(uint64_t bits) { return static_cast<Mask>(bits); }
   static Mask greater(Reg a, Reg b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }

@@ -156,6 +156,7 @@ struct F64 : Vector128<double, int64_t, uint64_t, 2> {
   static Reg swap_pairs(Reg a) { return __builtin_shufflevector(a, a, 1, 0); }
   static Reg load_f32(const float* p) { return Reg{p[0], p[1]}; }
   static Reg load_bf16(const uint16_t* p) { return Reg{from_bf16(p[0]), from_bf16(p[1])}; }
+  static Reg load_f16(const uint16_t* p) { return Reg{from_f16(p[0]), from_f16(p[1])}; }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 2); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 1, 3); }
 };
