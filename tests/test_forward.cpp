@@ -76,9 +76,9 @@ TEST(Forward, InputsAreNotTouched) {
 
 /// So many panels that groups of 16-bit rows are at their widest.
 TEST(Forward, ManyPanels) {
-  for (const char* feature : {"none", "causal bottom_right", "mask rows"})
-    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-      const Dims dims = {.B = 2, .H = 4, .Hk = 2, .Lq = 1200, .Lk = 40, .D = 4, .Dv = 4};
+  for (const char* feature : {"none", "causal bottom_right"})
+    for (DType dtype : {DType::bfloat16, DType::float16}) {
+      const Dims dims = {.B = 2, .H = 4, .Hk = 2, .Lq = 1200, .Lk = 20, .D = 4, .Dv = 4};
       Oracle(make_case(feature_named(feature), dims, dtype, 6), false).expect_on_every_isa();
     }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shows that the tests fail when they should: puts each bug of mutants.txt into a copy of the sources, one at a time,
-and demands that the test named beside it goes red. Ends with 'N/N killed'.
+"""Shows that the tests fail when they should: puts each bug of operator.txt and layers.txt into a copy of the sources,
+one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
 
 usage: run.py [NAME...]     all mutants, or those named
        run.py --list        their names and bugs
@@ -19,6 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+TABLES = ["operator.txt", "layers.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
 SECONDS = 1800  # a test that takes longer hangs, which is a failure too
 
@@ -35,7 +36,7 @@ def parse(text):
                 continue
             key, separator, value = line.partition(": ")
             if not separator:
-                sys.exit(f"mutants.txt: not 'key: value': {line}")
+                sys.exit(f"mutants: not 'key: value': {line}")
             record[key] = f"{record[key]}\n{value}" if key in record else value
         if record:
             records.append(record)
@@ -183,7 +184,7 @@ def runs_here(mutant):
 
 
 def main(arguments):
-    mutants = parse((HERE / "mutants.txt").read_text())
+    mutants = [mutant for table in TABLES for mutant in parse((HERE / table).read_text())]
     wrong = self_test() if arguments == ["--self-test"] else faults(mutants)
     if wrong or arguments in (["--check"], ["--self-test"]):
         print("\n".join(wrong) if wrong else "mutants: ok")
