@@ -9,50 +9,51 @@
 namespace attn::test {
 
 /// A Case with what it should give and how far off the naive algorithm is.
-struct Oracle {
-  Case c;
-  Results reference;
-  std::vector<Results> naive;
-
-  explicit Oracle(Case c_, bool backward = true) : c(std::move(c_)), reference(run_reference(c, backward)) {
-    for (Way way : {Way::textbook, Way::reversed, Way::odd_even}) naive.push_back(run_naive(c, way, backward));
+class Oracle {
+ public:
+  explicit Oracle(Case c, bool backward = true)
+      : c_(std::move(c)), backward_(backward), reference_(run_reference(c_, backward)) {
+    for (Way way : {Way::textbook, Way::reversed, Way::odd_even}) naive_.push_back(run_naive(c_, way, backward));
+    // A sum of products is known to the sum of their magnitudes times the unit, what is added to it to its own size.
+    const double score = std::max(max_abs(reference_.lse.values()), product_magnitude());
+    const double score_and_lse = 2 * score;  // the backward pass is given an lse that has been rounded as well
+    const double ds = gradient_magnitude();
+    add("out", &Results::out, c_.dtype, score, c_.dims.Dv);
+    add("lse", &Results::lse, lse_type(c_.dtype), 0, 1, product_magnitude());
+    add("dq", &Results::dq, c_.dtype, score_and_lse, c_.dims.D, ds * scale() * max_abs(c_.k.values()));
+    add("dk", &Results::dk, c_.dtype, score_and_lse, c_.dims.D, ds * scale() * max_abs(c_.q.values()));
+    add("dv", &Results::dv, c_.dtype, score_and_lse, c_.dims.Dv, max_abs(c_.dout.values()) * root_of_rows());
+    add("dbias", &Results::dbias, c_.dtype, score_and_lse, 1, ds);
+    add("dsink", &Results::dsink, c_.dtype, score_and_lse, 1, ds);
   }
 
   void expect(const Results& actual, const std::string& isa) const {
-    // A sum of products is known to the sum of their magnitudes times the unit, what is added to it to its own size.
-    const double score = std::max(max_abs(reference.lse.values()), product_magnitude());
-    const double score_and_lse = 2 * score;  // the backward pass is given an lse that has been rounded as well
-    const double ds = gradient_magnitude();
-    compare("out", &Results::out, actual, isa, c.dtype, score, c.dims.Dv);
-    compare("lse", &Results::lse, actual, isa, lse_type(c.dtype), 0, 1, product_magnitude());
-    compare("dq", &Results::dq, actual, isa, c.dtype, score_and_lse, c.dims.D, ds * scale() * max_abs(c.k.values()));
-    compare("dk", &Results::dk, actual, isa, c.dtype, score_and_lse, c.dims.D, ds * scale() * max_abs(c.q.values()));
-    compare("dv", &Results::dv, actual, isa, c.dtype, score_and_lse, c.dims.Dv);
-    compare("dbias", &Results::dbias, actual, isa, c.dtype, score_and_lse, 1, ds);
-    compare("dsink", &Results::dsink, actual, isa, c.dtype, score_and_lse, 1, ds);
+    for (const Expected& e : expected_)
+      EXPECT_TRUE(close(e.values_of(actual), e.values, e.yardstick, e.dtype))
+          << e.what << " of " << c_.name() << " on " << isa;
   }
 
   /// Every instruction set must be close.
   void expect_on_every_isa() const {
-    for_each_isa([&](const std::string& isa) { expect(run(c, reference.dq.given()), isa); });
+    for_each_isa([&](const std::string& isa) { expect(run(c_, backward_), isa); });
   }
 
  private:
   double scale() const {
-    return std::abs(c.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, c.dims.D)))));
+    return std::abs(c_.scalars.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, c_.dims.D)))));
   }
   /// |q| |k| scale: at least the sum of magnitudes whose signed sum is a score, by Cauchy and Schwarz.
   double product_magnitude() const {
-    return largest_norm(c.q.values(), c.dims.D) * largest_norm(c.k.values(), c.dims.D) * scale();
+    return largest_norm(c_.q.values(), c_.dims.D) * largest_norm(c_.k.values(), c_.dims.D) * scale();
   }
-  /// The same for dP and delta, whose difference is all that is left in dS. Rows that add up in dk or dbias err
-  /// independently, so that their errors add in squares.
+  /// The same for dP and delta, whose difference is all that is left in dS.
   double gradient_magnitude() const {
-    return largest_norm(c.dout.values(), c.dims.Dv) * largest_norm(c.v.values(), c.dims.Dv) *
-           std::sqrt(static_cast<double>(visible_rows()));
+    return largest_norm(c_.dout.values(), c_.dims.Dv) * largest_norm(c_.v.values(), c_.dims.Dv) * root_of_rows();
   }
+  /// Rows that add up in dk, dv or dbias err independently, so that their errors add in squares.
+  double root_of_rows() const { return std::sqrt(static_cast<double>(visible_rows())); }
   /// Rows that see a key, and keep one where weights are dropped: the others are exact zeros, which do not err.
-  int64_t visible_rows() const { return nonzero_rows(reference.out.values(), c.dims.Dv); }
+  int64_t visible_rows() const { return nonzero_rows(reference_.out.values(), c_.dims.Dv); }
 
   static double largest_norm(const Values& rows, int64_t length) {
     double largest = 0;
@@ -80,17 +81,32 @@ struct Oracle {
     return std::min(nonzero_rows(expected, row), visible_rows());
   }
 
+  /// One of the results.
+  struct Expected {
+    const char* what;
+    std::function<Values(const Results&)> values_of;
+    Values values;
+    Yardstick yardstick;
+    DType dtype;
+  };
+
   template <int Rank>
-  void compare(const char* what, Array<Rank> Results::*field, const Results& actual, const std::string& isa,
-               DType dtype, double score, int64_t row, double cancelled = 0) const {
-    const Array<Rank>& expected = reference.*field;
+  void add(const char* what, Array<Rank> Results::*field, DType dtype, double score, int64_t row,
+           double cancelled = 0) {
+    const auto values_of = [field](const Results& results) { return (results.*field).values(); };
     std::vector<Values> ways;
-    for (const Results& way : naive) ways.push_back((way.*field).values());
-    const int64_t samples = independent_samples(expected.values(), row);
-    const Yardstick yardstick(ways, expected.values(), score, samples, samples <= kLuckySamples ? cancelled : 0);
-    EXPECT_TRUE(close((actual.*field).values(), expected.values(), yardstick, dtype))
-        << what << " of " << c.name() << " on " << isa;
+    for (const Results& way : naive_) ways.push_back(values_of(way));
+    Values values = values_of(reference_);
+    const int64_t samples = independent_samples(values, row);
+    const Yardstick yardstick(ways, values, score, samples, samples <= kLuckySamples ? cancelled : 0);
+    expected_.push_back({what, values_of, std::move(values), yardstick, dtype});
   }
+
+  const Case c_;
+  const bool backward_;
+  const Results reference_;
+  std::vector<Results> naive_;
+  std::vector<Expected> expected_;
 };
 
 /// All results, bit for bit.

@@ -47,6 +47,17 @@ TEST(Gradcheck, EveryOption) {
   });
 }
 
+/// Where tanh is 1 to all digits, its slope is small and not 0.
+TEST(Backward, SaturatedSoftcap) {
+  for (DType dtype : {DType::float64, DType::float32}) {
+    Case c = make_case(feature_named("softcap"), {.Lq = 5, .Lk = 9, .D = 4, .Dv = 4}, dtype, 8);
+    c.q.fill(20);
+    for (int64_t n = 0; n < c.k.count(); ++n) c.k.set(n, 1 + 0.01 * static_cast<double>(n));
+    EXPECT_GT(max_abs(run_reference(c).dq.values()), 0);
+    Oracle(std::move(c)).expect_on_every_isa();
+  }
+}
+
 // ------------------------------------------------------------------------------------------------ what may be left out
 
 /// Asking for fewer gradients changes no bit of those that are given.

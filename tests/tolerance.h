@@ -96,10 +96,11 @@ struct Yardstick {
 };
 
 /// Error allowed in float32. A score is known to score * unit only, and exp() turns that into a relative error of a
-/// weight, whoever computes it; naive.score counts every rounded number of that size in the exponent.
+/// weight, whoever computes it; naive.score counts every rounded number of that size in the exponent. In a signed sum
+/// of such weights the errors are relative to its terms.
 inline double float32_bound(const Yardstick& naive, double reference_max) {
   const double rounded = std::max(reference_max, naive.cancelled);
-  return naive_factor(naive.samples) * naive.max_abs + kUnit32 * (kRoundings * rounded + naive.score * reference_max);
+  return naive_factor(naive.samples) * naive.max_abs + kUnit32 * (kRoundings + naive.score) * rounded;
 }
 
 /// The float32 rule scaled to float64, twice: the oracle's own rounding is as large as the kernel's.

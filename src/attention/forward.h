@@ -15,7 +15,7 @@ struct ForwardPlan {
     int64_t first_row = 0, rows = 0;
   };
   ShortList<Group, kFewGroups> groups;
-  int group_panels = 0;
+  int group_panels = 0;  // panels of a full group
   int64_t chunks = 1;  // of the longest sequence
   bool split = false;  // chunks are tasks of their own
   int64_t tasks = 0;

@@ -67,20 +67,30 @@ int64_t offset_of(int64_t n, const Shape<Rank>& size, const Shape<Rank>& stride)
   return offset;
 }
 
+/// Calls body(n, offset) for every element in row-major order.
+template <int Rank, class Body>
+void for_each_element(int64_t count, const Shape<Rank>& size, const Shape<Rank>& stride, Body body) {
+  const int64_t row = size[Rank - 1];
+  for (int64_t first = 0; first < count; first += row) {
+    const int64_t offset = offset_of<Rank>(first, size, stride);
+    for (int64_t n = 0; n < row; ++n) body(first + n, offset + n * stride[Rank - 1]);
+  }
+}
+
 template <int Rank>
 Tensor<double, Rank> read(const ConstView<Rank>& view) {
   if (!view) return {};
   Tensor<double, Rank> dense(view.size);
-  for (int64_t n = 0; n < dense.count(); ++n)
-    dense[n] = load<double>(view.data, view.dtype, offset_of<Rank>(n, view.size, view.stride));
+  for_each_element<Rank>(dense.count(), view.size, view.stride,
+                         [&](int64_t n, int64_t offset) { dense[n] = load<double>(view.data, view.dtype, offset); });
   return dense;
 }
 
 template <int Rank>
 void write(const Tensor<double, Rank>& dense, const View<Rank>& view) {
   if (!view) return;
-  for (int64_t n = 0; n < dense.count(); ++n)
-    store(view.data, view.dtype, offset_of<Rank>(n, view.size, view.stride), dense[n]);
+  for_each_element<Rank>(dense.count(), view.size, view.stride,
+                         [&](int64_t n, int64_t offset) { store(view.data, view.dtype, offset, dense[n]); });
 }
 
 /// The last axis of x[b, h, i, :].
@@ -160,21 +170,22 @@ class Scores {
     return !(o.bias && at<double, 4>(o.bias, {b, h, i, j}) == -kInfinity);
   }
 
-  /// scale <q_i, k_j>, capped.
-  double logit(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    const double s = scale_ * dot(q_row(b, h, i), k_row(b, h, j), D_);
-    return options_.softcap > 0 ? options_.softcap * std::tanh(s / options_.softcap) : s;
+  /// scale <q_i, k_j>
+  double product(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return scale_ * dot(q_row(b, h, i), k_row(b, h, j), D_);
   }
 
-  /// d logit / d (scale <q_i, k_j>), from the logit: the derivative of tanh is 1 - tanh^2.
-  double logit_slope(double logit) const {
+  double cap(double s) const { return options_.softcap > 0 ? options_.softcap * std::tanh(s / options_.softcap) : s; }
+
+  /// d cap(s) / ds: the derivative of tanh is 1 - tanh^2 = 1 / cosh^2, which does not cancel where tanh is nearly 1.
+  double cap_slope(double s) const {
     if (options_.softcap == 0) return 1;
-    const double tanh = logit / options_.softcap;
-    return 1 - tanh * tanh;
+    const double cosh = std::cosh(s / options_.softcap);
+    return 1 / (cosh * cosh);
   }
 
   double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    double s = logit(b, h, i, j);
+    double s = cap(product(b, h, i, j));
     if (options_.bias) s += at<double, 4>(options_.bias, {b, h, i, j});
     if (!options_.alibi_slopes.empty())
       s -= options_.alibi_slopes[h] * static_cast<double>(std::abs(place_of(b, i).p - j));
@@ -304,7 +315,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
         const auto along = [&](int axis, int64_t index) { return size[axis] == 1 ? 0 : index; };
         row_of(dbias, along(0, b), along(1, h), along(2, i))[along(3, j)] += dscore;
       }
-      const double dlogit = dscore * scores.logit_slope(scores.logit(b, h, i, j)) * scores.scale();
+      const double dlogit = dscore * scores.cap_slope(scores.product(b, h, i, j)) * scores.scale();
       add_scaled(row_of(dq, b, h, i), dlogit, scores.k_row(b, h, j), D);
       add_scaled(row_of(dk, b, kv_head, j), dlogit, scores.q_row(b, h, i), D);
     }
