@@ -16,8 +16,8 @@ struct ForwardPlan {
   };
   ShortList<Group, kFewGroups> groups;
   int group_panels = 0;  // panels of a full group
-  int64_t chunks = 1;  // of the longest sequence
-  bool split = false;  // chunks are tasks of their own
+  int64_t chunks = 1;    // of the longest sequence
+  bool split = false;    // chunks are tasks of their own
   int64_t tasks = 0;
   int64_t thread_bytes = 0;  // scratch a thread
   int64_t row_stride = 0;    // Dv padded to whole vectors
