@@ -29,7 +29,7 @@ struct FmaDot {
 template <class V, int kType>
 struct WideningDot : FmaDot<V> {
   using Key = uint16_t;
-  static typename V::Reg load_key(const Key* p) { return kType == kBfloat16 ? V::load_bf16(p) : V::load_f16(p); }
+  static typename V::Reg load_key(const Key* p) { return load_vector<V>(kType, p, 0); }
 };
 
 }  // namespace

@@ -14,34 +14,6 @@
 namespace attn::kernels {
 namespace {
 
-/// Types that a vector of V can be loaded from and stored to without a detour.
-template <class V>
-inline bool has_vector_access(int type) {
-  return sizeof(typename V::T) == 8 ? type == kFloat64 : type != kFloat64;
-}
-
-template <class V>
-inline typename V::Reg load_vector(int type, const void* base, int64_t index) {
-  if constexpr (sizeof(typename V::T) == 8) {
-    return V::loadu(static_cast<const double*>(base) + index);
-  } else {
-    if (type == kFloat32) return V::loadu(static_cast<const float*>(base) + index);
-    if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + index);
-    return V::load_f16(static_cast<const uint16_t*>(base) + index);
-  }
-}
-
-template <class V>
-inline void store_vector(int type, void* base, int64_t index, typename V::Reg value) {
-  if constexpr (sizeof(typename V::T) == 8) {
-    V::storeu(static_cast<double*>(base) + index, value);
-  } else {
-    if (type == kFloat32) return V::storeu(static_cast<float*>(base) + index, value);
-    if (type == kBfloat16) return V::store_bf16(static_cast<uint16_t*>(base) + index, value);
-    V::store_f16(static_cast<uint16_t*>(base) + index, value);
-  }
-}
-
 template <class V>
 void pack_panel(const RowsArgs& args) {
   using T = typename V::T;

@@ -1,4 +1,4 @@
-// Scalar pieces shared by all instruction sets: element conversion and the exp2 polynomial.
+// Pieces shared by all instruction sets: conversion, loads and stores of elements of any type, the exp2 polynomial.
 #pragma once
 
 #include <stdint.h>
@@ -101,6 +101,34 @@ inline void store_element(int type, void* base, int64_t index, T value) {
     case kFloat64: static_cast<double*>(base)[index] = static_cast<double>(value); break;
     case kBfloat16: static_cast<uint16_t*>(base)[index] = to_bf16(static_cast<float>(value)); break;
     default: static_cast<uint16_t*>(base)[index] = to_f16(static_cast<float>(value)); break;
+  }
+}
+
+/// Types that a vector of V can be loaded from and stored to without a detour.
+template <class V>
+inline bool has_vector_access(int type) {
+  return sizeof(typename V::T) == 8 ? type == kFloat64 : type != kFloat64;
+}
+
+template <class V>
+inline typename V::Reg load_vector(int type, const void* base, int64_t index) {
+  if constexpr (sizeof(typename V::T) == 8) {
+    return V::loadu(static_cast<const double*>(base) + index);
+  } else {
+    if (type == kFloat32) return V::loadu(static_cast<const float*>(base) + index);
+    if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + index);
+    return V::load_f16(static_cast<const uint16_t*>(base) + index);
+  }
+}
+
+template <class V>
+inline void store_vector(int type, void* base, int64_t index, typename V::Reg value) {
+  if constexpr (sizeof(typename V::T) == 8) {
+    V::storeu(static_cast<double*>(base) + index, value);
+  } else {
+    if (type == kFloat32) return V::storeu(static_cast<float*>(base) + index, value);
+    if (type == kBfloat16) return V::store_bf16(static_cast<uint16_t*>(base) + index, value);
+    V::store_f16(static_cast<uint16_t*>(base) + index, value);
   }
 }
 
