@@ -43,7 +43,7 @@ void check_in_range(Checker& checker, const char* name, std::span<const int64_t>
 void check_cumulative(Checker& checker, const char* name, std::span<const int64_t> starts, int64_t total) {
   bool rising = !starts.empty() && starts.front() >= 0 && starts.back() <= total;
   for (size_t t = 1; t < starts.size(); ++t) rising = rising && starts[t - 1] <= starts[t];
-  checker.require(rising, [&] { return std::string(name) + " must never fall and stay in [0, " + text(total) + "]"; });
+  checker.require(rising, [&] { return std::string(name) + " must rise from 0 to at most " + text(total); });
 }
 
 void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
