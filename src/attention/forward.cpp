@@ -20,7 +20,8 @@ namespace {
 
 // Panels that share one pass over a block of keys: 3 panels of 48 read K and V once per 144 queries (72 flop a byte).
 constexpr int kGroupPanels = 3;
-// Up to twice as many where the pass widens K and V from 16 bits first: 3 to 7 % of a call for 3 panels of 48.
+// Up to twice as many where the pass widens K and V from 16 bits first: that is 2 to 4 % of a call with 3 panels of 48,
+// and within 1 % of nothing with 6 (attn_bench --parts).
 constexpr int kMaxGroupPanels = 6;
 // A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
 // almost never redone.
