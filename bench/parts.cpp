@@ -24,7 +24,7 @@ constexpr int64_t kKeys = 2048, kForwardBlock = 256, kBackwardBlock = 128;
 constexpr int kPanels = 3;
 constexpr int64_t kTokens = 1024;  // of the whole call: one head, some milliseconds
 constexpr double kSeconds = 0.5;
-constexpr int64_t kWideningHeads = 4;
+constexpr int64_t kWideningHeads = 4;  // enough rows for the widest groups of the forward
 constexpr double kWideningSeconds = 4;
 
 struct Part {
