@@ -212,6 +212,10 @@ TEST(Generate, SamplingFollowsItsChain) {
   };
   EXPECT_EQ(counts({.temperature = 0})[4], 4000);
   EXPECT_EQ(counts({.temperature = 0, .repetition_penalty = 2}, {4})[0], 4000);
+  Random random(1);  // below 0 a penalty multiplies
+  EXPECT_EQ(generate::sample(std::vector<float>{-1, -1.5f}, std::vector<int64_t>{0},
+                             {.temperature = 0, .repetition_penalty = 2}, random),
+            1);
   const std::vector<int64_t> two = counts({.top_k = 2});
   EXPECT_EQ(two[0] + two[4], 4000);
   EXPECT_NEAR(static_cast<double>(two[4]) / 4000, 1 / (1 + std::exp(-0.5)), rate_bound(0.62, 4000));

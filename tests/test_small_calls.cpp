@@ -11,13 +11,14 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }
 
-void* operator new(size_t bytes) {
+// Not inlined: where only one of a pair is, g++ sees malloc meet delete, or new meet free, and warns.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace attn::test {
 namespace {

@@ -54,7 +54,7 @@ double natural_lse(const TileKernels& tk, double reference, double sum) {
 
 Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows, int lanes) {
   Panel panel;
-  int64_t query = first / p.G, head = first % p.G;  // counted on: two divisions a row were 3 % of a short backward pass
+  int64_t query = first / p.G, head = first % p.G;  // counted on: divisions a row are felt in short calls
   for (int64_t row = 0; row < rows; ++row) {
     add_row(panel, p, s, query, kv_head * p.G + head);
     if (++head == p.G) {

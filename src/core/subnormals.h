@@ -1,5 +1,6 @@
-// Subnormal results: an Intel core takes some 150 cycles over each operation that makes or meets one. A softmax makes
-// them by nature: a key far down an ALiBi slope weighs 2^-130. They are rounding noise next to weights that sum to 1.
+// Subnormal results: an Intel core takes over a hundred cycles for each operation that makes or meets one. A softmax
+// makes them by nature: a key far down an ALiBi slope weighs 2^-130. They are rounding noise next to weights that sum
+// to 1.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 // register.
 #pragma once
 
-#include "kernels/scalar.h"
+#include "kernels/elements.h"
 
 namespace attn::kernels {
 namespace {

@@ -7,7 +7,7 @@
 // Requires: at most 64 rows; nothing is read beyond a row's keys.
 #pragma once
 
-#include "kernels/scalar.h"
+#include "kernels/elements.h"
 
 namespace attn::kernels {
 namespace {

@@ -15,7 +15,7 @@
 // Loops: none.
 #pragma once
 
-#include "kernels/scalar.h"
+#include "kernels/elements.h"
 
 namespace attn::kernels {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/scalar.h"
+#include "kernels/elements.h"
 
 namespace attn::kernels {
 namespace {
