@@ -41,7 +41,7 @@ PROGRAMS = {
     ),
 }
 
-ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|(elements_)?table\.h|elements\.h|dot\.h)$")
+ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|(elements_)?table\.h|portable\.h|dot\.h)$")
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 
 STANDARD = set(

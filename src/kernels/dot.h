@@ -6,7 +6,7 @@
 // register.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/portable.h"
 
 namespace attn::kernels {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "kernels/columns.kernel.h"
 #include "kernels/math.kernel.h"
+#include "kernels/philox.kernel.h"
 
 namespace attn::kernels {
 namespace {
@@ -25,29 +26,14 @@ inline uint64_t kept_bits(const DropArgs& args, uint64_t word) {
   constexpr int kLanes = U::W;
   alignas(64) uint64_t lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<uint64_t>(i);
-  const Reg m0 = U::set1(0xD2511F53u), m1 = U::set1(0xCD9E8D57u);
   const Reg threshold = U::set1(args.threshold);
   uint64_t result = 0;
   for (int first = 0; first < 16; first += kLanes) {
     const Reg counter = U::add(U::set1(16 * word + static_cast<uint64_t>(first)), U::load(lane));
-    Reg c0 = counter, c1 = U::high32(counter);
-    Reg c2 = U::set1(args.stream & 0xffffffffu), c3 = U::set1(args.stream >> 32);
-    uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
+    Reg words[4] = {counter, U::high32(counter), U::set1(args.stream & 0xffffffffu), U::set1(args.stream >> 32)};
+    philox<U>(args.seed, words);
     ATTN_UNROLL
-    for (int round = 0; round < 10; ++round) {
-      const Reg p0 = U::mul32(c0, m0), p1 = U::mul32(c2, m1);
-      c0 = U::bit_xor(U::bit_xor(U::high32(p1), c1), U::set1(k0));
-      c2 = U::bit_xor(U::bit_xor(U::high32(p0), c3), U::set1(k1));
-      c1 = p1;
-      c3 = p0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    const uint64_t kept = spread_by_four(U::at_least(U::low32(c0), threshold)) |
-                          spread_by_four(U::at_least(U::low32(c1), threshold)) << 1 |
-                          spread_by_four(U::at_least(U::low32(c2), threshold)) << 2 |
-                          spread_by_four(U::at_least(U::low32(c3), threshold)) << 3;
-    result |= kept << (4 * first);
+    for (int n = 0; n < 4; ++n) result |= spread_by_four(U::at_least(U::low32(words[n]), threshold)) << (4 * first + n);
   }
   return result;
 }

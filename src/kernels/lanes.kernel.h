@@ -7,7 +7,7 @@
 // Requires: at most 64 rows; nothing is read beyond a row's keys.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/philox.kernel.h"
 
 namespace attn::kernels {
 namespace {
@@ -21,27 +21,15 @@ void dropout(const DropoutArgs& args) {
     head[lane] = static_cast<uint64_t>(args.head[lane]) << 16 | (query[lane] >> 32 & 0xff) << 8;
   }
   for (int lane = args.width; lane % U::W != 0; ++lane) query[lane] = head[lane] = 0;
-  const typename U::Reg m0 = U::set1(0xD2511F53u), m1 = U::set1(0xCD9E8D57u);
   const typename U::Reg threshold = U::set1(args.threshold);
   const int64_t end = args.first_key + args.count;
   for (int64_t key = 0; key < args.count; ++key) args.keep[key] = 0;
   for (int64_t group = args.first_key / 4; group * 4 < end; ++group) {
     for (int lane = 0; lane < args.width; lane += U::W) {
-      typename U::Reg c0 = U::set1(static_cast<uint64_t>(group));
-      typename U::Reg c1 = U::load(query + lane);
-      typename U::Reg c2 = U::set1(static_cast<uint64_t>(args.batch));
-      typename U::Reg c3 = U::bit_xor(U::load(head + lane), U::set1(static_cast<uint64_t>(group) >> 32 & 0xff));
-      uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
-      for (int round = 0; round < 10; ++round) {
-        const typename U::Reg p0 = U::mul32(c0, m0), p1 = U::mul32(c2, m1);
-        c0 = U::bit_xor(U::bit_xor(U::high32(p1), c1), U::set1(k0));
-        c2 = U::bit_xor(U::bit_xor(U::high32(p0), c3), U::set1(k1));
-        c1 = p1;
-        c3 = p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-      }
-      const typename U::Reg words[4] = {c0, c1, c2, c3};
+      typename U::Reg words[4] = {U::set1(static_cast<uint64_t>(group)), U::load(query + lane),
+                                  U::set1(static_cast<uint64_t>(args.batch)),
+                                  U::bit_xor(U::load(head + lane), U::set1(static_cast<uint64_t>(group) >> 32 & 0xff))};
+      philox<U>(args.seed, words);
       for (int word = 0; word < 4; ++word) {
         const int64_t key = group * 4 + word - args.first_key;
         if (key < 0 || key >= args.count) continue;

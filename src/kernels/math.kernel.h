@@ -15,7 +15,7 @@
 // Loops: none.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/portable.h"
 
 namespace attn::kernels {
 namespace {

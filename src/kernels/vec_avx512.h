@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/elements.h"
+#include "kernels/portable.h"
 
 namespace attn::kernels {
 namespace {

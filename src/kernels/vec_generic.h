@@ -4,7 +4,7 @@
 // fma is fused on aarch64 and a multiply and an add on SSE2, which has no fused one.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/portable.h"
 
 namespace attn::kernels {
 namespace {
