@@ -10,8 +10,15 @@ install_packages() {
   echo "== installing ${missing[*]}"
   local as_root=()
   ((EUID == 0)) || as_root=(sudo)
-  "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"
+  local log status=0
+  log=$(mktemp)
+  {
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"
+  } > "$log" 2>&1 || status=$?
+  ((status == 0)) || cat "$log"
+  rm -f "$log"
+  return $status
 }
 
 build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14
