@@ -22,8 +22,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "attn 0.1.0");
   int threads = 0;
   app.add_option("--threads", threads, "threads; 0 = one a core")->check(CLI::Range(0, 1024));
-  app.parse_complete_callback(
-      [&] { attn::set_executor(&attn::ops::matmul_executor(threads)); });  // attention and products share one team
+  app.parse_complete_callback([&] { attn::set_thread_count(threads); });
   cli::add_train(app);
   cli::add_generate(app);
   cli::add_classify(app);

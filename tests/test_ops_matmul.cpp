@@ -1,5 +1,8 @@
-// ops: matrix products, through oneDNN and in float64. Apart from the others: the thread sanitizer cannot look into the
-// OpenMP team that oneDNN runs on.
+// ops: matrix products, through oneDNN and in float64.
+#include <omp.h>
+
+#include <filesystem>
+
 #include "ops.h"
 
 namespace attn::test {
@@ -123,17 +126,54 @@ TEST(OpsMatmul, TheSameTwice) {
   }
 }
 
-/// Attention on the team of the products gives what it gives on the library's own.
-TEST(OpsMatmul, TheTeamRunsOtherTasksToo) {
-  Random random(6);
-  Matrix x(DType::float32, 300, 200), here = Matrix::like(x), there = Matrix::like(x);
-  x.fill_normal(random);
-  activate(Activation::silu, x, here);
-  set_executor(&matmul_executor());
-  activate(Activation::silu, x, there);
-  EXPECT_GE(thread_count(), 1);
-  set_executor(nullptr);
-  EXPECT_TRUE(here.same_bits(there));
+/// Sizes around the edges of tasks: one, several by rows, by columns, by both, and rest blocks.
+TEST(OpsMatmul, AnyNumberOfThreadsGivesTheSameBits) {
+  for (Types types : kTypes)
+    for (Shape<3> size :
+         {Shape<3>{768, 384, 128}, Shape<3>{1, 1100, 513}, Shape<3>{530, 1030, 67}, Shape<3>{9, 40, 3000}})
+      for (bool accumulate : {false, true}) {
+        const Operand a(types.in, size[0], size[2], false, 7), b(types.in, size[2], size[1], true, 8);
+        Random random(9);
+        Matrix bias(parameter_of(types.in), 1, size[1]), one(types.out, size[0], size[1]);
+        bias.fill_normal(random);
+        one.fill_normal(random);
+        const Matrix before = one.copy();
+        const MatmulOptions options{.bias = bias.row(), .accumulate = accumulate};
+        set_thread_count(1);
+        matmul(a.view, b.view, one, options);
+        for (int threads : {2, 3, 7}) {
+          Matrix many = before.copy();
+          set_thread_count(threads);
+          matmul(a.view, b.view, many, options);
+          EXPECT_TRUE(one.same_bits(many)) << name_of(types.in) << ' ' << to_string(size) << ", threads " << threads;
+        }
+        set_thread_count(0);
+      }
+}
+
+/// Every block is where it belongs, with its own part of the bias.
+TEST(OpsMatmul, ManyTasks) {
+  for (Types types : kTypes)
+    for (Shape<3> size : {Shape<3>{2, 1100, 300}, Shape<3>{300, 530, 40}, Shape<3>{700, 70, 130}})
+      for (int choice = 0; choice < 16; choice += 3)
+        expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+int64_t threads_of_this_process() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return std::distance(begin(all), end(all));
+}
+
+/// A team of oneDNN's own would spin beside other work. A host's OpenMP is left at the number of threads it had.
+TEST(OpsMatmul, BringsNoTeamOfItsOwn) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(5);
+  set_thread_count(3);
+  expect_product(kTypes[0], 600, 600, 300, false, true, false, false);
+  EXPECT_EQ(threads_of_this_process(), 3);
+  EXPECT_EQ(omp_get_max_threads(), 5);
+  set_thread_count(0);
+  omp_set_num_threads(before);
 }
 
 TEST(OpsMatmul, ErrorsListEveryReason) {

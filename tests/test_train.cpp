@@ -239,6 +239,17 @@ TEST(Resume, IsBitwiseTheUnbrokenRun) {
   }
 }
 
+TEST(Resume, AnyNumberOfThreadsGivesTheSameBits) {
+  for (nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16}) {
+    set_thread_count(1);
+    const Training one = train_in_pieces({}, precision);
+    set_thread_count(3);
+    const Training three = train_in_pieces({7}, precision);
+    set_thread_count(0);
+    EXPECT_TRUE(one.losses == three.losses);
+    EXPECT_TRUE(one.checkpoint == three.checkpoint);
+  }
+}
 TEST(Resume, RecomputationChangesNoBit) {
   const Training plain = train_in_pieces({}, nn::Precision::float32),
                  again = train_in_pieces({9}, nn::Precision::float32, true);

@@ -20,14 +20,13 @@ MODULES = {
     "attention": (("core", "kernels"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h")),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
-    "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
-    "cluster": (("core", "attention"), ("mpi.h",)),
+    "text": (("core", "io"), ("utf8proc.h",)),
     "autograd": (("core", "attention", "ops"), ()),
     "view": (("core", "attention", "io"), ("png.h", "utf8proc.h")),
     "nn": (("core", "attention", "autograd"), ()),
     "models": (("core", "attention", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
-    "train": (("core", "autograd", "nn", "models", "io", "text", "cluster"), ("nlohmann/",)),
+    "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
@@ -38,6 +37,7 @@ PROGRAMS = {
     "bench": ("benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h"),
     "tests": (
         "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
+        "omp.h",
     ),
 }
 

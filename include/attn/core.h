@@ -204,7 +204,8 @@ class Executor {
 void parallel_for(int64_t tasks, TaskRef body);
 /// Tasks that may run at the same time.
 int thread_count();
-/// Sizes the library's own pool (1 = the calling thread alone); 0 = one thread a hardware core, the default.
+/// Sizes the library's own pool (1 = the calling thread alone); 0, the default = one thread a processor that this
+/// process may use by its affinity and the quota of its container.
 void set_thread_count(int threads);
 /// Replaces the library's pool; nullptr brings it back. The executor must outlive its use.
 void set_executor(Executor* executor);

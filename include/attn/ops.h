@@ -24,11 +24,8 @@ struct MatmulOptions {
 
 /// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of each of a and b is 1: a transpose is a view with
 /// exchanged strides. a and b of one type, c of the same; for bfloat16 c may be float32. Sums in float32 or float64.
+/// Runs on parallel_for(), as everything here.
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
-
-/// The threads that matmul() runs on, for set_executor(): attention and products then share one team. `threads` > 0
-/// sizes the team of the calling thread.
-Executor& matmul_executor(int threads = 0);
 
 // ------------------------------------------------------------------------------------------------------------ norms
 

@@ -11,7 +11,6 @@
 // A caller that finds the pool busy runs its tasks itself. That one rule covers calls from many threads at once and
 // calls from inside a task, and makes a deadlock impossible: nobody ever waits for the pool.
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include <utility>
 
 #include "attn/core.h"
+#include "core/control_groups.h"
 
 namespace attn {
 namespace {
@@ -55,22 +55,13 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
   word.wait(old, std::memory_order_acquire);
 }
 
-// Processors that this process may use: taskset and containers narrow them.
-int hardware_threads() {
-#ifdef __linux__
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-#endif
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
 std::atomic<int> wanted_threads{0};  // 0 until it is set or first asked for
 
 int own_thread_count() {
   int count = wanted_threads.load(std::memory_order_relaxed);
   if (count > 0) return count;
-  const int hardware = std::clamp(hardware_threads(), 1, kMaxThreads);
-  return wanted_threads.compare_exchange_strong(count, hardware) ? hardware : count;
+  const int available = std::clamp(available_processors(), 1, kMaxThreads);
+  return wanted_threads.compare_exchange_strong(count, available) ? available : count;
 }
 
 class Pool {

@@ -25,7 +25,7 @@ class Attn:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
         # Two teams of spinning threads on few cores would only wait for each other.
-        self.environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+        self.environment = os.environ
 
     def command(self, *arguments):
         return [self.program, *map(str, arguments)]
