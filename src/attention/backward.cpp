@@ -462,7 +462,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
                         ConstView<3> dlse) {
   using detail::region;
   Checker checker("attention_backward");
-  const detail::Problem p = detail::make_problem(checker, "attention_backward", q, k, v, options);
+  const detail::Problem p = detail::make_problem(checker, q, k, v, options);
   const Shape<4> rows = {p.B, p.H, p.Lq, p.Dv};
   detail::check_tensor(checker, "out", out, rows);
   detail::check_tensor(checker, "dout", dout, rows);

@@ -53,7 +53,6 @@ class TileGradient {
   const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
   /// Null if every pair is allowed.
   const uint64_t* allowed() const { return masked_ ? allowed_ : nullptr; }
-  int64_t key_depth() const { return key_depth_; }
 
  private:
   kernels::ScoresArgs product(const GradRows& rows, const GradTile& tile, bool of_values);

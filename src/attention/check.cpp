@@ -263,10 +263,9 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   if (checker.ok()) list_sequences(p, o);
 }
 
-Problem make_problem(Checker& checker, std::string_view operation, const ConstView<4>& q, const ConstView<4>& k,
-                     const ConstView<4>& v, const AttentionOptions& options) {
+Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                     const AttentionOptions& options) {
   Problem p;
-  p.operation = operation;
   p.q = q;
   p.k = k;
   p.v = v;

@@ -54,7 +54,7 @@ std::string describe(const Problem& p, bool backward) {
 Problem checked(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
                 const AttentionOptions& options) {
   Checker checker(operation);
-  Problem p = make_problem(checker, operation, q, k, v, options);
+  Problem p = make_problem(checker, q, k, v, options);
   checker.done();
   return p;
 }

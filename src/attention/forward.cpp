@@ -526,7 +526,7 @@ namespace attn {
 void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View<3> lse,
                const AttentionOptions& options) {
   Checker checker("attention");
-  const detail::Problem p = detail::make_problem(checker, "attention", q, k, v, options);
+  const detail::Problem p = detail::make_problem(checker, q, k, v, options);
   detail::check_tensor(checker, "out", out, {p.B, p.H, p.Lq, p.Dv});
   checker.require(out.dtype == q.dtype, [&] {
     return "out is " + std::string(name_of(out.dtype)) + ", must have q's type " + std::string(name_of(q.dtype));

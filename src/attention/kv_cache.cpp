@@ -179,7 +179,6 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
     checker.require(state.sequences.count(id) == 1, [&] { return "there is no sequence " + std::to_string(id); });
 
   Problem p;
-  p.operation = "KvCache::attend";
   p.q = q;
   p.k = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.head_dim});
   p.v = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.value_dim});

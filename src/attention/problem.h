@@ -58,7 +58,6 @@ class ShortList {
 };
 
 struct Problem {
-  std::string_view operation;
   ConstView<4> q, k, v;
   int64_t B = 0, H = 0, Hk = 0, G = 1, Lq = 0, Lk = 0, D = 0, Dv = 0;
   const AttentionOptions* options = nullptr;
@@ -98,8 +97,8 @@ double load_row_value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i)
 void store_row_value(const View<3>& view, int64_t b, int64_t h, int64_t i, double value);
 
 /// Checks what every call shares and fills the problem; violated conditions go to `checker`.
-Problem make_problem(Checker& checker, std::string_view operation, const ConstView<4>& q, const ConstView<4>& k,
-                     const ConstView<4>& v, const AttentionOptions& options);
+Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                     const AttentionOptions& options);
 /// Resolves causal, window, scale and the per-sequence lengths of `problem`, which has its sizes.
 void resolve_options(Checker& checker, Problem& problem, const AttentionOptions& options);
 

@@ -136,7 +136,7 @@ namespace attn {
 void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4> weights, int64_t first_query,
                        int64_t first_key, const AttentionOptions& options) {
   Checker checker("attention_weights");
-  const detail::Problem p = detail::make_problem(checker, "attention_weights", q, k, k, options);
+  const detail::Problem p = detail::make_problem(checker, q, k, k, options);
   detail::check_row_values(checker, "lse", lse, p);
   checker.require(lse.data != nullptr || lse.count() == 0, "lse must have data");
   const int64_t rows = weights.size[2], columns = weights.size[3];

@@ -19,7 +19,6 @@ namespace attn::kernels {
 namespace {
 
 constexpr double kLog2e = 1.4426950408889634074;
-constexpr double kLn2 = 0.69314718055994530942;
 
 template <class T>
 constexpr T infinity() {
