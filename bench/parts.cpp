@@ -209,7 +209,7 @@ void print_widening(const char* isa, std::initializer_list<attn::DType> dtypes) 
 }  // namespace
 
 void run_parts() {
-  const attn::kernels::Isa& isa = attn::kernels::active();
+  const attn::kernels::Isa& isa = attn::active_kernels();
   attn::set_thread_count(1);
   std::printf("Shares of the peak of %s, one thread, quickest samples.\n", isa.name);
   const std::pair<const TileKernels*, attn::DType> kinds[] = {

@@ -18,6 +18,7 @@ MODULES = {
     "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h")),
     "attention": (("core", "kernels"), ()),
+    "c": (("core", "attention"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h")),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("utf8proc.h",)),
@@ -57,8 +58,11 @@ STANDARD = set(
     """.split()
 )
 
+# A C program, and the header that C reads, see C's own headers in their stead.
+C_STANDARD = {f"{name}.h" for name in "assert inttypes math stddef stdint stdio stdlib string".split()}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SOURCES = {".h", ".hpp", ".cpp", ".cc"}
+SOURCES = {".h", ".hpp", ".cpp", ".cc", ".c"}
 
 
 def sources(root):
@@ -95,6 +99,10 @@ def is_public(path):
     return path.parts[0] == "include"
 
 
+def standard_headers(path):
+    return C_STANDARD if path.suffix == ".c" or path.parts[-2:] == ("attn", "c.h") else STANDARD
+
+
 def own_modules(path):
     """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core; bench/parts.cpp times the kernels."""
     if path.as_posix() == "bench/parts.cpp":
@@ -110,7 +118,7 @@ def refusal(path, name, target):
         return None if allowed else "a kernel file sees four C headers and its own folder"
     if target is None:
         foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module][1] if top == "src" else ()
-        allowed = name in STANDARD or any(name.startswith(prefix) for prefix in foreign)
+        allowed = name in standard_headers(path) or any(name.startswith(prefix) for prefix in foreign)
         return None if allowed else "not a header of the standard library, nor of its table row"
 
     wanted = module_of(target)
@@ -145,6 +153,7 @@ def self_test():
         "include/attn/core.h": "#include <vector>\n",
         "include/attn/attention.h": '#include "attn/core.h"\n',
         "include/attn/attn.h": '#include "attn/attention.h"\n',
+        "include/attn/c.h": "#include <stdint.h>\n",
         "src/core/a.cpp": '#include <pthread.h>\n#include "attn/core.h"\n',
         "src/core/scratch.h": "#include <cstdint>\n",
         "src/kernels/table.h": "#include <stdint.h>\n",
@@ -154,9 +163,12 @@ def self_test():
         "src/attention/mask.cpp": '#include "mask.h"\n#include "kernels/table.h"\n#include "core/scratch.h"\n',
         "tests/test_attention_mask.cpp": '#include <gtest/gtest.h>\n#include "attention/mask.h"\n',
         "examples/a.cpp": '#include "attn/attn.h"\n',
+        "examples/b.c": '#include <stdio.h>\n#include "attn/c.h"\n',
     }
     bad = {
         "include/attn/core.h": '#include "attn/attention.h"\n',
+        "include/attn/c.h": "#include <vector>\n",
+        "examples/b.c": "#include <unistd.h>\n",
         "include/attn/attention.h": '#include "core/scratch.h"\n',
         "src/core/a.cpp": '#include "attn/attention.h"\n',
         "src/core/b.cpp": '#include "attention/mask.h"\n',

@@ -18,6 +18,7 @@
 
 #include "attn/core.h"
 
+#pragma GCC visibility push(default)
 namespace attn {
 
 /// Where query i stands on the key axis (p_i), needed by causal, window and ALiBi. Must be named when Lq != Lk.
@@ -154,7 +155,7 @@ class KvCache {
               View<3> lse = {}) const;
 
  private:
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 
@@ -182,3 +183,4 @@ void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4>
 }  // namespace reference
 
 }  // namespace attn
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "attn/attention.h"
 #include "attn/ops.h"
 
+#pragma GCC visibility push(default)
 namespace attn::autograd {
 
 /// A dense array of any rank with shared ownership: copies are handles to the same memory.
@@ -210,3 +211,4 @@ using Block = std::function<Value(Tape&, const Value&)>;
 Value recompute(Tape& tape, const Value& x, Block block);
 
 }  // namespace attn::autograd
+#pragma GCC visibility pop

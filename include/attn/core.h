@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace attn {
 
 // ---------------------------------------------------------------------------------------------------- element types
@@ -236,3 +237,4 @@ class Random {
 };
 
 }  // namespace attn
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 
 #include "attn/models.h"
 
+#pragma GCC visibility push(default)
 namespace attn::generate {
 
 /// The chain, in this order: repetition penalty, temperature, top-k, top-p, min-p, draw.
@@ -55,3 +56,4 @@ class StopFilter {
 };
 
 }  // namespace attn::generate
+#pragma GCC visibility pop

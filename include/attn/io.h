@@ -13,6 +13,7 @@
 
 #include "attn/core.h"
 
+#pragma GCC visibility push(default)
 namespace attn::io {
 
 /// The whole file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
@@ -81,3 +82,4 @@ std::string format_safetensors(std::span<const NamedTensor> tensors,
                                const std::map<std::string, std::string>& metadata);
 
 }  // namespace attn::io
+#pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #include "attn/nn.h"
 #include "attn/text.h"
 
+#pragma GCC visibility push(default)
 namespace attn::models {
 
 using autograd::Tape;
@@ -172,3 +173,4 @@ Loaded load_model(const std::string& directory, std::string_view which = "best",
                   nn::Precision precision = nn::Precision::float32);
 
 }  // namespace attn::models
+#pragma GCC visibility pop

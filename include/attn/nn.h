@@ -13,6 +13,7 @@
 
 #include "attn/autograd.h"
 
+#pragma GCC visibility push(default)
 namespace attn::nn {
 
 using autograd::Array;
@@ -59,10 +60,8 @@ class Parameters {
   const std::deque<Parameter>& all() const { return all_; }
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
   int64_t count() const;                               ///< of numbers, in all of them
-  /// Before a new sum of gradients.
-  void clear_gradients() const;
-  /// After a change of the masters: renews the copies that layers compute with.
-  void refresh() const;
+  void clear_gradients() const;                        ///< before a new sum of gradients
+  void refresh() const;                                ///< the copies that layers compute with, from changed masters
 
  private:
   friend class Scope;
@@ -248,3 +247,4 @@ struct Block {
 Array sinusoids(int64_t positions, int64_t width, DType dtype);
 
 }  // namespace attn::nn
+#pragma GCC visibility pop

@@ -13,6 +13,7 @@
 
 #include "attn/core.h"
 
+#pragma GCC visibility push(default)
 namespace attn::ops {
 
 // --------------------------------------------------------------------------------------------------------- products
@@ -130,3 +131,4 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
 double sum_of_squares(ConstView<2> x);
 
 }  // namespace attn::ops
+#pragma GCC visibility pop

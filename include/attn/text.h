@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace attn::text {
 
 /// Text <-> ids in [0, size()). All methods are const and thread-safe.
@@ -51,3 +52,4 @@ std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::stri
 void require_utf8(std::string_view text, const std::string& source);
 
 }  // namespace attn::text
+#pragma GCC visibility pop

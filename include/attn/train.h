@@ -8,6 +8,7 @@
 
 #include "attn/models.h"
 
+#pragma GCC visibility push(default)
 namespace attn::train {
 
 // ------------------------------------------------------------------------------------------------------------- data
@@ -166,3 +167,4 @@ class Trainer {
 };
 
 }  // namespace attn::train
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 
 #include "attn/attention.h"
 
+#pragma GCC visibility push(default)
 namespace attn::view {
 
 /// The attention of one layer on one text: what attention_weights() needs, and names.
@@ -51,3 +52,4 @@ std::string html_page(const std::string& title, const std::vector<std::string>& 
                       const std::vector<Layer>& layers);
 
 }  // namespace attn::view
+#pragma GCC visibility pop

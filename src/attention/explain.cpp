@@ -38,7 +38,7 @@ double allowed_pairs(const Problem& p) {
 }
 
 std::string describe(const Problem& p, bool backward) {
-  std::string text = std::string(kernels::active().name) + ": fused ";
+  std::string text = std::string(active_kernels().name) + ": fused ";
   int64_t few = 0;
   for (const Sequence& s : p.sequences) few += !backward && p.rows(s) <= few_rows(p.q.dtype);
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());

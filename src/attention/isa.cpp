@@ -5,7 +5,7 @@
 namespace attn {
 
 std::vector<std::string> available_isas() { return kernels::available(); }
-std::string active_isa() { return kernels::active().name; }
+std::string active_isa() { return active_kernels().name; }
 void set_isa(std::string_view name) { kernels::force(name); }
 
 }  // namespace attn

@@ -228,7 +228,7 @@ void add_non_finite(const TileKernels& tk, void* const* rows, int64_t stride, DT
 }
 
 const TileKernels& select_kernels(DType dtype, bool few) {
-  const kernels::Isa& isa = kernels::active();
+  const kernels::Isa& isa = active_kernels();
   if (dtype == DType::float64) return *isa.f64;
   if (dtype == DType::bfloat16 && isa.bf16) return few ? *isa.bf16_few : *isa.bf16;
   if (!few) return *isa.f32;

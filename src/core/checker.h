@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Collects violated conditions and throws them all at once.
-class Checker {
+/// Collects violated conditions and throws them all at once. Exported for attn::models.
+class [[gnu::visibility("default")]] Checker {
  public:
   explicit Checker(std::string_view operation) : operation_(operation) {}  // borrowed
   /// Records `reason`, a text or a callable that makes one, unless `condition` holds; returns `condition`.

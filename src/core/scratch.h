@@ -6,7 +6,7 @@
 namespace attn {
 
 /// At least `bytes` bytes, 64-byte aligned, content undefined. One task at a time owns all of it: the next call on the
-/// same thread hands out the same memory. Freed when the thread ends. Throws std::bad_alloc.
-void* thread_scratch(int64_t bytes);
+/// same thread hands out the same memory. Freed when the thread ends. Throws std::bad_alloc. Exported for attn::models.
+[[gnu::visibility("default")]] void* thread_scratch(int64_t bytes);
 
 }  // namespace attn

@@ -71,7 +71,12 @@ std::vector<std::string> available() {
   return names;
 }
 
-const Isa& active() {
+void force(std::string_view name) { chosen.store(&named(name, "the caller"), std::memory_order_release); }
+
+}  // namespace attn::kernels
+
+const attn::kernels::Isa& attn::active_kernels() {
+  using namespace kernels;
   const Isa* isa = chosen.load(std::memory_order_acquire);
   if (isa) return *isa;
   const char* wish = std::getenv("ATTN_ISA");
@@ -79,7 +84,3 @@ const Isa& active() {
   chosen.store(isa, std::memory_order_release);
   return *isa;
 }
-
-void force(std::string_view name) { chosen.store(&named(name, "the caller"), std::memory_order_release); }
-
-}  // namespace attn::kernels

@@ -19,7 +19,7 @@ inline int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / bl
 
 /// The kernels of the arithmetic that belongs to a storage type.
 inline const kernels::ElementKernels& kernels_for(DType dtype) {
-  const kernels::Isa& isa = kernels::active();
+  const kernels::Isa& isa = active_kernels();
   return dtype == DType::float64 ? *isa.f64_elements : *isa.f32_elements;
 }
 

@@ -1,0 +1,35 @@
+# What attn::models is linked with, for the build and, read by attnConfig.cmake, for whoever links the installed static
+# library: sets attn_libraries, targets that every directory sees, and attn_missing, what is not there.
+set(attn_libraries)
+set(attn_missing)
+
+macro(attn_find_package name target)
+  if(NOT TARGET ${target})
+    find_package(${name} QUIET)
+    if(TARGET ${target})
+      set_target_properties(${target} PROPERTIES IMPORTED_GLOBAL ON)
+    else()
+      list(APPEND attn_missing ${name})
+    endif()
+  endif()
+  list(APPEND attn_libraries ${target})
+endmacro()
+
+macro(attn_find_library name)
+  if(NOT TARGET attn::${name})
+    find_library(ATTN_${name}_LIBRARY ${name})
+    if(ATTN_${name}_LIBRARY)
+      add_library(attn::${name} UNKNOWN IMPORTED GLOBAL)
+      set_target_properties(attn::${name} PROPERTIES IMPORTED_LOCATION ${ATTN_${name}_LIBRARY})
+    else()
+      list(APPEND attn_missing ${name})
+    endif()
+  endif()
+  list(APPEND attn_libraries attn::${name})
+endmacro()
+
+attn_find_library(dnnl)  # oneDNN, whose own package in Debian would ask for OpenCL
+attn_find_library(utf8proc)
+attn_find_package(OpenMP OpenMP::OpenMP_CXX)
+attn_find_package(ZLIB ZLIB::ZLIB)
+attn_find_package(PNG PNG::PNG)

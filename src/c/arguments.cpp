@@ -1,0 +1,194 @@
+#include "c/arguments.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace attn::c {
+namespace {
+
+constexpr size_t kLargestStruct = 4096;  // a struct_size that nobody has set is read no further
+
+/// Of C's types, in order; the two interfaces number them alike.
+constexpr DType kTypes[] = {DType::float32, DType::float64, DType::bfloat16, DType::float16,
+                            DType::boolean, DType::int32,   DType::int64};
+static_assert(kTypes[ATTN_FLOAT64] == DType::float64 && kTypes[ATTN_BFLOAT16] == DType::bfloat16 &&
+              kTypes[ATTN_FLOAT16] == DType::float16 && kTypes[ATTN_BOOLEAN] == DType::boolean &&
+              kTypes[ATTN_INT32] == DType::int32 && kTypes[ATTN_INT64] == DType::int64);
+constexpr Alignment kAlignments[] = {Alignment::unspecified, Alignment::top_left, Alignment::bottom_right,
+                                     Alignment::offset};
+static_assert(kAlignments[ATTN_ALIGNMENT_TOP_LEFT] == Alignment::top_left &&
+              kAlignments[ATTN_ALIGNMENT_BOTTOM_RIGHT] == Alignment::bottom_right &&
+              kAlignments[ATTN_ALIGNMENT_OFFSET] == Alignment::offset);
+
+thread_local std::string last_message;
+thread_local const char* last_error = "";
+
+attn_status failed(attn_status status, const char* message) noexcept {
+  try {
+    last_message = message;
+    last_error = last_message.c_str();
+  } catch (...) {
+    last_error = "out of memory, also for the message";
+  }
+  return status;
+}
+
+}  // namespace
+
+attn_status status_of_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return failed(ATTN_INVALID_ARGUMENT, error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(ATTN_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::exception& error) {
+    return failed(ATTN_INTERNAL_ERROR, error.what());
+  } catch (...) {
+    return failed(ATTN_INTERNAL_ERROR, "an unknown exception");
+  }
+}
+
+bool Arguments::given(const char* name, const void* pointer) {
+  return checker_.require(pointer != nullptr, [&] { return std::string(name) + " is a null pointer"; });
+}
+
+bool Arguments::flag(const char* name, int32_t value) {
+  checker_.require(value == 0 || value == 1,
+                   [&] { return std::string(name) + " is " + std::to_string(value) + ", must be 0 or 1"; });
+  return value == 1;
+}
+
+DType Arguments::dtype(const char* name, int32_t value) {
+  const bool known = checker_.require(value >= 0 && value < static_cast<int32_t>(std::size(kTypes)), [&] {
+    return std::string(name) + " has dtype " + std::to_string(value) +
+           ", must be one of enum attn_dtype, ATTN_FLOAT32 = 0 to ATTN_INT64 = 6";
+  });
+  return known ? kTypes[value] : DType::float32;
+}
+
+template <int Rank>
+View<Rank> Arguments::optional(const char* name, const attn_tensor* tensor) {
+  View<Rank> view;
+  if (tensor == nullptr) return view;
+  view.dtype = dtype(name, tensor->dtype);
+  const bool right_rank = checker_.require(tensor->rank == Rank, [&] {
+    return std::string(name) + " has rank " + std::to_string(tensor->rank) + ", must be " + std::to_string(Rank);
+  });
+  if (!right_rank) return view;
+  std::copy_n(tensor->size, Rank, view.size.begin());
+  std::copy_n(tensor->stride, Rank, view.stride.begin());
+  view.data = tensor->data;
+  const bool is_empty = std::any_of(view.size.begin(), view.size.end(), [](int64_t extent) { return extent == 0; });
+  checker_.require(view.data != nullptr || is_empty,
+                   [&] { return std::string(name) + " has no data; a tensor that is not wanted is a null pointer"; });
+  return view;
+}
+
+template View<1> Arguments::optional<1>(const char*, const attn_tensor*);
+template View<2> Arguments::optional<2>(const char*, const attn_tensor*);
+template View<3> Arguments::optional<3>(const char*, const attn_tensor*);
+template View<4> Arguments::optional<4>(const char*, const attn_tensor*);
+
+template <class T>
+std::span<const T> Arguments::values(const char* name, const T* data, int64_t count) {
+  const bool right = checker_.require(count >= 0 && (data != nullptr || count == 0), [&] {
+    return std::string(name) + " has " + (data ? "" : "no data and ") + "count " + std::to_string(count) +
+           (data ? ", must not be negative" : "");
+  });
+  return right ? std::span<const T>(data, static_cast<size_t>(count)) : std::span<const T>();
+}
+
+std::span<const int64_t> Arguments::span(const char* name, const attn_int64s& given) {
+  return values(name, given.data, given.count);
+}
+
+size_t Arguments::struct_size(const char* name, const void* pointer, size_t known) {
+  size_t size = 0;
+  std::memcpy(&size, pointer, sizeof size);
+  const bool right = checker_.require(size >= sizeof size && size % sizeof size == 0 && size <= kLargestStruct, [&] {
+    return std::string(name) + ".struct_size is " + std::to_string(size) + ", must be the sizeof of the struct, here " +
+           std::to_string(known);
+  });
+  return right ? size : 0;
+}
+
+template <class T>
+T Arguments::copy(const char* name, const T* pointer) {
+  T result{};
+  if (pointer == nullptr) return result;
+  const size_t size = struct_size(name, pointer, sizeof(T));
+  std::memcpy(&result, pointer, std::min(size, sizeof(T)));
+  const char* bytes = reinterpret_cast<const char*>(pointer);
+  const bool known = size <= sizeof(T) || std::all_of(bytes + sizeof(T), bytes + size, [](char c) { return c == 0; });
+  checker_.require(known, [&] {
+    return std::string(name) + " sets a field beyond the " + std::to_string(sizeof(T)) +
+           " bytes that this library knows: the library is older than the header";
+  });
+  return result;
+}
+
+AttentionOptions Arguments::options(const attn_options* pointer) {
+  const attn_options c = copy("options", pointer);
+  AttentionOptions o;
+  if (flag("options.has_scale", c.has_scale)) o.scale = c.scale;
+  require(o.scale || c.scale == 0, "options.scale is set, but has_scale is 0");
+  o.softcap = c.softcap;
+  o.causal = flag("options.causal", c.causal);
+  const bool has_window = flag("options.has_window", c.has_window);
+  if (has_window) o.window = {c.window_left, c.window_right};
+  require(has_window || (c.window_left == 0 && c.window_right == 0), "options.window is set, but has_window is 0");
+  const bool known =
+      checker_.require(c.alignment >= 0 && c.alignment < static_cast<int32_t>(std::size(kAlignments)), [&] {
+        return "options.alignment is " + std::to_string(c.alignment) + ", must be one of enum attn_alignment, 0 to 3";
+      });
+  if (known) o.alignment = kAlignments[c.alignment];
+  o.key_length = span("options.key_length", c.key_length);
+  o.query_length = span("options.query_length", c.query_length);
+  o.offset = span("options.offset", c.offset);
+  o.mask = optional<4>("options.mask", c.mask);
+  o.bias = optional<4>("options.bias", c.bias);
+  o.alibi_slopes = values("options.alibi_slopes", c.alibi_slopes.data, c.alibi_slopes.count);
+  o.query_document = optional<2>("options.query_document", c.query_document);
+  o.key_document = optional<2>("options.key_document", c.key_document);
+  o.cu_query = span("options.cu_query", c.cu_query);
+  o.cu_key = span("options.cu_key", c.cu_key);
+  o.blocks = {optional<4>("options.blocks", c.blocks), c.query_block, c.key_block};
+  require(c.blocks || (c.query_block == 0 && c.key_block == 0),
+          "options.query_block or key_block is set, but no blocks");
+  o.sink = values("options.sink", c.sink.data, c.sink.count);
+  o.dropout = c.dropout;
+  o.seed = c.seed;
+  return o;
+}
+
+AttentionGradients Arguments::gradients(const attn_gradients* pointer) {
+  given("gradients", pointer);
+  const attn_gradients c = copy("gradients", pointer);
+  AttentionGradients g;
+  g.dq = optional<4>("gradients.dq", c.dq);
+  g.dk = optional<4>("gradients.dk", c.dk);
+  g.dv = optional<4>("gradients.dv", c.dv);
+  g.dbias = optional<4>("gradients.dbias", c.dbias);
+  g.dsink = optional<1>("gradients.dsink", c.dsink);
+  return g;
+}
+
+KvCache::Config Arguments::config(const attn_cache_config* pointer) {
+  given("config", pointer);
+  const attn_cache_config c = copy("config", pointer);
+  require(c.reserved == 0, "config.reserved must be 0");
+  KvCache::Config config;
+  config.kv_heads = c.kv_heads;
+  config.head_dim = c.head_dim;
+  config.value_dim = c.value_dim;
+  config.dtype = dtype("config", c.dtype);
+  if (c.page_size != 0) config.page_size = c.page_size;
+  config.max_pages = c.max_pages;
+  return config;
+}
+
+}  // namespace attn::c
+
+const char* attn_last_error() { return attn::c::last_error; }

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""A compiler launcher: copies the object that the build in ATTN_REUSE made with the same command, or else compiles. So
+the library is configured, linked and installed in other ways without waiting for its kernels again.
+
+usage: reuse.py COMPILER ARGUMENT...
+"""
+
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+PLACES = ("-o", "-MT", "-MF")  # options whose argument is another in every build
+
+
+def parts(command):
+    """What a compiler is told, without places; and the places."""
+    told, places = [], {}
+    words = iter(command)
+    for word in words:
+        if word in PLACES:
+            places[word] = next(words)
+        elif word != "-MD":
+            told.append(word)
+    return told, places
+
+
+def made_before(command):
+    """The object of the other build that the same command made, or None."""
+    build = pathlib.Path(os.environ["ATTN_REUSE"])
+    told, _ = parts(command)
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if entry["file"] == command[-1]:
+            other, places = parts(shlex.split(entry["command"]))
+            made = build / places["-o"]
+            if other == told and made.exists():
+                return made
+    return None
+
+
+def main():
+    command = sys.argv[1:]
+    made = made_before(command) if "-c" in command else None
+    if made is None:
+        sys.exit(subprocess.run(command, check=False).returncode)
+    _, places = parts(command)
+    shutil.copyfile(made, places["-o"])
+    if "-MF" in places:
+        pathlib.Path(places["-MF"]).write_text(f"{places['-MT']}:\n")
+
+
+main()
