@@ -215,6 +215,8 @@ void Checkpoints::begin(const std::map<std::string, std::string>& files, std::sp
                         bool replace) {
   Names names(others.begin(), others.end());
   for (const auto& [name, content] : files) add(names, name);
+  for (const std::string& name : names)
+    if (!is_plain(name)) throw Error("checkpoint", {"'" + name + "' is not the name of a file in " + directory_});
   if (const std::string reason = obstacle(names, replace); !reason.empty()) throw Error("checkpoint", {reason});
   io::make_directory(directory_);
   const Names old = read_manifest(directory_).files;
