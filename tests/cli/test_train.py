@@ -42,11 +42,12 @@ def test_foreign_folder(attn):
     folder.mkdir()
     for name, content in MODEL.items():
         (folder / name).write_text(content)
-    before = contents(folder)
-    for flags in ((), ("--overwrite",)):
+    for flags in ((), ("--overwrite",)) * 2:
+        before = contents(folder)
         said = one_line(attn.run("train", "text.txt", "--out", "llama", "--steps", 2, *flags, *SHAPE, status=2))
         assert "llama is not empty" in said and "config.json" in said and "--out" in said, said
         assert contents(folder) == before
+        (folder / "step-9.safetensors").unlink(missing_ok=True)
     assert "no checkpoint" in one_line(attn.run("train", "--resume", "--out", "gone", status=2))
     assert "is a file" in one_line(attn.run("train", "text.txt", "--out", "text.txt", *SHAPE, status=2))
     assert "is not empty" in one_line(attn.run("train", "text.txt", "--out", ".", *SHAPE, status=2))
@@ -255,8 +256,8 @@ def test_small_disk(attn):
     """Files that may not grow: every save fails with a word, the training ends with 1, nothing half is left."""
     attn.file("text.txt", TEXT)
     for limit in (20000, 1500):  # room for the settings but not for a checkpoint; then not even for a longer log
-        done = subprocess.run(attn.command("train", "text.txt", "--out", f"out{limit}", "--steps", 12, "--save-every", 4,
-                                           *SHAPE),
+        command = attn.command("train", "text.txt", "--out", f"out{limit}", "--steps", 12, "--save-every", 4, *SHAPE)
+        done = subprocess.run(command,
                               cwd=attn.folder, env=attn.environment, text=True, capture_output=True, timeout=120,
                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         assert done.returncode == 1, done.stderr
