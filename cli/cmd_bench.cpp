@@ -9,6 +9,8 @@
 #include <numeric>
 
 #include "common.h"
+#include "memory.h"
+#include "progress.h"
 
 namespace cli {
 namespace {
@@ -34,6 +36,7 @@ struct Bench {
   int64_t vocabulary = 50257, repeats = 5;
   std::vector<int64_t> prompts = {512}, generations = {128}, depths = {0}, trainings, batches = {1};
   bool scaling = false;
+  std::shared_ptr<StatusLine> status = std::make_shared<StatusLine>();
 
   static attn::models::Batch batch_of(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed) {
     attn::models::Batch batch;
@@ -50,6 +53,7 @@ struct Bench {
   template <class Work>
   void measure(Row& row, int64_t tokens, const Work& work) const {
     for (int64_t repeat = -1; repeat < repeats && !signal_seen(); ++repeat) {  // the first one warms up
+      if (status->is_due()) status->show(fmt::format("{}: {} of {}", row.test, repeat + 1, repeats));
       const double seconds = work();
       if (repeat >= 0) row.rates.push_back(static_cast<double>(tokens) / seconds);
     }
@@ -63,8 +67,9 @@ struct Bench {
 
   /// `count` tokens behind `depth` that are cached, so many at once: all of a prompt, one where a text is written.
   Row infer(const char* name, const attn::models::Model& model, int64_t count, int64_t depth, int64_t at_once) const {
+    // A prompt has logits of its last token alone, what is written has those of each.
     Row row{name + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
-            (model.forward_flops(depth + count) - model.forward_flops(depth)) / static_cast<double>(count)};
+            attn::models::forward_flops(model.config(), count, depth, at_once > 1) / static_cast<double>(count)};
     const auto memory = attn::autograd::Tape().memory();
     attn::models::Cache cache = model.new_cache();
     const auto feed = [&](int64_t tokens) {
@@ -95,7 +100,7 @@ struct Bench {
     options.recompute = recompute;
     attn::train::Trainer trainer(model, data, options, "");
     Row row{fmt::format("train {} x {}{}", sequences, length, recompute ? ", recomputed" : ""),
-            3 * model.forward_flops(length) / static_cast<double>(length)};
+            3 * attn::models::forward_flops(model.config(), length) / static_cast<double>(length)};
     measure(row, sequences * length, [&] { return trainer.step().seconds; });
     return row;
   }
@@ -161,6 +166,18 @@ struct Bench {
     fmt::print("\ntime a token grows as context^{:.2f}\n", over / under);
   }
 
+  /// Of the largest batch; without training, of the weights and a little more.
+  void require_training_memory(const attn::models::Config& shape, attn::nn::Precision kind) const {
+    const auto most = [](const std::vector<int64_t>& all) {
+      return all.empty() ? 1 : std::max<int64_t>(*std::max_element(all.begin(), all.end()), 1);
+    };
+    if (!trainings.empty()) require_memory({shape, kind, most(batches), most(trainings)}, false);
+    const double weights = attn::models::training_memory(shape, kind, 1, 1).weights;
+    if (weights > attn::models::available_memory())
+      throw UsageError(fmt::format("the weights take {}B; there are {}B", short_number(weights),
+                                   short_number(attn::models::available_memory())));
+  }
+
   void run() const {
     catch_signals();
     const attn::nn::Precision kind = precision_named(precision);
@@ -178,11 +195,12 @@ struct Bench {
         for (int64_t length : *lengths)
           for (int64_t depth : depths) longest = std::max(longest, length + depth);
       shape.context = longest;
+      require_training_memory(shape, kind);
       if (!scaling) model = std::make_unique<attn::models::Model>(shape, kind);
     }
     if (scaling) return print_scaling(shape, kind);
-    const double peak = measured_peak(model->parameters().dtype());
     std::vector<Row> rows;
+    double peak = measured_peak(model->parameters().dtype());
     for (int64_t depth : depths) {
       for (int64_t length : prompts)
         if (length > 0) rows.push_back(infer("pp", *model, length, depth, length));
@@ -192,8 +210,13 @@ struct Bench {
     for (int64_t length : trainings)
       for (int64_t sequences : batches)
         for (bool recompute : {false, true}) rows.push_back(train(*model, sequences, length, recompute));
+    peak = std::max(peak, measured_peak(model->parameters().dtype()));  // the machine may have been slower before
     std::erase_if(rows, [](const Row& row) { return row.rates.empty(); });
+    status->end();
     print(rows, *model, peak);
+    if (!signal_seen()) return;
+    fmt::print(stderr, "attn: stopped; what is printed is a part\n");
+    set_exit_status(128 + signal_seen());
   }
 };
 

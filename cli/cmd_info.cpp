@@ -2,9 +2,11 @@
 #include <fmt/core.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
 
 #include "common.h"
+#include "memory.h"
 
 namespace cli {
 namespace {
@@ -29,48 +31,96 @@ void describe_machine() {
   row("peak, bfloat16", short_number(measured_peak(attn::DType::bfloat16)) + "FLOP/s in large products");
 }
 
-void describe_model(const attn::models::Model& model, const std::string& tokens) {
-  const attn::models::Config& config = model.config();
-  const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
-  row("model", config.model);
-  row("parameters", grouped(model.parameters().count()));
-  row("shape", fmt::format("{} layers, {} heads, {} key/value heads, width {}, context {}", config.layers, config.heads,
-                           kv_heads, config.embed_dim, config.context));
-  row("tokens", tokens);
-  const double context = static_cast<double>(config.context);
-  row("FLOP a token",
-      fmt::format("{} forward, {} training, at {} tokens", short_number(model.forward_flops(config.context) / context),
-                  short_number(3 * model.forward_flops(config.context) / context), config.context));
-  row("weights", short_number(static_cast<double>(model.parameters().count()) * 4) + "B in float32");
-  if (config.causal && config.positions != "relative")
-    row("cache",
-        fmt::format("{} bytes a token, {}B for {} tokens", grouped(model.cache_bytes_per_token()),
-                    short_number(static_cast<double>(model.cache_bytes_per_token()) * context), config.context));
-  fmt::print("\n{:<44}{:>18}{:>12}\n", "parameter", "shape", "numbers");
-  for (const attn::nn::Parameter& parameter : model.parameters().all()) {
-    const std::vector<int64_t>& shape = parameter.master.shape();
-    fmt::print("{:<44}{:>18}{:>12}\n", parameter.name, attn::to_string(shape.data(), static_cast<int>(shape.size())),
-               grouped(parameter.master.count()));
+std::string bytes(double count) { return short_number(count) + "B"; }
+
+/// Without the number of the block: "blocks.*.attention.qkv.weight".
+std::string pattern_of(const std::string& name) {
+  const std::string before = "blocks.";
+  if (!name.starts_with(before)) return name;
+  return before + "*" + name.substr(name.find('.', before.size()));
+}
+
+/// One line for the same parameter of all blocks.
+void list_parameters(const attn::models::Config& config) {
+  struct Line {
+    std::string name, shape;
+    int64_t count = 0, copies = 0;
+  };
+  std::vector<Line> lines;
+  std::map<std::string, size_t> line_of;
+  for (const attn::models::ParameterShape& parameter : attn::models::parameter_shapes(config)) {
+    const std::string name = pattern_of(parameter.name);
+    const auto [place, is_new] = line_of.emplace(name, lines.size());
+    if (is_new)
+      lines.push_back(
+          {name, attn::to_string(parameter.shape.data(), static_cast<int>(parameter.shape.size())), parameter.count()});
+    ++lines[place->second].copies;
   }
+  fmt::print("\n{:<40}{:>20}{:>8}{:>24}\n", "parameter", "shape", "times", "numbers");
+  for (const Line& line : lines)
+    fmt::print("{:<40}{:>20}{:>8}{:>24}\n", line.name, line.shape, line.copies, grouped(line.count * line.copies));
+}
+
+/// From the configuration alone: it takes no longer for a large model than for a small one.
+void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch) {
+  using attn::nn::Precision;
+  attn::models::check(config);
+  const attn::models::ParameterCounts counts = attn::models::count_parameters(config);
+  row("model", config.model);
+  row("shape", fmt::format("{} layers, {} heads, {} key/value heads, width {}, context {}", config.layers, config.heads,
+                           config.kv_heads ? config.kv_heads : config.heads, config.embed_dim, config.context));
+  row("tokens", tokens);
+  row("parameters", grouped(counts.total()));
+  for (const auto& [part, count] : {std::pair("  embedding", counts.embedding),
+                                    {"  attention", counts.attention},
+                                    {"  feed-forward", counts.feed_forward},
+                                    {"  norms", counts.norms},
+                                    {"  head", counts.head}})
+    row(part, grouped(count));
+  const double context = static_cast<double>(config.context), total = static_cast<double>(counts.total());
+  const double flops = attn::models::forward_flops(config, config.context) / context;
+  row("FLOP a token", fmt::format("{} forward, {} training, at {} tokens", short_number(flops), short_number(3 * flops),
+                                  config.context));
+  row("weights", fmt::format("{} in float32, {} in bfloat16", bytes(4 * total), bytes(2 * total)));
+  if (config.causal) {
+    const double each = static_cast<double>(attn::models::cache_bytes_per_token(config, attn::DType::float32));
+    row("cache", fmt::format("{} a token, {} for {} tokens in float32, half of it in bfloat16", bytes(each),
+                             bytes(each * context), config.context));
+  }
+  for (const auto& [name, precision] :
+       {std::pair("float32", Precision::float32), std::pair("bfloat16", Precision::bfloat16)}) {
+    const auto memory = [&, kind = precision](bool recompute) {
+      return attn::models::training_memory(config, kind, batch, config.context, recompute);
+    };
+    row(fmt::format("training, {}", name).c_str(),
+        fmt::format("{}; {} with --recompute (batches of {})", bytes(memory(false).total()),
+                    bytes(memory(true).total()), batch));
+  }
+  row("  of that, float32", describe(attn::models::training_memory(config, Precision::float32, batch, config.context)));
+  list_parameters(config);
 }
 
 struct Info {
   std::string directory;
   ConfigOptions config;
-  int64_t vocabulary = 256;
+  int64_t vocabulary = 256, batch = 12;
 
   void run() const {
     describe_machine();
     if (!directory.empty()) {
-      const attn::models::Loaded loaded = attn::models::load_model(directory, "last");
+      attn::models::Config shape;
+      const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
+      attn::models::apply_json(shape, attn::io::read_file(config_path, 1 << 20), config_path);
+      const auto tokenizer = attn::text::load_tokenizer(attn::io::read_file(tokenizer_path, 1 << 28), tokenizer_path);
+      const std::optional<int64_t> step = attn::models::Checkpoints(directory).last_step();
       fmt::print("\n");
-      row("directory", fmt::format("{}, step {}", directory, loaded.step));
-      describe_model(*loaded.model, fmt::format("{} {}", grouped(loaded.tokenizer->size()), loaded.tokenizer->kind()));
+      row("directory", directory + (step ? fmt::format(", step {}", *step) : ", no checkpoint"));
+      describe_model(shape, fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind()), batch);
     } else if (!config.family.empty() || !config.file.empty()) {
       attn::models::Config shape = config.build("gpt");
       if (!shape.vocab_size) shape.vocab_size = vocabulary;
       fmt::print("\n");
-      describe_model(attn::models::Model(shape, attn::nn::Precision::float32), grouped(shape.vocab_size));
+      describe_model(shape, grouped(shape.vocab_size), batch);
     }
   }
 };
@@ -82,6 +132,8 @@ void add_info(CLI::App& app) {
   auto run = std::make_shared<Info>();
   command->add_option("directory", run->directory, "what attn train wrote");
   command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet");
+  command->add_option("--batch", run->batch, "sequences a batch, for the memory of a training")
+      ->check(CLI::PositiveNumber);
   run->config.add(*command);
   command->callback([=] { run->run(); });
 }

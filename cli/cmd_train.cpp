@@ -1,8 +1,7 @@
 // attn train: a text or labelled sentences in, a directory with a model out.
-#include <fmt/core.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
-#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -10,7 +9,9 @@
 
 #include "attn/generate.h"
 #include "common.h"
+#include "memory.h"
 #include "primer.h"
+#include "progress.h"
 
 namespace cli {
 namespace {
@@ -19,8 +20,8 @@ using Json = nlohmann::ordered_json;
 using attn::train::Options;
 
 // In a model's directory, beside its checkpoints.
-constexpr const char *kConfigFile = "/config.json", *kTokenizerFile = "/tokenizer.json",
-                     *kSettingsFile = "/training.json", *kLogFile = "/log.jsonl";
+constexpr const char *kConfigFile = "config.json", *kTokenizerFile = "tokenizer.json", *kSettingsFile = "training.json",
+                     *kLogFile = "log.jsonl";
 
 /// Everything `attn train` can be told, beside the model's configuration.
 struct Settings {
@@ -28,41 +29,51 @@ struct Settings {
   int64_t batch = 12, validation_batches = 20, min_count = 2;
   double epochs = 0, word_dropout = 0;
   Options options;
-  bool resume = false, overwrite = false, interactive = false, quiet = false;
+  bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;
 };
 
-/// What a resumed training takes over from the one that was stopped.
+enum class WhenResumed { stays, may_change };
+
+/// What a resumed training takes over from the one that was stopped. What decides the numbers stays.
 template <class S, class Visit>
 void each_saved(S& settings, const Visit& visit) {
-  visit("data", settings.data);
-  visit("validation", settings.validation);
-  visit("tokens", settings.tokens);
-  visit("precision", settings.precision);
-  visit("batch", settings.batch);
-  visit("validation_batches", settings.validation_batches);
-  visit("word_dropout", settings.word_dropout);
-  visit("steps", settings.options.steps);
-  visit("accumulation", settings.options.accumulation);
-  visit("learning_rate", settings.options.learning_rate);
-  visit("min_learning_rate", settings.options.min_learning_rate);
-  visit("warmup", settings.options.warmup);
-  visit("decay_steps", settings.options.decay_steps);
-  visit("beta1", settings.options.beta1);
-  visit("beta2", settings.options.beta2);
-  visit("epsilon", settings.options.epsilon);
-  visit("weight_decay", settings.options.weight_decay);
-  visit("clip", settings.options.clip);
-  visit("eval_every", settings.options.eval_every);
-  visit("save_every", settings.options.save_every);
-  visit("keep_every", settings.options.keep_every);
-  visit("seed", settings.options.seed);
+  auto& options = settings.options;
+  constexpr WhenResumed stays = WhenResumed::stays, may_change = WhenResumed::may_change;
+  visit("data", settings.data, may_change);
+  visit("validation", settings.validation, may_change);
+  visit("tokens", settings.tokens, stays);
+  visit("min_count", settings.min_count, stays);
+  visit("precision", settings.precision, stays);
+  visit("batch", settings.batch, stays);
+  visit("validation_batches", settings.validation_batches, may_change);
+  visit("word_dropout", settings.word_dropout, stays);
+  visit("steps", options.steps, may_change);
+  visit("accumulation", options.accumulation, stays);
+  visit("learning_rate", options.learning_rate, stays);
+  visit("min_learning_rate", options.min_learning_rate, stays);
+  visit("warmup", options.warmup, stays);
+  visit("decay_steps", options.decay_steps, may_change);
+  visit("beta1", options.beta1, stays);
+  visit("beta2", options.beta2, stays);
+  visit("epsilon", options.epsilon, stays);
+  visit("weight_decay", options.weight_decay, stays);
+  visit("clip", options.clip, stays);
+  visit("eval_every", options.eval_every, may_change);
+  visit("save_every", options.save_every, may_change);
+  visit("keep_every", options.keep_every, may_change);
+  visit("recompute", options.recompute, may_change);
+  visit("skip_nonfinite", options.skip_nonfinite, may_change);
+  visit("seed", options.seed, stays);
 }
 
-std::string settings_json(const Settings& settings) {
+/// Files by their absolute names, so that the training can be resumed from another folder.
+std::string settings_json(Settings settings) {
+  for (std::string* path : {&settings.data, &settings.validation})
+    if (!path->empty() && *path != "-") *path = std::filesystem::absolute(*path).lexically_normal().string();
   Json object;
-  each_saved(settings, [&](const char* name, const auto& field) { object[name] = field; });
+  each_saved(settings, [&](const char* name, const auto& field, WhenResumed) { object[name] = field; });
   return object.dump(2) + "\n";
 }
 
@@ -75,19 +86,52 @@ bool is_of_type(const Json& value) {
   else return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= kMost);
 }
 
-/// Fields that the command line does not name come from the file.
-void take_over(Settings& settings, const CLI::App& command) {
-  const std::string path = settings.out + kSettingsFile, text = attn::io::read_file(path, 1 << 20);
+std::string path_in(const std::string& directory, const char* name) { return directory + "/" + name; }
+
+/// Fields that the command line does not name come from the file; adds to `reasons` those that it names and that must
+/// stay. The cosine ends where it did, unless --decay-steps is given.
+void take_over(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
+  const std::string path = path_in(settings.out, kSettingsFile), text = attn::io::read_file(path, 1 << 20);
   attn::io::check_json("train", path, text);
   const Json object = Json::parse(text);
   if (!object.is_object()) throw attn::Error("train", {path + " is not a JSON object"});
-  each_saved(settings, [&](const std::string& name, auto& field) {
+  const auto is_given = [&](const std::string& name) {
+    return command.count(name == "data" ? name : flag_of(name)) > 0;
+  };
+  int64_t old_steps = 0, old_decay = 0;
+  each_saved(settings, [&](const std::string& name, auto& field, WhenResumed when) {
     using Field = std::decay_t<decltype(field)>;
-    if (command.count(name == "data" ? name : flag_of(name)) > 0) return;
     if (!object.contains(name) || !is_of_type<Field>(object[name]))
       throw attn::Error("train", {path + ": '" + name + "' is missing or of another type"});
-    field = object[name].get<Field>();
+    const Field stored = object[name].get<Field>();
+    if constexpr (std::is_same_v<Field, int64_t>) {
+      if (name == "steps") old_steps = stored;
+      if (name == "decay_steps") old_decay = stored;
+    }
+    if (!is_given(name)) field = stored;
+    else if (when == WhenResumed::stays && field != stored)
+      reasons.push_back(fmt::format("{} is {} in {}, not {}", name, object[name].dump(), path, Json(field).dump()));
   });
+  if (!is_given("decay_steps")) settings.options.decay_steps = old_decay ? old_decay : old_steps;
+  else if (settings.options.decay_steps == 0) settings.options.decay_steps = settings.options.steps;
+}
+
+/// The model in the directory; adds to `reasons` what the command line wants otherwise.
+attn::models::Config stored_config(const std::string& directory, const ConfigOptions& asked,
+                                   std::vector<std::string>& reasons) {
+  attn::models::Config config;
+  const std::string path = path_in(directory, kConfigFile);
+  attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
+  attn::models::Config other = config;
+  if (!asked.family.empty()) other.model = attn::models::family(asked.family).model;
+  if (!asked.file.empty()) attn::models::apply_json(other, attn::io::read_file(asked.file, 1 << 20), asked.file);
+  for (const auto& [name, value] : asked.fields)
+    if (!value.empty()) attn::models::set_field(other, name, value);
+  const Json ours = Json::parse(attn::models::to_json(config)), theirs = Json::parse(attn::models::to_json(other));
+  for (const auto& [name, value] : ours.items())
+    if (theirs[name] != value)
+      reasons.push_back(fmt::format("{} is {} in {}, not {}", name, value.dump(), path, theirs[name].dump()));
+  return config;
 }
 
 bool is_labelled(const std::string& path) { return path.ends_with(".tsv"); }
@@ -96,6 +140,7 @@ struct Prepared {
   std::unique_ptr<attn::text::Tokenizer> tokenizer;
   std::unique_ptr<attn::train::Data> data;
   int64_t classes = 0;
+  int64_t longest = 0;  // tokens of a sequence of a batch
 };
 
 std::vector<attn::train::Labelled> encoded(const std::vector<attn::train::LabelledText>& rows,
@@ -134,9 +179,14 @@ Prepared prepare_sentences(const Settings& settings, const attn::models::Config&
   for (const auto* part : {&rows, &held_out})
     for (const auto& row : *part) prepared.classes = std::max(prepared.classes, row.label + 1);
   const std::string& held_path = settings.validation.empty() ? settings.data : settings.validation;
-  prepared.data = std::make_unique<attn::train::LabelledData>(
-      encoded(rows, *prepared.tokenizer, settings.data), encoded(held_out, *prepared.tokenizer, held_path),
-      config.context, settings.batch, settings.options.seed, settings.word_dropout);
+  std::vector<attn::train::Labelled> training = encoded(rows, *prepared.tokenizer, settings.data),
+                                     validation = encoded(held_out, *prepared.tokenizer, held_path);
+  for (const auto* part : {&training, &validation})
+    for (const auto& row : *part) prepared.longest = std::max<int64_t>(prepared.longest, row.tokens.size());
+  prepared.longest = std::min((prepared.longest + 7) / 8 * 8, config.context);
+  prepared.data =
+      std::make_unique<attn::train::LabelledData>(std::move(training), std::move(validation), config.context,
+                                                  settings.batch, settings.options.seed, settings.word_dropout);
   return prepared;
 }
 
@@ -162,53 +212,9 @@ Prepared prepare_text(const Settings& settings, const attn::models::Config& conf
   prepared.data =
       std::make_unique<attn::train::TextData>(prepared.tokenizer->encode(text), config.context, settings.batch,
                                               settings.options.seed, settings.validation_batches);
+  prepared.longest = config.context;
   return prepared;
 }
-
-/// One line that is written over on a terminal, and a line now and then elsewhere.
-class Progress {
- public:
-  Progress(const Options& options, double flops_per_token, double peak, bool quiet)
-      : options_(options), flops_(flops_per_token), peak_(peak), quiet_(quiet) {}
-
-  void step(const attn::train::StepReport& report) {
-    const double rate = static_cast<double>(report.tokens) / report.seconds;
-    if (recent_seconds_ == 0) loss_ = report.loss;
-    recent_seconds_ = recent_seconds_ == 0 ? report.seconds : 0.95 * recent_seconds_ + 0.05 * report.seconds;
-    rate_ = rate_ == 0 ? rate : 0.95 * rate_ + 0.05 * rate;
-    loss_ = 0.9 * loss_ + 0.1 * report.loss;
-    last_ = report;
-    const auto now = std::chrono::steady_clock::now();
-    const double pause = terminal_ ? 0.1 : 10;
-    if (quiet_ || std::chrono::duration<double>(now - shown_).count() < pause) return;
-    shown_ = now;
-    show(terminal_ ? "\r" : "", terminal_ ? "\x1b[K" : "\n");
-  }
-  void validation(int64_t, const attn::train::Validation& result, bool best, bool classes) {
-    validation_ = classes ? fmt::format("  val {:.4f} ({:.1f} %)", result.loss, 100 * result.accuracy)
-                          : fmt::format("  val {:.4f}", result.loss);
-    if (best) validation_ += " best";
-    if (!quiet_) show(terminal_ ? "\r" : "", terminal_ ? "\x1b[K\n" : "\n");
-  }
-  void note(const std::string& text) const { fmt::print(stderr, "{}attn: {}\n", terminal_ ? "\r\x1b[K" : "", text); }
-  double peak_share() const { return rate_ * flops_ / peak_; }
-
- private:
-  void show(const char* before, const char* after) const {
-    const double left = static_cast<double>(options_.steps - last_.step) * recent_seconds_;
-    fmt::print(stderr, "{}step {}/{}  loss {:.4f}{}  {} tokens/s  {:.0f} % of peak  ETA {}{}", before, last_.step,
-               options_.steps, loss_, validation_, grouped(static_cast<int64_t>(rate_)), 100 * peak_share(),
-               clock_time(left), after);
-    std::fflush(stderr);
-  }
-
-  const Options& options_;
-  double flops_, peak_, rate_ = 0, loss_ = 0, recent_seconds_ = 0;
-  bool quiet_, terminal_ = isatty(STDERR_FILENO);
-  std::string validation_;
-  attn::train::StepReport last_;
-  std::chrono::steady_clock::time_point shown_{};
-};
 
 Json rounded(double value) { return value - value == 0 ? Json(value) : Json(nullptr); }
 
@@ -222,44 +228,50 @@ void print_sample(const attn::models::Model& model, const attn::text::Tokenizer&
   std::fflush(stdout);
 }
 
-void describe(const attn::models::Model& model, const Prepared& prepared, const Settings& settings, double peak) {
-  const attn::models::Config& config = model.config();
+/// What is trained on what, how, and with how much memory.
+void describe(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
+  const Options& options = settings.options;
   fmt::print(stderr, "{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
-             grouped(model.parameters().count()), config.layers, config.heads, config.embed_dim, config.context,
-             grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
+             grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
+             config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
   fmt::print(stderr, "data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
-  const int64_t tokens = settings.batch * config.context * settings.options.accumulation;
+  const int64_t tokens = settings.batch * config.context * options.accumulation;
   fmt::print(stderr, "{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
-             config.classes ? " at most" : "", settings.batch, config.context, settings.options.accumulation,
-             grouped(settings.options.steps));
-  fmt::print(stderr, "peak: {}FLOP/s in large products on {} threads\n", short_number(peak), attn::thread_count());
+             config.classes ? " at most" : "", settings.batch, config.context, options.accumulation,
+             grouped(options.steps));
+  const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
+  fmt::print(stderr, "learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n",
+             options.learning_rate, grouped(options.warmup), options.min_learning_rate, grouped(end),
+             end < options.steps ? " and stays there" : "");
+  fmt::print(stderr, "memory: about {}\n",
+             cli::describe(attn::models::training_memory(config, precision_named(settings.precision), settings.batch,
+                                                         prepared.longest, options.recompute)));
 }
 
+/// The files of a training beside its checkpoints.
+const std::vector<std::string>& own_files() {
+  static const std::vector<std::string> names = {kConfigFile, kTokenizerFile, kSettingsFile, kLogFile};
+  return names;
+}
+
+/// What can be said before anything is read.
 void check_directory(const Settings& settings) {
-  const bool taken = !attn::models::Checkpoints(settings.out).empty();
-  if (settings.resume && !taken) throw UsageError("--resume: " + settings.out + " holds no checkpoint");
-  if (!settings.resume && !settings.overwrite && taken)
-    throw UsageError(settings.out + " holds a model already: --resume continues it, --overwrite replaces it, --out " +
-                     "names another directory");
-}
-
-void remove_old(const std::string& directory) {
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") || name == "checkpoints.json" || name == "log.jsonl")
-      std::filesystem::remove(entry.path());
+  const attn::models::Checkpoints directory(settings.out);
+  if (settings.out.empty()) throw UsageError("--out must name a directory");
+  if (settings.resume) {
+    if (settings.overwrite) throw UsageError("--resume continues what --overwrite would replace: take one of them");
+    if (!directory.last_step()) throw UsageError("--resume: " + settings.out + " holds no checkpoint");
+    return;
   }
-}
-
-attn::models::Config stored_config(const std::string& directory) {
-  attn::models::Config config;
-  const std::string path = directory + kConfigFile;
-  attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
-  return config;
+  if (const std::string reason = directory.obstacle(own_files(), true); !reason.empty())
+    throw UsageError(reason + ": --out must name a new directory, an empty one, or that of an earlier training");
+  const std::string taken = settings.overwrite ? "" : directory.obstacle(own_files(), false);
+  if (!taken.empty())
+    throw UsageError(taken + ": --resume continues it, --overwrite replaces it, --out names another directory");
 }
 
 std::unique_ptr<attn::text::Tokenizer> stored_tokenizer(const std::string& directory) {
-  const std::string path = directory + kTokenizerFile;
+  const std::string path = path_in(directory, kTokenizerFile);
   return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
 }
 
@@ -281,38 +293,50 @@ Prepared prepare(const Settings& settings, attn::models::Config& config) {
   return prepared;
 }
 
-/// Steps from epochs, and a schedule that fits them.
+/// Steps from epochs, and a schedule that fits them; that of a resumed training stays.
 void settle_schedule(Settings& settings, const attn::train::Data& data) {
   Options& options = settings.options;
   if (settings.epochs > 0) {
     const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
     options.steps = std::max<int64_t>(1, static_cast<int64_t>(batches) / options.accumulation);
   }
+  if (settings.resume) return;
   if (options.min_learning_rate > options.learning_rate) options.min_learning_rate = options.learning_rate / 10;
   options.warmup = std::min(options.warmup, options.steps / 10);
 }
 
-void resume(attn::train::Trainer& trainer) {
+void resume(attn::train::Trainer& trainer, const Settings& settings) {
   std::vector<std::string> notes;
   trainer.resume(&notes);
   for (const std::string& note : notes) fmt::print(stderr, "attn: {}\n", note);
   fmt::print(stderr, "resuming after step {}\n", trainer.steps_done());
+  if (trainer.steps_done() >= settings.options.steps)
+    fmt::print(stderr, "all {} updates are done: a larger --steps goes on\n", grouped(settings.options.steps));
+  attn::models::Checkpoints(settings.out).claim(own_files());
+  attn::io::write_file(path_in(settings.out, kSettingsFile), settings_json(settings));
 }
 
 /// The directory, and all that a model needs in it besides its weights.
 void begin_directory(const Settings& settings, const attn::models::Config& config,
                      const attn::text::Tokenizer& tokenizer) {
-  attn::io::make_directory(settings.out);
-  remove_old(settings.out);
-  attn::io::write_file(settings.out + kConfigFile, attn::models::to_json(config));
-  attn::io::write_file(settings.out + kTokenizerFile, tokenizer.to_json());
-  attn::io::write_file(settings.out + kSettingsFile, settings_json(settings));
+  attn::models::Checkpoints(settings.out)
+      .begin({{kConfigFile, attn::models::to_json(config)},
+              {kTokenizerFile, tokenizer.to_json()},
+              {kSettingsFile, settings_json(settings)}},
+             own_files(), settings.overwrite);
 }
 
 /// What happens beside the training: progress, the log, samples, signals. Borrows all it is given.
 attn::train::Trainer::Events events_of(const Settings& settings, const attn::models::Model& model,
-                                       const attn::text::Tokenizer& tokenizer, Progress& progress) {
-  const auto log = [&settings](const Json& row) { attn::io::append_line(settings.out + kLogFile, row.dump()); };
+                                       const attn::text::Tokenizer& tokenizer, TrainingProgress& progress) {
+  const auto log = [&settings, &progress, fails = std::make_shared<bool>(false)](const Json& row) {
+    try {
+      attn::io::append_line(path_in(settings.out, kLogFile), row.dump());
+      *fails = false;
+    } catch (const attn::Error& error) {  // a full disk: no reason to lose the training, and said once
+      if (!std::exchange(*fails, true)) progress.note(std::string(error.what()) + "; the training goes on");
+    }
+  };
   const bool classifies = model.config().classes > 0;
   attn::train::Trainer::Events events;
   events.step = [=, &settings, &model, &tokenizer, &progress](const attn::train::StepReport& report) {
@@ -323,11 +347,13 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
          {"learning_rate", report.learning_rate},
          {"seconds", report.seconds},
          {"tokens", report.tokens}});
-    if (settings.sample_every > 0 && report.step % settings.sample_every == 0 && !classifies)
+    if (settings.sample_every > 0 && report.step % settings.sample_every == 0) {
+      progress.end();
       print_sample(model, tokenizer, settings, report.step);
+    }
   };
   events.validation = [=, &progress](int64_t step, const attn::train::Validation& result, bool best) {
-    progress.validation(step, result, best, classifies);
+    progress.validation(result, best, classifies);
     log({{"step", step}, {"validation_loss", rounded(result.loss)}, {"validation_accuracy", result.accuracy}});
   };
   events.note = [&progress](const std::string& text) { progress.note(text); };
@@ -335,27 +361,53 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
   return events;
 }
 
+/// What would otherwise be found out only when the training is over, or in its middle.
+void check_afterwards(const Settings& settings, const attn::models::Config& config,
+                      const attn::text::Tokenizer& tokenizer) {
+  if (config.classes && settings.interactive)
+    throw UsageError("--interactive is for models that write; attn classify takes sentences");
+  if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that write");
+  tokenizer.encode(settings.sample_prompt);
+}
+
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
   check_directory(settings);
-  if (settings.resume) take_over(settings, command);
-  attn::models::Config config = settings.resume ? stored_config(settings.out)
-                                                : config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
+  attn::models::Config config;
+  if (settings.resume) {
+    std::vector<std::string> reasons;
+    take_over(settings, command, reasons);
+    config = stored_config(settings.out, config_options, reasons);
+    if (!reasons.empty())
+      throw UsageError(fmt::format("--resume continues what there is: {}", fmt::join(reasons, "; ")));
+  } else {
+    config = config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
+  }
   const Prepared prepared = prepare(settings, config);
+  check_afterwards(settings, config, *prepared.tokenizer);
   settle_schedule(settings, *prepared.data);
-
   const attn::nn::Precision precision = precision_named(settings.precision);
+  attn::models::check(config);
+  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute}, settings.force);
+
   attn::models::Model model(config, precision, settings.options.seed);
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
-  if (settings.resume) resume(trainer);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
+  if (settings.resume) resume(trainer, settings);
   else begin_directory(settings, config, *prepared.tokenizer);
 
   const double peak = measured_peak(model.parameters().dtype());
-  if (!settings.quiet) describe(model, prepared, settings, peak);
-  Progress progress(settings.options, 3 * model.forward_flops(config.context) / static_cast<double>(config.context),
-                    peak, settings.quiet);
+  if (!settings.quiet) {
+    describe(config, prepared, settings);
+    fmt::print(stderr, "peak: {}FLOP/s in large products on {} threads\n", short_number(peak), attn::thread_count());
+  }
+  const double flops =
+      3 * attn::models::forward_flops(config, prepared.longest) / static_cast<double>(prepared.longest);
+  TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
   catch_signals();
-  if (!trainer.run(events_of(settings, model, *prepared.tokenizer, progress))) {
-    fmt::print(stderr, "\nstopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
+  const bool finished = trainer.run(events_of(settings, model, *prepared.tokenizer, progress));
+  progress.end();
+  if (!finished) {
+    fmt::print(stderr, "stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
                settings.out);
     set_exit_status(128 + signal_seen());
     return;
@@ -364,7 +416,6 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     fmt::print(stderr, "saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
                trainer.best_score());
   if (settings.interactive) {
-    if (config.classes) throw UsageError("--interactive is for models that write; attn classify takes sentences");
     GenerationOptions generation;
     generation.converse(attn::models::load_model(settings.out, "best", precision));
   }
@@ -410,6 +461,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--overwrite", settings->overwrite, "replace the model in --out");
   command->add_flag("--interactive", settings->interactive, "after the training, continue what is typed");
   command->add_flag("--quiet", settings->quiet, "no progress");
+  command->add_flag("--force", settings->force, "train although there is not enough memory");
   config->add(*command);
   command->callback([=] { train(*settings, *config, *command); });
 }

@@ -76,7 +76,8 @@ std::string short_number(double number);
 /// "1:02:03"
 std::string clock_time(double seconds);
 
-/// Multiply-adds a second, counted as two, that large products of this type reach on all threads: the measured peak.
+/// Multiply-adds a second, counted as two, that large products of this type reach on all threads: the best of several
+/// shapes, many times each.
 double measured_peak(attn::DType dtype);
 
 }  // namespace cli

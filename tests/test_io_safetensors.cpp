@@ -1,7 +1,9 @@
 // safetensors: written as the reference writes them, read back, and refused where anything is wrong with them.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <vector>
@@ -369,6 +371,49 @@ TEST(Safetensors, MutatedFiles) {
     ASSERT_TRUE(message.empty() || is_readable(message, "a.st")) << "round " << n;
   }
   EXPECT_GT(accepted, rounds / 1000);
+}
+
+// ----------------------------------------------------------------------------------------------------- piece by piece
+
+TEST(Safetensors, OpenedAndParsedAreTheSame) {
+  const std::string path = std::filesystem::temp_directory_path() / ("attn_open_" + std::to_string(getpid()));
+  const std::string bytes = io::format_safetensors(four_tensors(), {{"a", "b"}});
+  io::write_file(path, bytes);
+  const Safetensors parsed = Safetensors::parse(bytes, path), opened = Safetensors::open(path);
+  EXPECT_EQ(opened.metadata(), parsed.metadata());
+  ASSERT_EQ(opened.tensors().size(), parsed.tensors().size());
+  for (const auto& [name, info] : parsed.tensors()) {
+    EXPECT_EQ(opened.tensors().at(name).begin, info.begin);
+    std::string copy(static_cast<size_t>(info.end - info.begin), 'x');
+    opened.copy(name, info.dtype, info.shape, copy.data());
+    EXPECT_EQ(copy, parsed.bytes(name));
+    EXPECT_EQ(opened.crc32(name), io::crc32(copy));
+    EXPECT_EQ(parsed.crc32(name), io::crc32(copy));
+    EXPECT_THROW(opened.bytes(name), Error);
+    EXPECT_EQ(io::crc32_combined(io::crc32("abc"), io::crc32(copy), info.end - info.begin), io::crc32("abc" + copy));
+  }
+  // What was cut off after it was opened, in every place; and what was never whole.
+  for (size_t size = bytes.size(); size-- > 0;) {
+    std::filesystem::resize_file(path, size);
+    EXPECT_THROW(Safetensors::open(path), Error) << size;
+  }
+  for (const auto& [name, info] : parsed.tensors())
+    if (info.end > info.begin) {
+      EXPECT_THROW(opened.crc32(name), Error);
+    }
+  std::filesystem::remove(path);
+}
+
+TEST(Safetensors, OpenedBooleansAreChecked) {
+  const std::string path = std::filesystem::temp_directory_path() / ("attn_bool_" + std::to_string(getpid()));
+  const std::string header = R"({"b":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
+  std::string bytes = file_of(header + std::string((8 - header.size() % 8) % 8, ' '), 2);
+  bytes.back() = 2;
+  io::write_file(path, bytes);
+  const Safetensors file = Safetensors::open(path);
+  char to[2];
+  EXPECT_THROW(file.copy("b", DType::boolean, std::vector<int64_t>{2}, to), Error);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -148,11 +148,15 @@ TEST(Model, LaterTokensChangeNothingBefore) {
 
 TEST(Model, FlopsCountProductsAndAttention) {
   Config config = tiny("gpt");
-  const Model model(config, nn::Precision::float32);
-  const double products = 2 * 12 * 16 * 16 + 13 * 16;                        // two blocks and the tied head, a token
-  EXPECT_EQ(model.forward_flops(8), 8 * 2 * (products + 2 * 2 * 4.5 * 16));  // causal: (8 + 1) / 2 keys on average
-  EXPECT_EQ(model.cache_bytes_per_token(), 2 * 2 * 16 * 4);
-  EXPECT_EQ(Model(tiny("llama"), nn::Precision::bfloat16).cache_bytes_per_token(), 2 * 2 * 8 * 2);
+  const double blocks = 2 * 12 * 16 * 16, head = 13 * 16;                           // a token; the head is tied
+  EXPECT_EQ(forward_flops(config, 8), 8 * 2 * (blocks + head + 2 * 2 * 4.5 * 16));  // causal: (8 + 1) / 2 keys each
+  EXPECT_EQ(forward_flops(config, 3, 5, true), 2 * (3 * (blocks + 2 * 2 * 7 * 16) + head));  // 6, 7 and 8 keys
+  config.window = 4;
+  EXPECT_EQ(forward_flops(config, 6), 2 * (6 * (blocks + head) + 2 * 2 * (1 + 2 + 3 + 4 + 4 + 4) * 16));
+  const Config encoder = tiny("encoder");
+  EXPECT_EQ(forward_flops(encoder, 8), 2 * (8 * (blocks + 2 * 2 * 8 * 16) + 2 * 16));  // all keys; one row of classes
+  EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 2 * 2 * 16 * 4);
+  EXPECT_EQ(cache_bytes_per_token(tiny("llama"), DType::bfloat16), 2 * 2 * 8 * 2);
 }
 
 TEST(Model, BadBatchesAreErrors) {

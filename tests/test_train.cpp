@@ -136,6 +136,7 @@ TEST(Data, ValidationIsNotTrainedOn) {
 }
 
 TEST(Data, TooShortATextIsAnError) {
+  EXPECT_THROW(TextData(some_tokens(600, 11), 12, 3, 5, 0), Error);
   EXPECT_THROW(TextData(some_tokens(100, 11), 12, 3, 5), Error);
   EXPECT_NO_THROW(TextData(some_tokens(130, 11), 12, 3, 5));
 }
@@ -388,6 +389,7 @@ TEST(Damage, AMissingListIsNoLoss) {
 TEST(Damage, NothingLeftIsAnErrorThatNamesEveryFile) {
   const Folder folder;
   EXPECT_THROW(models::Checkpoints(folder.path()).load("last", nullptr), Error);
+  EXPECT_THROW(models::Checkpoints(folder.path()).load("first", nullptr), Error);
   leave_checkpoints(folder);
   size_t damaged = 0;
   for (const auto& entry : fs::directory_iterator(folder.path())) {
@@ -420,6 +422,139 @@ TEST(Damage, AFailedSaveLeavesTheOldOneAndTheTrainingGoesOn) {
   EXPECT_TRUE(trainer.run(events));
   EXPECT_FALSE(notes.empty());
   EXPECT_EQ(models::Checkpoints(folder.path()).load("last", nullptr).step, 20);
+}
+
+// ---------------------------------------------------------------------------------------------- whose the files are
+
+const std::vector<std::string> kNames = {"config.json", "log.jsonl"};
+
+std::vector<std::string> listing(const Folder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path())) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void put(const std::string& path, const std::string& content) { std::ofstream(path) << content; }
+
+/// A training in the folder, stopped after so many steps.
+void train_in(const Folder& folder, int64_t steps) {
+  const TextData data = text();
+  models::Model model(tiny(), nn::Precision::float32);
+  Options options = short_run();
+  options.steps = steps;
+  options.save_every = 2;
+  EXPECT_TRUE(Trainer(model, data, options, folder.path()).run({}));
+}
+
+TEST(Directory, WhatIsNotATrainingsIsRefused) {
+  const Folder folder;
+  const models::Checkpoints checkpoints(folder / "a");
+  EXPECT_EQ(checkpoints.obstacle(kNames, false), "");
+  put(folder / "a", "x");
+  EXPECT_EQ(checkpoints.obstacle(kNames, true), folder / "a" + " is a file, not a directory");
+  fs::remove(folder / "a");
+  fs::create_symlink("nowhere", folder / "a");
+  EXPECT_EQ(checkpoints.obstacle(kNames, true), folder / "a" + " is a symbolic link to nothing");
+  fs::remove(folder / "a");
+  fs::create_directory(folder / "a");
+  put(folder / "a/.attn-0123456789abcdef.tmp", "left by a crash");
+  EXPECT_EQ(checkpoints.obstacle(kNames, false), "");
+  put(folder / "a/config.json", "{}");
+  put(folder / "a/step-1.txt", "mine");
+  const std::string reason = folder / "a" + " is not empty and holds no training, but config.json, step-1.txt";
+  for (bool replace : {false, true}) {
+    EXPECT_EQ(checkpoints.obstacle(kNames, replace), reason);
+    EXPECT_THROW(models::Checkpoints(folder / "a").begin({{"config.json", "new"}}, {}, replace), Error);
+  }
+  EXPECT_EQ(io::read_file(folder / "a/config.json"), "{}");
+  put(folder / "a/checkpoints.json", "{\"mine\": 1}");
+  EXPECT_NE(checkpoints.obstacle(kNames, true).find("is not a list of checkpoints"), std::string::npos);
+}
+
+TEST(Directory, OnlyItsOwnFilesAreReplaced) {
+  const Folder folder;
+  models::Checkpoints checkpoints(folder.path());
+  checkpoints.begin({{"config.json", "one"}}, std::vector<std::string>{"log.jsonl"}, false);
+  train_in(folder, 6);
+  put(folder / "log.jsonl", "of the training");
+  put(folder / "step-by-step.md", "mine");
+  put(folder / "step-2.safetensors", "mine");
+  EXPECT_NE(checkpoints.obstacle(kNames, false).find("holds a model already"), std::string::npos);
+  EXPECT_THROW(checkpoints.begin({{"config.json", "two"}}, {}, false), Error);
+  EXPECT_EQ(io::read_file(folder / "config.json"), "one");
+  checkpoints.begin({{"config.json", "two"}}, std::vector<std::string>{"log.jsonl"}, true);
+  EXPECT_EQ(listing(folder),
+            (std::vector<std::string>{"checkpoints.json", "config.json", "step-2.safetensors", "step-by-step.md"}));
+  EXPECT_EQ(io::read_file(folder / "config.json"), "two");
+
+  put(folder / "log.jsonl", "of the training, which has no checkpoint yet");
+  put(folder / "tokenizer.json", "mine");
+  EXPECT_EQ(checkpoints.obstacle(kNames, false), "");
+  const std::vector<std::string> more = {"config.json", "tokenizer.json"};
+  EXPECT_NE(checkpoints.obstacle(more, true).find("holds tokenizer.json"), std::string::npos);
+}
+
+TEST(Directory, ACheckpointIsNotWrittenOverSomebodyElses) {
+  const Folder folder;
+  put(folder / "step-2.safetensors", "mine");
+  put(folder / "step-4.safetensors", "mine");
+  train_in(folder, 6);
+  EXPECT_EQ(io::read_file(folder / "step-2.safetensors"), "mine");
+  EXPECT_EQ(io::read_file(folder / "step-4.safetensors"), "mine");
+  EXPECT_TRUE(fs::exists(folder / "step-04.safetensors"));
+  fs::remove(folder / "step-6.safetensors");
+  EXPECT_EQ(models::Checkpoints(folder.path()).load("last", nullptr).step, 4);
+}
+
+TEST(Directory, ADamagedListIsSetAsideAndNothingIsRemoved) {
+  const Folder folder;
+  train_in(folder, 4);
+  put(folder / "checkpoints.json", "{");
+  train_in(folder, 4);
+  EXPECT_EQ(io::read_file(folder / "checkpoints.json.damaged"), "{");
+  EXPECT_TRUE(fs::exists(folder / "step-4.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "step-04.safetensors"));
+}
+
+/// After the first file, the list, and after the second one.
+TEST(Directory, ACrashWhileItBeginsIsNoObstacle) {
+  const Folder folder;
+  models::Checkpoints checkpoints(folder.path());
+  const std::vector<std::string> names = {"config.json", "log.jsonl"};
+  put(folder / "checkpoints.json", R"({"files": ["log.jsonl", "config.json"]})");
+  for (const char* content : {"1", "2"}) {
+    EXPECT_EQ(checkpoints.obstacle(names, false), "");
+    checkpoints.begin({{"config.json", content}}, names, false);
+    EXPECT_EQ(io::read_file(folder / "config.json"), content);
+  }
+  EXPECT_THROW(checkpoints.begin({{"../config.json", "3"}}, names, false), Error);
+}
+
+TEST(Resume, MoreStepsGoOnWhereTheCosineHadEnded) {
+  const TextData data = text();
+  Options options = short_run();
+  options.decay_steps = 20;
+  const auto losses_of = [&](const Folder& folder, std::vector<int64_t> stops) {
+    std::vector<double> losses;
+    for (int64_t steps : stops) {
+      models::Model model(tiny(), nn::Precision::float32, 1);
+      Options longer = options;
+      longer.steps = steps;
+      Trainer trainer(model, data, longer, folder.path());
+      if (steps != stops.front()) trainer.resume(nullptr);
+      Trainer::Events events;
+      events.step = [&](const StepReport& report) { losses.push_back(report.loss); };
+      trainer.run(events);
+    }
+    return losses;
+  };
+  const Folder whole, broken;
+  EXPECT_EQ(losses_of(whole, {30}), losses_of(broken, {20, 30}));
+  models::Model model(tiny(), nn::Precision::float32, 1);
+  options.steps = 40;
+  options.decay_steps = 0;  // would move the end of the cosine, unsaid
+  EXPECT_THROW(Trainer(model, data, options, whole.path()).resume(nullptr), Error);
 }
 
 }  // namespace

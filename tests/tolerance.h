@@ -216,4 +216,24 @@ inline testing::AssertionResult same_nans(const Values& actual, const Values& re
   return testing::AssertionSuccess();
 }
 
+// -------------------------------------------------------------------------------------------------------------- memory
+
+/// What a process takes beside arrays: code that products are compiled to, stacks of threads, the allocator's own.
+inline constexpr double kProcessBytes = 24e6;
+/// Arrays of the tape come in eight sizes to a doubling and in whole huge pages, and which of them are in use at the
+/// same time at the peak is counted to within two of a kind of some ten a layer.
+inline constexpr double kMemoryFactor = 1.2;
+
+inline testing::AssertionResult at_most_memory(double measured, double bytes) {
+  if (measured <= kMemoryFactor * bytes + kProcessBytes) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << measured << " bytes were taken, at most " << bytes << " are needed";
+}
+
+/// An estimate and what was measured.
+inline testing::AssertionResult close_memory(double estimate, double measured) {
+  if (estimate <= kMemoryFactor * measured && measured <= kMemoryFactor * estimate + kProcessBytes)
+    return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "estimated " << estimate << " bytes, measured " << measured;
+}
+
 }  // namespace attn::test

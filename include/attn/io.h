@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ void make_directory(const std::string& path);
 
 /// CRC-32 (ISO 3309) of bytes, continued from `seed`.
 uint32_t crc32(std::string_view bytes, uint32_t seed = 0);
+/// That of two texts, one after the other, from theirs; the second has `length` bytes.
+uint32_t crc32_combined(uint32_t first, uint32_t second, int64_t length);
 
 /// One tensor of a file that is to be written. `data` is dense row-major.
 struct NamedTensor {
@@ -53,24 +56,34 @@ struct TensorInfo {
   int64_t end = 0;
 };
 
-/// A safetensors file in memory. Reading is done at once, so later changes to the file do no harm.
+class Reader;
+
+/// A safetensors file: in memory, where later changes to the file do no harm, or open(), where tensors are read one by
+/// one into the caller's memory.
 class Safetensors {
  public:
   /// Throws Error that names the file, and the tensor or byte offset, for anything the format forbids.
   static Safetensors read(const std::string& path, int64_t limit = int64_t{1} << 40);
   /// The same from bytes; `source` is the name that errors use.
   static Safetensors parse(std::string bytes, const std::string& source);
+  /// Reads the header alone; each copy() and crc32() then reads one tensor, and throws Error if it is no longer there.
+  static Safetensors open(const std::string& path);
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
   /// Copies a tensor's bytes; throws Error if there is none of this name, type and shape.
   void copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const;
-  /// The bytes of a tensor, which need not be aligned.
+  /// The bytes of a tensor in memory, which need not be aligned; throws Error after open().
   std::string_view bytes(const std::string& name) const;
+  uint32_t crc32(const std::string& name) const;  ///< of the tensor's bytes
 
  private:
+  void read_header(std::string_view header, int64_t data_size);
+  void require_booleans(const std::string& name, std::string_view bytes) const;
+  const TensorInfo& info(const std::string& name) const;
   std::string source_, bytes_;
+  std::shared_ptr<const Reader> file_;
   int64_t data_begin_ = 0;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -65,6 +65,50 @@ std::string to_json(const Config& config);
 /// Throws Error that lists everything that cannot be built.
 void check(const Config& config);
 
+// ------------------------------------------------------------------------------------------ what a configuration costs
+
+/// A parameter that is not made.
+struct ParameterShape {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool decay = false;     ///< a product or a table
+  int64_t count() const;  ///< of its numbers
+};
+/// Those of a Model, in its order; whatever their size, at once and without their memory.
+std::vector<ParameterShape> parameter_shapes(const Config& config);
+
+/// Numbers in the parameters of each part; a tied head is the embedding.
+struct ParameterCounts {
+  int64_t embedding = 0, attention = 0, feed_forward = 0, norms = 0, head = 0;
+  int64_t total() const { return embedding + attention + feed_forward + norms + head; }
+};
+ParameterCounts count_parameters(const Config& config);
+
+/// Multiply-adds, counted as two, of a forward over `tokens` tokens of one sequence behind `cached` ones, as
+/// ForwardOptions{.cache, .last_only} says; a training step takes three.
+double forward_flops(const Config& config, int64_t tokens, int64_t cached = 0, bool last_only = false);
+/// Bytes of keys and values a token.
+int64_t cache_bytes_per_token(const Config& config, DType dtype);
+
+/// Bytes that a training takes at its peak.
+struct TrainingMemory {
+  double weights = 0;      ///< what layers compute with, and the masters
+  double gradients = 0;    ///< of all parameters
+  double moments = 0;      ///< AdamW's two
+  double activations = 0;  ///< what the tape keeps for the backward, the logits and their gradient among it
+  double between = 0;      ///< a validation or the bytes of a checkpoint, whichever is more
+  double total() const { return weights + gradients + moments + activations + between; }
+};
+/// Of batches [sequences, length]. Counted from what each operation of the tape keeps, not measured: a test holds it
+/// against measurements. With `recompute` blocks keep their inputs alone.
+TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
+                               bool recompute = false);
+/// Bytes that this process may still take: what the system says is available, or less where its control groups say so.
+/// `root` stands before /proc and /sys. Infinite where nothing is known.
+double available_memory(const std::string& root = "");
+
+// ---------------------------------------------------------------------------------------------------------- the model
+
 /// A batch of sequences of one length, the shorter ones padded at the end.
 struct Batch {
   std::vector<int64_t> tokens;   ///< [B, L]
@@ -100,6 +144,8 @@ class Model {
  public:
   /// Throws Error as check() does. `precision` and `seed` are of the parameters.
   Model(const Config& config, nn::Precision precision, uint64_t seed = 0);
+  /// Parameters from `source`, which must not be null.
+  Model(const Config& config, nn::Precision precision, nn::Source source);
 
   const Config& config() const { return config_; }
   const nn::Parameters& parameters() const { return *parameters_; }
@@ -111,17 +157,14 @@ class Model {
 
   Cache new_cache(int64_t sequences = 1) const;
 
-  /// Multiply-adds, counted as two, of a forward over `length` tokens of one sequence; a training step takes three.
-  double forward_flops(int64_t length) const;
-  /// Bytes of keys and values a token.
-  int64_t cache_bytes_per_token() const;
-
   /// Copies the parameters in; throws Error that lists all that is missing or of another shape.
   void load(const io::Safetensors& file, const std::string& prefix = "");
   /// The parameters, for io::format_safetensors().
   std::vector<io::NamedTensor> tensors(const std::string& prefix = "") const;
 
  private:
+  friend std::vector<ParameterShape> parameter_shapes(const Config& config);
+  Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source);
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Config config_;
@@ -144,19 +187,29 @@ struct Checkpoint {
   std::string state;  ///< JSON of the trainer
 };
 
-/// Checkpoints of a directory: step-<n>.safetensors, and checkpoints.json that names the last, the one before it and
-/// the best, each with its CRC-32. A file is complete before it is named and is removed only after it is no longer
-/// named, so a crash at any moment leaves a checkpoint that loads.
+/// The directory of a training: checkpoints step-<n>.safetensors, each with a CRC-32, and checkpoints.json, which names
+/// the last, the one before it, the best, and all files that the training wrote: no other is ever replaced or removed.
+/// A file is complete before it is the last and is removed only after it is no longer named, so a crash at any moment
+/// leaves a checkpoint that loads.
 class Checkpoints {
  public:
   explicit Checkpoints(std::string directory) : directory_(std::move(directory)) {}
+
+  /// Why no training that writes files of these `names` may begin here; empty if one may: there is no such directory,
+  /// it is empty, or it is that of a training which has no checkpoint yet or which `replace` gives up.
+  std::string obstacle(std::span<const std::string> names, bool replace) const;
+  /// Makes the directory, gives up the training that it held, and writes `files`, name -> content. `others` are names
+  /// that the caller will write. Throws Error if there is an obstacle.
+  void begin(const std::map<std::string, std::string>& files, std::span<const std::string> others, bool replace);
+  /// Of the training that is continued: counts these names among what it wrote.
+  void claim(std::span<const std::string> names);
 
   /// `keep` protects this one from removal for good.
   void save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best, bool keep);
   /// `which` is "last" or "best". A damaged file is passed over for the one before it; every such event adds a line to
   /// `notes`. Throws Error if nothing loads.
   Checkpoint load(std::string_view which, std::vector<std::string>* notes) const;
-  bool empty() const;
+  std::optional<int64_t> last_step() const;  ///< of the newest file, whole or not; nothing if there is none
 
  private:
   std::string directory_;

@@ -1,7 +1,5 @@
 // nn: layers. A layer names its parameters, makes them through a Scope, and is then a function of a tape and a value:
-// the same call trains and infers.
-//
-// Shapes: x [B, L, C]. Weights of products are [out, in], as PyTorch keeps them.
+// the same call trains and infers. Shapes: x [B, L, C]; weights of products are [out, in], as PyTorch keeps them.
 #pragma once
 
 #include <deque>
@@ -43,6 +41,9 @@ enum class Precision {
   float64    ///< for checking gradients
 };
 
+/// Gives a new parameter's master its content: from a file, or `draw()` makes random numbers by the scheme.
+using Source = std::function<void(const Parameter&, const std::function<void()>& draw)>;
+
 /// All parameters of a model, in order of creation.
 class Parameters {
  public:
@@ -52,20 +53,22 @@ class Parameters {
     uint64_t seed = 0;
     double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
   };
-  explicit Parameters(const Options& options) : options_(options) {}
+  /// With a null `source` parameters have names and shapes but no memory, for whoever only counts.
+  explicit Parameters(
+      const Options& options, Source source = [](const Parameter&, const auto& draw) { draw(); });
 
   const Options& options() const { return options_; }
-  /// Of activations and products.
-  DType dtype() const;
+  DType dtype() const;  ///< of activations and products
   const std::deque<Parameter>& all() const { return all_; }
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
   int64_t count() const;                               ///< of numbers, in all of them
   void clear_gradients() const;                        ///< before a new sum of gradients
-  void refresh() const;                                ///< the copies that layers compute with, from changed masters
+  void refresh() const;                                ///< copies the masters, which have changed, to the values
 
  private:
   friend class Scope;
   Options options_;
+  Source source_;
   std::deque<Parameter> all_;
 };
 
@@ -82,7 +85,7 @@ class Scope {
   Value constant(std::string_view name, int64_t count, double value) const;
 
  private:
-  Value create(std::string_view name, std::vector<int64_t> shape, DType compute, bool decay,
+  Value create(std::string_view name, std::vector<int64_t> shape, bool decay,
                const std::function<double(Random&)>& draw) const;
   Parameters* parameters_;
   std::string prefix_;
@@ -145,8 +148,7 @@ struct AttentionTrace {
   Array lse;                 ///< [B, H, Lq]
   AttentionOptions options;  ///< without dropout; borrows what the layer's inputs borrowed, and `bias`
   Array bias;
-  /// [B, H, Lq, Lk], before dropout.
-  Array weights() const;
+  Array weights() const;  ///< [B, H, Lq, Lk], before dropout
 };
 
 /// The cache of one attention layer for the sequences of a batch.

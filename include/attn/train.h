@@ -127,7 +127,8 @@ class Trainer {
   Trainer(models::Model& model, const Data& data, const Options& options, std::string directory);
 
   /// Continues from the directory's last whole checkpoint; what was passed over is said in `notes`. Throws Error if the
-  /// checkpoint belongs to another model or to other options that decide the numbers.
+  /// checkpoint belongs to another model or to other options that decide the numbers. The number of steps may differ if
+  /// decay_steps is given.
   void resume(std::vector<std::string>* notes);
 
   /// One update. Throws Error before the update if the loss or a gradient is not finite, with the step and the first

@@ -1,4 +1,4 @@
-// Whole files, read and replaced. read_file() trusts no size that it has not seen twice; write_file() makes the new
+// Whole files, read and replaced. A Reader trusts no size that it has not seen twice; write_file() makes the new
 // file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,8 +13,10 @@
 #include <random>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include "attn/io.h"
+#include "io/reader.h"
 
 namespace attn::io {
 namespace {
@@ -53,6 +55,7 @@ class Descriptor {
     if (number_ >= 0) ::close(number_);
   }
   int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
   /// Never a second time: on Linux the descriptor is gone whatever close() returns, even EINTR.
   bool close() {
     const int number = number_;
@@ -63,18 +66,6 @@ class Descriptor {
  private:
   int number_;
 };
-
-/// Bytes read, fewer than `count` only where the file ends.
-int64_t read_all(const std::string& path, int file, char* to, int64_t count) {
-  int64_t done = 0;
-  while (done < count) {
-    const ssize_t got = uninterrupted([&] { return ::read(file, to + done, static_cast<size_t>(count - done)); });
-    if (got < 0) fail_in("read_file", path, "read at byte " + std::to_string(done), errno);
-    if (got == 0) break;
-    done += got;
-  }
-  return done;
-}
 
 void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes) {
   size_t done = 0;
@@ -139,35 +130,79 @@ std::optional<struct stat> existing_file(const std::string& path, const fs::path
 
 }  // namespace
 
-std::string read_file(const std::string& path, int64_t limit) {
+// ------------------------------------------------------------------------------------------------------------ reading
+
+Reader::Reader(const std::string& path) : path_(path) {
   require_path("read_file", path);
   // O_NONBLOCK: to open a pipe that nobody writes to would wait for ever.
   const auto open = [&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); };
-  const Descriptor file(uninterrupted(open));
+  Descriptor file(uninterrupted(open));
   if (file.get() < 0) fail_in("read_file", path, "open", errno);
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) fail_in("read_file", path, "ask for its size", errno);
   if (!S_ISREG(status.st_mode)) fail("read_file", path, "is not a regular file");
-  const int64_t size = status.st_size;
-  if (size > limit)
-    fail("read_file", path, "has " + std::to_string(size) + " bytes, at most " + std::to_string(limit) + " are read");
+  size_ = status.st_size;
+  file_ = file.release();
+}
 
+Reader::Reader(Reader&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), size_(other.size_) {}
+
+Reader& Reader::operator=(Reader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(file_, other.file_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Reader::~Reader() {
+  if (file_ >= 0) ::close(file_);
+}
+
+/// Bytes read, fewer than `count` only where the file ends.
+int64_t Reader::read_some(int64_t at, char* to, int64_t count) const {
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t got =
+        uninterrupted([&] { return ::pread(file_, to + done, static_cast<size_t>(count - done), at + done); });
+    if (got < 0) fail_in("read_file", path_, "read at byte " + std::to_string(at + done), errno);
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+void Reader::read(int64_t at, char* to, int64_t count) const {
+  if (const int64_t got = read_some(at, to, count); got < count)
+    fail("read_file", path_,
+         "shrank from " + std::to_string(size_) + " to " + std::to_string(at + got) + " bytes while it was read");
+}
+
+void Reader::require_end() const {
+  char beyond = 0;
+  if (read_some(size_, &beyond, 1) > 0)
+    fail("read_file", path_, "grew beyond its " + std::to_string(size_) + " bytes while it was read");
+}
+
+std::string read_file(const std::string& path, int64_t limit) {
+  const Reader file(path);
+  if (file.size() > limit)
+    fail("read_file", path,
+         "has " + std::to_string(file.size()) + " bytes, at most " + std::to_string(limit) + " are read");
   std::string bytes;
   try {
-    bytes.resize(static_cast<size_t>(size));
+    bytes.resize(static_cast<size_t>(file.size()));
   } catch (const std::bad_alloc&) {
-    fail("read_file", path, "there is no memory for its " + std::to_string(size) + " bytes");
+    fail("read_file", path, "there is no memory for its " + std::to_string(file.size()) + " bytes");
   } catch (const std::length_error&) {
-    fail("read_file", path, "there is no memory for its " + std::to_string(size) + " bytes");
+    fail("read_file", path, "there is no memory for its " + std::to_string(file.size()) + " bytes");
   }
-  if (const int64_t got = read_all(path, file.get(), bytes.data(), size); got < size)
-    fail("read_file", path,
-         "shrank from " + std::to_string(size) + " to " + std::to_string(got) + " bytes while it was read");
-  char beyond = 0;
-  if (read_all(path, file.get(), &beyond, 1) > 0)
-    fail("read_file", path, "grew beyond its " + std::to_string(size) + " bytes while it was read");
+  file.read(0, bytes.data(), file.size());
+  file.require_end();
   return bytes;
 }
+
+// ------------------------------------------------------------------------------------------------------------ writing
 
 void write_file(const std::string& path, std::string_view bytes) {
   require_path("write_file", path);
@@ -219,6 +254,10 @@ void make_directory(const std::string& path) {
 uint32_t crc32(std::string_view bytes, uint32_t seed) {
   if (bytes.empty()) return seed;  // for zlib no pointer means: start anew
   return static_cast<uint32_t>(::crc32_z(seed, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+uint32_t crc32_combined(uint32_t first, uint32_t second, int64_t length) {
+  return static_cast<uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(length)));
 }
 
 }  // namespace attn::io

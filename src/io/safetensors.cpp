@@ -2,12 +2,14 @@
 // that are there before it is used. The writer makes what the format's reference writer makes of the same tensors.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "attn/io.h"
 #include "core/checker.h"
 #include "io/json.h"
+#include "io/reader.h"
 
 namespace attn::io {
 namespace {
@@ -84,12 +86,11 @@ std::string hint(std::string_view bytes) {
          " file, as PyTorch's .pt and .bin are: convert it to safetensors";
 }
 
-/// The JSON text; throws unless the file has it whole.
-std::string_view header_of(std::string_view bytes, const std::string& source) {
+/// The length of the JSON text, from the first bytes of a file of `size` bytes; throws unless it can be whole.
+int64_t header_length(std::string_view bytes, int64_t size, const std::string& source) {
   const auto refuse = [&](const std::string& reason) {
     throw Error("safetensors", {source + ": " + reason + hint(bytes)});
   };
-  const int64_t size = static_cast<int64_t>(bytes.size());
   if (size < kLengthBytes)
     refuse("has " + std::to_string(size) + " bytes, must begin with " + std::to_string(kLengthBytes) +
            " that hold the length of its header");
@@ -101,9 +102,7 @@ std::string_view header_of(std::string_view bytes, const std::string& source) {
   if (length > static_cast<uint64_t>(size - kLengthBytes))
     refuse("the header has " + std::to_string(length) + " bytes by the number at byte 0, but the file ends " +
            std::to_string(size - kLengthBytes) + " bytes after it");
-  const std::string_view header = bytes.substr(kLengthBytes, length);
-  if (!header.starts_with('{')) refuse("the header at byte 8 must begin with {");
-  return header;
+  return static_cast<int64_t>(length);
 }
 
 bool read_dtype(TensorChecker& checker, const Json& value, DType& dtype) {
@@ -152,7 +151,7 @@ bool read_range(TensorChecker& checker, const Json& value, int64_t data_size, Te
 }
 
 /// One entry of the header. Records in `checker` all that is wrong with it.
-TensorInfo read_info(TensorChecker& checker, const Json& value, std::string_view data) {
+TensorInfo read_info(TensorChecker& checker, const Json& value, int64_t data_size) {
   TensorInfo info;
   if (!checker.require(value.is_object(), [&] { return "is " + as_shown(value) + ", must be an object"; })) return info;
   bool is_known = true;
@@ -167,19 +166,15 @@ TensorInfo read_info(TensorChecker& checker, const Json& value, std::string_view
 
   const bool has_type = read_dtype(checker, value["dtype"], info.dtype);
   const bool has_shape = read_numbers(checker, "shape", value["shape"], info.shape);
-  const bool has_range = read_range(checker, value["data_offsets"], static_cast<int64_t>(data.size()), info);
+  const bool has_range = read_range(checker, value["data_offsets"], data_size, info);
   if (!has_type || !has_shape) return info;
   const int64_t bytes = bytes_of(info.dtype, info.shape);
-  if (!checker.require(bytes >= 0, [&] { return "shape " + to_text(info.shape) + " has more than 2^63 - 1 bytes"; }) ||
-      !has_range || !checker.require(bytes == info.end - info.begin, [&] {
-        return std::string(name_of(info.dtype)) + " " + to_text(info.shape) + " has " + std::to_string(bytes) +
-               " bytes, but data_offsets are " + to_text({info.begin, info.end});
-      }))
-    return info;
-  const int64_t bad = info.dtype == DType::boolean ? first_bad_boolean(data.substr(info.begin, bytes)) : -1;
-  checker.require(bad < 0, [&] {
-    return "byte " + std::to_string(info.begin + bad) + " of the data is neither 0 nor 1, but BOOL";
-  });
+  if (checker.require(bytes >= 0, [&] { return "shape " + to_text(info.shape) + " has more than 2^63 - 1 bytes"; }) &&
+      has_range)
+    checker.require(bytes == info.end - info.begin, [&] {
+      return std::string(name_of(info.dtype)) + " " + to_text(info.shape) + " has " + std::to_string(bytes) +
+             " bytes, but data_offsets are " + to_text({info.begin, info.end});
+    });
   return info;
 }
 
@@ -253,49 +248,102 @@ std::string entry_of(const NamedTensor& tensor, int64_t begin, int64_t end) {
 
 }  // namespace
 
-Safetensors Safetensors::read(const std::string& path, int64_t limit) { return parse(read_file(path, limit), path); }
-
-Safetensors Safetensors::parse(std::string bytes, const std::string& source) {
-  const std::string_view header = header_of(bytes, source);
-  const Json root = parse_json("safetensors", source, header, kLengthBytes);
-  Safetensors file;
-  file.source_ = source;
-  file.data_begin_ = kLengthBytes + static_cast<int64_t>(header.size());
-  const std::string_view data = std::string_view(bytes).substr(file.data_begin_);
+/// All but the data, of which there are `data_size` bytes.
+void Safetensors::read_header(std::string_view header, int64_t data_size) {
+  if (!header.starts_with('{')) throw Error("safetensors", {source_ + ": the header at byte 8 must begin with {"});
+  const Json root = parse_json("safetensors", source_, header, kLengthBytes);
+  data_begin_ = kLengthBytes + static_cast<int64_t>(header.size());
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadata) {
-      file.metadata_ = read_metadata(value, source);
+      metadata_ = read_metadata(value, source_);
       continue;
     }
     Checker checker("safetensors");
-    TensorChecker tensor_checker(checker, source + ": ", name);
-    TensorInfo info = read_info(tensor_checker, value, data);
+    TensorChecker tensor_checker(checker, source_ + ": ", name);
+    TensorInfo info = read_info(tensor_checker, value, data_size);
     checker.done();
-    file.tensors_.emplace(name, std::move(info));
+    tensors_.emplace(name, std::move(info));
   }
-  require_cover(file.tensors_, static_cast<int64_t>(data.size()), source);
+  require_cover(tensors_, data_size, source_);
+}
+
+/// Throws Error if a tensor of booleans, whose bytes these are, has a byte that is none.
+void Safetensors::require_booleans(const std::string& name, std::string_view bytes) const {
+  const TensorInfo& info = tensors_.at(name);
+  const int64_t bad = info.dtype == DType::boolean ? first_bad_boolean(bytes) : -1;
+  if (bad >= 0)
+    throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": byte " + std::to_string(info.begin + bad) +
+                                " of the data is neither 0 nor 1, but BOOL"});
+}
+
+Safetensors Safetensors::read(const std::string& path, int64_t limit) { return parse(read_file(path, limit), path); }
+
+Safetensors Safetensors::parse(std::string bytes, const std::string& source) {
+  const int64_t size = static_cast<int64_t>(bytes.size()), length = header_length(bytes, size, source);
+  Safetensors file;
+  file.source_ = source;
+  file.read_header(std::string_view(bytes).substr(kLengthBytes, length), size - kLengthBytes - length);
   file.bytes_ = std::move(bytes);
+  for (const auto& [name, info] : file.tensors_) file.require_booleans(name, file.bytes(name));
   return file;
 }
 
-std::string_view Safetensors::bytes(const std::string& name) const {
+Safetensors Safetensors::open(const std::string& path) {
+  Safetensors file;
+  file.source_ = path;
+  const auto reader = std::make_shared<Reader>(path);
+  std::string header(static_cast<size_t>(std::min(reader->size(), kLengthBytes)), '\0');
+  reader->read(0, header.data(), static_cast<int64_t>(header.size()));
+  const int64_t length = header_length(header, reader->size(), path);
+  header.resize(static_cast<size_t>(length));
+  reader->read(kLengthBytes, header.data(), length);
+  file.read_header(header, reader->size() - kLengthBytes - length);
+  file.file_ = reader;
+  return file;
+}
+
+const TensorInfo& Safetensors::info(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Error("safetensors", {source_ + ": has no tensor " + in_quotes(name)});
-  const TensorInfo& info = found->second;
-  return std::string_view(bytes_).substr(data_begin_ + info.begin, info.end - info.begin);
+  return found->second;
+}
+
+std::string_view Safetensors::bytes(const std::string& name) const {
+  const TensorInfo& wanted = info(name);
+  if (file_) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + " is not in memory: copy it"});
+  return std::string_view(bytes_).substr(data_begin_ + wanted.begin, wanted.end - wanted.begin);
+}
+
+uint32_t Safetensors::crc32(const std::string& name) const {
+  constexpr int64_t kPiece = 1 << 20;
+  const TensorInfo& wanted = info(name);
+  if (!file_) return io::crc32(bytes(name));
+  uint32_t sum = 0;
+  std::string piece;
+  for (int64_t at = wanted.begin; at < wanted.end; at += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, wanted.end - at)));
+    file_->read(data_begin_ + at, piece.data(), static_cast<int64_t>(piece.size()));
+    sum = io::crc32(piece, sum);
+  }
+  return sum;
 }
 
 void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
-  const std::string_view from = bytes(name);
-  const TensorInfo& info = tensors_.at(name);
+  const TensorInfo& from = info(name);
   const std::vector<int64_t> wanted(shape.begin(), shape.end());
-  if (info.dtype != dtype || info.shape != wanted)
+  if (from.dtype != dtype || from.shape != wanted)
     throw Error("safetensors",
-                {source_ + ": tensor " + in_quotes(name) + " is " + std::string(name_of(info.dtype)) + " " +
-                 to_text(info.shape) + ", must be " + std::string(name_of(dtype)) + " " + to_text(wanted)});
-  if (from.empty()) return;
+                {source_ + ": tensor " + in_quotes(name) + " is " + std::string(name_of(from.dtype)) + " " +
+                 to_text(from.shape) + ", must be " + std::string(name_of(dtype)) + " " + to_text(wanted)});
+  const int64_t count = from.end - from.begin;
+  if (count == 0) return;
   if (!to) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": no memory is given to copy it to"});
-  std::memcpy(to, from.data(), from.size());
+  if (!file_) {
+    std::memcpy(to, bytes_.data() + data_begin_ + from.begin, static_cast<size_t>(count));
+    return;
+  }
+  file_->read(data_begin_ + from.begin, static_cast<char*>(to), count);
+  require_booleans(name, {static_cast<const char*>(to), static_cast<size_t>(count)});
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,

@@ -1,7 +1,9 @@
-// Checkpoints on the disk: what is written in which order, and how damage is found.
+// Checkpoints on the disk: what is written in which order, how damage is found, and which files are the training's own.
 //
 // A file carries the CRC-32 of all its tensors' names and bytes and of the trainer's state in its metadata, so it can
-// be judged alone, even where checkpoints.json is lost.
+// be judged alone, even where checkpoints.json is lost. That file lists all that the training wrote: a name is added
+// before its file is made and taken off after it is gone, so a crash never leaves a file of ours that looks like
+// somebody else's, and nothing of somebody else's is ever on the list.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -16,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using io::Json;
+using Names = std::vector<std::string>;
 
 constexpr const char* kFormat = "attention.cpp checkpoint 1";
 constexpr const char* kManifest = "checkpoints.json";
@@ -38,134 +41,317 @@ std::string hex(uint32_t value) {
   return text;
 }
 
+struct Sum {
+  uint32_t crc = 0;
+  int64_t length = 0;
+};
+
 /// Of the state, then of names and bytes in order of names.
-uint32_t checksum(const std::string& state, const std::map<std::string, std::string_view>& tensors) {
+uint32_t checksum(const std::string& state, const std::map<std::string, Sum>& tensors) {
   uint32_t sum = io::crc32(state);
-  for (const auto& [name, bytes] : tensors) sum = io::crc32(bytes, io::crc32(name, sum));
+  for (const auto& [name, bytes] : tensors) sum = io::crc32_combined(io::crc32(name, sum), bytes.crc, bytes.length);
   return sum;
 }
 
-/// Throws Error for anything that is not a whole checkpoint of ours.
-Checkpoint read_checked(const std::string& path) {
-  Checkpoint checkpoint{path, 0, io::Safetensors::read(path), ""};
-  const auto& metadata = checkpoint.file.metadata();
-  const auto field = [&](const char* name) {
-    const auto found = metadata.find(name);
-    if (found == metadata.end()) throw Error("checkpoint", {path + ": the metadata lack '" + name + "'"});
+/// One checkpoint's file. Its tensors can be read before all of them are known to be whole: verify() says so.
+class File {
+ public:
+  File(std::string path, io::Safetensors file) : path_(std::move(path)), file_(std::move(file)) {
+    if (field("format") != kFormat)
+      throw Error("checkpoint", {path_ + ": the format is '" + field("format") + "', not '" + kFormat + "'"});
+  }
+  const std::string& field(const char* name) const {
+    const auto found = file_.metadata().find(name);
+    if (found == file_.metadata().end()) throw Error("checkpoint", {path_ + ": the metadata lack '" + name + "'"});
     return found->second;
-  };
-  if (field("format") != kFormat)
-    throw Error("checkpoint", {path + ": the format is '" + field("format") + "', not '" + kFormat + "'"});
-  checkpoint.state = field("state");
-  std::map<std::string, std::string_view> tensors;
-  for (const auto& [name, info] : checkpoint.file.tensors()) tensors[name] = checkpoint.file.bytes(name);
-  if (const std::string sum = hex(checksum(checkpoint.state, tensors)); sum != field("crc32"))
-    throw Error("checkpoint", {path + ": damaged: the checksum is " + sum + ", must be " + field("crc32")});
-  checkpoint.step = step_of(fs::path(path).filename().string());
-  return checkpoint;
+  }
+  int64_t step() const { return step_of(fs::path(path_).filename().string()); }
+  io::Safetensors& tensors() { return file_; }
+
+  void read(const nn::Parameter& parameter) {
+    const Array& to = parameter.master;
+    file_.copy(parameter.name, to.dtype(), to.shape(), to.data());
+    const int64_t length = to.count() * size_of(to.dtype());
+    sums_[parameter.name] = {io::crc32({static_cast<const char*>(to.data()), static_cast<size_t>(length)}), length};
+  }
+  /// Throws Error if anything is damaged; reads what has not been read.
+  void verify() {
+    for (const auto& [name, info] : file_.tensors())
+      if (!sums_.contains(name)) sums_[name] = {file_.crc32(name), info.end - info.begin};
+    if (const std::string sum = hex(checksum(field("state"), sums_)); sum != field("crc32"))
+      throw Error("checkpoint", {path_ + ": damaged: the checksum is " + sum + ", must be " + field("crc32")});
+  }
+
+ private:
+  using Array = autograd::Array;
+  std::string path_;
+  io::Safetensors file_;
+  std::map<std::string, Sum> sums_;
+};
+
+// ------------------------------------------------------------------------------------------------- checkpoints.json
+
+/// A file of the directory itself.
+bool is_plain(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name != kManifest && name.find('/') == std::string::npos;
 }
 
-Json read_manifest(const std::string& directory) {
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void add(Names& names, const std::string& name) {
+  if (!contains(names, name)) names.push_back(name);
+}
+
+struct Manifest {
+  std::string last, previous, best;
+  Names kept;   // checkpoints that stay
+  Names files;  // all that the training wrote, but this list
+  bool names(const std::string& file) const {
+    return file == last || file == previous || file == best || contains(kept, file);
+  }
+};
+
+/// Throws Error if there is something that no training wrote. An empty manifest if there is nothing.
+Manifest read_manifest(const std::string& directory) {
   const std::string path = directory + "/" + kManifest;
-  if (!fs::exists(path)) return Json::object();
-  const Json manifest = io::parse_json("checkpoint", path, io::read_file(path, 1 << 20));
-  if (!manifest.is_object()) throw Error("checkpoint", {path + " is not a JSON object"});
-  for (const char* name : {"last", "previous", "best"})
-    if (manifest.contains(name) && (!manifest[name].is_string() || step_of(manifest[name].get<std::string>()) < 0))
-      throw Error("checkpoint", {path + ": '" + name + "' does not name a checkpoint"});
+  Manifest manifest;
+  if (!fs::exists(fs::symlink_status(path))) return manifest;
+  const Json object = io::parse_json("checkpoint", path, io::read_file(path, 1 << 24));
+  if (!object.is_object() || !(object.contains("files") || object.contains("last")))
+    throw Error("checkpoint", {path + " is not a list of checkpoints"});
+  const auto is_step = [](const std::string& name) { return step_of(name) >= 0; };
+  for (auto [key, to] : {std::pair("last", &manifest.last), std::pair("previous", &manifest.previous),
+                         std::pair("best", &manifest.best)}) {
+    if (!object.contains(key)) continue;
+    if (!object[key].is_string() || !is_step(object[key].get<std::string>()))
+      throw Error("checkpoint", {path + ": '" + key + "' does not name a checkpoint"});
+    *to = object[key].get<std::string>();
+  }
+  for (auto [key, to, fits] : {std::tuple("kept", &manifest.kept, +is_step), {"files", &manifest.files, &is_plain}}) {
+    for (const Json& name : object.value(key, Json::array())) {
+      if (!name.is_string() || !fits(name.get<std::string>()))
+        throw Error("checkpoint", {path + ": '" + key + "' does not list files"});
+      add(*to, name.get<std::string>());
+    }
+  }
   return manifest;
 }
 
-std::vector<std::string> files_newest_first(const std::string& directory) {
-  std::vector<std::string> names;
+void write_manifest(const std::string& directory, const Manifest& manifest) {
+  Json object = Json::object();
+  for (const auto& [key, name] :
+       {std::pair("last", manifest.last), {"previous", manifest.previous}, {"best", manifest.best}})
+    if (!name.empty()) object[key] = name;
+  object["kept"] = manifest.kept;
+  object["files"] = manifest.files;
+  io::write_file(directory + "/" + kManifest, object.dump(2) + "\n");
+}
+
+/// What a crash of write_file() leaves behind.
+bool is_temporary(const std::string& name) { return name.starts_with(".attn-") && name.ends_with(".tmp"); }
+
+Names files_of(const std::string& directory) {
+  Names names;
   std::error_code failed;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
-    if (step_of(entry.path().filename().string()) >= 0) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
+    if (const std::string name = entry.path().filename().string(); !is_temporary(name)) names.push_back(name);
+  std::sort(names.begin(), names.end());
   return names;
+}
+
+Names checkpoints_newest_first(const std::string& directory) {
+  Names names = files_of(directory);
+  std::erase_if(names, [](const std::string& name) { return step_of(name) < 0; });
+  std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
+  return names;
+}
+
+/// "a, b, c and 4 more"
+std::string listed(const Names& names) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t n = 0; n < std::min(kShown, names.size()); ++n) text += (n > 0 ? ", " : "") + names[n];
+  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more" : text;
 }
 
 }  // namespace
 
-bool Checkpoints::empty() const { return files_newest_first(directory_).empty(); }
+std::optional<int64_t> Checkpoints::last_step() const {
+  const Names names = checkpoints_newest_first(directory_);
+  return names.empty() ? std::nullopt : std::optional(step_of(names.front()));
+}
+
+std::string Checkpoints::obstacle(std::span<const std::string> names, bool replace) const {
+  std::error_code error;
+  const fs::file_status status = fs::status(directory_, error);
+  if (!fs::exists(status)) {
+    const bool dangles = fs::is_symlink(fs::symlink_status(directory_, error));
+    return dangles ? directory_ + " is a symbolic link to nothing" : "";
+  }
+  if (!fs::is_directory(status)) return directory_ + " is a file, not a directory";
+  const Names there = files_of(directory_);
+  if (there.empty()) return "";
+  if (!contains(there, kManifest)) return directory_ + " is not empty and holds no training, but " + listed(there);
+  Manifest manifest;
+  try {
+    manifest = read_manifest(directory_);
+  } catch (const Error& failure) {
+    return failure.reasons().front() + "; so nobody knows which files of " + directory_ + " a training wrote";
+  }
+  Names foreign, checkpoints;
+  for (const std::string& name : there) {
+    const bool own = contains(manifest.files, name);
+    if (own && step_of(name) >= 0) checkpoints.push_back(name);
+    if (!own && std::find(names.begin(), names.end(), name) != names.end()) foreign.push_back(name);
+  }
+  if (!foreign.empty()) return directory_ + " holds " + listed(foreign) + ", which the training there did not write";
+  if (!replace && !checkpoints.empty()) return directory_ + " holds a model already: " + listed(checkpoints);
+  return "";
+}
+
+void Checkpoints::begin(const std::map<std::string, std::string>& files, std::span<const std::string> others,
+                        bool replace) {
+  Names names(others.begin(), others.end());
+  for (const auto& [name, content] : files) add(names, name);
+  for (const std::string& name : names)
+    if (!is_plain(name)) throw Error("checkpoint", {"'" + name + "' is not the name of a file in " + directory_});
+  if (const std::string reason = obstacle(names, replace); !reason.empty()) throw Error("checkpoint", {reason});
+  io::make_directory(directory_);
+  const Names old = read_manifest(directory_).files;
+  Manifest manifest;
+  manifest.files = old;
+  for (const std::string& name : names) add(manifest.files, name);
+  write_manifest(directory_, manifest);
+  for (const std::string& name : old) {
+    std::error_code error;
+    fs::remove(directory_ + "/" + name, error);
+    if (error) throw Error("checkpoint", {directory_ + "/" + name + " cannot be removed: " + error.message()});
+  }
+  for (const auto& [name, content] : files) io::write_file(directory_ + "/" + name, content);
+  manifest.files = names;
+  write_manifest(directory_, manifest);
+}
+
+void Checkpoints::claim(std::span<const std::string> names) {
+  Manifest manifest = read_manifest(directory_);
+  for (const std::string& name : names) add(manifest.files, name);
+  write_manifest(directory_, manifest);
+}
 
 void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best,
                        bool keep) {
-  std::map<std::string, std::string_view> views;
+  std::map<std::string, Sum> sums;
   for (const io::NamedTensor& tensor : tensors) {
     int64_t bytes = size_of(tensor.dtype);
     for (int64_t extent : tensor.shape) bytes *= extent;
-    views[tensor.name] = {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes)};
+    sums[tensor.name] = {io::crc32({static_cast<const char*>(tensor.data), static_cast<size_t>(bytes)}), bytes};
   }
-  const std::string name = file_name(step);
-  io::write_file(
-      directory_ + "/" + name,
-      io::format_safetensors(tensors, {{"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, views))}}));
-
-  Json manifest = Json::object();
+  const auto path_of = [&](const std::string& name) { return directory_ + "/" + name; };
+  const auto is_there = [&](const std::string& name) { return fs::exists(fs::symlink_status(path_of(name))); };
+  Manifest manifest;
   try {
     manifest = read_manifest(directory_);
-  } catch (const Error&) {  // it is written anew
+  } catch (const Error&) {  // a new one is begun; this one may tell somebody something
+    std::string aside = std::string(kManifest) + ".damaged";
+    while (is_there(aside)) aside += ".damaged";
+    fs::rename(path_of(kManifest), path_of(aside));
   }
-  if (manifest.contains("last") && manifest["last"] != name) manifest["previous"] = manifest["last"];
-  manifest["last"] = name;
-  if (best || !manifest.contains("best")) manifest["best"] = name;
-  if (!manifest.contains("kept") || !manifest["kept"].is_array()) manifest["kept"] = Json::array();
-  if (keep && std::find(manifest["kept"].begin(), manifest["kept"].end(), name) == manifest["kept"].end())
-    manifest["kept"].push_back(name);
-  io::write_file(directory_ + "/" + kManifest, manifest.dump(2) + "\n");
+  std::string name = file_name(step);
+  while (is_there(name) && !contains(manifest.files, name)) name.insert(sizeof "step-" - 1, "0");  // somebody else's
+  if (!contains(manifest.files, name)) {
+    manifest.files.push_back(name);
+    write_manifest(directory_, manifest);
+  }
+  io::write_file(
+      path_of(name),
+      io::format_safetensors(tensors, {{"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, sums))}}));
+  if (manifest.last != name) manifest.previous = manifest.last;
+  manifest.last = name;
+  if (best || manifest.best.empty()) manifest.best = name;
+  if (keep) add(manifest.kept, name);
+  write_manifest(directory_, manifest);
 
-  for (const std::string& file : files_newest_first(directory_)) {
-    const bool named = file == manifest["last"] || file == manifest.value("previous", "") || file == manifest["best"] ||
-                       std::find(manifest["kept"].begin(), manifest["kept"].end(), file) != manifest["kept"].end();
-    std::error_code ignored;  // a file too many does no harm
-    if (!named) fs::remove(directory_ + "/" + file, ignored);
-  }
+  const size_t listed_before = manifest.files.size();
+  std::erase_if(manifest.files, [&](const std::string& file) {
+    std::error_code failed;  // a file too many does no harm
+    return step_of(file) >= 0 && !manifest.names(file) && (fs::remove(path_of(file), failed) || !failed);
+  });
+  if (manifest.files.size() < listed_before) write_manifest(directory_, manifest);
 }
 
-Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* notes) const {
-  std::vector<std::string> names, failures;
-  const auto offer = [&](const std::string& name) {
-    if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  };
+namespace {
+
+/// What read(path) makes of the first checkpoint in order of preference at which it does not throw Error.
+template <class Read>
+auto read_first(const std::string& directory, std::string_view which, std::vector<std::string>* notes,
+                const Read& read) {
+  if (which != "last" && which != "best")
+    throw Error("checkpoint", {"there is no checkpoint '" + std::string(which) + "': must be last or best"});
+  Names names, failures;
   try {
-    const Json manifest = read_manifest(directory_);
-    if (which == "best") offer(manifest.value("best", ""));
-    offer(manifest.value("last", ""));
-    offer(manifest.value("previous", ""));
+    const Manifest manifest = read_manifest(directory);
+    for (const std::string& name : {which == "best" ? manifest.best : "", manifest.last, manifest.previous})
+      if (!name.empty()) add(names, name);
   } catch (const Error& error) {
     failures.push_back(error.what());
   }
-  for (const std::string& name : files_newest_first(directory_)) offer(name);
+  for (const std::string& name : checkpoints_newest_first(directory)) add(names, name);
   for (const std::string& name : names) {
     try {
-      Checkpoint checkpoint = read_checked(directory_ + "/" + name);
+      auto result = read(directory + "/" + name);
       if (notes && !failures.empty()) {
         notes->insert(notes->end(), failures.begin(), failures.end());
         notes->push_back("taking " + name + " instead");
       }
-      return checkpoint;
+      return result;
     } catch (const Error& error) {
       failures.push_back(error.what());
     }
   }
-  if (failures.empty()) failures.push_back(directory_ + " holds no checkpoint");
+  if (failures.empty()) failures.push_back(directory + " holds no checkpoint");
   throw Error("checkpoint", std::move(failures));
+}
+
+}  // namespace
+
+Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* notes) const {
+  return read_first(directory_, which, notes, [](const std::string& path) {
+    File file(path, io::Safetensors::read(path));
+    file.verify();
+    const std::string state = file.field("state");  // before the tensors are moved, and the metadata with them
+    return Checkpoint{path, file.step(), std::move(file.tensors()), state};
+  });
 }
 
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision) {
   Config config;
   const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
   apply_json(config, io::read_file(config_path, 1 << 20), config_path);
+  check(config);
   Loaded loaded;
   loaded.tokenizer = text::load_tokenizer(io::read_file(tokenizer_path, 1 << 28), tokenizer_path);
   if (loaded.tokenizer->size() != config.vocab_size)
     throw Error("load", {tokenizer_path + " has " + std::to_string(loaded.tokenizer->size()) + " tokens, " +
                          config_path + " says " + std::to_string(config.vocab_size)});
-  const Checkpoint checkpoint = Checkpoints(directory).load(which, &loaded.notes);
-  loaded.model = std::make_unique<Model>(config, precision);
-  loaded.model->load(checkpoint.file);
-  loaded.step = checkpoint.step;
+  std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
+  read_first(directory, which, &loaded.notes, [&](const std::string& path) {
+    File file(path, io::Safetensors::open(path));
+    misfits.clear();
+    const auto read = [&](const nn::Parameter& parameter, const auto&) {
+      try {
+        file.read(parameter);
+      } catch (const Error& error) {
+        misfits.insert(misfits.end(), error.reasons().begin(), error.reasons().end());
+      }
+    };
+    loaded.model = std::make_unique<Model>(config, precision, read);
+    file.verify();
+    loaded.step = file.step();
+    return true;
+  });
+  if (!misfits.empty()) throw Error("load", std::move(misfits));
   return loaded;
 }
 

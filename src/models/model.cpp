@@ -56,19 +56,27 @@ bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
 }  // namespace
 
-Model::Model(const Config& config, nn::Precision precision, uint64_t seed) : config_(config) {
+Model::Model(const Config& config, nn::Precision precision, uint64_t seed)
+    : Model(config, precision, seed, [](const nn::Parameter&, const auto& draw) { draw(); }) {}
+
+Model::Model(const Config& config, nn::Precision precision, nn::Source source)
+    : Model(config, precision, 0, source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
+
+Model::Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source) : config_(config) {
   check(config);
+  const bool has_memory = static_cast<bool>(source);
   nn::Parameters::Options options;
   options.scheme = config.init == "xavier" ? nn::Scheme::xavier : nn::Scheme::gpt2;
   options.precision = precision;
   options.seed = seed;
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
-  parameters_ = std::make_unique<nn::Parameters>(options);
+  parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim;
   tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C);
   if (config.positions == "learned") positions_ = nn::Embedding(root / "positions", config.context, C);
-  if (config.positions == "sinusoidal") sinusoids_ = nn::sinusoids(config.context, C, parameters_->dtype());
+  if (config.positions == "sinusoidal" && has_memory)
+    sinusoids_ = nn::sinusoids(config.context, C, parameters_->dtype());
 
   int64_t width = C;
   if (is_selfhead(config)) {
@@ -185,26 +193,6 @@ void Cache::truncate(int64_t length) {
     for (int64_t id : sequences_) layer.truncate(id, length);
 }
 
-double Model::forward_flops(int64_t length) const {
-  double products = 0;  // multiply-adds a token
-  for (const nn::Parameter& parameter : parameters_->all()) {
-    const bool lookup = parameter.name == "positions.weight" ||
-                        (parameter.name == "tokens.weight" && (!config_.tie_embeddings || config_.classes));
-    if (parameter.decay && !lookup) products += static_cast<double>(parameter.master.count());
-  }
-  const double seen = config_.causal ? 0.5 * static_cast<double>(length + 1) : static_cast<double>(length);
-  const double span = config_.window ? std::min(seen, static_cast<double>(config_.window)) : seen;
-  const double layers = static_cast<double>(is_selfhead(config_) ? 1 : config_.layers);
-  return static_cast<double>(length) * 2 * (products + 2 * layers * span * static_cast<double>(config_.embed_dim));
-}
-
-int64_t Model::cache_bytes_per_token() const {
-  const int64_t C = config_.embed_dim, size = size_of(parameters_->dtype());
-  if (is_selfhead(config_))
-    return size * ((config_.key_dim ? config_.key_dim : C) + (config_.value_dim ? config_.value_dim : C));
-  return size * config_.layers * 2 * (config_.kv_heads ? config_.kv_heads : config_.heads) * (C / config_.heads);
-}
-
 void Model::load(const io::Safetensors& file, const std::string& prefix) {
   std::vector<std::string> reasons;
   for (const nn::Parameter& parameter : parameters_->all()) {
@@ -224,6 +212,14 @@ std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
     all.push_back(
         {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
   return all;
+}
+
+std::vector<ParameterShape> parameter_shapes(const Config& config) {
+  const Model shell(config, nn::Precision::float32, 0, nullptr);
+  std::vector<ParameterShape> shapes;
+  for (const nn::Parameter& parameter : shell.parameters().all())
+    shapes.push_back({parameter.name, parameter.master.shape(), parameter.decay});
+  return shapes;
 }
 
 }  // namespace attn::models

@@ -1,4 +1,4 @@
-// Parameters: their names, how they are drawn, and their copies in the type that layers compute in.
+// Parameters: their names, where their content comes from, and their copies in the type that layers compute in.
 #include <cmath>
 
 #include "attn/nn.h"
@@ -13,6 +13,8 @@ void fill(const Array& array, const std::function<double(Random&)>& draw, Random
 }
 
 }  // namespace
+
+Parameters::Parameters(const Options& options, Source source) : options_(options), source_(std::move(source)) {}
 
 DType Parameters::dtype() const {
   switch (options_.precision) {
@@ -44,24 +46,29 @@ void Parameters::refresh() const {
       ops::convert(parameter.master.flat(), parameter.value.data().flat());
 }
 
-Value Scope::create(std::string_view name, std::vector<int64_t> shape, DType compute, bool decay,
+Value Scope::create(std::string_view name, std::vector<int64_t> shape, bool decay,
                     const std::function<double(Random&)>& draw) const {
-  const DType master_type = compute == DType::float64 ? DType::float64 : DType::float32;
-  std::deque<Parameter>& all = parameters_->all_;
+  const Parameters& own = *parameters_;
+  const DType master_type = own.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const DType compute = decay ? own.dtype() : master_type;
+  const auto array = [&](DType dtype) {
+    return own.source_ ? Array(dtype, shape, false) : Array(dtype, shape, std::shared_ptr<void>());
+  };
   Parameter parameter;
   parameter.name = prefix_ + std::string(name);
   parameter.decay = decay;
-  parameter.master = Array(master_type, std::move(shape), false);
-  Random random(parameters_->options().seed, all.size() + 1);  // a stream of its own: order of use does not matter
-  if (master_type == DType::float64) fill<double>(parameter.master, draw, random);
-  else fill<float>(parameter.master, draw, random);
-  Array data = parameter.master;
-  if (compute != master_type) {
-    data = Array(compute, parameter.master.shape(), false);
-    ops::convert(parameter.master.flat(), data.flat());
+  parameter.master = array(master_type);
+  Array data = compute == master_type ? parameter.master : array(compute);
+  if (own.source_) {
+    own.source_(parameter, [&] {
+      Random random(own.options_.seed, own.all_.size() + 1);  // a stream of its own: order of use does not matter
+      if (master_type == DType::float64) fill<double>(parameter.master, draw, random);
+      else fill<float>(parameter.master, draw, random);
+    });
+    if (compute != master_type) ops::convert(parameter.master.flat(), data.flat());
   }
   parameter.value = Value(data, true, master_type);
-  all.push_back(parameter);
+  parameters_->all_.push_back(parameter);
   return parameter.value;
 }
 
@@ -76,12 +83,11 @@ Value Scope::weight(std::string_view name, std::vector<int64_t> shape, bool resi
     const double deviation = 0.02 * (residual ? options.residual_factor : 1);
     draw = [deviation](Random& random) { return deviation * random.normal(); };
   }
-  return create(name, std::move(shape), parameters_->dtype(), true, draw);
+  return create(name, std::move(shape), true, draw);
 }
 
 Value Scope::constant(std::string_view name, int64_t count, double value) const {
-  const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
-  return create(name, {count}, type, false, [value](Random&) { return value; });
+  return create(name, {count}, false, [value](Random&) { return value; });
 }
 
 }  // namespace attn::nn

@@ -25,6 +25,8 @@ TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, 
   const int64_t validation = total - validation_begin_;
   Checker checker("data");
   checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(validation_batches > 0,
+                  [&] { return "validation_batches must be positive, not " + std::to_string(validation_batches); });
   checker.require(validation > context, [&] {
     return "a text of " + std::to_string(total) + " tokens is too short: its last tenth, " +
            std::to_string(validation) + " tokens, must be longer than the context of " + std::to_string(context);

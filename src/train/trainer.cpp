@@ -233,9 +233,11 @@ void Trainer::resume(std::vector<std::string>* notes) {
     throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
   std::vector<std::string> reasons;
   const io::Json own = decisive(options_, model_.parameters().options().precision);
-  for (const auto& [name, value] : own.items())
+  for (const auto& [name, value] : own.items()) {
+    if (name == "decay_steps" && options_.decay_steps > 0) continue;  // the cosine may be given another end
     if (const io::Json& saved = state["options"].value(name, io::Json()); saved != value)
       reasons.push_back(checkpoint.path + " was trained with " + name + " " + saved.dump() + ", not " + value.dump());
+  }
   if (!reasons.empty()) throw Error("resume", std::move(reasons));
 
   model_.load(checkpoint.file);

@@ -263,9 +263,9 @@ def test_another_model(attn):
     assert "tokens.weight" in done.stderr and "[" in done.stderr, done.stderr
 
 
-def main():
+def main(functions):
     program, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
+    tests = {name[5:]: test for name, test in functions.items() if name.startswith("test_")}
     failed = 0
     for name in names or tests:
         with tempfile.TemporaryDirectory() as folder:
@@ -281,4 +281,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(globals()))

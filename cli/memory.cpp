@@ -1,0 +1,57 @@
+#include "memory.h"
+
+#include <fmt/core.h>
+
+#include "common.h"
+
+namespace cli {
+namespace {
+
+constexpr double kClose = 0.9;  // of what there is: the rest of the machine moves too
+
+double needed(const TrainingShape& shape, int64_t batch, bool recompute) {
+  return attn::models::training_memory(shape.config, shape.precision, batch, shape.length, recompute).total();
+}
+
+/// The most sequences a batch that fit into so many bytes; 0 if not even one does.
+int64_t largest_batch(const TrainingShape& shape, bool recompute, double bytes) {
+  int64_t fits = 0, too_many = shape.batch + 1;
+  while (too_many - fits > 1) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    if (needed(shape, middle, recompute) <= bytes) fits = middle;
+    else too_many = middle;
+  }
+  return fits;
+}
+
+std::string what_fits(const TrainingShape& shape, double bytes) {
+  const int64_t plain = shape.recompute ? 0 : largest_batch(shape, false, bytes);
+  const int64_t recomputed = largest_batch(shape, true, bytes);
+  std::string text;
+  if (plain > 0) text = fmt::format("--batch {} fits", plain);
+  if (recomputed > plain)
+    text += fmt::format("{}--batch {} with --recompute{}", plain ? ", " : "", recomputed, plain ? "" : " fits");
+  return text.empty() ? "not even --batch 1 with --recompute fits: take a smaller model or --context" : text;
+}
+
+}  // namespace
+
+std::string describe(const attn::models::TrainingMemory& memory) {
+  const auto bytes = [](double count) { return short_number(count) + "B"; };
+  return fmt::format("{}: {} weights, {} gradients, {} moments, {} activations, {} to validate or save",
+                     bytes(memory.total()), bytes(memory.weights), bytes(memory.gradients), bytes(memory.moments),
+                     bytes(memory.activations), bytes(memory.between));
+}
+
+void require_memory(const TrainingShape& shape, bool force) {
+  const attn::models::TrainingMemory memory =
+      attn::models::training_memory(shape.config, shape.precision, shape.batch, shape.length, shape.recompute);
+  const double available = attn::models::available_memory();
+  if (memory.total() <= kClose * available) return;
+  const std::string numbers = fmt::format("needs about {}; there are {}B", describe(memory), short_number(available));
+  if (memory.total() <= available || force) return fmt::print(stderr, "attn: this training {}\n", numbers);
+  throw UsageError(
+      fmt::format("this training {}. {}; --force tries all the same", numbers, what_fits(shape, kClose * available)));
+}
+
+}  // namespace cli

@@ -1,0 +1,77 @@
+#include "progress.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "common.h"
+
+namespace cli {
+namespace {
+
+size_t terminal_width() {
+  constexpr size_t kUsual = 80;  // where the terminal does not say
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
+
+}  // namespace
+
+StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO)), shown_(std::chrono::steady_clock::now()) {}
+
+bool StatusLine::is_due() const {
+  const double pause = terminal_ ? 0.1 : 10;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - shown_).count() >= pause;
+}
+
+void StatusLine::show(const std::string& text) {
+  shown_ = std::chrono::steady_clock::now();
+  // The last column stays free: many terminals begin a new line as soon as it is filled.
+  if (terminal_) fmt::print(stderr, "\r{}\x1b[K", text.substr(0, terminal_width() - 1));
+  else fmt::print(stderr, "{}\n", text);
+  std::fflush(stderr);
+  open_ = terminal_;
+}
+
+void StatusLine::keep(const std::string& text) {
+  show(text);
+  end();
+}
+
+void StatusLine::end() {
+  if (open_) fmt::print(stderr, "\n");
+  open_ = false;
+}
+
+void TrainingProgress::step(const attn::train::StepReport& report) {
+  const double rate = static_cast<double>(report.tokens) / report.seconds;
+  const bool first = seconds_ == 0;
+  seconds_ = first ? report.seconds : 0.95 * seconds_ + 0.05 * report.seconds;
+  rate_ = first ? rate : 0.95 * rate_ + 0.05 * rate;
+  loss_ = first ? report.loss : 0.9 * loss_ + 0.1 * report.loss;
+  step_ = report.step;
+  if (!quiet_ && line_.is_due()) line_.show(text());
+}
+
+void TrainingProgress::validation(const attn::train::Validation& result, bool best, bool classes) {
+  validation_ = classes ? fmt::format("  val {:.4f} ({:.1f} %)", result.loss, 100 * result.accuracy)
+                        : fmt::format("  val {:.4f}", result.loss);
+  if (best) validation_ += " best";
+  if (!quiet_) line_.keep(text());
+}
+
+void TrainingProgress::note(const std::string& text) {
+  line_.end();
+  fmt::print(stderr, "attn: {}\n", text);
+}
+
+/// What matters most comes first: a narrow terminal cuts the end.
+std::string TrainingProgress::text() const {
+  const double left = static_cast<double>(steps_ - step_) * seconds_;
+  return fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}{}  {:.0f} % of peak", step_, steps_, loss_,
+                     grouped(static_cast<int64_t>(rate_)), clock_time(left), validation_, 100 * rate_ * flops_ / peak_);
+}
+
+}  // namespace cli

@@ -1,0 +1,54 @@
+// What long work says on standard error while it runs.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "attn/train.h"
+
+namespace cli {
+
+/// One line that is written over on a terminal and never wider than it; elsewhere a plain line now and then.
+class StatusLine {
+ public:
+  StatusLine();
+  ~StatusLine() { end(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  /// Enough time has passed since the last text: a tenth of a second on a terminal, ten seconds elsewhere.
+  bool is_due() const;
+  void show(const std::string& text);
+  /// The same for a line that stays.
+  void keep(const std::string& text);
+  /// So that something else can be written: the cursor stands at the beginning of a line.
+  void end();
+
+ private:
+  bool terminal_, open_ = false;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+/// The line of a training: step, loss, tokens a second, the time that is left.
+class TrainingProgress {
+ public:
+  /// `peak`: multiply-adds a second, counted as two, of the machine; `flops_per_token`: of a training step.
+  TrainingProgress(int64_t steps, double flops_per_token, double peak, bool quiet)
+      : steps_(steps), flops_(flops_per_token), peak_(peak), quiet_(quiet) {}
+
+  void step(const attn::train::StepReport& report);
+  void validation(const attn::train::Validation& result, bool best, bool classes);
+  void note(const std::string& text);
+  void end() { line_.end(); }
+
+ private:
+  std::string text() const;
+  StatusLine line_;
+  int64_t steps_;
+  double flops_, peak_, rate_ = 0, loss_ = 0, seconds_ = 0;  // of a step; all three smoothed
+  bool quiet_;
+  std::string validation_;
+  int64_t step_ = 0;
+};
+
+}  // namespace cli

@@ -1,0 +1,76 @@
+// The memory that this process may still take: the system's, and that of its control groups, version 1 or 2.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "attn/models.h"
+
+namespace attn::models {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+/// The first number of a file; nothing if there is none, as in "max".
+std::optional<double> number_in(const std::string& path) {
+  std::ifstream file(path);
+  double value = 0;
+  return file >> value ? std::optional(value) : std::nullopt;
+}
+
+/// The number behind `name` in a file of lines "name number".
+std::optional<double> number_of(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    double value = 0;
+    if (words >> word >> value && word == name) return value;
+  }
+  return std::nullopt;
+}
+
+/// What one group leaves: its limit without what it uses. Pages of files that can be dropped do not count as used.
+double left_in(const std::string& folder, const char* limit, const char* usage, const char* droppable) {
+  const std::optional<double> most = number_in(folder + limit), used = number_in(folder + usage);
+  if (!most || !used) return kUnknown;
+  return std::max(0.0, *most - *used + number_of(folder + "/memory.stat", droppable).value_or(0));
+}
+
+/// Of a group and all above it, below `mount`. In a container the mount may show the group itself as its root.
+double left_in_groups(const std::string& mount, std::string group, bool second) {
+  double left = kUnknown;
+  for (bool more = true; more;) {
+    if (group == "/") group.clear();
+    const std::string folder = mount + group;
+    left = std::min(
+        left, second ? left_in(folder, "/memory.max", "/memory.current", "inactive_file")
+                     : left_in(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
+    more = !group.empty();
+    group.resize(more ? group.rfind('/') : 0);
+  }
+  return left;
+}
+
+}  // namespace
+
+double available_memory(const std::string& root) {
+  double left = kUnknown;
+  if (const auto kibibytes = number_of(root + "/proc/meminfo", "MemAvailable:")) left = *kibibytes * 1024;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/path", or "0::/path" of version 2
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos || line[second + 1] != '/') continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
+                      group = line.substr(second + 1);
+    const std::string mounts = root + "/sys/fs/cgroup";
+    if (controllers == ",,") left = std::min(left, left_in_groups(mounts, group, true));
+    else if (controllers.find(",memory,") != std::string::npos)
+      left = std::min(left, left_in_groups(mounts + "/memory", group, false));
+  }
+  return left;
+}
+
+}  // namespace attn::models
