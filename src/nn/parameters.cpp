@@ -17,6 +17,7 @@ void fill(const Array& array, const std::function<double(Random&)>& draw, Random
 DType Parameters::dtype() const {
   switch (options_.precision) {
     case Precision::bfloat16: return DType::bfloat16;
+    case Precision::float16: return DType::float16;
     case Precision::float64: return DType::float64;
     default: return DType::float32;
   }
