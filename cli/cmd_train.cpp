@@ -24,7 +24,7 @@ constexpr const char *kConfigFile = "/config.json", *kTokenizerFile = "/tokenize
 
 /// Everything `attn train` can be told, beside the model's configuration.
 struct Settings {
-  std::string data, validation, tokens, out = "model", precision = "float32";
+  std::string data, validation, tokens, out = "model", precision = "float32", loss_scaling = "auto";
   int64_t batch = 12, validation_batches = 20, min_count = 2;
   double epochs = 0, word_dropout = 0;
   Options options;
@@ -57,6 +57,11 @@ void each_saved(S& settings, const Visit& visit) {
   visit("eval_every", settings.options.eval_every);
   visit("save_every", settings.options.save_every);
   visit("keep_every", settings.options.keep_every);
+  visit("loss_scaling", settings.loss_scaling);
+  visit("loss_scale", settings.options.scaling.initial);
+  visit("scale_growth", settings.options.scaling.growth);
+  visit("scale_backoff", settings.options.scaling.backoff);
+  visit("scale_interval", settings.options.scaling.interval);
   visit("seed", settings.options.seed);
 }
 
@@ -178,6 +183,7 @@ class Progress {
     rate_ = rate_ == 0 ? rate : 0.95 * rate_ + 0.05 * rate;
     loss_ = 0.9 * loss_ + 0.1 * report.loss;
     last_ = report;
+    skipped_ += report.skipped;
     const auto now = std::chrono::steady_clock::now();
     const double pause = terminal_ ? 0.1 : 10;
     if (quiet_ || std::chrono::duration<double>(now - shown_).count() < pause) return;
@@ -196,8 +202,11 @@ class Progress {
  private:
   void show(const char* before, const char* after) const {
     const double left = static_cast<double>(options_.steps - last_.step) * recent_seconds_;
-    fmt::print(stderr, "{}step {}/{}  loss {:.4f}{}  {} tokens/s  {:.0f} % of peak  ETA {}{}", before, last_.step,
-               options_.steps, loss_, validation_, grouped(static_cast<int64_t>(rate_)), 100 * peak_share(),
+    std::string scaling;
+    if (last_.loss_scale != 1) scaling += fmt::format("  loss scale {}", last_.loss_scale);
+    if (skipped_ > 0) scaling += fmt::format("  {} skipped", skipped_);
+    fmt::print(stderr, "{}step {}/{}  loss {:.4f}{}{}  {} tokens/s  {:.0f} % of peak  ETA {}{}", before, last_.step,
+               options_.steps, loss_, validation_, scaling, grouped(static_cast<int64_t>(rate_)), 100 * peak_share(),
                clock_time(left), after);
     std::fflush(stderr);
   }
@@ -205,6 +214,7 @@ class Progress {
   const Options& options_;
   double flops_, peak_, rate_ = 0, loss_ = 0, recent_seconds_ = 0;
   bool quiet_, terminal_ = isatty(STDERR_FILENO);
+  int64_t skipped_ = 0;
   std::string validation_;
   attn::train::StepReport last_;
   std::chrono::steady_clock::time_point shown_{};
@@ -281,9 +291,10 @@ Prepared prepare(const Settings& settings, attn::models::Config& config) {
   return prepared;
 }
 
-/// Steps from epochs, and a schedule that fits them.
-void settle_schedule(Settings& settings, const attn::train::Data& data) {
+/// Steps from epochs, and a schedule that fits them; loss scaling where it is asked for.
+void settle_options(Settings& settings, const attn::train::Data& data) {
   Options& options = settings.options;
+  if (settings.loss_scaling != "auto") options.scaling.on = settings.loss_scaling == "on";
   if (settings.epochs > 0) {
     const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
     options.steps = std::max<int64_t>(1, static_cast<int64_t>(batches) / options.accumulation);
@@ -321,6 +332,8 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
          {"loss", rounded(report.loss)},
          {"gradient_norm", rounded(report.gradient_norm)},
          {"learning_rate", report.learning_rate},
+         {"loss_scale", report.loss_scale},
+         {"skipped", report.skipped},
          {"seconds", report.seconds},
          {"tokens", report.tokens}});
     if (settings.sample_every > 0 && report.step % settings.sample_every == 0 && !classifies)
@@ -341,7 +354,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::models::Config config = settings.resume ? stored_config(settings.out)
                                                 : config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
   const Prepared prepared = prepare(settings, config);
-  settle_schedule(settings, *prepared.data);
+  settle_options(settings, *prepared.data);
 
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::Model model(config, precision, settings.options.seed);
@@ -401,7 +414,14 @@ void add_train(CLI::App& app) {
   command->add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation");
   command->add_option("--keep-every", options.keep_every, "checkpoints at these steps stay");
   command->add_option("--seed", options.seed, "of weights, data and dropout");
-  command->add_option("--precision", settings->precision, "float32, or bfloat16 with float32 master weights");
+  command->add_option("--precision", settings->precision,
+                      std::string(kPrecisions) + "; weights and moments stay float32");
+  command->add_option("--loss-scaling", settings->loss_scaling, "on, off, or auto: for float16 alone")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  command->add_option("--loss-scale", options.scaling.initial, "the first loss scale");
+  command->add_option("--scale-growth", options.scaling.growth, "the loss scale times this after --scale-interval");
+  command->add_option("--scale-backoff", options.scaling.backoff, "the loss scale times this after an overflow");
+  command->add_option("--scale-interval", options.scaling.interval, "updates without an overflow before it grows");
   command->add_flag("--recompute", options.recompute, "less memory, a third more work");
   command->add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
   command->add_option("--sample-every", settings->sample_every, "steps between samples; 0 = none");

@@ -29,6 +29,9 @@ TEST(LossScaling, FollowsTheRuleOfGradScaler) {
   }
   EXPECT_FALSE(scaler.can_back_off());
   EXPECT_EQ(scale_after(false), 1);
+  for (double expected : {1, 1, 4, 4}) EXPECT_EQ(scale_after(true), expected);
+  for (double expected : {1, 1}) EXPECT_EQ(scale_after(false), expected);  // whose last update went well
+  for (double expected : {1, 1, 4}) EXPECT_EQ(scale_after(true), expected);
   LossScaler highest({.initial = 0x1p127, .interval = 1});
   highest.update(true);
   EXPECT_EQ(highest.scale(), 0x1p127);
