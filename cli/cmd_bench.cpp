@@ -233,7 +233,7 @@ void add_bench(CLI::App& app) {
   command->add_option("--batch", run->batches, "sequences of a training batch")->delimiter(',');
   command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(CLI::Range(1, 1000));
   command->add_option("-o,--output", run->output, "md, csv or json")->check(CLI::IsMember({"md", "csv", "json"}));
-  command->add_option("--precision", run->precision, "float32 or bfloat16");
+  command->add_option("--precision", run->precision, kPrecisions);
   command->add_option("--vocab-size", run->vocabulary, "of random weights");
   command->add_flag("--scaling", run->scaling, "training time a token for contexts of 512 to 4096 and its exponent");
   run->config.add(*command);

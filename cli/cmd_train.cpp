@@ -25,7 +25,7 @@ constexpr const char *kConfigFile = "config.json", *kTokenizerFile = "tokenizer.
 
 /// Everything `attn train` can be told, beside the model's configuration.
 struct Settings {
-  std::string data, validation, tokens, out = "model", precision = "float32";
+  std::string data, validation, tokens, out = "model", precision = "float32", loss_scaling = "auto";
   int64_t batch = 12, validation_batches = 20, min_count = 2;
   double epochs = 0, word_dropout = 0;
   Options options;
@@ -65,6 +65,11 @@ void each_saved(S& settings, const Visit& visit) {
   visit("keep_every", options.keep_every, may_change);
   visit("recompute", options.recompute, may_change);
   visit("skip_nonfinite", options.skip_nonfinite, may_change);
+  visit("loss_scaling", settings.loss_scaling, stays);
+  visit("loss_scale", options.scaling.initial, stays);
+  visit("scale_growth", options.scaling.growth, stays);
+  visit("scale_backoff", options.scaling.backoff, stays);
+  visit("scale_interval", options.scaling.interval, stays);
   visit("seed", options.seed, stays);
 }
 
@@ -293,9 +298,11 @@ Prepared prepare(const Settings& settings, attn::models::Config& config) {
   return prepared;
 }
 
-/// Steps from epochs, and a schedule that fits them; that of a resumed training stays.
-void settle_schedule(Settings& settings, const attn::train::Data& data) {
+/// Steps from epochs, and a schedule that fits them; that of a resumed training stays. Loss scaling where it is asked
+/// for.
+void settle_options(Settings& settings, const attn::train::Data& data) {
   Options& options = settings.options;
+  if (settings.loss_scaling != "auto") options.scaling.on = settings.loss_scaling == "on";
   if (settings.epochs > 0) {
     const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
     options.steps = std::max<int64_t>(1, static_cast<int64_t>(batches) / options.accumulation);
@@ -345,6 +352,8 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
          {"loss", rounded(report.loss)},
          {"gradient_norm", rounded(report.gradient_norm)},
          {"learning_rate", report.learning_rate},
+         {"loss_scale", report.loss_scale},
+         {"skipped", report.skipped},
          {"seconds", report.seconds},
          {"tokens", report.tokens}});
     if (settings.sample_every > 0 && report.step % settings.sample_every == 0) {
@@ -384,7 +393,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   }
   const Prepared prepared = prepare(settings, config);
   check_afterwards(settings, config, *prepared.tokenizer);
-  settle_schedule(settings, *prepared.data);
+  settle_options(settings, *prepared.data);
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::check(config);
   require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute}, settings.force);
@@ -452,7 +461,14 @@ void add_train(CLI::App& app) {
   command->add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation");
   command->add_option("--keep-every", options.keep_every, "checkpoints at these steps stay");
   command->add_option("--seed", options.seed, "of weights, data and dropout");
-  command->add_option("--precision", settings->precision, "float32, or bfloat16 with float32 master weights");
+  command->add_option("--precision", settings->precision,
+                      std::string(kPrecisions) + "; weights and moments stay float32");
+  command->add_option("--loss-scaling", settings->loss_scaling, "on, off, or auto: for float16 alone")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  command->add_option("--loss-scale", options.scaling.initial, "the first loss scale");
+  command->add_option("--scale-growth", options.scaling.growth, "the loss scale times this after --scale-interval");
+  command->add_option("--scale-backoff", options.scaling.backoff, "the loss scale times this after an overflow");
+  command->add_option("--scale-interval", options.scaling.interval, "updates without an overflow before it grows");
   command->add_flag("--recompute", options.recompute, "less memory, a third more work");
   command->add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
   command->add_option("--sample-every", settings->sample_every, "steps between samples; 0 = none");

@@ -43,13 +43,14 @@ attn::models::Config ConfigOptions::build(const std::string& default_family) con
 attn::nn::Precision precision_named(const std::string& name) {
   if (name == "float32") return attn::nn::Precision::float32;
   if (name == "bfloat16") return attn::nn::Precision::bfloat16;
-  throw UsageError("--precision must be float32 or bfloat16, not '" + name + "'");
+  if (name == "float16") return attn::nn::Precision::float16;
+  throw UsageError("--precision must be " + std::string(kPrecisions) + ", not '" + name + "'");
 }
 
 void ModelOptions::add(CLI::App& command) {
   command.add_option("directory", directory, "what attn train wrote")->required();
   command.add_option("--checkpoint", which, "best or last")->check(CLI::IsMember({"best", "last"}));
-  command.add_option("--precision", precision, "float32 or bfloat16");
+  command.add_option("--precision", precision, kPrecisions);
 }
 
 attn::models::Loaded ModelOptions::load() const {

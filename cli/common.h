@@ -39,7 +39,8 @@ struct ConfigOptions {
   attn::models::Config build(const std::string& default_family) const;
 };
 
-/// --precision float32 | bfloat16
+constexpr const char* kPrecisions = "float32, bfloat16 or float16";
+/// --precision
 attn::nn::Precision precision_named(const std::string& name);
 
 /// A model directory and which checkpoint of it.

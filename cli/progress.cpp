@@ -52,6 +52,8 @@ void TrainingProgress::step(const attn::train::StepReport& report) {
   rate_ = first ? rate : 0.95 * rate_ + 0.05 * rate;
   loss_ = first ? report.loss : 0.9 * loss_ + 0.1 * report.loss;
   step_ = report.step;
+  skipped_ += report.skipped;
+  scale_ = report.loss_scale;
   if (!quiet_ && line_.is_due()) line_.show(text());
 }
 
@@ -70,8 +72,12 @@ void TrainingProgress::note(const std::string& text) {
 /// What matters most comes first: a narrow terminal cuts the end.
 std::string TrainingProgress::text() const {
   const double left = static_cast<double>(steps_ - step_) * seconds_;
-  return fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}{}  {:.0f} % of peak", step_, steps_, loss_,
-                     grouped(static_cast<int64_t>(rate_)), clock_time(left), validation_, 100 * rate_ * flops_ / peak_);
+  std::string scaling;
+  if (scale_ != 1) scaling += fmt::format("  loss scale {}", scale_);
+  if (skipped_ > 0) scaling += fmt::format("  {} skipped", skipped_);
+  return fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}{}{}  {:.0f} % of peak", step_, steps_, loss_,
+                     grouped(static_cast<int64_t>(rate_)), clock_time(left), validation_, scaling,
+                     100 * rate_ * flops_ / peak_);
 }
 
 }  // namespace cli

@@ -45,10 +45,11 @@ class TrainingProgress {
   std::string text() const;
   StatusLine line_;
   int64_t steps_;
-  double flops_, peak_, rate_ = 0, loss_ = 0, seconds_ = 0;  // of a step; all three smoothed
+  double flops_, peak_, scale_ = 1;
+  double rate_ = 0, loss_ = 0, seconds_ = 0;  // of a step; all three smoothed
   bool quiet_;
   std::string validation_;
-  int64_t step_ = 0;
+  int64_t step_ = 0, skipped_ = 0;
 };
 
 }  // namespace cli

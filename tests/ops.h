@@ -110,7 +110,7 @@ testing::AssertionResult holds(const Matrix& actual, const F& expected) {
 
 inline DType parameter_of(DType dtype) { return dtype == DType::float64 ? dtype : DType::float32; }
 
-inline constexpr DType kStorage[] = {DType::float32, DType::float64, DType::bfloat16};
+inline constexpr DType kStorage[] = {DType::float32, DType::float64, DType::bfloat16, DType::float16};
 
 /// Widths around one and two vectors of every instruction set, and around the unrolled loops.
 inline std::vector<int64_t> widths() {

@@ -231,8 +231,22 @@ std::vector<Values> gradients_of_blocks(Precision precision, bool with_recompute
 }
 
 TEST(Recompute, GradientsAreTheSameBits) {
-  for (Precision precision : {Precision::float32, Precision::bfloat16, Precision::float64})
+  for (Precision precision : {Precision::float32, Precision::bfloat16, Precision::float16, Precision::float64})
     EXPECT_TRUE(gradients_of_blocks(precision, false) == gradients_of_blocks(precision, true));
+}
+
+/// Three bits more than bfloat16: an eighth of its error.
+TEST(LayerGradients, Float16) {
+  const std::vector<Values> exact_ones = gradients_of_blocks(Precision::float64, false),
+                            coarse = gradients_of_blocks(Precision::bfloat16, false),
+                            half = gradients_of_blocks(Precision::float16, false);
+  for (size_t n = 0; n < half.size(); ++n) {
+    const double error = max_abs_error(half[n], exact_ones[n]);
+    EXPECT_GT(error, 0) << "result " << n;
+    EXPECT_LE(error, other_half_bound(max_abs_error(coarse[n], exact_ones[n]), DType::float16,
+                                      std::min<int64_t>(kB * kL, half[n].size()), max_abs(exact_ones[n])))
+        << "result " << n;
+  }
 }
 
 TEST(Modes, InferenceRecordsNothingAndGivesTheSameBits) {

@@ -133,7 +133,7 @@ TEST(OpsLoss, InfiniteLogits) {
 
 TEST(OpsLoss, AdamWIsItsFormula) {
   for_each_layout([](DType dtype, int64_t C, int64_t gap, const std::string& what) {
-    if (dtype == DType::bfloat16) return;
+    if (size_of(dtype) == 2) return;
     for (int64_t step : {1, 10}) {
       const AdamW o{.learning_rate = 0.01,
                     .beta1 = 0.8,
@@ -225,7 +225,7 @@ TEST(OpsLoss, ThreadsDoNotMatter) {
         scalars.set(0, 1, sum_of_squares(l.logits));
         cross_entropy_backward(l.logits, l.targets, l.lse.row(), 0.5, l.dlogits);
         for (const Matrix& m : {scalars, l.loss, l.lse, l.dlogits}) results.push_back(m);
-        if (dtype == DType::bfloat16) continue;
+        if (size_of(dtype) == 2) continue;
         Matrix p = l.logits.copy(), m = Matrix::like(p), v = Matrix::like(p);
         adamw(p, l.logits, m.fill(0), v.fill(0), {});
         for (const Matrix& x : {p, m, v}) results.push_back(x);

@@ -13,10 +13,9 @@ using namespace attn::ops;
 struct Types {
   DType in, out;
 };
-constexpr Types kTypes[] = {{DType::float32, DType::float32},
-                            {DType::float64, DType::float64},
-                            {DType::bfloat16, DType::bfloat16},
-                            {DType::bfloat16, DType::float32}};
+constexpr Types kTypes[] = {{DType::float32, DType::float32},   {DType::float64, DType::float64},
+                            {DType::bfloat16, DType::bfloat16}, {DType::bfloat16, DType::float32},
+                            {DType::float16, DType::float16},   {DType::float16, DType::float32}};
 
 /// A matrix that is stored as it is or transposed, in rows with a gap.
 struct Operand {
@@ -104,6 +103,22 @@ TEST(OpsMatmul, StridesOfOneElement) {
     }
 }
 
+/// float16 is multiplied in tiles: several of rows, of columns and of terms.
+TEST(OpsMatmul, ManyTilesOfFloat16) {
+  for (DType out : {DType::float16, DType::float32})
+    for (bool transposed : {false, true})
+      for (Shape<3> size : {Shape<3>{1030, 1027, 2}, Shape<3>{514, 3, 2060}, Shape<3>{3, 520, 2060}})
+        expect_product({DType::float16, out}, size[0], size[1], size[2], transposed, !transposed, true, transposed);
+}
+
+/// 4097 - 4096, of which float16 would keep 4096 - 4096.
+TEST(OpsMatmul, SumsOfFloat16AreInFloat32) {
+  Matrix a(DType::float16, 1, 4096), b(DType::float16, 4096, 1), c(DType::float16, 1, 1);
+  b.fill_with([](int64_t k, int64_t) { return k == 0 ? 3 : k < 2048 ? 2 : -2; });
+  matmul(a.fill(1), b, c);
+  EXPECT_EQ(c.get(0), 1);
+}
+
 /// A sum of no terms is zero, and the bias is still added.
 TEST(OpsMatmul, EmptyShapes) {
   for (Types types : kTypes)
@@ -183,8 +198,9 @@ TEST(OpsMatmul, ErrorsListEveryReason) {
                            "shapes a [2, 3], b [4, 5], c [2, 5] must be [M, K], [K, N], [M, N]", "bias must be float32",
                            "bias must be dense, [N]"})
     EXPECT_TRUE(contains(what, part)) << what;
-  Matrix half(DType::float16, 2, 3);
-  EXPECT_TRUE(contains(complaint([&] { matmul(half, half, half); }), "a is float16, must be"));
+  View<2> whole(nullptr, DType::int32, {2, 3});
+  EXPECT_TRUE(
+      contains(complaint([&] { matmul(whole, whole, whole); }), "a is int32, must be float32, float64, bfloat16"));
   Matrix right(DType::float32, 3, 5), out(DType::float32, 2, 5);
   ConstView<2> wide = a;
   wide.stride = {6, 2};

@@ -1,16 +1,13 @@
 // Training: the schedule, data, exact resuming, what is not finite, damaged checkpoints.
-#include "attn/train.h"
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
-#include "layers.h"
+#include "training.h"
 
 namespace attn::test {
 namespace {
 
-using namespace train;
 namespace fs = std::filesystem;
 
 /// A directory that is gone with the test.
@@ -32,37 +29,6 @@ class Folder {
   static inline int count_ = 0;
   fs::path path_;
 };
-
-std::vector<int64_t> some_tokens(int64_t count, int64_t vocabulary) {
-  Random random(4);
-  std::vector<int64_t> tokens(static_cast<size_t>(count));
-  for (int64_t n = 0; n < count; ++n)
-    tokens[n] = n % 3 ? (tokens[n - 1] * 5 + 1) % vocabulary : random.below(vocabulary);
-  return tokens;
-}
-
-models::Config tiny(double dropout = 0.1) {
-  models::Config config = models::family("gpt");
-  config.vocab_size = 11;
-  config.context = 12;
-  config.embed_dim = 16;
-  config.layers = 2;
-  config.heads = 2;
-  config.dropout = dropout;
-  return config;
-}
-
-Options short_run() {
-  Options options;
-  options.steps = 20;
-  options.accumulation = 2;
-  options.warmup = 3;
-  options.eval_every = 7;
-  options.save_every = 5;
-  return options;
-}
-
-TextData text() { return TextData(some_tokens(600, 11), 12, 3, 5, 4); }
 
 // ----------------------------------------------------------------------------------------------------------- schedule
 
@@ -88,21 +54,18 @@ TEST(Schedule, BadOptionsAreAllNamed) {
   options.learning_rate = -1;
   options.beta2 = 1;
   options.clip = NAN;
+  options.scaling = {.initial = 0, .growth = 1, .backoff = 1, .interval = 0};
   try {
     Trainer trainer(model, data, options, "");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.reasons().size(), 5u) << error.what();
+    EXPECT_EQ(error.reasons().size(), 9u) << error.what();
   }
 }
 
 /// The same batch once or twice an update: the same update.
 TEST(Schedule, AccumulatedBatchesAreAveraged) {
-  struct Same : TextData {
-    using TextData::TextData;
-    models::Batch training(uint64_t) const override { return TextData::training(0); }
-  };
-  const Same data(some_tokens(600, 11), 12, 3, 5, 4);
+  const SameBatch data = same_batch();
   const auto step = [&](int64_t accumulation) {
     models::Model model(tiny(0), nn::Precision::float64, 1);
     Options options = short_run();
@@ -198,7 +161,8 @@ TEST(Data, BadLinesAreNamed) {
 // ------------------------------------------------------------------------------------------------------------- resume
 
 struct Training {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, scales;
+  int64_t skipped = 0;
   std::string checkpoint;  // bytes of the last one
 };
 
@@ -208,6 +172,7 @@ Training train_in_pieces(const std::vector<int64_t>& stops, nn::Precision precis
   const TextData data = text();
   Options options = short_run();
   options.recompute = recompute;
+  options.scaling = {.initial = 0x1p24, .interval = 3};  // overflows in float16, grows and overflows again
   Training run;
   for (size_t piece = 0; piece <= stops.size(); ++piece) {
     models::Model model(tiny(), precision, 77 + piece);  // a resumed model forgets how it was drawn
@@ -217,7 +182,9 @@ Training train_in_pieces(const std::vector<int64_t>& stops, nn::Precision precis
     Trainer::Events events;
     events.step = [&](const StepReport& report) {
       run.losses.push_back(report.loss);
-      run.norms.push_back(report.gradient_norm);
+      run.norms.push_back(report.skipped ? 0 : report.gradient_norm);  // infinite or NaN, which equals nothing
+      run.scales.push_back(report.loss_scale);
+      run.skipped += report.skipped;
     };
     events.stop = [&] { return piece < stops.size() && trainer.steps_done() >= stops[piece]; };
     EXPECT_EQ(trainer.run(events), piece == stops.size());
@@ -227,14 +194,16 @@ Training train_in_pieces(const std::vector<int64_t>& stops, nn::Precision precis
 }
 
 TEST(Resume, IsBitwiseTheUnbrokenRun) {
-  for (nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16}) {
+  for (nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float16}) {
     const Training whole = train_in_pieces({}, precision);
     EXPECT_EQ(whole.losses.size(), 20u);
     EXPECT_LT(whole.losses.back(), whole.losses.front());
+    EXPECT_EQ(whole.skipped > 0, precision == nn::Precision::float16);
     for (const std::vector<int64_t>& stops : {std::vector<int64_t>{1}, {7}, {13, 14}, {5, 19}}) {
       const Training broken = train_in_pieces(stops, precision);
       EXPECT_TRUE(broken.losses == whole.losses);
       EXPECT_TRUE(broken.norms == whole.norms);
+      EXPECT_TRUE(broken.scales == whole.scales);
       EXPECT_TRUE(broken.checkpoint == whole.checkpoint) << "stopped after " << stops[0];
     }
   }
@@ -252,10 +221,11 @@ TEST(Resume, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 TEST(Resume, RecomputationChangesNoBit) {
-  const Training plain = train_in_pieces({}, nn::Precision::float32),
-                 again = train_in_pieces({9}, nn::Precision::float32, true);
-  EXPECT_EQ(plain.losses, again.losses);
-  EXPECT_TRUE(plain.checkpoint == again.checkpoint);
+  for (nn::Precision precision : {nn::Precision::float32, nn::Precision::float16}) {
+    const Training plain = train_in_pieces({}, precision), again = train_in_pieces({9}, precision, true);
+    EXPECT_EQ(plain.losses, again.losses);
+    EXPECT_TRUE(plain.checkpoint == again.checkpoint);
+  }
 }
 
 TEST(Resume, OtherOptionsAndOtherModelsAreRefused) {
@@ -266,11 +236,12 @@ TEST(Resume, OtherOptionsAndOtherModelsAreRefused) {
   Options other = short_run();
   other.beta1 = 0.8;
   other.seed = 9;
+  other.scaling.on = true;
   try {
     Trainer(model, data, other, folder.path()).resume(nullptr);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.reasons().size(), 2u) << error.what();
+    EXPECT_EQ(error.reasons().size(), 3u) << error.what();
   }
   models::Config wider = tiny();
   wider.embed_dim = 32;
@@ -279,9 +250,6 @@ TEST(Resume, OtherOptionsAndOtherModelsAreRefused) {
 }
 
 // --------------------------------------------------------------------------------------------------------- not finite
-
-/// Their bytes: NaN equals itself.
-std::string parameters_of(const models::Model& model) { return io::format_safetensors(model.tensors(), {}); }
 
 TEST(NonFinite, StopsBeforeTheUpdateAndNamesTheFirstTensor) {
   models::Model model(tiny(), nn::Precision::float32);

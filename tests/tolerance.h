@@ -67,6 +67,12 @@ inline constexpr double kUnit64 = 0x1p-53;
 inline constexpr double kRoundings = 4;        // roundings of the largest result, for where naive is exact by luck
 inline constexpr double kFloat32Nmse = 1e-10;  // four times the worst a blocked float32 kernel was measured at
 
+inline constexpr double unit_of(DType dtype) {
+  if (dtype == DType::bfloat16) return 0x1p-8;
+  if (dtype == DType::float16) return 0x1p-11;
+  return dtype == DType::float64 ? kUnit64 : kUnit32;
+}
+
 inline constexpr int64_t kLuckySamples = 4;  // so few errors of the naive algorithm may all be nearly zero
 
 /// Twice the error of the naive algorithm. That compares two maxima: over few samples they are a matter of luck, which
@@ -124,8 +130,24 @@ inline double low_precision_bound(const Yardstick& naive, const Values& referenc
   for (double value : reference)
     if (std::isfinite(value))
       floor = std::max(floor, std::abs(rounded(rounded(value + 0.3, dtype) - 0.3, dtype) - value));
-  const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-11;
-  return naive_factor(naive.samples) * naive.max_abs + std::max(2 * floor, unit * naive.cancelled);
+  return naive_factor(naive.samples) * naive.max_abs + std::max(2 * floor, unit_of(dtype) * naive.cancelled);
+}
+
+/// The same layers in this type of 16 bits and in bfloat16, whose error is known: errors are roundings, in proportion
+/// to the units of both.
+inline double other_half_bound(double bfloat16_error, DType dtype, int64_t samples, double reference_max) {
+  const double ratio = unit_of(dtype) / unit_of(DType::bfloat16);
+  return naive_factor(samples) * ratio * bfloat16_error + kRoundings * unit_of(dtype) * reference_max;
+}
+
+/// How far the means of two groups of trainings may lie apart if they differ in nothing but luck: four standard
+/// deviations of that difference, by the spread of one group over its seeds.
+inline double seeds_bound(const Values& losses) {
+  const double n = static_cast<double>(losses.size());
+  double mean = 0, squares = 0;
+  for (double loss : losses) mean += loss / n;
+  for (double loss : losses) squares += (loss - mean) * (loss - mean);
+  return 4 * std::sqrt(squares / (n - 1) * 2 / n);
 }
 
 /// Central differences in float64: the step balances a truncation error of step^2 against rounding of unit / step.
@@ -143,8 +165,7 @@ inline constexpr double kSameMeaningNmse = 1e-8;
 /// Weights of a row add up to 1 to this: 1e-6 in float32; with 16-bit storage a weight and a result are each rounded
 /// once.
 inline double row_sum_bound(DType dtype) {
-  if (dtype == DType::bfloat16) return 0x1p-8;
-  if (dtype == DType::float16) return 0x1p-11;
+  if (size_of(dtype) == 2) return unit_of(dtype);
   return dtype == DType::float64 ? 1e-12 : 1e-6;
 }
 
@@ -167,15 +188,16 @@ inline double reordering_bound(double reference_max) { return 0x1p-40 * referenc
 /// exp, erf and their like are computed to so many roundings; 16 ulp at the worst, of the derivative of the tanh form
 /// of gelu.
 inline constexpr double kFunctionRoundings = 32;
-inline constexpr double kBfloat16Rounding = 0x1p-8;
+inline constexpr double kLastFloat16 = 0x1p-24;  // the smallest subnormal number
 
 /// A number stored as `dtype` after `roundings` more steps of arithmetic on terms of this magnitude. What is not a
-/// normal number may become 0, before factors of up to 2^16.
+/// normal number may become 0, before factors of up to 2^16; float16 keeps its subnormal numbers.
 inline double element_bound(double value, double magnitude, double roundings, DType dtype) {
   const bool is_double = dtype == DType::float64;
   const double arithmetic = (is_double ? 2 * kUnit64 : kUnit32) * (kFunctionRoundings + roundings) * magnitude;
-  const double stored = dtype == DType::bfloat16 ? kBfloat16Rounding * (std::abs(value) + arithmetic) : 0;
-  return arithmetic + stored + (is_double ? 0x1p-1006 : 0x1p-110);
+  const double stored = size_of(dtype) == 2 ? unit_of(dtype) * (std::abs(value) + arithmetic) : 0;
+  const double lost = dtype == DType::float16 ? kLastFloat16 / 2 : is_double ? 0x1p-1006 : 0x1p-110;
+  return arithmetic + stored + lost;
 }
 
 // --------------------------------------------------------------------------------------------------------- comparators

@@ -21,7 +21,7 @@ using autograd::Value;
 // ------------------------------------------------------------------------------------------------------- parameters
 
 /// One trainable array. `value` is what layers compute with; `master` is what the optimiser updates: the same array, or
-/// the float32 original of a bfloat16 copy.
+/// the float32 original of a 16-bit copy.
 struct Parameter {
   std::string name;
   Value value;
@@ -35,11 +35,9 @@ enum class Scheme {
   gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
 };
 
-enum class Precision {
-  float32,
-  bfloat16,  ///< activations and products in bfloat16, master weights and gradients in float32
-  float64    ///< for checking gradients
-};
+/// Of activations and products; beside a 16-bit type, master weights and their gradients are float32. float64 is for
+/// checking gradients; those of float16 want a scaled loss, see train::LossScaling.
+enum class Precision { float32, bfloat16, float64, float16 };
 
 /// Gives a new parameter's master its content: from a file, or `draw()` makes random numbers by the scheme.
 using Source = std::function<void(const Parameter&, const std::function<void()>& draw)>;

@@ -2,10 +2,10 @@
 // embedding, pooling, loss, the optimiser's update.
 //
 // Arrays are views [rows, columns] whose last stride is 1; the row stride is free. One floating type an operation
-// (float32, float64 or bfloat16) unless said otherwise; what is called a *parameter* is float32 beside bfloat16. Sums
-// run in float32, or float64 for float64, and in an order that depends on the shape alone: results are bitwise equal
-// for any number of threads. A gradient of a parameter is added to what is there; every other output is overwritten.
-// All functions throw attn::Error with every reason before anything is written.
+// (float32, float64, bfloat16 or float16) unless said otherwise; what is called a *parameter* is float32 beside a
+// 16-bit type. Sums run in float32, or float64 for float64, and in an order that depends on the shape alone: results
+// are bitwise equal for any number of threads. A gradient of a parameter is added to what is there; every other output
+// is overwritten. All functions throw attn::Error with every reason before anything is written.
 #pragma once
 
 #include <optional>
@@ -24,8 +24,8 @@ struct MatmulOptions {
 };
 
 /// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of each of a and b is 1: a transpose is a view with
-/// exchanged strides. a and b of one type, c of the same; for bfloat16 c may be float32. Sums in float32 or float64.
-/// Runs on parallel_for(), as everything here.
+/// exchanged strides. a and b of one type, c of the same; beside a 16-bit type c may be float32. Sums in float32 or
+/// float64. Runs on parallel_for(), as everything here.
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
 // ------------------------------------------------------------------------------------------------------------ norms

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "attn/models.h"
 
@@ -80,6 +81,37 @@ std::vector<LabelledText> read_labelled(const std::string& path);
 
 // ------------------------------------------------------------------------------------------------------------ options
 
+/// Dynamic loss scaling (Micikevicius et al. 2018, arXiv:1710.03740), by the rule of torch.amp.GradScaler: gradients
+/// are those of scale times the loss, so that small ones are not lost in 16 bits, and are divided by it before they are
+/// measured, clipped and applied.
+struct LossScaling {
+  std::optional<bool> on = {};  ///< absent: for float16 alone
+  double initial = 65536;       ///< the first scale, from 1 to the largest float32
+  double growth = 2;            ///< the scale times this after `interval` updates in a row, > 1
+  double backoff = 0.5;         ///< the scale times this after gradients that are not finite, in (0, 1)
+  int64_t interval = 2000;
+};
+
+/// The scale and how many updates in a row went well with it.
+class LossScaler {
+ public:
+  /// Throws Error with every option that is out of range.
+  explicit LossScaler(const LossScaling& options = {});
+  double scale() const { return scale_; }  // a float32, as the gradient of the loss is
+  int64_t streak() const { return streak_; }
+  /// A smaller scale would make gradients smaller than they are: 1 is the last.
+  bool can_back_off() const { return scale() * options_.backoff >= 1; }
+  /// After a backward: `finite` says whether all gradients were. The scale stays between 1 and the largest float32.
+  void update(bool finite);
+  /// Continues where another stopped. Throws Error for what no scaler of these options gives.
+  void restore(double scale, int64_t streak);
+
+ private:
+  LossScaling options_;
+  float scale_;
+  int64_t streak_ = 0;
+};
+
 struct Options {
   int64_t steps = 2000;      ///< updates
   int64_t accumulation = 1;  ///< batches an update
@@ -97,6 +129,7 @@ struct Options {
   int64_t keep_every = 0;       ///< checkpoints at these steps are never removed; 0 = none
   bool recompute = false;       ///< blocks compute their values again in the backward: less memory, a third more work
   bool skip_nonfinite = false;  ///< leave out an update whose gradients are not finite instead of stopping
+  LossScaling scaling = {};
   uint64_t seed = 1337;
 };
 
@@ -109,8 +142,9 @@ struct StepReport {
   double gradient_norm = 0;
   double learning_rate = 0;
   double seconds = 0;
-  int64_t tokens = 0;    ///< that took part
-  bool skipped = false;  ///< not finite, left out
+  int64_t tokens = 0;     ///< that took part
+  bool skipped = false;   ///< not finite, left out
+  double loss_scale = 1;  ///< that the gradients were computed with
 };
 
 struct Validation {
@@ -132,7 +166,9 @@ class Trainer {
   void resume(std::vector<std::string>* notes);
 
   /// One update. Throws Error before the update if the loss or a gradient is not finite, with the step and the first
-  /// operation or parameter that is not.
+  /// operation or parameter that is not. With loss scaling, gradients that are not finite are first a reason to leave
+  /// the update out and shrink the scale, as long as that can shrink. Steps count batches, so that a step left out has
+  /// its place in the schedule and the order of data; the bias correction of AdamW counts updates.
   StepReport step();
   /// Validates, remembers the best score.
   Validation validate();
@@ -155,13 +191,16 @@ class Trainer {
 
  private:
   [[noreturn]] void explain_nonfinite(const std::string& what, uint64_t number);
+  double accumulate_gradients(StepReport& report);
+  void update_parameters(double gradient_factor, double learning_rate);
   models::Model& model_;
   const Data& data_;
   Options options_;
   std::string directory_;
   std::shared_ptr<autograd::Recycler> memory_;
   std::vector<autograd::Array> first_moment_, second_moment_;
-  int64_t step_ = 0;
+  std::optional<LossScaler> scaler_;  // absent: the scale is 1
+  int64_t step_ = 0, updates_ = 0;
   double best_score_;
   bool is_best_ = false;
   int64_t saved_step_ = -1;

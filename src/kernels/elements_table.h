@@ -1,9 +1,9 @@
 // The contract for everything around attention: elementwise functions, norms, losses, rotations, the optimiser.
 //
 // As in table.h: plain argument structs and a struct of function pointers for one arithmetic, `acc`: float for storage
-// in float32, bfloat16 (and float16 in `scale`), double for float64. Arrays are user memory, aligned to its element
-// only, whose last stride is 1. Nothing outside a row's `columns` is read or written. Elements do not depend on how
-// a job is cut into calls; sums do. Kernels check nothing.
+// in float32, bfloat16 and float16, double for float64. Arrays are user memory, aligned to its element only, whose
+// last stride is 1. Nothing outside a row's `columns` is read or written. Elements do not depend on how a job is cut
+// into calls; sums do. Kernels check nothing.
 #pragma once
 
 #include "kernels/table.h"

@@ -19,6 +19,7 @@ Parameters::Parameters(const Options& options, Source source) : options_(options
 DType Parameters::dtype() const {
   switch (options_.precision) {
     case Precision::bfloat16: return DType::bfloat16;
+    case Precision::float16: return DType::float16;
     case Precision::float64: return DType::float64;
     default: return DType::float32;
   }

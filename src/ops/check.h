@@ -12,8 +12,8 @@ namespace attn::ops {
 inline DType parameter_type(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
 inline void require_type(Checker& checker, const char* name, DType dtype) {
-  checker.require(dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16, [&] {
-    return std::string(name) + " is " + std::string(name_of(dtype)) + ", must be float32, float64 or bfloat16";
+  checker.require(is_floating(dtype), [&] {
+    return std::string(name) + " is " + std::string(name_of(dtype)) + ", must be float32, float64, bfloat16 or float16";
   });
 }
 

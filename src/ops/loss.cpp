@@ -25,15 +25,21 @@ void require_targets(Checker& checker, const ConstView<2>& logits, std::span<con
 }
 
 double load(DType dtype, const void* p) {
-  if (dtype == DType::float32) return *static_cast<const float*>(p);
-  if (dtype == DType::bfloat16) return *static_cast<const bfloat16*>(p);
-  return *static_cast<const double*>(p);
+  switch (dtype) {
+    case DType::float32: return *static_cast<const float*>(p);
+    case DType::bfloat16: return *static_cast<const bfloat16*>(p);
+    case DType::float16: return *static_cast<const float16*>(p);
+    default: return *static_cast<const double*>(p);
+  }
 }
 
 void store(DType dtype, void* p, double value) {
-  if (dtype == DType::float32) *static_cast<float*>(p) = static_cast<float>(value);
-  else if (dtype == DType::bfloat16) *static_cast<bfloat16*>(p) = bfloat16(static_cast<float>(value));
-  else *static_cast<double*>(p) = value;
+  switch (dtype) {
+    case DType::float32: *static_cast<float*>(p) = static_cast<float>(value); break;
+    case DType::bfloat16: *static_cast<bfloat16*>(p) = bfloat16(static_cast<float>(value)); break;
+    case DType::float16: *static_cast<float16*>(p) = float16(static_cast<float>(value)); break;
+    default: *static_cast<double*>(p) = value;
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/matmul_half.h"
 
 namespace attn::ops {
 namespace {
@@ -190,7 +191,7 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   Checker checker("matmul");
   require_type(checker, "a", a.dtype);
   checker.require(b.dtype == a.dtype, [&] { return "b is " + std::string(name_of(b.dtype)) + ", must have a's type"; });
-  checker.require(c.dtype == a.dtype || (a.dtype == DType::bfloat16 && c.dtype == DType::float32),
+  checker.require(c.dtype == a.dtype || (size_of(a.dtype) == 2 && c.dtype == DType::float32),
                   [&] { return "c is " + std::string(name_of(c.dtype)) + ", must have a's type"; });
   checker.require(a.size[1] == b.size[0] && c.size[0] == a.size[0] && c.size[1] == b.size[1], [&] {
     return "shapes a " + to_string(a.size) + ", b " + to_string(b.size) + ", c " + to_string(c.size) +
@@ -209,6 +210,7 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   if (c.count() == 0) return;
   if (a.size[1] == 0) add_nothing(c, options);
   else if (a.dtype == DType::float64) multiply_float64(a, b, c, options);
+  else if (a.dtype == DType::float16) multiply_float16(a, b, c, options);
   else multiply(a, b, c, options);
 }
 

@@ -25,6 +25,15 @@ double scalar(const Value& value) {
 
 bool is_finite(double x) { return x - x == 0; }
 
+bool is_scale(double x) { return x >= 1 && x <= std::numeric_limits<float>::max(); }
+
+void check(Checker& checker, const LossScaling& scaling) {
+  checker.require(is_scale(scaling.initial), "scaling.initial must be from 1 to the largest float32");
+  checker.require(scaling.growth > 1 && is_finite(scaling.growth), "scaling.growth must be a number above 1");
+  checker.require(scaling.backoff > 0 && scaling.backoff < 1, "scaling.backoff must be in (0, 1)");
+  checker.require(scaling.interval > 0, "scaling.interval must be positive");
+}
+
 void check(const Options& options) {
   Checker checker("train");
   checker.require(options.steps > 0, "steps must be positive");
@@ -39,11 +48,20 @@ void check(const Options& options) {
   checker.require(options.weight_decay >= 0 && options.clip >= 0, "weight_decay and clip must not be negative");
   checker.require(options.eval_every >= 0 && options.save_every >= 0 && options.keep_every >= 0,
                   "eval_every, save_every and keep_every must not be negative");
+  check(checker, options.scaling);
   checker.done();
 }
 
-/// The options that decide the numbers: a resumed training must have the same.
+bool scales(const Options& options, nn::Precision precision) {
+  return options.scaling.on.value_or(precision == nn::Precision::float16);
+}
+
+/// The options that decide the numbers: a resumed training must have the same. Null is what is absent.
 Json decisive(const Options& options, nn::Precision precision) {
+  const LossScaling& scaling = options.scaling;
+  Json loss_scaling;
+  if (scales(options, precision))
+    loss_scaling = {{"growth", scaling.growth}, {"backoff", scaling.backoff}, {"interval", scaling.interval}};
   return {{"precision", static_cast<int>(precision)},
           {"accumulation", options.accumulation},
           {"learning_rate", options.learning_rate},
@@ -55,6 +73,7 @@ Json decisive(const Options& options, nn::Precision precision) {
           {"epsilon", options.epsilon},
           {"weight_decay", options.weight_decay},
           {"clip", options.clip},
+          {"loss_scaling", loss_scaling},
           {"seed", options.seed}};
 }
 
@@ -73,6 +92,36 @@ double learning_rate(const Options& options, int64_t step) {
   const double fall = 0.5 * (1 + std::cos(std::numbers::pi * part));
   return options.min_learning_rate + fall * (options.learning_rate - options.min_learning_rate);
 }
+
+// -------------------------------------------------------------------------------------------------------- loss scaling
+
+LossScaler::LossScaler(const LossScaling& options) : options_(options), scale_(static_cast<float>(options.initial)) {
+  Checker checker("loss scaling");
+  check(checker, options);
+  checker.done();
+}
+
+void LossScaler::update(bool finite) {
+  if (!finite) {
+    scale_ = std::max(1.0f, static_cast<float>(scale() * options_.backoff));
+    streak_ = 0;
+  } else if (++streak_ == options_.interval) {
+    const double grown = scale() * options_.growth;
+    if (is_scale(grown)) scale_ = static_cast<float>(grown);
+    streak_ = 0;
+  }
+}
+
+void LossScaler::restore(double scale, int64_t streak) {
+  Checker checker("loss scaling");
+  checker.require(is_scale(scale), "the scale to continue with must be from 1 to the largest float32");
+  checker.require(streak >= 0 && streak < options_.interval, "the updates in a row must be fewer than the interval");
+  checker.done();
+  scale_ = static_cast<float>(scale);
+  streak_ = streak;
+}
+
+// ---------------------------------------------------------------------------------------------------------- validation
 
 Validation validate(const models::Model& model, const Data& data) {
   Validation result;
@@ -110,6 +159,7 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
       memory_(Tape().memory()),
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
+  if (scales(options, model.parameters().options().precision)) scaler_.emplace(options.scaling);
   for (const nn::Parameter& parameter : model.parameters().all()) {
     first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
     second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
@@ -142,9 +192,9 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
                         "; nothing was updated since step " + std::to_string(step_)});
 }
 
-StepReport Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
-  StepReport report;
+/// Of all batches of an update, times the loss scale. Returns the sum of their squares, which is not finite if one of
+/// them is not.
+double Trainer::accumulate_gradients(StepReport& report) {
   const nn::Parameters& parameters = model_.parameters();
   parameters.clear_gradients();
   for (int64_t micro = 0; micro < options_.accumulation; ++micro) {
@@ -154,44 +204,59 @@ StepReport Trainer::step() {
     const Value loss = model_.loss(tape, batch, {.recompute = options_.recompute});
     const double value = scalar(loss);
     if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
-    tape.backward(loss, 1 / static_cast<double>(options_.accumulation));
+    tape.backward(loss, report.loss_scale / static_cast<double>(options_.accumulation));
     report.loss += value / static_cast<double>(options_.accumulation);
     report.tokens += batch.sequences * batch.length;
   }
-
+  const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double squares = 0;
   for (const nn::Parameter& parameter : parameters.all()) {
     if (parameter.value.gradient_is_empty()) continue;
     const double own = ops::sum_of_squares(parameter.value.gradient().flat());
-    if (!is_finite(own) && !options_.skip_nonfinite)
-      explain_nonfinite("the gradient of " + parameter.name + " is not finite",
-                        static_cast<uint64_t>(step_ * options_.accumulation));
+    if (!is_finite(own) && !may_be_skipped)
+      explain_nonfinite(
+          "the gradient of " + parameter.name + " is not finite" + (scaler_ ? " at the smallest loss scale" : ""),
+          static_cast<uint64_t>(step_ * options_.accumulation));
     squares += own;
   }
-  report.gradient_norm = std::sqrt(squares);
+  return squares;
+}
+
+void Trainer::update_parameters(double gradient_factor, double learning_rate) {
+  ops::AdamW update;
+  update.learning_rate = learning_rate;
+  update.beta1 = options_.beta1;
+  update.beta2 = options_.beta2;
+  update.epsilon = options_.epsilon;
+  update.gradient_factor = gradient_factor;
+  update.step = ++updates_;
+  size_t n = 0;
+  for (const nn::Parameter& parameter : model_.parameters().all()) {
+    update.decay = parameter.decay ? options_.weight_decay : 0;
+    if (!parameter.value.gradient_is_empty())
+      ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
+                 second_moment_[n].flat(), update);
+    ++n;
+  }
+  model_.parameters().refresh();
+}
+
+StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  StepReport report;
+  report.loss_scale = scaler_ ? scaler_->scale() : 1;
+  const double squares = accumulate_gradients(report);
+  report.gradient_norm = std::sqrt(squares) / report.loss_scale;
   report.learning_rate = learning_rate(options_, step_);
   report.skipped = !is_finite(squares) || !is_finite(report.loss);
   ++step_;
   report.step = step_;
   if (!report.skipped) {
-    ops::AdamW update;
-    update.learning_rate = report.learning_rate;
-    update.beta1 = options_.beta1;
-    update.beta2 = options_.beta2;
-    update.epsilon = options_.epsilon;
-    update.step = step_;
     // As PyTorch clips: the norm that is compared has 1e-6 added.
-    if (options_.clip > 0) update.gradient_factor = std::min(1.0, options_.clip / (report.gradient_norm + 1e-6));
-    size_t n = 0;
-    for (const nn::Parameter& parameter : parameters.all()) {
-      update.decay = parameter.decay ? options_.weight_decay : 0;
-      if (!parameter.value.gradient_is_empty())
-        ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
-                   second_moment_[n].flat(), update);
-      ++n;
-    }
-    parameters.refresh();
+    const double clipped = options_.clip > 0 ? std::min(1.0, options_.clip / (report.gradient_norm + 1e-6)) : 1;
+    update_parameters(clipped / report.loss_scale, report.learning_rate);
   }
+  if (scaler_) scaler_->update(!report.skipped);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
@@ -218,19 +283,36 @@ void Trainer::save() {
     add("v", second_moment_[n]);
     ++n;
   }
-  Json state = {{"step", step_}, {"options", decisive(options_, model_.parameters().options().precision)}};
+  Json state = {
+      {"step", step_}, {"updates", updates_}, {"options", decisive(options_, model_.parameters().options().precision)}};
+  if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) state["best_score"] = best_score_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
   models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
   saved_step_ = step_;
 }
 
+namespace {
+
+std::optional<int64_t> count_in(const io::Json& object, const char* name) {
+  return object.is_object() && object.contains(name) ? io::whole_number(object[name]) : std::nullopt;
+}
+
+/// What save() writes.
+bool is_state(const io::Json& state) {
+  if (!count_in(state, "step") || !count_in(state, "updates")) return false;
+  if (!state.contains("options") || !state["options"].is_object()) return false;
+  if (state["options"].value("loss_scaling", io::Json()).is_null()) return true;
+  const io::Json scaling = state.value("loss_scaling", io::Json());
+  return count_in(scaling, "streak") && scaling.contains("scale") && scaling["scale"].is_number();
+}
+
+}  // namespace
+
 void Trainer::resume(std::vector<std::string>* notes) {
   const models::Checkpoint checkpoint = models::Checkpoints(directory_).load("last", notes);
   const io::Json state = io::parse_json("resume", checkpoint.path + ", the trainer's state", checkpoint.state);
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
-      !state.contains("options") || !state["options"].is_object())
-    throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
+  if (!is_state(state)) throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
   std::vector<std::string> reasons;
   const io::Json own = decisive(options_, model_.parameters().options().precision);
   for (const auto& [name, value] : own.items()) {
@@ -240,6 +322,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
   }
   if (!reasons.empty()) throw Error("resume", std::move(reasons));
 
+  if (scaler_) scaler_->restore(state["loss_scaling"]["scale"], state["loss_scaling"]["streak"]);
   model_.load(checkpoint.file);
   size_t n = 0;
   for (const nn::Parameter& parameter : model_.parameters().all()) {
@@ -250,7 +333,8 @@ void Trainer::resume(std::vector<std::string>* notes) {
     read("v", second_moment_[n]);
     ++n;
   }
-  step_ = state["step"].get<int64_t>();
+  step_ = *count_in(state, "step");
+  updates_ = *count_in(state, "updates");
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
                     : std::numeric_limits<double>::infinity();

@@ -130,6 +130,40 @@ def test_signals(attn):
         same_training(attn, out, "whole")
 
 
+def test_float16(attn):
+    """Overflows are reported, the scale resumes bit for bit, and every command computes in float16."""
+    attn.file("text.txt", TEXT)
+    half = ("--precision", "float16")
+    scaling = ("--loss-scale", 2 ** 24, "--scale-interval", 5)
+    said = attn.run(*train_arguments("whole", *half, *scaling)).stderr
+    rows = [json.loads(line) for line in (attn.folder / "whole/log.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "loss_scale" in row]
+    assert rows[0]["loss_scale"] == 2 ** 24 and rows[0]["skipped"] and rows[0]["gradient_norm"] is None
+    for row, following in zip(rows, rows[1:]):
+        if row["skipped"]:
+            assert following["loss_scale"] == row["loss_scale"] / 2
+    assert any(following["loss_scale"] == 2 * row["loss_scale"] for row, following in zip(rows, rows[1:]))
+    assert f"loss scale {rows[-1]['loss_scale']:.0f}  {sum(row['skipped'] for row in rows)} skipped" in said, said
+
+    out = "broken"
+    process = attn.start(*train_arguments(out, *half, *scaling))
+    log = attn.folder / out / "log.jsonl"
+    while not (log.exists() and len(log.read_text().splitlines()) > 5):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    attn.run("train", "--resume", "--out", out)
+    same_training(attn, out, "whole")
+
+    assert "The" in attn.run("generate", "whole", "--prompt", "The", "--tokens", 5, *half).stdout
+    assert "loss" in attn.run("eval", "whole", "text.txt", *half).stdout
+    assert "layer 0" in attn.run("see", "whole", "--text", "The cat", "--plain", *half).stdout
+    assert "float16" in attn.run("bench", "whole", "-p", 8, "-n", 4, "-r", 2, *half).stdout
+    attn.run("train", "text.txt", "--out", "off", "--steps", 2, *SHAPE, *half, "--loss-scaling", "off")
+    assert '"loss_scale":1.0' in (attn.folder / "off/log.jsonl").read_text()
+
+
 def test_kills(attn):
     """kill -9 at random moments: it always resumes, and what comes out is the unbroken run."""
     attn.file("text.txt", TEXT)
@@ -211,7 +245,9 @@ def test_bad_input(attn):
         (("train", "text.txt", "--learning-rate", -1, "--out", "x"), 1, "learning rates must be positive"),
         (("train", "text.txt", "--out", "gpt"), 2, "--resume"),
         (("train", "--resume", "--out", "x"), 2, "no checkpoint"),
-        (("train", "text.txt", "--precision", "int4", "--out", "x"), 2, "float32 or bfloat16"),
+        (("train", "text.txt", "--precision", "int4", "--out", "x"), 2, "float32, bfloat16 or float16"),
+        (("train", "text.txt", "--loss-scaling", "maybe", "--out", "x"), 2, "maybe"),
+        (("train", "text.txt", "--loss-scale", 0, "--scale-growth", 1, "--out", "x"), 1, "scaling.growth must be"),
         (("train", "text.txt", "--nonsense", "--out", "x"), 2, "nonsense"),
         ((), 2, "subcommand"),
         (("generate", "nowhere"), 1, "nowhere/config.json"),

@@ -20,7 +20,7 @@ class Case:
     config: dict  # as the program `parity` reads it
     peer: Callable[[dict, torch.dtype], peers.Peer]
     inputs: dict[str, Tensor] = field(default_factory=dict)  # floats in float32
-    in_bfloat16: bool = False  # also worth comparing in mixed precision
+    in_half: bool = False  # also worth comparing in mixed precision, bfloat16 and float16
 
     @property
     def is_model(self) -> bool:
@@ -130,7 +130,7 @@ def written_model(config: dict, dtype: torch.dtype) -> peers.Peer:
     return peers.written_peer(shapes, lambda tensors, given: written.model(tensors, config, given), dtype)
 
 
-def model(name: str, peer, *parts: dict, lengths: bool = False, shape=(B, L), in_bfloat16=False, **fields) -> Case:
+def model(name: str, peer, *parts: dict, lengths: bool = False, shape=(B, L), in_half=False, **fields) -> Case:
     config = functools.reduce(dict.__or__, parts, MODEL) | fields
     batch, length = shape
     given = {"tokens": random_integers(1, 0, VOCABULARY, batch, length)}
@@ -143,18 +143,18 @@ def model(name: str, peer, *parts: dict, lengths: bool = False, shape=(B, L), in
         given["lengths"] = LENGTHS
         if not config["classes"]:
             given["targets"][torch.arange(length) >= LENGTHS[:, None]] = IGNORED
-    return Case(name, config, peer, given, in_bfloat16)
+    return Case(name, config, peer, given, in_half)
 
 
 MODELS = [
-    model("gpt2", peers.gpt2, in_bfloat16=True),
+    model("gpt2", peers.gpt2, in_half=True),
     model("gpt2, untied head", peers.gpt2, tie_embeddings=False),
     model("gpt2, lengths", peers.gpt2, lengths=True),
     model("gpt2, one token", peers.gpt2, shape=(2, 1)),
     model("gpt2, over several blocks of keys", peers.gpt2, shape=(1, 300), context=300, layers=1),
-    model("llama", peers.llama, LLAMA, in_bfloat16=True),
+    model("llama", peers.llama, LLAMA, in_half=True),
     model("llama, grouped queries, untied head", peers.llama, LLAMA, kv_heads=2, tie_embeddings=False,
-          in_bfloat16=True),
+          in_half=True),
     model("llama, one key head, theta 5e5, lengths", peers.llama, LLAMA, kv_heads=1, rope_theta=5e5, lengths=True),
     model("llama, biases", peers.llama, LLAMA, bias=True),
     model("llama, over several blocks of keys", peers.llama, LLAMA, shape=(1, 300), context=300, layers=1),

@@ -2,7 +2,8 @@
 //
 // usage: parity CONFIG.json IN.safetensors OUT.safetensors
 //
-// CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float64) may stand beside.
+// CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float16, float64) may stand
+// beside.
 // IN holds all parameters under their own names, and of a model
 //     input.tokens [B, L], input.targets [B, L] or [B], input.lengths [B]    int64; lengths may be absent
 // of a layer
@@ -15,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attn/models.h"
+#include "attn/train.h"
 
 namespace attn {
 namespace {
@@ -192,7 +193,8 @@ Layer make_layer(const std::string& kind, const nn::Scope& scope, Fields& field)
     options.causal = field("causal", options.causal);
     return nn::SelfAttention(scope, width, options);
   }
-  throw Error("parity", {"there is no layer '" + kind + "'; choices: attention, block, self_attention, buckets"});
+  throw Error("parity",
+              {"there is no layer '" + kind + "'; choices: attention, block, self_attention, buckets, loss_scaler"});
 }
 
 void run_layer(Fields& field, const std::string& kind, nn::Precision precision, const Inputs& inputs,
@@ -245,19 +247,40 @@ void run_buckets(Fields& field, const Inputs& inputs, Results& results) {
   results.add("buckets", found);
 }
 
+/// The loss scale that each update has, of which input.finite says whether its gradients were.
+void run_loss_scaler(Fields& field, const Inputs& inputs, Results& results) {
+  train::LossScaling options;
+  options.initial = field("initial", options.initial);
+  options.growth = field("growth", options.growth);
+  options.backoff = field("backoff", options.backoff);
+  options.interval = field("interval", options.interval);
+  field.done();
+  train::LossScaler scaler(options);
+  const std::vector<int64_t> finite = inputs.integers("finite");
+  const Array scales(DType::float64, {static_cast<int64_t>(finite.size())});
+  for (size_t n = 0; n < finite.size(); ++n) {
+    static_cast<double*>(scales.data())[n] = scaler.scale();
+    scaler.update(finite[n] != 0);
+  }
+  results.add("scales", scales);
+}
+
 void run(const std::string& config_path, const std::string& in_path, const std::string& out_path) {
   Json object = Json::parse(io::read_file(config_path));
   Fields field(object);
-  const nn::Precision precision = field.choice<nn::Precision>(
-      "precision",
-      {{"float32", nn::Precision::float32}, {"bfloat16", nn::Precision::bfloat16}, {"float64", nn::Precision::float64}},
-      "float32");
+  const nn::Precision precision = field.choice<nn::Precision>("precision",
+                                                              {{"float32", nn::Precision::float32},
+                                                               {"bfloat16", nn::Precision::bfloat16},
+                                                               {"float16", nn::Precision::float16},
+                                                               {"float64", nn::Precision::float64}},
+                                                              "float32");
   const std::string layer = field("layer", std::string());
   object.erase("precision");
   const Inputs inputs(in_path);
   Results results;
   if (layer.empty()) run_model(object, precision, inputs, results);
   else if (layer == "buckets") run_buckets(field, inputs, results);
+  else if (layer == "loss_scaler") run_loss_scaler(field, inputs, results);
   else run_layer(field, layer, precision, inputs, results);
   results.write(out_path);
 }

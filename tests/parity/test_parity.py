@@ -22,7 +22,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import peers
 
 Tensors = dict[str, torch.Tensor]
-TYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.float32}  # of leaves
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+TYPES = {"float64": torch.float64, "float32": torch.float32} | dict.fromkeys(HALVES, torch.float32)  # of leaves
 
 
 def given_inputs(case: Case, dtype: torch.dtype) -> Tensors:
@@ -31,7 +32,7 @@ def given_inputs(case: Case, dtype: torch.dtype) -> Tensors:
 
 @functools.lru_cache(maxsize=None)
 def theirs(name: str, precision: str, fused: bool = False, moved: int = 0) -> Tensors:
-    """Results of PyTorch under our names; bfloat16 is its mixed precision. With `moved` every weight is off by one
+    """Results of PyTorch under our names; 16 bits are its mixed precision. With `moved` every weight is off by one
     rounding, up or down by this seed."""
     case, dtype = BY_NAME[name], TYPES[precision]
     peer = case.peer({**case.config, "fused": fused}, dtype)
@@ -43,7 +44,7 @@ def theirs(name: str, precision: str, fused: bool = False, moved: int = 0) -> Te
                 parameter.copy_(parameter.double() * (1 + UNIT[precision] * sign))
     inputs = given_inputs(case, dtype)
     leaves = {key: inputs[key].requires_grad_() for key in ("x", "memory", "bias") if key in inputs}
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+    with torch.autocast("cpu", HALVES.get(precision, torch.bfloat16), enabled=precision in HALVES):
         out = peer.forward(inputs)
     if case.is_model:
         out = out.to(dtype)
@@ -81,8 +82,8 @@ def ours(case: Case, precision: str) -> Tensors:
 
 def yardsticks(case: Case, precision: str) -> list[Tensors]:
     """PyTorch in the precision that is the measure of `precision`: two ways to write it, and for float32 weights in
-    several roundings; bfloat16 rounds so much on the way that luck evens out."""
-    moves = (0,) if precision == "bfloat16" else (0, 1, 2)
+    several roundings; 16 bits round so much on the way that luck evens out."""
+    moves = (0,) if precision in HALVES else (0, 1, 2)
     return [theirs(case.name, yardstick_of(precision), fused, moved) for fused in (False, True) for moved in moves]
 
 
@@ -110,9 +111,41 @@ def test_float32(name: str) -> None:
     expect_close(BY_NAME[name], "float32")
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES if case.in_bfloat16])
-def test_bfloat16(name: str) -> None:
-    expect_close(BY_NAME[name], "bfloat16")
+@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.in_half])
+def test_16_bits(name: str, precision: str) -> None:
+    expect_close(BY_NAME[name], precision)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"initial": 1024.0, "growth": 2.0, "backoff": 0.5, "interval": 3},
+        {"initial": 3e30, "growth": 1.7, "backoff": 0.3, "interval": 1},
+        {"initial": 2.0**127, "growth": 2.0, "backoff": 0.5, "interval": 2},
+    ],
+)
+def test_scales_of_grad_scaler(options: dict) -> None:
+    updates = 2500
+    finite = torch.rand(updates, generator=torch.Generator().manual_seed(3)) < 0.9
+    if not options:
+        finite = torch.arange(updates) % 2100 > 5  # long enough for the growth after 2,000
+    names = {"initial": "init_scale", "growth": "growth_factor", "backoff": "backoff_factor"}
+    scaler = torch.amp.GradScaler("cpu", **{names.get(key, "growth_interval"): value for key, value in options.items()})
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0)
+    expected = []
+    for good in finite.tolist():
+        expected.append(scaler.get_scale())
+        scaler.scale(torch.ones(1))
+        weight.grad = torch.ones(1) if good else torch.full((1,), float("inf"))
+        scaler.step(optimizer)
+        scaler.update()
+    found = run_program({"layer": "loss_scaler", **options}, {"input.finite": finite.long()})["scales"]
+    reached_1 = next((n for n, scale in enumerate(expected) if scale < 1), updates)  # where ours stays
+    assert reached_1 > updates // 2
+    assert found.tolist()[:reached_1] == expected[:reached_1]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -169,7 +202,7 @@ ZERO = 2.0**-20  # gradients that are nothing but rounding, as that of a key's b
 def main() -> None:
     for precision in TYPES:
         for case in CASES:
-            if precision == "bfloat16" and not case.in_bfloat16:
+            if precision in HALVES and not case.in_half:
                 continue
             verdicts = compare(case, precision)
             worst = max(verdicts, key=lambda v: v.error / v.bound)

@@ -1,7 +1,7 @@
 """How close is close enough, in one place; the rules of tests/tolerance.h.
 
-The measure is PyTorch itself: what it gets wrong in float32 (or in bfloat16 mixed precision) on the same case, against
-its own float64. That is partly luck, so it is the worst of several ways: attention written out and fused, and weights
+The measure is PyTorch itself: what it gets wrong in float32 (or in mixed precision) on the same case, against its own
+float64. That is partly luck, so it is the worst of several ways: attention written out and fused, and weights
 that are off by one rounding, which shows what the case makes of any rounding. Ours may be wrong by FACTOR times that.
 Both are maxima; over few tokens, which err independently, those are a matter of luck, which is given three standard
 deviations. And where PyTorch adds in pairs, a sum over all tokens may drift by as many roundings of the largest element
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}  # relative error of one rounding
+# Relative error of one rounding.
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 MIN_ROUNDINGS = 4
 
 # Two for two orders of the same sums, and two for rows whose softmax is a tie, which make much of any rounding. On
@@ -22,7 +23,7 @@ FACTOR = 4
 
 # What float32 can cost in these small cases, relative to the largest element of all gradients. Where PyTorch's float32
 # and float64 differ by more they do not compute the same thing, and say nothing about ours.
-PLAUSIBLE = {"float32": 2.0**-12, "bfloat16": 2.0**-2}
+PLAUSIBLE = {"float32": 2.0**-12, "bfloat16": 2.0**-2, "float16": 2.0**-5}
 
 
 def naive_factor(samples: int) -> float:
