@@ -4,90 +4,16 @@
 // Shapes: x [B, L, C]. Weights of products are [out, in], as PyTorch keeps them.
 #pragma once
 
-#include <deque>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "attn/autograd.h"
+#include "attn/nn_parameters.h"
 
 namespace attn::nn {
 
-using autograd::Array;
 using autograd::Tape;
-using autograd::Value;
-
-// ------------------------------------------------------------------------------------------------------- parameters
-
-/// One trainable array. `value` is what layers compute with; `master` is what the optimiser updates: the same array, or
-/// the float32 original of a bfloat16 copy.
-struct Parameter {
-  std::string name;
-  Value value;
-  Array master;
-  bool decay = false;  ///< weight decay applies: products and embeddings, not biases and norms
-};
-
-/// How new weights are drawn.
-enum class Scheme {
-  xavier,  ///< uniform in +-sqrt(6 / (in + out)) (Glorot & Bengio 2010)
-  gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
-};
-
-enum class Precision {
-  float32,
-  bfloat16,  ///< activations and products in bfloat16, master weights and gradients in float32
-  float64    ///< for checking gradients
-};
-
-/// All parameters of a model, in order of creation.
-class Parameters {
- public:
-  struct Options {
-    Scheme scheme = Scheme::gpt2;
-    Precision precision = Precision::float32;
-    uint64_t seed = 0;
-    double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
-  };
-  explicit Parameters(const Options& options) : options_(options) {}
-
-  const Options& options() const { return options_; }
-  /// Of activations and products.
-  DType dtype() const;
-  const std::deque<Parameter>& all() const { return all_; }
-  const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
-  int64_t count() const;                               ///< of numbers, in all of them
-  /// Before a new sum of gradients.
-  void clear_gradients() const;
-  /// After a change of the masters: renews the copies that layers compute with.
-  void refresh() const;
-
- private:
-  friend class Scope;
-  Options options_;
-  std::deque<Parameter> all_;
-};
-
-/// Where a layer stands: the parameters and the prefix of its names, as in "blocks.0.attention.".
-class Scope {
- public:
-  explicit Scope(Parameters& parameters, std::string prefix = "")
-      : parameters_(&parameters), prefix_(std::move(prefix)) {}
-  Scope operator/(std::string_view name) const { return Scope(*parameters_, prefix_ + std::string(name) + "."); }
-
-  /// A weight [out, in] or table, drawn by the scheme; `residual` marks a projection into the residual stream.
-  Value weight(std::string_view name, std::vector<int64_t> shape, bool residual = false) const;
-  /// A bias or the weight of a norm, float32 (float64), all of it `value`.
-  Value constant(std::string_view name, int64_t count, double value) const;
-
- private:
-  Value create(std::string_view name, std::vector<int64_t> shape, DType compute, bool decay,
-               const std::function<double(Random&)>& draw) const;
-  Parameters* parameters_;
-  std::string prefix_;
-};
 
 // ------------------------------------------------------------------------------------------------------ small layers
 

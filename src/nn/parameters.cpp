@@ -1,7 +1,7 @@
 // Parameters: their names, how they are drawn, and their copies in the type that layers compute in.
 #include <cmath>
 
-#include "attn/nn.h"
+#include "attn/nn_parameters.h"
 
 namespace attn::nn {
 namespace {
