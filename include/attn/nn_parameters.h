@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,7 @@ class Parameters {
   friend class Scope;
   Options options_;
   std::deque<Parameter> all_;
+  std::map<std::string, size_t, std::less<>> index_;  // into all_
 };
 
 /// Where a layer stands: the parameters and the prefix of its names, as in "blocks.0.attention.".
@@ -70,6 +72,12 @@ class Scope {
   explicit Scope(Parameters& parameters, std::string prefix = "")
       : parameters_(&parameters), prefix_(std::move(prefix)) {}
   Scope operator/(std::string_view name) const { return Scope(*parameters_, prefix_ + std::string(name) + "."); }
+  /// The prefix without its last dot, "blocks.0.attention"; empty at the root.
+  std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
+  DType dtype() const { return parameters_->dtype(); }
+
+  // Both throw Error, before anything is made, for a name that is taken or has an empty part, for a size below 1 and
+  // for an array beyond 2^63 bytes.
 
   /// A weight [out, in] or table, drawn by the scheme; `residual` marks a projection into the residual stream.
   Value weight(std::string_view name, std::vector<int64_t> shape, bool residual = false) const;
