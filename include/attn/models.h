@@ -23,17 +23,20 @@ using autograd::Value;
 struct Config {
   std::string model = "gpt";          ///< selfhead, encoder, gpt, llama
   int64_t vocab_size = 0;             ///< V, from the tokenizer
-  int64_t context = 64;               ///< the longest sequence
+  int64_t context = 64;               ///< the longest sequence of training; of learned positions, the longest at all
   int64_t embed_dim = 128;            ///< C
   int64_t layers = 4;                 ///< N
   int64_t heads = 4;                  ///< H
   int64_t kv_heads = 0;               ///< Hk; 0 = heads
+  int64_t head_dim = 0;               ///< D, of all but selfhead; 0 = embed_dim / heads
   int64_t key_dim = 0;                ///< d_k of selfhead; 0 = embed_dim
   int64_t value_dim = 0;              ///< d_v of selfhead; 0 = embed_dim
+  bool output_projection = false;     ///< selfhead has W_O [d_v, embed_dim]; the others always have theirs
   int64_t hidden_dim = 0;             ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
   int64_t classes = 0;                ///< > 0: classifies instead of predicting tokens
   std::string pooling = "mean";       ///< of classifiers: mean, first
   std::string positions = "learned";  ///< none, learned, sinusoidal, relative, alibi, rope
+  double embedding_scale = 0;         ///< factor on the rows of tokens; 0 = sqrt(C) if sinusoidal, otherwise 1
   std::string norm = "layer";         ///< layer, rms
   bool norm_first = true;
   double norm_epsilon = 1e-5;
@@ -108,6 +111,7 @@ class Model {
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
+  /// For any causal model. Only learned positions bound what it can hold.
   Cache new_cache(int64_t sequences = 1) const;
 
   /// Multiply-adds, counted as two, of a forward over `length` tokens of one sequence; a training step takes three.
@@ -122,11 +126,11 @@ class Model {
 
  private:
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
+  Value add_positions(Tape& tape, const Value& x, int64_t first) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
   nn::Embedding tokens_, positions_;
-  autograd::Array sinusoids_;
   std::vector<nn::Block> blocks_;
   std::vector<nn::SelfAttention> single_heads_;
   nn::Norm norm_;

@@ -35,6 +35,7 @@ nn::BlockOptions block_options(const Config& config) {
   nn::BlockOptions options;
   options.attention.heads = config.heads;
   options.attention.kv_heads = config.kv_heads;
+  options.attention.head_width = config.head_dim;
   options.attention.bias = options.attention.output_bias = config.bias;
   options.attention.causal = config.causal;
   options.attention.window = config.window;
@@ -52,7 +53,25 @@ nn::BlockOptions block_options(const Config& config) {
   return options;
 }
 
+/// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
+double embedding_scale(const Config& config) {
+  if (config.embedding_scale > 0) return config.embedding_scale;
+  return config.positions == "sinusoidal" ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+}
+
 bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
+
+/// The heads of each layer, and how wide its keys and values are.
+struct HeadShape {
+  int64_t heads, kv_heads, key_width, value_width;
+};
+
+HeadShape heads_of(const Config& config) {
+  const int64_t C = config.embed_dim;
+  if (is_selfhead(config)) return {1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
+  const int64_t width = config.head_dim ? config.head_dim : C / config.heads;
+  return {config.heads, config.kv_heads ? config.kv_heads : config.heads, width, width};
+}
 
 }  // namespace
 
@@ -66,20 +85,20 @@ Model::Model(const Config& config, nn::Precision precision, uint64_t seed) : con
   parameters_ = std::make_unique<nn::Parameters>(options);
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim;
-  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C);
+  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C, {.scale = embedding_scale(config)});
   if (config.positions == "learned") positions_ = nn::Embedding(root / "positions", config.context, C);
-  if (config.positions == "sinusoidal") sinusoids_ = nn::sinusoids(config.context, C, parameters_->dtype());
 
   int64_t width = C;
   if (is_selfhead(config)) {
     nn::SelfAttentionOptions single;
     single.key_width = config.key_dim;
     single.value_width = config.value_dim;
+    single.output_width = config.output_projection ? C : 0;
     single.bias = config.bias;
     single.causal = config.causal;
     single.dropout = config.dropout;
     single_heads_.emplace_back(root / "attention", C, single);
-    if (config.value_dim) width = config.value_dim;
+    if (!config.output_projection) width = heads_of(config).value_width;
   } else {
     for (int64_t n = 0; n < config.layers; ++n)
       blocks_.emplace_back(root / "blocks" / std::to_string(n), C, block_options(config));
@@ -94,26 +113,35 @@ Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::Attention
   return is_selfhead(config_) ? single_heads_[layer](tape, x, inputs) : blocks_[layer](tape, x, inputs);
 }
 
+/// x [B, L, C] and what learned or sinusoidal positions add to it; its first row stands at `first`.
+Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
+  const bool sinusoidal = config_.positions == "sinusoidal";
+  if (!positions_.table && !sinusoidal) return x;
+  const int64_t B = x.shape()[0], L = x.shape()[1];
+  std::vector<int64_t> places(static_cast<size_t>(B * L));
+  for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + (sinusoidal ? 0 : first);
+  if (!sinusoidal) return add(tape, x, positions_(tape, std::move(places), {B, L}));
+  const Value table(nn::sinusoids(L, x.shape()[2], x.dtype(), first));
+  return add(tape, x, embedding(tape, std::move(places), table, {B, L}));
+}
+
 /// The last layer's rows [B, L, C].
 Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   const int64_t B = batch.sequences, L = batch.length;
   const int64_t first = options.cache ? options.cache->length() : 0;
   if (B < 1 || L < 1 || static_cast<int64_t>(batch.tokens.size()) != B * L)
     throw Error("model", {"tokens must be [" + std::to_string(B) + ", " + std::to_string(L) + "], both at least 1"});
-  if (first + L > config_.context && (positions_.table || sinusoids_))
+  if (options.cache && !batch.lengths.empty())
+    throw Error("model", {"a batch that continues a cache has no lengths: its sequences must be equally long"});
+  if (first + L > config_.context && positions_.table)
     throw Error("model", {std::to_string(first + L) + " tokens are more than the context of " +
                           std::to_string(config_.context)});
   Value x = tokens_(tape, batch.tokens, {B, L});
-  if (positions_.table || sinusoids_) {
-    nn::CacheSlot cached;
-    if (options.cache) cached = {&options.cache->layers_.front(), options.cache->sequences_};
-    const Value table = sinusoids_ ? Value(sinusoids_) : positions_.table;
-    x = add(tape, x, embedding(tape, cached.positions(B, L), table, {B, L}));
-  }
+  x = add_positions(tape, x, first);
   if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
   x = dropout(tape, x, config_.dropout);
 
-  const size_t layers = is_selfhead(config_) ? 1 : blocks_.size();
+  const auto layers = static_cast<size_t>(config_.layers);
   if (options.traces) options.traces->assign(layers, {});
   for (size_t n = 0; n < layers; ++n) {
     nn::AttentionInputs inputs;
@@ -153,15 +181,14 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
 
 Cache Model::new_cache(int64_t sequences) const {
   if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
-  if (config_.positions == "relative") throw Error("model", {"relative positions do not work with a cache"});
-  Cache cache;
-  const bool single = is_selfhead(config_);
+  const HeadShape heads = heads_of(config_);
   KvCache::Config shape;
-  shape.kv_heads = single ? 1 : config_.kv_heads ? config_.kv_heads : config_.heads;
-  shape.head_dim = !single ? config_.embed_dim / config_.heads : config_.key_dim ? config_.key_dim : config_.embed_dim;
-  shape.value_dim = single && config_.value_dim ? config_.value_dim : single ? config_.embed_dim : shape.head_dim;
+  shape.kv_heads = heads.kv_heads;
+  shape.head_dim = heads.key_width;
+  shape.value_dim = heads.value_width;
   shape.dtype = parameters_->dtype();
-  for (size_t n = 0; n < std::max<size_t>(blocks_.size(), single ? 1 : 0); ++n) cache.layers_.emplace_back(shape);
+  Cache cache;
+  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(shape);
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
     for (KvCache& layer : cache.layers_) id = layer.add();
@@ -194,15 +221,14 @@ double Model::forward_flops(int64_t length) const {
   }
   const double seen = config_.causal ? 0.5 * static_cast<double>(length + 1) : static_cast<double>(length);
   const double span = config_.window ? std::min(seen, static_cast<double>(config_.window)) : seen;
-  const double layers = static_cast<double>(is_selfhead(config_) ? 1 : config_.layers);
-  return static_cast<double>(length) * 2 * (products + 2 * layers * span * static_cast<double>(config_.embed_dim));
+  const HeadShape heads = heads_of(config_);  // a pair of tokens: q k, then its weight times v
+  const double pair = static_cast<double>(config_.layers * heads.heads * (heads.key_width + heads.value_width));
+  return static_cast<double>(length) * 2 * (products + span * pair);
 }
 
 int64_t Model::cache_bytes_per_token() const {
-  const int64_t C = config_.embed_dim, size = size_of(parameters_->dtype());
-  if (is_selfhead(config_))
-    return size * ((config_.key_dim ? config_.key_dim : C) + (config_.value_dim ? config_.value_dim : C));
-  return size * config_.layers * 2 * (config_.kv_heads ? config_.kv_heads : config_.heads) * (C / config_.heads);
+  const HeadShape heads = heads_of(config_);
+  return size_of(parameters_->dtype()) * config_.layers * heads.kv_heads * (heads.key_width + heads.value_width);
 }
 
 void Model::load(const io::Safetensors& file, const std::string& prefix) {
