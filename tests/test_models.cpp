@@ -211,6 +211,18 @@ TEST(Model, BadBatchesAreErrors) {
   batch.tokens[1] = 13;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
   batch.tokens.clear();
+  batch.lengths = {0, 4};
+  EXPECT_EQ(reasons_of([&] { model.forward(tape, batch); }),
+            (std::vector<std::string>{"there are 0 tokens, which must be [1, 3], both at least 1",
+                                      "lengths has 2 entries, must have B = 1", "a length is 0, must be in [1, 3]",
+                                      "a length is 4, must be in [1, 3]"}));
+  batch = random_batch(config, 1, 3, 5);
+  models::Cache none, two = model.new_cache(2);
+  for (models::Cache* cache : {&none, &two})
+    EXPECT_EQ(reasons_of([&] { model.forward(tape, batch, {.cache = cache}); }).size(), 1u);
+  EXPECT_EQ(two.length(), 0);
+  EXPECT_EQ(reasons_of([&] { model.new_cache(0); }).front(), "a cache of 0 sequences: there must be one or more");
+  batch.length = batch.sequences = int64_t{1} << 62;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
 }
 

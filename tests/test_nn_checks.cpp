@@ -444,6 +444,7 @@ TEST(LayerChecks, Caches) {
        "CacheSlot",
        {"has 1 entries"}},
       {"negative positions", [&] { CacheSlot{}.positions(2, -3); }, "CacheSlot", {"must not be negative"}},
+      {"positions that overflow", [] { CacheSlot{}.positions(kHuge, 4); }, "CacheSlot", {"beyond 2^60"}},
   });
   EXPECT_EQ(fits.length(0) + fits.length(1), 0) << "nothing may have been cached";
 }

@@ -71,7 +71,7 @@ void check(const Config& config);
 struct Batch {
   std::vector<int64_t> tokens;   ///< [B, L]
   std::vector<int64_t> targets;  ///< [B, L] next tokens, or [B] classes; ops::kIgnored takes no part
-  std::vector<int64_t> lengths;  ///< [B]; empty = all L
+  std::vector<int64_t> lengths;  ///< [B] in 1 .. L; empty = all L, as it must be where a cache is continued
   int64_t sequences = 0;         ///< B
   int64_t length = 0;            ///< L
 };
@@ -80,7 +80,7 @@ struct Batch {
 class Cache {
  public:
   Cache() = default;
-  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(sequences_.front()); }
+  int64_t length() const { return sequences_.empty() ? 0 : layers_.front().length(sequences_.front()); }
   int64_t bytes() const;
   /// Forgets the tokens from `length` on.
   void truncate(int64_t length);
@@ -106,7 +106,8 @@ class Model {
   const Config& config() const { return config_; }
   const nn::Parameters& parameters() const { return *parameters_; }
 
-  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64.
+  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error for a
+  /// batch that is not of its own shape, or is longer than learned positions; no other kind of position has an end.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
@@ -126,6 +127,7 @@ class Model {
 
  private:
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
+  void check_batch(const Batch& batch, const Cache* cache) const;
   Value add_positions(Tape& tape, const Value& x, int64_t first) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Config config_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attn/models.h"
+#include "core/checker.h"
 
 namespace attn::models {
 namespace {
@@ -125,17 +126,45 @@ Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
   return add(tape, x, embedding(tape, std::move(places), table, {B, L}));
 }
 
+void Model::check_batch(const Batch& batch, const Cache* cache) const {
+  Checker checker("model");
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const int64_t B = batch.sequences, L = batch.length;
+  int64_t count = 0;
+  checker.require(
+      B > 0 && L > 0 && !__builtin_mul_overflow(B, L, &count) && static_cast<int64_t>(batch.tokens.size()) == count,
+      [&] {
+        return "there are " + number(static_cast<int64_t>(batch.tokens.size())) + " tokens, which must be [" +
+               number(B) + ", " + number(L) + "], both at least 1";
+      });
+  checker.require(batch.lengths.empty() || static_cast<int64_t>(batch.lengths.size()) == B, [&] {
+    return "lengths has " + number(static_cast<int64_t>(batch.lengths.size())) + " entries, must have B = " + number(B);
+  });
+  for (const int64_t length : batch.lengths)
+    checker.require(length >= 1 && length <= L,
+                    [&] { return "a length is " + number(length) + ", must be in [1, " + number(L) + "]"; });
+  if (cache) {
+    checker.require(static_cast<int64_t>(cache->layers_.size()) == config_.layers &&
+                        static_cast<int64_t>(cache->sequences_.size()) == B,
+                    [&] {
+                      return "the cache has " + number(static_cast<int64_t>(cache->layers_.size())) + " layers of " +
+                             number(static_cast<int64_t>(cache->sequences_.size())) + " sequences: new_cache(" +
+                             number(B) + ") of this model makes one that fits";
+                    });
+    checker.require(batch.lengths.empty(),
+                    "a batch that continues a cache has no lengths: its sequences must be equally long");
+  }
+  const int64_t last = (cache ? cache->length() : 0) + std::max<int64_t>(L, 0);
+  checker.require(!positions_.table || last <= config_.context,
+                  [&] { return number(last) + " tokens are more than the context of " + number(config_.context); });
+  checker.done();
+}
+
 /// The last layer's rows [B, L, C].
 Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_batch(batch, options.cache);
   const int64_t B = batch.sequences, L = batch.length;
   const int64_t first = options.cache ? options.cache->length() : 0;
-  if (B < 1 || L < 1 || static_cast<int64_t>(batch.tokens.size()) != B * L)
-    throw Error("model", {"tokens must be [" + std::to_string(B) + ", " + std::to_string(L) + "], both at least 1"});
-  if (options.cache && !batch.lengths.empty())
-    throw Error("model", {"a batch that continues a cache has no lengths: its sequences must be equally long"});
-  if (first + L > config_.context && positions_.table)
-    throw Error("model", {std::to_string(first + L) + " tokens are more than the context of " +
-                          std::to_string(config_.context)});
   Value x = tokens_(tape, batch.tokens, {B, L});
   x = add_positions(tape, x, first);
   if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
@@ -180,7 +209,11 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
 }
 
 Cache Model::new_cache(int64_t sequences) const {
-  if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
+  Checker checker("model");
+  checker.require(config_.causal, "only a causal model can continue a text");
+  checker.require(sequences > 0,
+                  [&] { return "a cache of " + std::to_string(sequences) + " sequences: there must be one or more"; });
+  checker.done();
   const HeadShape heads = heads_of(config_);
   KvCache::Config shape;
   shape.kv_heads = heads.kv_heads;

@@ -99,10 +99,12 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
 
 std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
   Checker checker("CacheSlot");
-  checker.require(B >= 0 && L >= 0, "B and L must not be negative");
-  if (cache && B >= 0) check_sequences(checker, *this, B);
+  int64_t count = 0;
+  checker.require(B >= 0 && L >= 0 && !__builtin_mul_overflow(B, L, &count) && count < (int64_t{1} << 60),
+                  "B and L must not be negative, nor their product beyond 2^60");
+  if (cache) check_sequences(checker, *this, B);
   checker.done();
-  std::vector<int64_t> all(static_cast<size_t>(B * L));
+  std::vector<int64_t> all(static_cast<size_t>(count));
   for (int64_t b = 0; b < B; ++b)
     std::iota(all.begin() + b * L, all.begin() + (b + 1) * L, cache ? cache->length(sequences[b]) : 0);
   return all;
