@@ -160,11 +160,16 @@ TEST(Decode, OptionsCountSequences) {
                                 .offset = offset,
                                 .alibi_slopes = slopes,
                                 .sink = sink};
+    Random random(54);
+    const Array<4> bias =
+        Array<4>(DType::float32, {1, 2, 30, 30}).fill_normal(random);  // keys of each sequence from 0 on
+    options.bias = bias.view();
     Array<4> out(DType::float32, {1, 2, 30, 8}), expected = out;
     cache.attend(sequences, starts, c.q.view(), out.view(), {}, options);
     for (int s = 0; s < 2; ++s) {
       const int64_t first = starts[s], count = starts[s + 1] - first, keys = s == 0 ? 30 : 20, from = s == 0 ? 0 : 5;
       options.offset = {&offset[s], 1};
+      options.bias = part_of(part_of(bias.view(), 2, first, count), 3, 0, keys);
       attention(part_of(c.q.view(), 2, first, count), part_of(c.k.view(), 2, from, keys),
                 part_of(c.v.view(), 2, from, keys), part_of(expected.view(), 2, first, count), {}, options);
     }

@@ -404,7 +404,11 @@ TEST(Errors, CacheRefuses) {
   EXPECT_NE(attempt(unknown, starts, {}).find("there is no sequence 7"), std::string::npos);
   EXPECT_NE(attempt(known, {0, 1, 3}, {}).find("cu_query has 3 entries"), std::string::npos);
   EXPECT_NE(attempt(known, {0, 4}, {}).find("cu_query"), std::string::npos);
-  EXPECT_NE(attempt(known, starts, {.bias = q.view()}).find("do not apply to a cache"), std::string::npos);
+  const bool allowed = true;
+  EXPECT_NE(attempt(known, starts, {.mask = {&allowed, {1, 1, 1, 1}}}).find("do not apply to a cache"),
+            std::string::npos);
+  EXPECT_NE(attempt(known, starts, {.bias = q.view()}).find("bias has size [1, 4, 3, 8], must be [1, 4, 3, 0]"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { cache.truncate(sequence, 1); }).find("length is 1"), std::string::npos);
   EXPECT_NE(refusal([&] { cache.fork(sequence, 1); }).find("length is 1"), std::string::npos);
   EXPECT_NE(refusal([&] { cache.remove(sequence + 1); }).find("there is no sequence"), std::string::npos);

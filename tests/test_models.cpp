@@ -97,6 +97,24 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   config.kv_heads = 2;
   config.causal = false;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 4u);
+  config = tiny("gpt");
+  config.heads = 3;
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "heads 3 must divide embed_dim 16, or head_dim must be given");
+  config.head_dim = 7;
+  check(config);
+  config.positions = "rope";
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "rope needs heads of even width, not 7");
+  config.output_projection = true;
+  EXPECT_EQ(reasons_of([&] { check(config); }).size(), 2u);
+  config = tiny("selfhead");
+  config.value_dim = 12;
+  config.tie_embeddings = true;
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(),
+            "tied embeddings need value_dim equal to embed_dim, or output_projection");
+  config.output_projection = true;
+  check(config);
+  config.head_dim = 8;
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "selfhead has key_dim and value_dim in place of head_dim");
 }
 
 // ------------------------------------------------------------------------------------------------------------ forward
@@ -157,6 +175,34 @@ TEST(Model, FlopsCountProductsAndAttention) {
   EXPECT_EQ(forward_flops(encoder, 8), 2 * (8 * (blocks + 2 * 2 * 8 * 16) + 2 * 16));  // all keys; one row of classes
   EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 2 * 2 * 16 * 4);
   EXPECT_EQ(cache_bytes_per_token(tiny("llama"), DType::bfloat16), 2 * 2 * 8 * 2);
+
+  config.head_dim = 6;  // 4 heads: 24 columns in a model of 16
+  config.window = 0;
+  const Model wide(config, nn::Precision::float32);
+  EXPECT_EQ(wide.parameters().find("blocks.1.attention.output.weight")->value.shape(), (std::vector<int64_t>{16, 24}));
+  EXPECT_EQ(forward_flops(config, 8), 8 * 2 * (blocks + head + 2 * 4 * 8 * 16 + 2 * 2 * 4.5 * 24));
+  EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 2 * 2 * 24 * 4);
+
+  Config single = tiny("selfhead");
+  single.key_dim = 4;
+  single.value_dim = 6;
+  single.output_projection = true;
+  EXPECT_EQ(forward_flops(single, 8), 8 * 2 * (16 * (4 + 4 + 6) + 6 * 16 + 13 * 16 + 4.5 * (4 + 6)));
+}
+
+TEST(Model, SinusoidalTokensAreScaled) {
+  Config config = tiny("gpt");
+  config.positions = "sinusoidal";
+  const Model scaled(config, nn::Precision::float32, 3);
+  config.embedding_scale = 4;  // the root of 16
+  const Model same(config, nn::Precision::float32, 3);
+  config.embedding_scale = 1;
+  const Model plain(config, nn::Precision::float32, 3);
+  const Batch batch = random_batch(config, 2, 6, 5);
+  Tape tape;
+  const Values logits = numbers(scaled.forward(tape, batch).data());
+  EXPECT_EQ(logits, numbers(same.forward(tape, batch).data()));
+  EXPECT_NE(logits, numbers(plain.forward(tape, batch).data()));
 }
 
 TEST(Model, BadBatchesAreErrors) {
@@ -169,6 +215,18 @@ TEST(Model, BadBatchesAreErrors) {
   batch.tokens[1] = 13;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
   batch.tokens.clear();
+  batch.lengths = {0, 4};
+  EXPECT_EQ(reasons_of([&] { model.forward(tape, batch); }),
+            (std::vector<std::string>{"there are 0 tokens, which must be [1, 3], both at least 1",
+                                      "lengths has 2 entries, must have B = 1", "a length is 0, must be in [1, 3]",
+                                      "a length is 4, must be in [1, 3]"}));
+  batch = random_batch(config, 1, 3, 5);
+  models::Cache none, two = model.new_cache(2);
+  for (models::Cache* cache : {&none, &two})
+    EXPECT_EQ(reasons_of([&] { model.forward(tape, batch, {.cache = cache}); }).size(), 1u);
+  EXPECT_EQ(two.length(), 0);
+  EXPECT_EQ(reasons_of([&] { model.new_cache(0); }).front(), "a cache of 0 sequences: there must be one or more");
+  batch.length = batch.sequences = int64_t{1} << 62;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
 }
 
@@ -188,22 +246,55 @@ TEST(Model, LoadListsAllThatIsMissing) {
 // --------------------------------------------------------------------------------------------------------- generation
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
-  for (const char* name : {"selfhead", "gpt", "llama"}) {
-    Config config = tiny(name);
+  std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
+  for (const char* positions : {"none", "sinusoidal", "relative", "alibi", "rope"}) {
+    configs.push_back(tiny("gpt"));
+    configs.back().positions = positions;
+    configs.back().head_dim = 6;
+  }
+  configs.push_back(tiny("selfhead"));
+  configs.back().value_dim = 10;
+  configs.back().output_projection = true;
+  for (const Config& config : configs) {
     const Model model(config, nn::Precision::float32, 3);
     stir(model.parameters(), 0.5);
     const std::vector<int64_t> prompt = {1, 2, 3};
     generate::GenerateOptions options;
     options.max_tokens = 40;  // beyond the context: the oldest half is forgotten twice
     for (double temperature : {0.0, 1.0}) {
-      options.sampling.temperature = temperature;
-      options.cache = true;
-      const std::vector<int64_t> cached = generate::generate(model, prompt, options).tokens;
-      options.cache = false;
-      EXPECT_EQ(cached, generate::generate(model, prompt, options).tokens) << name;
-      EXPECT_EQ(cached.size(), 40u);
+      for (int64_t context : {0, 64}) {  // or shown whole
+        if (context > 0 && config.positions == "learned") continue;
+        options.sampling.temperature = temperature;
+        options.context = context;
+        options.cache = true;
+        const std::vector<int64_t> cached = generate::generate(model, prompt, options).tokens;
+        options.cache = false;
+        EXPECT_EQ(cached, generate::generate(model, prompt, options).tokens) << to_json(config);
+        EXPECT_EQ(cached.size(), 40u);
+      }
     }
   }
+}
+
+TEST(Generate, ALongerContextIsSeen) {
+  Config config = tiny("gpt");
+  config.positions = "relative";
+  const Model model(config, nn::Precision::float32, 3);
+  stir(model.parameters(), 0.5);
+  std::vector<int64_t> prompt(30, 1);
+  const auto first_token = [&](int64_t oldest, int64_t context) {
+    prompt[0] = oldest;
+    generate::GenerateOptions options;
+    options.max_tokens = 1;
+    options.sampling.temperature = 100;  // close to uniform: any change of the logits shows sooner or later
+    options.context = context;
+    std::vector<int64_t> tokens;
+    for (options.seed = 0; options.seed < 200; ++options.seed)
+      tokens.push_back(generate::generate(model, prompt, options).tokens.front());
+    return tokens;
+  };
+  EXPECT_EQ(first_token(1, 0), first_token(7, 0)) << "the oldest token has been forgotten";
+  EXPECT_NE(first_token(1, 30), first_token(7, 30));
 }
 
 TEST(Generate, SamplingFollowsItsChain) {
@@ -237,6 +328,16 @@ TEST(Generate, BadOptionsAndLogits) {
   const std::vector<float> logits = {1, NAN};
   EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {}, random); }).front(), "the logit of token 1 is NaN");
   EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {-1, -1, 0, 2, 0}, random); }).size(), 5u);
+  const Model gpt(tiny("gpt"), nn::Precision::float32);
+  EXPECT_EQ(reasons_of([&] { generate::generate(gpt, {}, {.context = -1}); }).size(), 2u);
+  EXPECT_EQ(reasons_of([&] { generate::generate(gpt, std::vector<int64_t>{1}, {.context = 17}); }).front(),
+            "context is 17, but the model has learned 16 positions");
+  models::Cache cache = gpt.new_cache();
+  Batch batch = random_batch(gpt.config(), 1, 3, 5);
+  batch.lengths = {2};
+  Tape tape;
+  EXPECT_EQ(reasons_of([&] { gpt.forward(tape, batch, {.cache = &cache}); }).front(),
+            "a batch that continues a cache has no lengths: its sequences must be equally long");
   const Model encoder(tiny("encoder"), nn::Precision::float32);
   EXPECT_EQ(reasons_of([&] { generate::generate(encoder, std::vector<int64_t>{1}, {}); }).front(),
             "only a causal model can continue a text");

@@ -2,6 +2,7 @@
 #include "attn/nn.h"
 
 #include <cmath>
+#include <limits>
 
 #include "layers.h"
 
@@ -127,6 +128,13 @@ TEST(LayerGradients, SelfAttention) {
     const Value x = input();
     expect_gradients("self_attention", leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); });
   }
+  nn::Parameters parameters(exact());
+  const SelfAttention projected(Scope(parameters) / "attention", kC,
+                                {.value_width = 5, .output_width = 6, .bias = true, .causal = true});
+  stir(parameters);
+  const Value x = input();
+  EXPECT_EQ(parameters.find("attention.output.weight")->value.shape(), (std::vector<int64_t>{6, 5}));
+  expect_gradients("self_attention with W_O", leaves_of(parameters, x), [&](Tape& tape) { return projected(tape, x); });
 }
 
 struct Variant {
@@ -143,6 +151,7 @@ TEST(LayerGradients, MultiHeadAttention) {
       {"grouped", {.heads = 4, .kv_heads = 2, .causal = true}},
       {"one key head", {.heads = 4, .kv_heads = 1}},
       {"wide heads", {.heads = 2, .head_width = 6}},
+      {"three heads of width 5", {.heads = 3, .head_width = 5, .causal = true}},
       {"window", {.heads = 2, .causal = true, .window = 2}},
       {"window both ways", {.heads = 2, .window = 2}},
       {"dropout", {.heads = 2, .dropout = 0.3}},
@@ -314,14 +323,22 @@ Value part(const Value& x, int64_t first, int64_t count) {
 }
 
 TEST(Cache, TokenByTokenIsTheWholeText) {
-  for (Position position : {Position::none, Position::rope, Position::alibi}) {
+  for (Position position : {Position::none, Position::rope, Position::alibi, Position::relative}) {
     nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
     const MultiHeadAttention layer(Scope(parameters) / "attention", kC,
-                                   {.heads = 4, .kv_heads = 2, .causal = true, .window = 4, .position = position});
+                                   {.heads = 4,
+                                    .kv_heads = 2,
+                                    .head_width = 6,  // 4 heads of width 6 in a model of width 8
+                                    .causal = true,
+                                    .window = 4,
+                                    .position = position,
+                                    .buckets = 4,
+                                    .max_distance = 6});
+    stir(parameters);
     const Value x(random_array(DType::float32, {kB, 9, kC}, 11));
     Tape tape;
     const Values whole = numbers(layer(tape, x).data());
-    KvCache cache({.kv_heads = 2, .head_dim = 2, .page_size = 4});
+    KvCache cache({.kv_heads = 2, .head_dim = 6, .page_size = 4});
     const std::vector<int64_t> sequences = {cache.add(), cache.add()};
     int64_t at = 0;
     for (int64_t count : {3, 1, 1, 4}) {
@@ -335,6 +352,33 @@ TEST(Cache, TokenByTokenIsTheWholeText) {
               << "position " << static_cast<int>(position) << ", token " << at + n / kC;
       at += count;
     }
+  }
+}
+
+TEST(Cache, RelativePositionsOfSequencesOfDifferentLengths) {
+  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  const MultiHeadAttention layer(
+      Scope(parameters) / "attention", kC,
+      {.heads = 2, .causal = true, .position = Position::relative, .buckets = 4, .max_distance = 6});
+  stir(parameters);
+  const Value x(random_array(DType::float32, {1, 9, kC}, 11)), y(random_array(DType::float32, {1, 9, kC}, 12));
+  Tape tape;
+  KvCache cache({.kv_heads = 2, .head_dim = 4});
+  const std::vector<int64_t> both = {cache.add(), cache.add()};
+  AttentionInputs first, second, together;
+  first.cache = {&cache, std::span(both).first(1)};
+  second.cache = {&cache, std::span(both).last(1)};
+  together.cache = {&cache, both};
+  layer(tape, part(x, 0, 7), first);
+  layer(tape, part(y, 0, 2), second);
+  Array next(DType::float32, {2, 2, kC});
+  ops::convert(part(x, 7, 2).data().flat(), {next.data(), DType::float32, {1, 2 * kC}});
+  ops::convert(part(y, 2, 2).data().flat(), {static_cast<float*>(next.data()) + 2 * kC, {1, 2 * kC}});
+  const Values some = numbers(layer(tape, Value(next), together).data());
+  const Values of_x = numbers(layer(tape, x).data()), of_y = numbers(layer(tape, y).data());
+  for (int64_t n = 0; n < 2 * kC; ++n) {
+    EXPECT_NEAR(some[n], of_x[7 * kC + n], weight_bound(max_abs(of_x), DType::float32));
+    EXPECT_NEAR(some[2 * kC + n], of_y[2 * kC + n], weight_bound(max_abs(of_y), DType::float32));
   }
 }
 
@@ -362,6 +406,25 @@ TEST(Trace, WeightsAreThoseOfTheOutput) {
   }
 }
 
+TEST(Relative, InferenceReadsDistancesInPlaceAndGivesTheSameBits) {
+  for (bool causal : {false, true}) {
+    nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+    const MultiHeadAttention layer(
+        Scope(parameters) / "attention", kC,
+        {.heads = 2, .causal = causal, .position = Position::relative, .buckets = 8, .max_distance = 20});
+    stir(parameters);
+    const Value x(random_array(DType::float32, {kB, 60, kC}, 11), true);
+    AttentionTrace of_inference, of_training;
+    AttentionInputs inferred, recorded;
+    inferred.trace = &of_inference;
+    recorded.trace = &of_training;
+    Tape infer, record({.record = true});
+    EXPECT_TRUE(numbers(layer(infer, x, inferred).data()) == numbers(layer(record, x, recorded).data()));
+    EXPECT_TRUE(numbers(of_inference.weights()) == numbers(of_training.weights()));
+    EXPECT_EQ(of_inference.bias.count(), 2 * (60 + 60 - 1)) << "a number a head and distance";
+  }
+}
+
 TEST(Relative, BucketsAreThoseOfT5) {
   // From the definition: 32 buckets both ways, distances below 8 have their own, 128 and more share the last.
   const std::pair<int64_t, int64_t> both[] = {{0, 0},  {-1, 1}, {1, 17},    {-7, 7},
@@ -369,6 +432,23 @@ TEST(Relative, BucketsAreThoseOfT5) {
   for (auto [distance, bucket] : both) EXPECT_EQ(relative_bucket(distance, true, 32, 128), bucket) << distance;
   const std::pair<int64_t, int64_t> past[] = {{0, 0}, {3, 0}, {-1, 1}, {-15, 15}, {-16, 16}, {-127, 31}, {-1000, 31}};
   for (auto [distance, bucket] : past) EXPECT_EQ(relative_bucket(distance, false, 32, 128), bucket) << distance;
+  EXPECT_EQ(relative_bucket(std::numeric_limits<int64_t>::min(), true, 32, 128), 15);
+  EXPECT_EQ(relative_bucket(std::numeric_limits<int64_t>::max(), true, 32, 128), 31);
+}
+
+TEST(Sinusoids, AnyPartOfThemIsThatPart) {
+  const Values whole = numbers(sinusoids(40, 6, DType::float64)), tail = numbers(sinusoids(8, 6, DType::float64, 32));
+  EXPECT_TRUE(std::equal(tail.begin(), tail.end(), whole.begin() + 32 * 6));
+  EXPECT_EQ(whole[7 * 6 + 3], std::cos(7 * std::pow(10000, -2 / 6.0)));
+}
+
+TEST(LayerGradients, ScaledEmbedding) {
+  nn::Parameters parameters(exact());
+  const Embedding layer(Scope(parameters) / "tokens", 7, kC, {.scale = 2.5});
+  Tape tape;
+  EXPECT_EQ(numbers(layer(tape, {3}, {1}).data())[1], 2.5 * numbers(layer.table.data())[3 * kC + 1]);
+  const auto look_up = [&](Tape& on) { return layer(on, {1, 2, 1, 6}, {2, 2}); };
+  expect_gradients("embedding", leaves_of(parameters), look_up, 56);
 }
 
 TEST(Parameters, NamesCountsAndSchemes) {

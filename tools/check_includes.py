@@ -87,11 +87,13 @@ def resolve(root, path, name):
 
 
 def module_of(path):
-    """The module a project file belongs to; of a public header, the one it is the face of."""
+    """The module a project file belongs to; of a public header, <module>.h or <module>_<part>.h, the one it is the face
+    of."""
     if path.parts[0] == "src":
         return path.parts[1]
     if path.parts[0] == "include":
-        return path.stem if path.stem in MODULES else None
+        module = path.stem.split("_")[0]
+        return module if module in MODULES else None
     return None
 
 
@@ -151,7 +153,8 @@ def check(root):
 def self_test():
     good = {
         "include/attn/core.h": "#include <vector>\n",
-        "include/attn/attention.h": '#include "attn/core.h"\n',
+        "include/attn/attention.h": '#include "attn/core.h"\n#include "attn/attention_extra.h"\n',
+        "include/attn/attention_extra.h": '#include "attn/core.h"\n',
         "include/attn/attn.h": '#include "attn/attention.h"\n',
         "include/attn/c.h": "#include <stdint.h>\n",
         "src/core/a.cpp": '#include <pthread.h>\n#include "attn/core.h"\n',
@@ -170,6 +173,7 @@ def self_test():
         "include/attn/c.h": "#include <vector>\n",
         "examples/b.c": "#include <unistd.h>\n",
         "include/attn/attention.h": '#include "core/scratch.h"\n',
+        "include/attn/core_extra.h": '#include "attn/attention.h"\n',
         "src/core/a.cpp": '#include "attn/attention.h"\n',
         "src/core/b.cpp": '#include "attention/mask.h"\n',
         "src/core/c.cpp": "#include <boost/any.hpp>\n",

@@ -141,6 +141,7 @@ class KvCache {
   /// Forgets the tokens from `length` on.
   void truncate(int64_t sequence, int64_t length);
   void remove(int64_t sequence);
+  bool contains(int64_t sequence) const;
   int64_t length(int64_t sequence) const;
   int64_t pages_in_use() const;
   const Config& config() const;
@@ -148,7 +149,8 @@ class KvCache {
   /// One call for a ragged batch: sequence s of `sequences` has the queries cu_query[s] .. cu_query[s + 1] of q.
   ///   q [1, H, total, D], out [1, H, total, Dv], lse [1, H, total] (optional), of the cache's type.
   /// By default causal with bottom_right alignment: the last query is the newest token. Options that name a batch
-  /// element (key_length, offset, ...) count sequences; mask, bias and documents do not apply to a cache.
+  /// element (offset) count sequences. A bias is [1, H|1, total|1, longest|1]: rows as in q, keys counted
+  /// inside each sequence, up to the longest of them. Mask, documents and lengths do not apply to a cache.
   void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
               View<3> lse, const AttentionOptions& options) const;
   void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,

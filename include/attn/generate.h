@@ -25,6 +25,7 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
 struct GenerateOptions {
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;
+  int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
@@ -36,7 +37,8 @@ struct Generated {
   double token_seconds = 0;  ///< of all tokens after the first
 };
 
-/// Continues `prompt`, at least one token. A text longer than the model's context forgets its oldest half and goes on.
+/// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. Throws
+/// Error for a context beyond learned positions; every other kind of position has no end.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
 /// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.

@@ -24,17 +24,20 @@ using autograd::Value;
 struct Config {
   std::string model = "gpt";          ///< selfhead, encoder, gpt, llama
   int64_t vocab_size = 0;             ///< V, from the tokenizer
-  int64_t context = 64;               ///< the longest sequence
+  int64_t context = 64;               ///< the longest sequence of training; of learned positions, the longest at all
   int64_t embed_dim = 128;            ///< C
   int64_t layers = 4;                 ///< N
   int64_t heads = 4;                  ///< H
   int64_t kv_heads = 0;               ///< Hk; 0 = heads
+  int64_t head_dim = 0;               ///< D, of all but selfhead; 0 = embed_dim / heads
   int64_t key_dim = 0;                ///< d_k of selfhead; 0 = embed_dim
   int64_t value_dim = 0;              ///< d_v of selfhead; 0 = embed_dim
+  bool output_projection = false;     ///< selfhead has W_O [d_v, embed_dim]; the others always have theirs
   int64_t hidden_dim = 0;             ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
   int64_t classes = 0;                ///< > 0: classifies instead of predicting tokens
   std::string pooling = "mean";       ///< of classifiers: mean, first
   std::string positions = "learned";  ///< none, learned, sinusoidal, relative, alibi, rope
+  double embedding_scale = 0;         ///< factor on the rows of tokens; 0 = sqrt(C) if sinusoidal, otherwise 1
   std::string norm = "layer";         ///< layer, rms
   bool norm_first = true;
   double norm_epsilon = 1e-5;
@@ -113,7 +116,7 @@ double available_memory(const std::string& root = "");
 struct Batch {
   std::vector<int64_t> tokens;   ///< [B, L]
   std::vector<int64_t> targets;  ///< [B, L] next tokens, or [B] classes; ops::kIgnored takes no part
-  std::vector<int64_t> lengths;  ///< [B]; empty = all L
+  std::vector<int64_t> lengths;  ///< [B] in 1 .. L; empty = all L, as it must be where a cache is continued
   int64_t sequences = 0;         ///< B
   int64_t length = 0;            ///< L
 };
@@ -122,7 +125,7 @@ struct Batch {
 class Cache {
  public:
   Cache() = default;
-  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(sequences_.front()); }
+  int64_t length() const { return sequences_.empty() ? 0 : layers_.front().length(sequences_.front()); }
   int64_t bytes() const;
   /// Forgets the tokens from `length` on.
   void truncate(int64_t length);
@@ -150,11 +153,13 @@ class Model {
   const Config& config() const { return config_; }
   const nn::Parameters& parameters() const { return *parameters_; }
 
-  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64.
+  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error for a
+  /// batch that is not of its own shape, or is longer than learned positions; no other kind of position has an end.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
+  /// For any causal model. Only learned positions bound what it can hold.
   Cache new_cache(int64_t sequences = 1) const;
 
   /// Copies the parameters in; throws Error that lists all that is missing or of another shape.
@@ -166,11 +171,12 @@ class Model {
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
   Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source);
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
+  void check_batch(const Batch& batch, const Cache* cache) const;
+  Value add_positions(Tape& tape, const Value& x, int64_t first) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
   nn::Embedding tokens_, positions_;
-  autograd::Array sinusoids_;
   std::vector<nn::Block> blocks_;
   std::vector<nn::SelfAttention> single_heads_;
   nn::Norm norm_;

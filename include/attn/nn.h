@@ -1,92 +1,39 @@
 // nn: layers. A layer names its parameters, makes them through a Scope, and is then a function of a tape and a value:
-// the same call trains and infers. Shapes: x [B, L, C]; weights of products are [out, in], as PyTorch keeps them.
+// the same call trains and infers.
+//
+// Shapes: x [B, L, C]; where layers do not look across rows, [.., C]. Weights of products are [out, in], as PyTorch
+// keeps them. x is of the type that the parameters compute in. Constructors and calls throw Error, before anything is
+// made or computed, with every reason; its operation() is the layer's name in the model, as "blocks.3.attention".
 #pragma once
 
-#include <deque>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "attn/autograd.h"
+#include "attn/nn_parameters.h"
 
 #pragma GCC visibility push(default)
 namespace attn::nn {
 
-using autograd::Array;
 using autograd::Tape;
-using autograd::Value;
 
-// ------------------------------------------------------------------------------------------------------- parameters
-
-/// One trainable array. `value` is what layers compute with; `master` is what the optimiser updates: the same array, or
-/// the float32 original of a 16-bit copy.
-struct Parameter {
-  std::string name;
-  Value value;
-  Array master;
-  bool decay = false;  ///< weight decay applies: products and embeddings, not biases and norms
-};
-
-/// How new weights are drawn.
-enum class Scheme {
-  xavier,  ///< uniform in +-sqrt(6 / (in + out)) (Glorot & Bengio 2010)
-  gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
-};
-
-/// Of activations and products; beside a 16-bit type, master weights and their gradients are float32. float64 is for
-/// checking gradients; those of float16 want a scaled loss, see train::LossScaling.
-enum class Precision { float32, bfloat16, float64, float16 };
-
-/// Gives a new parameter's master its content: from a file, or `draw()` makes random numbers by the scheme.
-using Source = std::function<void(const Parameter&, const std::function<void()>& draw)>;
-
-/// All parameters of a model, in order of creation.
-class Parameters {
+/// What every layer has: its name, for errors, and the type it computes in.
+class Layer {
  public:
-  struct Options {
-    Scheme scheme = Scheme::gpt2;
-    Precision precision = Precision::float32;
-    uint64_t seed = 0;
-    double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
-  };
-  /// With a null `source` parameters have names and shapes but no memory, for whoever only counts.
-  explicit Parameters(
-      const Options& options, Source source = [](const Parameter&, const auto& draw) { draw(); });
+  /// "blocks.3.attention"; at the root of the names, and of what has not been made, the kind of layer: "Linear".
+  const std::string& name() const { return name_; }
+  /// Of x and of the result.
+  DType dtype() const { return dtype_; }
 
-  const Options& options() const { return options_; }
-  DType dtype() const;  ///< of activations and products
-  const std::deque<Parameter>& all() const { return all_; }
-  const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
-  int64_t count() const;                               ///< of numbers, in all of them
-  void clear_gradients() const;                        ///< before a new sum of gradients
-  void refresh() const;                                ///< copies the masters, which have changed, to the values
+ protected:
+  explicit Layer(std::string_view kind) : name_(kind) {}
+  Layer(std::string_view kind, const Scope& scope)
+      : name_(scope.name().empty() ? kind : scope.name()), dtype_(scope.dtype()) {}
 
  private:
-  friend class Scope;
-  Options options_;
-  Source source_;
-  std::deque<Parameter> all_;
-};
-
-/// Where a layer stands: the parameters and the prefix of its names, as in "blocks.0.attention.".
-class Scope {
- public:
-  explicit Scope(Parameters& parameters, std::string prefix = "")
-      : parameters_(&parameters), prefix_(std::move(prefix)) {}
-  Scope operator/(std::string_view name) const { return Scope(*parameters_, prefix_ + std::string(name) + "."); }
-
-  /// A weight [out, in] or table, drawn by the scheme; `residual` marks a projection into the residual stream.
-  Value weight(std::string_view name, std::vector<int64_t> shape, bool residual = false) const;
-  /// A bias or the weight of a norm, float32 (float64), all of it `value`.
-  Value constant(std::string_view name, int64_t count, double value) const;
-
- private:
-  Value create(std::string_view name, std::vector<int64_t> shape, bool decay,
-               const std::function<double(Random&)>& draw) const;
-  Parameters* parameters_;
-  std::string prefix_;
+  std::string name_;
+  DType dtype_ = DType::float32;
 };
 
 // ------------------------------------------------------------------------------------------------------ small layers
@@ -95,18 +42,23 @@ struct LinearOptions {
   bool bias = true;
   bool residual = false;  ///< projects into the residual stream
 };
-struct Linear {
-  Linear() = default;
+struct Linear : Layer {
+  Linear() : Layer("Linear") {}
   Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options = {});
-  Value operator()(Tape& tape, const Value& x) const { return linear(tape, x, weight, bias); }
+  /// x [.., in] -> [.., out]
+  Value operator()(Tape& tape, const Value& x) const;
   Value weight, bias;
 };
 
-struct Embedding {
-  Embedding() = default;
-  Embedding(const Scope& scope, int64_t tokens, int64_t width);
-  /// ids [R], as [shape .., C].
+struct EmbeddingOptions {
+  double scale = 1;  ///< factor on the rows that are looked up
+};
+struct Embedding : Layer {
+  Embedding() : Layer("Embedding") {}
+  Embedding(const Scope& scope, int64_t tokens, int64_t width, const EmbeddingOptions& options = {});
+  /// ids [R] in [0, V), R the product of `shape` -> [shape .., C]
   Value operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const;
+  EmbeddingOptions options;
   Value table;
 };
 
@@ -115,8 +67,8 @@ struct NormOptions {
   bool bias = true;  ///< LayerNorm only
   double epsilon = 1e-5;
 };
-struct Norm {
-  Norm() = default;
+struct Norm : Layer {
+  Norm() : Layer("Norm") {}
   Norm(const Scope& scope, int64_t width, const NormOptions& options = {});
   Value operator()(Tape& tape, const Value& x) const;
   NormOptions options;
@@ -130,8 +82,8 @@ struct FeedForwardOptions {
   bool bias = true;
 };
 /// down(f(up(x))).
-struct FeedForward {
-  FeedForward() = default;
+struct FeedForward : Layer {
+  FeedForward() : Layer("FeedForward") {}
   FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options = {});
   Value operator()(Tape& tape, const Value& x) const;
   FeedForwardOptions options;
@@ -145,15 +97,17 @@ struct AttentionTrace {
   autograd::Heads q, k;
   Array lse;                 ///< [B, H, Lq]
   AttentionOptions options;  ///< without dropout; borrows what the layer's inputs borrowed, and `bias`
-  Array bias;
-  Array weights() const;  ///< [B, H, Lq, Lk], before dropout
+  Array bias;                ///< the memory of options.bias, if there is one
+  /// [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace.
+  Array weights() const;
 };
 
 /// The cache of one attention layer for the sequences of a batch.
 struct CacheSlot {
   KvCache* cache = nullptr;
-  std::span<const int64_t> sequences = {};                     ///< [B]
-  std::vector<int64_t> positions(int64_t B, int64_t L) const;  ///< [B L]: of tokens [B, L] behind what is cached
+  std::span<const int64_t> sequences = {};  ///< [B]
+  /// [B L]: of tokens [B, L] behind what is cached.
+  std::vector<int64_t> positions(int64_t B, int64_t L) const;
 };
 
 /// What an attention layer is given besides x. Everything is borrowed until the backward has run.
@@ -162,24 +116,26 @@ struct AttentionInputs {
   std::span<const int64_t> key_length = {};  ///< [B]: padding at the end
   ConstView<4> mask = {};                    ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
   Value bias = {};                           ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
-  CacheSlot cache = {};                      ///< x continues what is cached; inference only
-  AttentionTrace* trace = nullptr;           ///< filled if given
+  CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
+  AttentionTrace* trace = nullptr;  ///< filled if given
 };
 
-/// One head as textbooks write it: softmax(x Wq (x Wk)^T / sqrt(d_k)) x Wv, without an output projection.
+/// One head as textbooks write it: softmax(Q K^T / sqrt(d_k)) V, with Q = x W_Q, K = x W_K, V = x W_V; and, where an
+/// output_width is given, times W_O [d_v, d_o].
 struct SelfAttentionOptions {
-  int64_t key_width = 0;    ///< d_k; 0 = C
-  int64_t value_width = 0;  ///< d_v; 0 = C
-  bool bias = false;
+  int64_t key_width = 0;     ///< d_k; 0 = C; up to 1024
+  int64_t value_width = 0;   ///< d_v; 0 = C; up to 1024
+  int64_t output_width = 0;  ///< d_o; 0 = there is no W_O
+  bool bias = false;         ///< of all projections
   bool causal = false;
   double dropout = 0;
 };
-struct SelfAttention {
-  SelfAttention() = default;
+struct SelfAttention : Layer {
+  SelfAttention() : Layer("SelfAttention") {}
   SelfAttention(const Scope& scope, int64_t width, const SelfAttentionOptions& options = {});
-  /// x [B, L, C] -> [B, L, d_v]
+  /// x [B, L, C] -> [B, L, d_o], or [B, L, d_v] without W_O. A memory is [B, Lk, C].
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
-  Linear query, key, value;
+  Linear query, key, value, output;
   SelfAttentionOptions options;
 };
 
@@ -194,8 +150,8 @@ enum class Position {
 struct MultiHeadAttentionOptions {
   int64_t heads = 1;
   int64_t kv_heads = 0;      ///< 0 = heads; fewer: grouped-query attention; 1: multi-query attention
-  int64_t head_width = 0;    ///< 0 = C / heads
-  int64_t memory_width = 0;  ///< width of the second sequence; 0 = self-attention
+  int64_t head_width = 0;    ///< D, up to 1024; 0 = C / heads, which must be whole
+  int64_t memory_width = 0;  ///< width of the second sequence; 0 = self-attention, which takes no memory
   bool bias = true;          ///< of the projections
   bool output_bias = true;
   bool causal = false;
@@ -206,23 +162,28 @@ struct MultiHeadAttentionOptions {
   int64_t buckets = 32;        ///< of Position::relative
   int64_t max_distance = 128;  ///< of Position::relative: all beyond share the last bucket
 };
-class MultiHeadAttention {
+class MultiHeadAttention : public Layer {
  public:
-  MultiHeadAttention() = default;
+  MultiHeadAttention() : Layer("MultiHeadAttention") {}
   MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options);
   /// x [B, L, C] -> [B, L, C]
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
-  /// Q, K and V of self-attention in one product, [(H + 2 Hk) D, C]; of cross-attention query alone is from x.
+  /// Q, K and V of self-attention in one product, [(H + 2 Hk) D, C]; of cross-attention query alone is from x. The
+  /// output is [C, H D], whatever D is.
   Linear qkv, query, key_value, output;
 
  private:
-  Value relative_bias(Tape& tape, int64_t queries, int64_t keys) const;
+  void check_call(const Tape& tape, const Value& x, const AttentionInputs& inputs) const;
+  std::vector<int64_t> buckets_from(int64_t first, int64_t count) const;
+  Value distance_bias(Tape& tape, int64_t first, int64_t count) const;
+  Value pair_bias(Tape& tape, int64_t queries, int64_t keys) const;
   MultiHeadAttentionOptions options_;
   Value distance_bias_;  // [buckets, H]
   std::vector<float> slopes_;
 };
 
-/// The bucket of key - query, as T5 computes it; for causal attention only the past has buckets.
+/// The bucket of key - query, as T5 computes it; for causal attention only the past has buckets. Throws Error unless
+/// buckets is at least 2 (4, and even, both ways) and max_distance lies beyond the buckets of one distance each.
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance);
 
 struct BlockOptions {
@@ -233,8 +194,8 @@ struct BlockOptions {
   double dropout = 0;      ///< of each branch before it is added
 };
 /// Attention, then feed-forward, each around a residual: the block of BERT, GPT-2 and LLaMA, by its options.
-struct Block {
-  Block() = default;
+struct Block : Layer {
+  Block() : Layer("Block") {}
   Block(const Scope& scope, int64_t width, const BlockOptions& options);
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
   BlockOptions options;
@@ -243,8 +204,9 @@ struct Block {
   FeedForward feed_forward;
 };
 
-/// Position p, feature 2 i: sin(p / 10000^(2 i / C)), feature 2 i + 1: its cosine (Vaswani et al. 2017). [positions, C]
-Array sinusoids(int64_t positions, int64_t width, DType dtype);
+/// Row p, feature 2 i: sin((first + p) / 10000^(2 i / C)), feature 2 i + 1: its cosine (Vaswani et al. 2017).
+/// [positions, C]
+Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first = 0);
 
 }  // namespace attn::nn
 #pragma GCC visibility pop

@@ -64,7 +64,8 @@ class KVCache:
             sequences   ids, one for each entry of the batch
             cu_query    where each entry's queries start in q, then the total; None: one query each
             options     as in attention(); causal with bottom_right alignment by default: the last query is the newest
-                        token. mask, bias and documents do not apply
+                        token. A bias is [1, H|1, total|1, longest|1], keys counted inside each sequence; mask and
+                        documents do not apply
 
         Returns out [1, H, total, Dv], or (out, lse).
         """

@@ -143,6 +143,14 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
   check_layout(checker, name, view.size.data(), view.stride.data(), 3, size_of(view.dtype));
 }
 
+void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs) {
+  checker.require(is_floating(bias.dtype), [&] {
+    return "bias is " + std::string(name_of(bias.dtype)) + ", must be a floating type; a boolean one is a mask";
+  });
+  check_broadcast(checker, "bias", bias, pairs);
+  check_layout(checker, "bias", bias.size.data(), bias.stride.data(), 4, size_of(bias.dtype));
+}
+
 namespace {
 
 bool is_packed(const AttentionOptions& o) { return !o.cu_query.empty() || !o.cu_key.empty(); }
@@ -214,13 +222,7 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
     check_broadcast(checker, "mask", o.mask, pairs);
     check_layout(checker, "mask", o.mask.size.data(), o.mask.stride.data(), 4, 1);
   }
-  if (o.bias) {
-    checker.require(is_floating(o.bias.dtype), [&] {
-      return "bias is " + std::string(name_of(o.bias.dtype)) + ", must be a floating type; a boolean one is a mask";
-    });
-    check_broadcast(checker, "bias", o.bias, pairs);
-    check_layout(checker, "bias", o.bias.size.data(), o.bias.stride.data(), 4, size_of(o.bias.dtype));
-  }
+  if (o.bias) check_bias(checker, o.bias, pairs);
   checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
   if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
   if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);

@@ -69,6 +69,7 @@ int64_t KvCache::add() {
   return state_->next_id++;
 }
 
+bool KvCache::contains(int64_t sequence) const { return state_->sequences.count(sequence) == 1; }
 int64_t KvCache::length(int64_t sequence) const { return state_->find("KvCache::length", sequence).length; }
 int64_t KvCache::pages_in_use() const { return state_->pages_in_use; }
 const KvCache::Config& KvCache::config() const { return state_->config; }
@@ -171,12 +172,12 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
     return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
            std::to_string(sequences.size()) + " sequences";
   });
-  checker.require(!options.mask && !options.bias && !options.query_document && !options.key_document &&
-                      !options.blocks.allowed && options.cu_query.empty() && options.cu_key.empty() &&
-                      options.key_length.empty() && options.query_length.empty() && options.dropout == 0,
-                  "mask, bias, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
+  checker.require(!options.mask && !options.query_document && !options.key_document && !options.blocks.allowed &&
+                      options.cu_query.empty() && options.cu_key.empty() && options.key_length.empty() &&
+                      options.query_length.empty() && options.dropout == 0,
+                  "mask, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
   for (const int64_t id : sequences)
-    checker.require(state.sequences.count(id) == 1, [&] { return "there is no sequence " + std::to_string(id); });
+    checker.require(contains(id), [&] { return "there is no sequence " + std::to_string(id); });
 
   Problem p;
   p.q = q;
@@ -190,10 +191,18 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
   p.D = c.head_dim;
   p.Dv = c.value_dim;
   std::vector<int64_t> cu_key = {0};
-  if (checker.ok())
-    for (const int64_t id : sequences) cu_key.push_back(cu_key.back() + state.sequences.at(id).length);
+  int64_t longest = 0;
+  if (checker.ok()) {
+    for (const int64_t id : sequences) {
+      const int64_t length = state.sequences.at(id).length;
+      cu_key.push_back(cu_key.back() + length);
+      longest = std::max(longest, length);
+    }
+    if (options.bias) check_bias(checker, options.bias, {1, H, total, longest});
+  }
   p.Lk = cu_key.back();
   AttentionOptions packed = options;
+  packed.bias = {};  // its keys are not packed
   packed.cu_query = cu_query;
   packed.cu_key = cu_key;
   if (checker.ok() && !sequences.empty()) resolve_options(checker, p, packed);
@@ -201,7 +210,8 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
   p.options = &options;
   if (lse) check_row_values(checker, "lse", lse, p);
   checker.require((q.data && out.data) || total == 0, "q and out must have data");
-  if (checker.ok()) check_overlap(checker, {region("out", out), region("lse", lse)}, {region("q", q)});
+  if (checker.ok())
+    check_overlap(checker, {region("out", out), region("lse", lse)}, {region("q", q), region("bias", options.bias)});
   checker.done();
 
   std::vector<std::vector<const void*>> keys(sequences.size()), values(sequences.size());

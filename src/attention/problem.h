@@ -104,6 +104,8 @@ void resolve_options(Checker& checker, Problem& problem, const AttentionOptions&
 
 /// Checks an [B, H, Lq] view of statistics: shape, float32 (float64 where q is).
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& problem);
+/// Checks a bias for all pairs [B, H, Lq, Lk].
+void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs);
 /// Checks shape and floating type.
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected);
 

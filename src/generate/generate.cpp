@@ -85,9 +85,17 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
 }
 
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
-  if (prompt.empty()) throw Error("generate", {"the prompt must have at least one token"});
+  const models::Config& config = model.config();
+  Checker checker("generate");
+  checker.require(!prompt.empty(), "the prompt must have at least one token");
+  checker.require(options.context >= 0, "context must not be negative");
+  checker.require(config.positions != "learned" || options.context <= config.context, [&] {
+    return "context is " + std::to_string(options.context) + ", but the model has learned " +
+           std::to_string(config.context) + " positions";
+  });
+  checker.done();
   check(options.sampling);
-  const int64_t context = model.config().context;
+  const int64_t context = options.context ? options.context : config.context;
   const auto memory = autograd::Tape().memory();
   std::vector<int64_t> text(prompt.begin(), prompt.end());
   Random random(options.seed);

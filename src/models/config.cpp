@@ -31,12 +31,15 @@ void each_field(C& config, const Visit& visit) {
   visit("layers", config.layers, 1, 1 << 12);
   visit("heads", config.heads, 1, 1 << 12);
   visit("kv_heads", config.kv_heads, 0, 1 << 12);
+  visit("head_dim", config.head_dim, 0, 1024);
   visit("key_dim", config.key_dim, 0, 1024);
   visit("value_dim", config.value_dim, 0, 1024);
+  visit("output_projection", config.output_projection);
   visit("hidden_dim", config.hidden_dim, 0, 1 << 20);
   visit("classes", config.classes, 0, kMany);
   visit("pooling", config.pooling, kPoolings);
   visit("positions", config.positions, kPositions);
+  visit("embedding_scale", config.embedding_scale, 0.0, 1e6);
   visit("norm", config.norm, kNorms);
   visit("norm_first", config.norm_first);
   visit("norm_epsilon", config.norm_epsilon, 0.0, 1.0);
@@ -177,10 +180,12 @@ void check(const Config& config) {
   const bool selfhead = config.model == "selfhead";
   const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
   checker.require(config.vocab_size > 0, "vocab_size must be given");
-  if (checker.require(config.heads > 0 && config.embed_dim % config.heads == 0, [&] {
-        return "heads " + number(config.heads) + " must divide embed_dim " + number(config.embed_dim);
+  const bool whole = config.heads > 0 && (config.head_dim || config.embed_dim % config.heads == 0);
+  if (checker.require(whole, [&] {
+        return "heads " + number(config.heads) + " must divide embed_dim " + number(config.embed_dim) +
+               ", or head_dim must be given";
       })) {
-    const int64_t width = config.embed_dim / config.heads;
+    const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
     checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
     checker.require(config.positions != "rope" || width % 2 == 0,
                     [&] { return "rope needs heads of even width, not " + number(width); });
@@ -193,8 +198,12 @@ void check(const Config& config) {
                     "selfhead wider than 1024 needs key_dim and value_dim");
     checker.require(config.positions == "learned" || config.positions == "sinusoidal" || config.positions == "none",
                     [&] { return "selfhead takes learned, sinusoidal or no positions, not " + config.positions; });
-    checker.require(!config.tie_embeddings || !config.value_dim || config.value_dim == config.embed_dim,
-                    "tied embeddings need value_dim equal to embed_dim");
+    checker.require(config.head_dim == 0, "selfhead has key_dim and value_dim in place of head_dim");
+    checker.require(
+        !config.tie_embeddings || config.output_projection || !config.value_dim || config.value_dim == config.embed_dim,
+        "tied embeddings need value_dim equal to embed_dim, or output_projection");
+  } else {
+    checker.require(!config.output_projection, "output_projection is of selfhead; the others always have one");
   }
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
   checker.require(config.classes > 0 || config.causal, "a model that predicts tokens must be causal");

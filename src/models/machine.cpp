@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "attn/models.h"
+#include "core/control_groups.h"
 
 namespace attn::models {
 namespace {
@@ -39,36 +40,14 @@ double left_in(const std::string& folder, const char* limit, const char* usage, 
   return std::max(0.0, *most - *used + number_of(folder + "/memory.stat", droppable).value_or(0));
 }
 
-/// Of a group and all above it, below `mount`. In a container the mount may show the group itself as its root.
-double left_in_groups(const std::string& mount, std::string group, bool second) {
-  double left = kUnknown;
-  for (bool more = true; more;) {
-    if (group == "/") group.clear();
-    const std::string folder = mount + group;
-    left = std::min(
-        left, second ? left_in(folder, "/memory.max", "/memory.current", "inactive_file")
-                     : left_in(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
-    more = !group.empty();
-    group.resize(more ? group.rfind('/') : 0);
-  }
-  return left;
-}
-
 }  // namespace
 
 double available_memory(const std::string& root) {
   double left = kUnknown;
   if (const auto kibibytes = number_of(root + "/proc/meminfo", "MemAvailable:")) left = *kibibytes * 1024;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "4:memory:/path", or "0::/path" of version 2
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos || line[second + 1] != '/') continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
-                      group = line.substr(second + 1);
-    const std::string mounts = root + "/sys/fs/cgroup";
-    if (controllers == ",,") left = std::min(left, left_in_groups(mounts, group, true));
-    else if (controllers.find(",memory,") != std::string::npos)
-      left = std::min(left, left_in_groups(mounts + "/memory", group, false));
+  for (const std::string& group : control_groups("memory", root)) {
+    left = std::min(left, left_in(group, "/memory.max", "/memory.current", "inactive_file"));
+    left = std::min(left, left_in(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
   }
   return left;
 }

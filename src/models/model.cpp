@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "attn/models.h"
+#include "core/checker.h"
+#include "models/shape.h"
 
 namespace attn::models {
 namespace {
@@ -35,6 +37,7 @@ nn::BlockOptions block_options(const Config& config) {
   nn::BlockOptions options;
   options.attention.heads = config.heads;
   options.attention.kv_heads = config.kv_heads;
+  options.attention.head_width = config.head_dim;
   options.attention.bias = options.attention.output_bias = config.bias;
   options.attention.causal = config.causal;
   options.attention.window = config.window;
@@ -52,6 +55,12 @@ nn::BlockOptions block_options(const Config& config) {
   return options;
 }
 
+/// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
+double embedding_scale(const Config& config) {
+  if (config.embedding_scale > 0) return config.embedding_scale;
+  return config.positions == "sinusoidal" ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+}
+
 bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
 }  // namespace
@@ -64,7 +73,6 @@ Model::Model(const Config& config, nn::Precision precision, nn::Source source)
 
 Model::Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source) : config_(config) {
   check(config);
-  const bool has_memory = static_cast<bool>(source);
   nn::Parameters::Options options;
   options.scheme = config.init == "xavier" ? nn::Scheme::xavier : nn::Scheme::gpt2;
   options.precision = precision;
@@ -73,21 +81,20 @@ Model::Model(const Config& config, nn::Precision precision, uint64_t seed, nn::S
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim;
-  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C);
+  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C, {.scale = embedding_scale(config)});
   if (config.positions == "learned") positions_ = nn::Embedding(root / "positions", config.context, C);
-  if (config.positions == "sinusoidal" && has_memory)
-    sinusoids_ = nn::sinusoids(config.context, C, parameters_->dtype());
 
   int64_t width = C;
   if (is_selfhead(config)) {
     nn::SelfAttentionOptions single;
     single.key_width = config.key_dim;
     single.value_width = config.value_dim;
+    single.output_width = config.output_projection ? C : 0;
     single.bias = config.bias;
     single.causal = config.causal;
     single.dropout = config.dropout;
     single_heads_.emplace_back(root / "attention", C, single);
-    if (config.value_dim) width = config.value_dim;
+    if (!config.output_projection) width = attention_shape(config).value_width;
   } else {
     for (int64_t n = 0; n < config.layers; ++n)
       blocks_.emplace_back(root / "blocks" / std::to_string(n), C, block_options(config));
@@ -102,26 +109,63 @@ Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::Attention
   return is_selfhead(config_) ? single_heads_[layer](tape, x, inputs) : blocks_[layer](tape, x, inputs);
 }
 
+/// x [B, L, C] and what learned or sinusoidal positions add to it; its first row stands at `first`.
+Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
+  const bool sinusoidal = config_.positions == "sinusoidal";
+  if (!positions_.table && !sinusoidal) return x;
+  const int64_t B = x.shape()[0], L = x.shape()[1];
+  std::vector<int64_t> places(static_cast<size_t>(B * L));
+  for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + (sinusoidal ? 0 : first);
+  if (!sinusoidal) return add(tape, x, positions_(tape, std::move(places), {B, L}));
+  const Value table(nn::sinusoids(L, x.shape()[2], x.dtype(), first));
+  return add(tape, x, embedding(tape, std::move(places), table, {B, L}));
+}
+
+void Model::check_batch(const Batch& batch, const Cache* cache) const {
+  Checker checker("model");
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const int64_t B = batch.sequences, L = batch.length;
+  int64_t count = 0;
+  checker.require(
+      B > 0 && L > 0 && !__builtin_mul_overflow(B, L, &count) && static_cast<int64_t>(batch.tokens.size()) == count,
+      [&] {
+        return "there are " + number(static_cast<int64_t>(batch.tokens.size())) + " tokens, which must be [" +
+               number(B) + ", " + number(L) + "], both at least 1";
+      });
+  checker.require(batch.lengths.empty() || static_cast<int64_t>(batch.lengths.size()) == B, [&] {
+    return "lengths has " + number(static_cast<int64_t>(batch.lengths.size())) + " entries, must have B = " + number(B);
+  });
+  for (const int64_t length : batch.lengths)
+    checker.require(length >= 1 && length <= L,
+                    [&] { return "a length is " + number(length) + ", must be in [1, " + number(L) + "]"; });
+  if (cache) {
+    checker.require(static_cast<int64_t>(cache->layers_.size()) == config_.layers &&
+                        static_cast<int64_t>(cache->sequences_.size()) == B,
+                    [&] {
+                      return "the cache has " + number(static_cast<int64_t>(cache->layers_.size())) + " layers of " +
+                             number(static_cast<int64_t>(cache->sequences_.size())) + " sequences: new_cache(" +
+                             number(B) + ") of this model makes one that fits";
+                    });
+    checker.require(batch.lengths.empty(),
+                    "a batch that continues a cache has no lengths: its sequences must be equally long");
+  }
+  const int64_t last = (cache ? cache->length() : 0) + std::max<int64_t>(L, 0);
+  checker.require(!positions_.table || last <= config_.context,
+                  [&] { return number(last) + " tokens are more than the context of " + number(config_.context); });
+  checker.done();
+}
+
 /// The last layer's rows [B, L, C].
 Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_batch(batch, options.cache);
   const int64_t B = batch.sequences, L = batch.length;
   const int64_t first = options.cache ? options.cache->length() : 0;
-  if (B < 1 || L < 1 || static_cast<int64_t>(batch.tokens.size()) != B * L)
-    throw Error("model", {"tokens must be [" + std::to_string(B) + ", " + std::to_string(L) + "], both at least 1"});
-  if (first + L > config_.context && (positions_.table || sinusoids_))
-    throw Error("model", {std::to_string(first + L) + " tokens are more than the context of " +
-                          std::to_string(config_.context)});
   Value x = tokens_(tape, batch.tokens, {B, L});
-  if (positions_.table || sinusoids_) {
-    nn::CacheSlot cached;
-    if (options.cache) cached = {&options.cache->layers_.front(), options.cache->sequences_};
-    const Value table = sinusoids_ ? Value(sinusoids_) : positions_.table;
-    x = add(tape, x, embedding(tape, cached.positions(B, L), table, {B, L}));
-  }
+  x = add_positions(tape, x, first);
   if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
   x = dropout(tape, x, config_.dropout);
 
-  const size_t layers = is_selfhead(config_) ? 1 : blocks_.size();
+  const auto layers = static_cast<size_t>(config_.layers);
   if (options.traces) options.traces->assign(layers, {});
   for (size_t n = 0; n < layers; ++n) {
     nn::AttentionInputs inputs;
@@ -160,16 +204,19 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
 }
 
 Cache Model::new_cache(int64_t sequences) const {
-  if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
-  if (config_.positions == "relative") throw Error("model", {"relative positions do not work with a cache"});
-  Cache cache;
-  const bool single = is_selfhead(config_);
+  Checker checker("model");
+  checker.require(config_.causal, "only a causal model can continue a text");
+  checker.require(sequences > 0,
+                  [&] { return "a cache of " + std::to_string(sequences) + " sequences: there must be one or more"; });
+  checker.done();
+  const AttentionShape heads = attention_shape(config_);
   KvCache::Config shape;
-  shape.kv_heads = single ? 1 : config_.kv_heads ? config_.kv_heads : config_.heads;
-  shape.head_dim = !single ? config_.embed_dim / config_.heads : config_.key_dim ? config_.key_dim : config_.embed_dim;
-  shape.value_dim = single && config_.value_dim ? config_.value_dim : single ? config_.embed_dim : shape.head_dim;
+  shape.kv_heads = heads.kv_heads;
+  shape.head_dim = heads.key_width;
+  shape.value_dim = heads.value_width;
   shape.dtype = parameters_->dtype();
-  for (size_t n = 0; n < std::max<size_t>(blocks_.size(), single ? 1 : 0); ++n) cache.layers_.emplace_back(shape);
+  Cache cache;
+  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(shape);
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
     for (KvCache& layer : cache.layers_) id = layer.add();

@@ -3,24 +3,12 @@
 #include <cmath>
 
 #include "attn/models.h"
+#include "models/shape.h"
 
 namespace attn::models {
 namespace {
 
 double wide(int64_t count) { return static_cast<double>(count); }
-
-/// The attention of each layer: heads H and Hk, widths D and Dv.
-struct AttentionShape {
-  int64_t layers, heads, kv_heads, key_width, value_width;
-};
-
-AttentionShape attention_shape(const Config& config) {
-  const int64_t C = config.embed_dim;
-  if (config.model == "selfhead")
-    return {1, 1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
-  const int64_t D = C / config.heads;
-  return {config.layers, config.heads, config.kv_heads ? config.kv_heads : config.heads, D, D};
-}
 
 /// Keys that the tokens [first, end) of a sequence see, all together; token n sees n + 1, or the last `window`.
 double keys_seen(const Config& config, int64_t first, int64_t end) {

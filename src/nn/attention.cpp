@@ -3,12 +3,16 @@
 #include <cmath>
 #include <numeric>
 
-#include "attn/nn.h"
+#include "nn/check.h"
 
 namespace attn::nn {
 namespace {
 
 using autograd::Heads;
+
+struct QueryKeyValue {
+  Heads q, k, v;
+};
 
 /// Options that the inputs decide: lengths, masks; and which way causality looks where lengths differ.
 AttentionOptions options_of(const AttentionInputs& inputs, bool causal, int64_t window, double dropout) {
@@ -22,70 +26,94 @@ AttentionOptions options_of(const AttentionInputs& inputs, bool causal, int64_t 
   return options;
 }
 
-void keep_trace(AttentionTrace* trace, const Heads& q, const Heads& k, const Array& lse, AttentionOptions options,
-                const Value& bias) {
-  if (!trace) return;
-  options.dropout = 0;
-  trace->q = q;
-  trace->k = k;
-  trace->lse = lse;
-  trace->bias = bias ? bias.data() : Array();
+/// A learned bias by distance: column c of [1, H, 1, n] is of key - query = first + c. As the operator takes any
+/// strides, each query reads the same rows one column further left, and nothing of size Lq x Lk exists.
+struct Distances {
+  Array table = {};
+  int64_t first = 0;
+
+  ConstView<4> view(int64_t first_query, int64_t queries, int64_t keys) const {
+    const int64_t origin = -first_query - first;
+    return {static_cast<const char*>(table.data()) + origin * size_of(table.dtype()),
+            table.dtype(),
+            {1, table.shape()[1], queries, keys},
+            {0, table.width(), -1, 1}};
+  }
+};
+
+/// With `bias`, which gets its gradient, or with the bias of `options`, which lies in `kept`.
+Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Array& kept,
+             AttentionTrace* trace) {
+  Array lse;
+  const Value out = autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr);
+  if (!trace) return out;
   if (bias) {
     const std::vector<int64_t>& shape = bias.shape();
     options.bias = {bias.data().data(), bias.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
   }
-  trace->options = options;
-}
-
-Value attend(Tape& tape, const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options,
-             const Value& bias, AttentionTrace* trace) {
-  Array lse;
-  const Value out = autograd::attention(tape, q, k, v, options, bias, trace ? &lse : nullptr);
-  keep_trace(trace, q, k, lse, options, bias);
+  options.dropout = 0;
+  *trace = {heads.q, heads.k, lse, options, bias ? bias.data() : kept};
   return out;
 }
 
-/// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached.
-Value attend_cached(Tape& tape, const Heads& q, const Heads& k, const Heads& v, const AttentionInputs& inputs,
-                    AttentionOptions options) {
-  if (tape.recording() || inputs.bias || inputs.mask || inputs.memory || inputs.trace)
-    throw Error("attention layer", {"a cache serves inference alone, without mask, bias, second sequence or trace"});
-  const int64_t B = q.array.shape()[0], L = q.array.shape()[1];
-  const View<4> queries = q.view(), keys = k.view(), values = v.view();
-  const auto sequence = [](View<4> all, int64_t b) {
-    all.data = static_cast<char*>(all.data) + b * all.stride[0] * size_of(all.dtype);
-    all.size[0] = 1;
-    return all;
-  };
+/// [1, ..] of sequence b.
+View<4> sequence(View<4> all, int64_t b) {
+  all.data = static_cast<char*>(all.data) + b * all.stride[0] * size_of(all.dtype);
+  all.size[0] = 1;
+  return all;
+}
+
+/// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached: in one call, or, where every
+/// sequence has a bias of its own by `distances`, one after the other.
+Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
+                    const Distances& distances) {
+  const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], width = heads.v.width;
+  const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
+  KvCache& cache = *slot.cache;
   std::vector<int64_t> cu_query(static_cast<size_t>(B) + 1, 0);
   for (int64_t b = 0; b < B; ++b) {
-    inputs.cache.cache->append(inputs.cache.sequences[b], sequence(keys, b), sequence(values, b));
+    cache.append(slot.sequences[b], sequence(keys, b), sequence(values, b));
     cu_query[b + 1] = cu_query[b] + L;
   }
-  // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
-  const auto packed = [&](View<4> x) {
-    return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
-  };
-  const Array out = tape.array(q.array.dtype(), {B, L, q.heads * v.width});
-  const Heads out_heads{{}, 0, q.heads, v.width};
+  const Array out = tape.array(heads.q.array.dtype(), {B, L, heads.q.heads * width});
+  const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
   options.alignment = Alignment::bottom_right;
-  options.key_length = {};
-  options.dropout = 0;
-  inputs.cache.cache->attend(inputs.cache.sequences, cu_query, packed(queries), packed(out_heads.view_of(out)), {},
-                             options);
+  if (distances.table) {
+    for (int64_t b = 0; b < B; ++b) {
+      const int64_t length = cache.length(slot.sequences[b]);
+      options.bias = distances.view(length - L, L, length);
+      cache.attend(slot.sequences.subspan(b, 1), std::span(cu_query).first(2), sequence(queries, b),
+                   sequence(results, b), {}, options);
+    }
+  } else {
+    // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
+    const auto packed = [&](View<4> x) {
+      return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
+    };
+    cache.attend(slot.sequences, cu_query, packed(queries), packed(results), {}, options);
+  }
   return tape.result("attention", out, {});
 }
 
 }  // namespace
 
 std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
-  std::vector<int64_t> all(static_cast<size_t>(B * L));
+  Checker checker("CacheSlot");
+  int64_t count = 0;
+  checker.require(B >= 0 && L >= 0 && !__builtin_mul_overflow(B, L, &count) && count < (int64_t{1} << 60),
+                  "B and L must not be negative, nor their product beyond 2^60");
+  if (cache) check_sequences(checker, *this, B);
+  checker.done();
+  std::vector<int64_t> all(static_cast<size_t>(count));
   for (int64_t b = 0; b < B; ++b)
     std::iota(all.begin() + b * L, all.begin() + (b + 1) * L, cache ? cache->length(sequences[b]) : 0);
   return all;
 }
 
 Array AttentionTrace::weights() const {
+  Checker checker("AttentionTrace");
+  checker.require(q.array && k.array && lse, "it is empty: give it to a call of an attention layer first");
+  checker.done();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1], Lk = k.array.shape()[1];
   const DType type = q.array.dtype() == DType::float64 ? DType::float64 : DType::float32;
   Array result(type, {B, q.heads, Lq, Lk});
@@ -97,25 +125,53 @@ Array AttentionTrace::weights() const {
 // ------------------------------------------------------------------------------------------------------- single head
 
 SelfAttention::SelfAttention(const Scope& scope, int64_t width, const SelfAttentionOptions& options_)
-    : query(scope / "query", width, options_.key_width ? options_.key_width : width, {.bias = options_.bias}),
-      key(scope / "key", width, options_.key_width ? options_.key_width : width, {.bias = options_.bias}),
-      value(scope / "value", width, options_.value_width ? options_.value_width : width, {.bias = options_.bias}),
-      options(options_) {}
+    : Layer("SelfAttention", scope), options(options_) {
+  Checker checker(name());
+  check_options(checker, "", width, options);
+  checker.done();
+  if (options.key_width == 0) options.key_width = width;
+  if (options.value_width == 0) options.value_width = width;
+  query = Linear(scope / "query", width, options.key_width, {.bias = options.bias});
+  key = Linear(scope / "key", width, options.key_width, {.bias = options.bias});
+  value = Linear(scope / "value", width, options.value_width, {.bias = options.bias});
+  if (options.output_width)
+    output = Linear(scope / "output", options.value_width, options.output_width, {.bias = options.bias});
+}
 
 Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  Checker checker(name());
+  if (check_made(checker, query.weight)) {
+    const int64_t width = query.weight.shape()[1];
+    check_inputs(checker,
+                 {.width = width,
+                  .memory_width = width,
+                  .heads = 1,
+                  .kv_heads = 1,
+                  .key_width = options.key_width,
+                  .value_width = options.value_width,
+                  .causal = options.causal,
+                  .recording = tape.recording(),
+                  .dtype = dtype()},
+                 x, inputs);
+  }
+  checker.done();
   const Tape::Scope scope(tape, "attention");
   const Value& source = inputs.memory ? *inputs.memory : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
-  const Heads q = whole(query(tape, x)), k = whole(key(tape, source)), v = whole(value(tape, source));
+  const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
-  if (inputs.cache.cache) return attend_cached(tape, q, k, v, inputs, attend_options);
-  return attend(tape, q, k, v, attend_options, inputs.bias, inputs.trace);
+  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {})
+                                        : attend(tape, heads, attend_options, inputs.bias, {}, inputs.trace);
+  return options.output_width ? output(tape, seen) : seen;
 }
 
 // --------------------------------------------------------------------------------------------------------- many heads
 
 MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options)
-    : options_(options) {
+    : Layer("MultiHeadAttention", scope), options_(options) {
+  Checker checker(name());
+  check_options(checker, "", width, options);
+  checker.done();
   if (options_.kv_heads == 0) options_.kv_heads = options_.heads;
   if (options_.head_width == 0) options_.head_width = width / options_.heads;
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
@@ -132,39 +188,67 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
       slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));
 }
 
+void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  Checker checker(name());
+  if (check_made(checker, output.weight))
+    check_inputs(checker,
+                 {.width = output.weight.shape()[0],
+                  .memory_width = options_.memory_width,
+                  .needs_memory = options_.memory_width > 0,
+                  .heads = options_.heads,
+                  .kv_heads = options_.kv_heads,
+                  .key_width = options_.head_width,
+                  .value_width = options_.head_width,
+                  .causal = options_.causal,
+                  .relative = bool(distance_bias_),
+                  .recording = tape.recording(),
+                  .dtype = dtype()},
+                 x, inputs);
+  checker.done();
+}
+
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  check_call(tape, x, inputs);
   const Tape::Scope scope(tape, "attention");
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
   const int64_t B = x.shape()[0], L = x.shape()[1];
-  Heads q, k, v;
+  QueryKeyValue heads;
   if (options_.memory_width) {
-    if (!inputs.memory) throw Error("attention layer", {"cross-attention needs a second sequence"});
     const Value from_x = query(tape, x), from_memory = key_value(tape, *inputs.memory);
-    q = {from_x, 0, H, D};
-    k = {from_memory, 0, Hk, D};
-    v = {from_memory, Hk * D, Hk, D};
+    heads = {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}};
   } else {
     Value all = qkv(tape, x);
     if (options_.position == Position::rope)
       all = autograd::rope(tape, all, H + Hk, D, inputs.cache.positions(B, L), options_.rope);
-    q = {all, 0, H, D};
-    k = {all, H * D, Hk, D};
-    v = {all, (H + Hk) * D, Hk, D};
+    heads = {{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}};
   }
   AttentionOptions options = options_of(inputs, options_.causal, options_.window, options_.dropout);
   options.alibi_slopes = slopes_;
   Value bias = inputs.bias;
+  Distances distances;
   if (distance_bias_) {
-    const Value distances = relative_bias(tape, L, k.array.shape()[1]);
-    bias = bias ? add(tape, bias, distances) : distances;
+    const int64_t keys = heads.k.array.shape()[1];
+    if (tape.recording() || bias) {  // a gradient, or a sum, needs every pair
+      const Value pairs = pair_bias(tape, L, keys);
+      bias = bias ? add(tape, bias, pairs) : pairs;
+    } else {
+      int64_t cached = 0;
+      if (inputs.cache.cache)
+        for (const int64_t id : inputs.cache.sequences) cached = std::max(cached, inputs.cache.cache->length(id));
+      distances.first = 1 - (cached + L);
+      distances.table = distance_bias(tape, distances.first, cached + L + keys - 1).data();
+      options.bias = distances.view(0, L, keys);
+    }
   }
-  if (!inputs.cache.cache) return output(tape, attend(tape, q, k, v, options, bias, inputs.trace));
-  if (distance_bias_) throw Error("attention layer", {"relative positions do not work with a cache"});
-  return output(tape, attend_cached(tape, q, k, v, inputs, options));
+  return output(tape, inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances)
+                                         : attend(tape, heads, options, bias, distances.table, inputs.trace));
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {
-  int64_t first = 0, distance = -key_minus_query;
+  Checker checker("relative_bucket");
+  check_buckets(checker, "", bidirectional, buckets, max_distance);
+  checker.done();
+  int64_t first = 0, distance = -std::clamp(key_minus_query, -max_distance, max_distance);  // beyond: the last bucket
   if (bidirectional) {
     buckets /= 2;
     if (distance < 0) first = buckets;
@@ -180,12 +264,24 @@ int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buc
   return first + std::min(bucket, buckets - 1);
 }
 
-/// [1, H, queries, keys] from the table [buckets, H]: looked up as [queries * keys, H], then seen with heads first.
-Value MultiHeadAttention::relative_bias(Tape& tape, int64_t queries, int64_t keys) const {
+std::vector<int64_t> MultiHeadAttention::buckets_from(int64_t first, int64_t count) const {
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  for (int64_t c = 0; c < count; ++c)
+    all[c] = relative_bucket(first + c, !options_.causal, options_.buckets, options_.max_distance);
+  return all;
+}
+
+/// [1, H, 1, count] for the distances first .. of key - query, from the table [buckets, H].
+Value MultiHeadAttention::distance_bias(Tape& tape, int64_t first, int64_t count) const {
+  return heads_first(tape, embedding(tape, buckets_from(first, count), distance_bias_, {1, count}));
+}
+
+/// [1, H, queries, keys]: looked up as [queries * keys, H], then seen with heads first.
+Value MultiHeadAttention::pair_bias(Tape& tape, int64_t queries, int64_t keys) const {
+  const std::vector<int64_t> bucket = buckets_from(1 - queries, queries + keys - 1);
   std::vector<int64_t> ids(static_cast<size_t>(queries * keys));
   for (int64_t i = 0; i < queries; ++i)
-    for (int64_t j = 0; j < keys; ++j)
-      ids[i * keys + j] = relative_bucket(j - i, !options_.causal, options_.buckets, options_.max_distance);
+    for (int64_t j = 0; j < keys; ++j) ids[i * keys + j] = bucket[j - i + queries - 1];
   return heads_first(tape, embedding(tape, std::move(ids), distance_bias_, {queries, keys}));
 }
 

@@ -1,38 +1,102 @@
 // The layers without attention, and the block that joins both.
+#include <algorithm>
 #include <cmath>
 
-#include "attn/nn.h"
+#include "nn/check.h"
 
 namespace attn::nn {
+namespace {
 
-Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options)
-    : weight(scope.weight("weight", {out, in}, options.residual)) {
+Value scaled(Tape& tape, const Value& x, double factor) {
+  if (factor == 1) return x;
+  const Array data = tape.array(x.dtype(), x.shape());
+  ops::scale(x.data().rows(), factor, data.rows());
+  Value y = tape.result("scale", data, {x});
+  tape.record(y, [=, &tape] {
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::scale(y.gradient().rows(), factor, dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+}  // namespace
+
+Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options) : Layer("Linear", scope) {
+  Checker checker(name());
+  check_extent(checker, "", "in", in);
+  check_extent(checker, "", "out", out);
+  checker.done();
+  weight = scope.weight("weight", {out, in}, options.residual);
   if (options.bias) bias = scope.constant("bias", out, 0);
 }
 
-Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width)
-    : table(scope.weight("weight", {tokens, width})) {}
-
-Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {
-  return embedding(tape, std::move(ids), table, std::move(shape));
+Value Linear::operator()(Tape& tape, const Value& x) const {
+  Checker checker(name());
+  if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
+  checker.done();
+  return linear(tape, x, weight, bias);
 }
 
-Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_)
-    : options(options_), weight(scope.constant("weight", width, 1)) {
+Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const EmbeddingOptions& options_)
+    : Layer("Embedding", scope), options(options_) {
+  Checker checker(name());
+  check_extent(checker, "", "tokens", tokens);
+  check_extent(checker, "", "width", width);
+  checker.require(std::isfinite(options.scale), "scale must be finite");
+  checker.done();
+  table = scope.weight("weight", {tokens, width});
+}
+
+Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {
+  Checker checker(name());
+  if (check_made(checker, table)) {
+    int64_t count = 1;
+    bool fits = true;
+    for (const int64_t extent : shape) fits = fits && extent >= 0 && !__builtin_mul_overflow(count, extent, &count);
+    checker.require(fits && count == static_cast<int64_t>(ids.size()), [&] {
+      return "there are " + std::to_string(ids.size()) + " ids, which do not make " + shape_of(shape);
+    });
+    const int64_t tokens = table.shape()[0];
+    const auto outside = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= tokens; });
+    checker.require(outside == ids.end(), [&] {
+      return "ids[" + std::to_string(outside - ids.begin()) + "] is " + std::to_string(*outside) + ", must be in [0, " +
+             std::to_string(tokens) + ")";
+    });
+  }
+  checker.done();
+  return scaled(tape, embedding(tape, std::move(ids), table, std::move(shape)), options.scale);
+}
+
+Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_) : Layer("Norm", scope), options(options_) {
+  Checker checker(name());
+  check_options(checker, "", width, options);
+  checker.done();
+  weight = scope.constant("weight", width, 1);
   if (options.bias && !options.rms) bias = scope.constant("bias", width, 0);
 }
 
 Value Norm::operator()(Tape& tape, const Value& x) const {
+  Checker checker(name());
+  if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[0], dtype(), true);
+  checker.done();
   return options.rms ? rms_norm(tape, x, weight, options.epsilon) : layer_norm(tape, x, weight, bias, options.epsilon);
 }
 
-FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options_) : options(options_) {
+FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options_)
+    : Layer("FeedForward", scope), options(options_) {
+  Checker checker(name());
+  check_options(checker, "", width, options);
+  checker.done();
   const int64_t hidden = options.hidden ? options.hidden : 4 * width;
   up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden, {.bias = options.bias});
   down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true});
 }
 
 Value FeedForward::operator()(Tape& tape, const Value& x) const {
+  Checker checker(name());
+  if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
+  checker.done();
   const Tape::Scope scope(tape, "feed_forward");
   const Value hidden = up(tape, x);
   return down(tape, options.gated ? activate_gated(tape, options.activation, hidden)
@@ -40,13 +104,25 @@ Value FeedForward::operator()(Tape& tape, const Value& x) const {
 }
 
 Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
-    : options(options_),
-      norm_attention(scope / "norm_attention", width, options.norm),
-      norm_feed_forward(scope / "norm_feed_forward", width, options.norm),
-      attention(scope / "attention", width, options.attention),
-      feed_forward(scope / "feed_forward", width, options.feed_forward) {}
+    : Layer("Block", scope), options(options_) {
+  Checker checker(name());  // of everything inside as well: a block is made as a whole or not at all
+  check_extent(checker, "", "width", width);
+  check_dropout(checker, "", options.dropout);
+  check_options(checker, "norm: ", width, options.norm);
+  check_options(checker, "attention: ", width, options.attention);
+  check_options(checker, "feed_forward: ", width, options.feed_forward);
+  checker.done();
+  norm_attention = Norm(scope / "norm_attention", width, options.norm);
+  norm_feed_forward = Norm(scope / "norm_feed_forward", width, options.norm);
+  attention = MultiHeadAttention(scope / "attention", width, options.attention);
+  feed_forward = FeedForward(scope / "feed_forward", width, options.feed_forward);
+}
 
 Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  Checker checker(name());
+  if (check_made(checker, norm_attention.weight))
+    check_rows(checker, "x", x, norm_attention.weight.shape()[0], dtype());
+  checker.done();
   const auto branch = [&](const Value& out) { return dropout(tape, out, options.dropout); };
   if (options.norm_first) {
     const Value seen = add(tape, x, branch(attention(tape, norm_attention(tape, x), inputs)));
@@ -56,16 +132,24 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
   return norm_feed_forward(tape, add(tape, seen, branch(feed_forward(tape, seen))));
 }
 
-Array sinusoids(int64_t positions, int64_t width, DType dtype) {
+Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first) {
+  Checker checker("sinusoids");
+  check_extent(checker, "", "positions", positions);
+  check_extent(checker, "", "width", width);
+  checker.require(is_floating(dtype), [&] { return "they cannot be " + std::string(name_of(dtype)); });
+  checker.require(first >= 0, [&] { return "first is " + std::to_string(first) + ", must not be negative"; });
+  checker.done();
   Array wide(DType::float64, {positions, width}), table(dtype, {positions, width});
-  double* value = static_cast<double*>(wide.data());
-  for (int64_t p = 0; p < positions; ++p) {
+  std::vector<double> frequency(static_cast<size_t>(width));
+  for (int64_t c = 0; c < width; ++c)
+    frequency[c] = std::pow(10000, -static_cast<double>(c / 2 * 2) / static_cast<double>(width));
+  parallel_for(positions, [&](int64_t p) {
+    double* row = static_cast<double*>(wide.data()) + p * width;
     for (int64_t c = 0; c < width; ++c) {
-      const double frequency = std::pow(10000, -static_cast<double>(c / 2 * 2) / static_cast<double>(width));
-      const double angle = static_cast<double>(p) * frequency;
-      value[p * width + c] = c % 2 ? std::cos(angle) : std::sin(angle);
+      const double angle = static_cast<double>(first + p) * frequency[c];
+      row[c] = c % 2 ? std::cos(angle) : std::sin(angle);
     }
-  }
+  });
   ops::convert(wide.flat(), table.flat());
   return table;
 }

@@ -1,7 +1,8 @@
 // Parameters: their names, where their content comes from, and their copies in the type that layers compute in.
 #include <cmath>
 
-#include "attn/nn.h"
+#include "attn/nn_parameters.h"
+#include "core/checker.h"
 
 namespace attn::nn {
 namespace {
@@ -10,6 +11,22 @@ template <class T>
 void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
   T* element = static_cast<T*>(array.data());
   for (int64_t n = 0; n < array.count(); ++n) element[n] = static_cast<T>(draw(random));
+}
+
+void check_new(const Parameters& all, const Scope& scope, const std::string& name, const std::vector<int64_t>& shape) {
+  const std::string where = scope.name().empty() ? "parameters" : scope.name();
+  Checker checker(where);
+  checker.require(!all.find(name), [&] { return "there is a parameter " + name + " already"; });
+  checker.require(("." + name + ".").find("..") == std::string::npos,
+                  [&] { return "the name '" + name + "' has an empty part"; });
+  int64_t bytes = 8;
+  bool fits = !shape.empty();
+  for (const int64_t extent : shape) fits = fits && extent > 0 && !__builtin_mul_overflow(bytes, extent, &bytes);
+  checker.require(fits, [&] {
+    return name + " cannot be " + to_string(shape.data(), static_cast<int>(shape.size())) +
+           ": sizes must be positive, together below 2^63 bytes";
+  });
+  checker.done();
 }
 
 }  // namespace
@@ -26,9 +43,8 @@ DType Parameters::dtype() const {
 }
 
 const Parameter* Parameters::find(std::string_view name) const {
-  for (const Parameter& parameter : all_)
-    if (parameter.name == name) return &parameter;
-  return nullptr;
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &all_[found->second];
 }
 
 int64_t Parameters::count() const {
@@ -57,6 +73,7 @@ Value Scope::create(std::string_view name, std::vector<int64_t> shape, bool deca
   };
   Parameter parameter;
   parameter.name = prefix_ + std::string(name);
+  check_new(*parameters_, *this, parameter.name, shape);
   parameter.decay = decay;
   parameter.master = array(master_type);
   Array data = compute == master_type ? parameter.master : array(compute);
@@ -69,13 +86,14 @@ Value Scope::create(std::string_view name, std::vector<int64_t> shape, bool deca
     if (compute != master_type) ops::convert(parameter.master.flat(), data.flat());
   }
   parameter.value = Value(data, true, master_type);
+  parameters_->index_.emplace(parameter.name, own.all_.size());
   parameters_->all_.push_back(parameter);
   return parameter.value;
 }
 
 Value Scope::weight(std::string_view name, std::vector<int64_t> shape, bool residual) const {
   const Parameters::Options& options = parameters_->options();
-  const double fans = static_cast<double>(shape.front() + shape.back());
+  const double fans = shape.empty() ? 0 : static_cast<double>(shape.front()) + static_cast<double>(shape.back());
   std::function<double(Random&)> draw;
   if (options.scheme == Scheme::xavier) {
     const double limit = std::sqrt(6 / fans);

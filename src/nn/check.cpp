@@ -1,0 +1,235 @@
+#include "nn/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace attn::nn {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kMostHeads = int64_t{1} << 20;
+constexpr int64_t kWidestHead = 1024;  // the operator's
+
+/// "heads is 0, must be in [1, 1024]"
+void check_in(Checker& checker, std::string_view part, const char* name, int64_t value, int64_t low, int64_t high) {
+  checker.require(value >= low && value <= high, [&] {
+    return std::string(part) + name + " is " + std::to_string(value) + ", must be in [" + std::to_string(low) + ", " +
+           std::to_string(high) + "]";
+  });
+}
+
+}  // namespace
+
+std::string shape_of(const std::vector<int64_t>& shape) {
+  return to_string(shape.data(), static_cast<int>(shape.size()));
+}
+
+std::string shape_of(const Value& x) { return shape_of(x.shape()); }
+
+void check_extent(Checker& checker, std::string_view part, const char* name, int64_t value) {
+  check_in(checker, part, name, value, 1, kMost);
+}
+
+void check_option(Checker& checker, std::string_view part, const char* name, int64_t value) {
+  check_in(checker, part, name, value, 0, kMost);
+}
+
+void check_dropout(Checker& checker, std::string_view part, double probability) {
+  checker.require(probability >= 0 && probability < 1, [&] {
+    return std::string(part) + "dropout is " + std::to_string(probability) + ", must be in [0, 1)";
+  });
+}
+
+void check_buckets(Checker& checker, std::string_view part, bool bidirectional, int64_t buckets, int64_t max_distance) {
+  const int64_t sides = bidirectional ? 2 : 1;
+  if (checker.require(buckets >= 2 * sides && buckets % sides == 0 && buckets <= kMost, [&] {
+        return std::string(part) + "buckets is " + std::to_string(buckets) + ", must be " +
+               (bidirectional ? "even and at least 4: half of them look ahead" : "at least 2");
+      }))
+    checker.require(max_distance > buckets / sides / 2, [&] {
+      return std::string(part) + "max_distance is " + std::to_string(max_distance) + ", must be more than the " +
+             std::to_string(buckets / sides / 2) + " distances that have a bucket each";
+    });
+}
+
+void check_options(Checker& checker, std::string_view part, int64_t width, const NormOptions& options) {
+  check_extent(checker, part, "width", width);
+  checker.require(options.epsilon >= 0 && std::isfinite(options.epsilon), [&] {
+    return std::string(part) + "epsilon is " + std::to_string(options.epsilon) + ", must be finite and not negative";
+  });
+}
+
+void check_options(Checker& checker, std::string_view part, int64_t width, const FeedForwardOptions& options) {
+  check_extent(checker, part, "width", width);
+  check_option(checker, part, "hidden", options.hidden);
+}
+
+namespace {
+
+void check_rope(Checker& checker, std::string_view part, int64_t head_width, const MultiHeadAttentionOptions& options) {
+  const int64_t rotated = options.rope.rotated_width;
+  const auto reason = [&](const std::string& words) { return [=] { return std::string(part) + words; }; };
+  checker.require(options.memory_width == 0, reason("rope is for self-attention: memory_width must be 0"));
+  checker.require(rotated > 0 || head_width % 2 == 0, [&] {
+    return std::string(part) + "rope needs heads of even width, not " + std::to_string(head_width);
+  });
+  checker.require(rotated >= 0 && rotated <= head_width && rotated % 2 == 0, [&] {
+    return std::string(part) + "rotated_width is " + std::to_string(rotated) + ", must be even and at most the " +
+           std::to_string(head_width) + " columns of a head";
+  });
+  checker.require(options.rope.theta > 0 && std::isfinite(options.rope.theta),
+                  reason("rope's theta must be positive and finite"));
+}
+
+}  // namespace
+
+void check_options(Checker& checker, std::string_view part, int64_t width, const MultiHeadAttentionOptions& options) {
+  const int64_t heads = options.heads, kv_heads = options.kv_heads ? options.kv_heads : heads;
+  check_extent(checker, part, "width", width);
+  check_in(checker, part, "heads", heads, 1, kMostHeads);
+  check_in(checker, part, "kv_heads", options.kv_heads, 0, kMostHeads);
+  check_in(checker, part, "head_width", options.head_width, 0, kWidestHead);
+  check_option(checker, part, "memory_width", options.memory_width);
+  check_option(checker, part, "window", options.window);
+  check_dropout(checker, part, options.dropout);
+  if (heads > 0 && kv_heads > 0)
+    checker.require(heads % kv_heads == 0, [&] {
+      return std::string(part) + "kv_heads " + std::to_string(kv_heads) + " must divide heads " + std::to_string(heads);
+    });
+  if (options.position == Position::relative)
+    check_buckets(checker, part, !options.causal, options.buckets, options.max_distance);
+  if (heads < 1 || width < 1 || options.head_width < 0) return;
+  const int64_t head_width = options.head_width ? options.head_width : width / heads;
+  checker.require(options.head_width > 0 || width % heads == 0, [&] {
+    return std::string(part) + "heads " + std::to_string(heads) + " must divide width " + std::to_string(width) +
+           ", or head_width must be given";
+  });
+  checker.require(options.head_width > 0 || head_width <= kWidestHead, [&] {
+    return std::string(part) + "a head of width " + std::to_string(head_width) + " is over " +
+           std::to_string(kWidestHead);
+  });
+  if (options.position == Position::rope) check_rope(checker, part, head_width, options);
+}
+
+void check_options(Checker& checker, std::string_view part, int64_t width, const SelfAttentionOptions& options) {
+  check_extent(checker, part, "width", width);
+  check_in(checker, part, "key_width", options.key_width ? options.key_width : width, 1, kWidestHead);
+  check_in(checker, part, "value_width", options.value_width ? options.value_width : width, 1, kWidestHead);
+  check_option(checker, part, "output_width", options.output_width);
+  check_dropout(checker, part, options.dropout);
+}
+
+bool check_made(Checker& checker, const Value& weight) {
+  return checker.require(bool(weight), "it has no parameters: make it with a Scope before it is called");
+}
+
+bool check_rows(Checker& checker, const char* name, const Value& x, int64_t width, DType dtype, bool any_rank) {
+  const auto wanted = [&] {
+    return std::string(any_rank ? "[.., " : "[B, L, ") + std::to_string(width) + "] of " + std::string(name_of(dtype));
+  };
+  if (!checker.require(bool(x), [&] { return std::string(name) + " is empty, must be " + wanted(); })) return false;
+  const size_t rank = x.shape().size();
+  return checker.require((any_rank ? rank >= 1 : rank == 3) && x.shape().back() == width && x.dtype() == dtype, [&] {
+    return std::string(name) + " is " + shape_of(x) + " of " + std::string(name_of(x.dtype())) + ", must be " +
+           wanted();
+  });
+}
+
+void check_sequences(Checker& checker, const CacheSlot& slot, int64_t B) {
+  const std::span<const int64_t> all = slot.sequences;
+  checker.require(static_cast<int64_t>(all.size()) == B, [&] {
+    return "cache.sequences has " + std::to_string(all.size()) + " entries, must have B = " + std::to_string(B);
+  });
+  for (const int64_t id : all)
+    checker.require(slot.cache->contains(id), [&] { return "the cache has no sequence " + std::to_string(id); });
+  const bool rising = std::adjacent_find(all.begin(), all.end(), std::greater_equal<>()) == all.end();
+  for (auto id = all.begin(); !rising && id != all.end(); ++id)
+    checker.require(std::find(all.begin(), id, *id) == id,
+                    [&] { return "cache.sequences names " + std::to_string(*id) + " twice"; });
+}
+
+namespace {
+
+void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const AttentionInputs& inputs) {
+  const KvCache::Config& cache = inputs.cache.cache->config();
+  checker.require(cache.kv_heads == layer.kv_heads && cache.head_dim == layer.key_width &&
+                      cache.value_dim == layer.value_width && cache.dtype == layer.dtype,
+                  [&] {
+                    const auto shown = [](int64_t heads, int64_t key, int64_t value, DType dtype) {
+                      return std::to_string(heads) + " heads of keys of width " + std::to_string(key) +
+                             " and values of width " + std::to_string(value) + " in " + std::string(name_of(dtype));
+                    };
+                    return "the cache is for " + shown(cache.kv_heads, cache.head_dim, cache.value_dim, cache.dtype) +
+                           ", must be for " + shown(layer.kv_heads, layer.key_width, layer.value_width, layer.dtype);
+                  });
+  check_sequences(checker, inputs.cache, B);
+  checker.require(layer.causal, "a cache needs a causal layer: earlier rows would have seen later ones");
+  checker.require(!layer.recording, "a cache serves inference alone, not a tape that records");
+  checker.require(!inputs.memory && inputs.key_length.empty() && !inputs.mask && !inputs.bias && !inputs.trace,
+                  "a cache goes without memory, key_length, mask, bias and trace");
+}
+
+/// `name` is [B|1, H|1, Lq|1, Lk|1].
+void check_pairs(Checker& checker, const char* name, const Shape<4>& size, const Shape<4>& full) {
+  bool fits = true;
+  for (size_t axis = 0; axis < 4; ++axis) fits = fits && (size[axis] == full[axis] || size[axis] == 1);
+  checker.require(fits, [&] {
+    return std::string(name) + " is " + to_string(size) + ", must be " + to_string(full) + " with any axis 1";
+  });
+}
+
+void check_bias(Checker& checker, const AttentionShape& layer, const Value& bias, const Shape<4>& full) {
+  const std::vector<int64_t>& shape = bias.shape();
+  checker.require(is_floating(bias.dtype()), [&] {
+    return "bias is " + std::string(name_of(bias.dtype())) + ", must be a floating type; a boolean one is a mask";
+  });
+  if (!checker.require(shape.size() == 4, [&] { return "bias is " + shape_of(bias) + ", must be " + to_string(full); }))
+    return;
+  const Shape<4> size = {shape[0], shape[1], shape[2], shape[3]}, all = {1, full[1], full[2], full[3]};
+  if (!layer.relative) return check_pairs(checker, "bias", size, full);
+  checker.require(size == all && bias.dtype() == layer.dtype, [&] {
+    return "bias is " + shape_of(bias) + " of " + std::string(name_of(bias.dtype())) +
+           ", must be what it is added to, the relative positions' " + to_string(all) + " of " +
+           std::string(name_of(layer.dtype));
+  });
+}
+
+void check_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t B, int64_t keys) {
+  checker.require(lengths.empty() || static_cast<int64_t>(lengths.size()) == B, [&] {
+    return "key_length has " + std::to_string(lengths.size()) + " entries, must have B = " + std::to_string(B);
+  });
+  for (size_t b = 0; b < lengths.size(); ++b)
+    checker.require(lengths[b] >= 0 && lengths[b] <= keys, [&] {
+      return "key_length[" + std::to_string(b) + "] is " + std::to_string(lengths[b]) + ", must be in [0, " +
+             std::to_string(keys) + "]";
+    });
+}
+
+}  // namespace
+
+void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x, const AttentionInputs& inputs) {
+  bool sized = check_rows(checker, "x", x, layer.width, layer.dtype);
+  checker.require(inputs.memory || !layer.needs_memory, "cross-attention needs a memory");
+  checker.require(!inputs.memory || layer.memory_width > 0,
+                  "self-attention takes no memory: for cross-attention it is made with a memory_width");
+  if (inputs.memory && layer.memory_width > 0) {
+    sized = check_rows(checker, "memory", *inputs.memory, layer.memory_width, layer.dtype) && sized;
+    sized = sized && checker.require(inputs.memory->shape()[0] == x.shape()[0], [&] {
+      return "memory is " + shape_of(*inputs.memory) + ", must have as many sequences as x " + shape_of(x);
+    });
+  }
+  if (inputs.mask)
+    checker.require(inputs.mask.dtype == DType::boolean, [&] {
+      return "mask is " + std::string(name_of(inputs.mask.dtype)) + ", must be boolean; a float mask is a bias";
+    });
+  if (!sized) return;  // the rest is checked against these sizes
+  const Value& source = inputs.memory && layer.memory_width > 0 ? *inputs.memory : x;
+  const Shape<4> full = {x.shape()[0], layer.heads, x.shape()[1], source.shape()[1]};
+  if (inputs.cache.cache) check_cache(checker, layer, full[0], inputs);
+  check_lengths(checker, inputs.key_length, full[0], full[3]);
+  if (inputs.mask) check_pairs(checker, "mask", inputs.mask.size, full);
+  if (inputs.bias) check_bias(checker, layer, inputs.bias, full);
+}
+
+}  // namespace attn::nn
