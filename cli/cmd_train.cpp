@@ -90,23 +90,16 @@ void take_over(Settings& settings, const CLI::App& command) {
   });
 }
 
-bool is_labelled(const std::string& path) { return path.ends_with(".tsv"); }
-
 struct Prepared {
   std::unique_ptr<attn::text::Tokenizer> tokenizer;
   std::unique_ptr<attn::train::Data> data;
-  int64_t classes = 0;
+  std::vector<std::string> labels = {};  // of a classifier
 };
 
-std::vector<attn::train::Labelled> encoded(const std::vector<attn::train::LabelledText>& rows,
-                                           const attn::text::Tokenizer& tokenizer, const std::string& path) {
-  std::vector<attn::train::Labelled> result;
-  for (size_t n = 0; n < rows.size(); ++n) {
-    result.push_back({tokenizer.encode(rows[n].text), rows[n].label});
-    if (result.back().tokens.empty())
-      throw attn::Error("train", {path + ", sentence " + std::to_string(n + 1) + " has no words"});
-  }
-  return result;
+std::vector<std::string> classes_of_all(std::vector<attn::train::LabelledText> rows,
+                                        const std::vector<attn::train::LabelledText>& held_out, int64_t least) {
+  rows.insert(rows.end(), held_out.begin(), held_out.end());
+  return attn::train::classes_of(rows, least);
 }
 
 /// Labelled sentences: the last tenth is for validation unless a file is named.
@@ -131,18 +124,24 @@ Prepared prepare_sentences(const Settings& settings, const attn::models::Config&
       prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
     else throw UsageError("sentences take --tokens words or bytes, not '" + settings.tokens + "'");
   }
-  for (const auto* part : {&rows, &held_out})
-    for (const auto& row : *part) prepared.classes = std::max(prepared.classes, row.label + 1);
+  prepared.labels = settings.resume ? attn::models::load_labels(settings.out, config.classes)
+                                    : classes_of_all(rows, held_out, config.classes);
+  if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
+    throw attn::Error("train", {fmt::format("{} has {} different labels, the model {} classes", settings.data,
+                                            prepared.labels.size(), config.classes)});
   const std::string& held_path = settings.validation.empty() ? settings.data : settings.validation;
+  const auto encoded = [&](const auto& part, const std::string& path) {
+    return attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);
+  };
   prepared.data = std::make_unique<attn::train::LabelledData>(
-      encoded(rows, *prepared.tokenizer, settings.data), encoded(held_out, *prepared.tokenizer, held_path),
-      config.context, settings.batch, settings.options.seed, settings.word_dropout);
+      encoded(rows, settings.data), encoded(held_out, held_path), config.context, settings.batch, settings.options.seed,
+      settings.word_dropout);
   return prepared;
 }
 
 Prepared prepare_text(const Settings& settings, const attn::models::Config& config,
                       std::unique_ptr<attn::text::Tokenizer> tokenizer) {
-  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_file(settings.data);
+  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
   const std::string name = settings.data.empty() ? "the primer" : settings.data;
   if (text.empty()) throw attn::Error("train", {name + " is empty"});
   Prepared prepared;
@@ -265,19 +264,17 @@ std::unique_ptr<attn::text::Tokenizer> stored_tokenizer(const std::string& direc
 
 /// A new model takes its sizes from the data; the data of a resumed one must fit it.
 Prepared prepare(const Settings& settings, attn::models::Config& config) {
-  if (is_labelled(settings.data) != (config.classes > 0))
-    throw UsageError(config.classes ? "a classifier learns from a .tsv file: text, a tab, a class"
-                                    : "a .tsv file with classes needs --model encoder");
+  if (config.classes == 0 && attn::train::is_labelled(settings.data))
+    throw UsageError(settings.data + " has labels, which need --model encoder");
+  if (config.classes > 0 && settings.data.empty())
+    throw UsageError("a classifier learns from a file with labels: .tsv, .csv or .jsonl");
   std::unique_ptr<attn::text::Tokenizer> tokenizer = settings.resume ? stored_tokenizer(settings.out) : nullptr;
   Prepared prepared = config.classes ? prepare_sentences(settings, config, std::move(tokenizer))
                                      : prepare_text(settings, config, std::move(tokenizer));
   if (!settings.resume) {
     config.vocab_size = prepared.tokenizer->size();
-    if (config.classes) config.classes = std::max(config.classes, prepared.classes);
+    if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
   }
-  if (config.classes && prepared.classes > config.classes)
-    throw attn::Error("train", {settings.data + " has " + std::to_string(prepared.classes) + " classes, the model " +
-                                std::to_string(config.classes)});
   return prepared;
 }
 
@@ -300,12 +297,13 @@ void resume(attn::train::Trainer& trainer) {
 }
 
 /// The directory, and all that a model needs in it besides its weights.
-void begin_directory(const Settings& settings, const attn::models::Config& config,
-                     const attn::text::Tokenizer& tokenizer) {
+void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
   attn::io::make_directory(settings.out);
   remove_old(settings.out);
   attn::io::write_file(settings.out + kConfigFile, attn::models::to_json(config));
-  attn::io::write_file(settings.out + kTokenizerFile, tokenizer.to_json());
+  attn::io::write_file(settings.out + kTokenizerFile, prepared.tokenizer->to_json());
+  if (config.classes)
+    attn::io::write_file(settings.out + "/" + attn::models::kLabelsFile, attn::models::labels_to_json(prepared.labels));
   attn::io::write_file(settings.out + kSettingsFile, settings_json(settings));
 }
 
@@ -338,8 +336,9 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
   check_directory(settings);
   if (settings.resume) take_over(settings, command);
-  attn::models::Config config = settings.resume ? stored_config(settings.out)
-                                                : config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
+  attn::models::Config config = settings.resume
+                                    ? stored_config(settings.out)
+                                    : config_options.build(attn::train::is_labelled(settings.data) ? "encoder" : "gpt");
   const Prepared prepared = prepare(settings, config);
   settle_schedule(settings, *prepared.data);
 
@@ -347,7 +346,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::models::Model model(config, precision, settings.options.seed);
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
   if (settings.resume) resume(trainer);
-  else begin_directory(settings, config, *prepared.tokenizer);
+  else begin_directory(settings, config, prepared);
 
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) describe(model, prepared, settings, peak);
@@ -357,7 +356,6 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (!trainer.run(events_of(settings, model, *prepared.tokenizer, progress))) {
     fmt::print(stderr, "\nstopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
                settings.out);
-    set_exit_status(128 + signal_seen());
     return;
   }
   if (!settings.quiet)
@@ -370,48 +368,88 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   }
 }
 
+// ------------------------------------------------------------------------------------------------------------ options
+
+void add_data_options(CLI::App& command, Settings& settings) {
+  command
+      .add_option("data", settings.data,
+                  "a text, or .tsv, .csv or .jsonl with labels; - is standard input; none: a primer")
+      ->type_name("FILE");
+  command.add_option("--validation", settings.validation, "sentences to validate with; none: the last tenth")
+      ->type_name("FILE");
+  command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
+  command.add_option("--tokens", settings.tokens, "what a token is; none: characters, of sentences words")
+      ->check(one_of({"characters", "bytes", "words"}));
+  command.add_option("--min-count", settings.min_count, "words that are rarer are unknown")->check(whole(1));
+  command.add_option("--word-dropout", settings.word_dropout, "share of words hidden in training, of sentences")
+      ->check(number(0, 1, "[)"));
+}
+
+void add_schedule_options(CLI::App& command, Settings& settings) {
+  Options& options = settings.options;
+  command.add_option("--batch", settings.batch, "sequences a batch")->check(whole(1, 1 << 20));
+  command.add_option("--accumulation", options.accumulation, "batches an update")->check(whole(1, 1 << 20));
+  CLI::Option* steps = command.add_option("--steps", options.steps, "updates")->check(whole(1, int64_t{1} << 40));
+  command.add_option("--epochs", settings.epochs, "instead of --steps: times through the data")
+      ->check(number(0, 1e6, "(]"))
+      ->default_str("")
+      ->excludes(steps);
+  command.add_option("--learning-rate", options.learning_rate, "at its highest")->check(number(0, 1e6, "(]"));
+  command
+      .add_option("--min-learning-rate", options.min_learning_rate, "where the cosine ends, or a tenth of the highest")
+      ->check(number(0, 1e6));
+  command.add_option("--warmup", options.warmup, "steps of linear growth, at most a tenth of all")->check(whole(0));
+  command.add_option("--decay-steps", options.decay_steps, "where the cosine ends; 0 = with the training")
+      ->check(whole(0));
+  command.add_option("--beta1", options.beta1, "of AdamW")->check(number(0, 1, "[)"));
+  command.add_option("--beta2", options.beta2, "of AdamW")->check(number(0, 1, "[)"));
+  command.add_option("--epsilon", options.epsilon, "of AdamW")->check(number(0, 1, "(]"));
+  command.add_option("--weight-decay", options.weight_decay, "of products and embeddings")->check(number(0, 1e6));
+  command.add_option("--clip", options.clip, "largest norm of the gradients; 0 = none")->check(number(0));
+}
+
+void add_run_options(CLI::App& command, Settings& settings) {
+  Options& options = settings.options;
+  command.add_option("--eval-every", options.eval_every, "steps between validations; 0 = only at the end")
+      ->check(whole(0));
+  command.add_option("--validation-batches", settings.validation_batches, "batches a validation, of a text")
+      ->check(whole(1));
+  command.add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation")
+      ->check(whole(0));
+  command.add_option("--keep-every", options.keep_every, "checkpoints at these steps stay; 0 = none")->check(whole(0));
+  command.add_option("--seed", options.seed, "of weights, data and dropout")->check(whole(0));
+  add_precision(command, settings.precision, "of the arithmetic; master weights are float32");
+  command.add_flag("--recompute", options.recompute, "less memory, a third more work");
+  command.add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
+  command.add_option("--sample-every", settings.sample_every, "steps between samples; 0 = none")->check(whole(0));
+  command.add_option("--sample-prompt", settings.sample_prompt, "how samples begin");
+  CLI::Option* resume = command.add_flag("--resume", settings.resume, "continue the training in --out");
+  command.add_flag("--overwrite", settings.overwrite, "replace the model in --out")->excludes(resume);
+  command.add_flag("--interactive", settings.interactive, "after the training, continue what is typed");
+  command.add_flag("--quiet", settings.quiet, "no progress");
+}
+
 }  // namespace
 
 void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "train a model on a text, or a classifier on labelled sentences");
+  command->footer(
+      "Examples:\n  attn train text.txt --layers 6 --embed-dim 256 --steps 5000 --out model\n"
+      "  attn train reviews.csv --model encoder --tokens words --out reviews");
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
-  Options& options = settings->options;
-  command->add_option("data", settings->data, "a text file, or .tsv lines of text, tab, class; none: a short primer");
-  command->add_option("--validation", settings->validation, "a .tsv file to validate with; otherwise the last tenth");
-  command->add_option("--out", settings->out, "directory for the model");
-  command->add_option("--tokens", settings->tokens, "characters, bytes or words");
-  command->add_option("--min-count", settings->min_count, "rarer words are unknown");
-  command->add_option("--word-dropout", settings->word_dropout, "share of words hidden in training, of sentences");
-  command->add_option("--batch", settings->batch, "sequences a batch")->check(CLI::PositiveNumber);
-  command->add_option("--accumulation", options.accumulation, "batches an update");
-  command->add_option("--steps", options.steps, "updates");
-  command->add_option("--epochs", settings->epochs, "instead of --steps: times through the data");
-  command->add_option("--learning-rate", options.learning_rate, "at its highest");
-  command->add_option("--min-learning-rate", options.min_learning_rate, "where the cosine ends");
-  command->add_option("--warmup", options.warmup, "steps of linear growth");
-  command->add_option("--decay-steps", options.decay_steps, "where the cosine ends; 0 = with the training");
-  command->add_option("--beta1", options.beta1, "of AdamW");
-  command->add_option("--beta2", options.beta2, "of AdamW");
-  command->add_option("--epsilon", options.epsilon, "of AdamW");
-  command->add_option("--weight-decay", options.weight_decay, "of products and embeddings");
-  command->add_option("--clip", options.clip, "largest norm of the gradients; 0 = none");
-  command->add_option("--eval-every", options.eval_every, "steps between validations");
-  command->add_option("--validation-batches", settings->validation_batches, "batches a validation, of a text");
-  command->add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation");
-  command->add_option("--keep-every", options.keep_every, "checkpoints at these steps stay");
-  command->add_option("--seed", options.seed, "of weights, data and dropout");
-  command->add_option("--precision", settings->precision, "float32, or bfloat16 with float32 master weights");
-  command->add_flag("--recompute", options.recompute, "less memory, a third more work");
-  command->add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
-  command->add_option("--sample-every", settings->sample_every, "steps between samples; 0 = none");
-  command->add_option("--sample-prompt", settings->sample_prompt, "how samples begin");
-  command->add_flag("--resume", settings->resume, "continue the training in --out");
-  command->add_flag("--overwrite", settings->overwrite, "replace the model in --out");
-  command->add_flag("--interactive", settings->interactive, "after the training, continue what is typed");
-  command->add_flag("--quiet", settings->quiet, "no progress");
+  add_data_options(*command, *settings);
+  add_schedule_options(*command, *settings);
+  add_run_options(*command, *settings);
   config->add(*command);
-  command->callback([=] { train(*settings, *config, *command); });
+  command->callback([=] {
+    const Options& options = settings->options;
+    if (command->count("--min-learning-rate") > 0 && options.min_learning_rate > options.learning_rate &&
+        !settings->resume)
+      throw UsageError(fmt::format("--min-learning-rate {} must not exceed --learning-rate {}",
+                                   options.min_learning_rate, options.learning_rate));
+    train(*settings, *config, *command);
+  });
 }
 
 }  // namespace cli

@@ -1,5 +1,5 @@
-// Whole files, read and replaced. read_file() trusts no size that it has not seen twice; write_file() makes the new
-// file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
+// Whole files, read and replaced, and streams. read_file() trusts no size that it has not seen twice; write_file()
+// makes the new file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -65,11 +65,11 @@ class Descriptor {
 };
 
 /// Bytes read, fewer than `count` only where the file ends.
-int64_t read_all(const std::string& path, int file, char* to, int64_t count) {
+int64_t read_all(std::string_view operation, const std::string& path, int file, char* to, int64_t count) {
   int64_t done = 0;
   while (done < count) {
     const ssize_t got = uninterrupted([&] { return ::read(file, to + done, static_cast<size_t>(count - done)); });
-    if (got < 0) fail_in("read_file", path, "read at byte " + std::to_string(done), errno);
+    if (got < 0) fail_in(operation, path, "read at byte " + std::to_string(done), errno);
     if (got == 0) break;
     done += got;
   }
@@ -160,13 +160,56 @@ std::string read_file(const std::string& path, int64_t limit) {
   } catch (const std::length_error&) {
     fail("read_file", path, "there is no memory for its " + std::to_string(size) + " bytes");
   }
-  if (const int64_t got = read_all(path, file.get(), bytes.data(), size); got < size)
+  if (const int64_t got = read_all("read_file", path, file.get(), bytes.data(), size); got < size)
     fail("read_file", path,
          "shrank from " + std::to_string(size) + " to " + std::to_string(got) + " bytes while it was read");
   char beyond = 0;
-  if (read_all(path, file.get(), &beyond, 1) > 0)
+  if (read_all("read_file", path, file.get(), &beyond, 1) > 0)
     fail("read_file", path, "grew beyond its " + std::to_string(size) + " bytes while it was read");
   return bytes;
+}
+
+std::string read_input(const std::string& path, int64_t limit) {
+  require_path("read_input", path);
+  struct stat status = {};
+  const bool standard = path == "-";
+  if (!standard && ::stat(path.c_str(), &status) != 0) fail_in("read_input", path, "open", errno);
+  if (!standard && S_ISREG(status.st_mode)) return read_file(path, limit);
+  const std::string name = standard ? "standard input" : path;
+  const auto open = [&] {
+    return standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  };
+  const Descriptor file(uninterrupted(open));
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail_in("read_input", name, "open", errno);
+  if (S_ISDIR(status.st_mode)) fail("read_input", name, "is a directory, not a file");
+
+  constexpr int64_t kPiece = 1 << 16;
+  std::string bytes;
+  int64_t done = 0;
+  for (int64_t got = kPiece; got == kPiece;) {
+    try {
+      bytes.resize(static_cast<size_t>(done + kPiece));
+    } catch (const std::bad_alloc&) {
+      fail("read_input", name, "there is no memory for more than " + std::to_string(done) + " bytes");
+    }
+    got = read_all("read_input", name, file.get(), bytes.data() + done, kPiece);
+    done += got;
+    if (done > limit) fail("read_input", name, "has more than the " + std::to_string(limit) + " bytes that are read");
+  }
+  bytes.resize(static_cast<size_t>(done));
+  return bytes;
+}
+
+void write_output(const std::string& path, std::string_view bytes) {
+  require_path("write_output", path);
+  if (path == "-") return write_all("write_output", "standard output", STDOUT_FILENO, bytes);
+  struct stat status = {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (!exists || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return write_file(path, bytes);
+  Descriptor file(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
+  if (file.get() < 0) fail_in("write_output", path, "open", errno);
+  write_all("write_output", path, file.get(), bytes);
+  if (!file.close()) fail_in("write_output", path, "close", errno);
 }
 
 void write_file(const std::string& path, std::string_view bytes) {

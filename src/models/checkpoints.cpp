@@ -162,6 +162,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
   if (loaded.tokenizer->size() != config.vocab_size)
     throw Error("load", {tokenizer_path + " has " + std::to_string(loaded.tokenizer->size()) + " tokens, " +
                          config_path + " says " + std::to_string(config.vocab_size)});
+  loaded.labels = load_labels(directory, config.classes);
   const Checkpoint checkpoint = Checkpoints(directory).load(which, &loaded.notes);
   loaded.model = std::make_unique<Model>(config, precision);
   loaded.model->load(checkpoint.file);
