@@ -225,16 +225,23 @@ struct Bench {
 void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "tokens a second: prompts, generation, training");
   auto run = std::make_shared<Bench>();
-  command->add_option("directory", run->directory, "what attn train wrote; none: random weights of --model");
-  command->add_option("-p,--prompts", run->prompts, "lengths of prompts; 0 = none")->delimiter(',');
-  command->add_option("-n,--generations", run->generations, "tokens to write; 0 = none")->delimiter(',');
-  command->add_option("-d,--depths", run->depths, "tokens in the cache before")->delimiter(',');
-  command->add_option("--train", run->trainings, "lengths of training sequences")->delimiter(',');
-  command->add_option("--batch", run->batches, "sequences of a training batch")->delimiter(',');
-  command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(CLI::Range(1, 1000));
-  command->add_option("-o,--output", run->output, "md, csv or json")->check(CLI::IsMember({"md", "csv", "json"}));
-  command->add_option("--precision", run->precision, kPrecisions);
-  command->add_option("--vocab-size", run->vocabulary, "of random weights");
+  command->add_option("directory", run->directory, "what attn train wrote; none: random weights of --model")
+      ->type_name("FOLDER");
+  const auto list = [&](const char* names, std::vector<int64_t>& values, const char* description, int64_t lowest) {
+    command->add_option(names, values, description)
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(whole(lowest, 1 << 24));
+  };
+  list("-p,--prompts", run->prompts, "lengths of prompts, as 128,512; 0 = none", 0);
+  list("-n,--generations", run->generations, "tokens to write; 0 = none", 0);
+  list("-d,--depths", run->depths, "tokens in the cache before", 0);
+  list("--train", run->trainings, "lengths of training sequences", 1);
+  list("--batch", run->batches, "sequences of a training batch", 1);
+  command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(whole(1, 1000));
+  command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
+  add_precision(*command, run->precision);
+  command->add_option("--vocab-size", run->vocabulary, "of random weights")->check(whole(1, 1 << 24));
   command->add_flag("--scaling", run->scaling, "training time a token for contexts of 512 to 4096 and its exponent");
   run->config.add(*command);
   command->callback([=] { run->run(); });

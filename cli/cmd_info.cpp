@@ -130,10 +130,10 @@ struct Info {
 void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "the machine, and a model in numbers");
   auto run = std::make_shared<Info>();
-  command->add_option("directory", run->directory, "what attn train wrote");
-  command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet");
+  command->add_option("directory", run->directory, "what attn train wrote")->type_name("FOLDER");
+  command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet")->check(whole(1, 1 << 24));
   command->add_option("--batch", run->batch, "sequences a batch, for the memory of a training")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1, 1 << 20));
   run->config.add(*command);
   command->callback([=] { run->run(); });
 }

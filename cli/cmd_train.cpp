@@ -139,24 +139,17 @@ attn::models::Config stored_config(const std::string& directory, const ConfigOpt
   return config;
 }
 
-bool is_labelled(const std::string& path) { return path.ends_with(".tsv"); }
-
 struct Prepared {
   std::unique_ptr<attn::text::Tokenizer> tokenizer;
   std::unique_ptr<attn::train::Data> data;
-  int64_t classes = 0;
-  int64_t longest = 0;  // tokens of a sequence of a batch
+  std::vector<std::string> labels = {};  // of a classifier
+  int64_t longest = 0;                   // tokens of a sequence of a batch
 };
 
-std::vector<attn::train::Labelled> encoded(const std::vector<attn::train::LabelledText>& rows,
-                                           const attn::text::Tokenizer& tokenizer, const std::string& path) {
-  std::vector<attn::train::Labelled> result;
-  for (size_t n = 0; n < rows.size(); ++n) {
-    result.push_back({tokenizer.encode(rows[n].text), rows[n].label});
-    if (result.back().tokens.empty())
-      throw attn::Error("train", {path + ", sentence " + std::to_string(n + 1) + " has no words"});
-  }
-  return result;
+std::vector<std::string> classes_of_all(std::vector<attn::train::LabelledText> rows,
+                                        const std::vector<attn::train::LabelledText>& held_out, int64_t least) {
+  rows.insert(rows.end(), held_out.begin(), held_out.end());
+  return attn::train::classes_of(rows, least);
 }
 
 /// Labelled sentences: the last tenth is for validation unless a file is named.
@@ -181,11 +174,16 @@ Prepared prepare_sentences(const Settings& settings, const attn::models::Config&
       prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
     else throw UsageError("sentences take --tokens words or bytes, not '" + settings.tokens + "'");
   }
-  for (const auto* part : {&rows, &held_out})
-    for (const auto& row : *part) prepared.classes = std::max(prepared.classes, row.label + 1);
+  prepared.labels = settings.resume ? attn::models::load_labels(settings.out, config.classes)
+                                    : classes_of_all(rows, held_out, config.classes);
+  if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
+    throw attn::Error("train", {fmt::format("{} has {} different labels, the model {} classes", settings.data,
+                                            prepared.labels.size(), config.classes)});
   const std::string& held_path = settings.validation.empty() ? settings.data : settings.validation;
-  std::vector<attn::train::Labelled> training = encoded(rows, *prepared.tokenizer, settings.data),
-                                     validation = encoded(held_out, *prepared.tokenizer, held_path);
+  const auto encoded = [&](const auto& part, const std::string& path) {
+    return attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);
+  };
+  std::vector<attn::train::Labelled> training = encoded(rows, settings.data), validation = encoded(held_out, held_path);
   for (const auto* part : {&training, &validation})
     for (const auto& row : *part) prepared.longest = std::max<int64_t>(prepared.longest, row.tokens.size());
   prepared.longest = std::min((prepared.longest + 7) / 8 * 8, config.context);
@@ -197,7 +195,7 @@ Prepared prepare_sentences(const Settings& settings, const attn::models::Config&
 
 Prepared prepare_text(const Settings& settings, const attn::models::Config& config,
                       std::unique_ptr<attn::text::Tokenizer> tokenizer) {
-  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_file(settings.data);
+  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
   const std::string name = settings.data.empty() ? "the primer" : settings.data;
   if (text.empty()) throw attn::Error("train", {name + " is empty"});
   Prepared prepared;
@@ -255,7 +253,8 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
 
 /// The files of a training beside its checkpoints.
 const std::vector<std::string>& own_files() {
-  static const std::vector<std::string> names = {kConfigFile, kTokenizerFile, kSettingsFile, kLogFile};
+  static const std::vector<std::string> names = {kConfigFile, kTokenizerFile, kSettingsFile, kLogFile,
+                                                 attn::models::kLabelsFile};
   return names;
 }
 
@@ -282,19 +281,17 @@ std::unique_ptr<attn::text::Tokenizer> stored_tokenizer(const std::string& direc
 
 /// A new model takes its sizes from the data; the data of a resumed one must fit it.
 Prepared prepare(const Settings& settings, attn::models::Config& config) {
-  if (is_labelled(settings.data) != (config.classes > 0))
-    throw UsageError(config.classes ? "a classifier learns from a .tsv file: text, a tab, a class"
-                                    : "a .tsv file with classes needs --model encoder");
+  if (config.classes == 0 && attn::train::is_labelled(settings.data))
+    throw UsageError(settings.data + " has labels, which need --model encoder");
+  if (config.classes > 0 && settings.data.empty())
+    throw UsageError("a classifier learns from a file with labels: .tsv, .csv or .jsonl");
   std::unique_ptr<attn::text::Tokenizer> tokenizer = settings.resume ? stored_tokenizer(settings.out) : nullptr;
   Prepared prepared = config.classes ? prepare_sentences(settings, config, std::move(tokenizer))
                                      : prepare_text(settings, config, std::move(tokenizer));
   if (!settings.resume) {
     config.vocab_size = prepared.tokenizer->size();
-    if (config.classes) config.classes = std::max(config.classes, prepared.classes);
+    if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
   }
-  if (config.classes && prepared.classes > config.classes)
-    throw attn::Error("train", {settings.data + " has " + std::to_string(prepared.classes) + " classes, the model " +
-                                std::to_string(config.classes)});
   return prepared;
 }
 
@@ -324,13 +321,12 @@ void resume(attn::train::Trainer& trainer, const Settings& settings) {
 }
 
 /// The directory, and all that a model needs in it besides its weights.
-void begin_directory(const Settings& settings, const attn::models::Config& config,
-                     const attn::text::Tokenizer& tokenizer) {
-  attn::models::Checkpoints(settings.out)
-      .begin({{kConfigFile, attn::models::to_json(config)},
-              {kTokenizerFile, tokenizer.to_json()},
-              {kSettingsFile, settings_json(settings)}},
-             own_files(), settings.overwrite);
+void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
+  std::map<std::string, std::string> files = {{kConfigFile, attn::models::to_json(config)},
+                                              {kTokenizerFile, prepared.tokenizer->to_json()},
+                                              {kSettingsFile, settings_json(settings)}};
+  if (config.classes) files[attn::models::kLabelsFile] = attn::models::labels_to_json(prepared.labels);
+  attn::models::Checkpoints(settings.out).begin(files, own_files(), settings.overwrite);
 }
 
 /// What happens beside the training: progress, the log, samples, signals. Borrows all it is given.
@@ -389,7 +385,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     if (!reasons.empty())
       throw UsageError(fmt::format("--resume continues what there is: {}", fmt::join(reasons, "; ")));
   } else {
-    config = config_options.build(is_labelled(settings.data) ? "encoder" : "gpt");
+    config = config_options.build(attn::train::is_labelled(settings.data) ? "encoder" : "gpt");
   }
   const Prepared prepared = prepare(settings, config);
   check_afterwards(settings, config, *prepared.tokenizer);
@@ -402,7 +398,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
   if (settings.resume) resume(trainer, settings);
-  else begin_directory(settings, config, *prepared.tokenizer);
+  else begin_directory(settings, config, prepared);
 
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) {
@@ -418,7 +414,6 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (!finished) {
     fmt::print(stderr, "stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
                settings.out);
-    set_exit_status(128 + signal_seen());
     return;
   }
   if (!settings.quiet)
@@ -430,56 +425,103 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   }
 }
 
+// ------------------------------------------------------------------------------------------------------------ options
+
+void add_data_options(CLI::App& command, Settings& settings) {
+  command
+      .add_option("data", settings.data,
+                  "a text, or .tsv, .csv or .jsonl with labels; - is standard input; none: a primer")
+      ->type_name("FILE");
+  command.add_option("--validation", settings.validation, "sentences to validate with; none: the last tenth")
+      ->type_name("FILE");
+  command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
+  command.add_option("--tokens", settings.tokens, "what a token is; none: characters, of sentences words")
+      ->check(one_of({"characters", "bytes", "words"}));
+  command.add_option("--min-count", settings.min_count, "words that are rarer are unknown")->check(whole(1));
+  command.add_option("--word-dropout", settings.word_dropout, "share of words hidden in training, of sentences")
+      ->check(number(0, 1, "[)"));
+}
+
+void add_schedule_options(CLI::App& command, Settings& settings) {
+  Options& options = settings.options;
+  command.add_option("--batch", settings.batch, "sequences a batch")->check(whole(1, 1 << 20));
+  command.add_option("--accumulation", options.accumulation, "batches an update")->check(whole(1, 1 << 20));
+  CLI::Option* steps = command.add_option("--steps", options.steps, "updates")->check(whole(1, int64_t{1} << 40));
+  command.add_option("--epochs", settings.epochs, "instead of --steps: times through the data")
+      ->check(number(0, 1e6, "(]"))
+      ->default_str("")
+      ->excludes(steps);
+  command.add_option("--learning-rate", options.learning_rate, "at its highest")->check(number(0, 1e6, "(]"));
+  command
+      .add_option("--min-learning-rate", options.min_learning_rate, "where the cosine ends, or a tenth of the highest")
+      ->check(number(0, 1e6));
+  command.add_option("--warmup", options.warmup, "steps of linear growth, at most a tenth of all")->check(whole(0));
+  command.add_option("--decay-steps", options.decay_steps, "where the cosine ends; 0 = with the training")
+      ->check(whole(0));
+  command.add_option("--beta1", options.beta1, "of AdamW")->check(number(0, 1, "[)"));
+  command.add_option("--beta2", options.beta2, "of AdamW")->check(number(0, 1, "[)"));
+  command.add_option("--epsilon", options.epsilon, "of AdamW")->check(number(0, 1, "(]"));
+  command.add_option("--weight-decay", options.weight_decay, "of products and embeddings")->check(number(0, 1e6));
+  command.add_option("--clip", options.clip, "largest norm of the gradients; 0 = none")->check(number(0));
+}
+
+void add_scaling_options(CLI::App& command, Settings& settings) {
+  attn::train::LossScaling& scaling = settings.options.scaling;
+  command.add_option("--loss-scaling", settings.loss_scaling, "auto: for float16 alone")
+      ->check(one_of({"auto", "on", "off"}));
+  command.add_option("--loss-scale", scaling.initial, "the first loss scale")->check(number(0, 1e30, "(]"));
+  command.add_option("--scale-growth", scaling.growth, "the loss scale times this after --scale-interval")
+      ->check(number(1, 1e6, "(]"));
+  command.add_option("--scale-backoff", scaling.backoff, "the loss scale times this after an overflow")
+      ->check(number(0, 1, "()"));
+  command.add_option("--scale-interval", scaling.interval, "updates without an overflow before it grows")
+      ->check(whole(1));
+}
+
+void add_run_options(CLI::App& command, Settings& settings) {
+  Options& options = settings.options;
+  command.add_option("--eval-every", options.eval_every, "steps between validations; 0 = only at the end")
+      ->check(whole(0));
+  command.add_option("--validation-batches", settings.validation_batches, "batches a validation, of a text")
+      ->check(whole(1));
+  command.add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation")
+      ->check(whole(0));
+  command.add_option("--keep-every", options.keep_every, "checkpoints at these steps stay; 0 = none")->check(whole(0));
+  command.add_option("--seed", options.seed, "of weights, data and dropout")->check(whole(0));
+  add_precision(command, settings.precision, "of the arithmetic; weights and moments stay float32");
+  add_scaling_options(command, settings);
+  command.add_flag("--recompute", options.recompute, "less memory, a third more work");
+  command.add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
+  command.add_option("--sample-every", settings.sample_every, "steps between samples; 0 = none")->check(whole(0));
+  command.add_option("--sample-prompt", settings.sample_prompt, "how samples begin");
+  CLI::Option* resume = command.add_flag("--resume", settings.resume, "continue the training in --out");
+  command.add_flag("--overwrite", settings.overwrite, "replace the model in --out")->excludes(resume);
+  command.add_flag("--interactive", settings.interactive, "after the training, continue what is typed");
+  command.add_flag("--quiet", settings.quiet, "no progress");
+  command.add_flag("--force", settings.force, "train although there is not enough memory");
+}
+
 }  // namespace
 
 void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "train a model on a text, or a classifier on labelled sentences");
+  command->footer(
+      "Examples:\n  attn train text.txt --layers 6 --embed-dim 256 --steps 5000 --out model\n"
+      "  attn train reviews.csv --model encoder --tokens words --out reviews");
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
-  Options& options = settings->options;
-  command->add_option("data", settings->data, "a text file, or .tsv lines of text, tab, class; none: a short primer");
-  command->add_option("--validation", settings->validation, "a .tsv file to validate with; otherwise the last tenth");
-  command->add_option("--out", settings->out, "directory for the model");
-  command->add_option("--tokens", settings->tokens, "characters, bytes or words");
-  command->add_option("--min-count", settings->min_count, "rarer words are unknown");
-  command->add_option("--word-dropout", settings->word_dropout, "share of words hidden in training, of sentences");
-  command->add_option("--batch", settings->batch, "sequences a batch")->check(CLI::PositiveNumber);
-  command->add_option("--accumulation", options.accumulation, "batches an update");
-  command->add_option("--steps", options.steps, "updates");
-  command->add_option("--epochs", settings->epochs, "instead of --steps: times through the data");
-  command->add_option("--learning-rate", options.learning_rate, "at its highest");
-  command->add_option("--min-learning-rate", options.min_learning_rate, "where the cosine ends");
-  command->add_option("--warmup", options.warmup, "steps of linear growth");
-  command->add_option("--decay-steps", options.decay_steps, "where the cosine ends; 0 = with the training");
-  command->add_option("--beta1", options.beta1, "of AdamW");
-  command->add_option("--beta2", options.beta2, "of AdamW");
-  command->add_option("--epsilon", options.epsilon, "of AdamW");
-  command->add_option("--weight-decay", options.weight_decay, "of products and embeddings");
-  command->add_option("--clip", options.clip, "largest norm of the gradients; 0 = none");
-  command->add_option("--eval-every", options.eval_every, "steps between validations");
-  command->add_option("--validation-batches", settings->validation_batches, "batches a validation, of a text");
-  command->add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation");
-  command->add_option("--keep-every", options.keep_every, "checkpoints at these steps stay");
-  command->add_option("--seed", options.seed, "of weights, data and dropout");
-  command->add_option("--precision", settings->precision,
-                      std::string(kPrecisions) + "; weights and moments stay float32");
-  command->add_option("--loss-scaling", settings->loss_scaling, "on, off, or auto: for float16 alone")
-      ->check(CLI::IsMember({"auto", "on", "off"}));
-  command->add_option("--loss-scale", options.scaling.initial, "the first loss scale");
-  command->add_option("--scale-growth", options.scaling.growth, "the loss scale times this after --scale-interval");
-  command->add_option("--scale-backoff", options.scaling.backoff, "the loss scale times this after an overflow");
-  command->add_option("--scale-interval", options.scaling.interval, "updates without an overflow before it grows");
-  command->add_flag("--recompute", options.recompute, "less memory, a third more work");
-  command->add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
-  command->add_option("--sample-every", settings->sample_every, "steps between samples; 0 = none");
-  command->add_option("--sample-prompt", settings->sample_prompt, "how samples begin");
-  command->add_flag("--resume", settings->resume, "continue the training in --out");
-  command->add_flag("--overwrite", settings->overwrite, "replace the model in --out");
-  command->add_flag("--interactive", settings->interactive, "after the training, continue what is typed");
-  command->add_flag("--quiet", settings->quiet, "no progress");
-  command->add_flag("--force", settings->force, "train although there is not enough memory");
+  add_data_options(*command, *settings);
+  add_schedule_options(*command, *settings);
+  add_run_options(*command, *settings);
   config->add(*command);
-  command->callback([=] { train(*settings, *config, *command); });
+  command->callback([=] {
+    const Options& options = settings->options;
+    if (command->count("--min-learning-rate") > 0 && options.min_learning_rate > options.learning_rate &&
+        !settings->resume)
+      throw UsageError(fmt::format("--min-learning-rate {} must not exceed --learning-rate {}",
+                                   options.min_learning_rate, options.learning_rate));
+    train(*settings, *config, *command);
+  });
 }
 
 }  // namespace cli

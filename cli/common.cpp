@@ -1,6 +1,8 @@
 #include "common.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +10,8 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <iostream>
+#include <system_error>
+#include <utility>
 
 #include "attn/generate.h"
 
@@ -21,55 +24,119 @@ std::string flag_of(std::string field) {
   return "--" + field;
 }
 
+namespace {
+
+/// The default of every family: "0.00001; encoder 1e-12".
+std::string defaults_of(size_t field) {
+  const std::string common = attn::models::field_info(attn::models::family("gpt"))[field].value;
+  std::string text = common;
+  for (const std::string& name : attn::models::families())
+    if (const auto value = attn::models::field_info(attn::models::family(name))[field].value; value != common)
+      text += "; " + name + " " + value;
+  return text;
+}
+
+/// As models::set_field() says it.
+CLI::Validator field_check(const attn::models::FieldInfo& field) {
+  const auto check = [name = field.name](const std::string& text) {
+    try {
+      attn::models::Config config;
+      attn::models::set_field(config, name, text);
+    } catch (const attn::Error& error) {
+      const std::string& reason = error.reasons().front();
+      return reason.starts_with(name + " ") ? reason.substr(name.size() + 1) : reason;
+    }
+    return std::string();
+  };
+  const std::string limits = field.kind == "number"  ? fmt::format("[{}, {}]", field.lowest, field.highest)
+                             : field.choices.empty() ? fmt::format("{:.0f} to {:.0f}", field.lowest, field.highest)
+                                                     : "{" + joined(field.choices, ",") + "}";
+  return CLI::Validator(check, limits);
+}
+
+constexpr std::pair<const char*, attn::nn::Precision> kPrecisions[] = {
+    {"float32", attn::nn::Precision::float32},
+    {"bfloat16", attn::nn::Precision::bfloat16},
+    {"float16", attn::nn::Precision::float16},
+};
+
+}  // namespace
+
 void ConfigOptions::add(CLI::App& command) {
-  std::string names;
-  for (const std::string& name : attn::models::families()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("--model", family, "family: " + names)->group("Model");
-  command.add_option("--config", file, "JSON file with fields of the model")->group("Model");
+  command.add_option("--model", family, "the family, whose defaults the other options change")
+      ->group("Model")
+      ->check(one_of(attn::models::families()));
+  command.add_option("--config", file, "a JSON file with fields of the model")->group("Model")->type_name("FILE");
+  const std::vector<attn::models::FieldInfo> infos = attn::models::field_info();
   fields.clear();
-  for (const std::string& name : attn::models::fields())
-    if (name != "model" && name != "vocab_size") fields.emplace_back(name, "");
-  for (auto& [name, value] : fields) command.add_option(flag_of(name), value)->group("Model")->type_name("");
+  fields.reserve(infos.size());  // options keep the places
+  for (size_t n = 0; n < infos.size(); ++n) {
+    const attn::models::FieldInfo& info = infos[n];
+    if (info.name == "model" || info.name == "vocab_size") continue;
+    fields.emplace_back(info.name, "");
+    command.add_option(flag_of(info.name), fields.back().second, info.description)
+        ->group("Model")
+        ->type_name(info.kind == "number"  ? "FLOAT"
+                    : info.choices.empty() ? "INT"
+                                           : "TEXT")
+        ->check(field_check(info))
+        ->default_str(defaults_of(n));
+  }
 }
 
 attn::models::Config ConfigOptions::build(const std::string& default_family) const {
   attn::models::Config config = attn::models::family(family.empty() ? default_family : family);
-  if (!file.empty()) attn::models::apply_json(config, attn::io::read_file(file, 1 << 20), file);
+  if (!file.empty()) attn::models::apply_json(config, attn::io::read_input(file, 1 << 20), file);
   for (const auto& [name, value] : fields)
     if (!value.empty()) attn::models::set_field(config, name, value);
+  attn::models::Config whole = config;
+  whole.vocab_size = std::max<int64_t>(whole.vocab_size, 1);  // the data may still have to say it
+  try {
+    attn::models::check(whole);
+  } catch (const attn::Error& error) {
+    throw UsageError(error.what());
+  }
   return config;
 }
 
+void add_precision(CLI::App& command, std::string& name, const std::string& description) {
+  std::vector<std::string> names;
+  for (const auto& [each, precision] : kPrecisions) names.emplace_back(each);
+  command.add_option("--precision", name, description)->check(one_of(names));
+}
+
 attn::nn::Precision precision_named(const std::string& name) {
-  if (name == "float32") return attn::nn::Precision::float32;
-  if (name == "bfloat16") return attn::nn::Precision::bfloat16;
-  if (name == "float16") return attn::nn::Precision::float16;
-  throw UsageError("--precision must be " + std::string(kPrecisions) + ", not '" + name + "'");
+  for (const auto& [each, precision] : kPrecisions)
+    if (name == each) return precision;
+  throw UsageError("there is no precision '" + name + "'");  // a training.json may say so
 }
 
 void ModelOptions::add(CLI::App& command) {
-  command.add_option("directory", directory, "what attn train wrote")->required();
-  command.add_option("--checkpoint", which, "best or last")->check(CLI::IsMember({"best", "last"}));
-  command.add_option("--precision", precision, kPrecisions);
+  command.add_option("directory", directory, "what attn train wrote")->required()->type_name("FOLDER");
+  command.add_option("--checkpoint", which, "of the training")->check(one_of({"best", "last"}));
+  add_precision(command, precision);
 }
 
 attn::models::Loaded ModelOptions::load() const {
   attn::models::Loaded loaded = attn::models::load_model(directory, which, precision_named(precision));
-  for (const std::string& note : loaded.notes) fmt::print(stderr, "attn: {}\n", note);
+  for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }
 
 // --------------------------------------------------------------------------------------------------------- generation
 
 void GenerationOptions::add(CLI::App& command) {
-  command.add_option("--tokens", tokens, "at most so many")->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  command.add_option("--temperature", temperature, "0 = always the most probable token");
-  command.add_option("--top-k", top_k, "keep the k most probable; 0 = all");
-  command.add_option("--top-p", top_p, "keep the fewest that reach this probability");
-  command.add_option("--min-p", min_p, "keep those of at least this part of the largest probability");
-  command.add_option("--repetition-penalty", repetition_penalty, "1 = none");
-  command.add_option("--seed", seed, "the same seed gives the same text");
-  command.add_option("--stop", stop, "a text that ends the output");
+  command.add_option("--tokens", tokens, "how many at most")->check(whole(1));
+  command.add_option("--temperature", temperature, "0 = always the most probable token")->check(number(0));
+  command.add_option("--top-k", top_k, "keep the k most probable; 0 = all")->check(whole(0));
+  command.add_option("--top-p", top_p, "keep the fewest that reach this probability")->check(number(0, 1, "(]"));
+  command.add_option("--min-p", min_p, "keep those of at least this part of the largest probability")
+      ->check(number(0, 1));
+  command.add_option("--repetition-penalty", repetition_penalty, "what tokens of the text are divided by; 1 = none")
+      ->check(number(0, std::numeric_limits<double>::infinity(), "(]"));
+  command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
+  command.add_option("--stop", stop, "a text that ends the output, not shown itself; may be given several times")
+      ->allow_extra_args(false);
   command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
 }
 
@@ -78,10 +145,6 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   const std::vector<int64_t> ids = loaded.tokenizer->encode(prompt);
   if (ids.empty()) throw UsageError("the prompt is empty");
   attn::generate::StopFilter filter(stop);
-  const auto show = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
   show(prompt);
   attn::generate::GenerateOptions options;
   options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
@@ -97,22 +160,23 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   show(filter.rest() + "\n");
   const double count = static_cast<double>(result.tokens.size());
   if (with_statistics)
-    fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", ids.size(),
-               static_cast<double>(ids.size()) / result.prompt_seconds, result.tokens.size(),
-               count > 1 ? (count - 1) / result.token_seconds : 0.0);
+    say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", ids.size(),
+        static_cast<double>(ids.size()) / result.prompt_seconds, result.tokens.size(),
+        count > 1 ? (count - 1) / result.token_seconds : 0.0);
 }
 
 void GenerationOptions::converse(const attn::models::Loaded& loaded) const {
   const bool terminal = isatty(STDIN_FILENO);
-  if (terminal) fmt::print(stderr, "Type the beginning of a text; an empty line or Ctrl-D ends.\n");
+  if (terminal) say("Type the beginning of a text; an empty line or Ctrl-D ends.\n");
+  Lines lines("-");
   std::string line;
   while (!signal_seen()) {
-    if (terminal) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line) || line.empty()) return;
+    if (terminal) say("> ");
+    if (!lines.next(line) || line.empty()) return;
     try {
       stream(loaded, line, false);
     } catch (const attn::Error& error) {  // a character that the model does not know: the next line may do
-      fmt::print(stderr, "attn: {}\n", error.what());
+      say("attn: {}\n", error.what());
     }
   }
 }
@@ -125,16 +189,84 @@ std::atomic<int> seen{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int number) {
-  if (seen.exchange(number) != 0) _exit(128 + number);
+  if (seen.exchange(number) != 0 && number != SIGPIPE) _exit(128 + number);  // what is said at the end may raise that
 }
 
 }  // namespace
 
 void catch_signals() {
-  for (int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, on_signal);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE})
+    if (std::signal(number, on_signal) == SIG_IGN) std::signal(number, SIG_IGN);
 }
 
 int signal_seen() { return seen.load(); }
+
+// ----------------------------------------------------------------------------------------------------- input and
+// output
+
+void show(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw std::system_error(errno, std::generic_category(), "standard output");
+}
+
+void Meter::show(int64_t done) {
+  static const bool terminal = isatty(STDERR_FILENO);
+  const auto now = Clock::now();
+  if (!terminal || now - shown_ < std::chrono::milliseconds(200)) return;
+  shown_ = now;
+  visible_ = true;
+  const double seconds = std::chrono::duration<double>(now - begin_).count(),
+               rate = static_cast<double>(done) / seconds;
+  say("\r{} of {} {}, {}/s, {} left\x1b[K", grouped(done), grouped(total_), unit_, grouped(static_cast<int64_t>(rate)),
+      clock_time(static_cast<double>(total_ - done) / rate));
+}
+
+void Meter::hide() {
+  if (visible_) say("\r\x1b[K");
+}
+
+Lines::Lines(const std::string& path)
+    : path_(path == "-" ? "standard input" : path),
+      file_(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC)) {
+  if (file_ < 0) throw attn::Error("read", {path_ + ": " + std::generic_category().message(errno)});
+}
+
+Lines::~Lines() {
+  if (file_ != STDIN_FILENO) ::close(file_);
+}
+
+bool Lines::read_more(bool wait) {
+  pollfd what{file_, POLLIN, 0};
+  const int ready = ::poll(&what, 1, wait ? -1 : 0);
+  if (ready == 0 || signal_seen()) return false;
+  char piece[1 << 14];
+  const ssize_t got = ready < 0 ? -1 : ::read(file_, piece, sizeof piece);
+  if (got < 0 && errno != EINTR) throw attn::Error("read", {path_ + ": " + std::generic_category().message(errno)});
+  if (got >= 0) held_.append(piece, static_cast<size_t>(got));
+  ended_ = got == 0;
+  return true;
+}
+
+bool Lines::ready() {
+  for (size_t from = at_; held_.find('\n', from) == std::string::npos && !ended_;) {
+    from = held_.size();
+    if (!read_more(false)) return false;
+  }
+  return true;
+}
+
+bool Lines::next(std::string& line) {
+  held_.erase(0, std::exchange(at_, 0));
+  size_t end, from = 0;
+  while ((end = held_.find('\n', from)) == std::string::npos && !ended_) {
+    from = held_.size();
+    if (!read_more(true)) return false;
+  }
+  if (signal_seen() || (end == std::string::npos && held_.empty())) return false;
+  line = held_.substr(0, end);
+  at_ = std::min(line.size() + 1, held_.size());
+  return true;
+}
 
 // ------------------------------------------------------------------------------------------------------------ numbers
 

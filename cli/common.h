@@ -1,12 +1,15 @@
 // What the subcommands share: how one is registered, models from a directory, text on the terminal, signals.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "attn/models.h"
 #include "attn/train.h"
+#include "options.h"
 
 namespace cli {
 
@@ -23,9 +26,8 @@ void add_eval(CLI::App& app);
 void add_see(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_info(CLI::App& app);
-
-/// The exit status that a subcommand ends with if it is not 0: 130 or 143 after a signal.
-void set_exit_status(int status);
+void add_completion(CLI::App& app);
+void add_man(CLI::App& app);
 
 /// "--embed-dim" for the field "embed_dim".
 std::string flag_of(std::string field);
@@ -39,8 +41,7 @@ struct ConfigOptions {
   attn::models::Config build(const std::string& default_family) const;
 };
 
-constexpr const char* kPrecisions = "float32, bfloat16 or float16";
-/// --precision
+void add_precision(CLI::App& command, std::string& name, const std::string& description = "of the arithmetic");
 attn::nn::Precision precision_named(const std::string& name);
 
 /// A model directory and which checkpoint of it.
@@ -65,10 +66,56 @@ struct GenerationOptions {
   void converse(const attn::models::Loaded& loaded) const;
 };
 
-/// From now on SIGINT, SIGTERM and SIGHUP set signal_seen(); the second one ends the program at once.
+/// From now on SIGINT, SIGTERM, SIGHUP and a closed pipe set signal_seen(), and the program ends with 128 + its number.
+/// The second signal ends it at once. What was ignored when the program began, as nohup does, stays ignored.
 void catch_signals();
 /// The signal's number, or 0.
 int signal_seen();
+
+/// To standard output, at once; throws std::system_error if it cannot be written.
+void show(const std::string& text);
+
+/// To standard error; it does not matter if nobody reads it.
+template <class... Values>
+void say(fmt::format_string<Values...> format, Values&&... values) {
+  std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
+}
+
+/// How far long work is, in a line that is written over; nothing where standard error is no terminal.
+class Meter {
+ public:
+  Meter(std::string unit, int64_t total) : unit_(std::move(unit)), total_(total) {}
+  void show(int64_t done);
+  void hide();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string unit_;
+  int64_t total_;
+  Clock::time_point begin_ = Clock::now(), shown_ = begin_;
+  bool visible_ = false;
+};
+
+/// Lines of a file, a pipe, a terminal or "-", as they come.
+class Lines {
+ public:
+  explicit Lines(const std::string& path);
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+  ~Lines();
+  /// The next line without its break; false at the end and after a signal.
+  bool next(std::string& line);
+  /// True if next() would answer without waiting.
+  bool ready();
+
+ private:
+  /// Reads what there is; waits for it only if told to. False if nothing came.
+  bool read_more(bool wait);
+  std::string path_, held_;
+  size_t at_ = 0;  ///< of held_, where the next line begins
+  int file_;
+  bool ended_ = false;
+};
 
 /// "1,234,567"
 std::string grouped(int64_t number);

@@ -1,48 +1,96 @@
-// attn: train, generate, classify, look.
+// attn: train, generate, classify, look. Here is what all subcommands have in common: how a command line is read, and
+// with which words and status the program ends.
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
+#include <system_error>
 
 #include "common.h"
 
 namespace cli {
 namespace {
-int exit_status = 0;
-}
-void set_exit_status(int status) { exit_status = status; }
-}  // namespace cli
 
-int main(int argc, char** argv) {
+/// Where nobody reads any more there is nothing to say.
+int fail(int status, const std::string& message) {
+  if (signal_seen() != SIGPIPE) say("attn: {}\n", message);
+  return status;
+}
+
+/// One line: what is wrong, and where help is.
+std::string explanation(const CLI::App& app, const CLI::ParseError& error) {
+  const auto used = app.get_subcommands();
+  if (!used.empty()) return fmt::format("{} (attn {} --help lists the options)", error.what(), used[0]->get_name());
+  std::vector<std::string> names;
+  for (const CLI::App* each : subcommands_of(app)) names.push_back(each->get_name());
+  return fmt::format("{} (subcommands: {}; attn --help)", error.what(), joined(names, ", "));
+}
+
+int run(int argc, char** argv) {
   CLI::App app(
       "Self-attention on the CPU: train models on your text, generate, classify, and see what heads attend to.",
       "attn");
+  auto help = std::make_shared<Help>();
+  app.formatter(help);
+  app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
+  app.fallthrough();
   app.set_version_flag("--version", "attn 0.1.0");
   int threads = 0;
-  app.add_option("--threads", threads, "threads; 0 = one a core")->check(CLI::Range(0, 1024));
+  app.add_option("--threads", threads, "of the computation; 0 = one a core")->check(whole(0, 1024));
   app.parse_complete_callback([&] { attn::set_thread_count(threads); });
-  cli::add_train(app);
-  cli::add_generate(app);
-  cli::add_classify(app);
-  cli::add_eval(app);
-  cli::add_see(app);
-  cli::add_bench(app);
-  cli::add_info(app);
+  add_train(app);
+  add_generate(app);
+  add_classify(app);
+  add_eval(app);
+  add_see(app);
+  add_bench(app);
+  add_info(app);
+  add_completion(app);
+  add_man(app);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = arguments_of(app, argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as parse() wants them
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const cli::UsageError& error) {
-    fmt::print(stderr, "attn: {}\n", error.what());
-    return 2;
+    return error.get_exit_code() == 0 ? app.exit(error) : fail(2, explanation(app, error));
+  } catch (const UsageError& error) {
+    return fail(2, error.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "attn: there is not enough memory\n");
-    return 1;
+    return fail(1, "there is not enough memory");
+  } catch (const std::system_error& error) {
+    return fail(1, std::ferror(stdout) ? "standard output: " + error.code().message() : error.what());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "attn: {}\n", error.what());
-    return 1;
+    return fail(1, error.what());
   }
-  return cli::exit_status;
+  return 0;
+}
+
+/// Otherwise the next file that is opened would take a closed stream's place, and be written to as that. The modes are
+/// the wrong ones, so that using the stream fails.
+void fill_closed_streams() {
+  for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+      std::_Exit(1);
+}
+
+}  // namespace
+}  // namespace cli
+
+int main(int argc, char** argv) {
+  cli::fill_closed_streams();
+  std::signal(SIGPIPE, SIG_DFL);  // a closed pipe ends the program quietly, even where the caller ignores the signal
+  const int status = cli::run(argc, argv);
+  if (cli::signal_seen()) return 128 + cli::signal_seen();
+  errno = 0;
+  if (status == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout)))
+    return cli::fail(1, fmt::format("standard output: {}", errno ? std::strerror(errno) : "cannot be written"));
+  return status;
 }

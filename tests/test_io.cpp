@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "arrays.h"
@@ -96,6 +98,38 @@ TEST(Files, ReadRefuses) {
   EXPECT_TRUE(has(refusal(""), "the path is empty"));
   io::write_file(folder / "a", "x");
   EXPECT_TRUE(has(refusal(folder / "a" + std::string(1, '\0') + "b"), "a zero byte"));
+}
+
+/// A child that writes into a pipe, or reads from it, while the parent does the other.
+template <class Work>
+pid_t beside(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  return child;
+}
+
+TEST(Files, InputsAndOutputsMayBePipes) {
+  const Folder folder;
+  const std::string pipe = folder / "pipe", content = all_bytes(200001);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (int64_t limit : {200001, 200000}) {
+    const pid_t child = beside([&] { std::ofstream(pipe) << content; });
+    if (limit == 200001) EXPECT_EQ(io::read_input(pipe, limit), content);
+    else EXPECT_TRUE(has(error_of([&] { io::read_input(pipe, limit); }), "pipe: has more than the 200000 bytes"));
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  }
+  const pid_t child = beside([&] { io::write_output(pipe, content); });
+  EXPECT_EQ(io::read_input(pipe), content);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(io::read_input("/dev/null"), "");
+  EXPECT_TRUE(has(error_of([] { io::write_output("/dev/full", "x"); }), "/dev/full: write at byte 0: No space left"));
+  EXPECT_TRUE(has(error_of([&] { io::read_input(folder.path()); }), "is a directory"));
+  EXPECT_TRUE(has(error_of([&] { io::read_input(folder / "none"); }), "none: open: No such file"));
+  io::write_output(folder / "a", "x");
+  EXPECT_EQ(io::read_input(folder / "a"), "x");
 }
 
 /// Files of the kernel have another length than they say, as a file that somebody writes to meanwhile.

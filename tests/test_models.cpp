@@ -2,6 +2,7 @@
 #include "attn/models.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "attn/generate.h"
 #include "layers.h"
@@ -89,6 +90,47 @@ TEST(Config, FieldsFromText) {
   EXPECT_EQ(reasons_of([&] { set_field(config, "norm", "\xff"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { family("mamba"); }).front(),
             "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama");
+}
+
+TEST(Config, FieldsTellWhatTheyTake) {
+  for (const std::string& name : families()) {
+    const Config config = family(name);
+    Config copy = family("gpt");
+    for (const FieldInfo& field : field_info(config)) {
+      EXPECT_GT(field.description.size(), 4u) << field.name;
+      set_field(copy, field.name, field.value);
+      for (const std::string& choice : field.choices) set_field(copy, field.name, choice);
+      set_field(copy, field.name, field.value);
+      if (!field.choices.empty()) continue;
+      const std::string beyond = std::to_string(static_cast<int64_t>(field.highest) + 1);
+      const std::string wrong = reasons_of([&] { set_field(copy, field.name, beyond); }).front();
+      EXPECT_TRUE(wrong.starts_with(field.name + " must be a " + field.kind + " from ")) << wrong;
+    }
+    EXPECT_EQ(to_json(copy), to_json(config));
+  }
+}
+
+TEST(Config, LabelsAreReadBackAndHostileOnesRefused) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "attn_labels";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / kLabelsFile;
+  std::filesystem::remove(path);
+  EXPECT_EQ(load_labels(folder, 3), (std::vector<std::string>{"0", "1", "2"}));
+  const std::vector<std::string> names = {"fine film", "\xc3\xa9t\xc3\xa9", "-1"};
+  io::write_file(path, labels_to_json(names));
+  EXPECT_EQ(load_labels(folder, 3), names);
+  EXPECT_EQ(reasons_of([&] { load_labels(folder, 2); }).front(),
+            path + " must be a list of 2 texts, the names of the classes");
+  for (const char* content : {"", "{}", "[1, 2]", "[\"a\", \"a\"]", "[\"a\", \"\"]", "[\"a\", \"\\u001b[2J\"]",
+                              "[\"a\"]", "[\"a\", \"\xff\"]", "[[], []]"}) {
+    io::write_file(path, content);
+    const auto wrong = reasons_of([&] { load_labels(folder, 2); });
+    ASSERT_FALSE(wrong.empty()) << content;
+    EXPECT_TRUE(wrong.front().starts_with(path)) << wrong.front();
+  }
+  for (const std::string& name : {std::string(257, 'a'), std::string("a\tb"), std::string("\xc3")})
+    EXPECT_EQ(reasons_of([&] { labels_to_json(std::span(&name, 1)); }).size(), 1u) << name;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Config, WhatCannotBeBuiltIsRefused) {

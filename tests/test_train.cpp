@@ -140,22 +140,90 @@ TEST(Data, WordDropoutHidesOtherWordsEveryEpochAndNoneInValidation) {
   EXPECT_NE(data.training(0).tokens, data.training(1).tokens);
 }
 
+std::string rows_or_error(const std::string& path, const std::string& content) {
+  std::ofstream(path) << content;
+  std::string text;
+  try {
+    for (const LabelledText& row : read_labelled(path))
+      text += std::to_string(row.line) + "[" + row.text + "|" + row.label + "]";
+  } catch (const Error& error) {
+    return error.reasons().front().substr(path.rfind('/') + 1);
+  }
+  return text;
+}
+
+TEST(Data, LabelledFilesAreRead) {
+  const Folder folder;
+  const auto tsv = [&](const std::string& content) { return rows_or_error(folder / "a.tsv", content); };
+  EXPECT_EQ(tsv("good\t1\r\n\na\tb\tfine film\n"), "1[good|1]3[a\tb|fine film]");
+  EXPECT_EQ(tsv("\xef\xbb\xbfsentence\tlabel\na \t0\n"), "2[a |0]");
+  EXPECT_EQ(tsv("Label\tidx\tText\n-1\t7\ta\n"), "2[a|-1]");
+  const auto csv = [&](const std::string& content) { return rows_or_error(folder / "a.csv", content); };
+  EXPECT_EQ(csv("\"say \"\"so\"\", he\r\nsaid\",no\r\nb, yes"), "1[say \"so\", he\r\nsaid|no]3[b|yes]");
+  EXPECT_EQ(csv("label,text\n\"0\",\"\"\"\"\n\n1,c\n"), "2[\"|0]4[c|1]");
+  const auto jsonl = [&](const std::string& content) { return rows_or_error(folder / "a.jsonl", content); };
+  EXPECT_EQ(jsonl("{\"text\": \"a\\nb\", \"label\": 3}\n\n{\"label\": \"x\", \"id\": 1, \"sentence\": \"c\"}"),
+            "1[a\nb|3]3[c|x]");
+}
+
 TEST(Data, BadLinesAreNamed) {
   const Folder folder;
-  const auto message = [&](const std::string& content) {
-    std::ofstream(folder / "data.tsv") << content;
+  const auto tsv = [&](const std::string& content) { return rows_or_error(folder / "a.tsv", content); };
+  EXPECT_EQ(tsv("good\t1\nbad\n"), "a.tsv, line 2: must be text, a tab, and a label");
+  EXPECT_EQ(tsv("\t1\n"), "a.tsv, line 1: the text is empty");
+  EXPECT_EQ(tsv("a\t\n"), "a.tsv, line 1: the label must be 1 to 256 bytes of printable UTF-8, not \"\"");
+  EXPECT_EQ(tsv("a\t\x1b[2J\n"),
+            "a.tsv, line 1: the label must be 1 to 256 bytes of printable UTF-8, not \"\\u001b[2J\"");
+  EXPECT_EQ(tsv(""), "a.tsv has no rows");
+  EXPECT_EQ(tsv("index\tsentence\n0\ta\n"), "a.tsv, line 1: of the columns' names one must be 'label'");
+  EXPECT_EQ(tsv("text\tlabel\na\t0\t1\n"), "a.tsv, line 2: must have 2 fields as the first row, not 3");
+  const auto csv = [&](const std::string& content) { return rows_or_error(folder / "a.csv", content); };
+  EXPECT_EQ(csv("a,0\n\n\"b\nc,1\n"), "a.csv, line 3: the quotes of a field are not closed");
+  EXPECT_EQ(csv("\"a\nb\",0\n\"c\"d,1\n"), "a.csv, line 3: a comma must follow the closing quote of a field");
+  EXPECT_EQ(csv("a,b,0\n"), "a.csv, line 1: must be text, a comma, and a label");
+  const auto jsonl = [&](const std::string& content) { return rows_or_error(folder / "a.jsonl", content); };
+  for (const char* line :
+       {"[1]", "{\"text\": \"a\"}", "{\"text\": 1, \"label\": 1}", "{\"text\": \"a\", \"label\": 1.5}"})
+    EXPECT_EQ(jsonl(line),
+              "a.jsonl, line 1: must be an object {\"text\": \"...\", \"label\": ...}, the label a text or a "
+              "whole number");
+  EXPECT_TRUE(jsonl("\n{\"text\"\n").starts_with("a.jsonl, line 2: "));
+}
+
+TEST(Data, ClassesAreTheLabels) {
+  const auto classes = [](const std::vector<std::string>& labels, int64_t least = 0) {
+    std::vector<LabelledText> rows;
+    for (const std::string& label : labels) rows.push_back({"a", label, 1});
+    std::string text;
+    for (const std::string& name : classes_of(rows, least)) text += name + " ";
+    return text;
+  };
+  EXPECT_EQ(classes({"pos", "neg", "pos", "10"}), "10 neg pos ");
+  EXPECT_EQ(classes({"10", "9", "0", "1", "2", "3", "4", "5", "6", "7", "8"}), "0 1 2 3 4 5 6 7 8 9 10 ");
+  EXPECT_EQ(classes({"3000000", "0"}), "0 3000000 ");
+  EXPECT_EQ(classes({"1", "-1"}), "-1 1 ");
+  EXPECT_EQ(classes({"0", "2"}), "0 2 ");
+  EXPECT_EQ(classes({"0", "2"}, 3), "0 1 2 ");
+  EXPECT_EQ(classes({"0"}, 2), "0 1 ");
+  EXPECT_EQ(classes({"01", "1"}, 2), "01 1 ");
+
+  const std::vector<LabelledText> rows = {{"ab", "pos", 1}, {"b", "neg", 2}};
+  const auto tokenizer = text::characters_of("ab");
+  const std::vector<std::string> names = {"neg", "pos"};
+  const std::vector<Labelled> encoded = encode_labelled(rows, *tokenizer, names, "a.tsv");
+  EXPECT_EQ(encoded[0].tokens, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(encoded[0].label, 1);
+  EXPECT_EQ(encoded[1].label, 0);
+  const auto message = [&](const LabelledText& row) {
     try {
-      read_labelled(folder / "data.tsv");
+      encode_labelled(std::span(&row, 1), *tokenizer, names, "a.tsv");
     } catch (const Error& error) {
-      return error.reasons().front().substr(folder.path().size() + 1);
+      return error.reasons().front();
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message("good\t1\nbad\n"), "data.tsv, line 2: must be text, a tab, and a class from 0");
-  EXPECT_EQ(message("good\t1\r\nbad\t-1\n"), "data.tsv, line 2: must be text, a tab, and a class from 0");
-  EXPECT_EQ(message("\t1\n"), "data.tsv, line 1: must be text, a tab, and a class from 0");
-  EXPECT_EQ(message(""), "data.tsv is empty");
-  EXPECT_EQ(message("a\tb\t0\n"), "no error");
+  EXPECT_EQ(message({"a", "good", 7}), "a.tsv, line 7: the model has no class \"good\"; its classes: neg, pos");
+  EXPECT_TRUE(message({"c", "pos", 8}).starts_with("a.tsv, line 8: "));
 }
 
 // ------------------------------------------------------------------------------------------------------------- resume

@@ -32,7 +32,7 @@ MODULES = {
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": ("CLI/", "fmt/", "nlohmann/", "sys/", "unistd.h"),
+    "cli": ("CLI/", "fmt/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": ("benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h"),

@@ -17,14 +17,18 @@
 #pragma GCC visibility push(default)
 namespace attn::io {
 
-/// The whole file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
+/// The whole of a regular file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
 std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 32);
+/// The same of whatever a person names: a file, a pipe or a device until it ends, or "-", the standard input.
+std::string read_input(const std::string& path, int64_t limit = int64_t{1} << 32);
 
 /// Replaces the file in one step: written beside it under a temporary name, synced, renamed, directory synced. On any
 /// failure the old file is untouched, the temporary one is removed, and Error says what failed; only if the last step
 /// fails is the new file in place, and Error says that. An old file's mode stays, a symbolic link is followed, and what
 /// is not a regular file is refused.
 void write_file(const std::string& path, std::string_view bytes);
+/// The same for whatever a person names; what goes to a pipe, a device or "-", the standard output, is simply written.
+void write_output(const std::string& path, std::string_view bytes);
 
 /// Appends one line, which has no line break inside, and syncs nothing: logs.
 void append_line(const std::string& path, std::string_view line);

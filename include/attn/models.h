@@ -60,8 +60,16 @@ std::vector<std::string> families();
 /// Sets fields from JSON text: an object; `source` is the name that errors use. Unknown fields, wrong types and values
 /// out of range are all listed in one Error.
 void apply_json(Config& config, std::string_view json, const std::string& source);
-/// The names of all fields.
-std::vector<std::string> fields();
+/// A field as help texts and forms show it.
+struct FieldInfo {
+  std::string name, description;
+  std::string kind;                  ///< "whole number", "number", "text", "true or false"
+  std::vector<std::string> choices;  ///< of text, and true and false
+  double lowest = 0, highest = 0;    ///< of numbers
+  std::string value;                 ///< as set_field() takes it
+};
+/// All fields with the values that they have in `config`.
+std::vector<FieldInfo> field_info(const Config& config = {});
 /// Sets one field from text, as "layers=6" on a command line does.
 void set_field(Config& config, std::string_view field, std::string_view value);
 std::string to_json(const Config& config);
@@ -221,10 +229,20 @@ class Checkpoints {
   std::string directory_;
 };
 
+/// The names of a classifier's classes are a list in this file of its directory.
+inline constexpr const char* kLabelsFile = "labels.json";
+/// True for 1 to 256 bytes of UTF-8 without control characters.
+bool is_label(std::string_view name);
+/// The file's content. Throws Error for what is_label() refuses and for a name that occurs twice.
+std::string labels_to_json(std::span<const std::string> labels);
+/// The names of `classes` classes; "0", "1", ... where there is no such file. Throws Error that names the file.
+std::vector<std::string> load_labels(const std::string& directory, int64_t classes);
+
 /// A model with what belongs to it, from a directory that `attn train` wrote.
 struct Loaded {
   std::unique_ptr<Model> model;
   std::unique_ptr<text::Tokenizer> tokenizer;
+  std::vector<std::string> labels;  ///< of a classifier: the names of its classes
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };

@@ -72,12 +72,25 @@ class LabelledData : public Data {
   double word_dropout_;
 };
 
-/// Lines "text<tab>label", the label a whole number from 0. Throws Error with the line number.
+/// A row of a file of sentences with classes.
 struct LabelledText {
-  std::string text;
-  int64_t label = 0;
+  std::string text, label;
+  int64_t line = 0;  ///< where the row begins, from 1
 };
+/// True for the names that end in .tsv, .csv or .jsonl.
+bool is_labelled(std::string_view path);
+/// .csv as in RFC 4180; .jsonl, an object a line with "text" and "label"; any other name, or "-" for the standard
+/// input: lines of text, tab, label. The first row may name the columns: "text" or "sentence", and "label". Throws
+/// Error with the file and the line.
 std::vector<LabelledText> read_labelled(const std::string& path);
+
+/// The classes that the labels stand for: the different labels, whole numbers by value and others by their bytes. Where
+/// all are whole numbers below `least` or below how many there are, every number below that is one, seen or not.
+std::vector<std::string> classes_of(std::span<const LabelledText> rows, int64_t least = 0);
+/// Rows as tokens with the places of their labels among `classes`. Throws Error that names the first label that is not
+/// among them, or text without a token, with its line; `source` is the name that errors use.
+std::vector<Labelled> encode_labelled(std::span<const LabelledText> rows, const text::Tokenizer& tokenizer,
+                                      std::span<const std::string> classes, const std::string& source);
 
 // ------------------------------------------------------------------------------------------------------------ options
 

@@ -1,5 +1,5 @@
-// Whole files, read and replaced. A Reader trusts no size that it has not seen twice; write_file() makes the new
-// file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
+// Whole files, read and replaced, and streams. A Reader trusts no size that it has not seen twice; write_file() makes
+// the new file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -66,6 +66,19 @@ class Descriptor {
  private:
   int number_;
 };
+
+/// Calls read(done) until `count` bytes are there; fewer only where the file ends. `at` is where it stands.
+template <class Read>
+int64_t read_all(std::string_view operation, const std::string& path, int64_t at, int64_t count, const Read& read) {
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t got = uninterrupted([&] { return read(done); });
+    if (got < 0) fail_in(operation, path, "read at byte " + std::to_string(at + done), errno);
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
 
 void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes) {
   size_t done = 0;
@@ -161,15 +174,9 @@ Reader::~Reader() {
 
 /// Bytes read, fewer than `count` only where the file ends.
 int64_t Reader::read_some(int64_t at, char* to, int64_t count) const {
-  int64_t done = 0;
-  while (done < count) {
-    const ssize_t got =
-        uninterrupted([&] { return ::pread(file_, to + done, static_cast<size_t>(count - done), at + done); });
-    if (got < 0) fail_in("read_file", path_, "read at byte " + std::to_string(at + done), errno);
-    if (got == 0) break;
-    done += got;
-  }
-  return done;
+  return read_all("read_file", path_, at, count, [&](int64_t done) {
+    return ::pread(file_, to + done, static_cast<size_t>(count - done), at + done);
+  });
 }
 
 void Reader::read(int64_t at, char* to, int64_t count) const {
@@ -202,7 +209,52 @@ std::string read_file(const std::string& path, int64_t limit) {
   return bytes;
 }
 
+std::string read_input(const std::string& path, int64_t limit) {
+  require_path("read_input", path);
+  struct stat status = {};
+  const bool standard = path == "-";
+  if (!standard && ::stat(path.c_str(), &status) != 0) fail_in("read_input", path, "open", errno);
+  if (!standard && S_ISREG(status.st_mode)) return read_file(path, limit);
+  const std::string name = standard ? "standard input" : path;
+  const auto open = [&] {
+    return standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  };
+  const Descriptor file(uninterrupted(open));
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail_in("read_input", name, "open", errno);
+  if (S_ISDIR(status.st_mode)) fail("read_input", name, "is a directory, not a file");
+
+  constexpr int64_t kPiece = 1 << 16;
+  std::string bytes;
+  int64_t done = 0;
+  for (int64_t got = kPiece; got == kPiece;) {
+    try {
+      bytes.resize(static_cast<size_t>(done + kPiece));
+    } catch (const std::bad_alloc&) {
+      fail("read_input", name, "there is no memory for more than " + std::to_string(done) + " bytes");
+    }
+    got = read_all("read_input", name, done, kPiece, [&](int64_t before) {
+      return ::read(file.get(), bytes.data() + done + before, static_cast<size_t>(kPiece - before));
+    });
+    done += got;
+    if (done > limit) fail("read_input", name, "has more than the " + std::to_string(limit) + " bytes that are read");
+  }
+  bytes.resize(static_cast<size_t>(done));
+  return bytes;
+}
+
 // ------------------------------------------------------------------------------------------------------------ writing
+
+void write_output(const std::string& path, std::string_view bytes) {
+  require_path("write_output", path);
+  if (path == "-") return write_all("write_output", "standard output", STDOUT_FILENO, bytes);
+  struct stat status = {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (!exists || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return write_file(path, bytes);
+  Descriptor file(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
+  if (file.get() < 0) fail_in("write_output", path, "open", errno);
+  write_all("write_output", path, file.get(), bytes);
+  if (!file.close()) fail_in("write_output", path, "close", errno);
+}
 
 void write_file(const std::string& path, std::string_view bytes) {
   require_path("write_file", path);

@@ -335,6 +335,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
   if (loaded.tokenizer->size() != config.vocab_size)
     throw Error("load", {tokenizer_path + " has " + std::to_string(loaded.tokenizer->size()) + " tokens, " +
                          config_path + " says " + std::to_string(config.vocab_size)});
+  loaded.labels = load_labels(directory, config.classes);
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
   read_first(directory, which, &loaded.notes, [&](const std::string& path) {
     File file(path, io::Safetensors::open(path));

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "attn/models.h"
 #include "core/checker.h"
@@ -20,39 +21,41 @@ const Names kNorms = {"layer", "rms"};
 const Names kActivations = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
 const Names kInits = {"gpt2", "xavier"};
 
-/// Calls visit(name, field, lowest, highest) or, for text, visit(name, field, names) for every field.
+/// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text behind.
 template <class C, class Visit>
 void each_field(C& config, const Visit& visit) {
   constexpr int64_t kMany = int64_t{1} << 24;
-  visit("model", config.model, families());
-  visit("vocab_size", config.vocab_size, 0, kMany);
-  visit("context", config.context, 1, kMany);
-  visit("embed_dim", config.embed_dim, 1, 1 << 16);
-  visit("layers", config.layers, 1, 1 << 12);
-  visit("heads", config.heads, 1, 1 << 12);
-  visit("kv_heads", config.kv_heads, 0, 1 << 12);
-  visit("head_dim", config.head_dim, 0, 1024);
-  visit("key_dim", config.key_dim, 0, 1024);
-  visit("value_dim", config.value_dim, 0, 1024);
-  visit("output_projection", config.output_projection);
-  visit("hidden_dim", config.hidden_dim, 0, 1 << 20);
-  visit("classes", config.classes, 0, kMany);
-  visit("pooling", config.pooling, kPoolings);
-  visit("positions", config.positions, kPositions);
-  visit("embedding_scale", config.embedding_scale, 0.0, 1e6);
-  visit("norm", config.norm, kNorms);
-  visit("norm_first", config.norm_first);
-  visit("norm_epsilon", config.norm_epsilon, 0.0, 1.0);
-  visit("activation", config.activation, kActivations);
-  visit("gated", config.gated);
-  visit("bias", config.bias);
-  visit("causal", config.causal);
-  visit("window", config.window, 0, kMany);
-  visit("tie_embeddings", config.tie_embeddings);
-  visit("rope_theta", config.rope_theta, 1.0, 1e12);
-  visit("rope_interleaved", config.rope_interleaved);
-  visit("dropout", config.dropout, 0.0, 0.999);
-  visit("init", config.init, kInits);
+  visit("model", "family: the defaults of all other fields", config.model, families());
+  visit("vocab_size", "tokens, V; from the tokenizer", config.vocab_size, 0, kMany);
+  visit("context", "tokens of the longest sequence", config.context, 1, kMany);
+  visit("embed_dim", "width of the model, C", config.embed_dim, 1, 1 << 16);
+  visit("layers", "blocks", config.layers, 1, 1 << 12);
+  visit("heads", "heads of attention, H", config.heads, 1, 1 << 12);
+  visit("kv_heads", "heads of keys and values, which groups of heads share; 0 = heads", config.kv_heads, 0, 1 << 12);
+  visit("head_dim", "width of a head; 0 = embed_dim / heads", config.head_dim, 0, 1024);
+  visit("key_dim", "d_k of selfhead; 0 = embed_dim", config.key_dim, 0, 1024);
+  visit("value_dim", "d_v of selfhead; 0 = embed_dim", config.value_dim, 0, 1024);
+  visit("output_projection", "selfhead ends in a projection W_O to the model's width", config.output_projection);
+  visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
+        config.hidden_dim, 0, 1 << 20);
+  visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
+  visit("pooling", "what a classifier looks at, the mean of all tokens or the first", config.pooling, kPoolings);
+  visit("positions", "how the model knows where a token stands", config.positions, kPositions);
+  visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
+        config.embedding_scale, 0.0, 1e6);
+  visit("norm", "layer norm or RMS norm", config.norm, kNorms);
+  visit("norm_first", "norms before attention and feed-forward, as GPT-2; else after, as BERT", config.norm_first);
+  visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
+  visit("activation", "of the feed-forward", config.activation, kActivations);
+  visit("gated", "a gate in the feed-forward, as in SwiGLU", config.gated);
+  visit("bias", "of products and layer norms", config.bias);
+  visit("causal", "a token sees only itself and what is before", config.causal);
+  visit("window", "a token sees so many tokens, itself included; 0 = all", config.window, 0, kMany);
+  visit("tie_embeddings", "the head is the embedding's table", config.tie_embeddings);
+  visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
+  visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
+  visit("dropout", "share of activations that training hides", config.dropout, 0.0, 0.999);
+  visit("init", "how weights are drawn", config.init, kInits);
 }
 
 std::string joined(const Names& names) {
@@ -68,20 +71,20 @@ struct Assign {
   std::string* reason;
   bool* found;
 
-  void operator()(const char* field, bool& to) const {
+  void operator()(const char* field, const char*, bool& to) const {
     if (name != field) return;
     *found = true;
     if (value.is_boolean()) to = value.get<bool>();
     else *reason = name + " must be true or false, not " + io::as_shown(value);
   }
-  void operator()(const char* field, std::string& to, const Names& names) const {
+  void operator()(const char* field, const char*, std::string& to, const Names& names) const {
     if (name != field) return;
     *found = true;
     if (value.is_string() && std::find(names.begin(), names.end(), value.get<std::string>()) != names.end())
       to = value.get<std::string>();
     else *reason = name + " must be one of " + joined(names) + ", not " + io::as_shown(value);
   }
-  void operator()(const char* field, int64_t& to, int64_t lowest, int64_t highest) const {
+  void operator()(const char* field, const char*, int64_t& to, int64_t lowest, int64_t highest) const {
     if (name != field) return;
     *found = true;
     const bool fits = value.is_number_integer() &&
@@ -92,7 +95,7 @@ struct Assign {
       *reason = name + " must be a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest) +
                 ", not " + io::as_shown(value);
   }
-  void operator()(const char* field, double& to, double lowest, double highest) const {
+  void operator()(const char* field, const char*, double& to, double lowest, double highest) const {
     if (name != field) return;
     *found = true;
     if (value.is_number() && value.get<double>() >= lowest && value.get<double>() <= highest) to = value.get<double>();
@@ -145,11 +148,28 @@ Config family(std::string_view name) {
   throw Error("model", {"there is no model '" + std::string(name) + "'; choices: " + joined(families())});
 }
 
-std::vector<std::string> fields() {
-  std::vector<std::string> names;
-  const Config config;
-  each_field(config, [&](const char* name, const auto&...) { names.emplace_back(name); });
-  return names;
+std::vector<FieldInfo> field_info(const Config& config) {
+  std::vector<FieldInfo> all;
+  each_field(config, [&](const char* name, const char* description, const auto& field, const auto&... limits) {
+    using Field = std::decay_t<decltype(field)>;
+    FieldInfo info{name, description, "whole number", {}, 0, 0, ""};
+    if constexpr (std::is_same_v<Field, std::string>) {
+      info.kind = "text";
+      info.choices = (limits, ...);
+      info.value = field;
+    } else {
+      info.value = Json(field).dump();
+    }
+    if constexpr (std::is_same_v<Field, bool>) {
+      info.kind = "true or false";
+      info.choices = {"true", "false"};
+    } else if constexpr (std::is_arithmetic_v<Field>) {
+      if (std::is_same_v<Field, double>) info.kind = "number";
+      std::tie(info.lowest, info.highest) = std::make_tuple(static_cast<double>(limits)...);
+    }
+    all.push_back(std::move(info));
+  });
+  return all;
 }
 
 void apply_json(Config& config, std::string_view json, const std::string& source) {
@@ -170,7 +190,7 @@ void set_field(Config& config, std::string_view field, std::string_view value) {
 
 std::string to_json(const Config& config) {
   nlohmann::ordered_json object;
-  each_field(config, [&](const char* name, const auto& field, const auto&...) { object[name] = field; });
+  each_field(config, [&](const char* name, const char*, const auto& field, const auto&...) { object[name] = field; });
   return object.dump(2) + "\n";
 }
 

@@ -1,6 +1,5 @@
 // Batches of text and of labelled sentences, each a function of the seed and its number.
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "attn/train.h"
@@ -149,31 +148,6 @@ int64_t LabelledData::batches_per_epoch() const { return div_up(static_cast<int6
 std::string LabelledData::describe() const {
   return std::to_string(training_.size()) + " sentences to train on, " + std::to_string(validation_.size()) +
          " to validate";
-}
-
-std::vector<LabelledText> read_labelled(const std::string& path) {
-  const std::string text = io::read_file(path);
-  std::vector<LabelledText> rows;
-  int64_t line = 0;
-  for (size_t begin = 0; begin < text.size(); ++line) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view row(text.data() + begin, end - begin);
-    begin = end + 1;
-    if (row.ends_with('\r')) row.remove_suffix(1);
-    if (row.empty()) continue;
-    const size_t tab = row.rfind('\t');
-    int64_t label = -1;
-    if (tab != std::string_view::npos) {
-      const char* stop = row.data() + row.size();
-      const auto [parsed, error] = std::from_chars(row.data() + tab + 1, stop, label);
-      if (error != std::errc() || parsed != stop) label = -1;
-    }
-    if (label < 0 || tab == 0)
-      throw Error("data", {path + ", line " + std::to_string(line + 1) + ": must be text, a tab, and a class from 0"});
-    rows.push_back({std::string(row.substr(0, tab)), label});
-  }
-  if (rows.empty()) throw Error("data", {path + " is empty"});
-  return rows;
 }
 
 }  // namespace attn::train

@@ -1,0 +1,210 @@
+// attn classify, attn eval: what a trained model says of sentences, and how good it is.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "common.h"
+
+namespace cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Tokens = std::vector<int64_t>;
+
+/// ln of the probability of every class, a row a sentence.
+class Classifier {
+ public:
+  explicit Classifier(const attn::models::Model& model) : model_(model) {}
+
+  std::vector<std::vector<double>> operator()(std::span<const Tokens> sentences) const {
+    attn::models::Batch batch;
+    batch.sequences = static_cast<int64_t>(sentences.size());
+    for (const Tokens& tokens : sentences) {
+      batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(tokens.size()), 1, model_.config().context));
+      batch.length = std::max(batch.length, batch.lengths.back());
+    }
+    batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), 0);
+    for (size_t n = 0; n < sentences.size(); ++n)
+      std::copy_n(sentences[n].begin(), std::min<size_t>(sentences[n].size(), batch.lengths[n]),
+                  batch.tokens.begin() + static_cast<int64_t>(n) * batch.length);
+    attn::autograd::Tape tape({}, memory_);
+    const attn::autograd::Value logits = model_.forward(tape, batch);
+    const float* value = static_cast<const float*>(logits.data().data());
+    std::vector<std::vector<double>> rows;
+    for (int64_t n = 0; n < batch.sequences; ++n, value += model_.config().classes) {
+      std::vector<double> row(value, value + model_.config().classes);
+      const double largest = *std::max_element(row.begin(), row.end());
+      double total = 0;
+      for (double logit : row) total += std::exp(logit - largest);
+      for (double& logit : row) logit -= largest + std::log(total);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+ private:
+  const attn::models::Model& model_;
+  std::shared_ptr<attn::autograd::Recycler> memory_ = attn::autograd::Tape().memory();
+};
+
+int64_t best_of(const std::vector<double>& row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
+
+// ----------------------------------------------------------------------------------------------------------- classify
+
+struct Classify {
+  ModelOptions model;
+  std::string file = "-";
+  int64_t batch = 32;
+  bool json = false;
+
+  void print(const attn::models::Loaded& loaded, const std::vector<double>& row, int64_t number,
+             const std::string& text) const {
+    const int64_t best = best_of(row);
+    if (!json) return fmt::print("{}\t{:.4f}\t{}\n", loaded.labels[best], std::exp(row[best]), text);
+    Json shares = Json::object();
+    for (size_t n = 0; n < row.size(); ++n) shares[loaded.labels[n]] = std::exp(row[n]);
+    const Json line = {{"line", number}, {"class", loaded.labels[best]}, {"probabilities", shares}, {"text", text}};
+    fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+
+  /// As many lines at once as there are without waiting, so that a person or a program beyond a pipe is answered.
+  void run() const {
+    const attn::models::Loaded loaded = model.load();
+    if (!loaded.model->config().classes) throw UsageError(model.directory + " does not classify: attn generate");
+    const Classifier classifier(*loaded.model);
+    Lines lines(file);
+    catch_signals();
+    std::vector<std::string> texts;
+    std::vector<Tokens> tokens;
+    int64_t answered = 0;
+    const auto answer = [&] {
+      if (texts.empty()) return;
+      const auto rows = classifier(tokens);
+      for (size_t n = 0; n < rows.size(); ++n) print(loaded, rows[n], ++answered, texts[n]);
+      show("");
+      texts.clear();
+      tokens.clear();
+    };
+    for (std::string line; lines.next(line);) {
+      try {
+        tokens.push_back(loaded.tokenizer->encode(line));
+      } catch (const attn::Error& error) {
+        const auto number = answered + static_cast<int64_t>(texts.size()) + 1;
+        answer();
+        throw attn::Error("classify", {fmt::format("{}, line {}: {}", file, number, error.reasons().front())});
+      }
+      texts.push_back(line);
+      if (static_cast<int64_t>(texts.size()) == batch || !lines.ready()) answer();
+    }
+    answer();
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- eval
+
+struct Evaluate {
+  ModelOptions model;
+  std::string file;
+  int64_t batch = 0;
+
+  /// What the result is of: all, or the part that was done when a signal came.
+  static std::string part(int64_t done, int64_t total, const char* unit) {
+    if (done == 0) throw attn::Error("eval", {"stopped before there was a result"});
+    return done == total ? fmt::format("{} {}", total, unit)
+                         : fmt::format("partial: {} of {} {}", grouped(done), grouped(total), unit);
+  }
+
+  void sentences(const attn::models::Loaded& loaded) const {
+    const std::vector<attn::train::Labelled> rows =
+        attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer, loaded.labels, file);
+    const Classifier classifier(*loaded.model);
+    const int64_t total = static_cast<int64_t>(rows.size()), size = batch ? batch : 32;
+    catch_signals();
+    Meter meter("sentences", total);
+    double loss = 0;
+    int64_t done = 0, right = 0;
+    while (done < total && !signal_seen()) {
+      const int64_t end = std::min(done + size, total);
+      std::vector<Tokens> tokens;
+      for (int64_t n = done; n < end; ++n) tokens.push_back(rows[n].tokens);
+      for (const std::vector<double>& row : classifier(tokens)) {
+        const int64_t label = rows[done++].label;
+        loss -= row[label];
+        right += best_of(row) == label;
+      }
+      meter.show(done);
+    }
+    meter.hide();
+    fmt::print("{}: loss {:.4f}, {:.2f} % right\n", part(done, total, "sentences"), loss / static_cast<double>(done),
+               100 * static_cast<double>(right) / static_cast<double>(done));
+  }
+
+  /// Consecutive crops of the context, as many at once as their logits fit in 64 MB; the last one may be shorter.
+  void text(const attn::models::Loaded& loaded) const {
+    const attn::models::Config& config = loaded.model->config();
+    const std::string content = attn::io::read_input(file);
+    const Tokens tokens = loaded.tokenizer->encode(content);
+    const int64_t total = static_cast<int64_t>(tokens.size()) - 1;
+    if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
+    const int64_t fitting = (int64_t{1} << 24) / (config.context * config.vocab_size);
+    const int64_t most = batch ? batch : std::clamp<int64_t>(fitting, 1, 32);
+    catch_signals();
+    Meter meter("tokens", total);
+    const auto memory = attn::autograd::Tape().memory();
+    double sum = 0;
+    int64_t done = 0;
+    while (done < total && !signal_seen()) {
+      attn::models::Batch crops;
+      crops.length = std::min(config.context, total - done);
+      crops.sequences = std::min(most, (total - done) / crops.length);
+      const int64_t count = crops.sequences * crops.length;
+      crops.tokens.assign(tokens.begin() + done, tokens.begin() + done + count);
+      crops.targets.assign(tokens.begin() + done + 1, tokens.begin() + done + count + 1);
+      attn::autograd::Tape tape({}, memory);
+      const attn::autograd::Value loss = loaded.model->loss(tape, crops);
+      sum += static_cast<double>(*static_cast<const float*>(loss.data().data())) * static_cast<double>(count);
+      done += count;
+      meter.show(done);
+    }
+    meter.hide();
+    const double mean = sum / static_cast<double>(done);
+    const double bytes = static_cast<double>(content.size()) * static_cast<double>(done) / static_cast<double>(total);
+    fmt::print("{}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits a byte\n", part(done, total, "tokens"), mean,
+               std::exp(mean), sum / std::log(2) / bytes);
+  }
+
+  void run() const {
+    const attn::models::Loaded loaded = model.load();
+    if (loaded.model->config().classes) sentences(loaded);
+    else text(loaded);
+  }
+};
+
+}  // namespace
+
+void add_classify(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("classify", "a class and its probability for every line");
+  command->footer("Example:\n  attn classify reviews lines.txt");
+  auto run = std::make_shared<Classify>();
+  run->model.add(*command);
+  command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
+  command->add_option("--batch", run->batch, "lines at once, of a file")->check(whole(1, 1 << 16));
+  command->add_flag("--json", run->json, "all probabilities, as lines of JSON");
+  command->callback([=] { run->run(); });
+}
+
+void add_eval(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("eval", "loss of a model on a file");
+  command->footer("Example:\n  attn eval model other.txt");
+  auto run = std::make_shared<Evaluate>();
+  run->model.add(*command);
+  command->add_option("file", run->file, "a text, or .tsv, .csv or .jsonl with labels; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
+      ->check(whole(0, 1 << 16));
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""How attn is told what to do: flags, their help, their limits, completion and the manual."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
+
+SUBCOMMANDS = "train generate classify eval see bench info completion man".split()
+
+
+def flags(attn, command):
+    return re.findall(r"^  (?:-\w, )?(--[\w-]+)(?: ([A-Z]+))?", attn.run(command, "--help").stdout, re.M)
+
+
+def test_underscores(attn):
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--model", "selfhead", "--embed_dim", 32, "--epochs", 1, "--learning_rate", 0.01,
+             "--eval_every=7", "--sample_prompt", "--embed_dim", "--interactive", "--quiet", stdin="The cat\n")
+    assert '"eval_every": 7' in (attn.folder / "model" / "training.json").read_text()
+    assert '"embed_dim": 32' in (attn.folder / "model" / "config.json").read_text()
+    said = attn.run("generate", "--top_k", 1, "model", "--prompt", "The_cat", status=1).stderr
+    assert "'_'" in said or "_" in said, "a value must stay as it is: " + said
+    assert "unexpected" not in attn.run("generate", "model", "--top_k=1", "--tokens", 3).stderr
+    for command in SUBCOMMANDS:
+        for flag, value in flags(attn, command):
+            if "-" not in flag[2:] or not value:
+                continue
+            done = attn.run(command, flag.replace("-", "_").replace("__", "--"), status=2)
+            assert f"{flag}: 1 required" in done.stderr, (command, flag, done.stderr)
+
+
+def test_help_is_complete(attn):
+    """Every option has a description; every one that takes a value its default, if there is one, and its choices."""
+    for command in SUBCOMMANDS:
+        shown = re.sub(r"\n {28}", "  ", attn.run(command, "--help").stdout.split("\nExample")[0])
+        rows = re.findall(r"^  (-\S.*?|[a-z]+)  +(\S.*)$", shown, re.M)
+        assert len(rows) >= len(flags(attn, command)), (command, shown)
+        for name, text in rows:
+            assert len(re.sub(r"[\[(].*", "", text)) >= 4, (command, name, text)
+    shown = re.sub(r"\s+", " ", attn.run("train", "--help").stdout)
+    for row in ("--embed-dim INT width of the model, C (1 to 65536) [default 128]",
+                "--layers INT blocks (1 to 4096) [default 4; selfhead 1]",
+                "(one of relu, gelu, gelu_tanh, silu, tanh) [default gelu_tanh; encoder gelu; llama silu]",
+                "--model TEXT the family, whose defaults the other options change (one of selfhead, encoder, gpt, ",
+                "--steps INT updates (1 to 1099511627776) [default 2000]",
+                "--learning-rate FLOAT at its highest, in (0, 1000000] [default 0.001]"):
+        assert row in shown, (row, shown)
+
+
+def test_wrong_values(attn):
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 1, "--out", "gpt", *SHAPE)
+    cases = [(("train", "text.txt", "--out", "x", *wrong.split()), wrong.split()[0]) for wrong in (
+        "--epochs nan", "--epochs 1e30", "--epochs -1", "--epochs 0", "--validation-batches -3", "--seed -1",
+        "--min-learning-rate 1", "--learning-rate inf", "--learning-rate 0", "--beta1 1", "--word-dropout 1",
+        "--steps 0", "--steps 1.5", "--batch 0", "--clip -1", "--dropout 1", "--context 0",
+        "--positions nowhere", "--bias maybe",
+        "--tokens letters", "--warmup -1", "--steps 99999999999999999999", "--model gtp", "--threads -1",
+        "--precision float8", "--steps 1 --epochs 1", "--min_learning_rate nan")]
+    cases += [(("generate", "gpt", *wrong.split()), wrong.split()[0]) for wrong in (
+        "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2", "--tokens 0",
+        "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
+    cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
+              (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
+              ((), "subcommands: train, generate"), (("train", "a", "b"), "not expected: b"),
+              (("train", "--layers"), "--layers: 1 required"), (("eval", "gpt"), "file is required"),
+              (("bench", "-p", "x"), "--prompts"), (("bench", "-p", -5), "--prompts"),
+              (("info", "--vocab-size", 0), "--vocab-size"), (("completion", "fish"), "one of bash, zsh")]
+    for arguments, message in cases:
+        done = attn.run(*arguments, status=2)
+        assert message.replace("_", "-") in done.stderr, (arguments, done.stderr)
+        assert done.stderr.count("\n") == 1 and not done.stdout, (arguments, done.stderr)
+    assert not (attn.folder / "x").exists()
+    for place in (("--threads", 1, "info"), ("info", "--threads", 1), ("info", "--threads=1")):
+        assert re.search(r"^threads +1$", attn.run(*place).stdout, re.M), place
+
+
+def completions(attn, shell_words):
+    """What bash offers for the last of the words, of which `=` is one as readline cuts them."""
+    script = 'source ./attn.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _attn; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", script, "bash", *shell_words], cwd=attn.folder, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completion(attn):
+    attn.file("attn.bash", attn.run("completion", "bash").stdout)
+    (attn.folder / "afolder").mkdir()
+    assert completions(attn, ["attn", ""]) == SUBCOMMANDS
+    assert completions(attn, ["attn", "--threads", "2", "tr"]) == ["train"]
+    assert completions(attn, ["attn", "train", "--positions", "r"]) == ["relative", "rope"]
+    assert completions(attn, ["attn", "train", "--positions", "=", "al"]) == ["alibi"]
+    assert completions(attn, ["attn", "train", "--positions", "="])[:2] == ["none", "learned"]
+    assert completions(attn, ["attn", "train", "--embed_"]) == ["--embed-dim"]
+    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p"]
+    assert completions(attn, ["attn", "train", "--layers", ""]) == []
+    assert completions(attn, ["attn", "train", "--out", "a"]) == ["afolder"]
+    assert completions(attn, ["attn", "see", "--thr"]) == ["--threads"]
+    for command in SUBCOMMANDS:
+        assert set(completions(attn, ["attn", command, "--"])) >= {flag for flag, _ in flags(attn, command)}, command
+
+
+ZSH = r"""
+zmodload zsh/zpty
+zpty shell 'zsh -f -i'
+zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -d $1/dump; echo re''ady"
+zpty -r shell line '*ready*'
+zpty -w shell ": ; stty rows 100 cols 200"
+zpty -w -n shell "attn $2"$'\t'
+sleep ${3:-2}
+zpty -w -n shell $'\x15'"echo do""ne"$'\n'
+zpty -r shell line '*done*'
+print -r -- "$line"
+"""
+
+
+def test_zsh_completion(attn):
+    if not shutil.which("zsh"):
+        print("  (no zsh here: not tested)", end="")
+        return
+    attn.file("_attn", attn.run("completion", "zsh").stdout)
+    for words, whole in (("tra", "attn train "), ("train --positions ali", "--positions alibi"),
+                         ("eval --checkpoint la", "--checkpoint last"), ("train --embed-d", "train --embed-dim")):
+        done = subprocess.run(["zsh", "-f", "-c", ZSH, "zsh", str(attn.folder), words], capture_output=True, text=True,
+                              timeout=60)
+        assert whole in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stdout), (words, done.stdout, done.stderr)
+
+
+def test_manual(attn):
+    page = attn.file("attn.1", attn.run("man").stdout)
+    text = page.read_text().replace("\\-", "-")
+    for command in SUBCOMMANDS:
+        assert f".SS attn {command}\n" in text
+        for flag, _ in flags(attn, command):
+            assert flag in text.split(f".SS attn {command}\n")[1].split(".SS")[0], (command, flag)
+    for checker in (["groff", "-man", "-ww", "-z"], ["mandoc", "-Tlint", "-Werror"]):
+        if not shutil.which(checker[0]):
+            print(f"  (no {checker[0]} here)", end="")
+            continue
+        done = subprocess.run([*checker, page], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stdout + done.stderr, (checker, done.stdout, done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals()))
