@@ -266,7 +266,7 @@ TEST(Footprint, LoadingDrawsNothingAndGivesTheSameNumbers) {
   std::unique_ptr<Model> drawn;
   const double draw =
       seconds_of([&] { drawn = std::make_unique<Model>(loaded.model->config(), nn::Precision::bfloat16, 5); });
-  EXPECT_LT(load, draw) << "whoever draws first and reads then takes longer than whoever draws alone";
+  EXPECT_LT(load, draw / 2) << "whoever draws first and then reads takes longer than whoever draws alone";
   for (size_t n = 0; n < drawn->parameters().all().size(); ++n) {
     const nn::Parameter &a = drawn->parameters().all()[n], &b = loaded.model->parameters().all()[n];
     EXPECT_EQ(numbers(a.master), numbers(b.master)) << a.name;

@@ -155,6 +155,17 @@ def test_peak(attn):
             assert 0 < row["peak_share"] < 1.15, row
 
 
+def test_stopped_bench(attn):
+    """A signal ends a long measurement with its status; what was measured is printed and called a part."""
+    process = subprocess.Popen(attn.command("bench", "--model", "gpt", "-p", 16, "-n", 0, "-r", 1000, "--train", 512),
+                               text=True, env=attn.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, (process.returncode, said)
+    assert "is a part" in said and "pp16" in out, (out, said)
+
+
 def test_longer(attn):
     """More steps go on where the cosine had ended; --decay-steps stretches it."""
     attn.file("text.txt", TEXT)
