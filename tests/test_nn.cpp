@@ -133,6 +133,8 @@ TEST(LayerGradients, SelfAttention) {
                                 {.value_width = 5, .output_width = 6, .bias = true, .causal = true});
   stir(parameters);
   const Value x = input();
+  Tape infer;
+  EXPECT_EQ(projected(infer, x).shape(), (std::vector<int64_t>{kB, kL, 6}));
   EXPECT_EQ(parameters.find("attention.output.weight")->value.shape(), (std::vector<int64_t>{6, 5}));
   expect_gradients("self_attention with W_O", leaves_of(parameters, x), [&](Tape& tape) { return projected(tape, x); });
 }

@@ -247,6 +247,23 @@ TEST(LayerChecks, WhatEveryLayerIsGiven) {
   }
 }
 
+TEST(LayerChecks, EmptyTextsAreNoMistake) {
+  nn::Parameters parameters({});
+  const Scope root(parameters);
+  const SelfAttention single(root / "single", kC, {.output_width = kC});
+  const nn::Block plain(root / "plain", kC, {}),
+      relative(root / "relative", kC, {.attention = {.position = Position::relative}});
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{0, kL, kC}, std::vector<int64_t>{kB, 0, kC}}) {
+    for (bool record : {false, true}) {
+      Tape tape({.record = record});
+      const Value x = rows(shape);
+      EXPECT_EQ(single(tape, x).shape(), shape);
+      EXPECT_EQ(plain(tape, x).shape(), shape);
+      EXPECT_EQ(relative(tape, x).shape(), shape);
+    }
+  }
+}
+
 TEST(LayerChecks, TokensOfAnEmbedding) {
   nn::Parameters parameters({});
   const Embedding tokens(Scope(parameters) / "tokens", 7, kC);

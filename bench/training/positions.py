@@ -4,7 +4,7 @@ into texts of the training's context, and into texts twice as long where the pos
 
 usage: positions.py --attn=PROGRAM --text=FILE [--steps=N] [--seeds=N] [--threads=N]
 
-Losses are counted, not time: it may run beside other work. About ten minutes on two cores.
+Losses are counted, not time: it may run beside other work. A few minutes on two cores.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--attn", required=True, type=pathlib.Path)
     parser.add_argument("--text", required=True, type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

@@ -271,14 +271,15 @@ std::vector<int64_t> MultiHeadAttention::buckets_from(int64_t first, int64_t cou
   return all;
 }
 
-/// [1, H, 1, count] for the distances first .. of key - query, from the table [buckets, H].
+/// [1, H, 1, count] for the distances first .. of key - query, from the table [buckets, H]; of empty texts one.
 Value MultiHeadAttention::distance_bias(Tape& tape, int64_t first, int64_t count) const {
+  count = std::max<int64_t>(count, 1);
   return heads_first(tape, embedding(tape, buckets_from(first, count), distance_bias_, {1, count}));
 }
 
 /// [1, H, queries, keys]: looked up as [queries * keys, H], then seen with heads first.
 Value MultiHeadAttention::pair_bias(Tape& tape, int64_t queries, int64_t keys) const {
-  const std::vector<int64_t> bucket = buckets_from(1 - queries, queries + keys - 1);
+  const std::vector<int64_t> bucket = buckets_from(1 - queries, std::max<int64_t>(queries + keys - 1, 0));
   std::vector<int64_t> ids(static_cast<size_t>(queries * keys));
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t j = 0; j < keys; ++j) ids[i * keys + j] = bucket[j - i + queries - 1];

@@ -110,14 +110,18 @@ def written_model(config: dict, dtype: torch.dtype) -> peers.Peer:
         last = config.get("value_dim") or width
         for part in ("query", "key", "value"):
             add(f"attention.{part}", last if part == "value" else config.get("key_dim") or width, width)
+        if config.get("output_projection"):
+            add("attention.output", width, last)
+            last = width
     else:
-        head = width // config["heads"]
+        head = config.get("head_dim") or width // config["heads"]
         for n in range(config["layers"]):
             block = f"blocks.{n}"
             add_norm(f"{block}.norm_attention")
             add_norm(f"{block}.norm_feed_forward")
-            add(f"{block}.attention.qkv", width + 2 * head * (config["kv_heads"] or config["heads"]), width)
-            add(f"{block}.attention.output", width, width)
+            rows = config["heads"] + 2 * (config["kv_heads"] or config["heads"])
+            add(f"{block}.attention.qkv", rows * head, width)
+            add(f"{block}.attention.output", width, config["heads"] * head)
             if config["positions"] == "relative":
                 shapes[f"{block}.attention.distance_bias"] = (32, config["heads"])
             add(f"{block}.feed_forward.up", hidden * (2 if config["gated"] else 1), width)
@@ -163,11 +167,15 @@ MODELS = [
     model("encoder, first, lengths", peers.encoder, ENCODER, lengths=True, pooling="first"),
     model("selfhead", written_model, SELFHEAD, key_dim=10, value_dim=14),
     model("selfhead, tied head, biases", written_model, SELFHEAD, tie_embeddings=True, bias=True),
+    model("selfhead, W_O, tied head", written_model, SELFHEAD, tie_embeddings=True, output_projection=True,
+          value_dim=14),
     model("selfhead, no positions", written_model, SELFHEAD, positions="none"),
     model("selfhead, classes, lengths", written_model, SELFHEAD, classes=3, causal=False, lengths=True),
     model("alibi", written_model, positions="alibi"),
     model("sliding window", written_model, window=5),
     model("sinusoidal positions", written_model, positions="sinusoidal"),
+    model("sinusoidal positions, tokens as they are", written_model, positions="sinusoidal", embedding_scale=1.0),
+    model("heads of another width", written_model, LLAMA, head_dim=14, kv_heads=2),
     model("relative positions", written_model, positions="relative"),
     model("rope, interleaved", written_model, LLAMA, rope_interleaved=True, kv_heads=2),
     model("rope, interleaved, window, lengths", written_model, LLAMA, rope_interleaved=True, window=4, lengths=True),
@@ -210,6 +218,9 @@ def written_head(config: dict, dtype: torch.dtype) -> peers.Peer:
     width, source = config["width"], config["width"]
     rows = {"query": config["key_width"], "key": config["key_width"], "value": config["value_width"]}
     shapes: dict[str, tuple[int, ...]] = {f"{part}.weight": (n, source) for part, n in rows.items()}
+    if config.get("output_width"):
+        rows["output"] = config["output_width"]
+        shapes["output.weight"] = config["output_width"], config["value_width"]
     if config.get("bias"):
         shapes |= {f"{part}.bias": (n,) for part, n in rows.items()}
     return peers.written_peer(
@@ -225,7 +236,7 @@ def layer(name: str, kind: str, peer, given: dict[str, Tensor] | None = None, le
     inputs = {"x": random_numbers(7, B, length, WIDTH)} | (given or {})
     if "memory_width" in config:
         inputs["memory"] = random_numbers(8, B, KEYS, config["memory_width"])
-    inputs["dout"] = random_numbers(9, B, length, config.get("value_width", WIDTH))
+    inputs["dout"] = random_numbers(9, B, length, config.get("output_width") or config.get("value_width", WIDTH))
     return Case(name, config, peer, inputs)
 
 
@@ -256,6 +267,7 @@ LAYERS = [
     attention("cross, bias", {"bias": random_numbers(12, B, HEADS, L, KEYS)}, memory_width=MEMORY),
     attention("cross, causal from the start", memory_width=MEMORY, causal=True),
     attention("grouped queries", peer=written_attention, kv_heads=2),
+    attention("five heads of width 6", peer=written_attention, heads=5, head_width=6, causal=True),
     attention("one key head, wide heads", peer=written_attention, kv_heads=1, head_width=18),
     attention("cross, grouped queries", PADDED, peer=written_attention, kv_heads=2, memory_width=MEMORY),
     attention("window, causal", peer=written_attention, window=4, causal=True),
@@ -275,6 +287,8 @@ LAYERS = [
     block("norm first, relu, no bias", activation="relu", norm_first=True, bias=False, output_bias=False),
     layer("one head", "self_attention", written_head, key_width=10, value_width=14),
     layer("one head, causal, bias", "self_attention", written_head, key_width=40, value_width=40, causal=True,
+          bias=True),
+    layer("one head, W_O, bias", "self_attention", written_head, key_width=10, value_width=14, output_width=22,
           bias=True),
     layer("one head, lengths", "self_attention", written_head, PADDED, key_width=12, value_width=6),
     layer(

@@ -189,6 +189,7 @@ Layer make_layer(const std::string& kind, const nn::Scope& scope, Fields& field)
     nn::SelfAttentionOptions options;
     options.key_width = field("key_width", options.key_width);
     options.value_width = field("value_width", options.value_width);
+    options.output_width = field("output_width", options.output_width);
     options.bias = field("bias", options.bias);
     options.causal = field("causal", options.causal);
     return nn::SelfAttention(scope, width, options);

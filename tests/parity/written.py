@@ -97,13 +97,14 @@ def single_head(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]
     source = given.get("memory", x)
     q, k, v = p.linear("query", x), p.linear("key", source), p.linear("value", source)
     seen = visible(config, x.shape[1], source.shape[1], given.get("lengths"))
-    return softmax_values(q[:, None], k[:, None], v[:, None], seen, None, config["fused"])
+    values = softmax_values(q[:, None], k[:, None], v[:, None], seen, None, config["fused"])
+    return p.linear("output", values) if (p / "output").get("weight") is not None else values
 
 
 def attention(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) -> Tensor:
     heads, source = config["heads"], given.get("memory", x)
     kv_heads = config.get("kv_heads") or heads
-    width = config.get("head_width") or x.shape[-1] // heads
+    width = config.get("head_width") or config.get("head_dim") or x.shape[-1] // heads
     if "memory" in given:
         parts = (p.linear("query", x), *p.linear("key_value", source).chunk(2, -1))
     else:
@@ -162,7 +163,8 @@ def model(tensors: dict[str, Tensor], config: dict, given: dict[str, Tensor]) ->
     if config["positions"] == "learned":
         x = x + tensors["positions.weight"][:length]
     if config["positions"] == "sinusoidal":
-        x = x + sinusoids(length, x.shape[-1], x.dtype)
+        scale = config.get("embedding_scale") or x.shape[-1] ** 0.5
+        x = scale * x + sinusoids(length, x.shape[-1], x.dtype)
 
     def norm(at: Tensor) -> Tensor:
         return p.norm("norm", at, config["norm"] == "rms", config["norm_epsilon"])
