@@ -516,6 +516,7 @@ void add_train(CLI::App& app) {
   config->add(*command);
   command->callback([=] {
     const Options& options = settings->options;
+    if (command->count("data") > 0 && settings->data.empty()) throw UsageError("data: the name of the file is empty");
     if (command->count("--min-learning-rate") > 0 && options.min_learning_rate > options.learning_rate &&
         !settings->resume)
       throw UsageError(fmt::format("--min-learning-rate {} must not exceed --learning-rate {}",

@@ -26,11 +26,14 @@ int fail(int status, const std::string& message) {
 
 /// One line: what is wrong, and where help is.
 std::string explanation(const CLI::App& app, const CLI::ParseError& error) {
+  std::string reason = error.what();
+  if (const size_t at = reason.find(": 1 required "); at != std::string::npos)
+    reason = reason.substr(0, at) + ": the value is missing";
   const auto used = app.get_subcommands();
-  if (!used.empty()) return fmt::format("{} (attn {} --help lists the options)", error.what(), used[0]->get_name());
+  if (!used.empty()) return fmt::format("{} (attn {} --help lists the options)", reason, used[0]->get_name());
   std::vector<std::string> names;
   for (const CLI::App* each : subcommands_of(app)) names.push_back(each->get_name());
-  return fmt::format("{} (subcommands: {}; attn --help)", error.what(), joined(names, ", "));
+  return fmt::format("{} (subcommands: {}; attn --help)", reason, joined(names, ", "));
 }
 
 int run(int argc, char** argv) {

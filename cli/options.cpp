@@ -42,9 +42,8 @@ CLI::Validator number(double lowest, double highest, const std::string& ends) {
     double value = 0;
     const bool fits = parsed(text, value) && (above ? value > lowest : value >= lowest) &&
                       (below ? value < highest : value <= highest) && value <= std::numeric_limits<double>::max();
-    return fits ? std::string()
-                : fmt::format("must be a number {}{}, not '{}'", limits[0] == '[' || limits[0] == '(' ? "in " : "",
-                              limits, text);
+    const char* link = highest < std::numeric_limits<double>::infinity() ? "in " : above ? "" : "of ";
+    return fits ? std::string() : fmt::format("must be a number {}{}, not '{}'", link, limits, text);
   };
   return CLI::Validator(check, limits);
 }

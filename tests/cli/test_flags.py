@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How attn is told what to do: flags, their help, their limits, completion and the manual."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ def test_underscores(attn):
             if "-" not in flag[2:] or not value:
                 continue
             done = attn.run(command, flag.replace("-", "_").replace("__", "--"), status=2)
-            assert f"{flag}: 1 required" in done.stderr, (command, flag, done.stderr)
+            assert f"{flag}: the value is missing" in done.stderr, (command, flag, done.stderr)
 
 
 def test_help_is_complete(attn):
@@ -66,7 +67,8 @@ def test_wrong_values(attn):
     cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
               (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
               ((), "subcommands: train, generate"), (("train", "a", "b"), "not expected: b"),
-              (("train", "--layers"), "--layers: 1 required"), (("eval", "gpt"), "file is required"),
+              (("train", "--layers"), "--layers: the value is missing"), (("eval", "gpt"), "file is required"),
+              (("train", ""), "data: the name of the file is empty"),
               (("bench", "-p", "x"), "--prompts"), (("bench", "-p", -5), "--prompts"),
               (("info", "--vocab-size", 0), "--vocab-size"), (("completion", "fish"), "one of bash, zsh")]
     for arguments, message in cases:
@@ -142,6 +144,16 @@ def test_manual(attn):
             continue
         done = subprocess.run([*checker, page], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stdout + done.stderr, (checker, done.stdout, done.stderr)
+
+
+def test_installed(attn):
+    prefix = attn.folder / "usr"
+    subprocess.run(["cmake", "--install", os.path.dirname(attn.program), "--prefix", prefix], check=True,
+                   capture_output=True)
+    attn.program = prefix / "bin" / "attn"
+    for path, command in (("bash-completion/completions/attn", ("completion", "bash")),
+                          ("zsh/site-functions/_attn", ("completion", "zsh")), ("man/man1/attn.1", ("man",))):
+        assert (prefix / "share" / path).read_text() == attn.run(*command).stdout, path
 
 
 if __name__ == "__main__":
