@@ -5,6 +5,12 @@ find_dependency(Threads)
 include(${CMAKE_CURRENT_LIST_DIR}/attnTargets.cmake)
 set(attn_attn_FOUND ON)
 
+get_property(attn_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+get_target_property(attn_type attn::attn TYPE)
+if(attn_type STREQUAL "STATIC_LIBRARY" AND NOT "CXX" IN_LIST attn_languages)  # C's linker must be told
+  target_link_libraries(attn::attn INTERFACE stdc++ m)
+endif()
+
 set(attn_models_FOUND OFF)
 set(attn_models_reason "was not installed")
 if(NOT attn_FIND_COMPONENTS OR "models" IN_LIST attn_FIND_COMPONENTS)

@@ -15,7 +15,7 @@ check() {
   while read -r -d '' file; do
     "$formatter" "--style=file:$home/.clang-format" --dry-run -Werror "$file" 2> /dev/null ||
       { echo "$file: $(basename "$formatter") -i would change it"; status=1; }
-  done < <(find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z)
+  done < <(find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.c' \) -print0 | sort -z)
   return $status
 }
 

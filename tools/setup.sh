@@ -21,7 +21,7 @@ install_packages() {
   return $status
 }
 
-build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14
+build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils pkg-config clang-format-14
   libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev libpng-dev zlib1g-dev libutf8proc-dev)
 
 # build PRESET: configures and builds into build/PRESET.

@@ -1,5 +1,5 @@
 /* attn in C11: the operator of attn/attention.h for C and for every language that calls C. Shapes, meanings and options
- * are those of docs/operators/attention.md; docs/c.md has a program.
+ * are those of docs/operators/attention.md; examples/03_plain_c.c is a program.
  *
  * Errors. A function that can fail returns an attn_status; nothing has been written then, and attn_last_error() says
  * all that is wrong. No exception leaves the library. Any function may be called from any thread; a cache is read

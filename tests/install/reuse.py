@@ -31,8 +31,9 @@ def parts(command):
 def made_before(command):
     """The object of the other build that the same command made, or None."""
     build = pathlib.Path(os.environ["ATTN_REUSE"])
+    commands = build / "compile_commands.json"
     told, _ = parts(command)
-    for entry in json.loads((build / "compile_commands.json").read_text()):
+    for entry in json.loads(commands.read_text()) if commands.exists() else ():
         if entry["file"] == command[-1]:
             other, places = parts(shlex.split(entry["command"]))
             made = build / places["-o"]
