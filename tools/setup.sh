@@ -23,6 +23,7 @@ install_packages() {
 
 build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils clang-format-14
   libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev libpng-dev zlib1g-dev libutf8proc-dev)
+test_packages=(chromium chromium-driver)  # the page of attention is tested in a browser
 
 # build PRESET: configures and builds into build/PRESET.
 build() {
