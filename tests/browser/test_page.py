@@ -33,18 +33,22 @@ return chips.map(chip => {
 });
 """
 
-# What hovering over the map says, point by point: [[query, key, weight]...].
+# What hovering over the map says, point by point, and the colour there: [[query, key, weight, [red, green, blue]]...].
 READ_MAP = """
 const map = document.getElementById('map'), box = map.getBoundingClientRect(), seen = {};
+const picture = map.getContext('2d').getImageData(0, 0, map.width, map.height);
 for (let y = 0; y < box.height; y += arguments[0]) {
   for (let x = 0; x < box.width; x += arguments[0]) {
     map.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + x, clientY: box.top + y }));
     const tip = document.getElementById('tip'), digits = tip.querySelector('.digits');
     const tokens = /^query (\\d+).* \\u2192 key (\\d+)/s.exec(tip.textContent);
-    if (!tip.hidden && tokens && digits) seen[[tokens[1], tokens[2]]] = Number(digits.textContent);
+    if (!tip.hidden && tokens && digits) {
+      const at = 4 * (y * map.width + x);
+      seen[[tokens[1], tokens[2]]] = [Number(digits.textContent), [...picture.data.slice(at, at + 3)]];
+    }
   }
 }
-return Object.entries(seen).map(([pair, weight]) => [...pair.split(',').map(Number), weight]);
+return Object.entries(seen).map(([pair, found]) => [...pair.split(',').map(Number), ...found]);
 """
 
 # Draws the map anew and notes the labels: text, and the corners of its box in CSS pixels.
@@ -67,14 +71,18 @@ const map = document.getElementById('map');
 return { labels, width: map.clientWidth, height: map.clientHeight };
 """ % LINE
 
-# Colours of the map's weights at parts of its side, and the colours of the scale.
+# Colours of the map at points.
 READ_COLOURS = """
 const map = document.getElementById('map').getContext('2d');
-const pixel = (context, x, y) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3);
-const legend = document.getElementById('legend').getContext('2d');
-return { points: arguments[0].map(([x, y]) => pixel(map, Math.round(x), Math.round(y))),
-         scale: Array.from({ length: 256 }, (_, i) => pixel(legend, i, 0)),
-         ticks: [...document.querySelectorAll('#ticks span')].map(tick => tick.textContent) };
+return arguments[0].map(([x, y]) => [...map.getImageData(Math.round(x), Math.round(y), 1, 1).data].slice(0, 3));
+"""
+
+# The colours of the scale, and what is written below.
+READ_SCALE = """
+const colours = document.getElementById('legend').getContext('2d').getImageData(0, 0, 256, 1).data;
+const ticks = [...document.querySelectorAll('#ticks span')].map(tick => tick.textContent);
+return { colours: Array.from({ length: 256 }, (_, i) => [...colours.slice(4 * i, 4 * i + 3)]), ticks,
+         end: parseFloat(ticks.at(-1)) };
 """
 
 
@@ -113,6 +121,10 @@ class Page:
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
 
+    def click(self, selector, place=0):
+        self.run("document.querySelectorAll(arguments[0])[arguments[1]].click()", selector, place)
+        self.wait()
+
     def text(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector).text
 
@@ -134,31 +146,29 @@ def test_weights(folder):
     assert len(cases) >= 15
     with Page(folder) as page:
         for case in cases:
-            page.open(f"option_{case['name']}", "layer=0&head=0")
+            page.open(f"option_{case['name']}")
             said = page.run("return JSON.parse(document.getElementById('data').textContent).error")
             assert 0 < said < case["most_said"], f"{case['name']}: {said}"
             assert float(re.search(r"at most (\S+)", page.text("#precision"))[1]) == float(f"{said:.2g}")
             heads = case["weights"]
             mean = [[sum(cells) / len(heads) for cells in zip(*rows)] for rows in zip(*heads)]
-            for head, wanted in zip([*map(str, range(len(heads))), "mean"], [*heads, mean], strict=True):
-                page.open(f"option_{case['name']}", f"layer=0&head={head}")
+            for head, wanted in enumerate([*heads, mean]):
+                page.click(".thumb", head)
                 check_weights(page.run(READ_CHIPS), wanted, case["bound"] + math.expm1(said), case["least"],
                               f"{case['name']}, head {head}")
 
 
 def test_map_and_chips(folder):
-    """What is hovered on the map, said of a whole, a zoomed and a pooled one, and by key."""
+    """What is hovered on the map is what is seen there: whole, zoomed and pooled, by query and by key."""
     case = next(case for case in json.loads((folder / "options.json").read_text()) if case["name"] == "alibi")
     with Page(folder) as page:
         page.open("option_alibi", "layer=0&head=1")
         chips = page.run(READ_CHIPS)
-        found = page.run(READ_MAP, 12)
-        assert len(found) == 13 * 13
-        assert all(chips[i][j] == weight for i, j, weight in found)
-        page.run("document.getElementById('in').click()")
-        found = page.run(READ_MAP, 12)
-        assert len(found) == 8 * 8, len(found)
-        assert all(chips[i][j] == weight for i, j, weight in found)
+        for count in (13 * 13, 8 * 8):
+            found = page.run(READ_MAP, 12)
+            assert len(found) == count, len(found)
+            assert all(chips[i][j] == weight for i, j, weight, _ in found)
+            page.click("#in")
         page.press("0", "d")
         by_key = page.run(READ_CHIPS)
         assert by_key == [list(column) for column in zip(*chips)]
@@ -167,15 +177,26 @@ def test_map_and_chips(folder):
         page.open("tokens_2000", "layer=1&head=2&token=1500")
         assert "largest of" in page.text("#part")
         ranked = page.run("return [...document.querySelectorAll('#top li')].map(li => li.innerText.split(/\\s+/))")
-        assert len(ranked) == 12
-        found = {(i, j): weight for i, j, weight in page.run(READ_MAP, 9)}
-        assert len(found) > 1000
-        assert all(weight == 0 for (i, j), weight in found.items() if j > i), "nobody sees what is to come"
-        for _ in range(5):
-            page.run("document.getElementById('in').click()")
-        assert "queries" in page.text("#part")
-        page.run("document.getElementById('whole').click()")
+        assert len(ranked) == 12 and 0 < float(ranked[11][-1]) <= float(ranked[0][-1])
+        check_colours(page)
+        for tokens in (1000, 500, 250):
+            page.click("#in")
+            first = (2000 - tokens) // 2
+            assert page.text("#part").startswith(f"queries {first}\u2013{first + tokens - 1}, keys {first}\u2013")
+            check_colours(page)
+        page.click("#whole")
         assert "queries" not in page.text("#part")
+
+
+def check_colours(page):
+    """Under the pointer lies the pair that is named: its weight has the colour that is seen there."""
+    found = page.run(READ_MAP, 11)
+    scale = page.run(READ_SCALE)
+    assert len(found) > 500 and sum(weight > 0 for _, _, weight, _ in found) > 200
+    for i, j, weight, colour in found:
+        assert weight == 0 or j <= i, "nobody sees what is to come"
+        wanted = round(255 * min(weight / scale["end"], 1))
+        assert colour in scale["colours"][max(wanted - 1, 0):wanted + 2], f"query {i}, key {j}: {weight}, {colour}"
 
 
 def separate(a, b):
@@ -191,19 +212,25 @@ def separate(a, b):
 
 def test_labels(folder):
     """No label touches another or leaves the picture, at any count and width, whatever token is chosen."""
-    for width, height in ((700, 900), (1100, 700), (1900, 1200)):
-        with Page(folder, width, height) as page:
-            for n, choice in itertools.product((1, 5, 17, 60, 600, 2000), ("", "&by=key", "&by=key&token=mid")):
-                page.open(f"tokens_{n}", "layer=0&head=0" + choice.replace("mid", str(n // 2)))
-                drawn = page.run(READ_LABELS)
-                labels = drawn["labels"]
-                assert len(labels) >= min(2 * n, 8), f"{n} tokens at {width}: only {len(labels)} labels"
-                for label in labels:
-                    inside = all(-1 <= x <= drawn["width"] + 1 and -1 <= y <= drawn["height"] + 8
-                                 for x, y in label["corners"])
-                    assert inside, f"{n} tokens at {width}: {label} leaves {drawn['width']} x {drawn['height']}"
-                for a, b in itertools.combinations(labels, 2):
-                    assert separate(a["corners"], b["corners"]), f"{n} tokens at {width}: {a} touches {b}"
+    with Page(folder) as page:
+        for n in (1, 5, 17, 60, 600, 2000):
+            page.open(f"tokens_{n}", "layer=0&head=0")
+            for (width, height), key in itertools.product(((700, 900), (1100, 700), (1900, 1200)), (0, 1)):
+                page.driver.set_window_size(width, height)
+                page.click("#axis button", key)
+                for chosen in {n - 1, n // 2}:
+                    page.click(".chip", chosen)
+                    check_labels(page.run(READ_LABELS), min(2 * n, 8), f"{n} tokens at {width}")
+
+
+def check_labels(drawn, least, name):
+    labels = drawn["labels"]
+    assert len(labels) >= least, f"{name}: only {len(labels)} labels"
+    for label in labels:
+        inside = all(-1 <= x <= drawn["width"] + 1 and -1 <= y <= drawn["height"] + 1 for x, y in label["corners"])
+        assert inside, f"{name}: {label} leaves {drawn['width']} x {drawn['height']}"
+    for a, b in itertools.combinations(labels, 2):
+        assert separate(a["corners"], b["corners"]), f"{name}: {a} touches {b}"
 
 
 def colours_of(page, parts):
@@ -223,7 +250,7 @@ def colours_of(page, parts):
         return [left, top, right, bottom];""")
     left, top, right, bottom = square
     points = [(left + x * (right - left), top + y * (bottom - top)) for x, y in parts]
-    return page.run(READ_COLOURS, points)
+    return page.run(READ_SCALE) | {"points": page.run(READ_COLOURS, points)}
 
 
 def test_flat(folder):
@@ -234,12 +261,12 @@ def test_flat(folder):
         assert seen["ticks"][0] == "0" and seen["ticks"][-1] == "0.0017", seen["ticks"]
         # 1 / 600 of 0.0017, which is 1 / 600 up to two digits
         expected = round(255 / 600 / 0.0017)
-        assert all(seen["scale"].index(point) == expected for point in seen["points"]), seen["points"]
+        assert all(seen["colours"].index(point) == expected for point in seen["points"]), seen["points"]
 
         page.open("flat_causal", "layer=0&head=0")
         seen = colours_of(page, [(0.1, 0.98), (0.5, 0.98), (0.9, 0.98), (0.9, 0.1)])
         assert seen["ticks"][-1].endswith("+"), "the first rows are sharper"
-        places = [seen["scale"].index(point) for point in seen["points"]]
+        places = [seen["colours"].index(point) for point in seen["points"]]
         assert all(place > 50 for place in places[:3]), f"the last rows are hardly seen: {places}"
         assert places[3] == 0, "what is hidden is the ground"
 

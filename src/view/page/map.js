@@ -33,7 +33,7 @@ function measure() {
   const pixels = Math.max(Math.floor(Math.min(room, high) * ratio / sight.span), 1);
   const cell = group > 1 ? 1 / (group * ratio) : Math.min(pixels / ratio, 56);
   const side = Math.ceil(sight.span / group) * group * cell, top = slanted + 16;
-  return { left, top, cell, group, side, width: left + side + slanted + 12, height: top + side + 2 };
+  return { left, top, cell, group, side, width: left + side + slanted + 12, height: top + side + 8 };
 }
 
 /** A canvas of this CSS size, sharp on dense screens; returns its context. */
