@@ -112,10 +112,12 @@ void add_see(CLI::App& app) {
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text");
   command->add_option("--layer", run->selection.layers, "only these: 0,2 (terminal: 0 unless given; files: all)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command
       ->add_option("--head", run->selection.heads, "only these, of each layer (terminal: 0 unless given; files: all)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output");
   command->add_option("--html", run->html, "write a page to explore; - is standard output");
   command->add_flag("--log", run->log, "logarithmic colours");

@@ -181,8 +181,9 @@ def test_map_and_chips(folder):
         check_colours(page)
         for tokens in (1000, 500, 250):
             page.click("#in")
-            first = (2000 - tokens) // 2
-            assert page.text("#part").startswith(f"queries {first}\u2013{first + tokens - 1}, keys {first}\u2013")
+            first, last, first_key, last_key = map(int, re.findall(r"\d+", page.text("#part"))[:4])
+            assert last - first == last_key - first_key == tokens - 1 and first <= 1500 <= last, page.text("#part")
+            assert first_key <= int(ranked[0][0]) <= last_key, "its strongest key stays in sight"
             check_colours(page)
         page.click("#whole")
         assert "queries" not in page.text("#part")
@@ -300,7 +301,8 @@ def test_selection(folder):
         assert not page.driver.find_element(By.ID, "detail").is_displayed(), "layer 1 is not in it"
 
 
-def test_keyboard(folder):
+def test_controls(folder):
+    """Keys, the wheel with Ctrl and dragging; every button has a name."""
     with Page(folder) as page:
         page.open("selected")
         page.press(Keys.ARROW_RIGHT)
@@ -313,6 +315,14 @@ def test_keyboard(folder):
         assert "queries" in page.text("#part")
         page.press("0")
         assert "queries" not in page.text("#part")
+        page.run("""const map = document.getElementById('map'), box = map.getBoundingClientRect();
+            map.dispatchEvent(new WheelEvent('wheel', { deltaY: -200, ctrlKey: true, cancelable: true,
+                                                        clientX: box.right - 70, clientY: box.bottom - 10 }));""")
+        assert page.text("#part") == "queries 1\u20138, keys 1\u20138."
+        chosen = page.text("#chosen")
+        canvas = page.driver.find_element(By.ID, "map")
+        ActionChains(page.driver).click_and_hold(canvas).move_by_offset(120, 90).release().perform()
+        assert page.text("#part") == "queries 0\u20137, keys 0\u20137." and page.text("#chosen") == chosen
         page.press(Keys.ESCAPE)
         assert not page.driver.find_element(By.ID, "detail").is_displayed()
         assert page.run("return [...document.querySelectorAll('button')].every(b => b.ariaLabel || b.textContent)")

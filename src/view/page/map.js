@@ -4,6 +4,7 @@
 const FONT = '12px system-ui, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif';
 const LONGEST = 130;                         // CSS pixels of a label; a longer one is squeezed
 const APART = { query: 15, key: 21 };        // CSS pixels along the axis between labels that do not touch
+const SCROLLED = 1.25;                       // times the room may be needed before tokens share pixels
 const FEWEST = Math.min(n, 8);               // tokens in sight
 const sight = { query: 0, key: 0, span: n }; // the part in sight
 let plot = null;                             // { left, top, cell, group, side, width, height }
@@ -29,7 +30,7 @@ function measure() {
   const ratio = devicePixelRatio || 1;
   const room = Math.max(byId('plot').clientWidth - left - slanted - 12, 160);
   const high = Math.max(innerHeight - 190 - slanted, 420);  // where the weights fit the window, they do
-  const group = Math.ceil(sight.span / (room * ratio));
+  const group = Math.ceil(sight.span / (SCROLLED * room * ratio));
   const pixels = Math.max(Math.floor(Math.min(room, high) * ratio / sight.span), 1);
   const cell = group > 1 ? 1 / (group * ratio) : Math.min(pixels / ratio, 56);
   const side = Math.ceil(sight.span / group) * group * cell, top = slanted + 16;
@@ -210,10 +211,19 @@ function largestNear(query, key) {
 }
 
 /** `factor` times as many tokens in sight; what lies at `x` and `y`, parts of the side, stays there. */
-function zoom(factor, x = 0.5, y = 0.5) {
-  const { query, key, span } = sight;
+function zoom(factor, x, y) {
+  const { query, key, span } = sight, inPicture = part => Math.min(Math.max(part, 0), 1);
   const wanted = Math.min(Math.max(Math.round(span * factor), FEWEST), n);
-  look(query + (span - wanted) * y, key + (span - wanted) * x, wanted);
+  look(query + (span - wanted) * inPicture(y), key + (span - wanted) * inPicture(x), wanted);
   drawMap();
+}
+
+/** Zooms at the chosen token and the one that it has most to do with. */
+function zoomAtChosen(factor) {
+  if (!isOpen() || !shown.matrix) return;
+  let other = 0;
+  for (let t = 1; t < n; ++t) if (weightOf(t) > weightOf(other)) other = t;
+  const [query, key] = state.axis === 'query' ? [state.token, other] : [other, state.token];
+  zoom(factor, (key + 0.5 - sight.key) / sight.span, (query + 0.5 - sight.query) / sight.span);
 }
 

@@ -238,8 +238,7 @@ function move(layerStep, headStep) {
   if (inside(layer, layers.length)) change({ layer, head: Math.min(head, layers[layer].heads.length - 1) });
 }
 
-const zoomIn = () => isOpen() && zoom(1 / 2), zoomOut = () => isOpen() && zoom(2);
-const whole = () => isOpen() && zoom(n);
+const zoomIn = () => zoomAtChosen(1 / 2), zoomOut = () => zoomAtChosen(2), whole = () => zoomAtChosen(n);
 
 const keys = {
   ArrowLeft: () => move(0, -1),
@@ -272,10 +271,10 @@ byId('out').addEventListener('click', zoomOut);
 byId('whole').addEventListener('click', whole);
 byId('map').addEventListener('mousedown', drag);
 byId('map').addEventListener('wheel', event => {
-  if (!event.ctrlKey || !plot) return;  // pinching is a wheel with Ctrl; the wheel alone scrolls the page
+  if (!event.ctrlKey || !plot || !shown.matrix) return;  // pinching is a wheel with Ctrl; the wheel alone scrolls the page
   event.preventDefault();
-  const part = at => Math.min(Math.max(at / plot.side, 0), 1);
-  zoom(2 ** (event.deltaY / 200), part(event.offsetX - plot.left), part(event.offsetY - plot.top));
+  const { left, top, side } = plot;
+  zoom(2 ** (event.deltaY / 200), (event.offsetX - left) / side, (event.offsetY - top) / side);
 }, { passive: false });
 byId('map').addEventListener('click', event => {
   const cell = dragged ? null : underPointer(event);
