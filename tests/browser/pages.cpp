@@ -57,7 +57,7 @@ json expected(const Text& text) {
 
 void write_pages(const std::string& folder) {
   std::filesystem::create_directories(folder);
-  constexpr int64_t kFew = 13;
+  constexpr int64_t kFew = 9;
   json list = json::array();
   for (const auto& text : texts_of_every_option(kFew)) {
     write(folder + "/option_" + text->name + ".html", view::html_page(text->name, tokens(kFew), {text->layer()}));

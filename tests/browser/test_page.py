@@ -164,7 +164,7 @@ def test_map_and_chips(folder):
     with Page(folder) as page:
         page.open("option_alibi", "layer=0&head=1")
         chips = page.run(READ_CHIPS)
-        for count in (13 * 13, 8 * 8):
+        for count in (9 * 9, 8 * 8):
             found = page.run(READ_MAP, 12)
             assert len(found) == count, len(found)
             assert all(chips[i][j] == weight for i, j, weight, _ in found)
@@ -172,7 +172,7 @@ def test_map_and_chips(folder):
         page.press("0", "d")
         by_key = page.run(READ_CHIPS)
         assert by_key == [list(column) for column in zip(*chips)]
-        assert case["weights"][1][12][12] > 0
+        assert case["weights"][1][8][8] > 0
 
         page.open("tokens_2000", "layer=1&head=2&token=1500")
         assert "largest of" in page.text("#part")
@@ -191,9 +191,9 @@ def test_map_and_chips(folder):
 
 def check_colours(page):
     """Under the pointer lies the pair that is named: its weight has the colour that is seen there."""
-    found = page.run(READ_MAP, 11)
+    found = page.run(READ_MAP, 17)
     scale = page.run(READ_SCALE)
-    assert len(found) > 500 and sum(weight > 0 for _, _, weight, _ in found) > 200
+    assert len(found) > 200 and sum(weight > 0 for _, _, weight, _ in found) > 50
     for i, j, weight, colour in found:
         assert weight == 0 or j <= i, "nobody sees what is to come"
         wanted = round(255 * min(weight / scale["end"], 1))

@@ -238,7 +238,9 @@ function move(layerStep, headStep) {
   if (inside(layer, layers.length)) change({ layer, head: Math.min(head, layers[layer].heads.length - 1) });
 }
 
-const zoomIn = () => zoomAtChosen(1 / 2), zoomOut = () => zoomAtChosen(2), whole = () => zoomAtChosen(n);
+const zoomIn = () => zoomAtChosen(1 / 2);
+const zoomOut = () => zoomAtChosen(2);
+const whole = () => zoomAtChosen(n);
 
 const keys = {
   ArrowLeft: () => move(0, -1),
@@ -271,7 +273,7 @@ byId('out').addEventListener('click', zoomOut);
 byId('whole').addEventListener('click', whole);
 byId('map').addEventListener('mousedown', drag);
 byId('map').addEventListener('wheel', event => {
-  if (!event.ctrlKey || !plot || !shown.matrix) return;  // pinching is a wheel with Ctrl; the wheel alone scrolls the page
+  if (!event.ctrlKey || !plot || !shown.matrix) return;  // pinching is a wheel with Ctrl; without, it scrolls
   event.preventDefault();
   const { left, top, side } = plot;
   zoom(2 ** (event.deltaY / 200), (event.offsetX - left) / side, (event.offsetY - top) / side);
