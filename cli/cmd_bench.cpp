@@ -214,9 +214,7 @@ struct Bench {
     std::erase_if(rows, [](const Row& row) { return row.rates.empty(); });
     status->end();
     print(rows, *model, peak);
-    if (!signal_seen()) return;
-    fmt::print(stderr, "attn: stopped; what is printed is a part\n");
-    set_exit_status(128 + signal_seen());
+    if (signal_seen()) say("attn: stopped; what is printed is a part\n");
   }
 };
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common.h"
+#include "progress.h"
 
 namespace cli {
 namespace {

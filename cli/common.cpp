@@ -201,28 +201,11 @@ void catch_signals() {
 
 int signal_seen() { return seen.load(); }
 
-// ----------------------------------------------------------------------------------------------------- input and
-// output
+// --------------------------------------------------------------------------------------------------- input, output
 
 void show(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw std::system_error(errno, std::generic_category(), "standard output");
-}
-
-void Meter::show(int64_t done) {
-  static const bool terminal = isatty(STDERR_FILENO);
-  const auto now = Clock::now();
-  if (!terminal || now - shown_ < std::chrono::milliseconds(200)) return;
-  shown_ = now;
-  visible_ = true;
-  const double seconds = std::chrono::duration<double>(now - begin_).count(),
-               rate = static_cast<double>(done) / seconds;
-  say("\r{} of {} {}, {}/s, {} left\x1b[K", grouped(done), grouped(total_), unit_, grouped(static_cast<int64_t>(rate)),
-      clock_time(static_cast<double>(total_ - done) / rate));
-}
-
-void Meter::hide() {
-  if (visible_) say("\r\x1b[K");
 }
 
 Lines::Lines(const std::string& path)

@@ -81,21 +81,6 @@ void say(fmt::format_string<Values...> format, Values&&... values) {
   std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
 }
 
-/// How far long work is, in a line that is written over; nothing where standard error is no terminal.
-class Meter {
- public:
-  Meter(std::string unit, int64_t total) : unit_(std::move(unit)), total_(total) {}
-  void show(int64_t done);
-  void hide();
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::string unit_;
-  int64_t total_;
-  Clock::time_point begin_ = Clock::now(), shown_ = begin_;
-  bool visible_ = false;
-};
-
 /// Lines of a file, a pipe, a terminal or "-", as they come.
 class Lines {
  public:

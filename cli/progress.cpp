@@ -29,8 +29,8 @@ bool StatusLine::is_due() const {
 void StatusLine::show(const std::string& text) {
   shown_ = std::chrono::steady_clock::now();
   // The last column stays free: many terminals begin a new line as soon as it is filled.
-  if (terminal_) fmt::print(stderr, "\r{}\x1b[K", text.substr(0, terminal_width() - 1));
-  else fmt::print(stderr, "{}\n", text);
+  if (terminal_) say("\r{}\x1b[K", text.substr(0, terminal_width() - 1));
+  else say("{}\n", text);
   std::fflush(stderr);
   open_ = terminal_;
 }
@@ -41,8 +41,21 @@ void StatusLine::keep(const std::string& text) {
 }
 
 void StatusLine::end() {
-  if (open_) fmt::print(stderr, "\n");
+  if (open_) say("\n");
   open_ = false;
+}
+
+void StatusLine::erase() {
+  if (open_) say("\r\x1b[K");
+  open_ = false;
+}
+
+void Meter::show(int64_t done) {
+  if (!line_.is_due()) return;
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin_;
+  const double rate = static_cast<double>(done) / taken.count();
+  line_.show(fmt::format("{} of {} {}, {}/s, {} left", grouped(done), grouped(total_), unit_,
+                         grouped(static_cast<int64_t>(rate)), clock_time(static_cast<double>(total_ - done) / rate)));
 }
 
 void TrainingProgress::step(const attn::train::StepReport& report) {
@@ -66,7 +79,7 @@ void TrainingProgress::validation(const attn::train::Validation& result, bool be
 
 void TrainingProgress::note(const std::string& text) {
   line_.end();
-  fmt::print(stderr, "attn: {}\n", text);
+  say("attn: {}\n", text);
 }
 
 /// What matters most comes first: a narrow terminal cuts the end.

@@ -23,10 +23,26 @@ class StatusLine {
   void keep(const std::string& text);
   /// So that something else can be written: the cursor stands at the beginning of a line.
   void end();
+  /// The same, and what was shown is gone from a terminal.
+  void erase();
 
  private:
   bool terminal_, open_ = false;
   std::chrono::steady_clock::time_point shown_;
+};
+
+/// The line of work whose extent is known: how much is done, how much a second, the time that is left.
+class Meter {
+ public:
+  Meter(std::string unit, int64_t total) : unit_(std::move(unit)), total_(total) {}
+  void show(int64_t done);
+  void hide() { line_.erase(); }
+
+ private:
+  std::string unit_;
+  int64_t total_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  StatusLine line_;
 };
 
 /// The line of a training: step, loss, tokens a second, the time that is left.

@@ -4,6 +4,7 @@
 
 #include "attn/view.h"
 #include "checks.h"
+#include "pictures.h"
 #include "view/colour.h"
 #include "view/picture.h"
 #include "view/text.h"
@@ -66,16 +67,16 @@ struct CatSat {
 TEST(Terminal, WorkedExampleInAscii) {
   const CatSat example;
   EXPECT_EQ(view::terminal_heatmap(example.weights.view(), example.tokens, example.tokens, {.colour = false}),
-            "rows: queries, columns: keys, linear scale 0   ..:::--===+++**###%%@@ 1\n"
+            "rows: queries, columns: keys, linear scale 0   ..:::--===+++**###%%@@ 0.42\n"
             "            The       cat       sat\n"
-            "0 The  -- 0.333  -- 0.357  -- 0.310\n"
-            "1 cat  -- 0.302  == 0.417  -- 0.281\n"
-            "2 sat  -- 0.362  -- 0.305  -- 0.333\n");
+            "0 The  ## 0.333  %% 0.357  ## 0.310\n"
+            "1 cat  ** 0.302  @@ 0.417  ** 0.281\n"
+            "2 sat  %% 0.362  ## 0.305  ## 0.333\n");
 }
 
-/// "\x1b[48;2;r;g;bm" of a weight on the linear scale.
-std::string ground(double weight) {
-  const view::Colour c = view::palette(view::Ground::dark)[view::colour_index(weight)];
+/// "\x1b[48;2;r;g;bm" of a weight on the linear scale that ends at `end`.
+std::string ground(double weight, double end = 1) {
+  const view::Colour c = view::palette(view::Ground::dark)[view::colour_index(weight / end)];
   return "\x1b[48;2;" + std::to_string(c.red) + ";" + std::to_string(c.green) + ";" + std::to_string(c.blue) + "m";
 }
 
@@ -84,8 +85,8 @@ TEST(Terminal, WorkedExampleInColour) {
   const auto lines = lines_of(view::terminal_heatmap(example.weights.view(), example.tokens, example.tokens));
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[1], "         The    cat    sat");
-  EXPECT_EQ(lines[3], "1 cat \x1b[38;2;255;255;255m" + ground(0.301556) + " 0.302 " + ground(0.417475) + " 0.417 " +
-                          ground(0.280969) + " 0.281 \x1b[0m");
+  EXPECT_EQ(lines[3], "1 cat \x1b[38;2;0;0;0m" + ground(0.301556, 0.42) + " 0.302 " + ground(0.417475, 0.42) +
+                          " 0.417 " + ground(0.280969, 0.42) + " 0.281 \x1b[0m");
   EXPECT_EQ(plain(lines[4]), "2 sat  0.362  0.305  0.333 ");
 }
 
@@ -96,10 +97,11 @@ TEST(Terminal, ZeroAndNearlyZeroDiffer) {
   const std::string log =
       view::terminal_heatmap(weights.view(), {"q"}, {"a", "b", "c"}, {.scale = Scale::log, .colour = false});
   EXPECT_EQ(lines_of(log)[0], "rows: queries, columns: keys, logarithmic scale 1e-4   ..:::--===+++**###%%@@ 1");
-  EXPECT_EQ(view::position_of(0, Scale::log), 0);
-  EXPECT_EQ(view::position_of(1e-5, Scale::log), 0);
-  EXPECT_EQ(view::position_of(1e-2, Scale::log), 0.5);
-  EXPECT_EQ(view::position_of(1, Scale::log), 1);
+  const view::ColourScale scale(Scale::log, {0.5});
+  EXPECT_EQ(scale.position(0), 0);
+  EXPECT_EQ(scale.position(1e-5), 0);
+  EXPECT_EQ(scale.position(1e-2), 0.5);
+  EXPECT_EQ(scale.position(1), 1);
 }
 
 TEST(Terminal, WideCellsUnderARuler) {
@@ -126,6 +128,44 @@ TEST(Terminal, LargeMatricesArePooledByTheirMaximum) {
   const auto few =
       lines_of(view::terminal_heatmap(weights.view(), numbered(201), numbered(300), {.max_rows = 2, .max_columns = 3}));
   EXPECT_EQ(few[1], "201 x 300 weights, pooled: a cell shows the largest of 101 x 100");
+}
+
+/// Rows of 600 equal weights are not blank, whichever way they are drawn, and the first rows of a causal head, which
+/// see few keys, do not hide the others.
+TEST(Terminal, ManySmallWeightsShow) {
+  const Text flat("flat", 600, 1, 1, DType::float32, 3, {}, 8, 0),
+      causal("causal", 600, 1, 1, DType::float32, 3, {.causal = true}, 8, 0);
+  for (const Text* text : {&flat, &causal}) const_cast<Text*>(text)->attend();
+  const auto lines = lines_of(view::terminal_heatmap(flat.layer(), 0, numbered(600), numbered(600), {.colour = false}));
+  EXPECT_EQ(lines[0], "rows: queries, columns: keys, linear scale 0   ..:::--===+++**###%%@@ 0.0017");
+  for (size_t n = 3; n < lines.size(); ++n) EXPECT_EQ(lines[n].substr(9), std::string(60, '@')) << n;
+  const auto last =
+      lines_of(view::terminal_heatmap(causal.layer(), 0, numbered(600), numbered(600), {.colour = false}));
+  EXPECT_EQ(last[0].substr(last[0].rfind(' ')), " 0.0067+");
+  EXPECT_EQ(last.back().substr(9), std::string(60, ':'));
+}
+
+/// Nothing is computed for heads that are not drawn: theirs may be no weights at all.
+TEST(Terminal, OneHeadOfALayer) {
+  for (const auto& text : texts_of_every_option(12)) {
+    const Array<4> weights = text->weights();
+    for (int64_t h = 0; h < text->heads(); ++h) {
+      const Array<4> one = [&] {
+        Array<4> part(DType::float32, {1, 1, 12, 12});
+        for (int64_t n = 0; n < 144; ++n) part.set(n, weights.get(h * 144 + n));
+        return part;
+      }();
+      EXPECT_EQ(view::terminal_heatmap(text->layer(), h, numbered(12), numbered(12)),
+                view::terminal_heatmap(one.view(), numbered(12), numbered(12)))
+          << text->name << ", head " << h;
+      EXPECT_EQ(view::png_heatmap(text->layer(), h, {.cell = 2}), view::png_heatmap(one.view(), {.cell = 2}))
+          << text->name << ", head " << h;
+    }
+  }
+  Text broken("broken", 5, 2, 2, DType::float32, 4);
+  broken.attend().lse.set({0, 1, 3}, -100);
+  EXPECT_NO_THROW(view::terminal_heatmap(broken.layer(), 0, numbered(5), numbered(5)));
+  EXPECT_THROW(view::terminal_heatmap(broken.layer(), 1, numbered(5), numbered(5)), Error);
 }
 
 /// Two rows a line: the upper half is the ink, the lower half the ground, and an odd last row stands alone.
@@ -202,6 +242,22 @@ TEST(Colours, RiseOnDarkAndFallOnLight) {
   EXPECT_EQ(light[0], (view::Colour{255, 255, 255}));
 }
 
+TEST(Colours, LinearScaleEndsWhereWeightsDo) {
+  const auto ends = [](const Values& peaks) { return view::ColourScale(Scale::linear, peaks).last_label(); };
+  EXPECT_EQ(ends({1, 0.5, 0.6}), "1");
+  EXPECT_EQ(ends({0.4175, 0.3569, 0.3624}), "0.42");
+  EXPECT_EQ(ends({0.42}), "0.42") << "two digits are not rounded up further";
+  EXPECT_EQ(ends(Values(600, 1.0 / 600)), "0.0017");
+  EXPECT_EQ(ends({1, 0.01, 0.011, 0.02}), "0.04+") << "twice the upper median";
+  EXPECT_EQ(ends({0, 0, 0, 0.3, 0.3}), "0.3") << "rows that see nothing do not count";
+  EXPECT_EQ(ends({3e-6}), "3e-6");
+  EXPECT_EQ(ends({}), "1");
+  EXPECT_EQ(view::ColourScale(Scale::log, {0.01}).last_label(), "1");
+  const view::ColourScale scale(Scale::linear, {1, 0.01, 0.011, 0.02});
+  EXPECT_EQ(scale.position(0.02), 0.5);
+  EXPECT_EQ(scale.position(0.5), 1);
+}
+
 // ------------------------------------------------------------------------------------------------------------------
 // PNG
 
@@ -222,8 +278,9 @@ struct Picture {
   view::Colour at(int64_t x, int64_t y) const { return pixels.at(static_cast<size_t>(y * width + x)); }
 };
 
+/// On the logarithmic scale, or on the linear one from 0 to 1.
 view::Colour colour_of(double weight, Scale scale = Scale::linear) {
-  return view::palette(view::Ground::dark)[view::colour_index(view::position_of(weight, scale))];
+  return view::palette(view::Ground::dark)[view::colour_index(view::ColourScale(scale, {1}).position(weight))];
 }
 
 TEST(Png, OneHead) {
@@ -253,32 +310,10 @@ TEST(Png, OneHead) {
   EXPECT_LT(brightness(1), brightness(2));
 }
 
-/// Queries, keys and lse of one text, with grouped heads.
-struct Text {
-  Array<4> q, k;
-  Array<3> lse;
-  view::Layer layer;
-
-  Text(int64_t n, int64_t H, int64_t Hk, DType dtype, uint64_t seed, const AttentionOptions& options = {})
-      : q(dtype, {1, H, n, 8}), k(dtype, {1, Hk, n, 8}), lse(lse_type(dtype), {1, H, n}) {
-    Random random(seed);
-    q.fill_normal(random, 2);
-    k.fill_normal(random, 2);
-    Array<4> out(dtype, {1, H, n, 8});
-    attention(q.view(), k.view(), k.view(), out.view(), lse.view(), options);
-    layer = {"layer", q.view(), k.view(), lse.view(), options};
-  }
-  Array<4> weights() const {
-    Array<4> all(lse.dtype(), {1, q.size()[1], q.size()[2], k.size()[2]});
-    attention_weights(layer.q, layer.k, layer.lse, all.view(), 0, 0, layer.options);
-    return all;
-  }
-};
-
 TEST(Png, Overview) {
-  const Text a(130, 3, 1, DType::float32, 5, {.causal = true}), b(130, 2, 2, DType::float64, 6);
+  Text a("a", 130, 3, 1, DType::float32, 5, {.causal = true}), b("b", 130, 2, 2, DType::float64, 6);
   const HeatmapOptions options = {.scale = Scale::log, .max_rows = 13, .max_columns = 26, .cell = 4};
-  const Picture picture(view::png_overview({a.layer, b.layer}, options));
+  const Picture picture(view::png_overview({a.attend().layer(), b.attend().layer()}, options));
   const int64_t left = view::kMargin + 24, top = view::kMargin + 16;  // the indices stand before and above the tiles
   const int64_t tile_width = 26 * 4 + view::kTileGap, tile_height = 13 * 4 + view::kTileGap;
   EXPECT_EQ(picture.width, left + 3 * tile_width - view::kTileGap + view::kMargin + view::kBarSpace);
@@ -297,6 +332,38 @@ TEST(Png, Overview) {
               << l << " " << h << " " << row << " " << column;
         }
   }
+}
+
+/// The selected heads are the tiles, in their order; the linear scale is that of what is drawn.
+TEST(Png, OverviewOfASelection) {
+  Text a("a", 9, 4, 2, DType::float32, 5), b("b", 9, 4, 4, DType::float32, 6), c("c", 9, 4, 1, DType::float32, 7);
+  const std::vector<view::Layer> layers = {a.attend().layer(), b.attend().layer(), c.attend().layer()};
+  const Picture picture(view::png_overview(layers, {.cell = 4}, {.layers = {2, 0}, .heads = {3, 1}}));
+  const int64_t left = view::kMargin + 24, top = view::kMargin + 16, tile = 9 * 4 + view::kTileGap;
+  EXPECT_EQ(picture.width, left + 2 * tile - view::kTileGap + view::kMargin + view::kBarSpace);
+  Values peaks;
+  for (const Text* text : {&c, &a})
+    for (int64_t h : {3, 1})
+      for (int64_t i = 0; i < 9; ++i) {
+        peaks.push_back(0);
+        for (int64_t j = 0; j < 9; ++j) peaks.back() = std::max(peaks.back(), text->weights().get({0, h, i, j}));
+      }
+  const view::ColourScale scale(Scale::linear, peaks);
+  for (int64_t l = 0; l < 2; ++l)
+    for (int64_t h = 0; h < 2; ++h)
+      for (int64_t i = 0; i < 9; ++i)
+        for (int64_t j = 0; j < 9; ++j) {
+          const double weight = std::min((l ? a : c).weights().get({0, h ? 1 : 3, i, j}), 1.0);
+          ASSERT_EQ(picture.at(left + h * tile + 4 * j + 1, top + l * tile + 4 * i + 1),
+                    view::palette(view::Ground::dark)[view::colour_index(scale.position(weight))])
+              << l << " " << h << " " << i << " " << j;
+        }
+}
+
+TEST(Png, ManySmallWeightsShow) {
+  const Array<4> weights = matrix(600, 600, Values(360000, 1.0 / 600));
+  const Picture picture(view::png_heatmap(weights.view()));
+  EXPECT_GT(luminance(picture.at(view::kMargin + 300, view::kMargin + 300)), luminance(colour_of(0.9)));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -325,7 +392,7 @@ TEST(ViewErrors, OneHead) {
   EXPECT_EQ(reasons_of([] {
               view::png_heatmap(ConstView<4>(nullptr, DType::float32, {1, 1, 2, 2}), {.cell = -1});
             }),
-            (Labels{"cell must not be negative", "weights must have data"}));
+            (Labels{"weights must have data", "cell must not be negative"}));
   EXPECT_EQ(reasons_of([] { view::png_heatmap(matrix(100, 100).view(), {.cell = 1000}); }).size(), 1u);
   for (double bad : {kNaN, -0.5, 1.5, kInf}) {
     const auto reasons = reasons_of([&] { view::png_heatmap(matrix(2, 2, {0, 0, 0, bad}).view()); });
@@ -340,14 +407,13 @@ TEST(ViewErrors, Layers) {
             (Labels{"there must be a token", "there must be a layer"}));
   EXPECT_EQ(reasons_of([] { view::png_overview({}, {.max_columns = 0, .cell = -1}); }).size(), 3u);
 
-  const Text good(5, 2, 2, DType::float32, 8);
-  view::Layer no_data = good.layer, short_lse = good.layer, two_texts = good.layer;
+  Text sample("text", 5, 2, 2, DType::float32, 8);
+  const view::Layer good = sample.attend().layer();
+  view::Layer no_data = good, short_lse = good, two_texts = good;
   no_data.k = {};
   short_lse.lse.size = {1, 2, 4};
   two_texts.q.size[0] = 2;
-  const auto reasons = reasons_of([&] {
-    view::html_page("", numbered(4), {good.layer, no_data, short_lse, two_texts});
-  });
+  const auto reasons = reasons_of([&] { view::html_page("", numbered(4), {good, no_data, short_lse, two_texts}); });
   const auto says = [&](const std::string& text) {
     return std::any_of(reasons.begin(), reasons.end(),
                        [&](const std::string& reason) { return reason.find(text) != std::string::npos; });
@@ -357,25 +423,47 @@ TEST(ViewErrors, Layers) {
   EXPECT_TRUE(says("layers[2]: lse has size [1, 2, 4], must be [B, H, Lq] = [1, 2, 5]"));
   EXPECT_TRUE(says("layers[3]: q has size [2, 2, 5, 8], must be one text"));
 
-  const Text other(6, 2, 2, DType::float32, 9);
+  Text other("other", 6, 2, 2, DType::float32, 9);
   EXPECT_EQ(reasons_of([&] {
-              view::png_overview({good.layer, other.layer});
+              view::png_overview({good, other.attend().layer()});
             }),
             (Labels{"layers[1]: must have as many queries and keys as layers[0]"}));
 
-  Text huge(5, 1, 1, DType::float32, 10);
-  huge.layer.q.size[1] = 1 << 25;  // heads that lie on top of one another
-  huge.layer.q.stride[1] = huge.layer.lse.stride[1] = 0;
-  huge.layer.lse.size[1] = 1 << 25;
-  EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(5), {huge.layer}); }),
-            (Labels{"838860800 weights, at most 67108864 fit a page"}));
+  Text narrow("narrow", 5, 1, 1, DType::float32, 10);
+  view::Layer huge = narrow.attend().layer();
+  huge.q.size[1] = 1 << 25;  // heads that lie on top of one another
+  huge.q.stride[1] = huge.lse.stride[1] = 0;
+  huge.lse.size[1] = 1 << 25;
+  EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(5), {huge}); }),
+            (Labels{"the page would have 5369 MB, at most 268"}));
+  Text longer("longer", 8193, 1, 1, DType::float32, 10);
+  EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(8193), {longer.layer()}); }),
+            (Labels{"8193 tokens, at most 8192 fit a page"}));
+}
+
+/// What is not there is refused with what is, everything at once.
+TEST(ViewErrors, Selection) {
+  Text a("a", 5, 2, 2, DType::float32, 8), b("b", 5, 3, 1, DType::float32, 9);
+  const std::vector<view::Layer> layers = {a.attend().layer(), b.attend().layer()};
+  EXPECT_EQ(reasons_of([&] {
+              view::html_page("", numbered(5), layers, {.layers = {0, 2, 0}, .heads = {2, -1}});
+            }),
+            (Labels{"there is no layer 2, only 0 to 1", "layer 0 is selected twice",
+                    "layers[0]: there is no head 2, only 0 to 1", "layers[0]: there is no head -1, only 0 to 1",
+                    "layers[0]: there is no head 2, only 0 to 1", "layers[0]: there is no head -1, only 0 to 1"}));
+  EXPECT_EQ(reasons_of([&] { view::png_overview(layers, {}, {.heads = {2}}); }),
+            (Labels{"layers[0]: there is no head 2, only 0 to 1"}));
+  EXPECT_EQ(reasons_of([&] { view::png_heatmap(layers[1], 3); }),
+            (Labels{"layers[0]: there is no head 3, only 0 to 2"}));
+  EXPECT_EQ(reasons_of([&] { view::terminal_heatmap(layers[1], -1, numbered(5), numbered(5)); }),
+            (Labels{"layers[0]: there is no head -1, only 0 to 2"}));
 }
 
 /// Queries, keys and lse that do not belong together show in the weights.
 TEST(ViewErrors, ForeignLse) {
-  Text text(70, 2, 1, DType::float32, 11);
-  text.lse.set({0, 1, 69}, -100);
-  const auto reasons = reasons_of([&] { view::html_page("", numbered(70), {text.layer}); });
+  Text text("text", 70, 2, 1, DType::float32, 11);
+  text.attend().lse.set({0, 1, 69}, -100);
+  const auto reasons = reasons_of([&] { view::html_page("", numbered(70), {text.layer()}); });
   ASSERT_EQ(reasons.size(), 1u);
   EXPECT_EQ(reasons[0].rfind("layers[0], head 1: query 69, key ", 0), 0u) << reasons[0];
 }

@@ -6,6 +6,7 @@
 
 #include "attn/view.h"
 #include "checks.h"
+#include "pictures.h"
 #include "view/text.h"
 
 namespace attn::test {
@@ -16,29 +17,15 @@ using Strings = std::vector<std::string>;
 
 /// `n` tokens, random queries and keys; layers of the given heads.
 struct Sample {
-  std::vector<Array<4>> arrays;
-  std::vector<Array<3>> lses;
+  Texts texts;
   std::vector<view::Layer> layers;
 
-  Sample(int64_t n, const std::vector<int64_t>& heads, DType dtype = DType::float32) {
-    Random random(41);
-    arrays.reserve(2 * heads.size());
-    lses.reserve(heads.size());
+  Sample(int64_t n, const std::vector<int64_t>& heads) {
     for (int64_t H : heads) {
-      const Array<4>& q = arrays.emplace_back(dtype, Shape<4>{1, H, n, 6}).fill_normal(random, 3);
-      const Array<4>& k = arrays.emplace_back(dtype, Shape<4>{1, H, n, 6}).fill_normal(random, 3);
-      Array<3>& lse = lses.emplace_back(lse_type(dtype), Shape<3>{1, H, n});
-      Array<4> out(dtype, {1, H, n, 6});
-      const AttentionOptions options = {.causal = layers.empty()};
-      attention(q.view(), k.view(), k.view(), out.view(), lse.view(), options);
-      layers.push_back({"layer", q.view(), k.view(), std::as_const(lse).view(), options});
+      const AttentionOptions options = {.causal = texts.empty()};
+      texts.push_back(std::make_unique<Text>("layer", n, H, H, DType::float32, 41 + texts.size(), options));
+      layers.push_back(texts.back()->attend().layer());
     }
-  }
-  Array<4> weights(size_t layer) const {
-    const view::Layer& l = layers[layer];
-    Array<4> all(l.lse.dtype, {1, l.q.size[1], l.q.size[2], l.k.size[2]});
-    attention_weights(l.q, l.k, l.lse, all.view(), 0, 0, l.options);
-    return all;
   }
 };
 
@@ -217,36 +204,174 @@ TEST(Page, MalformedUtf8BecomesTheReplacementCharacter) {
     EXPECT_EQ(json::parse(view::json_string(text)).get<std::string>(), expected) << view::json_string(text);
 }
 
-std::vector<uint32_t> decode(const std::string& text) {
+// ---------------------------------------------------------------------------------------------------------------
+// weights
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<uint32_t> codes;
-  for (size_t n = 0; n + 4 <= text.size(); n += 4) {
-    uint32_t code = 0;
-    for (size_t d = n; d < n + 4; ++d) code = code << 6 | static_cast<uint32_t>(digits.find(text[d]));
-    codes.push_back(code);
+  std::vector<uint8_t> bytes;
+  for (size_t n = 0; n < text.size(); n += 4) {
+    uint32_t bits = 0;
+    for (size_t d = n; d < n + 4; ++d)
+      bits = bits << 6 | (text[d] == '=' ? 0 : static_cast<uint32_t>(digits.find(text[d])));
+    for (size_t b = 0; b < 3 && text[n + b + 1] != '='; ++b)
+      bytes.push_back(static_cast<uint8_t>(bits >> (16 - 8 * b)));
   }
+  return bytes;
+}
+
+template <class T>
+std::vector<T> numbers_of(const std::vector<uint8_t>& bytes) {
+  std::vector<T> numbers(bytes.size() / sizeof(T));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(T));
+  return numbers;
+}
+
+Values codes_of(const std::vector<uint8_t>& bytes, size_t first) {
+  Values codes;
+  for (size_t n = first; n + 3 <= bytes.size(); n += 3)
+    codes.push_back(bytes[n] | bytes[n + 1] << 8 | bytes[n + 2] << 16);
   return codes;
 }
 
-TEST(Page, WeightsComeBack) {
-  constexpr int64_t kTokens = 130;  // more than one block of rows
-  for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
-    const Sample sample(kTokens, {3, 1}, dtype);
-    const Page page(view::html_page("t", Strings(kTokens, "t"), sample.layers));
-    const json data = json::parse(page.data);
-    ASSERT_EQ(data["layers"].size(), 2u);
-    for (size_t l = 0; l < 2; ++l) {
-      Values expected = sample.weights(l).values();
-      for (double& weight : expected) weight = std::min(weight, 1.0);  // large scores round 1 to a little more
-      Values actual;
-      for (const json& head : data["layers"][l]["heads"])
-        for (uint32_t code : decode(head.get<std::string>())) actual.push_back(code / (0x1p24 - 1));
-      const double error = max_abs_error(actual, expected);
-      EXPECT_TRUE(error <= page_weight_bound()) << name_of(dtype) << " layer " << l << ": " << error;
-      for (size_t n = 0; n < actual.size(); ++n)
-        ASSERT_TRUE(expected[n] != 0 || actual[n] == 0) << "what is hidden is zero";
+/// Queries or keys [n, D] as the page unpacks them.
+Values vectors_of(const std::string& text, int64_t n) {
+  const std::vector<uint8_t> bytes = bytes_of(text);
+  const auto largest = numbers_of<double>(bytes);
+  Values values = codes_of(bytes, static_cast<size_t>(8 * n));
+  for (size_t at = 0; at < values.size(); ++at)
+    values[at] = (values[at] - 0x1p23) / (0x1p23 - 1) * largest[at * static_cast<size_t>(n) / values.size()];
+  return values;
+}
+
+/// What is added to the scores [n, n].
+Values added_of(const std::string& text, int64_t n) {
+  const std::vector<uint8_t> bytes = bytes_of(text);
+  const auto words = numbers_of<uint32_t>(bytes);
+  const auto floats = numbers_of<float>(bytes);
+  Values added;
+  for (size_t at = 0; at < words.size();) {
+    const uint32_t foretold = words[at], others = words[at + 1];
+    for (uint32_t c = 0; c < foretold; ++c) {
+      const auto place = static_cast<int64_t>(added.size()), i = place / n, j = place % n;
+      added.push_back(place == 0 ? 0 : added[i == 0 ? place - 1 : j == 0 ? place - n : place - n - 1]);
     }
-    EXPECT_EQ(decode(data["layers"][0]["heads"][0].get<std::string>())[0], (1u << 24) - 1) << "one is exact";
+    for (uint32_t o = 0; o < others; ++o) added.push_back(floats[at + 2 + o]);
+    at += 2 + others;
+  }
+  return added;
+}
+
+/// The weights [n, n] of a head of a page.
+Values weights_of(const json& layer, const json& head, int64_t n) {
+  const Values q = vectors_of(head["q"], n), k = vectors_of(layer["keys"][head["keys"].get<size_t>()], n);
+  const Values added = added_of(layer["added"][head["added"].get<size_t>()], n);
+  const auto lse = numbers_of<double>(bytes_of(head["lse"]));
+  const double scale = layer["scale"], softcap = layer["softcap"];
+  const int64_t D = static_cast<int64_t>(q.size()) / n;
+  Values weights;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < D; ++d) score += q[i * D + d] * k[j * D + d];
+      score *= scale;
+      if (softcap > 0) score = softcap * std::tanh(score / softcap);
+      const bool hidden = std::isinf(added.at(static_cast<size_t>(i * n + j))) || !std::isfinite(lse[i]);
+      const double weight = hidden ? 0 : std::exp(score + added[i * n + j] - lse[i]);
+      weights.push_back(weight > 0 ? std::min(weight, 1.0) : 0);
+    }
+  return weights;
+}
+
+/// The largest score that leaves a weight in float32 (exp(-104) is none), or makes a row's lse.
+double largest_score(const Text& text) {
+  double largest = 0;
+  for (int64_t n = 0; n < text.lse.count(); ++n)
+    if (std::isfinite(text.lse.get(n))) largest = std::max(largest, std::abs(text.lse.get(n)) + 104);
+  return largest;
+}
+
+TEST(Page, WeightsComeOfWhatIsStored) {
+  constexpr int64_t kTokens = 30;
+  for (const auto& text : texts_of_every_option(kTokens)) {
+    const json data = json::parse(Page(view::html_page("t", Strings(kTokens, "t"), {text->layer()})).data);
+    const json& layer = data["layers"][0];
+    ASSERT_EQ(layer["heads"].size(), 5u);
+    EXPECT_LT(data["error"].get<double>(), kPageMostSaid) << text->name;
+    const double bound = page_weight_bound(data["error"], largest_score(*text), text->q.dtype());
+    const Array<4> expected = text->weights();
+    for (int64_t h = 0; h < 4; ++h) {
+      const Values actual = weights_of(layer, layer["heads"][h], kTokens);
+      for (int64_t n = 0; n < kTokens * kTokens; ++n) {
+        const double weight = std::min(expected.get(h * kTokens * kTokens + n), 1.0);
+        ASSERT_TRUE(std::abs(actual[n] - weight) <= bound * weight + kPageLeastWeight)
+            << text->name << ", head " << h << ", " << n << ": " << actual[n] << ", not " << weight;
+      }
+    }
+  }
+}
+
+/// Masks that are regular take no room: what the heads share is there once, and the square nowhere.
+TEST(Page, SizeGrowsWithTheTokens) {
+  const auto size = [](int64_t n, const AttentionOptions& options, std::vector<float> slopes = {}) {
+    Text text("t", n, 2, 1, DType::float32, 5, options, 8, 1);
+    text.options.alibi_slopes = slopes;
+    return static_cast<int64_t>(
+        view::html_page("t", Strings(static_cast<size_t>(n), "t"), {text.attend().layer()}).size());
+  };
+  for (const AttentionOptions& options : {AttentionOptions{}, {.causal = true}, {.window = {.left = 9, .right = 3}}}) {
+    const int64_t more = size(800, options) - size(400, options);
+    EXPECT_LT(more, 400 * 200) << "three vectors of 8 elements in 4 bytes each, their sizes, lse and a name";
+  }
+  EXPECT_LT(size(800, {.causal = true}, {0.1f, 0.01f}) - size(400, {.causal = true}, {0.1f, 0.01f}), 400 * 260);
+  const Sample sample(20, {4});
+  const json layer = json::parse(Page(view::html_page("t", Strings(20, "t"), sample.layers)).data)["layers"][0];
+  EXPECT_EQ(layer["added"].size(), 1u);
+}
+
+/// The largest weight of each group, for the heads and their mean.
+TEST(Page, Thumbnails) {
+  constexpr int64_t kTokens = 230, kGroup = 3, kSide = 77;  // more than one block of rows
+  const Sample sample(kTokens, {3});
+  const json data = json::parse(Page(view::html_page("t", Strings(kTokens, "t"), sample.layers)).data);
+  EXPECT_EQ(data["group"], kGroup);
+  const Array<4> weights = sample.texts[0]->weights();
+  for (int64_t h = 0; h < 4; ++h) {
+    const json& head = data["layers"][0]["heads"][h];
+    EXPECT_EQ(head["name"], h < 3 ? std::to_string(h) : "mean");
+    const Values cells = codes_of(bytes_of(head["thumbnail"]), 0);
+    ASSERT_EQ(cells.size(), static_cast<size_t>(kSide * kSide));
+    Values largest(cells.size());
+    for (int64_t i = 0; i < kTokens; ++i)
+      for (int64_t j = 0; j < kTokens; ++j) {
+        double weight = 0;
+        for (int64_t one = 0; one < 3; ++one)
+          if (h == one || h == 3) weight += weights.get({0, one, i, j}) / (h == 3 ? 3 : 1);
+        double& cell = largest[i / kGroup * kSide + j / kGroup];
+        cell = std::max(cell, std::min(weight, 1.0));
+      }
+    for (size_t n = 0; n < cells.size(); ++n)
+      ASSERT_TRUE(std::abs(cells[n] / (0x1p24 - 1) - largest[n]) <= kPageThumbnailStep) << h << " " << n;
+  }
+}
+
+TEST(Page, HasWhatIsSelected) {
+  const Sample sample(4, {4, 4, 4});
+  const json layers = json::parse(
+      Page(view::html_page("t", Strings(4, "t"), sample.layers, {.layers = {2, 0}, .heads = {3, 1}})).data)["layers"];
+  ASSERT_EQ(layers.size(), 2u);
+  for (size_t l = 0; l < 2; ++l) {
+    EXPECT_EQ(layers[l]["index"], l ? 0 : 2);
+    ASSERT_EQ(layers[l]["heads"].size(), 3u);
+    EXPECT_EQ(layers[l]["keys"].size(), 2u) << "keys of no selected head are left out";
+    const Array<4> expected = sample.texts[l ? 0 : 2]->weights();
+    for (size_t h = 0; h < 2; ++h) {
+      EXPECT_EQ(layers[l]["heads"][h]["name"], h ? "1" : "3");
+      const Values actual = weights_of(layers[l], layers[l]["heads"][h], 4);
+      for (int64_t n = 0; n < 16; ++n)
+        EXPECT_TRUE(std::abs(actual[n] - expected.get((h ? 1 : 3) * 16 + n)) <=
+                    page_weight_bound(kPageMostSaid, largest_score(*sample.texts[0]), DType::float32));
+    }
   }
 }
 

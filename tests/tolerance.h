@@ -174,8 +174,21 @@ inline double weight_bound(double score, DType dtype) {
   return (kRoundings + 2 * score) * (dtype == DType::float64 ? 4 * kUnit64 : 4 * kUnit32);
 }
 
-/// A weight on a page, a whole number of 2^24 - 1 parts: half a part, and the rounding of the comparison.
-inline double page_weight_bound() { return 0.5 / (0x1p24 - 1) + kRoundings * kUnit64; }
+/// A weight that a page computes, as a part of itself: what its 24 bits do to q and k, which the page says (view.h),
+/// and rounding on both sides.
+inline double page_weight_bound(double said, double score, DType dtype) {
+  return std::expm1(said) + 2 * weight_bound(score, dtype == DType::float64 ? dtype : DType::float32);
+}
+/// Below, the library's float32 has 0 where a page, which computes in float64, may have something.
+inline constexpr double kPageLeastWeight = std::numeric_limits<float>::min();
+/// What a page may say of scores as small as the samples'.
+inline constexpr double kPageMostSaid = 1e-4;
+/// The same with the five digits that it shows.
+inline double shown_weight_bound(double said, double score, DType dtype) {
+  return page_weight_bound(said, score, dtype) + 0.5e-4;
+}
+/// A weight of a thumbnail, in 24 bits of a float.
+inline constexpr double kPageThumbnailStep = 0.5 / (0x1p24 - 1) + kUnit32;
 
 /// A rate measured over `count` draws lies within 4 standard deviations of its probability.
 inline double rate_bound(double probability, int64_t count) {

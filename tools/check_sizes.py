@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 FOLDERS = ("include", "src", "cli", "python", "examples", "tests", "bench", "tools", "cmake")
-SUFFIXES = {".h", ".cpp", ".py", ".sh", ".cmake", ".txt"}
+SUFFIXES = {".h", ".cpp", ".py", ".sh", ".cmake", ".txt", ".js", ".css"}
 COLUMNS = 120
 
 

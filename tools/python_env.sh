@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Python environments under build/, made once.
 #
-# Called, it makes build/venv, in which the tests compare with PyTorch and transformers, and prints nothing where that
-# is there already. Sourced, it gives the functions to make others.
+# Called, it makes build/venv, in which the tests compare with PyTorch and transformers and drive a browser, and prints
+# nothing where that is there already. Sourced, it gives the functions to make others.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 # python_venv DIRECTORY: an environment without packages.
@@ -31,5 +31,6 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   set -euo pipefail
   cd "$(dirname "$0")/.."
   python_venv build/venv
+  python_install build/venv selenium==4.51.0
   python_install build/venv torch==2.13.0 numpy==2.4.6 transformers==5.23.0 safetensors==0.8.0 pytest==9.2.0
 fi

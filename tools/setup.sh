@@ -23,6 +23,8 @@ install_packages() {
 
 build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils pkg-config clang-format-14
   libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev libpng-dev zlib1g-dev libutf8proc-dev)
+# The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
+test_packages=(chromium chromium-driver zsh mandoc)
 
 # build PRESET: configures and builds into build/PRESET.
 build() {

@@ -1,4 +1,5 @@
-// view: pictures of attention, exact, from queries, keys and lse; no n x n matrix is kept beyond the one that is drawn.
+// view: pictures of attention, exact, from queries, keys and lse; weights are computed for what is drawn, a few rows at
+// a time.
 //
 // A picture is of weights in [0, 1]: what rounding adds to 1 is drawn as 1, and anything else, NaN too, is an Error.
 // Weight 0, whether a mask or the scores made it so, has the colour of the background. Text from outside cannot harm:
@@ -24,7 +25,19 @@ struct Layer {
   AttentionOptions options = {};
 };
 
-enum class Scale { linear, log };  ///< log: from 1e-4 to 1, so that small weights can be told apart
+/// Which heads are drawn: those of `heads` in each layer of `layers`, in this order; empty = all. What does not exist,
+/// or is named twice, is an Error that says what there is.
+struct Selection {
+  std::vector<int64_t> layers = {};
+  std::vector<int64_t> heads = {};
+};
+
+/// From weights to colours. Every picture writes the ends of its scale beside its colours.
+enum class Scale {
+  linear,  ///< from 0 to the largest weight drawn, or, where few rows are much sharper than the others, to twice the
+           ///<   median of the rows' largest weights: "0.02+" says that larger ones have the last colour too
+  log      ///< from 1e-4 to 1, so that small weights can be told apart
+};
 
 struct HeatmapOptions {
   Scale scale = Scale::linear;
@@ -34,22 +47,33 @@ struct HeatmapOptions {
   int64_t cell = 0;          ///< PNG: pixels a weight; 0 = so that the longer side is about 800
 };
 
-/// One head's weights [1, 1, Lq, Lk] (float32) as lines of text with token labels: at most 120 columns wide with the
-/// default max_columns. Few columns show their digits.
+/// One head's weights [1, 1, Lq, Lk] (float32) as lines of text, with a label a row [Lq] and a column [Lk]: at most 120
+/// columns wide with the default max_columns. Few columns show their digits.
 std::string terminal_heatmap(ConstView<4> weights, const std::vector<std::string>& row_labels,
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options = {});
+/// The same of one head of a layer; nothing is computed for the others.
+std::string terminal_heatmap(const Layer& layer, int64_t head, const std::vector<std::string>& row_labels,
+                             const std::vector<std::string>& column_labels, const HeatmapOptions& options = {});
 
-/// The bytes of a PNG of one head's weights [1, 1, Lq, Lk], with a colour bar. At most 2^26 pixels.
+/// The bytes of a PNG of one head's weights [1, 1, Lq, Lk] (float32), with a colour bar. At most 2^26 pixels.
 std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options = {});
-/// The bytes of a PNG with all heads of all layers, a row a layer. All layers have the same Lq and Lk.
-std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options = {});
+/// The same of one head of a layer.
+std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options = {});
+/// The bytes of a PNG of the selected heads, a row a layer, all on one scale. All layers have the same Lq and Lk.
+std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options = {},
+                         const Selection& selection = {});
 
-/// One self-contained page: thumbnails of all layers and heads and of their means, click to enlarge, hover for the pair
-/// of tokens and its weight, linear or log scale, a row or a column highlighted, tokens coloured by weight. No network,
-/// a strict content-security policy; every text is escaped. Each layer has a query and a key a token. Weights are kept
-/// to 2^-25, at most 2^26 of them (4 bytes each). "page.html#layer=1&head=2" opens a head.
+/// One self-contained page: thumbnails of the selected heads and of each layer's mean of them, click to enlarge, zoom,
+/// hover for the pair of tokens and its weight, linear or log scale, a row or a column highlighted, tokens coloured by
+/// weight. No network, a strict content-security policy; every text is escaped. Each layer has a query and a key a
+/// token, tokens [n] at most 8192. "page.html#layer=1&head=2" opens a head.
+///
+/// The page holds q, k and lse, 3 bytes an element of q and k, and computes the weights it shows: O(n D) a head. A
+/// weight w is off by at most w (exp(d) - 1) with d = 2^-23 scale D max|q_i| max|k_j|, beyond rounding in float32; the
+/// page says the largest d. Masks and biases come along as far as they are irregular: what is a function of i - j
+/// costs O(n), what is not 4 bytes a pair. The page has at most 2^28 bytes.
 std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
-                      const std::vector<Layer>& layers);
+                      const std::vector<Layer>& layers, const Selection& selection = {});
 
 }  // namespace attn::view
 #pragma GCC visibility pop

@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
 
 namespace attn::view {
 namespace {
+
+constexpr double kLogDecades = 4;
+constexpr double kTie = 1e-9;  // what rounding makes of a weight that has two digits
 
 struct Point {
   double lightness, chroma, hue;
@@ -51,9 +55,30 @@ Colour to_colour(const Lab& c) {
 
 }  // namespace
 
-double position_of(double weight, Scale scale) {
-  const double position = scale == Scale::linear ? weight : 1 + std::log10(weight) / kLogDecades;
+ColourScale::ColourScale(Scale scale_, std::vector<double> peaks) : scale(scale_) {
+  std::erase_if(peaks, [](double peak) { return !(peak > 0); });
+  if (scale == Scale::log || peaks.empty()) return;
+  const double largest = *std::max_element(peaks.begin(), peaks.end());
+  const auto middle = peaks.begin() + static_cast<std::ptrdiff_t>(peaks.size() / 2);
+  std::nth_element(peaks.begin(), middle, peaks.end());
+  // Up to two digits, so that what is written beside the colours is the end itself.
+  const double wanted = std::min(largest, 2 * *middle);
+  const double digit = std::pow(10, std::floor(std::log10(wanted)) - 1);
+  end = std::min(std::ceil(wanted / digit * (1 - kTie)) * digit, 1.0);
+  cut = largest > end * (1 + kTie);
+}
+
+double ColourScale::position(double weight) const {
+  const double position = scale == Scale::linear ? weight / end : 1 + std::log10(weight) / kLogDecades;
   return std::clamp(position, 0.0, 1.0);
+}
+
+std::string ColourScale::last_label() const {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", end);
+  std::string label = text;
+  if (const size_t zero = label.find("e-0"); zero != std::string::npos) label.erase(zero + 2, 1);
+  return label + (cut ? "+" : "");
 }
 
 std::array<Colour, kColours> palette(Ground ground) {

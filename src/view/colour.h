@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "attn/view.h"
 
@@ -16,11 +18,19 @@ struct Colour {
 /// What stands behind a picture: weight 0 has its colour.
 enum class Ground { dark, light };
 
-/// The smallest weight that the logarithmic scale tells from zero, and the decades from there to 1.
-inline constexpr double kLogDecades = 4;
+/// Where weights stand between the first and the last colour.
+struct ColourScale {
+  Scale scale = Scale::linear;
+  double end = 1;    ///< the weight of the last colour, of two digits
+  bool cut = false;  ///< there are larger ones, which have the last colour too
 
-/// Where a weight stands on the scale, in [0, 1]: w itself, or 1 + log10(w) / 4 from 1e-4 on.
-double position_of(double weight, Scale scale);
+  /// For a picture whose rows have these largest weights. Rows that see nothing do not count.
+  ColourScale(Scale scale, std::vector<double> peaks);
+  /// In [0, 1]: w / end, or 1 + log10(w) / 4 from 1e-4 on.
+  double position(double weight) const;
+  std::string first_label() const { return scale == Scale::linear ? "0" : "1e-4"; }
+  std::string last_label() const;
+};
 
 inline constexpr int kColours = 256;
 /// Colours from weight 0 to weight 1, equal steps of perceived lightness (OKLab) apart.

@@ -36,13 +36,18 @@ std::string digits_of(float weight) {
 
 class Heatmap {
  public:
-  Heatmap(const Pooled& grid, int64_t Lq, int64_t Lk, const std::vector<std::string>& row_labels,
-          const std::vector<std::string>& column_labels, const HeatmapOptions& options)
-      : grid_(grid), Lq_(Lq), Lk_(Lk), row_labels_(row_labels), column_labels_(column_labels), options_(options) {
+  Heatmap(const Pooled& grid, const std::vector<std::string>& row_labels, const std::vector<std::string>& column_labels,
+          const HeatmapOptions& options)
+      : grid_(grid),
+        Lq_(static_cast<int64_t>(row_labels.size())),
+        row_labels_(row_labels),
+        column_labels_(column_labels),
+        options_(options),
+        scale_(options.scale, grid.peaks) {
     const int64_t most = options.colour ? kDigitColumns : kPlainDigitColumns;
     style_ = grid.columns <= most ? Style::digits : grid.columns <= kWideColumns ? Style::wide : Style::narrow;
     cell_ = style_ == Style::wide ? 2 : style_ == Style::narrow ? 1 : options.colour ? kDigitCell : kPlainDigitCell;
-    index_width_ = static_cast<int64_t>(std::to_string(Lq - 1).size());
+    index_width_ = static_cast<int64_t>(std::to_string(Lq_ - 1).size());
     for (int64_t row = 0; row < grid.rows; ++row) label_width_ = std::max(label_width_, display_width(row_label(row)));
   }
 
@@ -77,16 +82,16 @@ class Heatmap {
 
   void add_legend() {
     text_ += "rows: queries, columns: keys, ";
-    text_ += options_.scale == Scale::linear ? "linear scale 0 " : "logarithmic scale 1e-4 ";
+    text_ += (options_.scale == Scale::linear ? "linear scale " : "logarithmic scale ") + scale_.first_label() + " ";
     for (int64_t n = 0; n < kLegendCells; ++n) {
       const double position = static_cast<double>(n) / (kLegendCells - 1);
       if (options_.colour) paint(position, false, " ");
       else text_ += shade(position);
     }
     stop_colour();
-    text_ += " 1\n";
+    text_ += " " + scale_.last_label() + "\n";
     if (!grid_.is_pooled()) return;
-    text_ += std::to_string(Lq_) + " x " + std::to_string(Lk_) + " weights, pooled: a cell shows the largest of " +
+    text_ += std::to_string(Lq_) + " x " + std::to_string(grid_.Lk) + " weights, pooled: a cell shows the largest of " +
              std::to_string(grid_.row_group) + " x " + std::to_string(grid_.column_group) + "\n";
   }
 
@@ -112,7 +117,7 @@ class Heatmap {
              spaces(label_width_ - display_width(label)) + " ";
   }
 
-  double position(int64_t row, int64_t column) const { return position_of(grid_.at(row, column), options_.scale); }
+  double position(int64_t row, int64_t column) const { return scale_.position(grid_.at(row, column)); }
 
   static char shade(double position) {
     return kShades[static_cast<size_t>(position * static_cast<double>(kShades.size() - 1) + 0.5)];
@@ -185,35 +190,51 @@ class Heatmap {
   }
 
   const Pooled& grid_;
-  int64_t Lq_, Lk_;
+  int64_t Lq_;
   const std::vector<std::string>& row_labels_;
   const std::vector<std::string>& column_labels_;
   const HeatmapOptions& options_;
+  const ColourScale scale_;
   const std::array<Colour, kColours> colours_ = palette(Ground::dark);
   Style style_ = Style::digits;
   int64_t cell_ = 1, index_width_ = 1, label_width_ = 0;
   std::string text_, ink_, ground_;
 };
 
+void check_labels(Checker& checker, const std::vector<std::string>& row_labels,
+                  const std::vector<std::string>& column_labels, int64_t Lq, int64_t Lk,
+                  const HeatmapOptions& options) {
+  const auto check = [&](const char* name, size_t labels, int64_t expected) {
+    checker.require(static_cast<int64_t>(labels) == expected, [&] {
+      return std::to_string(labels) + " " + name + " labels for " + std::to_string(expected) + " " + name + "s";
+    });
+  };
+  check("row", row_labels.size(), Lq);
+  check("column", column_labels.size(), Lk);
+  checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
+}
+
 }  // namespace
 
 std::string terminal_heatmap(ConstView<4> weights, const std::vector<std::string>& row_labels,
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options) {
   Checker checker("terminal_heatmap");
-  const auto check_labels = [&](const char* name, size_t labels, int64_t expected) {
-    checker.require(static_cast<int64_t>(labels) == expected, [&] {
-      return std::to_string(labels) + " " + name + " labels for " + std::to_string(expected) + " " + name + "s";
-    });
-  };
-  check_labels("row", row_labels.size(), weights.size[2]);
-  check_labels("column", column_labels.size(), weights.size[3]);
-  checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
+  check_labels(checker, row_labels, column_labels, weights.size[2], weights.size[3], options);
   check_weights(checker, weights);
   checker.done();
-  Pooled grid(weights.size[2], weights.size[3], options.max_rows, options.max_columns);
-  for (int64_t row = 0; row < weights.size[2]; ++row)
-    for (int64_t column = 0; column < weights.size[3]; ++column) grid.add(row, column, weight_at(weights, row, column));
-  return Heatmap(grid, weights.size[2], weights.size[3], row_labels, column_labels, options).text();
+  const Pooled grid(weights, options.max_rows, options.max_columns);
+  return Heatmap(grid, row_labels, column_labels, options).text();
+}
+
+std::string terminal_heatmap(const Layer& layer, int64_t head, const std::vector<std::string>& row_labels,
+                             const std::vector<std::string>& column_labels, const HeatmapOptions& options) {
+  Checker checker("terminal_heatmap");
+  check_labels(checker, row_labels, column_labels, layer.q.size[2], layer.k.size[2], options);
+  check_layers(checker, {layer}, -1);
+  check_selection(checker, {layer}, {.heads = {head}});
+  checker.done();
+  const Pooled grid("terminal_heatmap", layer, head, options.max_rows, options.max_columns);
+  return Heatmap(grid, row_labels, column_labels, options).text();
 }
 
 }  // namespace attn::view

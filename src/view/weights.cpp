@@ -1,11 +1,12 @@
 // Checks of what is to be drawn, the loop over rows of attention_weights(), and pooling by the maximum.
 //
-// Loop order: blocks of rows, then heads, then rows of the block. attention_weights() is asked for all heads of a block
-// at once, so that its own tasks fill the threads.
+// Loop order: blocks of rows, then heads, then rows of the block.
 #include "view/weights.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
+
+#include "attention/elements.h"
 
 namespace attn::view {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 // Scores in the thousands round a weight of 1 to about 1.0001, 16-bit inputs less than a percent. More means that lse
 // is not the one of q and k, which no picture may hide.
 constexpr double kLargestWeight = 1 + 1.0 / 64;
-constexpr int64_t kBlockRows = 64;
+constexpr int64_t kBlockRows = 128;  // some tasks for the threads in every block
 
 bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }  // false for NaN
 
@@ -76,37 +77,84 @@ void check_weights(Checker& checker, const ConstView<4>& weights) {
     }
 }
 
-float weight_at(const ConstView<4>& weights, int64_t row, int64_t column) {
-  return std::min(static_cast<const float*>(weights.data)[row * weights.stride[2] + column * weights.stride[3]], 1.0f);
+void check_selection(Checker& checker, const std::vector<Layer>& layers, const Selection& selection) {
+  const auto check = [&](const std::string& where, const char* kind, const std::vector<int64_t>& named, int64_t count) {
+    for (size_t n = 0; n < named.size() && count > 0; ++n) {
+      checker.require(named[n] >= 0 && named[n] < count, [&] {
+        return where + "there is no " + kind + " " + std::to_string(named[n]) + ", only 0 to " +
+               std::to_string(count - 1);
+      });
+      checker.require(std::find(named.begin(), named.begin() + static_cast<std::ptrdiff_t>(n), named[n]) ==
+                          named.begin() + static_cast<std::ptrdiff_t>(n),
+                      [&] { return where + kind + " " + std::to_string(named[n]) + " is selected twice"; });
+    }
+  };
+  const auto count = static_cast<int64_t>(layers.size());
+  check("", "layer", selection.layers, count);
+  for (int64_t n : selected(selection.layers, count))
+    if (n >= 0 && n < count) check("layers[" + std::to_string(n) + "]: ", "head", selection.heads, layers[n].q.size[1]);
 }
 
-void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const RowSink& sink) {
-  const int64_t H = layer.q.size[1], Lq = layer.q.size[2], Lk = layer.k.size[2];
-  const bool wide = layer.q.dtype == DType::float64;
-  const int64_t rows = std::min(kBlockRows, Lq);
-  const Buffer block(H * rows * Lk * (wide ? 8 : 4));
-  std::vector<double> values(static_cast<size_t>(Lk));
+std::vector<int64_t> selected(const std::vector<int64_t>& named, int64_t count) {
+  if (!named.empty()) return named;
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+Layer head_of(const Layer& layer, int64_t head) {
+  const auto slice = [](auto& view, int64_t at) {  // an axis of extent 1 serves every head
+    if (view.data && view.size[1] > 1)
+      view.data = static_cast<const char*>(view.data) + at * view.stride[1] * size_of(view.dtype);
+    view.size[1] = std::min<int64_t>(view.size[1], 1);
+  };
+  const auto one = [&](std::span<const float>& values) {
+    if (!values.empty()) values = values.subspan(static_cast<size_t>(head), 1);
+  };
+  Layer part = layer;
+  slice(part.k, head / (layer.q.size[1] / layer.k.size[1]));
+  slice(part.q, head);
+  slice(part.lse, head);
+  slice(part.options.mask, head);
+  slice(part.options.bias, head);
+  slice(part.options.blocks.allowed, head);
+  one(part.options.alibi_slopes);
+  one(part.options.sink);
+  return part;
+}
+
+void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const std::vector<int64_t>& heads,
+                  const RowSink& sink) {
+  const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2], rows = std::min(kBlockRows, Lq);
+  const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+  const auto H = static_cast<int64_t>(heads.size());
+  const int64_t head_bytes = rows * Lk * size_of(dtype);
+  const Buffer block(H * head_bytes);
+  std::vector<double> values(static_cast<size_t>(H * Lk));
   for (int64_t first = 0; first < Lq; first += rows) {
     const int64_t count = std::min(rows, Lq - first);
-    const View<4> weights(block.data(), wide ? DType::float64 : DType::float32, {1, H, count, Lk});
-    attention_weights(layer.q, layer.k, layer.lse, weights, first, 0, layer.options);
-    for (int64_t h = 0; h < H; ++h)
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t offset = (h * count + r) * Lk;
-        for (int64_t c = 0; c < Lk; ++c) {
-          const double value = wide ? static_cast<const double*>(block.data())[offset + c]
-                                    : static_cast<double>(static_cast<const float*>(block.data())[offset + c]);
-          if (!is_weight(value))
-            throw Error(operation, {"layers[" + std::to_string(index) + "], head " + std::to_string(h) + ": " +
-                                    at_cell(first + r, c, value)});
-          values[c] = std::min(value, 1.0);
-        }
-        sink(h, first + r, values.data());
+    for (int64_t h = 0; h < H; ++h) {
+      const Layer part = head_of(layer, heads[h]);
+      const View<4> weights(static_cast<char*>(block.data()) + h * head_bytes, dtype, {1, 1, count, Lk});
+      attention_weights(part.q, part.k, part.lse, weights, first, 0, part.options);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t n = 0; n < H * Lk; ++n) {
+        const char* element =
+            static_cast<const char*>(block.data()) + n / Lk * head_bytes + (r * Lk + n % Lk) * size_of(dtype);
+        const double value = detail::load_element(dtype, element);
+        if (!is_weight(value))
+          throw Error(operation, {"layers[" + std::to_string(index) + "], head " + std::to_string(heads[n / Lk]) +
+                                  ": " + at_cell(first + r, n % Lk, value)});
+        values[n] = std::min(value, 1.0);
       }
+      sink(first + r, values.data());
+    }
   }
 }
 
-Pooled::Pooled(int64_t Lq, int64_t Lk, int64_t max_rows, int64_t max_columns) {
+Pooled::Pooled(int64_t Lq, int64_t Lk_, int64_t max_rows, int64_t max_columns)
+    : Lk(Lk_), peaks(static_cast<size_t>(Lq)) {
   const auto ceiling = [](int64_t a, int64_t b) { return a / b + (a % b != 0); };
   row_group = ceiling(Lq, max_rows);
   column_group = ceiling(Lk, max_columns);
@@ -115,9 +163,29 @@ Pooled::Pooled(int64_t Lq, int64_t Lk, int64_t max_rows, int64_t max_columns) {
   cells.resize(static_cast<size_t>(rows * columns));
 }
 
-void Pooled::add(int64_t row, int64_t column, float weight) {
-  float& cell = cells[row / row_group * columns + column / column_group];
-  cell = std::max(cell, weight);
+Pooled::Pooled(const ConstView<4>& weights, int64_t max_rows, int64_t max_columns)
+    : Pooled(weights.size[2], weights.size[3], max_rows, max_columns) {
+  std::vector<double> values(static_cast<size_t>(Lk));
+  for (int64_t row = 0; row < weights.size[2]; ++row) {
+    const float* data = static_cast<const float*>(weights.data) + row * weights.stride[2];
+    for (int64_t column = 0; column < Lk; ++column)
+      values[column] = std::min<double>(data[column * weights.stride[3]], 1);
+    add_row(row, values.data());
+  }
+}
+
+Pooled::Pooled(std::string_view operation, const Layer& layer, int64_t head, int64_t max_rows, int64_t max_columns)
+    : Pooled(layer.q.size[2], layer.k.size[2], max_rows, max_columns) {
+  for_each_row(operation, layer, 0, {head}, [this](int64_t row, const double* weights) { add_row(row, weights); });
+}
+
+void Pooled::add_row(int64_t row, const double* weights) {
+  float* pooled = cells.data() + row / row_group * columns;
+  for (int64_t column = 0; column < Lk; ++column) {
+    float& cell = pooled[column / column_group];
+    cell = std::max(cell, static_cast<float>(weights[column]));
+    peaks[row] = std::max(peaks[row], weights[column]);
+  }
 }
 
 }  // namespace attn::view

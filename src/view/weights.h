@@ -14,24 +14,37 @@ namespace attn::view {
 /// many; otherwise all layers must have the same numbers of them.
 void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens);
 
+/// What is named must exist in `layers`, once.
+void check_selection(Checker& checker, const std::vector<Layer>& layers, const Selection& selection);
+
+/// The layers, or the heads, that a selection means where there are `count` of them.
+std::vector<int64_t> selected(const std::vector<int64_t>& named, int64_t count);
+
 /// One head's weights as the pictures of one head take them.
 void check_weights(Checker& checker, const ConstView<4>& weights);
 
-/// A weight of check_weights()'s array as it is drawn: at most 1.
-float weight_at(const ConstView<4>& weights, int64_t row, int64_t column);
+/// One head of a layer as a layer of its own: its part of q, k and lse, and of what the options hold for each head.
+Layer head_of(const Layer& layer, int64_t head);
 
-using RowSink = std::function<void(int64_t head, int64_t row, const double* weights)>;
-/// Hands over every row of every head once, rows in order, with a few rows of the layer in memory at a time. Throws
-/// Error under the name `operation` for what is no weight; `index` names the layer.
-void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const RowSink& sink);
+using RowSink = std::function<void(int64_t row, const double* weights)>;
+/// Hands over [heads, Lk] weights, at most 1, for every row in order, with a few rows of these heads in memory at a
+/// time. Throws Error under the name `operation` for what is no weight; `index` names the layer.
+void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const std::vector<int64_t>& heads,
+                  const RowSink& sink);
 
 /// A matrix whose cells are the largest of row_group x column_group weights.
 struct Pooled {
   int64_t rows = 0, columns = 0, row_group = 1, column_group = 1;
-  std::vector<float> cells = {};  // [rows, columns]
+  int64_t Lk = 0;
+  std::vector<float> cells = {};   // [rows, columns]
+  std::vector<double> peaks = {};  // [Lq], the largest weight of each row
 
   Pooled(int64_t Lq, int64_t Lk, int64_t max_rows, int64_t max_columns);
-  void add(int64_t row, int64_t column, float weight);
+  /// Of one head's weights, checked by check_weights().
+  Pooled(const ConstView<4>& weights, int64_t max_rows, int64_t max_columns);
+  /// Of one head of layers[0], checked by check_layers().
+  Pooled(std::string_view operation, const Layer& layer, int64_t head, int64_t max_rows, int64_t max_columns);
+  void add_row(int64_t row, const double* weights);
   float at(int64_t row, int64_t column) const { return cells[row * columns + column]; }
   bool is_pooled() const { return row_group > 1 || column_group > 1; }
 };

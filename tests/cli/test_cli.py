@@ -89,6 +89,12 @@ def test_every_command(attn):
     assert (attn.folder / "a.png").read_bytes().startswith(b"\x89PNG")
     page = (attn.folder / "a.html").read_text()
     assert "Content-Security-Policy" in page and "http" not in page.replace("http-equiv", "")
+    seen = attn.run("see", "gpt", "--text", "The cat", "--layer", "1,0", "--head", 1, "--plain", "--log").stdout
+    titles = [line.partition(":")[0] for line in seen.splitlines() if line.startswith("layer")]
+    assert titles == ["layer 1, head 1", "layer 0, head 1"]
+    page = attn.run("see", "gpt", "--text", "The cat", "--layer", 1, "--head", 0, "--html", "-").stdout
+    drawn = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["layers"]
+    assert [(layer["index"], [head["name"] for head in layer["heads"]]) for layer in drawn] == [(1, ["0"])]
     rows = attn.run("bench", "gpt", "-p", 8, "-n", 4, "-r", 2, "-o", "json").stdout
     assert [row["test"] for row in json.loads(rows)] == ["pp8", "tg4"]
 
@@ -258,7 +264,11 @@ def test_bad_input(attn):
         (("classify", "gpt"), 2, "does not classify"),
         (("eval", "gpt", "nothing.txt"), 1, "nothing.txt"),
         (("see", "gpt", "--text", "The cat sat on the mat and more"), 1, "context is 16"),
-        (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9"),
+        (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9, only 0 to 1"),
+        (("see", "gpt", "--text", "The", "--layer", "1,2"), 2, "no layer 2, only 0 to 1"),
+        (("see", "gpt", "--text", "The", "--layer", "1,1"), 2, "layer 1 is given twice"),
+        (("see", "gpt", "--text", "The", "--png", "-", "--html", "-"), 2, "cannot both"),
+        (("see", "gpt", "--text", "The", "--html", "nowhere/a.html"), 1, "nowhere/a.html"),
         (("see", "gpt", "--text", ""), 2, "empty"),
     ]
     for arguments, status, message in cases:
