@@ -234,21 +234,19 @@ void print_sample(const attn::models::Model& model, const attn::text::Tokenizer&
 /// What is trained on what, how, and with how much memory.
 void describe(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
   const Options& options = settings.options;
-  fmt::print(stderr, "{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
-             grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
-             config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
-  fmt::print(stderr, "data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
+  say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
+      grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
+      config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
+  say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
   const int64_t tokens = settings.batch * config.context * options.accumulation;
-  fmt::print(stderr, "{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
-             config.classes ? " at most" : "", settings.batch, config.context, options.accumulation,
-             grouped(options.steps));
+  say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
+      config.classes ? " at most" : "", settings.batch, config.context, options.accumulation, grouped(options.steps));
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
-  fmt::print(stderr, "learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n",
-             options.learning_rate, grouped(options.warmup), options.min_learning_rate, grouped(end),
-             end < options.steps ? " and stays there" : "");
-  fmt::print(stderr, "memory: about {}\n",
-             cli::describe(attn::models::training_memory(config, precision_named(settings.precision), settings.batch,
-                                                         prepared.longest, options.recompute)));
+  say("learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n", options.learning_rate,
+      grouped(options.warmup), options.min_learning_rate, grouped(end), end < options.steps ? " and stays there" : "");
+  say("memory: about {}\n",
+      cli::describe(attn::models::training_memory(config, precision_named(settings.precision), settings.batch,
+                                                  prepared.longest, options.recompute)));
 }
 
 /// The files of a training beside its checkpoints.
@@ -312,10 +310,10 @@ void settle_options(Settings& settings, const attn::train::Data& data) {
 void resume(attn::train::Trainer& trainer, const Settings& settings) {
   std::vector<std::string> notes;
   trainer.resume(&notes);
-  for (const std::string& note : notes) fmt::print(stderr, "attn: {}\n", note);
-  fmt::print(stderr, "resuming after step {}\n", trainer.steps_done());
+  for (const std::string& note : notes) say("attn: {}\n", note);
+  say("resuming after step {}\n", trainer.steps_done());
   if (trainer.steps_done() >= settings.options.steps)
-    fmt::print(stderr, "all {} updates are done: a larger --steps goes on\n", grouped(settings.options.steps));
+    say("all {} updates are done: a larger --steps goes on\n", grouped(settings.options.steps));
   attn::models::Checkpoints(settings.out).claim(own_files());
   attn::io::write_file(path_in(settings.out, kSettingsFile), settings_json(settings));
 }
@@ -403,7 +401,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) {
     describe(config, prepared, settings);
-    fmt::print(stderr, "peak: {}FLOP/s in large products on {} threads\n", short_number(peak), attn::thread_count());
+    say("peak: {}FLOP/s in large products on {} threads\n", short_number(peak), attn::thread_count());
   }
   const double flops =
       3 * attn::models::forward_flops(config, prepared.longest) / static_cast<double>(prepared.longest);
@@ -412,13 +410,12 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   const bool finished = trainer.run(events_of(settings, model, *prepared.tokenizer, progress));
   progress.end();
   if (!finished) {
-    fmt::print(stderr, "stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(),
-               settings.out);
+    say("stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(), settings.out);
     return;
   }
   if (!settings.quiet)
-    fmt::print(stderr, "saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
-               trainer.best_score());
+    say("saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
+        trainer.best_score());
   if (settings.interactive) {
     GenerationOptions generation;
     generation.converse(attn::models::load_model(settings.out, "best", precision));

@@ -49,7 +49,7 @@ void require_memory(const TrainingShape& shape, bool force) {
   const double available = attn::models::available_memory();
   if (memory.total() <= kClose * available) return;
   const std::string numbers = fmt::format("needs about {}; there are {}B", describe(memory), short_number(available));
-  if (memory.total() <= available || force) return fmt::print(stderr, "attn: this training {}\n", numbers);
+  if (memory.total() <= available || force) return say("attn: this training {}\n", numbers);
   throw UsageError(
       fmt::format("this training {}. {}; --force tries all the same", numbers, what_fits(shape, kClose * available)));
 }
