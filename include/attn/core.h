@@ -30,17 +30,30 @@ class Error : public std::runtime_error {
 
 // ---------------------------------------------------------------------------------------------------------- threads
 
-/// A borrowed callable `void(int64_t task)`. The callable must outlive the call it is passed to.
+/// A borrowed callable `void(int64_t task)`: a lambda, which may be mutable, a function, a function object. It must
+/// outlive the call that it is passed to, and all tasks share it. Throws Error for a null pointer or an empty
+/// std::function.
 class TaskRef {
  public:
   template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, TaskRef>>>
-  TaskRef(const F& function)
-      : object_(&function), call_([](const void* object, int64_t task) { (*static_cast<const F*>(object))(task); }) {}
+  TaskRef(F&& function) {
+    using Callable = std::remove_reference_t<F>;
+    if constexpr (std::is_function_v<Callable>) {
+      object_ = reinterpret_cast<void*>(&function);
+      call_ = [](void* object, int64_t task) { reinterpret_cast<Callable*>(object)(task); };
+    } else {
+      if constexpr (std::is_constructible_v<bool, Callable&> && !std::is_empty_v<Callable>)
+        require(static_cast<bool>(function));
+      object_ = const_cast<void*>(static_cast<const void*>(&function));
+      call_ = [](void* object, int64_t task) { (*static_cast<Callable*>(object))(task); };
+    }
+  }
   void operator()(int64_t task) const { call_(object_, task); }
 
  private:
-  const void* object_;
-  void (*call_)(const void*, int64_t);
+  static void require(bool callable);
+  void* object_;
+  void (*call_)(void*, int64_t);
 };
 
 /// Who runs the tasks. A host with threads of its own implements this and passes it to set_executor().
@@ -55,10 +68,12 @@ class Executor {
 };
 
 /// Runs body(0) ... body(tasks - 1) on the current executor. An exception thrown by a task is rethrown here, once.
+/// Throws Error for a negative number of tasks.
 void parallel_for(int64_t tasks, TaskRef body);
 /// Tasks that may run at the same time.
 int thread_count();
-/// Sizes the library's own pool (1 = the calling thread alone); 0 = one thread a hardware core, the default.
+/// Sizes the library's own pool (1 = the calling thread alone; 1024 at most); 0 = one thread a hardware core, the
+/// default. Throws Error for a negative number.
 void set_thread_count(int threads);
 /// Replaces the library's pool; nullptr brings it back. The executor must outlive its use.
 void set_executor(Executor* executor);
@@ -79,7 +94,7 @@ class Random {
   double uniform();
   /// Normal, mean 0, variance 1 (Box-Muller).
   double normal();
-  /// Uniform in [0, bound), bound > 0.
+  /// Uniform in [0, bound). Throws Error unless bound > 0.
   int64_t below(int64_t bound);
 
  private:

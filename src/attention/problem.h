@@ -105,6 +105,13 @@ void resolve_options(Checker& checker, Problem& problem, const AttentionOptions&
 
 /// Checks an [B, H, Lq] view of statistics: shape, float32 (float64 where q is).
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& problem);
+/// Checks that sizes are not negative and every element is addressable with 64-bit offsets.
+bool check_layout(Checker& checker, const char* name, const int64_t* size, const int64_t* stride, int rank,
+                  int64_t element);
+template <class Pointer, int Rank>
+bool check_layout(Checker& checker, const char* name, const BasicView<Pointer, Rank>& view) {
+  return check_layout(checker, name, view.size.data(), view.stride.data(), Rank, size_of(view.dtype));
+}
 /// Checks shape and floating type.
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected);
 
