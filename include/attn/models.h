@@ -101,13 +101,16 @@ class Model {
   Model(const Config& config, nn::Precision precision, uint64_t seed = 0);
 
   const Config& config() const { return config_; }
-  const nn::Parameters& parameters() const { return *parameters_; }
+  /// Throws Error, as all that needs parameters, where the model has been moved away.
+  const nn::Parameters& parameters() const { return owned(); }
 
-  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64.
+  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error that
+  /// lists all that is wrong with the batch, and with the cache and the traces for it.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
+  /// For so many texts, at least one.
   Cache new_cache(int64_t sequences = 1) const;
 
   /// Multiply-adds, counted as two, of a forward over `length` tokens of one sequence; a training step takes three.
@@ -123,6 +126,10 @@ class Model {
  private:
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
+  nn::Parameters& owned() const;
+  KvCache::Config cache_config() const;
+  int64_t layer_count() const;
+  void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
   nn::Embedding tokens_, positions_;
@@ -148,12 +155,13 @@ struct Checkpoint {
 /// named, so a crash at any moment leaves a checkpoint that loads.
 class Checkpoints {
  public:
-  explicit Checkpoints(std::string directory) : directory_(std::move(directory)) {}
+  /// Throws Error for a directory without a name.
+  explicit Checkpoints(std::string directory);
 
   /// `keep` protects this one from removal for good.
   void save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best, bool keep);
-  /// `which` is "last" or "best". A damaged file is passed over for the one before it; every such event adds a line to
-  /// `notes`. Throws Error if nothing loads.
+  /// `which` is "last" or "best", and nothing else. A damaged file is passed over for the one before it; every such
+  /// event adds a line to `notes`. Throws Error if nothing loads.
   Checkpoint load(std::string_view which, std::vector<std::string>* notes) const;
   bool empty() const;
 

@@ -224,6 +224,7 @@ void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t siz
 void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
   checker.require(tensor.name != kMetadata, [] { return "the format keeps this name for itself"; });
   checker.require(json_string(tensor.name).has_value(), [] { return "the name is not UTF-8"; });
+  checker.require(order_of(tensor.dtype) < std::ssize(kTypes), [] { return "its element type is none"; });
   const std::vector<int64_t>& shape = tensor.shape;
   const bool is_positive = std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; });
   if (!checker.require(static_cast<int64_t>(shape.size()) <= kMaxRank,
@@ -285,17 +286,30 @@ std::string_view Safetensors::bytes(const std::string& name) const {
   return std::string_view(bytes_).substr(data_begin_ + info.begin, info.end - info.begin);
 }
 
-void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
-  const std::string_view from = bytes(name);
+void Safetensors::require(const std::string& name, DType dtype, std::span<const int64_t> shape) const {
+  bytes(name);
   const TensorInfo& info = tensors_.at(name);
   const std::vector<int64_t> wanted(shape.begin(), shape.end());
   if (info.dtype != dtype || info.shape != wanted)
     throw Error("safetensors",
                 {source_ + ": tensor " + in_quotes(name) + " is " + std::string(name_of(info.dtype)) + " " +
                  to_text(info.shape) + ", must be " + std::string(name_of(dtype)) + " " + to_text(wanted)});
+}
+
+void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
+  require(name, dtype, shape);
+  const std::string_view from = bytes(name);
   if (from.empty()) return;
   if (!to) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": no memory is given to copy it to"});
   std::memcpy(to, from.data(), from.size());
+}
+
+std::string_view bytes_of(const NamedTensor& tensor) {
+  Checker checker("format_safetensors");
+  TensorChecker tensor_checker(checker, "", tensor.name);
+  check_tensor(tensor_checker, tensor);
+  checker.done();
+  return {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,

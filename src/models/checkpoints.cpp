@@ -67,7 +67,8 @@ Checkpoint read_checked(const std::string& path) {
 
 Json read_manifest(const std::string& directory) {
   const std::string path = directory + "/" + kManifest;
-  if (!fs::exists(path)) return Json::object();
+  std::error_code unknown;  // then reading says why
+  if (!fs::exists(path, unknown) && !unknown) return Json::object();
   const Json manifest = io::parse_json("checkpoint", path, io::read_file(path, 1 << 20));
   if (!manifest.is_object()) throw Error("checkpoint", {path + " is not a JSON object"});
   for (const char* name : {"last", "previous", "best"})
@@ -79,24 +80,25 @@ Json read_manifest(const std::string& directory) {
 std::vector<std::string> files_newest_first(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code failed;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
-    if (step_of(entry.path().filename().string()) >= 0) names.push_back(entry.path().filename().string());
+  for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end; entry.increment(failed))
+    if (step_of(entry->path().filename().string()) >= 0) names.push_back(entry->path().filename().string());
   std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
   return names;
 }
 
 }  // namespace
 
+Checkpoints::Checkpoints(std::string directory) : directory_(std::move(directory)) {
+  if (directory_.empty()) throw Error("checkpoint", {"the directory has no name"});
+}
+
 bool Checkpoints::empty() const { return files_newest_first(directory_).empty(); }
 
 void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best,
                        bool keep) {
+  if (step < 0) throw Error("checkpoint", {"the step is " + std::to_string(step) + ", must not be negative"});
   std::map<std::string, std::string_view> views;
-  for (const io::NamedTensor& tensor : tensors) {
-    int64_t bytes = size_of(tensor.dtype);
-    for (int64_t extent : tensor.shape) bytes *= extent;
-    views[tensor.name] = {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes)};
-  }
+  for (const io::NamedTensor& tensor : tensors) views[tensor.name] = io::bytes_of(tensor);
   const std::string name = file_name(step);
   io::write_file(
       directory_ + "/" + name,
@@ -123,7 +125,17 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
   }
 }
 
+namespace {
+
+void require_choice(std::string_view which) {
+  if (which != "last" && which != "best")
+    throw Error("checkpoint", {"which is " + io::in_quotes(which) + ", must be \"last\" or \"best\""});
+}
+
+}  // namespace
+
 Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* notes) const {
+  require_choice(which);
   std::vector<std::string> names, failures;
   const auto offer = [&](const std::string& name) {
     if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -154,6 +166,7 @@ Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* n
 }
 
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision) {
+  require_choice(which);
   Config config;
   const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
   apply_json(config, io::read_file(config_path, 1 << 20), config_path);

@@ -97,12 +97,6 @@ Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::Attention
 /// The last layer's rows [B, L, C].
 Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   const int64_t B = batch.sequences, L = batch.length;
-  const int64_t first = options.cache ? options.cache->length() : 0;
-  if (B < 1 || L < 1 || static_cast<int64_t>(batch.tokens.size()) != B * L)
-    throw Error("model", {"tokens must be [" + std::to_string(B) + ", " + std::to_string(L) + "], both at least 1"});
-  if (first + L > config_.context && (positions_.table || sinusoids_))
-    throw Error("model", {std::to_string(first + L) + " tokens are more than the context of " +
-                          std::to_string(config_.context)});
   Value x = tokens_(tape, batch.tokens, {B, L});
   if (positions_.table || sinusoids_) {
     nn::CacheSlot cached;
@@ -127,6 +121,7 @@ Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& option
 }
 
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
   Value x = hidden(tape, batch, options);
   const DType logits = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
@@ -148,20 +143,28 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
 }
 
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_call(tape, batch, options, true);
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
 }
 
-Cache Model::new_cache(int64_t sequences) const {
-  if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
-  if (config_.positions == "relative") throw Error("model", {"relative positions do not work with a cache"});
-  Cache cache;
+KvCache::Config Model::cache_config() const {
   const bool single = is_selfhead(config_);
   KvCache::Config shape;
   shape.kv_heads = single ? 1 : config_.kv_heads ? config_.kv_heads : config_.heads;
   shape.head_dim = !single ? config_.embed_dim / config_.heads : config_.key_dim ? config_.key_dim : config_.embed_dim;
   shape.value_dim = single && config_.value_dim ? config_.value_dim : single ? config_.embed_dim : shape.head_dim;
-  shape.dtype = parameters_->dtype();
-  for (size_t n = 0; n < std::max<size_t>(blocks_.size(), single ? 1 : 0); ++n) cache.layers_.emplace_back(shape);
+  shape.dtype = owned().dtype();
+  return shape;
+}
+
+Cache Model::new_cache(int64_t sequences) const {
+  if (sequences < 1)
+    throw Error("model", {"a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"});
+  if (!config_.causal) throw Error("model", {"only a causal model can continue a text"});
+  if (config_.positions == "relative") throw Error("model", {"relative positions do not work with a cache"});
+  Cache cache;
+  const KvCache::Config shape = cache_config();
+  for (int64_t n = 0; n < layer_count(); ++n) cache.layers_.emplace_back(shape);
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
     for (KvCache& layer : cache.layers_) id = layer.add();
@@ -181,13 +184,16 @@ int64_t Cache::bytes() const {
 }
 
 void Cache::truncate(int64_t length) {
+  if (layers_.empty() && length != 0)
+    throw Error("Cache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
   for (KvCache& layer : layers_)
     for (int64_t id : sequences_) layer.truncate(id, length);
 }
 
 double Model::forward_flops(int64_t length) const {
+  if (length < 0) throw Error("model", {"the length is " + std::to_string(length) + ", must not be negative"});
   double products = 0;  // multiply-adds a token
-  for (const nn::Parameter& parameter : parameters_->all()) {
+  for (const nn::Parameter& parameter : owned().all()) {
     const bool lookup = parameter.name == "positions.weight" ||
                         (parameter.name == "tokens.weight" && (!config_.tie_embeddings || config_.classes));
     if (parameter.decay && !lookup) products += static_cast<double>(parameter.master.count());
@@ -199,7 +205,7 @@ double Model::forward_flops(int64_t length) const {
 }
 
 int64_t Model::cache_bytes_per_token() const {
-  const int64_t C = config_.embed_dim, size = size_of(parameters_->dtype());
+  const int64_t C = config_.embed_dim, size = size_of(owned().dtype());
   if (is_selfhead(config_))
     return size * ((config_.key_dim ? config_.key_dim : C) + (config_.value_dim ? config_.value_dim : C));
   return size * config_.layers * 2 * (config_.kv_heads ? config_.kv_heads : config_.heads) * (C / config_.heads);
@@ -207,20 +213,22 @@ int64_t Model::cache_bytes_per_token() const {
 
 void Model::load(const io::Safetensors& file, const std::string& prefix) {
   std::vector<std::string> reasons;
-  for (const nn::Parameter& parameter : parameters_->all()) {
+  for (const nn::Parameter& parameter : owned().all()) {
     try {
-      file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
+      file.require(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape());
     } catch (const Error& error) {
       reasons.insert(reasons.end(), error.reasons().begin(), error.reasons().end());
     }
   }
   if (!reasons.empty()) throw Error("load", std::move(reasons));
+  for (const nn::Parameter& parameter : owned().all())
+    file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
   parameters_->refresh();
 }
 
 std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
   std::vector<io::NamedTensor> all;
-  for (const nn::Parameter& parameter : parameters_->all())
+  for (const nn::Parameter& parameter : owned().all())
     all.push_back(
         {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
   return all;

@@ -111,6 +111,7 @@ void check_pixels(std::string_view operation, double width, double height) {
 std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
   checker.require(options.cell >= 0, "cell must not be negative");
+  check_scale(checker, options.scale);
   check_weights(checker, weights);
   checker.done();
   const int64_t Lq = weights.size[2], Lk = weights.size[3];
@@ -132,6 +133,7 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
 std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options) {
   Checker checker("png_overview");
   checker.require(options.cell >= 0, "cell must not be negative");
+  check_scale(checker, options.scale);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
   check_layers(checker, layers, -1);
   checker.done();

@@ -208,6 +208,7 @@ std::string terminal_heatmap(ConstView<4> weights, const std::vector<std::string
   check_labels("row", row_labels.size(), weights.size[2]);
   check_labels("column", column_labels.size(), weights.size[3]);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
+  check_scale(checker, options.scale);
   check_weights(checker, weights);
   checker.done();
   Pooled grid(weights.size[2], weights.size[3], options.max_rows, options.max_columns);

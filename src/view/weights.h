@@ -14,6 +14,9 @@ namespace attn::view {
 /// many; otherwise all layers must have the same numbers of them.
 void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens);
 
+/// One of the two scales.
+void check_scale(Checker& checker, Scale scale);
+
 /// One head's weights as the pictures of one head take them.
 void check_weights(Checker& checker, const ConstView<4>& weights);
 
