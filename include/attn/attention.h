@@ -110,13 +110,14 @@ AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const Atte
 AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options = {},
                                bool with_dbias = false);
 
-/// True if dropout keeps the weight at (b, h, i, j).
+/// True if dropout keeps the weight at (b, h, i, j), none of them negative; probability in [0, 1).
 bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int64_t i, int64_t j);
 
 // ----------------------------------------------------------------------------------------------- paged key/value cache
 
 /// Keys and values of many growing sequences, in fixed-size pages; appending never moves what is there.
-/// Reading (attend) is safe from many threads; append, fork and remove need exclusive access.
+/// Reading (attend) is safe from many threads; append, fork and remove need exclusive access. A cache that has been
+/// moved away throws Error.
 class KvCache {
  public:
   struct Config {
@@ -158,6 +159,7 @@ class KvCache {
 
  private:
   struct [[gnu::visibility("hidden")]] State;
+  State& state() const;
   std::unique_ptr<State> state_;
 };
 

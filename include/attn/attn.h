@@ -10,6 +10,7 @@
 #include "attn/models.h"
 #include "attn/nn.h"
 #include "attn/ops.h"
+#include "attn/tensor.h"
 #include "attn/text.h"
 #include "attn/train.h"
 #include "attn/view.h"

@@ -22,7 +22,7 @@ namespace attn::autograd {
 class Array {
  public:
   Array() = default;
-  /// Zero-filled, unless `zero` is false: then the content is undefined.
+  /// Zero-filled, unless `zero` is false: then the content is undefined. Throws Error as count_of() does.
   Array(DType dtype, std::vector<int64_t> shape, bool zero = true);
   /// Over memory that `owner` keeps alive.
   Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> owner);
@@ -39,10 +39,12 @@ class Array {
   /// All elements in one row.
   View<2> flat() const { return {data(), dtype_, {1, count_}}; }
   View<1> vector() const { return {data(), dtype_, {count_}}; }
-  /// The same memory with another shape of the same count.
+  /// The same memory with another shape; throws Error unless that has the same count.
   Array reshaped(std::vector<int64_t> shape) const;
   void fill_zero() const;
   Array clone() const;
+  /// "float32 [2, 3]"
+  std::string describe() const;
   /// Others hold the same memory.
   bool is_shared() const { return memory_.use_count() > 1; }
 
@@ -55,7 +57,8 @@ class Array {
 
 class Tape;
 
-/// An array and, if it wants one, its gradient. Copies are handles to the same value.
+/// An array and, if it wants one, its gradient. Copies are handles to the same value. A value without an array is
+/// empty: it stands for what is not given, and all that asks for its array or gradient throws Error.
 class Value {
  public:
   Value() = default;
@@ -64,18 +67,18 @@ class Value {
   Value(Array data, bool wants_gradient, DType gradient_type);
 
   explicit operator bool() const { return state_ != nullptr; }
-  const Array& data() const { return state_->data; }
+  const Array& data() const { return state().data; }
   const std::vector<int64_t>& shape() const { return data().shape(); }
   DType dtype() const { return data().dtype(); }
   bool wants_gradient() const { return state_ && state_->wants_gradient; }
 
   /// Nothing has been added since clear_gradient().
-  bool gradient_is_empty() const { return !state_->filled; }
+  bool gradient_is_empty() const { return !state().filled; }
   /// The gradient; undefined where it is empty.
-  const Array& gradient() const { return state_->gradient; }
+  const Array& gradient() const { return state().gradient; }
   /// Forgets the content and keeps the memory.
-  void clear_gradient() const { state_->filled = false; }
-  /// Adds `gradient`; takes it over, without a copy, where there is none yet.
+  void clear_gradient() const { state().filled = false; }
+  /// Adds `gradient`, of this shape; takes it over, without a copy, where there is none yet.
   void add_gradient(const Tape& tape, const Array& gradient) const;
   /// Memory to add the gradient into. Where it was empty it is zero, or, with `overwrite`, undefined: *overwrite is
   /// set.
@@ -88,6 +91,12 @@ class Value {
     bool wants_gradient = false;
     bool filled = false;
   };
+  State& state() const {
+    if (!state_) refuse_empty();
+    return *state_;
+  }
+  [[noreturn]] static void refuse_empty();
+  friend class Tape;
   std::shared_ptr<State> state_;
 };
 
@@ -122,14 +131,15 @@ class Tape {
   /// whose result has received no gradient is left out.
   template <class Run>
   void record(const Value& result, Run&& run) {
-    if (result.wants_gradient()) steps_.push_back({result, std::forward<Run>(run)});
+    if (result.wants_gradient()) push(result, std::forward<Run>(run));
   }
   /// A number of its own for every dropout, in order of the calls.
   uint64_t next_stream() { return stream_++; }
   uint64_t stream() const { return stream_; }
   void set_stream(uint64_t stream) { stream_ = stream; }
 
-  /// Gradients of root, times `factor`, with respect to everything that wants one. root has one element.
+  /// Gradients of root, times `factor`, with respect to everything that wants one. root has one element, float32 or
+  /// float64, and is the result of a step that has not run: throws Error otherwise.
   void backward(const Value& root, double factor = 1);
   /// The same from a gradient that is already there.
   void backward();
@@ -148,6 +158,7 @@ class Tape {
   };
 
  private:
+  void push(const Value& result, std::function<void()> run);
   TapeOptions options_;
   std::shared_ptr<Recycler> memory_;
   struct Step {
@@ -155,6 +166,7 @@ class Tape {
     std::function<void()> run;
   };
   std::vector<Step> steps_;
+  bool has_run_ = false;
   std::string scope_;
   uint64_t stream_ = 0;
 };
@@ -187,7 +199,8 @@ Value heads_first(Tape& tape, const Value& x);
 /// The mean loss of one element, in float32 or float64; targets [R], ops::kIgnored takes no part.
 Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets);
 
-/// Heads inside the last axis of an array [B, L, C]: head h lies in columns first + h width .. + width.
+/// Heads inside the last axis of an array [B, L, C]: head h lies in columns first + h width .. + width. view() throws
+/// Error unless they do.
 struct Heads {
   Value array;
   int64_t first = 0;
@@ -195,7 +208,7 @@ struct Heads {
   int64_t width = 0;
 
   /// [B, heads, L, width], in place.
-  View<4> view() const { return view_of(array.data()); }
+  View<4> view() const;
   View<4> view_of(const Array& of) const;
 };
 

@@ -17,8 +17,8 @@ struct SamplingOptions {
   double repetition_penalty = 1;  ///< seen tokens: positive logits divided, negative multiplied (Keskar et al. 2019)
 };
 
-/// One token from logits [V]; `seen` are the ids that the penalty applies to. Throws Error for a logit that is NaN and
-/// for options out of range.
+/// One token from logits [V]; `seen` are the ids, all in [0, V), that the penalty applies to. Throws Error for a logit
+/// that is NaN, for any other id and for options out of range.
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random);
 
@@ -44,7 +44,8 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
 /// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.
 class StopFilter {
  public:
-  explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  /// Throws Error for a stop text without a character.
+  explicit StopFilter(std::vector<std::string> stops);
   /// The part that may be shown now.
   std::string feed(std::string_view piece);
   /// What was held back, once there is no more.

@@ -53,6 +53,9 @@ struct NamedTensor {
   const void* data = nullptr;
 };
 
+/// The bytes of such a tensor. Throws Error for what format_safetensors() would refuse of it.
+std::string_view bytes_of(const NamedTensor& tensor);
+
 struct TensorInfo {
   DType dtype = DType::float32;
   std::vector<int64_t> shape;
@@ -76,7 +79,9 @@ class Safetensors {
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  /// Copies a tensor's bytes; throws Error if there is none of this name, type and shape.
+  /// Throws Error if there is no tensor of this name, type and shape.
+  void require(const std::string& name, DType dtype, std::span<const int64_t> shape) const;
+  /// Copies a tensor's bytes, which must be there.
   void copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const;
   /// The bytes of a tensor in memory, which need not be aligned; throws Error after open().
   std::string_view bytes(const std::string& name) const;

@@ -159,15 +159,17 @@ class Model {
   Model(const Config& config, nn::Precision precision, nn::Source source);
 
   const Config& config() const { return config_; }
-  const nn::Parameters& parameters() const { return *parameters_; }
+  /// Throws Error, as all that needs parameters, where the model has been moved away.
+  const nn::Parameters& parameters() const { return owned(); }
 
-  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error for a
-  /// batch that is not of its own shape, or is longer than learned positions; no other kind of position has an end.
+  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error that
+  /// lists all that is wrong with the batch, and with the cache and the traces for it; a batch may be longer than the
+  /// context, but with learned positions.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
-  /// For any causal model. Only learned positions bound what it can hold.
+  /// For so many texts, at least one, of any causal model. Only learned positions bound what it can hold.
   Cache new_cache(int64_t sequences = 1) const;
 
   /// Copies the parameters in; throws Error that lists all that is missing or of another shape.
@@ -179,9 +181,11 @@ class Model {
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
   Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source);
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
-  void check_batch(const Batch& batch, const Cache* cache) const;
   Value add_positions(Tape& tape, const Value& x, int64_t first) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
+  nn::Parameters& owned() const;
+  KvCache::Config cache_config() const;
+  void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
   nn::Embedding tokens_, positions_;
@@ -207,7 +211,8 @@ struct Checkpoint {
 /// leaves a checkpoint that loads.
 class Checkpoints {
  public:
-  explicit Checkpoints(std::string directory) : directory_(std::move(directory)) {}
+  /// Throws Error for a directory without a name.
+  explicit Checkpoints(std::string directory);
 
   /// Why no training that writes files of these `names` may begin here; empty if one may: there is no such directory,
   /// it is empty, or it is that of a training which has no checkpoint yet or which `replace` gives up.
@@ -220,8 +225,8 @@ class Checkpoints {
 
   /// `keep` protects this one from removal for good.
   void save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best, bool keep);
-  /// `which` is "last" or "best". A damaged file is passed over for the one before it; every such event adds a line to
-  /// `notes`. Throws Error if nothing loads.
+  /// `which` is "last" or "best", and nothing else. A damaged file is passed over for the one before it; every such
+  /// event adds a line to `notes`. Throws Error if nothing loads.
   Checkpoint load(std::string_view which, std::vector<std::string>* notes) const;
   std::optional<int64_t> last_step() const;  ///< of the newest file, whole or not; nothing if there is none
 

@@ -14,7 +14,8 @@ namespace attn::train {
 
 // ------------------------------------------------------------------------------------------------------------- data
 
-/// Where batches come from. Every method is const: the same number gives the same batch.
+/// Where batches come from. Every method is const: the same number gives the same batch. Those here throw Error for a
+/// validation batch that there is not.
 class Data {
  public:
   virtual ~Data() = default;
@@ -31,7 +32,7 @@ class Data {
 /// each. The last tenth of the text is for validation, in crops spread evenly, at most `validation_batches`.
 class TextData : public Data {
  public:
-  /// Throws Error for a text that is too short for one crop in each part.
+  /// Throws Error for a text that is too short for one crop in each part, and for a negative token.
   TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed, int64_t validation_batches = 20);
   models::Batch training(uint64_t number) const override;
   models::Batch validation(int64_t number) const override;
@@ -56,6 +57,7 @@ struct Labelled {
 /// epoch, so that no single one decides.
 class LabelledData : public Data {
  public:
+  /// Throws Error for a sentence without tokens, and for a negative token or label.
   LabelledData(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context, int64_t batch,
                uint64_t seed, double word_dropout = 0);
   models::Batch training(uint64_t number) const override;
@@ -146,7 +148,7 @@ struct Options {
   uint64_t seed = 1337;
 };
 
-/// Warm-up, cosine, constant; `step` counts from 0.
+/// Warm-up, cosine, constant; `step` counts from 0. Throws Error for options that no training can have.
 double learning_rate(const Options& options, int64_t step);
 
 struct StepReport {
@@ -164,13 +166,15 @@ struct Validation {
   double loss = 0;
   double accuracy = 0;  ///< share of targets that have the largest logit
 };
+/// Throws Error where no target takes part.
 Validation validate(const models::Model& model, const Data& data);
 
 // --------------------------------------------------------------------------------------------------------------- loop
 
 class Trainer {
  public:
-  /// The model, the data and the directory must outlive the trainer. The directory may be empty: nothing is saved then.
+  /// The model, the data and the directory must outlive the trainer. The directory exists, or has no name: nothing is
+  /// saved then.
   Trainer(models::Model& model, const Data& data, const Options& options, std::string directory);
 
   /// Continues from the directory's last whole checkpoint; what was passed over is said in `notes`. Throws Error if the

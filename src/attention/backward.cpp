@@ -468,7 +468,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   detail::check_tensor(checker, "dout", dout, rows);
   checker.require(out.dtype == q.dtype && dout.dtype == q.dtype, "out and dout must have q's type");
   detail::check_row_values(checker, "lse", lse, p);
-  checker.require((out.data && dout.data && lse.data) || dout.count() == 0, "out, lse and dout must have data");
+  checker.require((out.data && dout.data && lse.data) || dout.empty(), "out, lse and dout must have data");
   if (dlse) detail::check_row_values(checker, "dlse", dlse, p);
   if (gradients.dq) detail::check_tensor(checker, "dq", gradients.dq, q.size);
   if (gradients.dk) detail::check_tensor(checker, "dk", gradients.dk, k.size);
@@ -479,6 +479,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
       gradients.dsink) {
     checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
                     [&] { return "dsink must be floating of size [H] = [" + std::to_string(p.H) + "]"; });
+    detail::check_layout(checker, "dsink", gradients.dsink);
   }
   if (checker.ok()) {
     detail::check_overlap(

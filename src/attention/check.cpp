@@ -13,6 +13,11 @@ constexpr int64_t kMaxDropoutHeads = 65536;  // a head has 16 bits of the dropou
 
 std::string text(int64_t value) { return std::to_string(value); }
 
+bool add_overflows(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum);
+}
+
 /// "bias has size [..], must be [B|1, H|1, Lq|1, Lk|1] = [..]"
 void check_broadcast(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& full) {
   bool fits = true;
@@ -46,36 +51,8 @@ void check_cumulative(Checker& checker, const char* name, std::span<const int64_
   checker.require(rising, [&] { return std::string(name) + " must rise from 0 to at most " + text(total); });
 }
 
-void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
-  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64, [&] {
-    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64";
-  });
-  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length, [&] {
-    return std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
-           text(length) + "]";
-  });
-}
+}  // namespace
 
-void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
-  if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;
-  checker.require(blocks.allowed.dtype == DType::boolean, "blocks.allowed must be boolean");
-  const auto up = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
-  const Shape<4> full = {p.B, p.H, up(p.Lq, blocks.query_block), up(p.Lk, blocks.key_block)};
-  const Shape<4>& size = blocks.allowed.size;
-  checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
-                      size[3] == full[3],
-                  [&] {
-                    return "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
-                           " with the first two axes possibly 1";
-                  });
-}
-
-bool add_overflows(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum);
-}
-
-/// Sizes not negative, and every element addressable with 64-bit offsets.
 bool check_layout(Checker& checker, const char* name, const int64_t* size, const int64_t* stride, int rank,
                   int64_t element) {
   int64_t low = 0, high = 0;
@@ -94,6 +71,34 @@ bool check_layout(Checker& checker, const char* name, const int64_t* size, const
     (span < 0 ? low : high) += span;
   }
   return true;
+}
+
+namespace {
+
+void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
+  check_layout(checker, name, view);
+  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64, [&] {
+    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64";
+  });
+  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length, [&] {
+    return std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
+           text(length) + "]";
+  });
+}
+
+void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
+  if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;
+  check_layout(checker, "blocks.allowed", blocks.allowed);
+  checker.require(blocks.allowed.dtype == DType::boolean, "blocks.allowed must be boolean");
+  const auto up = [](int64_t n, int64_t block) { return n / block + (n % block != 0); };
+  const Shape<4> full = {p.B, p.H, up(p.Lq, blocks.query_block), up(p.Lk, blocks.key_block)};
+  const Shape<4>& size = blocks.allowed.size;
+  checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
+                      size[3] == full[3],
+                  [&] {
+                    return "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
+                           " with the first two axes possibly 1";
+                  });
 }
 
 }  // namespace
@@ -127,7 +132,7 @@ void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, 
   checker.require(view.size == expected, [&] {
     return std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(expected);
   });
-  check_layout(checker, name, view.size.data(), view.stride.data(), 4, size_of(view.dtype));
+  check_layout(checker, name, view);
 }
 
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& p) {
@@ -140,7 +145,7 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
   checker.require(view.dtype == dtype, [&] {
     return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be " + std::string(name_of(dtype));
   });
-  check_layout(checker, name, view.size.data(), view.stride.data(), 3, size_of(view.dtype));
+  check_layout(checker, name, view);
 }
 
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs) {
@@ -148,7 +153,7 @@ void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pair
     return "bias is " + std::string(name_of(bias.dtype)) + ", must be a floating type; a boolean one is a mask";
   });
   check_broadcast(checker, "bias", bias, pairs);
-  check_layout(checker, "bias", bias.size.data(), bias.stride.data(), 4, size_of(bias.dtype));
+  check_layout(checker, "bias", bias);
 }
 
 namespace {
@@ -220,12 +225,14 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
              ", must be boolean (true = attend); a float mask is a bias";
     });
     check_broadcast(checker, "mask", o.mask, pairs);
-    check_layout(checker, "mask", o.mask.size.data(), o.mask.stride.data(), 4, 1);
+    check_layout(checker, "mask", o.mask);
   }
   if (o.bias) check_bias(checker, o.bias, pairs);
   checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
   if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
   if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);
+  checker.require(o.blocks.allowed || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
+                  "blocks have sizes, but blocks.allowed is not given");
   if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
 }
 
@@ -286,9 +293,9 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
     return "q, k and v must have one type, not " + std::string(name_of(q.dtype)) + ", " +
            std::string(name_of(k.dtype)) + ", " + std::string(name_of(v.dtype));
   });
-  bool valid = check_layout(checker, "q", q.size.data(), q.stride.data(), 4, size_of(q.dtype));
-  valid = check_layout(checker, "k", k.size.data(), k.stride.data(), 4, size_of(k.dtype)) && valid;
-  valid = check_layout(checker, "v", v.size.data(), v.stride.data(), 4, size_of(v.dtype)) && valid;
+  bool valid = check_layout(checker, "q", q);
+  valid = check_layout(checker, "k", k) && valid;
+  valid = check_layout(checker, "v", v) && valid;
   const auto shapes = [&] {
     return ": q is " + to_string<4>(q.size) + ", k is " + to_string<4>(k.size) + ", v is " + to_string<4>(v.size);
   };
@@ -304,7 +311,7 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
   });
   if (p.Hk > 0) p.G = p.H / p.Hk;
   if (valid) resolve_options(checker, p, options);
-  const auto given = [](const ConstView<4>& view) { return view.data != nullptr || view.count() == 0; };
+  const auto given = [](const ConstView<4>& view) { return view.data != nullptr || view.empty(); };
   checker.require(!valid || (given(q) && given(k) && given(v)), "q, k and v must have data");
   return p;
 }

@@ -3,10 +3,18 @@
 #include <cmath>
 
 #include "attn/attention.h"
+#include "core/checker.h"
 
 namespace attn {
 
 bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int64_t i, int64_t j) {
+  Checker checker("dropout_keeps");
+  checker.require(probability >= 0 && probability < 1,
+                  [&] { return "the probability is " + std::to_string(probability) + ", must be in [0, 1)"; });
+  checker.require(b >= 0 && h >= 0 && i >= 0 && j >= 0, [&] {
+    return "the place " + to_string(Shape<4>{b, h, i, j}) + " must not be negative";
+  });
+  checker.done();
   // Four neighbouring keys share one philox call. The last counter word holds the head and the bits of i and j / 4
   // beyond 32, so that no two weights share a word below 65,536 heads and 2^40 queries or keys.
   const int64_t quad = j / 4;

@@ -531,7 +531,7 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   checker.require(out.dtype == q.dtype, [&] {
     return "out is " + std::string(name_of(out.dtype)) + ", must have q's type " + std::string(name_of(q.dtype));
   });
-  checker.require(out.data != nullptr || out.count() == 0, "out must have data");
+  checker.require(out.data != nullptr || out.empty(), "out must have data");
   if (lse) detail::check_row_values(checker, "lse", lse, p);
   if (checker.ok()) {
     detail::check_overlap(checker, {detail::region("out", out), detail::region("lse", lse)},

@@ -64,47 +64,53 @@ KvCache::~KvCache() = default;
 KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 
-int64_t KvCache::add() {
-  state_->sequences.emplace(state_->next_id, State::Stored{});
-  return state_->next_id++;
+KvCache::State& KvCache::state() const {
+  if (!state_) throw Error("KvCache", {"the cache has been moved away"});
+  return *state_;
 }
 
-bool KvCache::contains(int64_t sequence) const { return state_->sequences.count(sequence) == 1; }
-int64_t KvCache::length(int64_t sequence) const { return state_->find("KvCache::length", sequence).length; }
-int64_t KvCache::pages_in_use() const { return state_->pages_in_use; }
-const KvCache::Config& KvCache::config() const { return state_->config; }
+int64_t KvCache::add() {
+  State& state = this->state();
+  state.sequences.emplace(state.next_id, State::Stored{});
+  return state.next_id++;
+}
+
+bool KvCache::contains(int64_t sequence) const { return state().sequences.count(sequence) == 1; }
+int64_t KvCache::length(int64_t sequence) const { return state().find("KvCache::length", sequence).length; }
+int64_t KvCache::pages_in_use() const { return state().pages_in_use; }
+const KvCache::Config& KvCache::config() const { return state().config; }
 void KvCache::remove(int64_t sequence) {
-  state_->find("KvCache::remove", sequence);
-  state_->sequences.erase(sequence);
+  state().find("KvCache::remove", sequence);
+  state().sequences.erase(sequence);
 }
 
 void KvCache::truncate(int64_t sequence, int64_t length) {
-  State::Stored& stored = state_->find("KvCache::truncate", sequence);
+  State::Stored& stored = state().find("KvCache::truncate", sequence);
   Checker checker("KvCache::truncate");
   checker.require(length >= 0 && length <= stored.length, [&] {
     return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(stored.length) + "]";
   });
   checker.done();
   stored.length = length;
-  stored.pages.resize(state_->pages_for(length));
+  stored.pages.resize(state().pages_for(length));
 }
 
 int64_t KvCache::fork(int64_t sequence, int64_t length) {
-  const State::Stored& source = state_->find("KvCache::fork", sequence);
+  const State::Stored& source = state().find("KvCache::fork", sequence);
   Checker checker("KvCache::fork");
   checker.require(length >= 0 && length <= source.length, [&] {
     return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(source.length) + "]";
   });
   checker.done();
   State::Stored copy;
-  copy.pages.assign(source.pages.begin(), source.pages.begin() + state_->pages_for(length));
+  copy.pages.assign(source.pages.begin(), source.pages.begin() + state().pages_for(length));
   copy.length = length;
-  state_->sequences.emplace(state_->next_id, std::move(copy));
-  return state_->next_id++;
+  state().sequences.emplace(state().next_id, std::move(copy));
+  return state().next_id++;
 }
 
 void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
-  State& state = *state_;
+  State& state = this->state();
   const Config& c = state.config;
   State::Stored& stored = state.find("KvCache::append", sequence);
   Checker checker("KvCache::append");
@@ -158,7 +164,7 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
 void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
                      View<3> lse, const AttentionOptions& options) const {
   using namespace detail;
-  State& state = *state_;
+  State& state = this->state();
   const Config& c = state.config;
   Checker checker("KvCache::attend");
   const int64_t H = q.size[1], total = q.size[2];

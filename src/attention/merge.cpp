@@ -12,6 +12,7 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
   checker.require(is_floating(out.dtype),
                   [&] { return "out is " + std::string(name_of(out.dtype)) + ", must be a floating type"; });
   checker.require(out_b.dtype == out.dtype, "out_b must have out's type");
+  check_tensor(checker, "out", out, out.size);
   check_tensor(checker, "out_b", out_b, out.size);
   Problem shape;
   shape.q = out;
@@ -20,7 +21,7 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
   shape.Lq = out.size[2];
   check_row_values(checker, "lse", lse, shape);
   check_row_values(checker, "lse_b", lse_b, shape);
-  checker.require((out.data && lse.data && out_b.data && lse_b.data) || out.count() == 0,
+  checker.require((out.data && lse.data && out_b.data && lse_b.data) || out.empty(),
                   "out, lse, out_b and lse_b must have data");
   if (checker.ok())
     check_overlap(checker, {region("out", out), region("lse", lse)}, {region("out_b", out_b), region("lse_b", lse_b)});

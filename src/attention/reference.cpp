@@ -15,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/problem.h"
 #include "attn/attention.h"
 
 namespace attn::reference {
@@ -253,15 +254,50 @@ void for_each_query(const Shape<4>& q_size, Body body) {
       for (int64_t i = 0; i < q_size[2]; ++i) body(b, h, i);
 }
 
+/// The checks of a call are the operator's own, but that results may be of any floating type and absent.
+class Checks {
+ public:
+  Checks(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+         const AttentionOptions& options)
+      : checker_(operation), problem_(detail::make_problem(checker_, operation, q, k, v, options)) {}
+
+  void require(bool condition, const char* reason) { checker_.require(condition, reason); }
+  template <class Pointer, int Rank>
+  void require_array(const char* name, const BasicView<Pointer, Rank>& x,
+                     const std::type_identity_t<Shape<Rank>>& size) {
+    checker_.require(is_floating(x.dtype) && x.size == size, [&] {
+      return std::string(name) + " is " + std::string(name_of(x.dtype)) + " of size " + to_string(x.size) +
+             ", must be of a floating type and size " + to_string(size);
+    });
+    detail::check_layout(checker_, name, x);
+    checker_.require(x.data || x.empty(), [&] { return std::string(name) + " must have data"; });
+  }
+  template <int Rank>
+  void require_result(const char* name, const View<Rank>& x, const std::type_identity_t<Shape<Rank>>& size) {
+    if (x) require_array(name, x, size);
+  }
+  Shape<3> rows() const { return {problem_.B, problem_.H, problem_.Lq}; }
+  Shape<4> outputs() const { return {problem_.B, problem_.H, problem_.Lq, problem_.Dv}; }
+  void done() const { checker_.done(); }
+
+ private:
+  Checker checker_;
+  detail::Problem problem_;
+};
+
 }  // namespace
 
 // ------------------------------------------------------------------------------------------------------------- forward
 
 void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View<3> lse,
                const AttentionOptions& options) {
+  Checks checks("reference::attention", q, k, v, options);
+  checks.require_result("out", out, checks.outputs());
+  checks.require_result("lse", lse, checks.rows());
+  checks.done();
   const Scores scores(q, k, options);
   const Tensor<double, 4> values = read(v);
-  Tensor<double, 4> sums(out.size);
+  Tensor<double, 4> sums(checks.outputs());
   Tensor<double, 3> lses({q.size[0], q.size[1], q.size[2]});
   int64_t row_number = 0;
   for_each_query(q.size, [&](int64_t b, int64_t h, int64_t i) {
@@ -282,6 +318,16 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
 /// Takes nothing from the forward: P and delta are summed again, so that an error in out or lse cannot hide in them.
 void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstView<4>, ConstView<3>, ConstView<4> dout,
                         const AttentionGradients& gradients, const AttentionOptions& options, ConstView<3> dlse) {
+  Checks checks("reference::attention_backward", q, k, v, options);
+  checks.require_array("dout", dout, checks.outputs());
+  if (dlse) checks.require_array("dlse", dlse, checks.rows());
+  checks.require_result("dq", gradients.dq, q.size);
+  checks.require_result("dk", gradients.dk, k.size);
+  checks.require_result("dv", gradients.dv, v.size);
+  checks.require(!gradients.dbias || options.bias, "dbias is wanted, but there is no bias");
+  checks.require_result("dbias", gradients.dbias, options.bias.size);
+  checks.require_result("dsink", gradients.dsink, {q.size[1]});
+  checks.done();
   const Scores scores(q, k, options);
   const Tensor<double, 4> values = read(v), douts = read(dout);
   const Tensor<double, 3> dlses = read(dlse);
@@ -333,6 +379,13 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
 
 void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4> weights, int64_t first_query,
                        int64_t first_key, const AttentionOptions& options) {
+  Checks checks("reference::attention_weights", q, k, k, options);
+  const int64_t rows = weights.size[2], columns = weights.size[3];
+  checks.require_array("lse", lse, checks.rows());
+  checks.require_array("weights", weights, {q.size[0], q.size[1], rows, columns});
+  checks.require(first_query >= 0 && rows <= q.size[2] && first_query <= q.size[2] - rows, "the queries exceed Lq");
+  checks.require(first_key >= 0 && columns <= k.size[2] && first_key <= k.size[2] - columns, "the keys exceed Lk");
+  checks.done();
   const Scores scores(q, k, options);
   Tensor<double, 4> values(weights.size);
   for_each_query(weights.size, [&](int64_t b, int64_t h, int64_t r) {

@@ -138,7 +138,7 @@ void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4>
   Checker checker("attention_weights");
   const detail::Problem p = detail::make_problem(checker, q, k, k, options);
   detail::check_row_values(checker, "lse", lse, p);
-  checker.require(lse.data != nullptr || lse.count() == 0, "lse must have data");
+  checker.require(lse.data != nullptr || lse.empty(), "lse must have data");
   const int64_t rows = weights.size[2], columns = weights.size[3];
   detail::check_tensor(checker, "weights", weights, {p.B, p.H, rows, columns});
   checker.require(first_query >= 0 && rows <= p.Lq && first_query <= p.Lq - rows, [&] {
@@ -149,7 +149,7 @@ void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4>
     return "keys " + std::to_string(first_key) + " + " + std::to_string(columns) +
            " exceed Lk = " + std::to_string(p.Lk);
   });
-  checker.require(weights.data != nullptr || weights.count() == 0, "weights must have data");
+  checker.require(weights.data != nullptr || weights.empty(), "weights must have data");
   if (checker.ok())
     detail::check_overlap(checker, {detail::region("weights", weights)},
                           {detail::region("q", q), detail::region("k", k), detail::region("lse", lse)});

@@ -1,13 +1,14 @@
 // Arrays, the memory they recycle, and values with their gradients.
 #include "autograd/recycler.h"
+#include "core/checker.h"
 
 namespace attn::autograd {
 namespace {
 
-int64_t count_of_shape(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (int64_t extent : shape) count *= extent;
-  return count;
+int64_t count_of_shape(DType dtype, const std::vector<int64_t>& shape) {
+  const int64_t bytes = size_of(dtype);
+  if (bytes == 0) throw Error("Array", {"there is no element type " + std::to_string(static_cast<int>(dtype))});
+  return count_of(shape.data(), static_cast<int>(shape.size()), bytes);
 }
 
 }  // namespace
@@ -15,30 +16,42 @@ int64_t count_of_shape(const std::vector<int64_t>& shape) {
 // ------------------------------------------------------------------------------------------------------------ arrays
 
 Array::Array(DType dtype, std::vector<int64_t> shape, bool zero)
-    : dtype_(dtype), shape_(std::move(shape)), count_(count_of_shape(shape_)) {
+    : dtype_(dtype), shape_(std::move(shape)), count_(count_of_shape(dtype_, shape_)) {
   auto buffer = std::make_shared<Buffer>(std::max<int64_t>(count_ * size_of(dtype_), 1), zero);
   memory_ = std::shared_ptr<void>(buffer, buffer->data());
 }
 
 Array::Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> owner)
-    : dtype_(dtype), shape_(std::move(shape)), count_(count_of_shape(shape_)), memory_(std::move(owner)) {}
+    : dtype_(dtype), shape_(std::move(shape)), count_(count_of_shape(dtype_, shape_)), memory_(std::move(owner)) {
+  if (!memory_ && count_ > 0) throw Error("Array", {describe() + " is given no memory"});
+}
+
+std::string Array::describe() const {
+  return std::string(name_of(dtype_)) + " " + to_string(shape_.data(), static_cast<int>(shape_.size()));
+}
 
 View<2> Array::rows() const {
-  const int64_t columns = width();
-  return {data(), dtype_, {columns ? count_ / columns : 0, columns}};
+  int64_t rows = count_ > 0 || !shape_.empty() ? 1 : 0;
+  for (size_t axis = 0; axis + 1 < shape_.size(); ++axis) rows *= shape_[axis];
+  return {data(), dtype_, {rows, width()}};
 }
 
 Array Array::reshaped(std::vector<int64_t> shape) const {
   Array result = *this;
   result.shape_ = std::move(shape);
+  if (count_of_shape(dtype_, result.shape_) != count_)
+    throw Error("reshaped", {describe() + " has not the count of " + result.describe()});
   return result;
 }
 
-void Array::fill_zero() const { std::memset(data(), 0, static_cast<size_t>(count_ * size_of(dtype_))); }
+void Array::fill_zero() const {
+  if (count_ > 0) std::memset(data(), 0, static_cast<size_t>(count_ * size_of(dtype_)));
+}
 
 Array Array::clone() const {
+  if (!memory_) return {};
   Array copy(dtype_, shape_, false);
-  std::memcpy(copy.data(), data(), static_cast<size_t>(count_ * size_of(dtype_)));
+  if (count_ > 0) std::memcpy(copy.data(), data(), static_cast<size_t>(count_ * size_of(dtype_)));
   return copy;
 }
 
@@ -80,13 +93,22 @@ std::shared_ptr<void> Recycler::take(int64_t bytes) {
 Value::Value(Array data, bool wants_gradient) : Value(data, wants_gradient, data.dtype()) {}
 
 Value::Value(Array data, bool wants_gradient, DType gradient_type) : state_(std::make_shared<State>()) {
+  Checker checker("Value");
+  checker.require(static_cast<bool>(data), "there is no array");
+  checker.require(!wants_gradient || (is_floating(data.dtype()) && is_floating(gradient_type)), [&] {
+    return "a gradient of " + std::string(name_of(gradient_type)) + " for " + data.describe() +
+           ": both must be of a floating type";
+  });
+  checker.done();
   state_->data = std::move(data);
   state_->wants_gradient = wants_gradient;
   state_->gradient_type = gradient_type;
 }
 
+void Value::refuse_empty() { throw Error("Value", {"the value is empty: it has no array"}); }
+
 Array Value::gradient_memory(const Tape& tape, bool* overwrite) const {
-  Array& gradient = state_->gradient;
+  Array& gradient = state().gradient;
   const bool keeps = state_->filled;
   if (!gradient || gradient.is_shared()) {
     const Array old = gradient;
@@ -100,6 +122,12 @@ Array Value::gradient_memory(const Tape& tape, bool* overwrite) const {
 }
 
 void Value::add_gradient(const Tape& tape, const Array& gradient) const {
+  Checker checker("add_gradient");
+  checker.require(gradient && gradient.shape() == shape() && is_floating(gradient.dtype()), [&] {
+    return "the gradient is " + (gradient ? gradient.describe() : "no array") + ", must be of a floating type and " +
+           to_string(shape().data(), static_cast<int>(shape().size()));
+  });
+  checker.done();
   if (!state_->filled && gradient.dtype() == state_->gradient_type) {
     state_->gradient = gradient;
     state_->filled = true;

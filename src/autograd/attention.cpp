@@ -1,7 +1,7 @@
 // attention() on the tape: the operator in place on the heads inside [B, L, C], and its backward.
 #include <algorithm>
 
-#include "attn/autograd.h"
+#include "autograd/check.h"
 
 namespace attn::autograd {
 namespace {
@@ -40,7 +40,42 @@ int64_t covered(const Heads& part, std::initializer_list<const Heads*> all) {
 
 }  // namespace
 
+namespace {
+
+/// The heads lie inside an array of this shape.
+void require_inside(Checker& checker, const char* name, const Heads& part, const Array& of) {
+  if (!checker.require(of.shape().size() == 3, [&] { return name + of.describe() + ", must be [B, L, C]"; })) return;
+  const int64_t columns = of.width();
+  const bool inside = part.heads >= 1 && part.width >= 1 && part.first >= 0 && part.first <= columns &&
+                      part.heads <= (columns - part.first) / part.width;
+  checker.require(inside, [&] {
+    return name + std::to_string(part.heads) + " heads of width " + std::to_string(part.width) + " from column " +
+           std::to_string(part.first) + " are not inside " + of.describe();
+  });
+}
+
+void check_arguments(const Heads& q, const Heads& k, const Heads& v, const Value& bias) {
+  Checker checker("attention");
+  if (require_value(checker, "q", q.array)) require_inside(checker, "q: ", q, q.array.data());
+  if (require_value(checker, "k", k.array)) require_inside(checker, "k: ", k, k.array.data());
+  if (require_value(checker, "v", v.array)) require_inside(checker, "v: ", v, v.array.data());
+  if (bias) require_rank(checker, "bias", bias, 4, "[B|1, H|1, Lq|1, Lk|1]");
+  checker.done();
+}
+
+}  // namespace
+
+View<4> Heads::view() const {
+  Checker checker("Heads");
+  require_value(checker, "the array", array);
+  checker.done();
+  return view_of(array.data());
+}
+
 View<4> Heads::view_of(const Array& of) const {
+  Checker checker("Heads");
+  require_inside(checker, "", *this, of);
+  checker.done();
   const int64_t B = of.shape()[0], L = of.shape()[1], C = of.shape()[2];
   void* start = static_cast<char*>(of.data()) + first * size_of(of.dtype());
   return {start, of.dtype(), {B, heads, L, width}, {L * C, width, C, 1}};
@@ -48,6 +83,7 @@ View<4> Heads::view_of(const Array& of) const {
 
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options, const Value& bias,
                 Array* lse) {
+  check_arguments(q, k, v, bias);
   const DType type = q.array.dtype();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1];
   if (bias) {

@@ -1,7 +1,7 @@
 // The operations of the tape, value and gradient side by side. attention() has a file of its own.
 #include <algorithm>
 
-#include "attn/autograd.h"
+#include "autograd/check.h"
 
 namespace attn::autograd {
 namespace {
@@ -21,11 +21,27 @@ View<1> vector_or_none(const Value& x) { return x ? x.data().vector() : View<1>(
 
 // --------------------------------------------------------------------------------------------------------- products
 
+namespace {
+
+void check_linear(const Value& x, const Value& weight, const Value& bias) {
+  Checker checker("linear");
+  const bool has_rows = require_rows(checker, "x", x);
+  if (require_rank(checker, "weight", weight, 2, "[N, K]")) {
+    if (has_rows && weight.shape()[1] != x.data().width())
+      refuse_form(checker, "weight", weight, "[N, " + std::to_string(x.data().width()) + "]");
+    if (bias) require_vector(checker, "bias", bias, weight.shape()[0]);
+  }
+  checker.done();
+}
+
+}  // namespace
+
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias) {
-  return linear(tape, x, weight, bias, x.dtype());
+  return linear(tape, x, weight, bias, x ? x.dtype() : DType::float32);
 }
 
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
+  check_linear(x, weight, bias);
   Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
   ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), {.bias = vector_or_none(bias)});
   Value y = tape.result("linear", data, {x, weight, bias});
@@ -51,7 +67,27 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias,
 
 // ------------------------------------------------------------------------------------------------------------ norms
 
+namespace {
+
+void check_norm(std::string_view operation, const Value& x, const Value& weight, const Value& bias) {
+  Checker checker(operation);
+  const bool has_rows = require_rows(checker, "x", x);
+  if (has_rows) require_vector(checker, "weight", weight, x.data().width());
+  else require_value(checker, "weight", weight);
+  if (has_rows && bias) require_vector(checker, "bias", bias, x.data().width());
+  checker.done();
+}
+
+void check_rows(std::string_view operation, const char* name, const Value& x) {
+  Checker checker(operation);
+  require_rows(checker, name, x);
+  checker.done();
+}
+
+}  // namespace
+
 Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, double epsilon) {
+  check_norm("layer_norm", x, weight, bias);
   Array data = tape.array(x.dtype(), x.shape());
   const int64_t rows = data.rows().size[0];
   const bool wanted = tape.recording();
@@ -71,6 +107,7 @@ Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& b
 }
 
 Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) {
+  check_norm("rms_norm", x, weight, {});
   Array data = tape.array(x.dtype(), x.shape());
   const bool wanted = tape.recording();
   const Array rstd = wanted ? tape.array(parameter_type(x.dtype()), {data.rows().size[0]}) : Array();
@@ -88,6 +125,7 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) 
 // ------------------------------------------------------------------------------------------------------ elementwise
 
 Value activate(Tape& tape, ops::Activation f, const Value& x) {
+  check_rows("activate", "x", x);
   Array data = tape.array(x.dtype(), x.shape());
   ops::activate(f, x.data().rows(), data.rows());
   Value y = tape.result("activate", data, {x});
@@ -100,6 +138,7 @@ Value activate(Tape& tape, ops::Activation f, const Value& x) {
 }
 
 Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
+  check_rows("activate_gated", "gate_up", gate_up);
   Array data = tape.array(gate_up.dtype(), with_width(gate_up.shape(), gate_up.data().width() / 2));
   ops::activate_gated(f, gate_up.data().rows(), data.rows());
   Value y = tape.result("activate_gated", data, {gate_up});
@@ -112,6 +151,11 @@ Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
 }
 
 Value add(Tape& tape, const Value& a, const Value& b) {
+  Checker checker("add");
+  const bool given = require_value(checker, "a", a);
+  if (require_value(checker, "b", b) && given && a.shape() != b.shape())
+    refuse_form(checker, "b", b, to_string(a.shape().data(), static_cast<int>(a.shape().size())));
+  checker.done();
   Array data = tape.array(a.dtype(), a.shape());
   ops::add(a.data().flat(), b.data().flat(), data.flat());
   Value y = tape.result("add", data, {a, b});
@@ -123,6 +167,11 @@ Value add(Tape& tape, const Value& a, const Value& b) {
 }
 
 Value dropout(Tape& tape, const Value& x, double probability) {
+  Checker checker("dropout");
+  require_rows(checker, "x", x);
+  checker.require(probability >= 0 && probability < 1,
+                  [&] { return "the probability is " + std::to_string(probability) + ", must be in [0, 1)"; });
+  checker.done();
   if (!tape.training() || probability == 0) return x;
   const uint64_t seed = tape.options().seed, stream = tape.next_stream();
   Array data = tape.array(x.dtype(), x.shape());
@@ -158,6 +207,14 @@ void rotate(const Array& x, int64_t heads, int64_t width, std::span<const int64_
 
 Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector<int64_t> positions,
            const ops::RopeOptions& options) {
+  Checker checker("rope");
+  if (require_rows(checker, "x", x)) {
+    checker.require(heads >= 1 && width >= 1 && heads <= x.data().width() / width, [&] {
+      return std::to_string(heads) + " heads of width " + std::to_string(width) + " are not inside x, " +
+             x.data().describe();
+    });
+  }
+  checker.done();
   Array data = tape.array(x.dtype(), x.shape());
   rotate(x.data(), heads, width, positions, options, data);
   Value y = tape.result("rope", data, {x});
@@ -172,6 +229,14 @@ Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector
 }
 
 Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape) {
+  Checker checker("embedding");
+  require_rank(checker, "table", table, 2, "[V, C]");
+  const int64_t rows = count_of(shape.data(), static_cast<int>(shape.size()));
+  checker.require(static_cast<int64_t>(ids.size()) == rows, [&] {
+    return "there are " + std::to_string(ids.size()) + " ids for a result of " +
+           to_string(shape.data(), static_cast<int>(shape.size())) + " rows";
+  });
+  checker.done();
   shape.push_back(table.data().width());
   Array data = tape.array(table.dtype(), std::move(shape));
   ops::embedding(ids, table.data().rows(), data.rows());
@@ -183,6 +248,13 @@ Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::v
 }
 
 namespace {
+
+/// Three axes, named by `form`.
+void check_rank(std::string_view operation, const Value& x, const char* form) {
+  Checker checker(operation);
+  require_rank(checker, "x", x, 3, form);
+  checker.done();
+}
 
 /// to[c][r] = from[r][c], elements of `bytes` bytes.
 void transpose(const void* from, int64_t rows, int64_t columns, int64_t bytes, void* to) {
@@ -196,6 +268,7 @@ void transpose(const void* from, int64_t rows, int64_t columns, int64_t bytes, v
 }  // namespace
 
 Value heads_first(Tape& tape, const Value& x) {
+  check_rank("heads_first", x, "[Lq, Lk, H]");
   const int64_t queries = x.shape()[0], keys = x.shape()[1], heads = x.shape()[2];
   Array data = tape.array(x.dtype(), {1, heads, queries, keys});
   transpose(x.data().data(), queries * keys, heads, size_of(x.dtype()), data.data());
@@ -210,7 +283,25 @@ Value heads_first(Tape& tape, const Value& x) {
 
 // ------------------------------------------------------------------------------------------------- pooling and loss
 
+namespace {
+
+void check_index(int64_t sequences, int64_t length, std::span<const int64_t> index) {
+  Checker checker("select_rows");
+  checker.require(static_cast<int64_t>(index.size()) == sequences, [&] {
+    return "there are " + std::to_string(index.size()) + " indices for " + std::to_string(sequences) + " sequences";
+  });
+  for (size_t b = 0; b < index.size(); ++b)
+    checker.require(index[b] >= 0 && index[b] < length, [&] {
+      return "index[" + std::to_string(b) + "] is " + std::to_string(index[b]) + ", must be in [0, " +
+             std::to_string(length) + ")";
+    });
+  checker.done();
+}
+
+}  // namespace
+
 Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
+  check_rank("mean_pool", x, "[B, L, C]");
   Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
   ops::mean_pool(x.data().rows(), lengths, data.rows());
   Value y = tape.result("mean_pool", data, {x});
@@ -223,7 +314,9 @@ Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
 }
 
 Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
+  check_rank("select_rows", x, "[B, L, C]");
   const int64_t length = x.shape()[1];
+  check_index(x.shape()[0], length, index);
   for (size_t b = 0; b < index.size(); ++b) index[b] += static_cast<int64_t>(b) * length;
   Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
   ops::embedding(index, x.data().rows(), data.rows());
@@ -243,6 +336,7 @@ Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
 }
 
 Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets) {
+  check_rows("cross_entropy", "logits", logits);
   const DType type = parameter_type(logits.dtype());
   const int64_t rows = logits.data().rows().size[0];
   const Array each = tape.array(type, {rows}), lse = tape.array(type, {rows});

@@ -1,4 +1,7 @@
 // The tape: results, steps, the backward, recomputation.
+#include <cmath>
+
+#include "autograd/check.h"
 #include "autograd/recycler.h"
 
 namespace attn::autograd {
@@ -11,9 +14,9 @@ Tape::~Tape() {
 }
 
 Array Tape::array(DType dtype, std::vector<int64_t> shape) const {
-  int64_t count = 1;
-  for (int64_t extent : shape) count *= extent;
-  return Array(dtype, std::move(shape), memory_->take(count * size_of(dtype)));
+  const int64_t bytes = size_of(dtype);
+  const int64_t count = count_of(shape.data(), static_cast<int>(shape.size()), std::max<int64_t>(bytes, 1));
+  return Array(dtype, std::move(shape), memory_->take(count * bytes));
 }
 
 Value Tape::result(std::string_view operation, Array data, std::initializer_list<Value> inputs) {
@@ -27,9 +30,23 @@ Value Tape::result(std::string_view operation, Array data, std::initializer_list
   return Value(std::move(data), wants && options_.record);
 }
 
+void Tape::push(const Value& result, std::function<void()> run) {
+  if (!run) throw Error("record", {"the step is empty"});
+  steps_.push_back({result, std::move(run)});
+}
+
 void Tape::backward(const Value& root, double factor) {
-  if (!root.wants_gradient() || root.data().count() != 1)
-    throw Error("backward", {"the root must have one element and depend on a parameter"});
+  Checker checker("backward");
+  const auto is_root = [&](const Step& step) { return step.result.state_ == root.state_; };
+  checker.require(root.wants_gradient(), "the root does not depend on anything that wants a gradient");
+  checker.require(!root || root.data().count() == 1,
+                  [&] { return "the root is " + root.data().describe() + ", must have one element"; });
+  checker.require(!root || root.dtype() == DType::float32 || root.dtype() == DType::float64,
+                  [&] { return "the root is " + root.data().describe() + ", must be float32 or float64"; });
+  checker.require(!root.wants_gradient() || std::find_if(steps_.rbegin(), steps_.rend(), is_root) != steps_.rend(),
+                  "the root is not the result of a step of this tape, or the step has run: each runs once");
+  checker.require(std::isfinite(factor), [&] { return "the factor is " + std::to_string(factor); });
+  checker.done();
   Array one = array(root.dtype(), root.shape());
   if (root.dtype() == DType::float64) *static_cast<double*>(one.data()) = factor;
   else *static_cast<float*>(one.data()) = static_cast<float>(factor);
@@ -38,6 +55,9 @@ void Tape::backward(const Value& root, double factor) {
 }
 
 void Tape::backward() {
+  if (!recording()) throw Error("backward", {"the tape does not record"});
+  if (steps_.empty() && has_run_) throw Error("backward", {"the steps of the tape have run: each runs once"});
+  has_run_ = true;
   while (!steps_.empty()) {  // a step that has run lets go of what it held
     const Step step = std::move(steps_.back());
     steps_.pop_back();
@@ -52,6 +72,10 @@ Tape::Scope::Scope(Tape& tape, std::string_view name) : tape_(tape), length_(tap
 Tape::Scope::~Scope() { tape_.scope_.resize(length_); }
 
 Value recompute(Tape& tape, const Value& x, Block block) {
+  Checker checker("recompute");
+  require_value(checker, "x", x);
+  checker.require(block != nullptr, "the block is empty");
+  checker.done();
   if (!tape.recording()) return block(tape, x);
   const uint64_t first_stream = tape.stream();
   TapeOptions options = tape.options();

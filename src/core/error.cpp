@@ -1,4 +1,5 @@
 // Errors: one exception type, and a collector so that a caller learns everything that is wrong at once.
+#include <algorithm>
 #include <utility>
 
 #include "attn/core.h"
@@ -26,6 +27,12 @@ std::string to_string(const int64_t* size, int rank) {
     text += std::to_string(size[axis]);
   }
   return text + "]";
+}
+
+void refuse_shape(const int64_t* size, int rank) {
+  const bool negative = std::any_of(size, size + rank, [](int64_t extent) { return extent < 0; });
+  throw Error("shape",
+              {to_string(size, rank) + (negative ? " has a negative extent" : " is larger than 2^63 - 1 bytes")});
 }
 
 Error::Error(std::string_view operation, std::vector<std::string> reasons)

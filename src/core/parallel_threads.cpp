@@ -233,8 +233,22 @@ class FirstFailure {
 
 }  // namespace
 
+void TaskRef::require(bool callable) {
+  if (!callable) throw Error("parallel_for", {"the function of the tasks is null"});
+}
+
+namespace {
+
+bool has_tasks(int64_t tasks) {
+  if (tasks < 0)
+    throw Error("parallel_for", {"the number of tasks is " + std::to_string(tasks) + ", must not be negative"});
+  return tasks > 0;
+}
+
+}  // namespace
+
 void parallel_for(int64_t tasks, TaskRef body) {
-  if (tasks <= 0) return;
+  if (!has_tasks(tasks)) return;
   if (tasks == 1) return body(0);
   FirstFailure failure;
   const auto guarded = [&](int64_t task) {
@@ -258,13 +272,17 @@ int thread_count() {
 }
 
 void set_thread_count(int threads) {
-  wanted_threads.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed);
+  if (threads < 0)
+    throw Error("set_thread_count", {std::to_string(threads) + " threads, must be 0 (one a hardware core) or more"});
+  wanted_threads.store(std::min(threads, kMaxThreads), std::memory_order_relaxed);
 }
 
 Executor& own_executor() {
   class Own final : public Executor {
    public:
-    void run(int64_t tasks, TaskRef body) override { pool.run(tasks, body); }
+    void run(int64_t tasks, TaskRef body) override {
+      if (has_tasks(tasks)) pool.run(tasks, body);
+    }
     int threads() const override { return own_thread_count(); }
   };
   static Own own;

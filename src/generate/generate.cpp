@@ -19,12 +19,23 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void check(const SamplingOptions& options) {
   Checker checker("sample");
-  checker.require(options.temperature >= 0, "temperature must not be negative");
+  checker.require(options.temperature >= 0, "temperature must be a number and not negative");
   checker.require(options.top_k >= 0, "top_k must not be negative");
   checker.require(options.top_p > 0 && options.top_p <= 1, "top_p must be in (0, 1]");
   checker.require(options.min_p >= 0 && options.min_p <= 1, "min_p must be in [0, 1]");
-  checker.require(options.repetition_penalty > 0, "repetition_penalty must be positive");
+  checker.require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
+                  "repetition_penalty must be positive and finite");
   checker.done();
+}
+
+/// Every id is one of so many; the first that is not will do.
+void require_ids(Checker& checker, const char* name, std::span<const int64_t> ids, int64_t count) {
+  for (size_t n = 0; n < ids.size(); ++n)
+    if (!checker.require(ids[n] >= 0 && ids[n] < count, [&] {
+          return std::string(name) + "[" + std::to_string(n) + "] is " + std::to_string(ids[n]) + ", must be in [0, " +
+                 std::to_string(count) + ")";
+        }))
+      return;
 }
 
 struct Candidate {
@@ -42,11 +53,14 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
     if (std::isnan(logits[id])) throw Error("sample", {"the logit of token " + std::to_string(id) + " is NaN"});
     candidates[id] = {static_cast<int64_t>(id), logits[id]};
   }
-  if (candidates.empty()) throw Error("sample", {"there are no logits"});
+  Checker checker("sample");
+  if (checker.require(!candidates.empty(), "there are no logits"))
+    require_ids(checker, "seen", seen, static_cast<int64_t>(logits.size()));
+  checker.done();
   if (options.repetition_penalty != 1) {
     std::vector<bool> penalised(logits.size(), false);
     for (int64_t id : seen) {
-      if (id < 0 || id >= static_cast<int64_t>(logits.size()) || penalised[id]) continue;
+      if (penalised[id]) continue;
       penalised[id] = true;
       double& logit = candidates[id].logit;
       logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
@@ -86,8 +100,13 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
 
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   const models::Config& config = model.config();
+  model.parameters();
   Checker checker("generate");
   checker.require(!prompt.empty(), "the prompt must have at least one token");
+  require_ids(checker, "prompt", prompt, config.vocab_size);
+  checker.require(options.max_tokens >= 0, "max_tokens must not be negative");
+  checker.require(config.causal, "only a causal model can continue a text");
+  checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
   checker.require(config.positions != "learned" || options.context <= config.context, [&] {
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
@@ -133,12 +152,16 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   return result;
 }
 
+StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  for (const std::string& stop : stops_)
+    if (stop.empty()) throw Error("StopFilter", {"a stop text is empty"});
+}
+
 std::string StopFilter::feed(std::string_view piece) {
   if (stopped_) return "";
   held_ += piece;
   size_t show = held_.size();
   for (const std::string& stop : stops_) {
-    if (stop.empty()) continue;
     if (const size_t at = held_.find(stop); at != std::string::npos) {
       stopped_ = true;
       show = std::min(show, at);

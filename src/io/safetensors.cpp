@@ -219,6 +219,7 @@ void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t siz
 void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
   checker.require(tensor.name != kMetadata, [] { return "the format keeps this name for itself"; });
   checker.require(json_string(tensor.name).has_value(), [] { return "the name is not UTF-8"; });
+  checker.require(order_of(tensor.dtype) < std::ssize(kTypes), [] { return "its element type is none"; });
   const std::vector<int64_t>& shape = tensor.shape;
   const bool is_positive = std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; });
   if (!checker.require(static_cast<int64_t>(shape.size()) <= kMaxRank,
@@ -328,13 +329,18 @@ uint32_t Safetensors::crc32(const std::string& name) const {
   return sum;
 }
 
-void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
+void Safetensors::require(const std::string& name, DType dtype, std::span<const int64_t> shape) const {
   const TensorInfo& from = info(name);
   const std::vector<int64_t> wanted(shape.begin(), shape.end());
   if (from.dtype != dtype || from.shape != wanted)
     throw Error("safetensors",
                 {source_ + ": tensor " + in_quotes(name) + " is " + std::string(name_of(from.dtype)) + " " +
                  to_text(from.shape) + ", must be " + std::string(name_of(dtype)) + " " + to_text(wanted)});
+}
+
+void Safetensors::copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const {
+  require(name, dtype, shape);
+  const TensorInfo& from = info(name);
   const int64_t count = from.end - from.begin;
   if (count == 0) return;
   if (!to) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": no memory is given to copy it to"});
@@ -344,6 +350,14 @@ void Safetensors::copy(const std::string& name, DType dtype, std::span<const int
   }
   file_->read(data_begin_ + from.begin, static_cast<char*>(to), count);
   require_booleans(name, {static_cast<const char*>(to), static_cast<size_t>(count)});
+}
+
+std::string_view bytes_of(const NamedTensor& tensor) {
+  Checker checker("format_safetensors");
+  TensorChecker tensor_checker(checker, "", tensor.name);
+  check_tensor(tensor_checker, tensor);
+  checker.done();
+  return {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,

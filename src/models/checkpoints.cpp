@@ -117,7 +117,8 @@ struct Manifest {
 Manifest read_manifest(const std::string& directory) {
   const std::string path = directory + "/" + kManifest;
   Manifest manifest;
-  if (!fs::exists(fs::symlink_status(path))) return manifest;
+  std::error_code unknown;  // then reading says why
+  if (!fs::exists(fs::symlink_status(path, unknown)) && !unknown) return manifest;
   const Json object = io::parse_json("checkpoint", path, io::read_file(path, 1 << 24));
   if (!object.is_object() || !(object.contains("files") || object.contains("last")))
     throw Error("checkpoint", {path + " is not a list of checkpoints"});
@@ -155,8 +156,8 @@ bool is_temporary(const std::string& name) { return name.starts_with(".attn-") &
 Names files_of(const std::string& directory) {
   Names names;
   std::error_code failed;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
-    if (const std::string name = entry.path().filename().string(); !is_temporary(name)) names.push_back(name);
+  for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end; entry.increment(failed))
+    if (const std::string name = entry->path().filename().string(); !is_temporary(name)) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -177,6 +178,10 @@ std::string listed(const Names& names) {
 }
 
 }  // namespace
+
+Checkpoints::Checkpoints(std::string directory) : directory_(std::move(directory)) {
+  if (directory_.empty()) throw Error("checkpoint", {"the directory has no name"});
+}
 
 std::optional<int64_t> Checkpoints::last_step() const {
   const Names names = checkpoints_newest_first(directory_);
@@ -242,14 +247,17 @@ void Checkpoints::claim(std::span<const std::string> names) {
 
 void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, const std::string& state, bool best,
                        bool keep) {
+  if (step < 0) throw Error("checkpoint", {"the step is " + std::to_string(step) + ", must not be negative"});
   std::map<std::string, Sum> sums;
   for (const io::NamedTensor& tensor : tensors) {
-    int64_t bytes = size_of(tensor.dtype);
-    for (int64_t extent : tensor.shape) bytes *= extent;
-    sums[tensor.name] = {io::crc32({static_cast<const char*>(tensor.data), static_cast<size_t>(bytes)}), bytes};
+    const std::string_view bytes = io::bytes_of(tensor);
+    sums[tensor.name] = {io::crc32(bytes), static_cast<int64_t>(bytes.size())};
   }
   const auto path_of = [&](const std::string& name) { return directory_ + "/" + name; };
-  const auto is_there = [&](const std::string& name) { return fs::exists(fs::symlink_status(path_of(name))); };
+  const auto is_there = [&](const std::string& name) {
+    std::error_code unknown;
+    return fs::exists(fs::symlink_status(path_of(name), unknown));
+  };
   Manifest manifest;
   try {
     manifest = read_manifest(directory_);
@@ -283,12 +291,16 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
 
 namespace {
 
+void require_choice(std::string_view which) {
+  if (which != "last" && which != "best")
+    throw Error("checkpoint", {"which is " + io::in_quotes(which) + ", must be \"last\" or \"best\""});
+}
+
 /// What read(path) makes of the first checkpoint in order of preference at which it does not throw Error.
 template <class Read>
 auto read_first(const std::string& directory, std::string_view which, std::vector<std::string>* notes,
                 const Read& read) {
-  if (which != "last" && which != "best")
-    throw Error("checkpoint", {"there is no checkpoint '" + std::string(which) + "': must be last or best"});
+  require_choice(which);
   Names names, failures;
   try {
     const Manifest manifest = read_manifest(directory);
@@ -326,6 +338,7 @@ Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* n
 }
 
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision) {
+  require_choice(which);
   Config config;
   const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
   apply_json(config, io::read_file(config_path, 1 << 20), config_path);

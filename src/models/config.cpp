@@ -105,6 +105,29 @@ struct Assign {
   }
 };
 
+/// Says what is wrong with the value that a field has.
+struct Judge {
+  std::vector<std::string>* reasons;
+
+  void operator()(const char*, const bool&) const {}
+  template <class T, class... Limits>
+  void operator()(const char* field, const T& value, const Limits&... limits) const {
+    const std::string name(field);
+    const Json as_json(value);
+    std::string reason;
+    bool found = false;
+    T copy = value;
+    Assign{name, as_json, &reason, &found}(field, copy, limits...);
+    if (!reason.empty()) reasons->push_back(reason);
+  }
+};
+
+std::vector<std::string> faults_of(const Config& config) {
+  std::vector<std::string> reasons;
+  each_field(config, Judge{&reasons});
+  return reasons;
+}
+
 /// Empty if all went well.
 std::string assign(Config& config, const std::string& name, const Json& value) {
   std::string reason;
@@ -189,6 +212,7 @@ void set_field(Config& config, std::string_view field, std::string_view value) {
 }
 
 std::string to_json(const Config& config) {
+  if (std::vector<std::string> reasons = faults_of(config); !reasons.empty()) throw Error("config", std::move(reasons));
   nlohmann::ordered_json object;
   each_field(config, [&](const char* name, const char*, const auto& field, const auto&...) { object[name] = field; });
   return object.dump(2) + "\n";
@@ -196,6 +220,7 @@ std::string to_json(const Config& config) {
 
 void check(const Config& config) {
   Checker checker("model");
+  for (const std::string& reason : faults_of(config)) checker.require(false, reason);
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool selfhead = config.model == "selfhead";
   const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
@@ -210,7 +235,7 @@ void check(const Config& config) {
     checker.require(config.positions != "rope" || width % 2 == 0,
                     [&] { return "rope needs heads of even width, not " + number(width); });
   }
-  checker.require(config.heads % kv_heads == 0,
+  checker.require(kv_heads > 0 && config.heads % kv_heads == 0,
                   [&] { return "kv_heads " + number(kv_heads) + " must divide heads " + number(config.heads); });
   if (selfhead) {
     checker.require(config.layers == 1 && config.heads == 1 && kv_heads == 1, "selfhead has one layer and one head");

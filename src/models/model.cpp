@@ -121,43 +121,8 @@ Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
   return add(tape, x, embedding(tape, std::move(places), table, {B, L}));
 }
 
-void Model::check_batch(const Batch& batch, const Cache* cache) const {
-  Checker checker("model");
-  const auto number = [](int64_t value) { return std::to_string(value); };
-  const int64_t B = batch.sequences, L = batch.length;
-  int64_t count = 0;
-  checker.require(
-      B > 0 && L > 0 && !__builtin_mul_overflow(B, L, &count) && static_cast<int64_t>(batch.tokens.size()) == count,
-      [&] {
-        return "there are " + number(static_cast<int64_t>(batch.tokens.size())) + " tokens, which must be [" +
-               number(B) + ", " + number(L) + "], both at least 1";
-      });
-  checker.require(batch.lengths.empty() || static_cast<int64_t>(batch.lengths.size()) == B, [&] {
-    return "lengths has " + number(static_cast<int64_t>(batch.lengths.size())) + " entries, must have B = " + number(B);
-  });
-  for (const int64_t length : batch.lengths)
-    checker.require(length >= 1 && length <= L,
-                    [&] { return "a length is " + number(length) + ", must be in [1, " + number(L) + "]"; });
-  if (cache) {
-    checker.require(static_cast<int64_t>(cache->layers_.size()) == config_.layers &&
-                        static_cast<int64_t>(cache->sequences_.size()) == B,
-                    [&] {
-                      return "the cache has " + number(static_cast<int64_t>(cache->layers_.size())) + " layers of " +
-                             number(static_cast<int64_t>(cache->sequences_.size())) + " sequences: new_cache(" +
-                             number(B) + ") of this model makes one that fits";
-                    });
-    checker.require(batch.lengths.empty(),
-                    "a batch that continues a cache has no lengths: its sequences must be equally long");
-  }
-  const int64_t last = (cache ? cache->length() : 0) + std::max<int64_t>(L, 0);
-  checker.require(!positions_.table || last <= config_.context,
-                  [&] { return number(last) + " tokens are more than the context of " + number(config_.context); });
-  checker.done();
-}
-
 /// The last layer's rows [B, L, C].
 Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
-  check_batch(batch, options.cache);
   const int64_t B = batch.sequences, L = batch.length;
   const int64_t first = options.cache ? options.cache->length() : 0;
   Value x = tokens_(tape, batch.tokens, {B, L});
@@ -179,6 +144,7 @@ Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& option
 }
 
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
   Value x = hidden(tape, batch, options);
   const DType logits = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
@@ -200,21 +166,27 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
 }
 
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_call(tape, batch, options, true);
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
+}
+
+KvCache::Config Model::cache_config() const {
+  const AttentionShape heads = attention_shape(config_);
+  KvCache::Config shape;
+  shape.kv_heads = heads.kv_heads;
+  shape.head_dim = heads.key_width;
+  shape.value_dim = heads.value_width;
+  shape.dtype = owned().dtype();
+  return shape;
 }
 
 Cache Model::new_cache(int64_t sequences) const {
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
   checker.require(sequences > 0,
-                  [&] { return "a cache of " + std::to_string(sequences) + " sequences: there must be one or more"; });
+                  [&] { return "a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"; });
   checker.done();
-  const AttentionShape heads = attention_shape(config_);
-  KvCache::Config shape;
-  shape.kv_heads = heads.kv_heads;
-  shape.head_dim = heads.key_width;
-  shape.value_dim = heads.value_width;
-  shape.dtype = parameters_->dtype();
+  const KvCache::Config shape = cache_config();
   Cache cache;
   for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(shape);
   for (int64_t b = 0; b < sequences; ++b) {
@@ -236,26 +208,30 @@ int64_t Cache::bytes() const {
 }
 
 void Cache::truncate(int64_t length) {
+  if (layers_.empty() && length != 0)
+    throw Error("Cache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
   for (KvCache& layer : layers_)
     for (int64_t id : sequences_) layer.truncate(id, length);
 }
 
 void Model::load(const io::Safetensors& file, const std::string& prefix) {
   std::vector<std::string> reasons;
-  for (const nn::Parameter& parameter : parameters_->all()) {
+  for (const nn::Parameter& parameter : owned().all()) {
     try {
-      file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
+      file.require(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape());
     } catch (const Error& error) {
       reasons.insert(reasons.end(), error.reasons().begin(), error.reasons().end());
     }
   }
   if (!reasons.empty()) throw Error("load", std::move(reasons));
+  for (const nn::Parameter& parameter : owned().all())
+    file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
   parameters_->refresh();
 }
 
 std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
   std::vector<io::NamedTensor> all;
-  for (const nn::Parameter& parameter : parameters_->all())
+  for (const nn::Parameter& parameter : owned().all())
     all.push_back(
         {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
   return all;

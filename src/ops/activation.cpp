@@ -16,6 +16,12 @@ void require_function(Checker& checker, Activation f) {
   checker.require(f >= Activation::relu && f <= Activation::tanh, "the activation is none of the five");
 }
 
+/// The width of gate and up together, or what no array has.
+int64_t doubled(int64_t columns) {
+  int64_t both = 0;
+  return __builtin_mul_overflow(columns, 2, &both) ? -1 : both;
+}
+
 /// Columns first .. first + count - 1; nothing of what is not given.
 template <class Pointer>
 BasicView<Pointer, 2> columns_of(BasicView<Pointer, 2> x, int64_t first, int64_t count) {
@@ -84,7 +90,7 @@ void activate_gated(Activation f, ConstView<2> gate_up, View<2> y) {
   require_function(checker, f);
   require_type(checker, "gate_up", gate_up.dtype);
   require_output(checker, "y", y, gate_up.dtype, y.size);
-  require_input(checker, "gate_up", gate_up, gate_up.dtype, {y.size[0], 2 * C});
+  require_input(checker, "gate_up", gate_up, gate_up.dtype, {y.size[0], doubled(C)});
   require_apart(checker, "y", y, "gate_up", gate_up, Sharing::none);
   checker.done();
   run(f, columns_of(gate_up, 0, C), columns_of(gate_up, C, C), y);
@@ -96,8 +102,8 @@ void activate_gated_backward(Activation f, ConstView<2> gate_up, ConstView<2> dy
   require_function(checker, f);
   require_type(checker, "gate_up", gate_up.dtype);
   require_input(checker, "dy", dy, gate_up.dtype, dy.size);
-  require_input(checker, "gate_up", gate_up, gate_up.dtype, {dy.size[0], 2 * C});
-  require_output(checker, "dgate_up", dgate_up, gate_up.dtype, {dy.size[0], 2 * C});
+  require_input(checker, "gate_up", gate_up, gate_up.dtype, {dy.size[0], doubled(C)});
+  require_output(checker, "dgate_up", dgate_up, gate_up.dtype, {dy.size[0], doubled(C)});
   require_apart(checker, "dgate_up", dgate_up, "gate_up", gate_up, Sharing::same);
   require_apart(checker, "dgate_up", dgate_up, "dy", dy, Sharing::none);
   checker.done();

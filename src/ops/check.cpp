@@ -12,6 +12,18 @@ std::string describe(DType dtype, const std::array<int64_t, Rank>& size) {
 }
 
 template <int Rank>
+bool is_addressable(const ConstView<Rank>& x) {
+  int64_t span = 0, bytes = 0;
+  for (int axis = 0; axis < Rank; ++axis) {
+    const int64_t steps = std::max<int64_t>(x.size[axis] - 1, 0);
+    if (__builtin_mul_overflow(steps, x.stride[axis], &bytes)) return false;
+    if (bytes < 0 ? __builtin_sub_overflow(span, bytes, &span) : __builtin_add_overflow(span, bytes, &span))
+      return false;
+  }
+  return !__builtin_mul_overflow(span, int64_t{8}, &bytes);
+}
+
+template <int Rank>
 bool require_form(Checker& checker, const std::string& name, const ConstView<Rank>& x, DType dtype,
                   const Shape<Rank>& size) {
   const bool natural = std::all_of(x.size.begin(), x.size.end(), [](int64_t n) { return n >= 0; });
@@ -19,11 +31,11 @@ bool require_form(Checker& checker, const std::string& name, const ConstView<Ran
   const bool fits = x.dtype == dtype && x.size == size;
   checker.require(fits,
                   [&] { return name + " is " + describe(x.dtype, x.size) + ", must be " + describe(dtype, size); });
-  if (!natural || !fits || x.count() == 0) return false;
+  if (!natural || !fits || x.empty()) return false;
   checker.require(x.data != nullptr, [&] { return name + " has no data"; });
   checker.require(x.stride[Rank - 1] == 1 || x.size[Rank - 1] == 1,
                   [&] { return name + " has last stride " + std::to_string(x.stride[Rank - 1]) + ", must be 1"; });
-  return true;
+  return checker.require(is_addressable<Rank>(x), [&] { return name + " has strides beyond 64-bit offsets"; });
 }
 
 /// Bytes from the first element in memory to the end of the last.
@@ -42,7 +54,7 @@ bool is_same(const ConstView<2>& a, const ConstView<2>& b) {
 
 /// Equal row strides lie side by side if the columns do; other arrays must not even be entangled.
 bool are_apart(const ConstView<2>& a, const ConstView<2>& b) {
-  if (a.count() == 0 || b.count() == 0) return true;
+  if (a.empty() || b.empty()) return true;
   const Range in_a = range_of(a), in_b = range_of(b);
   if (in_a.end <= in_b.begin || in_b.end <= in_a.begin) return true;
   const int64_t stride = std::abs(a.stride[0] * size_of(a.dtype));
@@ -57,6 +69,20 @@ void require_input(Checker& checker, const char* name, const ConstView<2>& x, DT
   require_form<2>(checker, name, x, dtype, size);
 }
 
+void require_factor(Checker& checker, const char* name, const ConstView<2>& x) {
+  checker.require(x.size[0] >= 0 && x.size[1] >= 0,
+                  [&] { return std::string(name) + " has the negative size " + to_string(x.size); });
+  checker.require(x.data || x.empty(), [&] { return std::string(name) + " has no data"; });
+  const auto lies_along = [&](int unit) {
+    const int other = 1 - unit;
+    return (x.stride[unit] == 1 || x.size[unit] <= 1) && (x.size[other] <= 1 || x.stride[other] >= x.size[unit]);
+  };
+  checker.require((lies_along(0) || lies_along(1)) && is_addressable<2>(x), [&] {
+    return std::string(name) + " has strides " + to_string(x.stride) + " for size " + to_string(x.size) +
+           ", must be 1 along one axis, and along the other at least that axis's extent";
+  });
+}
+
 void require_output(Checker& checker, const char* name, const ConstView<2>& y, DType dtype, const Shape<2>& size) {
   if (!require_form<2>(checker, name, y, dtype, size)) return;
   checker.require(y.size[0] == 1 || std::abs(y.stride[0]) >= y.size[1], [&] {
@@ -68,6 +94,8 @@ void require_output(Checker& checker, const char* name, const ConstView<2>& y, D
 void require_vector(Checker& checker, const char* name, const ConstView<1>& x, DType dtype, int64_t size) {
   require_form<1>(checker, name, x, dtype, {size});
 }
+
+ConstView<2> as_row(const ConstView<1>& x) { return {x.data, x.dtype, {1, x.size[0]}, {x.size[0], 1}}; }
 
 void require_apart(Checker& checker, const char* name, const ConstView<2>& y, const char* other_name,
                    const ConstView<2>& other, Sharing allowed) {

@@ -19,10 +19,14 @@ inline void require_type(Checker& checker, const char* name, DType dtype) {
 
 /// A matrix that is read: of this type and shape, last stride 1, any row stride.
 void require_input(Checker& checker, const char* name, const ConstView<2>& x, DType dtype, const Shape<2>& size);
+/// A matrix that is multiplied: dense along one of its axes.
+void require_factor(Checker& checker, const char* name, const ConstView<2>& x);
 /// A matrix that is written: no two rows overlap either.
 void require_output(Checker& checker, const char* name, const ConstView<2>& y, DType dtype, const Shape<2>& size);
 /// A dense vector.
 void require_vector(Checker& checker, const char* name, const ConstView<1>& x, DType dtype, int64_t size);
+
+ConstView<2> as_row(const ConstView<1>& x);
 
 enum class Sharing { none, same };
 /// What is written shares no element with what is read; `same`: or is the same array.

@@ -53,6 +53,7 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
   const DType sum_type = parameter_type(logits.dtype);
   require_vector(checker, "loss", loss, sum_type, logits.size[0]);
   require_vector(checker, "lse", lse, sum_type, logits.size[0]);
+  require_apart(checker, "loss", as_row(loss), "lse", as_row(lse), Sharing::none);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
   for_row_blocks(logits.size[0], logits.size[1], [&](const Block& b) {

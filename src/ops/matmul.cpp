@@ -181,8 +181,10 @@ void add_nothing(const View<2>& c, const MatmulOptions& options) {
   });
 }
 
-bool one_unit_stride(const ConstView<2>& x) {
-  return x.stride[0] == 1 || x.stride[1] == 1 || x.size[0] <= 1 || x.size[1] <= 1;
+/// The matrix or its transpose, whichever has last stride 1.
+ConstView<2> rows_first(const ConstView<2>& x) {
+  if (x.stride[1] == 1 || x.size[1] <= 1) return x;
+  return {x.data, x.dtype, {x.size[1], x.size[0]}, {x.stride[1], x.stride[0]}};
 }
 
 }  // namespace
@@ -197,21 +199,28 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
     return "shapes a " + to_string(a.size) + ", b " + to_string(b.size) + ", c " + to_string(c.size) +
            " must be [M, K], [K, N], [M, N]";
   });
-  checker.require((a.data || a.count() == 0) && (b.data || b.count() == 0) && (c.data || c.count() == 0),
-                  "a, b and c must have data");
-  checker.require(one_unit_stride(a) && one_unit_stride(b), "one stride of each of a and b must be 1");
-  checker.require(c.stride[1] == 1 || c.size[1] <= 1, "c's last stride must be 1");
+  require_factor(checker, "a", a);
+  require_factor(checker, "b", b);
+  require_output(checker, "c", c, c.dtype, c.size);
+  checker.require(c.size[0] <= 1 || c.stride[0] >= 0,
+                  [&] { return "c has row stride " + std::to_string(c.stride[0]) + ", must not be negative"; });
+  require_apart(checker, "c", c, "a", rows_first(a), Sharing::none);
+  require_apart(checker, "c", c, "b", rows_first(b), Sharing::none);
   if (options.bias) {
     checker.require(options.bias.dtype == parameter_type(a.dtype), "bias must be float32 (float64 for float64)");
     checker.require(options.bias.size[0] == c.size[1] && (options.bias.stride[0] == 1 || c.size[1] <= 1),
-                    "bias must be dense, [N]");
+                    [&] { return "bias must be dense, [N] = [" + std::to_string(c.size[1]) + "]"; });
   }
   checker.done();
-  if (c.count() == 0) return;
-  if (a.size[1] == 0) add_nothing(c, options);
-  else if (a.dtype == DType::float64) multiply_float64(a, b, c, options);
-  else if (a.dtype == DType::float16) multiply_float16(a, b, c, options);
-  else multiply(a, b, c, options);
+  if (c.empty()) return;
+  if (a.size[1] == 0) return add_nothing(c, options);
+  if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
+  try {
+    if (a.dtype == DType::float16) multiply_float16(a, b, c, options);
+    else multiply(a, b, c, options);
+  } catch (const dnnl::error& error) {
+    throw Error("matmul", {std::string("oneDNN: ") + error.what()});
+  }
 }
 
 }  // namespace attn::ops

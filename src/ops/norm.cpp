@@ -36,6 +36,7 @@ void run_norm(Checker& checker, const Arguments& in, double epsilon, const View<
   if (mean) require_vector(checker, "mean", mean, parameter, x.size[0]);
   if (rstd) require_vector(checker, "rstd", rstd, parameter, x.size[0]);
   require_apart(checker, "y", y, "x", x, Sharing::same);
+  require_apart(checker, "mean", as_row(mean), "rstd", as_row(rstd), Sharing::none);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   for_row_blocks(x.size[0], x.size[1], [&](const Block& b) {

@@ -10,7 +10,43 @@ namespace {
 
 constexpr int64_t kUnknown = 1;  // of word tokens
 
+constexpr int64_t kMostSequences = int64_t{1} << 24;  // of a batch: products of sizes stay within 64 bits
+
 int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void require_sizes(Checker& checker, int64_t context, int64_t batch) {
+  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(batch <= kMostSequences, [&] {
+    return "a batch of " + std::to_string(batch) + " sequences, at most " + std::to_string(kMostSequences);
+  });
+}
+
+/// The first negative id; -1 if there is none.
+int64_t first_negative(const std::vector<int64_t>& tokens) {
+  const auto found = std::find_if(tokens.begin(), tokens.end(), [](int64_t token) { return token < 0; });
+  return found == tokens.end() ? -1 : found - tokens.begin();
+}
+
+void require_sentences(Checker& checker, const std::string& name, const std::vector<Labelled>& sentences) {
+  for (size_t n = 0; n < sentences.size(); ++n) {
+    const auto& [tokens, label] = sentences[n];
+    const auto where = [&] { return name + "[" + std::to_string(n) + "] has "; };
+    checker.require(!tokens.empty(), [&] { return where() + "no tokens"; });
+    checker.require(label >= 0, [&, &label = label] { return where() + "label " + std::to_string(label); });
+    const int64_t bad = first_negative(tokens);
+    checker.require(bad < 0, [&, &tokens = tokens] { return where() + "token " + std::to_string(tokens[bad]); });
+    if (tokens.empty() || label < 0 || bad >= 0) return;  // the first will do
+  }
+}
+
+void require_number(int64_t number, int64_t batches) {
+  if (number < 0 || number >= batches)
+    throw Error("data", {"there is no validation batch " + std::to_string(number) + " of " + std::to_string(batches)});
+}
+
+void require_there(bool there) {
+  if (!there) throw Error("data", {"the data have been moved away"});
+}
 
 }  // namespace
 
@@ -23,9 +59,13 @@ TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, 
   validation_begin_ = total - total / 10;
   const int64_t validation = total - validation_begin_;
   Checker checker("data");
-  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  require_sizes(checker, context, batch);
   checker.require(validation_batches > 0,
                   [&] { return "validation_batches must be positive, not " + std::to_string(validation_batches); });
+  const int64_t bad = first_negative(tokens_);
+  checker.require(bad < 0, [&] {
+    return "tokens[" + std::to_string(bad) + "] is " + std::to_string(tokens_[bad]) + ", must not be negative";
+  });
   checker.require(validation > context, [&] {
     return "a text of " + std::to_string(total) + " tokens is too short: its last tenth, " +
            std::to_string(validation) + " tokens, must be longer than the context of " + std::to_string(context);
@@ -35,6 +75,7 @@ TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, 
 }
 
 models::Batch TextData::crops(std::span<const int64_t> first) const {
+  require_there(!tokens_.empty());
   models::Batch batch;
   batch.sequences = static_cast<int64_t>(first.size());
   batch.length = context_;
@@ -53,6 +94,7 @@ models::Batch TextData::training(uint64_t number) const {
 }
 
 models::Batch TextData::validation(int64_t number) const {
+  require_number(number, validation_batches_);
   const int64_t last = static_cast<int64_t>(tokens_.size()) - context_ - 1 - validation_begin_;
   const int64_t count = validation_batches_ * batch_;
   std::vector<int64_t> first;
@@ -81,7 +123,9 @@ LabelledData::LabelledData(std::vector<Labelled> training, std::vector<Labelled>
       seed_(seed),
       word_dropout_(word_dropout) {
   Checker checker("data");
-  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  require_sizes(checker, context, batch);
+  require_sentences(checker, "training", training_);
+  require_sentences(checker, "validation", validation_);
   checker.require(!training_.empty(), "there are no sentences to train on");
   checker.require(!validation_.empty(), "there are no sentences to validate with");
   checker.require(word_dropout >= 0 && word_dropout < 1, "word_dropout must be in [0, 1)");
@@ -107,6 +151,7 @@ models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<
 }
 
 models::Batch LabelledData::training(uint64_t number) const {
+  require_there(!training_.empty());
   // Shuffled, then sorted by length within groups of 16 batches, whose order is shuffled again: little padding, and
   // every epoch other batches.
   const uint64_t per_epoch = static_cast<uint64_t>(batches_per_epoch());
@@ -135,6 +180,7 @@ models::Batch LabelledData::training(uint64_t number) const {
 }
 
 models::Batch LabelledData::validation(int64_t number) const {
+  require_number(number, validation_batches());
   const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
   std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
   std::iota(which.begin(), which.end(), begin);

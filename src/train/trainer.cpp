@@ -1,6 +1,7 @@
 // The loop: one update, validation, checkpoints, resuming.
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -38,7 +39,8 @@ void check(const Options& options) {
   Checker checker("train");
   checker.require(options.steps > 0, "steps must be positive");
   checker.require(options.accumulation > 0, "accumulation must be positive");
-  checker.require(options.learning_rate > 0 && options.min_learning_rate >= 0, "learning rates must be positive");
+  checker.require(options.learning_rate > 0 && std::isfinite(options.learning_rate) && options.min_learning_rate >= 0,
+                  "learning rates must be positive and finite");
   checker.require(options.min_learning_rate <= options.learning_rate,
                   "min_learning_rate must not exceed learning_rate");
   checker.require(options.warmup >= 0 && options.decay_steps >= 0, "warmup and decay_steps must not be negative");
@@ -50,6 +52,12 @@ void check(const Options& options) {
                   "eval_every, save_every and keep_every must not be negative");
   check(checker, options.scaling);
   checker.done();
+}
+
+/// That it is wrong shows before the first step and not with the first checkpoint.
+void require_directory(const std::string& path) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(path, unknown)) throw Error("train", {path + " is not a directory"});
 }
 
 bool scales(const Options& options, nn::Precision precision) {
@@ -84,6 +92,8 @@ std::string moment_name(const char* which, const nn::Parameter& parameter) {
 }  // namespace
 
 double learning_rate(const Options& options, int64_t step) {
+  check(options);
+  if (step < 0) throw Error("learning_rate", {"the step is " + std::to_string(step) + ", counts from 0"});
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   if (step < options.warmup)
     return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup + 1);
@@ -132,6 +142,7 @@ Validation validate(const models::Model& model, const Data& data) {
     const models::Batch batch = data.validation(n);
     Tape tape({}, memory);
     const Value logits = model.forward(tape, batch);
+    const double loss = scalar(cross_entropy(tape, logits, batch.targets));  // which checks the targets
     const View<2> rows = logits.data().rows();
     Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
     ops::convert(rows, wide.rows());
@@ -143,11 +154,12 @@ Validation validate(const models::Model& model, const Data& data) {
       right += std::max_element(row, row + rows.size[1]) - row == batch.targets[r];
       ++here;
     }
-    total += scalar(cross_entropy(tape, logits, batch.targets)) * static_cast<double>(here);
+    total += loss * static_cast<double>(here);
     counted += here;
   }
-  result.loss = total / static_cast<double>(std::max<int64_t>(counted, 1));
-  result.accuracy = static_cast<double>(right) / static_cast<double>(std::max<int64_t>(counted, 1));
+  if (counted == 0) throw Error("validate", {"there is nothing to validate with: no target takes part"});
+  result.loss = total / static_cast<double>(counted);
+  result.accuracy = static_cast<double>(right) / static_cast<double>(counted);
   return result;
 }
 
@@ -160,6 +172,7 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
   if (scales(options, model.parameters().options().precision)) scaler_.emplace(options.scaling);
+  if (!directory_.empty()) require_directory(directory_);
   for (const nn::Parameter& parameter : model.parameters().all()) {
     first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
     second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());

@@ -180,6 +180,8 @@ std::string draw_heatmap(const Pooled& grid, int64_t cell, Scale kind) {
 
 std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
+  checker.require(options.cell >= 0, "cell must not be negative");
+  check_scale(checker, options.scale);
   check_weights(checker, weights);
   const int64_t Lq = weights.size[2], Lk = weights.size[3], cell = cell_of(checker, Lq, Lk, options);
   return draw_heatmap(Pooled(weights, Lq, Lk), cell, options.scale);
@@ -187,6 +189,7 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
 
 std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
+  check_scale(checker, options.scale);
   check_layers(checker, {layer}, -1);
   check_selection(checker, {layer}, {.heads = {head}});
   const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2], cell = cell_of(checker, Lq, Lk, options);
@@ -196,6 +199,7 @@ std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& 
 std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options, const Selection& selection) {
   Checker checker("png_overview");
   checker.require(options.cell >= 0, "cell must not be negative");
+  check_scale(checker, options.scale);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
   check_layers(checker, layers, -1);
   check_selection(checker, layers, selection);

@@ -212,6 +212,7 @@ void check_labels(Checker& checker, const std::vector<std::string>& row_labels,
   check("row", row_labels.size(), Lq);
   check("column", column_labels.size(), Lk);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
+  check_scale(checker, options.scale);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include "attention/elements.h"
 
+#include "attention/problem.h"
+
 namespace attn::view {
 namespace {
 
@@ -60,6 +62,10 @@ void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t to
   }
 }
 
+void check_scale(Checker& checker, Scale scale) {
+  checker.require(scale == Scale::linear || scale == Scale::log, "the scale is neither linear nor log");
+}
+
 void check_weights(Checker& checker, const ConstView<4>& weights) {
   checker.require(weights.dtype == DType::float32,
                   [&] { return "weights are " + std::string(name_of(weights.dtype)) + ", must be float32"; });
@@ -68,6 +74,7 @@ void check_weights(Checker& checker, const ConstView<4>& weights) {
     return "weights have size " + to_string<4>(weights.size) + ", must be [1, 1, Lq, Lk], not empty";
   });
   checker.require(weights.data != nullptr, "weights must have data");
+  detail::check_layout(checker, "weights", weights);
   if (!checker.ok()) return;
   for (int64_t row = 0; row < weights.size[2]; ++row)
     for (int64_t column = 0; column < weights.size[3]; ++column) {

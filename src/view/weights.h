@@ -19,6 +19,8 @@ void check_selection(Checker& checker, const std::vector<Layer>& layers, const S
 
 /// The layers, or the heads, that a selection means where there are `count` of them.
 std::vector<int64_t> selected(const std::vector<int64_t>& named, int64_t count);
+/// One of the two scales.
+void check_scale(Checker& checker, Scale scale);
 
 /// One head's weights as the pictures of one head take them.
 void check_weights(Checker& checker, const ConstView<4>& weights);

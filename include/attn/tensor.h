@@ -1,0 +1,225 @@
+// tensor: element types, strided views, owning tensors: the part of core that arrays are made of.
+//
+// A view is a pointer, sizes and strides; it owns nothing and copies nothing. Strides count elements and may be zero
+// (broadcast) or negative. Shapes are written as in the glossary: q is [B, H, Lq, D].
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#pragma GCC visibility push(default)
+namespace attn {
+
+// ---------------------------------------------------------------------------------------------------- element types
+
+enum class DType : uint8_t { float32, float64, bfloat16, float16, boolean, int32, int64 };
+
+/// Bytes of one element.
+int64_t size_of(DType dtype);
+/// "float32", "bfloat16", ...
+std::string_view name_of(DType dtype);
+/// True for the four types that attention computes on.
+bool is_floating(DType dtype);
+
+/// The upper half of a float32: 8 exponent bits, 7 fraction bits. Conversion from float rounds to nearest even. It
+/// reads as a float wherever one is expected and arithmetic gives floats; what rounds is written out, or is an
+/// assignment.
+struct bfloat16 {
+  uint16_t bits = 0;
+  bfloat16() = default;
+  explicit bfloat16(float value);
+  bfloat16& operator=(float value) { return *this = bfloat16(value); }
+  operator float() const;
+};
+
+/// IEEE 754 binary16. Conversion from float rounds to nearest even; beyond 65504 it becomes infinity.
+struct float16 {
+  uint16_t bits = 0;
+  float16() = default;
+  explicit float16(float value);
+  float16& operator=(float value) { return *this = float16(value); }
+  operator float() const;
+};
+
+/// a += b and the like: computed in float, rounded once.
+template <class Half>
+concept HalfFloat = std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>;
+template <HalfFloat Half>
+Half& operator+=(Half& a, float b) {
+  return a = a + b;
+}
+template <HalfFloat Half>
+Half& operator-=(Half& a, float b) {
+  return a = a - b;
+}
+template <HalfFloat Half>
+Half& operator*=(Half& a, float b) {
+  return a = a * b;
+}
+template <HalfFloat Half>
+Half& operator/=(Half& a, float b) {
+  return a = a / b;
+}
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::float32;
+  else if constexpr (std::is_same_v<T, double>) return DType::float64;
+  else if constexpr (std::is_same_v<T, bfloat16>) return DType::bfloat16;
+  else if constexpr (std::is_same_v<T, float16>) return DType::float16;
+  else if constexpr (std::is_same_v<T, bool>) return DType::boolean;
+  else if constexpr (std::is_same_v<T, int32_t>) return DType::int32;
+  else {
+    static_assert(std::is_same_v<T, int64_t>, "attn has no such element type");
+    return DType::int64;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------ views
+
+template <int Rank>
+using Shape = std::array<int64_t, Rank>;
+
+/// Throws Error that says what is wrong with a shape.
+[[noreturn]] void refuse_shape(const int64_t* size, int rank);
+
+/// Elements of an array of this shape. Throws Error for a negative extent, and unless the bytes of all axes but those
+/// of extent 0 fit in 63 bits.
+constexpr int64_t count_of(const int64_t* size, int rank, int64_t element_bytes = 1) {
+  int64_t count = 1, bytes = element_bytes;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (size[axis] < 0 || __builtin_mul_overflow(bytes, size[axis] == 0 ? 1 : size[axis], &bytes))
+      refuse_shape(size, rank);
+    count *= size[axis];
+  }
+  return count;
+}
+template <size_t Rank>
+constexpr int64_t count_of(const std::array<int64_t, Rank>& size) {
+  return count_of(size.data(), static_cast<int>(Rank));
+}
+
+/// Strides of a dense row-major array of this shape, in elements. Throws Error where one does not fit in 63 bits.
+template <size_t Rank>
+constexpr std::array<int64_t, Rank> contiguous_strides(const std::array<int64_t, Rank>& size) {
+  std::array<int64_t, Rank> stride{};
+  int64_t next = 1;
+  for (size_t axis = Rank; axis-- > 0;) {
+    stride[axis] = next;
+    if (axis > 0 && __builtin_mul_overflow(next, size[axis], &next)) refuse_shape(size.data(), static_cast<int>(Rank));
+  }
+  return stride;
+}
+
+/// A typed, strided window on memory that somebody else owns. A view without data means "not given".
+template <class Pointer, int Rank>
+struct BasicView {
+  Pointer data = nullptr;
+  DType dtype = DType::float32;
+  Shape<Rank> size{};
+  Shape<Rank> stride{};  // elements
+
+  BasicView() = default;
+  BasicView(Pointer data_, DType dtype_, const Shape<Rank>& size_, const Shape<Rank>& stride_)
+      : data(data_), dtype(dtype_), size(size_), stride(stride_) {}
+  BasicView(Pointer data_, DType dtype_, const Shape<Rank>& size_)
+      : BasicView(data_, dtype_, size_, contiguous_strides(size_)) {}
+  /// A dense row-major view of elements whose type C++ knows.
+  template <class T, class = std::enable_if_t<std::is_convertible_v<T*, Pointer> && !std::is_void_v<T>>>
+  BasicView(T* data_, const Shape<Rank>& size_)
+      : BasicView(data_, dtype_of<std::remove_cv_t<T>>(), size_, contiguous_strides(size_)) {}
+  /// A writable view reads like a constant one.
+  template <class Other, class = std::enable_if_t<std::is_convertible_v<Other, Pointer>>>
+  BasicView(const BasicView<Other, Rank>& other) : BasicView(other.data, other.dtype, other.size, other.stride) {}
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t count() const { return count_of(size); }
+  /// Without elements.
+  bool empty() const { return std::find(size.begin(), size.end(), 0) != size.end(); }
+};
+
+template <int Rank>
+using View = BasicView<void*, Rank>;
+template <int Rank>
+using ConstView = BasicView<const void*, Rank>;
+
+/// "[2, 8, 1024, 64]"
+std::string to_string(const int64_t* size, int rank);
+template <size_t Rank>
+std::string to_string(const std::array<int64_t, Rank>& size) {
+  return to_string(size.data(), static_cast<int>(Rank));
+}
+
+// ---------------------------------------------------------------------------------------------------------- tensors
+
+/// 64-byte aligned memory that it owns, zero-filled on request; no bytes have no address. Throws Error for a negative
+/// size, std::bad_alloc where there is no memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t bytes, bool zero = false);
+  void* data() const { return memory_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* pointer) const;
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t bytes_ = 0;
+};
+
+/// An owning, dense, row-major array, zero at birth. Indices are not checked. Throws as count_of() and `new` do.
+template <class T, int Rank>
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(const Shape<Rank>& size)
+      : size_(size), count_(count_of(size.data(), Rank, int64_t{sizeof(T)})), values_(allocate(count_)) {}
+  Tensor(const Tensor& other) : size_(other.size_), count_(other.count_), values_(allocate(count_)) {
+    std::copy(other.begin(), other.end(), begin());
+  }
+  Tensor(Tensor&& other) noexcept { swap(other); }
+  Tensor& operator=(Tensor other) noexcept {
+    swap(other);
+    return *this;
+  }
+  void swap(Tensor& other) noexcept {
+    std::swap(size_, other.size_);
+    std::swap(count_, other.count_);
+    std::swap(values_, other.values_);
+  }
+
+  const Shape<Rank>& size() const { return size_; }
+  T* data() { return values_.get(); }
+  const T* data() const { return values_.get(); }
+  int64_t count() const { return count_; }
+  T& operator[](int64_t index) { return values_[static_cast<size_t>(index)]; }
+  const T& operator[](int64_t index) const { return values_[static_cast<size_t>(index)]; }
+  T* begin() { return data(); }
+  T* end() { return data() + count_; }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + count_; }
+  View<Rank> view() { return {data(), size_}; }
+  ConstView<Rank> view() const { return {data(), size_}; }
+  operator View<Rank>() { return view(); }
+  operator ConstView<Rank>() const { return view(); }
+
+ private:
+  static std::unique_ptr<T[]> allocate(int64_t count) {  // not a vector: that of bool has no elements to point to
+    return count > 0 ? std::make_unique<T[]>(static_cast<size_t>(count)) : nullptr;
+  }
+
+  Shape<Rank> size_{};
+  int64_t count_ = 0;
+  std::unique_ptr<T[]> values_;
+};
+
+}  // namespace attn
+#pragma GCC visibility pop

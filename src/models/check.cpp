@@ -1,0 +1,90 @@
+// What a model asks of a batch and of the cache that it continues, before anything is computed.
+#include "attn/models.h"
+#include "core/checker.h"
+
+namespace attn::models {
+namespace {
+
+std::string text(int64_t value) { return std::to_string(value); }
+
+/// Every value in [low, high), or `ignored`; the first that is not will do.
+void require_range(Checker& checker, const char* name, std::span<const int64_t> values, int64_t low, int64_t high,
+                   int64_t ignored) {
+  for (size_t n = 0; n < values.size(); ++n) {
+    if ((values[n] >= low && values[n] < high) || values[n] == ignored) continue;
+    checker.require(false, std::string(name) + "[" + std::to_string(n) + "] is " + text(values[n]) + ", must be in [" +
+                               text(low) + ", " + text(high) + ")");
+    return;
+  }
+}
+
+bool has_size(size_t values, int64_t sequences, int64_t length) {
+  int64_t count = 0;
+  return sequences >= 0 && length >= 0 && !__builtin_mul_overflow(sequences, length, &count) &&
+         static_cast<int64_t>(values) == count;
+}
+
+void check_targets(Checker& checker, const Config& config, const Batch& batch, bool last_only) {
+  const int64_t length = config.classes || last_only ? 1 : batch.length;
+  checker.require(has_size(batch.targets.size(), batch.sequences, length), [&] {
+    return std::to_string(batch.targets.size()) + " targets are given for " + text(batch.sequences) + " sequences of " +
+           text(length) + (config.classes ? " class" : " tokens");
+  });
+  require_range(checker, "targets", batch.targets, 0, config.classes ? config.classes : config.vocab_size,
+                ops::kIgnored);
+}
+
+}  // namespace
+
+nn::Parameters& Model::owned() const {
+  if (!parameters_) throw Error("model", {"the model has been moved away"});
+  return *parameters_;
+}
+
+void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const {
+  owned();
+  Checker checker("model");
+  const int64_t B = batch.sequences, L = batch.length;
+  const bool whole = checker.require(B >= 1 && L >= 1 && has_size(batch.tokens.size(), B, L), [&] {
+    return std::to_string(batch.tokens.size()) + " tokens are given for " + text(B) + " sequences of " + text(L) +
+           " tokens, both at least 1";
+  });
+  require_range(checker, "tokens", batch.tokens, 0, config_.vocab_size, 0);
+  if (!batch.lengths.empty()) {
+    checker.require(static_cast<int64_t>(batch.lengths.size()) == B, [&] {
+      return std::to_string(batch.lengths.size()) + " lengths are given for " + text(B) + " sequences";
+    });
+    if (whole) require_range(checker, "lengths", batch.lengths, 1, L + 1, L);
+  }
+  int64_t first = 0;
+  if (const Cache* cache = options.cache) {
+    const KvCache::Config own = cache_config();
+    const int64_t layers = static_cast<int64_t>(cache->layers_.size());
+    const int64_t sequences = static_cast<int64_t>(cache->sequences_.size());
+    checker.require(layers == config_.layers && (!whole || sequences == B), [&] {
+      return "the cache is of " + text(layers) + " layers and " + text(sequences) + " sequences, must be of " +
+             text(config_.layers) + " and " + text(B) + ": new_cache() makes one";
+    });
+    if (layers > 0) {
+      const KvCache::Config& its = cache->layers_.front().config();
+      checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim && its.value_dim == own.value_dim &&
+                          its.dtype == own.dtype,
+                      [&] {
+                        return "the cache has " + text(its.kv_heads) + " heads of width " + text(its.head_dim) +
+                               " in " + std::string(name_of(its.dtype)) + ", must have " + text(own.kv_heads) +
+                               " of width " + text(own.head_dim) + " in " + std::string(name_of(own.dtype));
+                      });
+      if (sequences > 0) first = cache->length();
+    }
+    checker.require(!tape.recording(), "a cache serves inference, but the tape records");
+    checker.require(!options.traces, "there are no traces of what continues a cache");
+    checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
+  }
+  if (whole && positions_.table)
+    checker.require(first + L <= config_.context,
+                    [&] { return text(first + L) + " tokens are more than the context of " + text(config_.context); });
+  if (with_targets) check_targets(checker, config_, batch, options.last_only);
+  checker.done();
+}
+
+}  // namespace attn::models
