@@ -333,6 +333,7 @@ TEST(Cache, TokenByTokenIsTheWholeText) {
                                     .head_width = 6,  // 4 heads of width 6 in a model of width 8
                                     .causal = true,
                                     .window = 4,
+                                    .dropout = 0.3,  // of training alone
                                     .position = position,
                                     .buckets = 4,
                                     .max_distance = 6});

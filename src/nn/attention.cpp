@@ -78,6 +78,7 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
   const Array out = tape.array(heads.q.array.dtype(), {B, L, heads.q.heads * width});
   const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
   options.alignment = Alignment::bottom_right;
+  options.dropout = 0;
   if (distances.table) {
     for (int64_t b = 0; b < B; ++b) {
       const int64_t length = cache.length(slot.sequences[b]);
