@@ -137,8 +137,8 @@ def test_scales_of_grad_scaler(options: dict) -> None:
     optimizer = torch.optim.SGD([weight], lr=0)
     expected = []
     for good in finite.tolist():
-        expected.append(scaler.get_scale())
         scaler.scale(torch.ones(1))
+        expected.append(scaler.get_scale())
         weight.grad = torch.ones(1) if good else torch.full((1,), float("inf"))
         scaler.step(optimizer)
         scaler.update()
