@@ -259,7 +259,7 @@ class Checks {
  public:
   Checks(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
          const AttentionOptions& options)
-      : checker_(operation), problem_(detail::make_problem(checker_, operation, q, k, v, options)) {}
+      : checker_(operation), problem_(detail::make_problem(checker_, q, k, v, options)) {}
 
   void require(bool condition, const char* reason) { checker_.require(condition, reason); }
   template <class Pointer, int Rank>

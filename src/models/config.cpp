@@ -109,15 +109,15 @@ struct Assign {
 struct Judge {
   std::vector<std::string>* reasons;
 
-  void operator()(const char*, const bool&) const {}
+  void operator()(const char*, const char*, const bool&) const {}
   template <class T, class... Limits>
-  void operator()(const char* field, const T& value, const Limits&... limits) const {
+  void operator()(const char* field, const char* description, const T& value, const Limits&... limits) const {
     const std::string name(field);
     const Json as_json(value);
     std::string reason;
     bool found = false;
     T copy = value;
-    Assign{name, as_json, &reason, &found}(field, copy, limits...);
+    Assign{name, as_json, &reason, &found}(field, description, copy, limits...);
     if (!reason.empty()) reasons->push_back(reason);
   }
 };
