@@ -490,7 +490,13 @@ TEST(HostileTraining, Trainer) {
        {"[train]", "learning rates", "beta1", "epsilon", "weight_decay"}},
       {"an infinite learning rate", [] { train_in("", {.learning_rate = kInfinity}); }, {"[train]", "learning rates"}},
       {"a directory that is a file", [] { train_in("/etc/passwd"); }, {"[train]", "/etc/passwd"}},
-      {"a directory that is not there", [] { train_in("/no/such/folder"); }, {"[train]", "/no/such/folder"}},
+      {"a directory that is not there",
+       [] {
+         Model gpt = model();
+         const TextData data = text();
+         Trainer(gpt, data, {}, "/no/such/folder").run({});
+       },
+       {"[train]", "/no/such/folder", "not there"}},
       {"resume without a directory",
        [] {
          Model gpt = model();

@@ -173,8 +173,8 @@ Validation validate(const models::Model& model, const Data& data);
 
 class Trainer {
  public:
-  /// The model, the data and the directory must outlive the trainer. The directory exists, or has no name: nothing is
-  /// saved then.
+  /// The model and the data must outlive the trainer. The directory is there before run(), or has no name: nothing is
+  /// saved then. Throws Error for options that no training can have and for a directory that is something else.
   Trainer(models::Model& model, const Data& data, const Options& options, std::string directory);
 
   /// Continues from the directory's last whole checkpoint; what was passed over is said in `notes`. Throws Error if the

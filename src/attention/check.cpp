@@ -231,7 +231,8 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
   checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
   if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
   if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);
-  checker.require(o.blocks.allowed || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
+  const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
+  checker.require(o.blocks.allowed || !has_pairs || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
                   "blocks have sizes, but blocks.allowed is not given");
   if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
 }

@@ -54,10 +54,12 @@ void check(const Options& options) {
   checker.done();
 }
 
-/// That it is wrong shows before the first step and not with the first checkpoint.
-void require_directory(const std::string& path) {
+/// That the directory is none shows before the first step and not with the first checkpoint.
+void require_directory(const std::string& path, bool may_be_missing) {
   std::error_code unknown;
-  if (!std::filesystem::is_directory(path, unknown)) throw Error("train", {path + " is not a directory"});
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  if (path.empty() || is_directory(status) || (may_be_missing && !exists(status))) return;
+  throw Error("train", {path + (exists(status) ? " is not a directory" : " is a directory that is not there")});
 }
 
 bool scales(const Options& options, nn::Precision precision) {
@@ -172,7 +174,7 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
   if (scales(options, model.parameters().options().precision)) scaler_.emplace(options.scaling);
-  if (!directory_.empty()) require_directory(directory_);
+  require_directory(directory_, true);
   for (const nn::Parameter& parameter : model.parameters().all()) {
     first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
     second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
@@ -357,6 +359,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
 // -------------------------------------------------------------------------------------------------------------- loop
 
 bool Trainer::run(const Events& events) {
+  require_directory(directory_, false);
   const int64_t save_every = options_.save_every ? options_.save_every : options_.eval_every;
   const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
   while (step_ < options_.steps) {
