@@ -185,7 +185,12 @@ TEST(HostileModels, Batches) {
        {"[model]", "moved away"}},
       {"parameters of a model that has been moved away", [] { moved_away().parameters(); }, {"[model]", "moved"}},
       {"tensors of a model that has been moved away", [] { moved_away().tensors(); }, {"[model]", "moved"}},
-      {"FLOPs of a negative length", [] { model().forward_flops(-1); }, {"[model]", "-1"}},
+      {"FLOPs of a negative length", [] { forward_flops(model().config(), -1); }, {"[model]", "-1"}},
+      {"FLOPs behind a negative cache", [] { forward_flops(model().config(), 1, -2); }, {"[model]", "-2"}},
+      {"the cache of no heads", [] { cache_bytes_per_token({.heads = 0}, DType::float32); }, {"[model]", "heads"}},
+      {"the memory of no sequences",
+       [] { training_memory(model().config(), nn::Precision::float32, 0, -4); },
+       {"[model]", "0 sequences of -4 tokens"}},
       {"an empty file", [] { model().load(io::Safetensors()); }, {"[load]", "tokens.weight", "norm.weight"}},
   });
 }
@@ -319,8 +324,8 @@ TEST(HostileModels, Checkpoints) {
       {"a model from nothing", [] { load_model(""); }, {"config.json"}},
       {"a model neither last nor best", [] { load_model("/no/such/folder", "foo"); }, {"\"foo\""}},
   });
-  EXPECT_TRUE(Checkpoints("/no/such/folder").empty());
-  EXPECT_TRUE(Checkpoints("/etc/passwd").empty());
+  EXPECT_FALSE(Checkpoints("/no/such/folder").last_step());
+  EXPECT_FALSE(Checkpoints("/etc/passwd").last_step());
 }
 
 // ---------------------------------------------------------------------------------------------------------- generation

@@ -52,6 +52,9 @@ ParameterCounts count_parameters(const Config& config) {
 }
 
 double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool last_only) {
+  if (tokens < 0 || cached < 0)
+    throw Error("model",
+                {std::to_string(tokens) + " tokens behind " + std::to_string(cached) + ": neither must be negative"});
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const Part part = part_of(parameter.name);
@@ -67,6 +70,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
 }
 
 int64_t cache_bytes_per_token(const Config& config, DType dtype) {
+  if (config.heads < 1) throw Error("model", {"heads is " + std::to_string(config.heads) + ", must be positive"});
   const AttentionShape shape = attention_shape(config);
   return size_of(dtype) * shape.layers * shape.kv_heads * (shape.key_width + shape.value_width);
 }
@@ -153,6 +157,9 @@ class Arrays {
 
 TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
                                bool recompute) {
+  if (sequences < 1 || length < 1)
+    throw Error("model", {std::to_string(sequences) + " sequences of " + std::to_string(length) +
+                          " tokens: both must be positive"});
   const double element = wide(size_of(nn::Parameters({.precision = precision}).dtype()));
   const double master = std::max(element, 4.0);
   TrainingMemory memory;

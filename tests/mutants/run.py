@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shows that the tests fail when they should: puts each bug of operator.txt, layers.txt and checks.txt into a copy of
-the sources, one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
+"""Shows that the tests fail when they should: puts each bug of operator.txt, c.txt, layers.txt and checks.txt into a
+copy of the sources, one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
 
 usage: run.py [NAME...]     all mutants, or those named
        run.py --list        their names and bugs
@@ -19,7 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TABLES = ["operator.txt", "layers.txt", "checks.txt"]
+TABLES = ["operator.txt", "c.txt", "layers.txt", "checks.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
 SECONDS = 1800  # a test that takes longer hangs, which is a failure too
 
