@@ -3,15 +3,16 @@
 # Needs what tools/python_package.sh has installed. The last line is pytest's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/setup.sh
+use_compiler_cache
 
 python=$PWD/build/venv/bin/python
-cmake -S . -B build/python-asan -G Ninja -DPython_EXECUTABLE="$python" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DATTN_KERNEL_OPTIMIZATION=-O1 -DATTN_SANITIZE=address,undefined \
-  -DATTN_BUILD_PYTHON=ON -DATTN_BUILD_MODELS=OFF -DATTN_BUILD_TESTS=OFF -DATTN_BUILD_BENCH=OFF -DATTN_BUILD_EXAMPLES=OFF
-cmake --build build/python-asan --target _core
-package=build/python-asan/package
+# Beside the library that the tests in C++ have been run with.
+cmake --preset asan-ubsan -DPython_EXECUTABLE="$python" -DATTN_BUILD_PYTHON=ON
+cmake --build --preset asan-ubsan --target _core
+package=build/asan-ubsan/python/package
 mkdir -p $package
-cp -r python/attention_cpp build/python-asan/python/_core*.so $package
+cp -r python/attention_cpp build/asan-ubsan/python/_core*.so $package
 mv $package/_core*.so $package/attention_cpp
 
 # The interpreter itself is not sanitized: the runtimes are loaded before it, its leaks are not ours, and its own

@@ -21,12 +21,22 @@ install_packages() {
   return $status
 }
 
-build_packages=(cmake ninja-build g++ libbenchmark-dev libgtest-dev python3 binutils pkg-config clang-format-14
-  libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev libpng-dev zlib1g-dev libutf8proc-dev)
+run_packages=(cmake ninja-build g++ ccache pkg-config libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev
+  libpng-dev zlib1g-dev libutf8proc-dev)
+build_packages=("${run_packages[@]}" libbenchmark-dev libgtest-dev python3 binutils clang-format-14)
 # The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
 test_packages=(chromium chromium-driver zsh mandoc)
 
-# build PRESET: configures and builds into build/PRESET.
+# build PRESET: configures and builds into build/PRESET. A compiler cache keeps it from compiling anything twice, such
+# as for the Python package what the release build has; with precompiled headers it needs leave to overlook their age.
 build() {
+  use_compiler_cache
   cmake --preset "$1" && cmake --build --preset "$1"
+}
+
+use_compiler_cache() {
+  command -v ccache > /dev/null || return 0
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+  export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 }

@@ -21,7 +21,7 @@ namespace attn::detail {
 namespace {
 
 // Panels that share one pass over a block of keys, dK and dV (3 x 48 rows: dK and dV move once per 144 rows).
-constexpr int kGroupPanels = 3;
+constexpr int kPassPanels = 3;
 // Fewer (sequence, head) units than this are cut into slabs of rows, so that threads find work; a slab has at least so
 // many rows, because summing its dK and dV costs 2.5 % of its products at 1024 rows (5 % at 512). A unit that is alone
 // is halved earlier: a second thread is worth more.
@@ -31,7 +31,7 @@ constexpr int64_t kHalvedRows = 512;
 // Sums of dK and dV that a thread keeps between calls; fresh pages cost 4 % of a call over 512 tokens.
 constexpr int64_t kKeptBytes = int64_t{4} << 20;
 
-int64_t round_rows(const TileKernels& tk) { return int64_t{kGroupPanels} * tk.panel; }
+int64_t round_rows(const TileKernels& tk) { return int64_t{kPassPanels} * tk.panel; }
 
 class SlabWorker {
  public:
@@ -93,7 +93,7 @@ class SlabWorker {
       block_end_ = std::min(block + kGradBlockKeys, s_->key_count);
       keys_packed_ = keys_sanitised_ = false;
       tile_.start_block(*s_, reader, block, block_end_);
-      const Rows* computed[kGroupPanels];
+      const Rows* computed[kPassPanels];
       int computed_count = 0;
       for (int i = 0; i < count; ++i) {
         if (!tile_.compute(panels_[i].lanes, panels_[i].tile)) continue;
@@ -140,7 +140,7 @@ class SlabWorker {
   /// of 48 rows run at 96 % of the peak, one at 90 (Cascade Lake, D = 64).
   void add_outer(const Rows* const* rows, int count) {
     for (int first = 0, end = 0; first < count; first = end) {
-      kernels::OuterPanel weights[kGroupPanels], ds[kGroupPanels];
+      kernels::OuterPanel weights[kPassPanels], ds[kPassPanels];
       const GradTile& tile = rows[first]->tile;
       for (; end < count && rows[end]->tile.begin == tile.begin && rows[end]->tile.count == tile.count; ++end) {
         const Rows& r = *rows[end];
@@ -264,7 +264,7 @@ class SlabWorker {
   TileGradient tile_;
   const Sequence* s_ = nullptr;
   void *dk_ = nullptr, *dv_ = nullptr;
-  Rows panels_[kGroupPanels];
+  Rows panels_[kPassPanels];
   int64_t key_stride_ = 0, value_stride_ = 0;
   int64_t block_ = 0, block_end_ = 0;
   void* key_values_ = nullptr;  // the block's keys as operand of `values`

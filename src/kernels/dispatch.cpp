@@ -13,9 +13,14 @@ namespace attn::kernels {
 namespace {
 
 struct Candidate {
-  const Isa* isa;
+  const Isa& (*isa)();
   bool (*supported)();
 };
+
+template <const Isa& kIsa>
+const Isa& only() {
+  return kIsa;
+}
 
 bool always() { return true; }
 
@@ -38,17 +43,31 @@ bool has_avx512_bf16() {
   return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
 }
 
-constexpr Candidate candidates[] = {
-    {&isa_avx512_bf16, has_avx512_bf16}, {&isa_avx512, has_avx512}, {&isa_avx2, has_avx2}, {&isa_baseline, always}};
+/// Its own file holds only what it adds: the rest would be compiled twice.
+const Isa& avx512_and_bf16() {
+  static const Isa both = [] {
+    Isa isa = isa_avx512;
+    isa.name = isa_avx512_bf16.name;
+    isa.bf16 = isa_avx512_bf16.bf16;
+    isa.bf16_few = isa_avx512_bf16.bf16_few;
+    return isa;
+  }();
+  return both;
+}
+
+constexpr Candidate candidates[] = {{avx512_and_bf16, has_avx512_bf16},
+                                    {only<isa_avx512>, has_avx512},
+                                    {only<isa_avx2>, has_avx2},
+                                    {only<isa_baseline>, always}};
 #elif defined(ATTN_NEON)
-constexpr Candidate candidates[] = {{&isa_neon, always}};
+constexpr Candidate candidates[] = {{only<isa_neon>, always}};
 #else
-constexpr Candidate candidates[] = {{&isa_baseline, always}};
+constexpr Candidate candidates[] = {{only<isa_baseline>, always}};
 #endif
 
 const Isa* find(std::string_view name) {
   for (const Candidate& candidate : candidates)
-    if (name == candidate.isa->name && candidate.supported()) return candidate.isa;
+    if (name == candidate.isa().name && candidate.supported()) return &candidate.isa();
   return nullptr;
 }
 
@@ -67,7 +86,7 @@ std::atomic<const Isa*> chosen{nullptr};
 std::vector<std::string> available() {
   std::vector<std::string> names;
   for (const Candidate& candidate : candidates)
-    if (candidate.supported()) names.emplace_back(candidate.isa->name);
+    if (candidate.supported()) names.emplace_back(candidate.isa().name);
   return names;
 }
 

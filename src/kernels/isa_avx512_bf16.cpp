@@ -1,8 +1,7 @@
-// AVX-512 with BF16 dot products: compiled with the flags of AVX-512 and -mavx512bf16.
+// What BF16 dot products add to AVX-512: compiled with its flags and -mavx512bf16. dispatch.cpp puts the two together.
 #include "kernels/vec_avx512.h"
 
 #include "kernels/bf16.kernel.h"
-#include "kernels/elements.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
@@ -53,8 +52,7 @@ constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels, "bfloat16, 
 
 }  // namespace
 
-extern const Isa isa_avx512_bf16 = {"avx512_bf16",        &f32_kernels, &f32_few_kernels, &f32_few_bf16_kernels,
-                                    &f32_few_f16_kernels, &f64_kernels, &bf16_kernels,    &bf16_few_kernels,
-                                    &f32_elements,        &f64_elements};
+extern const Isa isa_avx512_bf16 = {"avx512_bf16", nullptr,       nullptr,           nullptr, nullptr,
+                                    nullptr,       &bf16_kernels, &bf16_few_kernels, nullptr, nullptr};
 
 }  // namespace attn::kernels
