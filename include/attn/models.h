@@ -1,5 +1,4 @@
-// models: one forward for every family. A family (selfhead, encoder, gpt, llama) is a set of defaults for one
-// configuration; the configuration says how embeddings, blocks and head are put together.
+// models: one forward for every family, and what belongs to a model on the disk.
 #pragma once
 
 #include <map>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "attn/io.h"
+#include "attn/models_config.h"
 #include "attn/nn.h"
 #include "attn/text.h"
 
@@ -19,104 +19,6 @@ namespace attn::models {
 
 using autograd::Tape;
 using autograd::Value;
-
-/// All that decides the shape of a model. Text fields hold one of the names listed.
-struct Config {
-  std::string model = "gpt";          ///< selfhead, encoder, gpt, llama
-  int64_t vocab_size = 0;             ///< V, from the tokenizer
-  int64_t context = 64;               ///< the longest sequence of training; of learned positions, the longest at all
-  int64_t embed_dim = 128;            ///< C
-  int64_t layers = 4;                 ///< N
-  int64_t heads = 4;                  ///< H
-  int64_t kv_heads = 0;               ///< Hk; 0 = heads
-  int64_t head_dim = 0;               ///< D, of all but selfhead; 0 = embed_dim / heads
-  int64_t key_dim = 0;                ///< d_k of selfhead; 0 = embed_dim
-  int64_t value_dim = 0;              ///< d_v of selfhead; 0 = embed_dim
-  bool output_projection = false;     ///< selfhead has W_O [d_v, embed_dim]; the others always have theirs
-  int64_t hidden_dim = 0;             ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
-  int64_t classes = 0;                ///< > 0: classifies instead of predicting tokens
-  std::string pooling = "mean";       ///< of classifiers: mean, first
-  std::string positions = "learned";  ///< none, learned, sinusoidal, relative, alibi, rope
-  double embedding_scale = 0;         ///< factor on the rows of tokens; 0 = sqrt(C) if sinusoidal, otherwise 1
-  std::string norm = "layer";         ///< layer, rms
-  bool norm_first = true;
-  double norm_epsilon = 1e-5;
-  std::string activation = "gelu_tanh";  ///< relu, gelu, gelu_tanh, silu, tanh
-  bool gated = false;
-  bool bias = true;  ///< of products and layer norms
-  bool causal = true;
-  int64_t window = 0;          ///< a token sees so many tokens, itself included; 0 = all
-  bool tie_embeddings = true;  ///< the head is the embedding's table
-  double rope_theta = 10000;
-  bool rope_interleaved = false;
-  double dropout = 0;
-  std::string init = "gpt2";  ///< gpt2, xavier
-};
-
-/// The defaults of a family; throws Error that lists the families.
-Config family(std::string_view name);
-std::vector<std::string> families();
-
-/// Sets fields from JSON text: an object; `source` is the name that errors use. Unknown fields, wrong types and values
-/// out of range are all listed in one Error.
-void apply_json(Config& config, std::string_view json, const std::string& source);
-/// A field as help texts and forms show it.
-struct FieldInfo {
-  std::string name, description;
-  std::string kind;                  ///< "whole number", "number", "text", "true or false"
-  std::vector<std::string> choices;  ///< of text, and true and false
-  double lowest = 0, highest = 0;    ///< of numbers
-  std::string value;                 ///< as set_field() takes it
-};
-/// All fields with the values that they have in `config`.
-std::vector<FieldInfo> field_info(const Config& config = {});
-/// Sets one field from text, as "layers=6" on a command line does.
-void set_field(Config& config, std::string_view field, std::string_view value);
-std::string to_json(const Config& config);
-/// Throws Error that lists everything that cannot be built.
-void check(const Config& config);
-
-// ------------------------------------------------------------------------------------------ what a configuration costs
-
-/// A parameter that is not made.
-struct ParameterShape {
-  std::string name;
-  std::vector<int64_t> shape;
-  bool decay = false;     ///< a product or a table
-  int64_t count() const;  ///< of its numbers
-};
-/// Those of a Model, in its order; whatever their size, at once and without their memory.
-std::vector<ParameterShape> parameter_shapes(const Config& config);
-
-/// Numbers in the parameters of each part; a tied head is the embedding.
-struct ParameterCounts {
-  int64_t embedding = 0, attention = 0, feed_forward = 0, norms = 0, head = 0;
-  int64_t total() const { return embedding + attention + feed_forward + norms + head; }
-};
-ParameterCounts count_parameters(const Config& config);
-
-/// Multiply-adds, counted as two, of a forward over `tokens` tokens of one sequence behind `cached` ones, as
-/// ForwardOptions{.cache, .last_only} says; a training step takes three.
-double forward_flops(const Config& config, int64_t tokens, int64_t cached = 0, bool last_only = false);
-/// Bytes of keys and values a token.
-int64_t cache_bytes_per_token(const Config& config, DType dtype);
-
-/// Bytes that a training takes at its peak.
-struct TrainingMemory {
-  double weights = 0;      ///< what layers compute with, and the masters
-  double gradients = 0;    ///< of all parameters
-  double moments = 0;      ///< AdamW's two
-  double activations = 0;  ///< what the tape keeps for the backward, the logits and their gradient among it
-  double between = 0;      ///< a validation or the bytes of a checkpoint, whichever is more
-  double total() const { return weights + gradients + moments + activations + between; }
-};
-/// Of batches [sequences, length]. Counted from what each operation of the tape keeps, not measured: a test holds it
-/// against measurements. With `recompute` blocks keep their inputs alone.
-TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
-                               bool recompute = false);
-/// Bytes that this process may still take: what the system says is available, or less where its control groups say so.
-/// `root` stands before /proc and /sys. Infinite where nothing is known.
-double available_memory(const std::string& root = "");
 
 // ---------------------------------------------------------------------------------------------------------- the model
 
