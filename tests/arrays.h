@@ -1,4 +1,4 @@
-// arrays: dense arrays whose element type is chosen at run time, and the loops over instruction sets and effort.
+// arrays: dense arrays whose element type is chosen at run time, and the loop over instruction sets.
 #pragma once
 
 #include <algorithm>
@@ -11,42 +11,9 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "sample.h"
 
 namespace attn::test {
-
-// -------------------------------------------------------------------------------------------------------------- effort
-
-enum class Effort { quick, normal, exhaustive };
-
-/// ATTN_EXHAUSTIVE=1 runs the full numbers; ATTN_QUICK=1 and the sanitizers run a small sample.
-inline Effort effort() {
-  const auto is_set = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value != nullptr && std::string(value) == "1";
-  };
-  if (is_set("ATTN_EXHAUSTIVE")) return Effort::exhaustive;
-  if (is_set("ATTN_QUICK")) return Effort::quick;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return Effort::quick;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(undefined_behavior_sanitizer)
-  return Effort::quick;
-#else
-  return Effort::normal;
-#endif
-#else
-  return Effort::normal;
-#endif
-}
-
-inline int64_t by_effort(int64_t quick, int64_t normal, int64_t exhaustive) {
-  switch (effort()) {
-    case Effort::quick: return quick;
-    case Effort::normal: return normal;
-    case Effort::exhaustive: return exhaustive;
-  }
-  return normal;
-}
 
 // -------------------------------------------------------------------------------------------------------------- arrays
 

@@ -109,6 +109,16 @@ class Oracle {
   std::vector<Expected> expected_;
 };
 
+/// Calls body(case) for every option, small shape and element type; a quarter of them in a quick run.
+template <class Body>
+void sample_every_option(uint64_t first_seed, const Body& body) {
+  const DType dtypes[] = {DType::float32, DType::float64, DType::bfloat16, DType::float16};
+  const std::vector<Dims> dims = small_dims();
+  const int64_t each = 4 * static_cast<int64_t>(dims.size()), grid = feature_count() * each;
+  sample(grid, {.quick = grid / 4, .normal = grid, .seconds = 60},
+         [&](int64_t n) { body(make_case(features()[n / each], dims[n % each / 4], dtypes[n % 4], first_seed + n)); });
+}
+
 /// All results, bit for bit.
 inline testing::AssertionResult same_results(const Results& a, const Results& b) {
   const auto unlike = [](const char* what) { return testing::AssertionFailure() << what << " differs"; };
@@ -130,7 +140,7 @@ class GradientCheck {
  public:
   GradientCheck(const Case& c, Engine engine) : c_(c), engine_(engine), analytic_(engine(c, true)) {}
 
-  /// At most `samples` elements of each input, spread evenly.
+  /// About `samples` elements of each input, spread evenly, the first one by the seed of the run.
   void check_all(int64_t samples) {
     check("dq", c_.q, analytic_.dq, samples);
     check("dk", c_.k, analytic_.dk, samples);
@@ -142,7 +152,7 @@ class GradientCheck {
  private:
   void check(const char* what, Array<4>& input, const Array<4>& gradient, int64_t samples) {
     const int64_t stride = std::max<int64_t>(1, input.count() / samples);
-    for (int64_t n = 0; n < input.count(); n += stride) {
+    for (auto n = static_cast<int64_t>(run_seed() % stride); n < input.count(); n += stride) {
       const double value = input.get(n);
       if (std::isinf(value)) continue;  // a forbidding bias has no neighbourhood
       input.set(n, value + kDifferenceStep);

@@ -357,6 +357,8 @@ inline const std::vector<Feature>& features() {
   return table;
 }
 
+inline int64_t feature_count() { return static_cast<int64_t>(features().size()); }
+
 inline const Feature& feature_named(const std::string& name) {
   for (const Feature& feature : features())
     if (name == feature.name) return feature;

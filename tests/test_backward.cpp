@@ -7,11 +7,7 @@ namespace attn::test {
 namespace {
 
 TEST(Backward, EveryOptionInEveryType) {
-  uint64_t seed = 200;
-  for (const Feature& feature : features())
-    for (const Dims& dims : small_dims())
-      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
-        Oracle(make_case(feature, dims, dtype, seed++)).expect_on_every_isa();
+  sample_every_option(200, [](const Case& c) { Oracle(c).expect_on_every_isa(); });
 }
 
 TEST(Backward, LongRows) {
@@ -33,17 +29,16 @@ TEST(Backward, HeadWidths) {
 
 /// The fused kernel itself in float64, differentiated numerically.
 TEST(Gradcheck, EveryOption) {
-  const int64_t samples = by_effort(4, 12, 100000);
+  const int64_t samples = by_effort(4, 12, 60);
   const Dims dims = {.B = 4, .H = 2, .Hk = 2, .Lq = 17, .Lk = 17, .D = 16, .Dv = 16};
   const Dims ragged = {.B = 1, .H = 4, .Hk = 1, .Lq = 5, .Lk = 11, .D = 7, .Dv = 3};
-  for_each_isa([&](const std::string& isa) {
-    SCOPED_TRACE(isa);
-    uint64_t seed = 300;
-    for (const Feature& feature : features())
-      for (const Dims& shape : {dims, ragged})
-        GradientCheck(make_case(feature, shape, DType::float64, seed++), [](const Case& c, bool backward) {
-          return run(c, backward);
-        }).check_all(samples);
+  const int64_t grid = 2 * feature_count();
+  sample(grid, {.quick = grid, .normal = grid, .seconds = 60}, [&](int64_t n) {
+    const Case c = make_case(features()[n / 2], n % 2 == 0 ? dims : ragged, DType::float64, 300 + n);
+    for_each_isa([&](const std::string& isa) {
+      SCOPED_TRACE(isa);
+      GradientCheck(c, [](const Case& point, bool backward) { return run(point, backward); }).check_all(samples);
+    });
   });
 }
 

@@ -33,13 +33,13 @@ const std::vector<Expected>& mixed_calls() {
 }
 
 TEST(Callers, ManyThreadsAtOnce) {
-  const int64_t threads = by_effort(8, 64, 64), calls = by_effort(10, 60, 1000);
+  const int64_t threads = by_effort(8, 64, 64), calls = by_effort(10, 60, 300);
   const std::vector<Expected>& mixed = mixed_calls();
   std::atomic<int64_t> right = 0;
   std::vector<std::thread> callers;
   for (int64_t t = 0; t < threads; ++t)
     callers.emplace_back([&, t] {
-      Random random(t);
+      Random random(run_seed(), t);
       for (int64_t n = 0; n < calls; ++n) {
         const Expected& expected = mixed[random.below(static_cast<int64_t>(mixed.size()))];
         right += bool(same_results(run(expected.c), expected.results));
@@ -98,7 +98,7 @@ TEST(Callers, WhileThePoolIsResized) {
     for (int n = 0; !done; ++n) set_thread_count(1 + n % 4);
   });
   int64_t right = 0;
-  const int64_t calls = by_effort(20, 200, 2000);
+  const int64_t calls = by_effort(20, 200, 1000);
   for (int64_t n = 0; n < calls; ++n) {
     const Expected& expected = mixed[n % mixed.size()];
     right += bool(same_results(run(expected.c), expected.results));

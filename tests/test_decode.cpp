@@ -76,7 +76,7 @@ TEST(Decode, OneByOneIsThePrefillBitwise) {
   for_each_isa([](const std::string& isa) {
     for (DType dtype : kTypes)
       for (int64_t page_size : kPageSizes) {
-        const int64_t length = by_effort(20, 150, 700);
+        const int64_t length = by_effort(20, 150, 400);
         const Case c = tokens(length, dtype, 51);
         const Results prefill = run(c, false);
         KvCache cache(config_for(c, page_size));

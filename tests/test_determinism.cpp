@@ -1,6 +1,9 @@
 // Bits: the same for any number of threads, run after run, whoever the neighbours are; and dropout as a pure function.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <utility>
+
 #include "checks.h"
 
 namespace attn::test {
@@ -31,17 +34,20 @@ std::vector<Case> cut_up_cases() {
 }
 
 TEST(Bitwise, ForAnyNumberOfThreads) {
-  const int64_t runs = by_effort(1, 4, 1000);
-  for_each_isa([&](const std::string& isa) {
-    for (const Case& c : cut_up_cases()) {
-      set_thread_count(1);
-      const Results serial = run(c);
-      for (int threads : {1, 2, 3, 4, 7, 8, 16}) {
-        const Threads scope(threads);
-        for (int64_t n = 0; n < runs; ++n)
-          ASSERT_TRUE(same_results(run(c), serial)) << c.name() << " with " << threads << " threads on " << isa;
-      }
-    }
+  const std::vector<Case> cases = cut_up_cases();
+  const auto count = static_cast<int64_t>(cases.size());
+  const int thread_counts[] = {1, 2, 3, 4, 7, 8, 16};
+  std::map<std::pair<int64_t, std::string>, Results> serial;
+  set_thread_count(1);
+  for (int64_t n = 0; n < count; ++n)
+    for_each_isa([&](const std::string& isa) { serial.emplace(std::pair(n, isa), run(cases[n])); });
+  sample(count * 7 * 1000, {.quick = count * 7, .normal = count * 7 * 4, .seconds = 60}, [&](int64_t number) {
+    const int64_t n = number % count;
+    const Threads scope(thread_counts[number / count % 7]);
+    for_each_isa([&](const std::string& isa) {
+      ASSERT_TRUE(same_results(run(cases[n]), serial.at({n, isa})))
+          << cases[n].name() << " with " << thread_count() << " threads on " << isa;
+    });
   });
 }
 

@@ -7,11 +7,7 @@ namespace attn::test {
 namespace {
 
 TEST(Forward, EveryOptionInEveryType) {
-  uint64_t seed = 100;
-  for (const Feature& feature : features())
-    for (const Dims& dims : small_dims())
-      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
-        Oracle(make_case(feature, dims, dtype, seed++), false).expect_on_every_isa();
+  sample_every_option(100, [](const Case& c) { Oracle(c, false).expect_on_every_isa(); });
 }
 
 /// Shapes that take different paths: one query, a few, a panel and its edges; one key block and several.

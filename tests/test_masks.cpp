@@ -57,28 +57,28 @@ std::vector<Dims> mask_dims() {
 
 /// A row that sees nothing is exactly 0 with lse -infinity (or the sink), and takes and gives no gradient.
 TEST(MaskedRows, AreExactlyZero) {
-  uint64_t seed = 400;
-  for (const Feature& feature : features())
-    for (const Dims& dims : mask_dims())
-      for (DType dtype : {DType::float32, DType::bfloat16}) {
-        const Case c = make_case(feature, dims, dtype, seed++);
-        const Visibility visible(c);
-        for_each_isa([&](const std::string& isa) {
-          const Results r = run(c);
-          const std::string where = c.name() + " on " + isa;
-          for_each_row(c.dims.B, c.dims.H, c.dims.Lq, [&](int64_t b, int64_t h, int64_t i) {
-            if (visible.query_sees_something(b, h, i)) return;
-            EXPECT_TRUE(row_is_zero(r.out, b, h, i)) << where;
-            EXPECT_TRUE(row_is_zero(r.dq, b, h, i)) << where;
-            EXPECT_EQ(r.lse.get({b, h, i}), c.sink.empty() ? -kInf : double{c.sink[h]}) << where;
-          });
-          for_each_row(c.dims.B, c.dims.Hk, c.dims.Lk, [&](int64_t b, int64_t h, int64_t j) {
-            if (visible.key_is_seen(b, h, j)) return;
-            EXPECT_TRUE(row_is_zero(r.dk, b, h, j)) << where;
-            EXPECT_TRUE(row_is_zero(r.dv, b, h, j)) << where;
-          });
-        });
-      }
+  const std::vector<Dims> dims = mask_dims();
+  const int64_t each = 2 * static_cast<int64_t>(dims.size()), grid = feature_count() * each;
+  sample(grid, {.quick = grid / 6, .normal = grid / 3, .seconds = 60}, [&](int64_t n) {
+    const DType dtype = n % 2 == 0 ? DType::float32 : DType::bfloat16;
+    const Case c = make_case(features()[n / each], dims[n % each / 2], dtype, 400 + n);
+    const Visibility visible(c);
+    for_each_isa([&](const std::string& isa) {
+      const Results r = run(c);
+      const std::string where = c.name() + " on " + isa;
+      for_each_row(c.dims.B, c.dims.H, c.dims.Lq, [&](int64_t b, int64_t h, int64_t i) {
+        if (visible.query_sees_something(b, h, i)) return;
+        EXPECT_TRUE(row_is_zero(r.out, b, h, i)) << where;
+        EXPECT_TRUE(row_is_zero(r.dq, b, h, i)) << where;
+        EXPECT_EQ(r.lse.get({b, h, i}), c.sink.empty() ? -kInf : double{c.sink[h]}) << where;
+      });
+      for_each_row(c.dims.B, c.dims.Hk, c.dims.Lk, [&](int64_t b, int64_t h, int64_t j) {
+        if (visible.key_is_seen(b, h, j)) return;
+        EXPECT_TRUE(row_is_zero(r.dk, b, h, j)) << where;
+        EXPECT_TRUE(row_is_zero(r.dv, b, h, j)) << where;
+      });
+    });
+  });
 }
 
 /// Ways to hide keys [first, end) from the queries that `hides` names; everything else sees everything.
@@ -160,25 +160,26 @@ Case poisoned(Case c, const Visibility& visible, double value) {
 }
 
 TEST(Poison, BehindTheMaskChangesNoBit) {
-  uint64_t seed = 500;
-  for (const Feature& feature : features())
-    for (const Dims& dims : mask_dims())
-      for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-        Case c = make_case(feature, dims, dtype, seed++);
-        if (c.bias.given()) {  // per pair, so that some biases are hidden
-          c.bias = Array<4>(DType::float32, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk});
-          Random random(seed);
-          c.bias.fill_normal(random);
-        }
-        const Visibility visible(c);
-        const double large = dtype == DType::float16 ? 6e4 : 1e38;
-        for_each_isa([&](const std::string& isa) {
-          const Results clean = run(poisoned(c, visible, 0));
-          for (double poison : {kNaN, kInf, -kInf, large})
-            EXPECT_TRUE(same_results(run(poisoned(c, visible, poison)), clean))
-                << poison << " in " << c.name() << " on " << isa;
-        });
-      }
+  const std::vector<Dims> dims = mask_dims();
+  const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16};
+  const int64_t each = 3 * static_cast<int64_t>(dims.size()), grid = feature_count() * each;
+  sample(grid, {.quick = grid / 9, .normal = grid / 4, .seconds = 60}, [&](int64_t n) {
+    const DType dtype = dtypes[n % 3];
+    Case c = make_case(features()[n / each], dims[n % each / 3], dtype, 500 + n);
+    if (c.bias.given()) {  // per pair, so that some biases are hidden
+      c.bias = Array<4>(DType::float32, {c.dims.B, c.dims.H, c.dims.Lq, c.dims.Lk});
+      Random random(501 + n);
+      c.bias.fill_normal(random);
+    }
+    const Visibility visible(c);
+    const double large = dtype == DType::float16 ? 6e4 : 1e38;
+    for_each_isa([&](const std::string& isa) {
+      const Results clean = run(poisoned(c, visible, 0));
+      for (double poison : {kNaN, kInf, -kInf, large})
+        EXPECT_TRUE(same_results(run(poisoned(c, visible, poison)), clean))
+            << poison << " in " << c.name() << " on " << isa;
+    });
+  });
 }
 
 // -------------------------------------------------------------------------------------------------- NaN in plain sight

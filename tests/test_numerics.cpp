@@ -6,42 +6,32 @@
 namespace attn::test {
 namespace {
 
-const Feature& random_feature(Random& random) {
-  return features()[random.below(static_cast<int64_t>(features().size()))];
-}
+const Feature& random_feature(Random& random) { return features()[random.below(feature_count())]; }
 
-/// `count` random calls from the grid of shapes and options; a fixed seed each, so that any of them can be replayed.
-/// One in 16 may do all of `work` multiplications, the rest an eighth of it.
-void check_grid(int64_t count, double work, uint64_t first_seed, DType dtype, std::vector<double> q_scales) {
-  for (int64_t n = 0; n < count; ++n) {
-    const uint64_t seed = first_seed + n;
-    SCOPED_TRACE("seed " + std::to_string(seed));
+/// Random calls from the grid of shapes and options, each with its own seed. One in 16 may do all of the work, counted
+/// in multiplications, the rest an eighth of it.
+void check_grid(int64_t grid, const Share& share, uint64_t first_seed, DType dtype,
+                const std::vector<double>& q_scales) {
+  const auto work = static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 23));
+  sample(grid, share, [&](int64_t number) {
+    const uint64_t seed = first_seed + number;
     Random random(seed, 1);
-    const Dims dims = random_dims(random, n % 16 == 0 ? work : work / 8);
+    const Dims dims = random_dims(random, number % 16 == 0 ? work : work / 8);
     const double q_scale = q_scales[random.below(static_cast<int64_t>(q_scales.size()))];
     Oracle(make_case(random_feature(random), dims, dtype, seed, q_scale)).expect_on_every_isa();
-  }
+  });
 }
 
-/// A quarter of the grid: the long sweep can be run in parts.
-class OracleFp32 : public testing::TestWithParam<int64_t> {};
-
-TEST_P(OracleFp32, Grid) {
-  const int64_t count = by_effort(8, 125, 5000);
-  check_grid(count, static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 23)), 1'000'000 + GetParam() * count,
-             DType::float32, {1, 10, 50});
+TEST(OracleFp32, Grid) {
+  check_grid(20'000, {.quick = 32, .normal = 500, .seconds = 120}, 1'000'000, DType::float32, {1, 10, 50});
 }
-
-INSTANTIATE_TEST_SUITE_P(, OracleFp32, testing::Range<int64_t>(0, 4));
 
 TEST(LowPrecision, Bfloat16) {
-  check_grid(by_effort(20, 250, 5000), static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 23)), 2'000'000,
-             DType::bfloat16, {1, 4});
+  check_grid(5000, {.quick = 20, .normal = 250, .seconds = 60}, 2'000'000, DType::bfloat16, {1, 4});
 }
 
 TEST(LowPrecision, Float16) {
-  check_grid(by_effort(20, 250, 5000), static_cast<double>(by_effort(1 << 19, 1 << 22, 1 << 23)), 3'000'000,
-             DType::float16, {1, 4});
+  check_grid(5000, {.quick = 20, .normal = 250, .seconds = 60}, 3'000'000, DType::float16, {1, 4});
 }
 
 // ----------------------------------------------------------------------------------------------------- tails and zeros
@@ -53,12 +43,10 @@ void check_tail(int64_t D, int64_t Lk) {
       .expect_on_every_isa();
 }
 
-/// Every head width and every number of keys up to well past any tile; all pairs of them when exhaustive.
+/// Every head width, and every number of keys up to well past any tile.
 TEST(Tails, HeadWidthsAndKeys) {
-  const int64_t step = by_effort(37, 11, 1);
-  for (int64_t D = 1; D <= 288; ++D)
-    for (int64_t Lk = 1 + D % step; Lk <= 260; Lk += (D <= 34 || effort() == Effort::exhaustive) ? step : 8 * step)
-      check_tail(D, Lk);
+  sample(288 * 260, {.quick = 450, .normal = 800, .seconds = 60},
+         [](int64_t number) { check_tail(1 + number / 260, 1 + number % 260); });
 }
 
 /// Where the naive algorithm would have nothing to get wrong.

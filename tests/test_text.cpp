@@ -150,16 +150,15 @@ TEST(Utf8, ByDefinition) {
     }
     return std::string_view::npos;
   };
-  Random random(1);
-  const int64_t rounds = by_effort(20'000, 200'000, 10'000'000);
   const std::string leads = "a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc2\xdf\xe0\xe1\xed\xee\xef\xf0\xf1\xf4\xf5\xff";
-  for (int64_t n = 0; n < rounds; ++n) {
+  sample(10'000'000, {.quick = 20'000, .normal = 200'000, .seconds = 20}, [&](int64_t n) {
+    Random random(1, n);
     std::string bytes;
     for (int64_t length = random.below(7); length > 0; --length)
       bytes += random.below(4) == 0 ? static_cast<char>(random.below(256))
                                     : leads[random.below(static_cast<int64_t>(leads.size()))];
-    ASSERT_EQ(text::malformed_at(bytes), expected(bytes)) << "round " << n;
-  }
+    ASSERT_EQ(text::malformed_at(bytes), expected(bytes));
+  });
 }
 
 // ------------------------------------------------------------------------------------------------ characters and bytes
@@ -330,17 +329,17 @@ TEST(Words, AnyMixture) {
   const Character hard[] = {'a',     'Z',   '7',      '\'',   0x2019, ' ',   '\n',   '.',    0x301,
                             0x345,   0x130, 0xDF,     0x1E9E, 0x1F88, 0x3A3, 0xFB03, 0x200D, 0xFE0F,
                             0x1F600, 0x85,  0x10FFFF, 0x13A0, 0xAB70, 0x93F, 0};
-  Random random(2);
-  for (int64_t n = by_effort(300, 3000, 100'000); n > 0; --n) {
-    std::string sample = "a";
+  sample(100'000, {.quick = 300, .normal = 3000, .seconds = 20}, [&](int64_t n) {
+    Random random(2, n);
+    std::string mixture = "a";
     for (int64_t length = random.below(40); length > 0; --length)
-      sample += utf8(hard[random.below(static_cast<int64_t>(std::size(hard)))]);
+      mixture += utf8(hard[random.below(static_cast<int64_t>(std::size(hard)))]);
     const bool lower_case = random.below(2) == 0;
-    const auto tokenizer = words({sample}, {.min_count = 1, .lower_case = lower_case});
-    const Ids ids = tokenizer->encode(sample);
-    ASSERT_EQ(std::count(ids.begin(), ids.end(), 1), 0) << sample;
-    ASSERT_EQ(reloaded(*tokenizer)->encode(tokenizer->decode(ids)), ids) << sample;
-  }
+    const auto tokenizer = words({mixture}, {.min_count = 1, .lower_case = lower_case});
+    const Ids ids = tokenizer->encode(mixture);
+    ASSERT_EQ(std::count(ids.begin(), ids.end(), 1), 0) << mixture;
+    ASSERT_EQ(reloaded(*tokenizer)->encode(tokenizer->decode(ids)), ids) << mixture;
+  });
 }
 
 /// A megabyte of what a careless splitter takes quadratic time for, which the time limit of the test would show.
@@ -434,10 +433,9 @@ TEST(Load, MutatedFiles) {
   const std::string seeds[] = {text::characters_of("ab é😀\n")->to_json(), text::bytes()->to_json(),
                                words({"The best film don't é miss . 10"}, {.min_count = 1})->to_json(),
                                words({"The Best"}, {.min_count = 1, .lower_case = false})->to_json()};
-  Random random(3);
   int64_t accepted = 0;
-  const int64_t rounds = by_effort(20'000, 20'000, 1'000'000);
-  for (int64_t n = 0; n < rounds; ++n) {
+  const int64_t rounds = sample(1'000'000, {.quick = 20'000, .normal = 20'000, .seconds = 20}, [&](int64_t n) {
+    Random random(3, n);
     std::string json = seeds[random.below(4)];
     for (int64_t changes = random.below(4); changes >= 0; --changes) json = mutated(json, random, dictionary);
     const std::string message = error_of([&] {
@@ -446,9 +444,9 @@ TEST(Load, MutatedFiles) {
       ASSERT_EQ(reloaded(*tokenizer)->to_json(), tokenizer->to_json());
     });
     accepted += message.empty();
-    ASSERT_TRUE(message.empty() || is_readable(message, "a.json")) << "round " << n;
-  }
-  EXPECT_GT(accepted, rounds / 100);
+    ASSERT_TRUE(message.empty() || is_readable(message, "a.json"));
+  });
+  EXPECT_GE(accepted, rounds / 100);
 }
 
 }  // namespace

@@ -396,9 +396,8 @@ TEST(Damage, EveryFlippedBitIsFoundAndThePreviousTaken) {
   const Folder folder;
   leave_checkpoints(folder);
   const std::string path = folder / "step-20.safetensors", good = io::read_file(path);
-  Random random(8);
-  const int64_t flips = std::getenv("ATTN_EXHAUSTIVE") ? 10000 : 200;
-  for (int64_t n = 0; n < flips; ++n) {
+  sample(10'000, {.quick = 200, .normal = 200, .seconds = 20}, [&](int64_t n) {
+    Random random(8, n);
     std::string bad = good;
     const int64_t header = 8 + 4096;  // half of the flips where the structure is
     const int64_t at = random.below(n % 2 ? std::min<int64_t>(header, bad.size()) : static_cast<int64_t>(bad.size()));
@@ -408,7 +407,7 @@ TEST(Damage, EveryFlippedBitIsFoundAndThePreviousTaken) {
     const models::Checkpoint checkpoint = models::Checkpoints(folder.path()).load("last", &notes);
     ASSERT_LT(checkpoint.step, 20) << "a flip in byte " << at << " went unseen";
     ASSERT_GE(notes.size(), 2u);
-  }
+  });
 }
 
 TEST(Damage, AMissingListIsNoLoss) {

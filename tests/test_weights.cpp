@@ -23,19 +23,15 @@ Array<4> reference_weights(const Case& c) {
 }
 
 TEST(Weights, AreTheOraclesForEveryOption) {
-  uint64_t seed = 800;
-  for (const Feature& feature : features())
-    for (const Dims& dims : small_dims())
-      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16}) {
-        const Case c = make_case(feature, dims, dtype, seed++);
-        const Array<4> expected = reference_weights(c);
-        const double score = max_abs(run_reference(c, false).lse.values());
-        for_each_isa([&](const std::string& isa) {
-          const Array<4> actual = weights_of(c, run(c, false).lse, 0, c.dims.Lq, 0, c.dims.Lk);
-          EXPECT_TRUE(max_abs_error(actual.values(), expected.values()) <= weight_bound(score, lse_type(dtype)))
-              << c.name() << " on " << isa;
-        });
-      }
+  sample_every_option(800, [](const Case& c) {
+    const Array<4> expected = reference_weights(c);
+    const double score = max_abs(run_reference(c, false).lse.values());
+    for_each_isa([&](const std::string& isa) {
+      const Array<4> actual = weights_of(c, run(c, false).lse, 0, c.dims.Lq, 0, c.dims.Lk);
+      EXPECT_TRUE(max_abs_error(actual.values(), expected.values()) <= weight_bound(score, lse_type(c.dtype)))
+          << c.name() << " on " << isa;
+    });
+  });
 }
 
 /// What the sink does not take, the keys share.

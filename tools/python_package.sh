@@ -11,11 +11,12 @@ python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get
 python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 \
   hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 scikit-learn==1.9.1
 rm -f build/wheel/*.whl
-# Kept between calls, so that the second one builds what has changed. Compiled with the options of the release build,
-# the library comes out of the compiler cache.
+# Kept between calls, so that the second one builds what has changed. Compiled by the same command as in the release
+# build, the library comes out of the compiler cache.
 use_compiler_cache
+export CXX=${CXX:-c++}
 PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no-build-isolation \
-  --wheel-dir build/wheel --config-settings=build-dir="$PWD/build/wheel/cmake" \
+  --wheel-dir build/wheel --config-settings=build-dir="$PWD/build/python" \
   --config-settings=cmake.define.ATTN_WARNINGS_AS_ERRORS=ON
 "$python" -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
 

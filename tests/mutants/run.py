@@ -2,26 +2,30 @@
 """Shows that the tests fail when they should: puts each bug of operator.txt, c.txt, layers.txt and checks.txt into a
 copy of the sources, one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
 
-usage: run.py [NAME...]     all mutants, or those named
-       run.py --list        their names and bugs
-       run.py --check       only that the table fits the sources
-       run.py --self-test   that --check refuses what it should
+usage: run.py [NAME...]            all mutants, or those named
+       run.py --sample SECONDS     20 that ATTN_SEED draws, or as many of them as that time allows
+       run.py --list               their names and bugs
+       run.py --check              only that the table fits the sources
+       run.py --self-test          that --check refuses what it should
 """
 
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TABLES = ["operator.txt", "c.txt", "layers.txt", "checks.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
-SECONDS = 1800  # a test that takes longer hangs, which is a failure too
+SAMPLE = 20
+TIMEOUT = 1800  # seconds: a test that takes longer hangs, which is a failure too
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
@@ -122,12 +126,11 @@ class Tree:
         return "" if done.returncode == 0 else f"does not build, {done.returncode}\n{done.stdout}"
 
     def passes(self, executable, tests):
-        """Runs tests up to the first failure. The quick sample: what it catches, the whole catches too."""
-        environment = {key: value for key, value in os.environ.items() if key not in ("ATTN_EXHAUSTIVE", "ATTN_ISA")}
-        environment["ATTN_QUICK"] = "1"
+        """Runs tests up to the first failure, as an ordinary run does: what that misses is missed."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ATTN_")}
         command = [self.build / "tests" / executable, "--gtest_throw_on_failure", "--gtest_filter=" + tests]
         try:
-            return run_command(command, env=environment, timeout=SECONDS).returncode == 0
+            return run_command(command, env=environment, timeout=TIMEOUT).returncode == 0
         except subprocess.TimeoutExpired:
             return False
 
@@ -162,25 +165,39 @@ def red_without_mutants(tree, mutants):
     return red
 
 
-def run(mutants):
+def run(mutants, seconds=float("inf")):
+    end = time.monotonic() + seconds
     mutants = sorted(mutants, key=lambda mutant: mutant["file"])  # neighbours share what has to be compiled again
-    killed = 0
+    killed = tried = 0
     with tempfile.TemporaryDirectory(prefix="attn_mutants_") as folder:
         tree = Tree(pathlib.Path(folder))
         red = red_without_mutants(tree, mutants)
-        for i, mutant in enumerate(mutants, 1):
+        for tried, mutant in enumerate(mutants, 1):
             anyway = mutant["test"].split()[0] in red
             verdict = "INVALID, its test fails without it" if anyway else tree.verdict(mutant)
             killed += verdict == "killed"
-            print(f"[{i}/{len(mutants)}] {mutant['name']}: {verdict}", flush=True)
-    print(f"{killed}/{len(mutants)} killed")
-    return 0 if killed == len(mutants) else 1
+            print(f"[{tried}/{len(mutants)}] {mutant['name']}: {verdict}", flush=True)
+            if time.monotonic() > end:
+                break
+    print(f"{killed}/{tried} killed")
+    return 0 if killed == tried else 1
 
 
-def runs_here(mutant):
-    """False where this processor never reaches the changed code."""
+def said_to_run_here(mutant):
+    """False, with a word about it, where this processor never reaches the changed code."""
     flags = pathlib.Path("/proc/cpuinfo")
-    return "cpu" not in mutant or not flags.exists() or mutant["cpu"] in flags.read_text().split()
+    here = "cpu" not in mutant or not flags.exists() or mutant["cpu"] in flags.read_text().split()
+    if not here:
+        print(f"{mutant['name']}: skipped, this processor has no {mutant['cpu']}")
+    return here
+
+
+def drawn(mutants, seed):
+    """Successive seeds deal out a shuffled pack, so that all have had their turn after len / SAMPLE of them."""
+    pack = sorted(mutants, key=lambda mutant: mutant["name"])
+    random.Random(0).shuffle(pack)
+    first = seed * SAMPLE % len(pack)
+    return (pack + pack)[first:first + min(SAMPLE, len(pack))]
 
 
 def main(arguments):
@@ -193,14 +210,17 @@ def main(arguments):
         for mutant in mutants:
             print(f"{mutant['name']:34} {mutant['bug']}")
         return 0
-    unknown = set(arguments) - {mutant["name"] for mutant in mutants}
-    if unknown:
-        sys.exit(f"{__doc__}\nno mutant is called {', '.join(sorted(unknown))}")
-    chosen = [mutant for mutant in mutants if mutant["name"] in arguments or not arguments]
-    for mutant in chosen:
-        if not runs_here(mutant):
-            print(f"{mutant['name']}: skipped, this processor has no {mutant['cpu']}")
-    return run([mutant for mutant in chosen if runs_here(mutant)])
+    seconds = float("inf")
+    if arguments[:1] == ["--sample"] and len(arguments) == 2:
+        seed, seconds = int(os.environ.get("ATTN_SEED", "1")), float(arguments[1])
+        print(f"{SAMPLE} of {len(mutants)} mutants, ATTN_SEED={seed}", flush=True)
+        chosen = drawn(mutants, seed)
+    else:
+        unknown = set(arguments) - {mutant["name"] for mutant in mutants}
+        if unknown:
+            sys.exit(f"{__doc__}\nno mutant is called {', '.join(sorted(unknown))}")
+        chosen = [mutant for mutant in mutants if mutant["name"] in arguments or not arguments]
+    return run([mutant for mutant in chosen if said_to_run_here(mutant)], seconds)
 
 
 if __name__ == "__main__":
