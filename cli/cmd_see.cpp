@@ -82,7 +82,6 @@ struct See {
     attn::view::HeatmapOptions options;
     options.scale = log ? attn::view::Scale::log : attn::view::Scale::linear;
     options.colour = !plain && isatty(STDOUT_FILENO);
-    if (!no_terminal && !piped) show(seen, options);
     if (!png.empty()) {
       const bool one = selection.layers.size() == 1 && selection.heads.size() == 1;
       write_out(png,
@@ -95,6 +94,7 @@ struct See {
     if (!html.empty())
       write_out(html, attn::view::html_page(model.directory, seen.labels, seen.layers, selection),
                 "open it in a browser; it needs no network");
+    if (!no_terminal && !piped) show(seen, options);
   }
 };
 

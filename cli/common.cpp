@@ -137,6 +137,10 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
   command.add_option("--stop", stop, "a text that ends the output, not shown itself; may be given several times")
       ->allow_extra_args(false);
+  command
+      .add_option("--context", context,
+                  "tokens that the model sees at once, more only without learned positions; 0 = as trained")
+      ->check(whole(0, 1 << 24));
   command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
 }
 
@@ -150,6 +154,7 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
   options.max_tokens = tokens;
   options.seed = seed;
+  options.context = context;
   options.cache = !no_cache;
   const bool words = loaded.tokenizer->kind() == "words";
   options.on_token = [&](int64_t token) {

@@ -55,7 +55,7 @@ struct ModelOptions {
 /// How text becomes one token after another on standard output.
 struct GenerationOptions {
   double temperature = 0.8, top_p = 1, min_p = 0, repetition_penalty = 1;
-  int64_t top_k = 0, tokens = 256;
+  int64_t top_k = 0, tokens = 256, context = 0;
   uint64_t seed = 0;
   bool no_cache = false;
   std::vector<std::string> stop;

@@ -234,7 +234,6 @@ TEST(LayerChecks, WhatEveryLayerIsGiven) {
     const std::string wanted = each.any_rank ? "must be [.., 8] of float32" : "must be [B, L, 8] of float32";
     expect_refused({
         {"nothing", given({}), each.name, {"x is empty, " + wanted}},
-        {"an empty array", given(Value(Array())), each.name, {"x is [] of float32, " + wanted}},
         {"another width", given(rows({kB, kL, 7})), each.name, {"x is [2, 5, 7] of float32, " + wanted}},
         {"another type",
          given(rows({kB, kL, kC}, DType::float64)),

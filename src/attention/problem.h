@@ -107,8 +107,8 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
 /// Checks a bias for all pairs [B, H, Lq, Lk].
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs);
 /// Checks that sizes are not negative and every element is addressable with 64-bit offsets.
-bool check_layout(Checker& checker, const char* name, const int64_t* size, const int64_t* stride, int rank,
-                  int64_t element);
+[[gnu::visibility("default")]] bool check_layout(Checker& checker, const char* name, const int64_t* size,
+                                                 const int64_t* stride, int rank, int64_t element);
 template <class Pointer, int Rank>
 bool check_layout(Checker& checker, const char* name, const BasicView<Pointer, Rank>& view) {
   return check_layout(checker, name, view.size.data(), view.stride.data(), Rank, size_of(view.dtype));

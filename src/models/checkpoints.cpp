@@ -118,7 +118,7 @@ Manifest read_manifest(const std::string& directory) {
   const std::string path = directory + "/" + kManifest;
   Manifest manifest;
   std::error_code unknown;  // then reading says why
-  if (!fs::exists(fs::symlink_status(path, unknown)) && !unknown) return manifest;
+  if (fs::symlink_status(path, unknown).type() == fs::file_type::not_found) return manifest;
   const Json object = io::parse_json("checkpoint", path, io::read_file(path, 1 << 24));
   if (!object.is_object() || !(object.contains("files") || object.contains("last")))
     throw Error("checkpoint", {path + " is not a list of checkpoints"});
@@ -250,9 +250,11 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
   if (step < 0) throw Error("checkpoint", {"the step is " + std::to_string(step) + ", must not be negative"});
   std::map<std::string, Sum> sums;
   for (const io::NamedTensor& tensor : tensors) {
-    const std::string_view bytes = io::bytes_of(tensor);
-    sums[tensor.name] = {io::crc32(bytes), static_cast<int64_t>(bytes.size())};
+    const std::string_view content = io::bytes_of(tensor);
+    sums[tensor.name] = {io::crc32(content), static_cast<int64_t>(content.size())};
   }
+  const std::string bytes =
+      io::format_safetensors(tensors, {{"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, sums))}});
   const auto path_of = [&](const std::string& name) { return directory_ + "/" + name; };
   const auto is_there = [&](const std::string& name) {
     std::error_code unknown;
@@ -264,7 +266,9 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
   } catch (const Error&) {  // a new one is begun; this one may tell somebody something
     std::string aside = std::string(kManifest) + ".damaged";
     while (is_there(aside)) aside += ".damaged";
-    fs::rename(path_of(kManifest), path_of(aside));
+    std::error_code failed;
+    fs::rename(path_of(kManifest), path_of(aside), failed);
+    if (failed) throw Error("checkpoint", {path_of(kManifest) + " cannot be set aside: " + failed.message()});
   }
   std::string name = file_name(step);
   while (is_there(name) && !contains(manifest.files, name)) name.insert(sizeof "step-" - 1, "0");  // somebody else's
@@ -272,9 +276,7 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
     manifest.files.push_back(name);
     write_manifest(directory_, manifest);
   }
-  io::write_file(
-      path_of(name),
-      io::format_safetensors(tensors, {{"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, sums))}}));
+  io::write_file(path_of(name), bytes);
   if (manifest.last != name) manifest.previous = manifest.last;
   manifest.last = name;
   if (best || manifest.best.empty()) manifest.best = name;

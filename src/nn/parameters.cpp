@@ -1,5 +1,6 @@
 // Parameters: their names, where their content comes from, and their copies in the type that layers compute in.
 #include <cmath>
+#include <memory>
 
 #include "attn/nn_parameters.h"
 #include "core/checker.h"
@@ -27,6 +28,12 @@ void check_new(const Parameters& all, const Scope& scope, const std::string& nam
            ": sizes must be positive, together below 2^63 bytes";
   });
   checker.done();
+}
+
+/// Of arrays that have a shape alone: nobody reads them.
+std::shared_ptr<void> no_memory() {
+  static char nothing;
+  return {std::shared_ptr<void>(), &nothing};
 }
 
 }  // namespace
@@ -69,7 +76,7 @@ Value Scope::create(std::string_view name, std::vector<int64_t> shape, bool deca
   const DType master_type = own.dtype() == DType::float64 ? DType::float64 : DType::float32;
   const DType compute = decay ? own.dtype() : master_type;
   const auto array = [&](DType dtype) {
-    return own.source_ ? Array(dtype, shape, false) : Array(dtype, shape, std::shared_ptr<void>());
+    return own.source_ ? Array(dtype, shape, false) : Array(dtype, shape, no_memory());
   };
   Parameter parameter;
   parameter.name = prefix_ + std::string(name);

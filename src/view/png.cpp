@@ -180,7 +180,6 @@ std::string draw_heatmap(const Pooled& grid, int64_t cell, Scale kind) {
 
 std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
-  checker.require(options.cell >= 0, "cell must not be negative");
   check_scale(checker, options.scale);
   check_weights(checker, weights);
   const int64_t Lq = weights.size[2], Lk = weights.size[3], cell = cell_of(checker, Lq, Lk, options);

@@ -19,7 +19,7 @@ def flags(attn, command):
 def test_underscores(attn):
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--model", "selfhead", "--embed_dim", 32, "--epochs", 1, "--learning_rate", 0.01,
-             "--eval_every=7", "--sample_prompt", "--embed_dim", "--interactive", "--quiet", stdin="The cat\n")
+             "--eval_every=7", "--sample_prompt", "The", "--interactive", "--quiet", stdin="The cat\n")
     assert '"eval_every": 7' in (attn.folder / "model" / "training.json").read_text()
     assert '"embed_dim": 32' in (attn.folder / "model" / "config.json").read_text()
     said = attn.run("generate", "--top_k", 1, "model", "--prompt", "The_cat", status=1).stderr

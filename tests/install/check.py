@@ -154,7 +154,8 @@ class Check:
     def symbols(self):
         """A shared library exports what the public headers declare, and what attn::models needs of attn::attn."""
         headers = " ".join(path.read_text() for path in (ROOT / "include/attn").glob("*.h"))
-        public = set(re.findall(r"\w+", headers)) | {"Checker", "active_kernels", "thread_scratch"}
+        public = set(re.findall(r"\w+", headers)) | {"Checker", "active_kernels", "thread_scratch", "control_groups",
+                                                         "check_layout", "detail"}
         for library in sorted(self.prefix.glob("lib*/**/libattn*.so")):
             soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "--dynamic", library))
             require(soname and soname[1] == f"{library.name}.0.1", f"{library.name}: no versioned soname")
