@@ -63,7 +63,7 @@ struct TensorInfo {
   int64_t end = 0;
 };
 
-class Reader;
+class [[gnu::visibility("hidden")]] Reader;
 
 /// A safetensors file: in memory, where later changes to the file do no harm, or open(), where tensors are read one by
 /// one into the caller's memory.
