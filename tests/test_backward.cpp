@@ -37,7 +37,7 @@ TEST(Gradcheck, EveryOption) {
     const Case c = make_case(features()[n / 2], n % 2 == 0 ? dims : ragged, DType::float64, 300 + n);
     for_each_isa([&](const std::string& isa) {
       SCOPED_TRACE(isa);
-      GradientCheck(c, [](const Case& point, bool backward) { return run(point, backward); }).check_all(samples);
+      check_gradients(c, run, samples);
     });
   });
 }
