@@ -224,8 +224,11 @@ Lines::~Lines() {
 }
 
 bool Lines::read_more(bool wait) {
+  constexpr int kPause = 200;  // ms: a signal that comes between a look for signals and poll() does not end the wait
   pollfd what{file_, POLLIN, 0};
-  const int ready = ::poll(&what, 1, wait ? -1 : 0);
+  int ready = 0;
+  do ready = ::poll(&what, 1, wait ? kPause : 0);
+  while (ready == 0 && wait && !signal_seen());
   if (ready == 0 || signal_seen()) return false;
   char piece[1 << 14];
   const ssize_t got = ready < 0 ? -1 : ::read(file_, piece, sizeof piece);
