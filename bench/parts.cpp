@@ -60,14 +60,15 @@ class Bench {
   Bench(const TileKernels& tk, attn::DType acc, int64_t depth)
       : tk_(tk),
         D_(depth),
-        operand_(tk.operand_bytes == 2 ? attn::DType::bfloat16 : acc),
-        query_(operand_, D_ * tk.panel),
-        keys_(operand_, kKeys * D_),
-        rows_(operand_, kPanels * tk.panel * D_),
-        weights_(tk.weight_bytes == 2 ? attn::DType::bfloat16 : acc, kPanels * (kForwardBlock + 1) * tk.panel),
+        operand_(static_cast<attn::DType>(tk.type)),
+        query_(operand_, tk.query_bytes(D_, tk.panel) / attn::size_of(operand_)),
+        keys_(operand_, tk.key_rows.bytes(kKeys, D_) / attn::size_of(operand_)),
+        values_(operand_, tk.value_rows.bytes(kKeys, D_) / attn::size_of(operand_)),
+        rows_(operand_, kPanels * tk.outer_rows.bytes(tk.panel, D_) / attn::size_of(operand_)),
+        weights_(operand_, kPanels * tk.weights_bytes(kForwardBlock, tk.panel) / attn::size_of(operand_)),
         probabilities_(acc, kForwardBlock * tk.panel),
-        ds_(operand_, (kForwardBlock + 1) * tk.panel),
-        out_(acc, D_ * tk.panel),
+        ds_(operand_, tk.weights_bytes(kForwardBlock, tk.panel) / attn::size_of(operand_)),
+        out_(acc, tk.accumulator_bytes(D_, tk.panel) / attn::size_of(acc)),
         gradient_(acc, kKeys * D_),
         lanes_(acc, tk.panel),
         sums_(acc, tk.panel) {}
@@ -98,15 +99,15 @@ class Bench {
  private:
   double flops(int64_t keys) const { return 2.0 * static_cast<double>(keys * tk_.panel * D_); }
 
-  /// Byte offset, in rows of D operands, of the next block.
-  int64_t next(int64_t block) { return (at_ = (at_ + block) % kKeys) * D_; }
+  /// The first key of the next block.
+  int64_t next(int64_t block) { return at_ = (at_ + block) % kKeys; }
 
   attn::kernels::ScoresArgs scores(int64_t block) {
     return {.query = query_.data(),
             .width = tk_.panel,
             .rows = tk_.panel,
-            .keys = keys_.data() + next(block) * tk_.operand_bytes,
-            .key_stride = D_,
+            .keys = keys_.data() + tk_.key_rows.bytes(next(block), D_),
+            .key_stride = tk_.key_rows.stride(D_),
             .count = block,
             .depth = D_,
             .scale = 1,
@@ -119,8 +120,8 @@ class Bench {
     tk_.values({.weights = weights_.data(),
                 .width = tk_.panel,
                 .rows = tk_.panel,
-                .values = keys_.data() + next(block) * tk_.operand_bytes,
-                .value_stride = D_ * tk_.key_pair,
+                .values = values_.data() + tk_.value_rows.bytes(next(block), D_),
+                .value_stride = tk_.value_rows.stride(D_),
                 .count = block,
                 .depth = D_,
                 .out = out_.data()});
@@ -143,21 +144,21 @@ class Bench {
   void outer() {
     attn::kernels::OuterPanel panels[kPanels];
     for (int64_t i = 0; i < kPanels; ++i)
-      panels[i] = {.weights = weights_.data() + i * kBackwardBlock * tk_.panel * tk_.weight_bytes,
+      panels[i] = {.weights = weights_.data() + i * tk_.weights_bytes(kBackwardBlock, tk_.panel),
                    .width = tk_.panel,
                    .rows = tk_.panel,
-                   .x = rows_.data() + i * tk_.panel * D_ * tk_.operand_bytes};
+                   .x = rows_.data() + i * tk_.outer_rows.bytes(tk_.panel, D_)};
     tk_.outer({.panels = panels,
                .panel_count = kPanels,
                .count = kBackwardBlock,
-               .x_stride = D_,
-               .out = gradient_.data() + next(kBackwardBlock) * tk_.acc_bytes});
+               .x_stride = tk_.outer_rows.stride(D_),
+               .out = gradient_.data() + next(kBackwardBlock) * D_ * tk_.acc_bytes});
   }
 
   const TileKernels& tk_;
   const int64_t D_;
   const attn::DType operand_;
-  Numbers query_, keys_, rows_, weights_, probabilities_, ds_, out_, gradient_, lanes_, sums_;
+  Numbers query_, keys_, values_, rows_, weights_, probabilities_, ds_, out_, gradient_, lanes_, sums_;
   int64_t at_ = 0;
 };
 

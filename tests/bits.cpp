@@ -94,8 +94,13 @@ void hash_weights(const Case& c, const std::string& isa) {
 Case spoiled(Case c, Array<4> Case::*input, double value) {
   Array<4>& x = c.*input;
   for (int64_t n = 5; n < x.count(); n += 1009) x.set(n, value);
-  c.feature += std::string(std::isnan(value) ? " nan" : value > 0 ? " inf" : " -inf") +
-               (input == &Case::k ? " in k" : input == &Case::v ? " in v" : input == &Case::q ? " in q" : " in dout");
+  c.feature += std::string(std::isnan(value) ? " nan"
+                           : value > 0       ? " inf"
+                                             : " -inf") +
+               (input == &Case::k   ? " in k"
+                : input == &Case::v ? " in v"
+                : input == &Case::q ? " in q"
+                                    : " in dout");
   return c;
 }
 

@@ -2,7 +2,7 @@
 //
 //   delta_i = <dout_i, out_i> - dlse_i                                        for every row
 //   for each slab of rows of one sequence and key/value head                  a task, with its own dK and dV
-//     for each group of rows (panels in lanes), for each block of 128 keys
+//     for each group of rows (panels in lanes), for each block of keys        walk_keys
 //       for each panel   P, dS of the tile;  dQ^T += K^T dS
 //       dV += P^T dO;  dK += dS^T Q       of all panels together, which load and store dK and dV once
 //   where a unit has several slabs: dK, dV <- their sum, slab by slab in order
@@ -14,14 +14,11 @@
 #include <cstring>
 
 #include "attention/elements.h"
-#include "core/scratch.h"
-#include "core/subnormals.h"
+#include "attention/task.h"
 
 namespace attn::detail {
 namespace {
 
-// Panels that share one pass over a block of keys, dK and dV (3 x 48 rows: dK and dV move once per 144 rows).
-constexpr int kPassPanels = 3;
 // Fewer (sequence, head) units than this are cut into slabs of rows, so that threads find work; a slab has at least so
 // many rows, because summing its dK and dV costs 2.5 % of its products at 1024 rows (5 % at 512). A unit that is alone
 // is halved earlier: a second thread is worth more.
@@ -31,8 +28,12 @@ constexpr int64_t kHalvedRows = 512;
 // Sums of dK and dV that a thread keeps between calls; fresh pages cost 4 % of a call over 512 tokens.
 constexpr int64_t kKeptBytes = int64_t{4} << 20;
 
-int64_t round_rows(const TileKernels& tk) { return int64_t{kPassPanels} * tk.panel; }
+// Rows of dK and dV that are summed and stored together.
+constexpr int64_t kStoreKeys = 128;
 
+int64_t round_rows(const TileKernels& tk) { return int64_t{tk.gradient_panels} * tk.panel; }
+
+/// The epilogue of the backward's walks.
 class SlabWorker {
  public:
   SlabWorker(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients, const TileKernels& tk)
@@ -40,32 +41,63 @@ class SlabWorker {
 
   int64_t layout(void* base) {
     Arena arena(base);
-    key_stride_ = round_up(std::max<int64_t>(p_.D, 1), tk_.lanes);
-    value_stride_ = round_up(std::max<int64_t>(p_.Dv, 1), tk_.lanes);
     tile_.layout(arena);
-    const int64_t rows = round_up(tk_.panel, 2);
-    for (Rows& rows_of_panel : panels_) {
-      tile_.layout_rows(arena, rows_of_panel.lanes);
-      tile_.layout_tile(arena, rows_of_panel.tile);
-      rows_of_panel.q_outer = arena.take(rows * key_stride_ * tk_.operand_bytes);
-      rows_of_panel.dout_outer = arena.take(rows * value_stride_ * tk_.operand_bytes);
-      rows_of_panel.dq = arena.take(std::max<int64_t>(p_.D, 1) * tk_.panel * tk_.acc_bytes);
+    for (int i = 0; i < tk_.gradient_panels; ++i) {
+      Rows& rows = panels_[i];
+      tile_.layout_rows(arena, rows.lanes);
+      tile_.layout_tile(arena, rows.tile);
+      rows.q_outer = arena.take(tk_.outer_rows.bytes(tk_.panel, p_.D));
+      rows.dout_outer = arena.take(tk_.outer_rows.bytes(tk_.panel, p_.Dv));
+      rows.dq = arena.take(tk_.accumulator_bytes(std::max<int64_t>(p_.D, 1), tk_.panel));
     }
-    key_values_ = arena.take(kGradBlockKeys * key_stride_ * tk_.operand_bytes);
+    key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D);
+    allowed_ = arena.take<uint64_t>(tk_.gradient_keys * int64_t{sizeof(uint64_t)});
     return arena.used();
   }
 
-  int64_t key_stride() const { return key_stride_; }
-  int64_t value_stride() const { return value_stride_; }
-
-  /// dk, dv: acc [key_count][stride], zero at the start.
+  /// dk, dv: acc [key_count][outer_rows.stride(D or Dv)], zero at the start.
   void run(const Sequence& s, const BackwardPlan::Slab& slab, void* dk, void* dv) {
     s_ = &s;
     dk_ = dk;
     dv_ = dv;
-    const KeyReader reader(p_, s, slab.kv_head);
+    keys_ = KeyRows::keys(p_, s, slab.kv_head);
+    values_ = KeyRows::values(p_, s, slab.kv_head);
     for (int64_t row = 0; row < slab.rows; row += round_rows(tk_))
-      run_group(reader, slab.kv_head, slab.first_row + row, std::min(round_rows(tk_), slab.rows - row));
+      run_group(slab.kv_head, slab.first_row + row, std::min(round_rows(tk_), slab.rows - row));
+  }
+
+  // What walk_keys() calls.
+  const Panel& panel(int i) const { return panels_[i].lanes.panel; }
+  void start_block(int64_t begin, int64_t end) {
+    tile_.start_block(keys_, values_, begin, end);
+    key_values_.start(keys_, begin, end);
+    computed_count_ = 0;
+  }
+  /// What a tile gives besides the products of add_outer().
+  void tile(int i, const Tile& tile) {
+    Rows& rows = panels_[i];
+    tile_.compute(*s_, rows.lanes, tile, rows.tile);
+    if (gradients_.dbias && bias_is_dense(p_)) store_dbias(rows);
+    if (!rows.dout_finite) add_non_finite(tile, in_.dout, rows.tile.weights, dv_);
+    if (!rows.q_finite) add_non_finite(tile, p_.q, rows.tile.ds, dk_);
+    add_dq(tile, rows);
+    computed_[computed_count_++] = &rows;
+  }
+  /// dV += P^T dO and dK += dS^T Q. Panels that see the same keys, as all do but at the edges of a mask, go together: 3
+  /// of 48 rows run at 96 % of the peak, one at 90 (Cascade Lake, D = 64).
+  void end_block() {
+    for (int first = 0, end = 0; first < computed_count_; first = end) {
+      kernels::OuterPanel weights[kernels::kMaxGroupPanels], ds[kernels::kMaxGroupPanels];
+      const GradTile& tile = computed_[first]->tile;
+      for (; end < computed_count_ && same_keys(computed_[end]->tile, tile); ++end) {
+        const Rows& r = *computed_[end];
+        const int width = r.lanes.panel.width, rows = r.lanes.panel.rows;
+        weights[end - first] = {.weights = r.tile.weights, .width = width, .rows = rows, .x = r.dout_outer};
+        ds[end - first] = {.weights = r.tile.ds, .width = width, .rows = rows, .x = r.q_outer};
+      }
+      add_outer(weights, end - first, tile, dv_, tk_.outer_rows.stride(p_.Dv));
+      add_outer(ds, end - first, tile, dk_, tk_.outer_rows.stride(p_.D));
+    }
   }
 
  private:
@@ -73,84 +105,38 @@ class SlabWorker {
     GradRows lanes;
     GradTile tile;                                   // of the block
     void *q_outer = nullptr, *dout_outer = nullptr;  // rows of q and dout as the outer kernel wants them
-    void* dq = nullptr;                              // acc [D][width]
+    void* dq = nullptr;                              // the kernels' accumulator
     bool q_finite = true, dout_finite = true;
   };
 
-  void run_group(const KeyReader& reader, int64_t kv_head, int64_t first, int64_t rows) {
+  static bool same_keys(const GradTile& a, const GradTile& b) { return a.begin == b.begin && a.count == b.count; }
+
+  void run_group(int64_t kv_head, int64_t first, int64_t rows) {
     const int count = static_cast<int>(div_up(rows, tk_.panel));
-    int64_t low = s_->key_count, high = 0;
     for (int i = 0; i < count; ++i) {
       const int64_t offset = int64_t{i} * tk_.panel;
       panels_[i].lanes.panel =
           make_panel(p_, *s_, kv_head, first + offset, std::min<int64_t>(tk_.panel, rows - offset), tk_.lanes);
-      low = std::min(low, panels_[i].lanes.panel.low);
-      high = std::max(high, panels_[i].lanes.panel.high);
       load(panels_[i]);
     }
-    for (int64_t block = low / kGradBlockKeys * kGradBlockKeys; block < high; block += kGradBlockKeys) {
-      block_ = block;
-      block_end_ = std::min(block + kGradBlockKeys, s_->key_count);
-      keys_packed_ = keys_sanitised_ = false;
-      tile_.start_block(*s_, reader, block, block_end_);
-      const Rows* computed[kPassPanels];
-      int computed_count = 0;
-      for (int i = 0; i < count; ++i) {
-        if (!tile_.compute(panels_[i].lanes, panels_[i].tile)) continue;
-        accumulate(reader, panels_[i]);
-        computed[computed_count++] = &panels_[i];
-      }
-      add_outer(computed, computed_count);
-    }
+    walk_keys({p_, *s_, tk_, tk_.gradient_keys, allowed_}, count, *this);
     for (int i = 0; i < count; ++i) store_dq(panels_[i]);
   }
 
   void load(Rows& rows) {
-    const Panel& panel = rows.lanes.panel;
     tile_.load(*s_, rows.lanes);
-    void* pointers[kernels::kMaxWidth];
-    row_pointers(p_.q, *s_, panel, pointers);
-    kernels::RowsArgs args = rows_args(pointers, panel.rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
-    rows.q_finite = pack_outer(args, rows.q_outer, key_stride_);
-    row_pointers(in_.dout, *s_, panel, pointers);
-    args = rows_args(pointers, panel.rows, p_.Dv == 1 ? 1 : in_.dout.stride[3], in_.dout.dtype, p_.Dv);
-    rows.dout_finite = pack_outer(args, rows.dout_outer, value_stride_);
-    std::memset(rows.dq, 0, p_.D * panel.width * tk_.acc_bytes);
+    rows.q_finite = pack_outer(PanelRows(p_.q, *s_, rows.lanes.panel), p_.D, rows.q_outer);
+    rows.dout_finite = pack_outer(PanelRows(in_.dout, *s_, rows.lanes.panel), p_.Dv, rows.dout_outer);
+    std::memset(rows.dq, 0, tk_.accumulator_bytes(p_.D, rows.lanes.panel.width));
   }
 
-  /// Non-finite rows enter the product as 0; accumulate() adds them where they are allowed.
-  bool pack_outer(kernels::RowsArgs& args, void* dense, int64_t stride) const {
+  /// Non-finite rows enter the product as 0; add_non_finite() adds them where they are allowed.
+  bool pack_outer(const PanelRows& rows, int64_t n, void* packed) const {
+    kernels::RowsArgs args = rows.with(packed, tk_.outer_rows.stride(n));
     const bool finite = tk_.all_finite(args);
     args.finite_only = !finite;
-    args.dense = dense;
-    args.dense_stride = stride;
-    tk_.pack_outer(args);
+    tk_.outer_rows.pack(args);
     return finite;
-  }
-
-  /// What a tile gives besides the products of add_outer().
-  void accumulate(const KeyReader& reader, Rows& rows) {
-    if (gradients_.dbias && bias_is_dense(p_)) store_dbias(rows);
-    if (!rows.dout_finite) add_non_finite_rows(rows, in_.dout, p_.Dv, rows.tile.weights, dv_, value_stride_);
-    if (!rows.q_finite) add_non_finite_rows(rows, p_.q, p_.D, rows.tile.ds, dk_, key_stride_);
-    add_dq(reader, rows);
-  }
-
-  /// dV += P^T dO and dK += dS^T Q. Panels that see the same keys, as all do but at the edges of a mask, go together: 3
-  /// of 48 rows run at 96 % of the peak, one at 90 (Cascade Lake, D = 64).
-  void add_outer(const Rows* const* rows, int count) {
-    for (int first = 0, end = 0; first < count; first = end) {
-      kernels::OuterPanel weights[kPassPanels], ds[kPassPanels];
-      const GradTile& tile = rows[first]->tile;
-      for (; end < count && rows[end]->tile.begin == tile.begin && rows[end]->tile.count == tile.count; ++end) {
-        const Rows& r = *rows[end];
-        const int width = r.lanes.panel.width, lanes = r.lanes.panel.rows;
-        weights[end - first] = {.weights = r.tile.weights, .width = width, .rows = lanes, .x = r.dout_outer};
-        ds[end - first] = {.weights = r.tile.ds, .width = width, .rows = lanes, .x = r.q_outer};
-      }
-      add_outer(weights, end - first, tile, dv_, value_stride_);
-      add_outer(ds, end - first, tile, dk_, key_stride_);
-    }
   }
 
   void add_outer(const kernels::OuterPanel* panels, int count, const GradTile& tile, void* out, int64_t stride) {
@@ -161,84 +147,55 @@ class SlabWorker {
                .out = static_cast<char*>(out) + tile.begin * stride * tk_.acc_bytes});
   }
 
-  /// out[key][d] += w[key][lane] x[lane][d] for the non-finite x of allowed pairs.
-  void add_non_finite_rows(const Rows& rows, const ConstView<4>& x, int64_t depth, const void* weights, void* out,
-                           int64_t stride) {
+  /// What the non-finite elements of q or dout give to the sums of dK or dV.
+  void add_non_finite(const Tile& tile, const ConstView<4>& x, const void* weights, void* out) {
+    const int64_t stride = tk_.outer_rows.stride(x.size[3]);
+    const PanelRows rows(x, *s_, *tile.panel);
+    tk_.outer_non_finite({.x = rows.with(nullptr, 0),
+                          .weights = weights,
+                          .width = tile.panel->width,
+                          .rows = tile.panel->rows,
+                          .count = tile.count,
+                          .allowed = tile.allowed,
+                          .out = static_cast<char*>(out) + tile.begin * stride * tk_.acc_bytes,
+                          .out_stride = stride});
+  }
+
+  /// dQ^T += K^T dS.
+  void add_dq(const Tile& tile, Rows& rows) {
+    const bool finite = !tile.allowed || key_values_.finite();
+    const auto product = [&](const KeyRun& run) {
+      tk_.values({.weights = tile_.ds_values(),
+                  .width = tile.panel->width,
+                  .rows = tile.panel->rows,
+                  .values = run.rows,
+                  .value_stride = run.stride,
+                  .count = run.count,
+                  .depth = p_.D,
+                  .out = rows.dq});
+    };
+    key_values_.for_runs(tile.begin, tile.count, product, !finite);
+    if (finite) return;
+    void* pointers[kernels::kMaxBlockKeys];
+    tk_.values_non_finite({.x = key_values_.list(tile.begin, tile.count, pointers),
+                           .weights = tile_.ds_values(),
+                           .width = tile.panel->width,
+                           .rows = tile.panel->rows,
+                           .count = tile.count,
+                           .allowed = tile.allowed,
+                           .out = rows.dq,
+                           .out_stride = 0});
+  }
+
+  /// dS of a pair is the gradient of its bias.
+  void store_dbias(const Rows& rows) {
     const Panel& panel = rows.lanes.panel;
     const GradTile& tile = rows.tile;
-    for (int lane = 0; lane < panel.rows; ++lane) {
-      for (int64_t d = 0; d < depth; ++d) {
-        const double value = load_element(x.dtype, at(x, s_->batch, panel.head[lane], panel.query[lane], d));
-        if (std::isfinite(value)) continue;
-        for (int64_t key = 0; key < tile.count; ++key) {
-          if (tile_.allowed() && !(tile_.allowed()[key] >> lane & 1)) continue;
-          const int64_t index = (tile.begin + key) * stride + d;
-          const double weight = outer_weight(weights, key * panel.width + lane);
-          set(tk_, out, index, get(tk_, out, index) + weight * value);
-        }
-      }
-    }
-  }
-
-  double outer_weight(const void* weights, int64_t index) const {
-    if (tk_.weight_bytes == tk_.acc_bytes) return get(tk_, weights, index);
-    return static_cast<const bfloat16*>(weights)[index];
-  }
-
-  void add_dq(const KeyReader& reader, Rows& rows) {
-    const Panel& panel = rows.lanes.panel;
-    void* pointers[kGradBlockKeys];
-    const int64_t begin = rows.tile.begin, count = rows.tile.count;
-    kernels::RowsArgs args = rows_args(pointers, count, reader.key_stride(), p_.k.dtype, p_.D);
-    bool finite = true;
-    if (tile_.allowed()) {
-      reader.key_rows(begin, begin + count, pointers);
-      finite = tk_.all_finite(args);
-    }
-    kernels::ValuesArgs product{.weights = tile_.ds_values(),
-                                .width = panel.width,
-                                .rows = panel.rows,
-                                .values = nullptr,
-                                .value_stride = p_.D * tk_.key_pair,
-                                .count = count,
-                                .depth = p_.D,
-                                .out = rows.dq};
-    const bool in_place =
-        tk_.values_in_place && reader.key_stride() == 1 && static_cast<int>(p_.k.dtype) == tk_.operand;
-    if (finite && in_place) {
-      product.values = reader.key(begin);
-      product.value_stride = reader.key_row_stride();
-    } else {
-      pack_keys(reader, !finite);
-      product.values = static_cast<const char*>(key_values_) + (begin - block_) * p_.D * tk_.operand_bytes;
-    }
-    tk_.values(product);
-    if (!finite)
-      add_non_finite(tk_, pointers, reader.key_stride(), p_.k.dtype, p_.D, tile_.ds_values(), panel.width, panel.rows,
-                     count, tile_.allowed(), rows.dq, panel.width);
-  }
-
-  void pack_keys(const KeyReader& reader, bool finite_only) {
-    if (keys_packed_ && keys_sanitised_ == finite_only) return;
-    void* pointers[kGradBlockKeys];
-    reader.key_rows(block_, block_end_, pointers);
-    kernels::RowsArgs args = rows_args(pointers, block_end_ - block_, reader.key_stride(), p_.k.dtype, p_.D);
-    args.finite_only = finite_only;
-    args.dense = key_values_;
-    args.dense_stride = p_.D;
-    tk_.pack_values(args);
-    keys_packed_ = true;
-    keys_sanitised_ = finite_only;
-  }
-
-  void store_dbias(const Rows& rows_of_panel) {
-    const Panel& panel = rows_of_panel.lanes.panel;
-    const GradTile& tile = rows_of_panel.tile;
     const View<4>& dbias = gradients_.dbias;
-    void* rows[kernels::kMaxWidth];
+    void* pointers[kernels::kMaxWidth];
     for (int r = 0; r < panel.rows; ++r)
-      rows[r] = at(dbias, s_->batch, panel.head[r], panel.query[r], s_->key_begin + tile.begin);
-    kernels::RowsArgs args = rows_args(rows, panel.rows, last_stride(dbias), dbias.dtype, tile.count);
+      pointers[r] = at(dbias, s_->batch, panel.head[r], panel.query[r], s_->key_begin + tile.begin);
+    kernels::RowsArgs args = rows_args(pointers, panel.rows, last_stride(dbias), dbias.dtype, tile.count);
     args.dense = const_cast<void*>(tile_.ds());
     args.dense_stride = panel.width;
     tk_.unpack_panel(args);
@@ -246,15 +203,8 @@ class SlabWorker {
 
   void store_dq(const Rows& rows) {
     if (!gradients_.dq) return;
-    const Panel& panel = rows.lanes.panel;
-    void* pointers[kernels::kMaxWidth];
-    row_pointers(gradients_.dq, *s_, panel, pointers);
-    kernels::RowsArgs args =
-        rows_args(pointers, panel.rows, p_.D == 1 ? 1 : gradients_.dq.stride[3], gradients_.dq.dtype, p_.D);
-    args.scale = p_.scale;
-    args.dense = rows.dq;
-    args.dense_stride = panel.width;
-    tk_.unpack_panel(args);
+    const PanelRows target(gradients_.dq, *s_, rows.lanes.panel);
+    tk_.unpack_out(target.with(rows.dq, rows.lanes.panel.width, p_.scale));
   }
 
   const Problem& p_;
@@ -263,21 +213,22 @@ class SlabWorker {
   const TileKernels& tk_;
   TileGradient tile_;
   const Sequence* s_ = nullptr;
+  KeyRows keys_, values_;
   void *dk_ = nullptr, *dv_ = nullptr;
-  Rows panels_[kPassPanels];
-  int64_t key_stride_ = 0, value_stride_ = 0;
-  int64_t block_ = 0, block_end_ = 0;
-  void* key_values_ = nullptr;  // the block's keys as operand of `values`
-  bool keys_packed_ = false, keys_sanitised_ = false;
+  Rows panels_[kernels::kMaxGroupPanels];
+  const Rows* computed_[kernels::kMaxGroupPanels];  // panels with a tile in the block
+  int computed_count_ = 0;
+  BlockOperand key_values_;  // the block's keys as operand of `values`
+  uint64_t* allowed_ = nullptr;
 };
 
 /// Rows [begin, end) of dK or dV from their accumulator.
 void store_keys(const TileKernels& tk, const Sequence& s, int64_t kv_head, const View<4>& view, int64_t begin,
                 int64_t end, const void* accumulator, int64_t stride, double scale) {
   if (!view) return;
-  for (int64_t key = begin; key < end; key += kGradBlockKeys) {
-    const int64_t count = std::min(kGradBlockKeys, end - key);
-    void* rows[kGradBlockKeys];
+  for (int64_t key = begin; key < end; key += kStoreKeys) {
+    const int64_t count = std::min(kStoreKeys, end - key);
+    void* rows[kStoreKeys];
     for (int64_t j = 0; j < count; ++j) rows[j] = at(view, s.batch, kv_head, s.key_begin + key + j);
     kernels::RowsArgs args = rows_args(rows, count, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3]);
     args.scale = scale;
@@ -371,7 +322,7 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   const int64_t key_row = plan.key_stride * tk.acc_bytes, value_row = plan.value_stride * tk.acc_bytes;
   if (plan.slabs_per_unit == 1) {
     const bool keep = plan.accumulator_bytes <= kKeptBytes;
-    parallel_for_flushed(slabs, [&](int64_t task) {
+    parallel_for_kernels(tk, slabs, [&](int64_t task) {
       const BackwardPlan::Slab& slab = plan.slabs[task];
       const Sequence& s = p.sequences[slab.sequence];
       char* scratch = static_cast<char*>(thread_scratch(plan.thread_bytes + (keep ? plan.accumulator_bytes : 0)));
@@ -390,16 +341,16 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   const auto part = [&](const BackwardPlan::Slab& slab) {
     return static_cast<char*>(partial.data()) + slab.partial * (key_row + value_row);
   };
-  parallel_for_flushed(slabs, [&](int64_t task) {
+  parallel_for_kernels(tk, slabs, [&](int64_t task) {
     const BackwardPlan::Slab& slab = plan.slabs[task];
     const Sequence& s = p.sequences[slab.sequence];
     run(static_cast<char*>(thread_scratch(plan.thread_bytes)), slab, part(slab), part(slab) + s.key_count * key_row);
   });
-  const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kGradBlockKeys);
-  parallel_for_flushed(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
+  const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kStoreKeys);
+  parallel_for_kernels(tk, slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
     const BackwardPlan::Slab* unit = &plan.slabs[task / blocks * plan.slabs_per_unit];
     const Sequence& s = p.sequences[unit->sequence];
-    const int64_t begin = task % blocks * kGradBlockKeys, end = std::min(begin + kGradBlockKeys, s.key_count);
+    const int64_t begin = task % blocks * kStoreKeys, end = std::min(begin + kStoreKeys, s.key_count);
     if (begin >= end) return;
     char* dk = part(unit[0]) + begin * key_row;
     char* dv = part(unit[0]) + s.key_count * key_row + begin * value_row;
@@ -418,10 +369,9 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   BackwardPlan plan;
   const TileKernels& tk = select_kernels(p.q.dtype, false);
   const BackwardInputs none;
-  SlabWorker worker(p, none, gradients, tk);
-  plan.thread_bytes = worker.layout(nullptr);
-  plan.key_stride = worker.key_stride();
-  plan.value_stride = worker.value_stride();
+  plan.thread_bytes = SlabWorker(p, none, gradients, tk).layout(nullptr);
+  plan.key_stride = tk.outer_rows.stride(p.D);
+  plan.value_stride = tk.outer_rows.stride(p.Dv);
   plan.delta_bytes = p.B * p.H * p.Lq * int64_t{sizeof(double)};
   int64_t longest_rows = 0, longest_keys = 0;
   for (const Sequence& s : p.sequences) {

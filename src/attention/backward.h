@@ -1,7 +1,7 @@
 // The backward schedule and its plan.
 #pragma once
 
-#include "attention/backward_tile.h"
+#include "attention/gradient_tile.h"
 
 namespace attn::detail {
 

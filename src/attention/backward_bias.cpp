@@ -8,8 +8,7 @@
 
 #include "attention/backward.h"
 #include "attention/elements.h"
-#include "core/scratch.h"
-#include "core/subnormals.h"
+#include "attention/task.h"
 
 namespace attn::detail {
 namespace {
@@ -19,57 +18,76 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 
+/// The epilogue of the walks that gather one region of dbias.
 class RegionWorker {
  public:
   RegionWorker(const Problem& p, const BackwardInputs& in, const TileKernels& tk)
-      : p_(p), tk_(tk), tile_(p, in, tk, true) {}
+      : p_(p), tk_(tk), gradient_(p, in, tk, true) {}
 
   int64_t layout(void* base) {
     Arena arena(base);
-    tile_.layout(arena);
-    tile_.layout_rows(arena, rows_);
-    tile_.layout_tile(arena, keys_);
-    sums_ = arena.take<double>(int64_t{tk_.panel} * kGradBlockKeys * int64_t{sizeof(double)});
+    gradient_.layout(arena);
+    gradient_.layout_rows(arena, rows_);
+    gradient_.layout_tile(arena, result_);
+    sums_ = arena.take<double>(tk_.panel * tk_.gradient_keys * int64_t{sizeof(double)});
+    allowed_ = arena.take<uint64_t>(tk_.gradient_keys * int64_t{sizeof(uint64_t)});
     return arena.used();
   }
 
   /// Adds everything that batch b, head h contribute to queries x keys; sums[i][j], broadcast axes with stride 0.
   void add(int64_t b, int64_t h, Range queries, Range keys, int64_t query_stride, int64_t key_stride) {
-    for (const Sequence& s : p_.sequences) {
-      if (s.batch != b || s.key_count == 0) continue;
-      const KeyReader reader(p_, s, h / p_.G);
-      const int64_t first = std::max(queries.begin - s.query_begin, int64_t{0});
-      const int64_t last = std::min(queries.end - s.query_begin, s.query_count);
-      const int64_t key_begin = std::max(keys.begin - s.key_begin, int64_t{0});
-      const int64_t key_end = std::min(keys.end - s.key_begin, s.key_count);
-      for (int64_t query = first; query < last; query += tk_.panel) {
-        rows_.panel = make_head_panel(p_, s, h, query, std::min<int64_t>(tk_.panel, last - query), tk_.lanes);
-        tile_.load(s, rows_);
-        for (int64_t key = key_begin / kGradBlockKeys * kGradBlockKeys; key < key_end; key += kGradBlockKeys) {
-          tile_.start_block(s, reader, key, std::min(key + kGradBlockKeys, s.key_count));
-          if (!tile_.compute(rows_, keys_)) continue;
-          for (int64_t j = 0; j < keys_.count; ++j) {
-            const int64_t local = keys_.begin + j;
-            if (local < key_begin || local >= key_end) continue;
-            double* sums = sums_ + (local + s.key_begin - keys.begin) * key_stride;
-            for (int r = 0; r < rows_.panel.rows; ++r)
-              sums[(rows_.panel.query[r] - queries.begin) * query_stride] +=
-                  get(tk_, tile_.ds(), j * rows_.panel.width + r);
-          }
-        }
-      }
-    }
+    queries_ = queries;
+    keys_ = keys;
+    query_stride_ = query_stride;
+    key_stride_ = key_stride;
+    for (const Sequence& s : p_.sequences)
+      if (s.batch == b && s.key_count > 0) add(s, h);
   }
 
   double* sums() { return sums_; }
 
+  // What walk_keys() calls.
+  const Panel& panel(int) const { return rows_.panel; }
+  void start_block(int64_t begin, int64_t end) { gradient_.start_block(key_rows_, value_rows_, begin, end); }
+  void tile(int, const Tile& tile) {
+    gradient_.compute(*s_, rows_, tile, result_);
+    for (int64_t j = 0; j < tile.count; ++j) {
+      const int64_t key = s_->key_begin + tile.begin + j;
+      if (key < keys_.begin || key >= keys_.end) continue;
+      double* sums = sums_ + (key - keys_.begin) * key_stride_;
+      for (int r = 0; r < rows_.panel.rows; ++r)
+        sums[(rows_.panel.query[r] - queries_.begin) * query_stride_] +=
+            get(tk_, gradient_.ds(), j * rows_.panel.width + r);
+    }
+  }
+  void end_block() {}
+
  private:
+  void add(const Sequence& s, int64_t h) {
+    s_ = &s;
+    key_rows_ = KeyRows::keys(p_, s, h / p_.G);
+    value_rows_ = KeyRows::values(p_, s, h / p_.G);
+    const Walk walk{p_, s, tk_, tk_.gradient_keys, allowed_, keys_.begin - s.key_begin, keys_.end - s.key_begin};
+    const int64_t first = std::max(queries_.begin - s.query_begin, int64_t{0});
+    const int64_t last = std::min(queries_.end - s.query_begin, s.query_count);
+    for (int64_t query = first; query < last; query += tk_.panel) {
+      rows_.panel = make_head_panel(p_, s, h, query, std::min<int64_t>(tk_.panel, last - query), tk_.lanes);
+      gradient_.load(s, rows_);
+      walk_keys(walk, 1, *this);
+    }
+  }
+
   const Problem& p_;
   const TileKernels& tk_;
-  TileGradient tile_;
+  TileGradient gradient_;
   GradRows rows_;
-  GradTile keys_;
+  GradTile result_;
+  const Sequence* s_ = nullptr;
+  KeyRows key_rows_, value_rows_;
+  Range queries_, keys_;
+  int64_t query_stride_ = 0, key_stride_ = 0;
   double* sums_ = nullptr;
+  uint64_t* allowed_ = nullptr;
 };
 
 /// The ranges of an axis: one panel (or block) each, or the whole axis where it is broadcast.
@@ -92,10 +110,10 @@ void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>
   const Shape<4>& size = dbias.size;
   // An axis is broadcast where it has extent 1; with a full extent of 1 both readings agree.
   const bool one_query = size[2] == 1, one_key = size[3] == 1;
-  const std::vector<Range> queries = ranges(one_query, p.Lq, tk.panel), keys = ranges(one_key, p.Lk, kGradBlockKeys);
+  const std::vector<Range> queries = ranges(one_query, p.Lq, tk.panel), keys = ranges(one_key, p.Lk, tk.gradient_keys);
   const auto query_parts = static_cast<int64_t>(queries.size()), key_parts = static_cast<int64_t>(keys.size());
   const int64_t bytes = bias_gradient_bytes(p);
-  parallel_for_flushed(size[0] * size[1] * query_parts * key_parts, [&](int64_t task) {
+  parallel_for_kernels(tk, size[0] * size[1] * query_parts * key_parts, [&](int64_t task) {
     const int64_t part = task % (query_parts * key_parts), plane = task / (query_parts * key_parts);
     const int64_t b = plane / size[1], h = plane % size[1];
     const Range i = queries[part / key_parts], j = keys[part % key_parts];

@@ -3,6 +3,7 @@
 
 #include "attention/backward.h"
 #include "attention/forward.h"
+#include "attention/walk.h"
 #include "kernels/dispatch.h"
 
 namespace attn {
@@ -14,7 +15,7 @@ using namespace detail;
 double allowed_pairs(const Problem& p) {
   const TileKernels& tk = select_kernels(p.q.dtype, false);
   double pairs = 0;
-  uint64_t allowed[kBlockKeys];
+  uint64_t allowed[kernels::kMaxBlockKeys];
   for (const Sequence& s : p.sequences) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t first = 0; first < s.query_count; first += kernels::kMaxWidth) {
@@ -24,8 +25,8 @@ double allowed_pairs(const Problem& p) {
           for (int r = 0; r < panel.rows; ++r) pairs += static_cast<double>(panel.end[r] - panel.begin[r]);
           continue;
         }
-        for (int64_t key = panel.low; key < panel.high; key += kBlockKeys) {
-          const int64_t end = std::min(key + kBlockKeys, panel.high);
+        for (int64_t key = panel.low; key < panel.high; key += tk.block_keys) {
+          const int64_t end = std::min(key + tk.block_keys, panel.high);
           const TileKind kind = tile_mask(p, s, panel, tk, key, end, allowed);
           if (kind == TileKind::full) pairs += static_cast<double>((end - key) * panel.rows);
           if (kind != TileKind::mixed) continue;
@@ -44,11 +45,11 @@ std::string describe(const Problem& p, bool backward) {
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
   const TileKernels& tk = select_kernels(p.q.dtype, all_few);
   text += std::string(tk.name) + " arithmetic";
-  if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.operand)
+  if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.type)
     text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";
   text += all_few ? ", head dims in lanes" : ", " + std::to_string(tk.panel) + " queries in lanes";
   if (few > 0 && !all_few) text += " (short sequences: head dims in lanes)";
-  return text + ", " + std::to_string(backward ? kGradBlockKeys : kBlockKeys) + "-key blocks";
+  return text + ", " + std::to_string(backward ? tk.gradient_keys : tk.block_keys) + "-key blocks";
 }
 
 Problem checked(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
@@ -66,7 +67,7 @@ AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const Atte
   const ForwardPlan plan = plan_forward(p);
   AttentionPlan result;
   result.isa = active_isa();
-  result.path = describe(p, false) + (plan.split ? ", keys split in chunks of " + std::to_string(kChunkKeys) : "");
+  result.path = describe(p, false) + (plan.split ? ", keys split in chunks of " + std::to_string(plan.chunk_keys) : "");
   result.tasks = plan.tasks;
   const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(plan.tasks, 1));
   result.scratch_bytes = workers * plan.thread_bytes + plan.partial_bytes;

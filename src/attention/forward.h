@@ -1,7 +1,7 @@
 // The forward schedule, for every caller that has a Problem: attention(), KvCache::attend(), explain().
 #pragma once
 
-#include "attention/panel.h"
+#include "attention/problem.h"
 
 namespace attn::detail {
 
@@ -15,14 +15,14 @@ struct ForwardPlan {
     int64_t first_row = 0, rows = 0;
   };
   ShortList<Group, kFewGroups> groups;
-  int group_panels = 0;  // panels of a full group
-  int64_t chunks = 1;    // of the longest sequence
-  bool split = false;    // chunks are tasks of their own
+  int group_panels = 0;    // panels of a full group
+  int64_t chunk_keys = 0;  // keys of a chunk
+  int64_t chunks = 1;      // of the longest sequence
+  bool split = false;      // chunks are tasks of their own
   int64_t tasks = 0;
-  int64_t thread_bytes = 0;  // scratch a thread
-  int64_t row_stride = 0;    // Dv padded to whole vectors
-  int64_t partial_rows = 0;  // rows of partial states, all chunks together
-  int64_t partial_bytes = 0;
+  int64_t thread_bytes = 0;   // scratch a thread
+  int64_t row_stride = 0;     // Dv padded to whole vectors
+  int64_t partial_bytes = 0;  // states of all chunks, where they are tasks
 };
 
 ForwardPlan plan_forward(const Problem& p);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "attention/forward.h"
+#include "core/numbers.h"
 
 namespace attn {
 
@@ -23,7 +24,7 @@ struct KvCache::State {
 
   int64_t key_bytes() const { return config.kv_heads * config.page_size * config.head_dim * size_of(config.dtype); }
   int64_t value_bytes() const { return config.kv_heads * config.page_size * config.value_dim * size_of(config.dtype); }
-  int64_t pages_for(int64_t length) const { return detail::div_up(length, config.page_size); }
+  int64_t pages_for(int64_t length) const { return div_up(length, config.page_size); }
 
   Stored& find(std::string_view operation, int64_t sequence) {
     const auto found = sequences.find(sequence);

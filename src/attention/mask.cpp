@@ -4,9 +4,8 @@
 // bits and transposed; documents and blocks touch each key or each block once. All of it is O(rows + keys) words a
 // tile, which is 1 to 2 % of the tile's arithmetic at D = 64.
 #include <algorithm>
-#include <array>
 
-#include "attention/panel.h"
+#include "attention/walk.h"
 
 namespace attn::detail {
 namespace {
@@ -15,7 +14,9 @@ constexpr int kBits = 64;
 
 /// allowed[key] = rows whose interval holds the key.
 void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed) {
-  std::array<uint64_t, kBlockKeys + 1> opens{}, closes{};
+  uint64_t opens[kernels::kMaxBlockKeys + 1], closes[kernels::kMaxBlockKeys + 1];
+  std::fill_n(opens, end - begin + 1, 0);
+  std::fill_n(closes, end - begin + 1, 0);
   uint64_t now = 0;
   for (int r = 0; r < panel.rows; ++r) {
     const int64_t from = std::clamp(panel.begin[r], begin, end), to = std::clamp(panel.end[r], begin, end);
@@ -54,7 +55,7 @@ void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& pane
   }
   if (stride != 1) return;
   // The rows of the next tile lie far apart in memory: ask for them while this one is computed.
-  const int64_t last = std::min(s.key_count, end + kBlockKeys);
+  const int64_t last = std::min(s.key_count, end + tk.block_keys);
   for (int r = 0; r < rows; ++r) {
     const char* next = at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + end);
     for (int64_t byte = 0; byte < last - end; byte += 64) __builtin_prefetch(next + byte, 0, 2);

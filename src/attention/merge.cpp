@@ -1,8 +1,7 @@
 // merge(): the public face of the one kernel that joins two states of attention.
 #include <algorithm>
 
-#include "attention/panel.h"
-#include "core/scratch.h"
+#include "attention/states.h"
 
 namespace attn {
 
@@ -31,22 +30,19 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
   const int64_t H = out.size[1], Lq = out.size[2], Dv = out.size[3];
   constexpr int64_t kRows = 16;
   const int64_t blocks = div_up(Lq, kRows);
-  const int64_t stride = round_up(std::max<int64_t>(Dv, 1), tk.lanes);
-  const auto take = [&](Arena& arena) { return RowStates::take(arena, kRows, stride, tk.acc_bytes); };
-  Arena sizes(nullptr);
-  take(sizes);
+  const int64_t stride = state_stride(tk, Dv), bytes = RowStates::bytes(kRows, stride, tk.acc_bytes);
   parallel_for(out.size[0] * H * blocks, [&](int64_t task) {
     const int64_t b = task / (H * blocks), h = task / blocks % H, first = task % blocks * kRows;
     const int64_t rows = std::min(kRows, Lq - first);
-    Arena arena(thread_scratch(2 * sizes.used()));
+    Arena arena(thread_scratch(2 * bytes));
     void* pointers[kRows];
     const auto load = [&](const ConstView<4>& view, const ConstView<3>& values) {
-      const RowStates states = take(arena);
+      const RowStates states = RowStates::take(arena, kRows, stride, tk.acc_bytes);
       for (int64_t r = 0; r < rows; ++r) {
         pointers[r] = const_cast<char*>(at(view, b, h, first + r));
         const double value = load_row_value(values, b, h, first + r);
         states.reference[r] = value * kScoreUnit;
-        states.sum[r] = value == -std::numeric_limits<double>::infinity() ? 0 : 1;
+        states.sum[r] = value == -kInfinity ? 0 : 1;
       }
       kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : view.stride[3], view.dtype, Dv);
       args.dense = states.out;
@@ -55,18 +51,17 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
       return states;
     };
     const RowStates b_states = load(out_b, lse_b), a_states = load(out, lse);
-    merge_states(tk, a_states, b_states, rows, Dv, stride);
+    merge_states(tk, a_states, b_states, rows, Dv);
     kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : out.stride[3], out.dtype, Dv);
     args.dense = a_states.out;
     args.dense_stride = stride;
     tk.store_rows(args);
     for (int64_t r = 0; r < rows; ++r) {
       // The empty state is the identity, to the bit: no detour by base 2.
-      constexpr double kEmpty = -std::numeric_limits<double>::infinity();
       const double mine = load_row_value(lse, b, h, first + r), other = load_row_value(lse_b, b, h, first + r);
-      if (other == kEmpty) continue;
+      if (other == -kInfinity) continue;
       const double joint = natural_lse(tk, a_states.reference[r], a_states.sum[r]);
-      store_row_value(lse, b, h, first + r, mine == kEmpty ? other : joint);
+      store_row_value(lse, b, h, first + r, mine == -kInfinity ? other : joint);
     }
   });
 }

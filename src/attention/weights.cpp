@@ -1,10 +1,9 @@
 // attention_weights: P = 2^(S - lse) for any rectangle of the matrix, from q, k and lse. Nothing else is stored.
 #include <algorithm>
-#include <cstring>
 
-#include "attention/panel.h"
-#include "core/scratch.h"
-#include "core/subnormals.h"
+#include "attention/states.h"
+#include "attention/task.h"
+#include "attention/tile.h"
 
 namespace attn::detail {
 namespace {
@@ -13,93 +12,65 @@ struct Rectangle {
   int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
 };
 
+/// The epilogue that stores P.
 class WeightsWorker {
  public:
-  WeightsWorker(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk) {}
+  WeightsWorker(const Problem& p, const TileKernels& tk, const ConstView<3>& lse, const View<4>& weights,
+                const Rectangle& area)
+      : p_(p), tk_(tk), lse_(lse), weights_(weights), area_(area), scores_(p, tk) {}
 
   int64_t layout(void* base) {
     Arena arena(base);
-    key_depth_ = round_up(p_.D, tk_.depth_multiple);
-    query_ = arena.take(key_depth_ * tk_.panel * tk_.operand_bytes);
-    keys_ = arena.take(kBlockKeys * key_depth_ * tk_.operand_bytes);
-    lse_ = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
-    scores_ = arena.take(kBlockKeys * tk_.panel * tk_.acc_bytes);
-    allowed_ = arena.take<uint64_t>(kBlockKeys * int64_t{sizeof(uint64_t)});
-    options_.layout(arena, p_, tk_);
+    query_ = arena.take(tk_.query_bytes(p_.D, tk_.panel));
+    row_lse_ = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+    tile_ = arena.take(tk_.block_keys * tk_.panel * tk_.acc_bytes);
+    allowed_ = arena.take<uint64_t>(tk_.block_keys * int64_t{sizeof(uint64_t)});
+    scores_.layout(arena, tk_.block_keys, false);
     return arena.used();
   }
 
   /// Queries first .. first + rows of head h against the rectangle's keys; first is inside the sequence.
-  void run(const Sequence& s, int64_t h, int64_t first, int64_t rows, const ConstView<3>& lse, const View<4>& weights,
-           const Rectangle& area) {
-    const Panel panel = make_head_panel(p_, s, h, first, rows, tk_.lanes);
-    void* pointers[kBlockKeys];
-    row_pointers(p_.q, s, panel, pointers);
-    kernels::RowsArgs args = rows_args(pointers, rows, p_.D == 1 ? 1 : p_.q.stride[3], p_.q.dtype, p_.D);
-    args.scale = tk_.scale_in_scores ? 1 : p_.scale * kScoreUnit;
-    args.dense = query_;
-    args.dense_stride = panel.width;
-    tk_.pack_query(args);
-    for (int r = 0; r < panel.width; ++r) {
-      double value = std::numeric_limits<double>::infinity();
-      if (r < panel.rows) value = load_row_value(lse, s.batch, h, panel.query[r]) * kScoreUnit;
-      set(tk_, lse_, r, value == -std::numeric_limits<double>::infinity() ? -value : value);
-    }
-    const KeyReader reader(p_, s, h / p_.G);
-    const int64_t end = std::min(area.key_end - s.key_begin, s.key_count);
-    for (int64_t key = std::max<int64_t>(area.key_begin - s.key_begin, 0); key < end; key += kBlockKeys) {
-      const int64_t count = std::min(kBlockKeys, end - key);
-      const TileKind kind = tile_mask(p_, s, panel, tk_, key, key + count, allowed_);
-      if (kind == TileKind::empty) continue;
-      compute(s, reader, panel, key, count, kind);
-      for (int r = 0; r < panel.rows; ++r)
-        pointers[r] = at(weights, s.batch, h, panel.query[r] - area.query_begin, s.key_begin + key - area.key_begin);
-      args = rows_args(pointers, rows, last_stride(weights), weights.dtype, count);
-      args.dense = scores_;
-      args.dense_stride = panel.width;
-      tk_.unpack_panel(args);
-    }
+  void run(const Sequence& s, int64_t h, int64_t first, int64_t rows) {
+    s_ = &s;
+    panel_ = make_head_panel(p_, s, h, first, rows, tk_.lanes);
+    keys_ = KeyRows::keys(p_, s, h / p_.G);
+    pack_query(tk_, p_.q, s, panel_, scores_.scale(), query_);
+    load_lse(tk_, lse_, s, panel_, row_lse_);
+    const int64_t begin = std::max<int64_t>(area_.key_begin - s.key_begin, 0);
+    walk_keys({p_, s, tk_, tk_.block_keys, allowed_, begin, area_.key_end - s.key_begin}, 1, *this);
   }
+
+  // What walk_keys() calls.
+  const Panel& panel(int) const { return panel_; }
+  void start_block(int64_t begin, int64_t end) { scores_.start_block(keys_, begin, end); }
+  void tile(int, const Tile& tile) {
+    scores_.start_tile(*s_, tile);
+    scores_.probabilities(query_, row_lse_, tile_);
+    const int64_t begin = std::max(tile.begin, area_.key_begin - s_->key_begin);
+    const int64_t end = std::min(tile.begin + tile.count, area_.key_end - s_->key_begin);
+    void* rows[kernels::kMaxWidth];
+    for (int r = 0; r < panel_.rows; ++r)
+      rows[r] = at(weights_, s_->batch, panel_.head[r], panel_.query[r] - area_.query_begin,
+                   s_->key_begin + begin - area_.key_begin);
+    kernels::RowsArgs args = rows_args(rows, panel_.rows, last_stride(weights_), weights_.dtype, end - begin);
+    args.dense = static_cast<char*>(tile_) + (begin - tile.begin) * panel_.width * tk_.acc_bytes;
+    args.dense_stride = panel_.width;
+    tk_.unpack_panel(args);
+  }
+  void end_block() {}
 
  private:
-  void compute(const Sequence& s, const KeyReader& reader, const Panel& panel, int64_t key, int64_t count,
-               TileKind kind) {
-    void* rows[kBlockKeys];
-    reader.key_rows(key, key + count, rows);
-    kernels::RowsArgs pack = rows_args(rows, count, reader.key_stride(), p_.k.dtype, p_.D);
-    pack.dense = keys_;
-    pack.dense_stride = key_depth_;
-    tk_.pack_keys(pack);
-    kernels::ScoresArgs product{};
-    product.query = query_;
-    product.width = panel.width;
-    product.rows = panel.rows;
-    product.keys = keys_;
-    product.key_stride = key_depth_;
-    product.count = count;
-    product.depth = key_depth_;
-    product.scale = tk_.scale_in_scores ? p_.scale * kScoreUnit : 1;
-    product.highest = highest_score(tk_);
-    product.scores = scores_;
-    tk_.scores(product);
-    options_.set_panel(p_, s, panel, tk_);
-    options_.start_tile(tk_, key, count);
-    uint64_t* allowed = kind == TileKind::mixed ? allowed_ : nullptr;
-    tk_.transform(options_.transform(tk_, scores_, key, count, allowed, nullptr, nullptr));
-    kernels::SoftmaxArgs softmax{};
-    softmax.scores = softmax.weights = scores_;
-    softmax.width = panel.width;
-    softmax.count = count;
-    softmax.reference = lse_;
-    tk_.probabilities(softmax);
-  }
-
   const Problem& p_;
   const TileKernels& tk_;
-  int64_t key_depth_ = 0;
-  void *query_ = nullptr, *keys_ = nullptr, *lse_ = nullptr, *scores_ = nullptr;
+  const ConstView<3>& lse_;
+  const View<4>& weights_;
+  const Rectangle& area_;
+  const Sequence* s_ = nullptr;
+  TileScores scores_;
+  Panel panel_;
+  KeyRows keys_;
+  void *query_ = nullptr, *row_lse_ = nullptr, *tile_ = nullptr;
   uint64_t* allowed_ = nullptr;
-  TileOptions options_;
 };
 
 void run_weights(const Problem& p, const ConstView<3>& lse, const View<4>& weights, const Rectangle& area) {
@@ -116,15 +87,15 @@ void run_weights(const Problem& p, const ConstView<3>& lse, const View<4>& weigh
       for (int64_t first = begin; first < end; first += tk.panel)
         tasks.push_back({&s, h, first, std::min<int64_t>(tk.panel, end - first)});
   }
-  const int64_t bytes = WeightsWorker(p, tk).layout(nullptr);
-  parallel_for_flushed(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
+  const int64_t bytes = WeightsWorker(p, tk, lse, weights, area).layout(nullptr);
+  parallel_for_kernels(tk, static_cast<int64_t>(tasks.size()), [&](int64_t t) {
     const Task& task = tasks[t];
     for (int64_t r = 0; r < task.rows; ++r)
       fill_zero_row(weights, task.sequence->batch, task.head,
                     task.sequence->query_begin + task.first - area.query_begin + r);
-    WeightsWorker worker(p, tk);
+    WeightsWorker worker(p, tk, lse, weights, area);
     worker.layout(thread_scratch(bytes));
-    worker.run(*task.sequence, task.head, task.first, task.rows, lse, weights, area);
+    worker.run(*task.sequence, task.head, task.first, task.rows);
   });
 }
 

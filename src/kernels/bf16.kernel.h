@@ -55,6 +55,9 @@ struct WeightFormat<Bf16Dot> {
   static void store_last(Weight* weights, int64_t key, int width, int lane, __m512 even) {
     store(weights, key, width, lane, even, _mm512_setzero_ps());
   }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    return from_bf16(static_cast<const Weight*>(weights)[(key / 2 * width + lane) * 2 + key % 2]);
+  }
 };
 
 template <>
@@ -64,6 +67,7 @@ struct OuterFormat<Bf16Dot> {
   static void store(Weight* weights, __m512 value) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights), bit_cast<__m256i>(_mm512_cvtneps_pbh(value)));
   }
+  static double load(const void* weights, int64_t at) { return from_bf16(static_cast<const Weight*>(weights)[at]); }
 };
 
 // ---------------------------------------------------------------------------------------------------------- packing
@@ -125,7 +129,7 @@ void pair_rows_bf16(const RowsArgs& args) {
 
 // Blocks of 32 dims of two value rows become pairs by two shuffles within 128-bit quarters. The accumulators of a block
 // therefore hold its dims in another order: vector 0 dims 0-3, 8-11, 16-19, 24-27, vector 1 the rest.
-// store_rows_few_bf16 puts them right. What is left of the depth goes 16 dims at a time, in order.
+// unpack_out_few_bf16 puts them right. What is left of the depth goes 16 dims at a time, in order.
 
 /// VT / 2 blocks of 32 dims.
 template <int VT>
@@ -161,25 +165,34 @@ struct FewValuePairs {
   }
 };
 
-inline int64_t out_index_few_bf16(int64_t d, int64_t row, int64_t depth, int64_t stride) {
+inline int64_t index_in_rows_bf16(int64_t d, int64_t row, int64_t depth, int64_t /*width*/) {
+  const int64_t stride = whole_steps(depth, 16);
   if (d >= depth / 32 * 32) return row * stride + d;
   const int64_t block = d / 32 * 32, quarter = d % 32 / 8, place = d % 8;
   return row * stride + block + quarter * 4 + (place < 4 ? place : 16 + place - 4);
 }
 
-/// store_rows for the accumulators of values_few_bf16, whose blocks of 32 dims are put in order first.
-void store_rows_few_bf16(const RowsArgs& args) {
+/// unpack_out_few for the accumulators of values_few, whose blocks of 32 dims are put in order first.
+void unpack_out_few_bf16(const RowsArgs& args) {
+  const int64_t stride = whole_steps(args.n, 16);
   const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t d = 0; d + 32 <= args.n; d += 32) {
-      float* block = static_cast<float*>(args.dense) + r * args.dense_stride + d;
+      float* block = static_cast<float*>(args.dense) + r * stride + d;
       const __m512 low = _mm512_load_ps(block), high = _mm512_load_ps(block + 16);
       _mm512_store_ps(block, _mm512_permutex2var_ps(low, first, high));
       _mm512_store_ps(block + 16, _mm512_permutex2var_ps(low, second, high));
     }
   }
-  store_rows<F32>(args);
+  unpack_out_few<F32>(args);
+}
+
+/// The queries as they are, [rows][n rounded up to 32].
+void pack_query_few_bf16(const RowsArgs& args) {
+  RowsArgs rows = args;
+  rows.dense_stride = whole_steps(args.n, 32);
+  copy_rows<kBfloat16>(rows);
 }
 
 }  // namespace

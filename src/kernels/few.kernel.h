@@ -4,8 +4,8 @@
 //   scores   W keys in lanes: blocks of W keys x W steps are transposed in registers, then every row adds
 //            k[d] * q[row][d] for d in order; exponentials as well, then a second transpose brings the rows into lanes
 //   values   W dims in lanes: out[row][d] += p[key][row] v[key][d], keys in order, rows x vectors in registers
-// Requires: rows <= W; depth of the keys a multiple of W steps (pack_keys pads); out is [rows][depth rounded up to W],
-// and value rows are read up to `depth` only.
+// Requires: rows <= W; keys and queries padded with zeros to whole vectors of steps; out is [rows][depth rounded up to
+// W], and value rows are read up to `depth` only.
 #pragma once
 
 #include "kernels/rows.kernel.h"
@@ -14,10 +14,25 @@
 namespace attn::kernels {
 namespace {
 
-/// The queries stay row-major: [rows][dense_stride], scaled.
+/// The queries stay row-major, [rows][n rounded up to whole vectors], scaled.
 template <class V>
 void pack_query_few(const RowsArgs& args) {
-  load_rows<V>(args);
+  RowsArgs rows = args;
+  rows.dense_stride = whole_steps(args.n, V::W);
+  load_rows<V>(rows);
+}
+
+/// The accumulator of a panel of few rows -> rows.
+template <class V>
+void unpack_out_few(const RowsArgs& args) {
+  RowsArgs rows = args;
+  rows.dense_stride = whole_steps(args.n, V::W);
+  store_rows<V>(rows);
+}
+
+template <class V>
+int64_t index_in_rows(int64_t d, int64_t row, int64_t depth, int64_t /*width*/) {
+  return row * whole_steps(depth, V::W) + d;
 }
 
 // Keys are asked for this far ahead, in the order of memory: the rows of a block are read across, which the processor's
@@ -49,21 +64,22 @@ inline void few_products(const ScoresArgs& args, int row, int64_t first, typenam
   using Elem = typename Dot::Elem;
   using Key = typename Dot::Key;
   constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
-  const int64_t stride = args.key_stride, row_bytes = args.depth * int64_t{sizeof(Key)};
-  const Elem* query = static_cast<const Elem*>(args.query) + row * args.depth;
+  const int64_t stride = args.key_stride, depth = whole_steps(args.depth, kBlock);
+  const int64_t row_bytes = depth * int64_t{sizeof(Key)};
+  const Elem* query = static_cast<const Elem*>(args.query) + row * depth;
   const Key* keys = static_cast<const Key*>(args.keys) + first * stride;
   ATTN_UNROLL
   for (int g = 0; g < NG; ++g) {
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
   }
-  if (args.depth == 0) return;
+  if (depth == 0) return;
   const int64_t stride_bytes = stride * int64_t{sizeof(Key)};
   const int64_t near = kFewAheadBytes / row_bytes, next = NG * V::W;  // rows; at least those of the next call
   const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys) + (near > next ? near : next) * stride_bytes;
-  const int64_t share = (V::W * kBlock + args.depth - 1) / args.depth;  // rows to ask for at each block
+  const int64_t share = (V::W * kBlock + depth - 1) / depth;  // rows to ask for at each block
   int64_t asked = 0;
-  for (int64_t d = 0; d < args.depth; d += kBlock, query += kBlock) {
+  for (int64_t d = 0; d < depth; d += kBlock, query += kBlock) {
     ATTN_UNROLL
     for (int g = 0; g < NG; ++g, asked += share) {
       if (row == 0) few_prefetch(ahead, row_bytes, stride_bytes, asked, asked + share);
@@ -79,7 +95,7 @@ inline void few_products(const ScoresArgs& args, int row, int64_t first, typenam
         ATTN_UNROLL
         for (int r = 0; r < RT; ++r)
           acc[g][r] =
-              Dot::step(Dot::broadcast(query + r * args.depth + step * Dot::kPack), Dot::operand(x[step]), acc[g][r]);
+              Dot::step(Dot::broadcast(query + r * depth + step * Dot::kPack), Dot::operand(x[step]), acc[g][r]);
       }
     }
   }
@@ -259,7 +275,7 @@ template <class Values>
 void values_few(const ValuesArgs& args) {
   using V = typename Values::Dot::Acc;
   using Elem = typename Values::Dot::Elem;
-  const int64_t out_stride = (args.depth + V::W - 1) / V::W * V::W;
+  const int64_t out_stride = whole_steps(args.depth, V::W);
   using Value = typename Values::Value;
   constexpr int64_t bytes = sizeof(Value);
   ValuesArgs part = args;
@@ -275,7 +291,7 @@ void values_few(const ValuesArgs& args) {
 template <class V>
 void rescale_few(void* out, const void* alpha, int /*width*/, int rows, int64_t depth) {
   using T = typename V::T;
-  const int64_t stride = (depth + V::W - 1) / V::W * V::W;
+  const int64_t stride = whole_steps(depth, V::W);
   for (int row = 0; row < rows; ++row) {
     const typename V::Reg factor = V::set1(static_cast<const T*>(alpha)[row]);
     T* p = static_cast<T*>(out) + row * stride;

@@ -153,8 +153,9 @@ struct ValuesTile {
       for (int v = 0; v < NV; ++v) c[i][v] = V::load(out + (i * NV + v) * V::W);
     }
     const auto* values = static_cast<const typename Dot::Elem*>(args.values) + d * Dot::kPack;
-    tile<Dot, NV, MT>(values, Dot::kPack, args.value_stride, static_cast<const typename Dot::Elem*>(args.weights),
-                      NV * V::W * Dot::kPack, steps_of(args.count, Dot::kPack), c);
+    tile<Dot, NV, MT>(values, Dot::kPack, Dot::kPack * args.value_stride,
+                      static_cast<const typename Dot::Elem*>(args.weights), NV * V::W * Dot::kPack,
+                      steps_of(args.count, Dot::kPack), c);
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL

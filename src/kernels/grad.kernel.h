@@ -86,6 +86,9 @@ struct OuterFormat<FmaDot<V>> {
   static constexpr bool kSeparate = false;  // the weight format serves `outer` as well
   using Weight = typename V::T;
   static void store(Weight* weights, typename V::Reg value) { V::store(weights, value); }
+  static double load(const void* weights, int64_t at) {
+    return static_cast<double>(static_cast<const Weight*>(weights)[at]);
+  }
 };
 
 /// kPlain: no mask, dropout, softcap or bias gradient. Asked for every vector, what `args` says costs a tenth of the

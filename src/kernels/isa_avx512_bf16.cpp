@@ -7,48 +7,48 @@
 namespace attn::kernels {
 namespace {
 
-constexpr TileKernels with_bf16_products(TileKernels base, const char* name) {
-  base.name = name;
-  base.operand = kBfloat16;
-  base.operand_bytes = base.query_bytes = 2;
-  base.key_pair = 2;
-  base.depth_multiple = 2;
-  base.scale_in_scores = true;
-  base.values_in_place = false;
-  base.weight_bytes = 2;
+constexpr TileKernels with_bf16_products(TileKernels base) {
+  base.name = "bfloat16";
+  base.type = kBfloat16;
+  base.key_step = 2;
+  base.key_rows = operand<2, stride_padded<2>, 2>(in_place<kBfloat16, 2>, copy_rows<kBfloat16>);
+  base.value_rows = operand<2, stride_as_is, 2>(never_in_place, pair_rows_bf16);
+  base.outer_rows = operand<2, stride_of_sums<16>, 2>(never_in_place, pair_rows_bf16);
+  base.one_format = false;
+  base.query_bytes = query_bytes<2, 2>;
+  base.weights_bytes = weights_bytes<2, 2>;
   base.pack_query = pack_query_bf16;
-  base.pack_keys = copy_rows<kBfloat16>;
-  base.pack_values = pair_rows_bf16;
-  base.pack_outer = pair_rows_bf16;
   base.scores = scores<Bf16Dot>;
   base.scores_softmax = scores_softmax<Bf16Dot>;
   base.softmax = softmax<Bf16Dot>;
   base.values = values<Bf16Dot>;
+  base.values_non_finite = values_non_finite<Bf16Dot, index_in_lanes>;
   base.scores_probabilities = scores_probabilities<Bf16Dot>;
   base.grad = grad<Bf16Dot>;
   base.outer = outer<Bf16Dot>;
+  base.outer_non_finite = outer_non_finite<Bf16Dot>;
   return base;
 }
 
-constexpr TileKernels with_few_rows(TileKernels base, const char* name) {
-  base.name = name;
+constexpr TileKernels with_few_rows(TileKernels base) {
+  base.name = "bfloat16, few rows";
   base.panel = 16;
-  base.depth_multiple = 32;
-  base.row_major = true;
-  base.values_in_place = true;
-  base.pack_query = copy_rows<kBfloat16>;
-  base.unpack_out = store_rows_few_bf16;
-  base.out_index = out_index_few_bf16;
-  base.pack_values = copy_rows<kBfloat16>;
+  base.key_rows = operand<2, stride_padded<32>, 2>(in_place<kBfloat16, 32>, copy_rows<kBfloat16>);
+  base.value_rows = operand<2, stride_as_is, 2>(in_place<kBfloat16, 1>, copy_rows<kBfloat16>);
+  base.query_bytes = query_bytes<2, 32>;
+  base.accumulator_bytes = accumulator_bytes<4, 16>;
+  base.pack_query = pack_query_few_bf16;
+  base.unpack_out = unpack_out_few_bf16;
   base.scores = scores_few<Bf16Dot>;
   base.scores_softmax = scores_softmax_few<Bf16Dot>;
   base.values = values_few<FewValuePairs>;
+  base.values_non_finite = values_non_finite<Bf16Dot, index_in_rows_bf16>;
   base.rescale = rescale_few<F32>;
   return base;
 }
 
-constexpr TileKernels bf16_kernels = with_bf16_products(f32_kernels, "bfloat16");
-constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels, "bfloat16, few rows");
+constexpr TileKernels bf16_kernels = with_bf16_products(f32_kernels);
+constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels);
 
 }  // namespace
 

@@ -81,6 +81,9 @@ struct Stored<kFloat32> {
   using Type = float;
 };
 
+/// n rounded up to a multiple.
+inline int64_t whole_steps(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
 inline int element_bytes(int type) { return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 2; }
 
 template <class T>

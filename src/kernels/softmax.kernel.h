@@ -48,6 +48,9 @@ struct WeightFormat<FmaDot<V>> {
   static void store_last(Weight* weights, int64_t key, int width, int lane, typename V::Reg even) {
     V::store(weights + key * width + lane, even);
   }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    return static_cast<double>(static_cast<const Weight*>(weights)[key * width + lane]);
+  }
 };
 
 template <class V, int kType>

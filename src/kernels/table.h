@@ -15,8 +15,9 @@ namespace attn::kernels {
 /// Storage types; the values are those of attn::DType.
 enum Element : int { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-constexpr int kMaxWidth = 64;    // lanes in the widest panel: the bits of a lane mask
-constexpr int kMaxDepth = 1024;  // D and Dv
+constexpr int kMaxWidth = 64;       // lanes in the widest panel: the bits of a lane mask
+constexpr int kMaxBlockKeys = 512;  // in the longest block of any kernel set
+constexpr int kMaxGroupPanels = 8;  // in the largest group of any kernel set
 
 /// Rows in user memory <-> dense scratch. Element j of row r is at row[r] + j * stride elements of `type`.
 struct RowsArgs {
@@ -32,13 +33,24 @@ struct RowsArgs {
   bool finite_only;      // non-finite elements become 0
 };
 
+/// How one side of a product takes rows of user memory: as they lie there, or packed. What a packed row looks like is
+/// the kernels' own business.
+struct Operand {
+  int row_step;  // rows enter in groups of so many: what is handed over begins at a multiple of it
+  /// True if rows of n elements serve as they are: `stride` elements apart inside a row, `row_stride` from row to row.
+  bool (*in_place)(int type, int64_t n, int64_t stride, int64_t row_stride);
+  void (*pack)(const RowsArgs&);              // dense_stride = stride(n)
+  int64_t (*stride)(int64_t n);               // between packed rows, as the products are told
+  int64_t (*bytes)(int64_t rows, int64_t n);  // of packed rows, and where row `rows` begins, a multiple of row_step
+};
+
 struct ScoresArgs {
   const void* query;  // from pack_query
   int width, rows;
-  const void* keys;    // operand rows: see key_operand
-  int64_t key_stride;  // elements
+  const void* keys;  // operand `key_rows`
+  int64_t key_stride;
   int64_t count, depth;
-  double scale;    // applied here exactly if not applied by pack_query (scale_in_scores)
+  double scale;    // the one pack_query was given: one of the two applies it
   double highest;  // larger scores become this; infinity = no limit
   void* scores;    // acc [count][width]
   void* maximum;   // acc [width], raised to the max over the keys; null = not wanted
@@ -78,10 +90,10 @@ struct SoftmaxArgs {
 struct ValuesArgs {
   const void* weights;  // [count][width] in the weight format
   int width, rows;
-  const void* values;    // operand rows: see value_operand
-  int64_t value_stride;  // elements
+  const void* values;  // operand `value_rows`
+  int64_t value_stride;
   int64_t count, depth;
-  void* out;  // accumulator: acc [depth][width], or [rows][depth_padded] for row-major kernels
+  void* out;  // the panel's accumulator
 };
 
 struct GradArgs {
@@ -92,24 +104,37 @@ struct GradArgs {
   const uint64_t* keep;     // [count]; null = none
   double keep_scale;
   const void* factor;   // acc [count][width]; null = none
-  void* weights_outer;  // dropped P in the outer format [count][width]; may be `weights` where that is acc
+  void* weights_outer;  // dropped P in the outer format; may be `weights` where there is one format
   void* ds;             // acc [count][width]: dS before the softcap factor; null = not wanted
   void* ds_values;      // dS in the weight format
-  void* ds_outer;       // dS in the outer format; unused where the weight format serves
+  void* ds_outer;       // dS in the outer format; unused where there is one format
 };
 
 struct OuterPanel {
-  const void* weights;  // outer format [count][width]
+  const void* weights;  // outer format
   int width, rows;
-  const void* x;  // from pack_outer: rows x depth
+  const void* x;  // operand `outer_rows`: rows x depth
 };
 
 struct OuterArgs {
   const OuterPanel* panels;  // added one after the other
   int panel_count;
   int64_t count;
-  int64_t x_stride;  // padded depth
+  int64_t x_stride;  // of operand `outer_rows`
   void* out;         // acc [count][x_stride], +=
+};
+
+/// What the non-finite elements x of rows contribute, which the products met as 0: a masked pair must not meet them.
+///   values_non_finite   the panel's accumulator[lane][d] += w[key][lane] x[key][d]
+///   outer_non_finite    out[key][d] += w[key][lane] x[lane][d], out as in OuterArgs, w in the outer format
+struct NonFiniteArgs {
+  RowsArgs x;
+  const void* weights;
+  int width, rows;          // of the panel
+  int64_t count;            // keys
+  const uint64_t* allowed;  // [count]; null = all
+  void* out;
+  int64_t out_stride;  // of outer_non_finite
 };
 
 /// Two states of `rows` rows over disjoint keys. A state is the normalised output, and the sum of 2^(2 s) as
@@ -143,32 +168,44 @@ struct DropoutArgs {
   uint64_t* keep;  // [count]
 };
 
-/// One arithmetic: f32, f64 or bf16 dot products, with rows in lanes or (few) row-major for decode.
+/// One arithmetic: f32, f64 or bf16 dot products, with rows in lanes or (few) row-major for decode. Decode gives a row
+/// the bits that prefill gives it, so both have the same blocks and chunks.
 struct TileKernels {
   const char* name;
   int lanes;  // of acc in a vector
   int panel;  // widest panel
   int acc_bytes;
-  int operand;  // Element in which keys and values are consumed
-  int operand_bytes;
-  int query_bytes;       // of an element of the packed query
-  int key_pair;          // 2: weights and values are interleaved by pairs of keys
-  int depth_multiple;    // keys are consumed in steps of so many d; pack_keys pads with zeros
-  bool row_major;        // accumulators are [rows][depth]
-  bool scale_in_scores;  // pack_query leaves the query unscaled
-  bool values_in_place;  // values may be rows of user memory of type `operand`, stride 1
-  int weight_bytes;      // of one weight
+  int type;  // the Element in which keys and values enter the products
 
+  // How a schedule should cut a call.
+  int group_panels;       // panels that share one pass over the keys
+  int wide_group_panels;  // the same where the pass packs keys and values first
+  int gradient_panels;    // the same in the backward, which sums dK and dV of a pass
+  int64_t block_keys;     // keys in a block of the forward,
+  int64_t gradient_keys;  // and of the backward
+  int64_t chunk_keys;     // keys that a thread takes on where rows are few
+  int tile_step;          // a tile begins at a multiple of so many keys
+  int key_step;           // and has a multiple of so many, where the block has
+
+  // Layouts.
+  Operand key_rows;    // of `scores`: keys, or values for dP
+  Operand value_rows;  // of `values`: values, or keys for dQ
+  Operand outer_rows;  // of `outer`: rows of q and dout
+  bool one_format;     // scores, weights and the outer format are one: they may share their memory
+  int64_t (*query_bytes)(int64_t n, int width);            // of a packed panel of queries
+  int64_t (*weights_bytes)(int64_t keys, int width);       // in either format; also where key `keys` begins
+  int64_t (*accumulator_bytes)(int64_t depth, int width);  // of a panel
+
+  void (*enter)();  // before the first kernel of a task; null = nothing to do
+  void (*leave)();  // after the last
+
+  // Rows in and out. dense_stride is the panel's width where nothing else is said.
   void (*pack_query)(const RowsArgs&);    // -> the layout that `scores` wants
-  void (*pack_panel)(const RowsArgs&);    // -> acc [n][dense_stride]: transposed, lanes >= rows are 0
-  void (*unpack_panel)(const RowsArgs&);  // acc [n][dense_stride] -> rows
+  void (*pack_panel)(const RowsArgs&);    // -> acc [n][width]: transposed, lanes >= rows are 0
+  void (*unpack_panel)(const RowsArgs&);  // acc [n][width] -> rows
   void (*unpack_out)(const RowsArgs&);    // accumulator -> rows
   void (*load_rows)(const RowsArgs&);     // -> acc [rows][dense_stride], columns from n on are 0
   void (*store_rows)(const RowsArgs&);    // acc [rows][dense_stride] -> rows
-  void (*pack_keys)(const RowsArgs&);     // -> operand rows for `scores`
-  void (*pack_values)(const RowsArgs&);   // -> operand rows for `values`
-  void (*pack_outer)(const RowsArgs&);    // -> x of `outer`
-  int64_t (*out_index)(int64_t d, int64_t row, int64_t depth, int64_t stride);  // of an element of the accumulator
   bool (*all_finite)(const RowsArgs&);
   void (*dot_rows)(const RowsArgs& a, const RowsArgs& b, double* sums);  // sums[r] = <a_r, b_r>, rows of one type
 
@@ -177,6 +214,7 @@ struct TileKernels {
   void (*transform)(const TransformArgs&);
   void (*softmax)(const SoftmaxArgs&);
   void (*values)(const ValuesArgs&);
+  void (*values_non_finite)(const NonFiniteArgs&);
   bool (*update)(void* reference, const void* maximum, void* sum, void* alpha, int width, double limit);
   bool (*exceeds)(const void* reference, const void* maximum, int rows,
                   double limit);  // some maximum > reference + limit
@@ -189,6 +227,7 @@ struct TileKernels {
   void (*probabilities)(const SoftmaxArgs&);    // reference = lse
   void (*grad)(const GradArgs&);
   void (*outer)(const OuterArgs&);
+  void (*outer_non_finite)(const NonFiniteArgs&);
   void (*dropout)(const DropoutArgs&);
   void (*mask)(const MaskArgs&);
 };

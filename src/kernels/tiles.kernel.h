@@ -8,43 +8,64 @@
 #include "kernels/gemm.kernel.h"
 #include "kernels/grad.kernel.h"
 #include "kernels/lanes.kernel.h"
+#include "kernels/operands.kernel.h"
 #include "kernels/rows.kernel.h"
 #include "kernels/softmax.kernel.h"
 
 namespace attn::kernels {
 namespace {
 
-inline int64_t out_index_panel(int64_t d, int64_t row, int64_t, int64_t stride) { return d * stride + row; }
-inline int64_t out_index_few(int64_t d, int64_t row, int64_t, int64_t stride) { return row * stride + d; }
+// Panels that share one pass over a block of keys: 3 panels of 48 read K and V once per 144 queries (72 flop a byte).
+constexpr int kGroupPanels = 3;
+// Up to twice as many where the pass widens K and V from 16 bits first: that is 2 to 4 % of a call with 3 panels of 48,
+// and within 1 % of nothing with 6 (attn_bench --parts).
+constexpr int kWideGroupPanels = 6;
+// Backward: 3 x 48 rows, so that dK and dV move once per 144 rows.
+constexpr int kGradientPanels = 3;
+// Absolute blocks and chunks: a row meets the same keys in the same groups whoever computes it, which is what makes its
+// bits independent of the schedule. Block: the forward is flat within 1 % from 192 to 512 keys. Chunk: the unit that
+// threads may split; a merge every 2048 keys costs under 0.5 % of the arithmetic.
+constexpr int64_t kBlockKeys = 256;
+constexpr int64_t kChunkKeys = 2048;
+// Backward: K, V, dK, dV and the three tiles of a block of 128 keys stay in a 1 MiB L2 up to D = 128.
+constexpr int64_t kGradientKeys = 128;
+// Whole groups of 8 keys keep the micro-tiles and the pairs of the 16-bit layouts aligned.
+constexpr int kTileStep = 8;
 
-/// Rows in lanes; arithmetic, keys and values in V's type.
-template <class V, class U>
-constexpr TileKernels panel_kernels(const char* name, int operand) {
+/// Rows in lanes; arithmetic, keys and values in V's type, kType.
+template <class V, class U, int kType>
+constexpr TileKernels panel_kernels(const char* name) {
   using Dot = FmaDot<V>;
   constexpr int bytes = sizeof(typename V::T);
+  constexpr Operand rows = operand<bytes, stride_as_is, 1>(in_place<kType, 1>, load_rows<V>);
   return {.name = name,
           .lanes = V::W,
           .panel = 3 * V::W,
           .acc_bytes = bytes,
-          .operand = operand,
-          .operand_bytes = bytes,
-          .query_bytes = bytes,
-          .key_pair = 1,
-          .depth_multiple = 1,
-          .row_major = false,
-          .scale_in_scores = false,
-          .values_in_place = true,
-          .weight_bytes = bytes,
+          .type = kType,
+          .group_panels = kGroupPanels,
+          .wide_group_panels = kWideGroupPanels,
+          .gradient_panels = kGradientPanels,
+          .block_keys = kBlockKeys,
+          .gradient_keys = kGradientKeys,
+          .chunk_keys = kChunkKeys,
+          .tile_step = kTileStep,
+          .key_step = 1,
+          .key_rows = rows,
+          .value_rows = rows,
+          .outer_rows = operand<bytes, stride_of_sums<V::W>, 1>(never_in_place, load_rows<V>),
+          .one_format = true,
+          .query_bytes = query_bytes<bytes, 1>,
+          .weights_bytes = weights_bytes<bytes, 1>,
+          .accumulator_bytes = accumulator_bytes<bytes, 1>,
+          .enter = nullptr,
+          .leave = nullptr,
           .pack_query = pack_panel<V>,
           .pack_panel = pack_panel<V>,
           .unpack_panel = unpack_panel<V>,
           .unpack_out = unpack_panel<V>,
           .load_rows = load_rows<V>,
           .store_rows = store_rows<V>,
-          .pack_keys = load_rows<V>,
-          .pack_values = load_rows<V>,
-          .pack_outer = load_rows<V>,
-          .out_index = out_index_panel,
           .all_finite = all_finite<V>,
           .dot_rows = dot_rows<F64>,
           .scores = scores<Dot>,
@@ -52,6 +73,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .transform = transform<V>,
           .softmax = softmax<Dot>,
           .values = values<Dot>,
+          .values_non_finite = values_non_finite<Dot, index_in_lanes>,
           .update = update<V>,
           .exceeds = exceeds<V>,
           .rescale = rescale<V>,
@@ -61,6 +83,7 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
           .probabilities = probabilities<V>,
           .grad = grad<Dot>,
           .outer = outer<Dot>,
+          .outer_non_finite = outer_non_finite<Dot>,
           .dropout = dropout<U>,
           .mask = mask_lanes<U>};
 }
@@ -69,28 +92,28 @@ constexpr TileKernels panel_kernels(const char* name, int operand) {
 /// memory.
 template <class V, int kType, class Dot>
 constexpr TileKernels few_kernels(TileKernels base) {
+  constexpr int bytes = kType == kFloat32 ? 4 : 2;
+  void (*pack)(const RowsArgs&) = load_rows<V>;
+  if constexpr (kType != kFloat32) pack = copy_rows<kType>;
   base.name = "float32, few rows";
-  base.operand = kType;
+  base.type = kType;
   base.panel = V::W;
-  base.depth_multiple = V::W;
-  base.row_major = true;
+  base.key_rows = operand<bytes, stride_padded<V::W>, 1>(in_place<kType, V::W>, pack);
+  base.value_rows = operand<bytes, stride_as_is, 1>(in_place<kType, 1>, pack);
+  base.query_bytes = query_bytes<4, V::W>;
+  base.accumulator_bytes = accumulator_bytes<4, V::W>;
   base.pack_query = pack_query_few<V>;
-  base.unpack_out = store_rows<V>;
-  base.out_index = out_index_few;
+  base.unpack_out = unpack_out_few<V>;
   base.scores = scores_few<Dot>;
   base.scores_softmax = scores_softmax_few<Dot>;
   base.values = values_few<FewValues<V, kType>>;
+  base.values_non_finite = values_non_finite<FmaDot<V>, index_in_rows<V>>;
   base.rescale = rescale_few<V>;
-  if constexpr (kType != kFloat32) {
-    base.operand_bytes = 2;
-    base.pack_keys = copy_rows<kType>;
-    base.pack_values = copy_rows<kType>;
-  }
   return base;
 }
 
-constexpr TileKernels f32_kernels = panel_kernels<F32, U64>("float32", kFloat32);
-constexpr TileKernels f64_kernels = panel_kernels<F64, U64>("float64", kFloat64);
+constexpr TileKernels f32_kernels = panel_kernels<F32, U64, kFloat32>("float32");
+constexpr TileKernels f64_kernels = panel_kernels<F64, U64, kFloat64>("float64");
 constexpr TileKernels f32_few_kernels = few_kernels<F32, kFloat32, FmaDot<F32>>(f32_kernels);
 constexpr TileKernels f32_few_bf16_kernels = few_kernels<F32, kBfloat16, WideningDot<F32, kBfloat16>>(f32_kernels);
 constexpr TileKernels f32_few_f16_kernels = few_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_kernels);

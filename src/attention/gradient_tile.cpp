@@ -1,0 +1,67 @@
+#include "attention/gradient_tile.h"
+
+#include "attention/states.h"
+
+namespace attn::detail {
+
+void TileGradient::layout(Arena& arena) {
+  const int64_t keys = tk_.gradient_keys, acc_tile = keys * tk_.panel * tk_.acc_bytes;
+  values_.layout(arena, tk_.key_rows, tk_, keys, p_.Dv);
+  if (!tk_.one_format) {
+    weights_ = arena.take(acc_tile);
+    ds_values_ = arena.take(tk_.weights_bytes(keys, tk_.panel));
+  }
+  if (with_ds_) ds_ = arena.take(acc_tile);
+  scores_.layout(arena, keys, true);
+}
+
+void TileGradient::layout_rows(Arena& arena, GradRows& rows) const {
+  rows.query = arena.take(tk_.query_bytes(p_.D, tk_.panel));
+  rows.dout = arena.take(tk_.query_bytes(p_.Dv, tk_.panel));
+  rows.lse = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+  rows.delta = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+}
+
+void TileGradient::layout_tile(Arena& arena, GradTile& tile) const {
+  tile.weights = arena.take(tk_.weights_bytes(tk_.gradient_keys, tk_.panel));
+  tile.ds = arena.take(tk_.weights_bytes(tk_.gradient_keys, tk_.panel));
+}
+
+void TileGradient::load(const Sequence& s, GradRows& rows) const {
+  const Panel& panel = rows.panel;
+  pack_query(tk_, p_.q, s, panel, scores_.scale(), rows.query);
+  pack_query(tk_, in_.dout, s, panel, 1, rows.dout);
+  load_lse(tk_, in_.lse, s, panel, rows.lse);
+  for (int r = 0; r < panel.width; ++r) {
+    const bool inside = r < panel.rows;
+    set(tk_, rows.delta, r, inside ? in_.delta[(s.batch * p_.H + panel.head[r]) * p_.Lq + panel.query[r]] : 0);
+  }
+}
+
+void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result) {
+  result.begin = tile.begin;
+  result.count = tile.count;
+  if (tk_.one_format) {
+    weights_ = result.weights;
+    ds_values_ = result.ds;
+  }
+  scores_.start_tile(s, tile);
+  scores_.probabilities(rows.query, rows.lse, weights_);
+  kernels::ScoresArgs dp = scores_.args(rows.dout, values_.run(tile.begin, tile.count));
+  dp.depth = p_.Dv;
+  dp.scale = 1;
+  dp.highest = kInfinity;
+  tk_.grad({.in = dp,
+            .weights = weights_,
+            .delta = rows.delta,
+            .allowed = tile.allowed,
+            .keep = scores_.options().keep(),
+            .keep_scale = scores_.options().keep_scale(),
+            .factor = scores_.softcap_slope(),
+            .weights_outer = result.weights,
+            .ds = ds_,
+            .ds_values = ds_values_,
+            .ds_outer = result.ds});
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,65 @@
+// P and dS of one tile, recomputed from q, k, v, dout and lse.
+//
+//   S = K Q^T;  options and mask;  P = 2^(S - lse)
+//   dP = V dO^T;  dS = P (dP keep / (1 - p) - delta);  delta_i = <dout_i, out_i> - dlse_i
+// Both the gradient pass and the pass for a broadcast bias are built on it.
+#pragma once
+
+#include "attention/tile.h"
+
+namespace attn::detail {
+
+struct BackwardInputs {
+  ConstView<4> out, dout;
+  ConstView<3> lse, dlse;
+  const double* delta = nullptr;  // [B, H, Lq]
+};
+
+/// What a panel of rows brings to every tile.
+struct GradRows {
+  Panel panel;
+  void *query = nullptr, *dout = nullptr;  // packed as the scores kernel wants its query
+  void *lse = nullptr, *delta = nullptr;   // acc [width]; lse from load_lse()
+};
+
+/// P and dS of a panel and the keys from `begin` on, as the `outer` kernel wants them; P is dropped.
+struct GradTile {
+  int64_t begin = 0, count = 0;
+  void *weights = nullptr, *ds = nullptr;
+};
+
+class TileGradient {
+ public:
+  /// with_ds: ds() is wanted.
+  TileGradient(const Problem& p, const BackwardInputs& in, const TileKernels& tk, bool with_ds)
+      : p_(p), in_(in), tk_(tk), with_ds_(with_ds), scores_(p, tk) {}
+
+  void layout(Arena& arena);
+  void layout_rows(Arena& arena, GradRows& rows) const;
+  void layout_tile(Arena& arena, GradTile& tile) const;
+  /// Fills the lanes from rows.panel.
+  void load(const Sequence& s, GradRows& rows) const;
+
+  void start_block(const KeyRows& keys, const KeyRows& values, int64_t begin, int64_t end) {
+    scores_.start_block(keys, begin, end);
+    values_.start(values, begin, end);
+  }
+  /// P and dS of the rows' tile.
+  void compute(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result);
+
+  // Of the tile that was computed last:
+  const void* ds_values() const { return ds_values_; }  // dS in the weight format
+  const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
+
+ private:
+  const Problem& p_;
+  const BackwardInputs& in_;
+  const TileKernels& tk_;
+  const bool with_ds_;
+  TileScores scores_;
+  BlockOperand values_;                             // as the scores kernel takes them: dP = V dO^T
+  void *weights_ = nullptr, *ds_values_ = nullptr;  // the result's own where there is one format
+  void* ds_ = nullptr;
+};
+
+}  // namespace attn::detail

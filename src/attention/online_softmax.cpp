@@ -1,0 +1,114 @@
+#include "attention/online_softmax.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace attn::detail {
+namespace {
+
+// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
+// almost never redone.
+constexpr double kReferenceSlack = 4;
+// Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
+// their bias.
+constexpr int64_t kSliceKeys = 32;
+
+}  // namespace
+
+void PanelState::layout(Arena& arena, const Problem& p, const TileKernels& tk) {
+  query = arena.take(tk.query_bytes(p.D, tk.panel));
+  out = arena.take(tk.accumulator_bytes(p.Dv, tk.panel));
+  reference = arena.take(tk.panel * tk.acc_bytes);
+  sum = arena.take(tk.panel * tk.acc_bytes);
+}
+
+void PanelState::reset(const Problem& p, const TileKernels& tk) {
+  std::memset(out, 0, tk.accumulator_bytes(p.Dv, panel.width));
+  std::memset(sum, 0, panel.width * tk.acc_bytes);
+  for (int lane = 0; lane < panel.width; ++lane) set(tk, reference, lane, -kInfinity);
+}
+
+void OnlineSoftmax::layout(Arena& arena, int64_t keys) {
+  const int64_t lanes = tk_.panel * tk_.acc_bytes;
+  maximum_ = arena.take(lanes);
+  alpha_ = arena.take(lanes);
+  trial_sum_ = arena.take(lanes);
+  scores_ = arena.take(keys * lanes);
+  weights_ = tk_.one_format ? scores_ : arena.take(tk_.weights_bytes(keys, tk_.panel));
+}
+
+void OnlineSoftmax::run(TileScores& tile, PanelState& state) {
+  width_ = state.panel.width;
+  // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
+  // first block of a chunk. Both ways give a row the same bits.
+  const bool plain = tile.options().plain() && !tile.options().keep();
+  if (!(has_references(state) && (plain ? fused(tile, state) : in_slices(tile, state)))) in_two_passes(tile, state);
+}
+
+bool OnlineSoftmax::has_references(const PanelState& state) const {
+  for (int lane = 0; lane < state.panel.rows; ++lane)
+    if (get(tk_, state.reference, lane) == -kInfinity) return false;
+  return true;
+}
+
+void OnlineSoftmax::in_two_passes(TileScores& tile, PanelState& state) {
+  const int64_t count = tile.tile().count;
+  const bool plain = tile.options().plain();
+  reset_maximum();
+  tile.scores(state.query, 0, count, scores_, plain ? maximum_ : nullptr);
+  if (!plain) tk_.transform(tile.options().transform(scores_, 0, count, nullptr, maximum_));
+  if (tk_.update(state.reference, maximum_, state.sum, alpha_, width_, kReferenceSlack))
+    tk_.rescale(state.out, alpha_, width_, state.panel.rows, p_.Dv);
+  tk_.softmax(softmax_args(tile, state, 0, count, state.sum));
+}
+
+/// Scores, options and softmax on slices that stay in the first-level cache.
+bool OnlineSoftmax::in_slices(TileScores& tile, PanelState& state) {
+  reset_maximum();
+  std::memcpy(trial_sum_, state.sum, width_ * tk_.acc_bytes);
+  for (int64_t done = 0; done < tile.tile().count; done += kSliceKeys) {
+    const int64_t n = std::min(kSliceKeys, tile.tile().count - done);
+    tile.scores(state.query, done, n, scores_at(done), nullptr);
+    tk_.transform(tile.options().transform(scores_at(done), done, n, nullptr, maximum_));
+    if (tk_.exceeds(state.reference, maximum_, state.panel.rows, kReferenceSlack)) return false;
+    tk_.softmax(softmax_args(tile, state, done, n, trial_sum_));
+  }
+  std::memcpy(state.sum, trial_sum_, width_ * tk_.acc_bytes);
+  return true;
+}
+
+/// Scores and softmax in one kernel.
+bool OnlineSoftmax::fused(TileScores& tile, PanelState& state) {
+  std::memcpy(trial_sum_, state.sum, width_ * tk_.acc_bytes);
+  const int64_t first = tile.tile().begin;
+  bool ok = true;
+  tile.keys().for_runs(first, tile.tile().count, [&](const KeyRun& run) {
+    ok = ok &&
+         tk_.scores_softmax({.in = tile.args(state.query, run),
+                             .reference = state.reference,
+                             .sum = trial_sum_,
+                             .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_)},
+                            kReferenceSlack);
+  });
+  if (ok) std::memcpy(state.sum, trial_sum_, width_ * tk_.acc_bytes);
+  return ok;
+}
+
+void OnlineSoftmax::reset_maximum() {
+  for (int lane = 0; lane < width_; ++lane) set(tk_, maximum_, lane, -kInfinity);
+}
+
+kernels::SoftmaxArgs OnlineSoftmax::softmax_args(TileScores& tile, const PanelState& state, int64_t done, int64_t count,
+                                                 void* sum) const {
+  const uint64_t* keep = tile.options().keep();
+  return {.scores = scores_at(done),
+          .width = width_,
+          .count = count,
+          .reference = state.reference,
+          .sum = sum,
+          .keep = keep ? keep + done : nullptr,
+          .keep_scale = tile.options().keep_scale(),
+          .weights = static_cast<char*>(weights_) + tk_.weights_bytes(done, width_)};
+}
+
+}  // namespace attn::detail

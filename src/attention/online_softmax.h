@@ -1,0 +1,52 @@
+// The weights of a tile against a reference that follows the maximum of the scores, and the sums that go with it.
+//
+//   reference <- a row's maximum where it has outgrown the reference by more than kReferenceSlack; then the row's sum
+//                and output so far are rescaled by 2^(2 (old - new))
+//   w = 2^(2 (s - reference));  sum += w;  w' = keep ? w / (1 - p) : 0
+#pragma once
+
+#include "attention/tile.h"
+
+namespace attn::detail {
+
+/// What the forward knows of a panel: its packed queries, and what it has gathered over the keys so far.
+struct PanelState {
+  Panel panel;
+  void* query = nullptr;
+  void* out = nullptr;                        // the kernels' accumulator
+  void *reference = nullptr, *sum = nullptr;  // acc [width]
+
+  void layout(Arena& arena, const Problem& p, const TileKernels& tk);
+  /// Nothing gathered.
+  void reset(const Problem& p, const TileKernels& tk);
+};
+
+class OnlineSoftmax {
+ public:
+  OnlineSoftmax(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk) {}
+
+  /// Scratch for blocks of at most `keys` keys.
+  void layout(Arena& arena, int64_t keys);
+  /// The weights of the tile that `tile` was started with, for the panel of `state`.
+  void run(TileScores& tile, PanelState& state);
+  /// The weights that begin at key `done` of the tile.
+  const void* weights(int64_t done) const { return static_cast<char*>(weights_) + tk_.weights_bytes(done, width_); }
+
+ private:
+  bool has_references(const PanelState& state) const;
+  void in_two_passes(TileScores& tile, PanelState& state);
+  bool in_slices(TileScores& tile, PanelState& state);
+  bool fused(TileScores& tile, PanelState& state);
+  void reset_maximum();
+  void* scores_at(int64_t done) const { return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes; }
+  kernels::SoftmaxArgs softmax_args(TileScores& tile, const PanelState& state, int64_t done, int64_t count,
+                                    void* sum) const;
+
+  const Problem& p_;
+  const TileKernels& tk_;
+  int width_ = 0;
+  void *maximum_ = nullptr, *alpha_ = nullptr, *trial_sum_ = nullptr;  // acc [width]
+  void *scores_ = nullptr, *weights_ = nullptr;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,99 @@
+// A block of keys or values as the kernels want it: in place, or packed, or packed without what is not finite.
+//
+// Everything that reads keys and values goes through here. Whether rows serve where they lie is the kernels' answer
+// (kernels::Operand); what has to be packed is packed once a block, whoever of a group asks first.
+#pragma once
+
+#include "attention/rows.h"
+#include "core/scratch.h"
+
+namespace attn::detail {
+
+/// The keys, or the values, of one sequence and key/value head: rows of a view, or of pages.
+class KeyRows {
+ public:
+  KeyRows() = default;
+  static KeyRows keys(const Problem& p, const Sequence& s, int64_t kv_head) {
+    return KeyRows(p.k, p.D, s, s.pages.keys, kv_head);
+  }
+  static KeyRows values(const Problem& p, const Sequence& s, int64_t kv_head) {
+    return KeyRows(p.v, p.Dv, s, s.pages.values, kv_head);
+  }
+
+  const void* row(int64_t j) const;
+  /// How many rows from j on lie one stride apart.
+  int64_t run(int64_t j) const { return pages_ ? page_size_ - j % page_size_ : std::numeric_limits<int64_t>::max(); }
+  int64_t row_stride() const { return row_stride_; }  // elements
+  /// Rows [begin, end), whose addresses go to `rows`.
+  kernels::RowsArgs list(int64_t begin, int64_t end, void** rows) const;
+  /// True if they serve as they are.
+  bool in_place(const kernels::Operand& operand) const;
+
+ private:
+  KeyRows(const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages, int64_t kv_head);
+
+  const char* base_ = nullptr;
+  const void* const* pages_ = nullptr;
+  int64_t page_size_ = 0, page_offset_ = 0;  // bytes to the head inside a page
+  int64_t row_stride_ = 0, stride_ = 1;      // elements: from row to row, inside a row
+  int64_t row_bytes_ = 0;
+  int64_t n_ = 0;
+  DType dtype_ = DType::float32;
+};
+
+/// Rows of a block that lie one stride apart.
+struct KeyRun {
+  const void* rows;
+  int64_t stride;  // as the product wants to be told
+  int64_t first, count;
+};
+
+/// One block of keys or values as one of the products takes it.
+class BlockOperand {
+ public:
+  /// Scratch for blocks of `keys` rows of n elements.
+  void layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n);
+  /// Rows [begin, end) of `source`, which outlives the block.
+  void start(const KeyRows& source, int64_t begin, int64_t end);
+
+  /// Calls body(run) for the rows first .. first + count of the block, in order. finite_only: non-finite elements
+  /// count as 0.
+  template <class Body>
+  void for_runs(int64_t first, int64_t count, const Body& body, bool finite_only = false) {
+    if (in_place_ && !finite_only) {
+      for (int64_t row = first, end = first + count; row < end;) {
+        const int64_t n = std::min(end - row, source_->run(row));
+        body(KeyRun{source_->row(row), source_->row_stride(), row, n});
+        row += n;
+      }
+      return;
+    }
+    pack(finite_only);
+    body(packed_run(first, count));
+  }
+
+  /// The same rows as one run, packed where they lie in several.
+  KeyRun run(int64_t first, int64_t count);
+
+  /// No element of the block is infinite or NaN; looked up once.
+  bool finite();
+  /// The rows first .. first + count as they lie in memory.
+  kernels::RowsArgs list(int64_t first, int64_t count, void** rows) const {
+    return source_->list(first, first + count, rows);
+  }
+
+ private:
+  void pack(bool finite_only);
+  KeyRun packed_run(int64_t first, int64_t count) const;
+
+  const kernels::Operand* operand_ = nullptr;
+  const TileKernels* tk_ = nullptr;
+  const KeyRows* source_ = nullptr;
+  int64_t n_ = 0, begin_ = 0, end_ = 0;
+  void* dense_ = nullptr;
+  bool in_place_ = false;
+  bool packed_ = false, packed_finite_only_ = false;
+  bool finite_known_ = false, finite_ = true;
+};
+
+}  // namespace attn::detail

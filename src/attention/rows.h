@@ -1,0 +1,67 @@
+// Panels: which rows sit in the lanes, where they lie in memory, and which keys each of them may see.
+#pragma once
+
+#include "attention/arithmetic.h"
+#include "attention/problem.h"
+
+namespace attn::detail {
+
+/// Up to kMaxWidth rows of one sequence and key/value head.
+struct Panel {
+  int rows = 0, width = 0;
+  int64_t query[kernels::kMaxWidth];  // i, absolute
+  int64_t head[kernels::kMaxWidth];   // h
+  int64_t place[kernels::kMaxWidth];  // p_i, inside the sequence
+  int64_t begin[kernels::kMaxWidth];  // allowed keys by length, causal and window, inside the sequence
+  int64_t end[kernels::kMaxWidth];
+  int64_t low = 0, high = 0;            // union of the intervals
+  int64_t full_low = 0, full_high = 0;  // their intersection
+};
+
+/// Rows first .. first + rows of the sequence.
+Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows, int lanes);
+/// The same for `rows` consecutive queries of one head, whatever shares its keys.
+Panel make_head_panel(const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows, int lanes);
+
+/// The lane mask of a panel in which everybody is allowed.
+inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }
+
+/// `count` rows of n elements; the caller adds the dense side.
+inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
+  kernels::RowsArgs args{};
+  args.row = rows;
+  args.rows = count;
+  args.stride = stride;
+  args.type = static_cast<int>(dtype);
+  args.n = n;
+  args.scale = 1;
+  return args;
+}
+
+/// The rows of a panel in a [B, H, Lq, n] tensor, as kernels take them.
+class PanelRows {
+ public:
+  template <class Pointer>
+  PanelRows(const BasicView<Pointer, 4>& view, const Sequence& s, const Panel& panel)
+      : args_(rows_args(row_, panel.rows, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3])) {
+    for (int r = 0; r < panel.rows; ++r)
+      row_[r] = const_cast<char*>(static_cast<const char*>(at(view, s.batch, panel.head[r], panel.query[r])));
+  }
+  PanelRows(const PanelRows&) = delete;
+  PanelRows& operator=(const PanelRows&) = delete;
+
+  /// To or from `dense`, in the layout that the kernel names; every element is multiplied by `scale`.
+  kernels::RowsArgs with(void* dense, int64_t dense_stride, double scale = 1) const {
+    kernels::RowsArgs args = args_;
+    args.dense = dense;
+    args.dense_stride = dense_stride;
+    args.scale = scale;
+    return args;
+  }
+
+ private:
+  void* row_[kernels::kMaxWidth];
+  kernels::RowsArgs args_;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,35 @@
+// Tasks of the operator: the kernels' own preparations, and results too small to matter flushed to 0.
+#pragma once
+
+#include "attention/arithmetic.h"
+#include "core/subnormals.h"
+
+namespace attn::detail {
+
+/// While it lives, kernels of `tk` may run on this thread.
+class InKernels {
+ public:
+  explicit InKernels(const TileKernels& tk) : tk_(tk) {
+    if (tk_.enter) tk_.enter();
+  }
+  ~InKernels() {
+    if (tk_.leave) tk_.leave();
+  }
+  InKernels(const InKernels&) = delete;
+  InKernels& operator=(const InKernels&) = delete;
+
+ private:
+  const TileKernels& tk_;
+  FlushSubnormals flush_;
+};
+
+/// parallel_for() with tasks that use one set of kernels.
+template <class Body>
+void parallel_for_kernels(const TileKernels& tk, int64_t tasks, const Body& body) {
+  parallel_for(tasks, [&](int64_t task) {
+    const InKernels kernels(tk);
+    body(task);
+  });
+}
+
+}  // namespace attn::detail

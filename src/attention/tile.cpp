@@ -1,0 +1,56 @@
+#include "attention/tile.h"
+
+namespace attn::detail {
+
+void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s, const Panel& panel, double scale,
+                void* packed) {
+  const PanelRows rows(q, s, panel);
+  tk.pack_query(rows.with(packed, panel.width, scale));
+}
+
+void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope) {
+  keys_.layout(arena, tk_.key_rows, tk_, keys, p_.D);
+  if (softcap_slope && p_.options->softcap != 0) softcap_slope_ = arena.take(keys * tk_.panel * tk_.acc_bytes);
+  options_.layout(arena, keys);
+}
+
+kernels::ScoresArgs TileScores::args(const void* query, const KeyRun& run) const {
+  kernels::ScoresArgs args{};
+  args.query = query;
+  args.width = tile_.panel->width;
+  args.rows = tile_.panel->rows;
+  args.keys = run.rows;
+  args.key_stride = run.stride;
+  args.count = run.count;
+  args.depth = p_.D;
+  args.scale = scale();
+  args.highest = highest_score(tk_);
+  return args;
+}
+
+void TileScores::scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum) {
+  const int64_t first = tile_.begin + done, key_bytes = tile_.panel->width * tk_.acc_bytes;
+  keys_.for_runs(first, count, [&](const KeyRun& run) {
+    kernels::ScoresArgs product = args(query, run);
+    product.scores = static_cast<char*>(scores) + (run.first - first) * key_bytes;
+    product.maximum = maximum;
+    tk_.scores(product);
+  });
+}
+
+void TileScores::probabilities(const void* query, const void* lse, void* weights) {
+  if (options_.plain()) {
+    tk_.scores_probabilities(args(query, keys_.run(tile_.begin, tile_.count)), lse, weights);
+    return;
+  }
+  scores(query, 0, tile_.count, weights, nullptr);
+  tk_.transform(options_.transform(weights, 0, tile_.count, softcap_slope_, nullptr));
+  kernels::SoftmaxArgs softmax{};
+  softmax.scores = softmax.weights = weights;
+  softmax.width = tile_.panel->width;
+  softmax.count = tile_.count;
+  softmax.reference = lse;
+  tk_.probabilities(softmax);
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,50 @@
+// One tile, panel x keys: its scores, with every option on them, and P = 2^(S - lse). What becomes of them is the
+// business of the epilogue that walks: softmax and values, gradients, a stored rectangle.
+#pragma once
+
+#include "attention/operands.h"
+#include "attention/options.h"
+
+namespace attn::detail {
+
+/// Packs the panel's rows of q (or of dout, whose product with the values has no scale) as `scores` wants them.
+void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s, const Panel& panel, double scale,
+                void* packed);
+
+class TileScores {
+ public:
+  TileScores(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk), options_(p, tk) {}
+
+  /// Scratch for blocks of at most `keys` keys; softcap_slope: probabilities() keep d softcap / d score.
+  void layout(Arena& arena, int64_t keys, bool softcap_slope);
+  /// What belongs to a key/value head of a sequence.
+  void start_block(const KeyRows& keys, int64_t begin, int64_t end) { keys_.start(keys, begin, end); }
+  void start_tile(const Sequence& s, const Tile& tile) {
+    tile_ = tile;
+    options_.start(s, tile);
+  }
+
+  const Tile& tile() const { return tile_; }
+  TileOptions& options() { return options_; }
+  BlockOperand& keys() { return keys_; }
+  double scale() const { return p_.scale * kScoreUnit; }
+
+  /// What a kernel is told for a run of keys.
+  kernels::ScoresArgs args(const void* query, const KeyRun& run) const;
+  /// Scores of `count` keys, `done` keys after the tile's first, before the options; their maxima, if wanted.
+  void scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum);
+  /// P of the whole tile, exactly 0 where a pair is masked. lse: from load_lse().
+  void probabilities(const void* query, const void* lse, void* weights);
+  /// Of the tile's softcap, after probabilities(); null without one.
+  const void* softcap_slope() const { return softcap_slope_; }
+
+ private:
+  const Problem& p_;
+  const TileKernels& tk_;
+  TileOptions options_;
+  BlockOperand keys_;
+  Tile tile_;
+  void* softcap_slope_ = nullptr;  // acc [count][width]
+};
+
+}  // namespace attn::detail
