@@ -29,6 +29,7 @@ void print_help() {
       "  --parts             each kernel alone, and what a call makes of them\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
+      "  --layout=blhd,bhld  where the tensors lie: [B, L, H, D] (default), [B, H, L, D], or qkv, slices of one array\n"
       "  --repeats=N         of which the median is reported; default: 7, quick 5\n"
       "  --csv=FILE          complete rows, one a line\n"
       "  --json=FILE         complete rows, one JSON object a line\n"
@@ -39,6 +40,7 @@ struct Flags {
   bool quick = false, gate = false, parts = false;
   std::vector<int> threads = {1};
   std::vector<std::string> isas = {attn::active_isa()};
+  std::vector<Layout> layouts = {Layout::blhd};
   int repeats = 0;
   std::string csv, json;
 };
@@ -71,6 +73,17 @@ std::vector<int> thread_counts(const std::string& list) {
   return counts;
 }
 
+std::vector<Layout> layouts(const std::string& list) {
+  std::vector<Layout> chosen;
+  for (const std::string& name : split(list)) {
+    const auto all = {Layout::blhd, Layout::bhld, Layout::qkv};
+    const auto found = std::find_if(all.begin(), all.end(), [&](Layout layout) { return name_of(layout) == name; });
+    if (found == all.end()) throw std::runtime_error("unknown layout " + name + "; there are blhd, bhld and qkv");
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
 Flags parse(int argc, char** argv) {
   Flags flags;
   flags.threads = thread_counts("1,all");
@@ -83,6 +96,7 @@ Flags parse(int argc, char** argv) {
     else if (argument == "--parts") flags.parts = true;
     else if (name == "--threads") flags.threads = thread_counts(value);
     else if (name == "--isa") flags.isas = value == "all" ? attn::available_isas() : split(value);
+    else if (name == "--layout") flags.layouts = layouts(value);
     else if (name == "--repeats") flags.repeats = positive_number(value);
     else if (name == "--csv") flags.csv = value;
     else if (name == "--json") flags.json = value;
@@ -91,6 +105,18 @@ Flags parse(int argc, char** argv) {
   if (flags.repeats == 0) flags.repeats = flags.quick ? 5 : 7;
   for (const std::string& isa : flags.isas) attn::set_isa(isa);  // throws for a name that is unknown here
   return flags;
+}
+
+void register_benchmark(const Workload& workload, int repeats, Report& report) {
+  benchmark::RegisterBenchmark(workload.name().c_str(),
+                               [&report, repeats, workload](benchmark::State& state) {
+                                 const Row row = measure(workload, repeats);
+                                 report.add(row);
+                                 if (!row.correct) state.SkipWithError("the result is wrong");
+                                 for (auto _ : state) state.SetIterationTime(row.seconds);
+                               })
+      ->Iterations(1)
+      ->UseManualTime();
 }
 
 int run(int argc, char** argv) {
@@ -111,15 +137,11 @@ int run(int argc, char** argv) {
       for (Workload workload : flags.quick ? quick_set() : full_set()) {
         workload.isa = isa;
         workload.threads = threads;
-        benchmark::RegisterBenchmark(workload.name().c_str(),
-                                     [&, workload](benchmark::State& state) {
-                                       const Row row = measure(workload, flags.repeats);
-                                       report.add(row);
-                                       if (!row.correct) state.SkipWithError("the result is wrong");
-                                       for (auto _ : state) state.SetIterationTime(row.seconds);
-                                     })
-            ->Iterations(1)
-            ->UseManualTime();
+        for (Layout layout : flags.layouts) {
+          workload.layout = layout;
+          if (layout == Layout::qkv && workload.queries != workload.keys) continue;  // no projection of both
+          register_benchmark(workload, flags.repeats, report);
+        }
       }
     }
   }

@@ -98,31 +98,47 @@ class Error {
 
 }  // namespace
 
-Problem::Array::Array(DType dtype, const Shape<4>& size)
-    : memory(View<4>(nullptr, dtype, size).count() * attn::size_of(dtype), true), view(memory.data(), dtype, size) {}
+Problem::Array::Array(DType dtype, const Shape<4>& size, Layout layout)
+    : memory(View<4>(nullptr, dtype, size).count() * attn::size_of(dtype), true), view(memory.data(), dtype, size) {
+  if (layout != Layout::bhld) view.stride = {size[1] * size[2] * size[3], size[3], size[1] * size[3], 1};
+}
 
 Problem::Problem(const Workload& workload) : workload_(workload) {
   const Workload& w = workload_;
   q_ = random_array(w.heads, w.queries, 1);
   k_ = random_array(w.kv_heads, w.keys, 2);
   v_ = random_array(w.kv_heads, w.keys, 3);
-  out_ = Array(w.dtype, q_.view.size);
+  if (w.layout == Layout::qkv) fuse();
+  out_ = Array(w.dtype, q_.view.size, w.layout);
   set_option();
   if (w.operation == Operation::paged) fill_cache();
   if (w.operation != Operation::backward) return;
 
   dout_ = random_array(w.heads, w.queries, 4);
-  dq_ = Array(w.dtype, q_.view.size);
-  dk_ = Array(w.dtype, k_.view.size);
-  dv_ = Array(w.dtype, v_.view.size);
-  lse_ = Array(w.dtype == DType::float64 ? w.dtype : DType::float32, {1, w.heads, w.queries, 1});
+  dq_ = Array(w.dtype, q_.view.size, w.layout);
+  dk_ = Array(w.dtype, k_.view.size, w.layout);
+  dv_ = Array(w.dtype, v_.view.size, w.layout);
+  lse_ = Array(w.dtype == DType::float64 ? w.dtype : DType::float32, {1, w.heads, w.queries, 1}, Layout::bhld);
   attn::attention(q_.view, k_.view, v_.view, out_.view, log_sums(), options_);
 }
 
 Problem::Array Problem::random_array(int64_t heads, int64_t rows, uint64_t seed) const {
-  Array array(workload_.dtype, {1, heads, rows, workload_.depth});
-  fill_uniform(array.view, seed);
+  Array array(workload_.dtype, {1, heads, rows, workload_.depth}, workload_.layout);
+  fill_uniform(View<4>(array.view.data, workload_.dtype, array.view.size), seed);
   return array;
+}
+
+/// Copies q, k and v into one array of rows [q heads, k heads, v heads], and has them stand there.
+void Problem::fuse() {
+  const Workload& w = workload_;
+  fused_ = Array(w.dtype, {1, w.heads + 2 * w.kv_heads, w.keys, w.depth}, Layout::blhd);
+  int64_t head = 0;
+  for (Array* array : {&q_, &k_, &v_}) {
+    const View<4> place = part(fused_.view, 1, head, array->view.size[1]);
+    copy(array->view, place);
+    array->view = place;
+    head += place.size[1];
+  }
 }
 
 attn::View<3> Problem::log_sums() const {
@@ -142,7 +158,7 @@ void Problem::set_option() {
       options_.key_length = key_length_;
       break;
     case Option::bias:
-      extra_ = Array(DType::float32, {1, 1, nq, nk});
+      extra_ = Array(DType::float32, {1, 1, nq, nk}, Layout::bhld);
       fill_uniform(extra_.view, 5);
       options_.bias = extra_.view;
       break;
@@ -152,7 +168,7 @@ void Problem::set_option() {
       options_.alibi_slopes = slopes_;
       break;
     case Option::mask: {
-      extra_ = Array(DType::boolean, {1, 1, nq, nk});
+      extra_ = Array(DType::boolean, {1, 1, nq, nk}, Layout::bhld);
       bool* allowed = static_cast<bool*>(extra_.view.data);
       std::fill(allowed, allowed + nq * nk, true);
       for (int64_t i = 0; i < nq; ++i) allowed[i * nk + 7 * i % nk] = false;
@@ -219,7 +235,7 @@ double Problem::forward_error() const {
 
 // The gradients are linear in dout: where it is zero outside the sampled rows, these rows give all of dk and dv.
 double Problem::backward_error() {
-  Array sparse_dout(dout_.view.dtype, dout_.view.size);
+  Array sparse_dout(dout_.view.dtype, dout_.view.size, workload_.layout);
   for (int64_t kv_head : sampled_heads()) {
     for (const Sample& sample : samples_of(kv_head)) copy(rows_of(dout_, sample), rows_of(sparse_dout, sample));
   }

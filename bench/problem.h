@@ -29,7 +29,7 @@ class Problem {
  private:
   struct Array {
     Array() = default;
-    Array(attn::DType dtype, const attn::Shape<4>& size);  // zero
+    Array(attn::DType dtype, const attn::Shape<4>& size, Layout layout);  // zero
     attn::Buffer memory;
     attn::View<4> view;
   };
@@ -41,6 +41,7 @@ class Problem {
   };
 
   Array random_array(int64_t heads, int64_t rows, uint64_t seed) const;
+  void fuse();
   attn::View<3> log_sums() const;
   void set_option();
   void fill_cache();
@@ -55,6 +56,7 @@ class Problem {
 
   Workload workload_;
   Array q_, k_, v_, out_;
+  Array fused_;                      // holds q, k and v where they are slices
   Array dout_, dq_, dk_, dv_, lse_;  // backward alone
   Array extra_;                      // the mask or the bias
   std::vector<int64_t> key_length_;

@@ -69,6 +69,7 @@ std::vector<Field> fields_of(const Row& row, int repeats) {
           whole("queries", w.queries),
           whole("keys", w.keys),
           whole("depth", w.depth),
+          text("layout", name_of(w.layout)),
           text("isa", w.isa),
           whole("threads", w.threads),
           text("cpu", cpu_model()),
@@ -143,7 +144,7 @@ void print_peaks(const std::vector<int>& threads) {
 
 bool same_shape(const Workload& a, const Workload& b) {
   return a.operation == b.operation && a.dtype == b.dtype && a.heads == b.heads && a.keys == b.keys &&
-         a.depth == b.depth && a.isa == b.isa && a.threads == b.threads;
+         a.depth == b.depth && a.layout == b.layout && a.isa == b.isa && a.threads == b.threads;
 }
 
 }  // namespace
@@ -161,17 +162,18 @@ bool Report::ReportContext(const Context&) {
       "of peak: of the arithmetic unit's rate, of read: of a plain read of the same keys and values, both measured\n"
       "between the repeats; of full: the share of peak, against that of the row without options.\n\n",
       repeats_);
-  std::printf("%-8s %-7s %-8s %6s %4s %2s %-11s %3s %9s %7s %8s %7s %7s %7s %8s %9s %7s\n", "", "option", "dtype", "n",
-              "D", "G", "isa", "thr", "median", "spread", "GFLOP/s", "of peak", "GB/s", "of read", "error", "scratch",
-              "of full");
+  std::printf("%-8s %-7s %-8s %6s %4s %2s %-4s %-11s %3s %9s %7s %8s %7s %7s %7s %8s %9s %7s\n", "", "option", "dtype",
+              "n", "D", "G", "mem", "isa", "thr", "median", "spread", "GFLOP/s", "of peak", "GB/s", "of read", "error",
+              "scratch", "of full");
   return true;
 }
 
 void Report::add(const Row& row) {
   const Workload& w = row.workload;
-  std::printf("%-8s %-7s %-8s %6lld %4lld %2lld %-11s %3d ", name_of(w.operation).c_str(), name_of(w.option).c_str(),
-              std::string(attn::name_of(w.dtype)).c_str(), static_cast<long long>(w.keys),
-              static_cast<long long>(w.depth), static_cast<long long>(w.heads / w.kv_heads), w.isa.c_str(), w.threads);
+  std::printf("%-8s %-7s %-8s %6lld %4lld %2lld %-4s %-11s %3d ", name_of(w.operation).c_str(),
+              name_of(w.option).c_str(), std::string(attn::name_of(w.dtype)).c_str(), static_cast<long long>(w.keys),
+              static_cast<long long>(w.depth), static_cast<long long>(w.heads / w.kv_heads), name_of(w.layout).c_str(),
+              w.isa.c_str(), w.threads);
   if (row.correct) {
     if (w.option == Option::full) full_ = row;
     const bool comparable = w.option != Option::full && same_shape(w, full_.workload);

@@ -74,7 +74,7 @@ std::string Workload::name() const {
   std::string text = name_of(operation) + "/" + name_of(option) + "/" + std::string(attn::name_of(dtype)) +
                      "/n:" + std::to_string(keys) + "/D:" + std::to_string(depth);
   if (reads_cache()) text += "/G:" + std::to_string(heads / kv_heads);
-  return text + "/" + isa + "/threads:" + std::to_string(threads);
+  return text + "/" + name_of(layout) + "/" + isa + "/threads:" + std::to_string(threads);
 }
 
 std::string name_of(Operation operation) {
@@ -86,6 +86,11 @@ std::string name_of(Option option) {
   constexpr const char* kNames[] = {"full",  "causal",  "window",  "mask",   "bias",
                                     "alibi", "dropout", "softcap", "lengths"};
   return kNames[static_cast<int>(option)];
+}
+
+std::string name_of(Layout layout) {
+  constexpr const char* kNames[] = {"blhd", "bhld", "qkv"};
+  return kNames[static_cast<int>(layout)];
 }
 
 std::vector<Workload> full_set() {

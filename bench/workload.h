@@ -19,6 +19,13 @@ enum class Operation {
 /// What a call asks for besides softmax(q k^T) v.
 enum class Option { full, causal, window, mask, bias, alibi, dropout, softcap, lengths };
 
+/// Where [B, H, L, D] tensors lie.
+enum class Layout {
+  blhd,  // [B, L, H, D] in memory: what the projections of a model write
+  bhld,  // contiguous heads
+  qkv    // q, k and v are slices of one [B, L, (H + 2 Hk) D] array
+};
+
 struct Workload {
   Operation operation = Operation::forward;
   Option option = Option::full;
@@ -28,6 +35,7 @@ struct Workload {
   int64_t queries = 0;
   int64_t keys = 0;
   int64_t depth = 0;  // D = Dv
+  Layout layout = Layout::blhd;
   std::string isa = {};
   int threads = 1;
 
@@ -38,12 +46,13 @@ struct Workload {
   double flops() const;
   /// Bytes of keys and values that have to be read.
   int64_t kv_bytes() const;
-  /// "forward/causal/float32/n:1024/D:64/avx512/threads:1"
+  /// "forward/causal/float32/n:1024/D:64/blhd/avx512/threads:1"
   std::string name() const;
 };
 
 std::string name_of(Operation operation);
 std::string name_of(Option option);
+std::string name_of(Layout layout);
 
 constexpr int64_t kWindow = 256;  // keys in a window, the query's own among them
 constexpr double kDropout = 0.1;

@@ -54,6 +54,30 @@ Results rows_of(const Results& whole, int64_t first, int64_t count) {
 const DType kTypes[] = {DType::float32, DType::float64, DType::bfloat16, DType::float16};
 const int64_t kPageSizes[] = {1, 7, 16, 64};
 
+/// Scores that leap above all before them, at key `at`.
+void raise_scores(Case& c, int64_t at) {
+  for (int64_t h = 0; h < c.dims.Hk; ++h)
+    for (int64_t d = 0; d < c.dims.D; ++d)
+      c.k.set({0, h, at, d}, 4 * c.q.get({0, h * c.dims.H / c.dims.Hk, c.dims.Lq - 1, d}));
+}
+
+TEST(Decode, AScoreMayLeapInAnyPageOfALaterBlock) {
+  for_each_isa([](const std::string& isa) {
+    for (DType dtype : kTypes) {
+      for (int64_t leap : {260, 300, 399}) {
+        Case c = tokens(400, dtype, 77);
+        raise_scores(c, leap);
+        KvCache cache(config_for(c, 16));
+        const int64_t sequence = cache.add();
+        append(cache, sequence, c, 0, 400);
+        const Results paged = attend(cache, sequence, c, 399, 1);
+        EXPECT_TRUE(same_results(paged, rows_of(run(c, false), 399, 1)))
+            << name_of(dtype) << " at " << leap << ", " << isa;
+      }
+    }
+  });
+}
+
 TEST(Decode, PagesAreLikeContiguousKeys) {
   for_each_isa([](const std::string& isa) {
     for (DType dtype : kTypes)

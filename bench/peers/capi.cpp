@@ -1,4 +1,4 @@
-// A C ABI over the public API, for the benchmark against other libraries alone: contiguous [B, H, L, D] arrays in, an
+// A C ABI over the public API, for the benchmark against other libraries alone: [B, H, L, D] arrays in, an
 // error code and text out. The arithmetic peaks come from the same code as attn_bench's.
 #include <cmath>
 #include <cstdint>
@@ -31,9 +31,9 @@ int guarded(Body body) {
 
 extern "C" {
 
-/// A broadcastable [B|1, H|1, Lq|1, Lk|1] array; without data: not given. Strides count elements.
-struct PeersExtra {
-  const void* data;
+/// An array of rank 4; without data: not given. Strides count elements.
+struct PeersArray {
+  void* data;
   int64_t size[4];
   int64_t stride[4];
 };
@@ -41,17 +41,14 @@ struct PeersExtra {
 /// Every argument of a call. dtype: 0 = float32, 1 = bfloat16; it holds for all arrays but lse, which is float32.
 struct PeersCall {
   int32_t dtype;
-  int64_t batch, heads, kv_heads, queries, keys, depth, value_depth;
-  const void *q, *k, *v;
-  void* out;
-  float* lse;  // the forward writes it if given, the backward needs it
-  const void* dout;
-  void *dq, *dk, *dv, *dbias;  // null: not computed
+  PeersArray q, k, v, out, dout;
+  PeersArray dq, dk, dv, dbias;  // not given: not computed
+  float* lse;                    // [B, H, Lq]; the forward writes it if given, the backward needs it
   int32_t causal;
   int32_t bottom_right;               // else top-left
   int64_t window_left, window_right;  // -1: no limit
-  PeersExtra mask;                    // bytes, 1 = attend
-  PeersExtra bias;
+  PeersArray mask;                    // [B|1, H|1, Lq|1, Lk|1] bytes, 1 = attend
+  PeersArray bias;
   const int64_t* key_length;  // [B], or null
   const int64_t* cu_query;    // [sequences + 1], or null
   const int64_t* cu_key;
@@ -66,8 +63,8 @@ namespace {
 
 attn::Shape<4> shape_of(const int64_t (&extent)[4]) { return {extent[0], extent[1], extent[2], extent[3]}; }
 
-ConstView<4> view_of(const PeersExtra& extra, DType dtype) {
-  return extra.data ? ConstView<4>(extra.data, dtype, shape_of(extra.size), shape_of(extra.stride)) : ConstView<4>();
+View<4> view_of(const PeersArray& array, DType dtype) {
+  return array.data ? View<4>(array.data, dtype, shape_of(array.size), shape_of(array.stride)) : View<4>();
 }
 
 /// The same call in the library's terms.
@@ -80,27 +77,23 @@ struct Arguments {
 
   explicit Arguments(const PeersCall& call) {
     const DType dtype = call.dtype == 0 ? DType::float32 : DType::bfloat16;
-    const attn::Shape<4> q_size = {call.batch, call.heads, call.queries, call.depth};
-    const attn::Shape<4> k_size = {call.batch, call.kv_heads, call.keys, call.depth};
-    const attn::Shape<4> v_size = {call.batch, call.kv_heads, call.keys, call.value_depth};
-    const attn::Shape<4> out_size = {call.batch, call.heads, call.queries, call.value_depth};
-    q = {call.q, dtype, q_size};
-    k = {call.k, dtype, k_size};
-    v = {call.v, dtype, v_size};
-    out = {call.out, dtype, out_size};
-    dout = {call.dout, dtype, out_size};
-    if (call.lse) lse = {call.lse, DType::float32, {call.batch, call.heads, call.queries}};
-    gradients.dq = {call.dq, dtype, q_size};
-    gradients.dk = {call.dk, dtype, k_size};
-    gradients.dv = {call.dv, dtype, v_size};
-    if (call.dbias) gradients.dbias = {call.dbias, dtype, shape_of(call.bias.size)};
+    q = view_of(call.q, dtype);
+    k = view_of(call.k, dtype);
+    v = view_of(call.v, dtype);
+    out = view_of(call.out, dtype);
+    dout = view_of(call.dout, dtype);
+    if (call.lse) lse = {call.lse, DType::float32, {q.size[0], q.size[1], q.size[2]}};
+    gradients.dq = view_of(call.dq, dtype);
+    gradients.dk = view_of(call.dk, dtype);
+    gradients.dv = view_of(call.dv, dtype);
+    gradients.dbias = view_of(call.dbias, dtype);
 
     options.causal = call.causal != 0;
     options.alignment = call.bottom_right ? attn::Alignment::bottom_right : attn::Alignment::top_left;
     options.window = {call.window_left, call.window_right};
     options.mask = view_of(call.mask, DType::boolean);
     options.bias = view_of(call.bias, dtype);
-    if (call.key_length) options.key_length = {call.key_length, static_cast<size_t>(call.batch)};
+    if (call.key_length) options.key_length = {call.key_length, static_cast<size_t>(q.size[0])};
     if (call.cu_query) {
       const size_t count = static_cast<size_t>(call.sequences) + 1;
       options.cu_query = {call.cu_query, count};
@@ -141,7 +134,7 @@ int64_t peers_scratch_bytes(const PeersCall* call, int backward) {
   int64_t bytes = -1;
   guarded([&] {
     const Arguments a(*call);
-    bytes = backward ? attn::explain_backward(a.q, a.k, a.v, a.options, call->dbias != nullptr).scratch_bytes
+    bytes = backward ? attn::explain_backward(a.q, a.k, a.v, a.options, call->dbias.data != nullptr).scratch_bytes
                      : attn::explain(a.q, a.k, a.v, a.options).scratch_bytes;
   });
   return bytes;

@@ -13,8 +13,8 @@ SEED = 7
 DTYPE_CODES = {"float32": 0, "bfloat16": 1}
 
 
-class Extra(ctypes.Structure):
-    """struct PeersExtra."""
+class CArray(ctypes.Structure):
+    """struct PeersArray."""
 
     _fields_ = [("data", c_void_p), ("size", c_int64 * 4), ("stride", c_int64 * 4)]
 
@@ -24,24 +24,22 @@ class Call(ctypes.Structure):
 
     _fields_ = [
         ("dtype", c_int32),
-        *((name, c_int64) for name in
-          ("batch", "heads", "kv_heads", "queries", "keys", "depth", "value_depth")),
-        *((name, c_void_p) for name in
-          ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "dbias")),
+        *((name, CArray) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv", "dbias")),
+        ("lse", c_void_p),
         ("causal", c_int32), ("bottom_right", c_int32),
         ("window_left", c_int64), ("window_right", c_int64),
-        ("mask", Extra), ("bias", Extra),
+        ("mask", CArray), ("bias", CArray),
         ("key_length", c_void_p), ("cu_query", c_void_p), ("cu_key", c_void_p),
         ("sequences", c_int64),
         ("dropout", c_double), ("seed", c_uint64),
     ]
 
 
-def _extra(values: np.ndarray | None) -> Extra:
+def _described(values: np.ndarray | None) -> CArray:
     if values is None:
-        return Extra()
+        return CArray()
     strides = [stride // values.itemsize for stride in values.strides]
-    return Extra(values.ctypes.data, (c_int64 * 4)(*values.shape), (c_int64 * 4)(*strides))
+    return CArray(values.ctypes.data, (c_int64 * 4)(*values.shape), (c_int64 * 4)(*strides))
 
 
 class Ours:
@@ -74,10 +72,14 @@ class Ours:
 
     def prepare(self, w: Workload, t: Tensors) -> Prepared:
         """The call with its outputs allocated, as a C++ program would hold them."""
-        results = {"out": zeros((w.B, w.H, w.Lq, w.Dv), w.dtype)}
+        results = {"out": zeros((w.B, w.H, w.Lq, w.Dv), w.dtype, w.layout)}
         call = self._describe(w, t)
-        call.out = results["out"].pointer
+        call.out = _described(results["out"].storage)
         kept: list[object] = [t]
+        if w.lengths:
+            lengths = np.array(w.lengths, np.int64)
+            call.key_length = lengths.ctypes.data
+            kept.append(lengths)
         if w.documents:
             starts = np.cumsum([0, *w.documents], dtype=np.int64)
             call.cu_query = call.cu_key = starts.ctypes.data
@@ -85,13 +87,14 @@ class Ours:
             kept.append(starts)
         if not w.is_forward:
             lse = np.empty((w.B, w.H, w.Lq), np.float32)
-            call.lse, call.dout = lse.ctypes.data, t.dout.pointer
+            call.lse, call.dout = lse.ctypes.data, _described(t.dout.storage)
             kept.append(lse)
             sources = {"dq": t.q, "dk": t.k, "dv": t.v, "dbias": t.bias}
             for name, source in sources.items():
                 if source is not None:
-                    results[name] = zeros(source.shape, w.dtype)
-                    setattr(call, name, results[name].pointer)
+                    layout = "bhld" if name == "dbias" else w.layout
+                    results[name] = zeros(source.shape, w.dtype, layout)
+                    setattr(call, name, _described(results[name].storage))
             self._check(self._library.peers_forward(ctypes.byref(call)))
 
         pointer = ctypes.pointer(call)
@@ -112,12 +115,11 @@ class Ours:
 
     def _describe(self, w: Workload, t: Tensors) -> Call:
         return Call(
-            dtype=DTYPE_CODES[w.dtype], batch=w.B, heads=w.H, kv_heads=w.Hk, queries=w.Lq,
-            keys=w.Lk, depth=w.D, value_depth=w.Dv,
-            q=t.q.pointer, k=t.k.pointer, v=t.v.pointer,
+            dtype=DTYPE_CODES[w.dtype],
+            q=_described(t.q.storage), k=_described(t.k.storage), v=_described(t.v.storage),
             causal=w.causal, bottom_right=1,
             window_left=w.window - 1 if w.window else -1, window_right=-1,
-            mask=_extra(t.mask), bias=_extra(t.bias.storage if t.bias else None),
+            bias=_described(t.bias.storage if t.bias else None),
             dropout=w.dropout, seed=SEED)
 
     def _check(self, code: int) -> None:

@@ -9,13 +9,9 @@ from workloads import Workload
 
 @dataclass
 class Array:
-    """Contiguous memory: float32, or bfloat16 as the 16 bits that it is."""
+    """Numbers in memory of any strides: float32, or bfloat16 as the 16 bits that it is."""
 
     storage: np.ndarray
-
-    @property
-    def pointer(self) -> int:
-        return self.storage.ctypes.data
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -25,7 +21,7 @@ class Array:
         """The values; a copy for bfloat16."""
         if self.storage.dtype == np.float32:
             return self.storage
-        return (self.storage.astype(np.uint32) << 16).view(np.float32)
+        return (np.ascontiguousarray(self.storage).astype(np.uint32) << 16).view(np.float32)
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
@@ -34,28 +30,46 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
-def random(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+def laid_out(values: np.ndarray, layout: str) -> Array:
+    """The values [B, H, L, n] in memory of that order."""
+    if layout == "bhld":
+        return Array(np.ascontiguousarray(values))
+    return Array(np.ascontiguousarray(values.swapaxes(1, 2)).swapaxes(1, 2))
+
+
+def random(shape: tuple[int, ...], dtype: str, seed: int, layout: str = "bhld") -> Array:
     """Normal values of variance 1."""
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
-    return Array(values if dtype == "float32" else to_bfloat16(values))
+    return laid_out(values if dtype == "float32" else to_bfloat16(values), layout)
 
 
-def zeros(shape: tuple[int, ...], dtype: str) -> Array:
-    return Array(np.zeros(shape, np.float32 if dtype == "float32" else np.uint16))
+def zeros(shape: tuple[int, ...], dtype: str, layout: str) -> Array:
+    return laid_out(np.zeros(shape, np.float32 if dtype == "float32" else np.uint16), layout)
+
+
+def fused(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """The same values as slices of one array [B, L, (H + 2 Hk) n], as one projection writes them."""
+    tokens_first = [x.storage.swapaxes(1, 2) for x in (q, k, v)]
+    memory = np.concatenate(tokens_first, axis=2)
+    ends = np.cumsum([x.shape[2] for x in tokens_first])
+    parts = (memory[:, :, end - x.shape[2]:end] for x, end in zip(tokens_first, ends))
+    return tuple(Array(part.swapaxes(1, 2)) for part in parts)
 
 
 class Tensors:
     """q, k, v, and what else the workload asks for."""
 
     def __init__(self, w: Workload) -> None:
-        self.q = random((w.B, w.H, w.Lq, w.D), w.dtype, 1)
-        self.k = random((w.B, w.Hk, w.Lk, w.D), w.dtype, 2)
-        self.v = random((w.B, w.Hk, w.Lk, w.Dv), w.dtype, 3)
+        self.q = random((w.B, w.H, w.Lq, w.D), w.dtype, 1, w.layout)
+        self.k = random((w.B, w.Hk, w.Lk, w.D), w.dtype, 2, w.layout)
+        self.v = random((w.B, w.Hk, w.Lk, w.Dv), w.dtype, 3, w.layout)
+        if w.layout == "qkv":
+            self.q, self.k, self.v = fused(self.q, self.k, self.v)
         self.dout: Array | None = None
         self.bias: Array | None = None  # [1, H, Lq, Lk]
         self.mask: np.ndarray | None = None  # [B, 1, 1, Lk], True = attend
         if not w.is_forward:
-            self.dout = random((w.B, w.H, w.Lq, w.Dv), w.dtype, 4)
+            self.dout = random((w.B, w.H, w.Lq, w.Dv), w.dtype, 4, w.layout)
         if w.option == "bias":
             self.bias = random((1, w.H, w.Lq, w.Lk), w.dtype, 5)
         if w.lengths:

@@ -27,6 +27,7 @@ class Workload:
     D: int
     Dv: int
     level: int = DEFAULT  # the smallest list that has it
+    layout: str = "blhd"  # order of the memory: blhd, bhld, or qkv: slices of [B, L, (H + 2 Hk) D]
     causal: bool = False  # the last query stands on the last key
     window: int = 0  # keys that a query sees, its own among them; 0 = all
     dropout: float = 0.0
@@ -39,7 +40,7 @@ class Workload:
         length = f"n{self.Lk}" if self.Lq == self.Lk else f"n{self.Lq}:{self.Lk}"
         depth = f"D{self.D}" if self.D == self.Dv else f"D{self.D}:{self.Dv}"
         shape = f"B{self.B}/{heads}/{length}/{depth}"
-        return f"{self.operation}/{self.option}/{self.dtype}/{shape}"
+        return f"{self.operation}/{self.option}/{self.dtype}/{shape}/{self.layout}"
 
     @property
     def group(self) -> int:
@@ -168,5 +169,39 @@ def _decode() -> list[Workload]:
     ]
 
 
+def _layouts() -> list[Workload]:
+    """Long sequences of a model's shape in every order of the memory."""
+    return [
+        Workload(operation, "causal", dtype, 1, heads, kv_heads, n, n, depth, depth, DEFAULT, layout, causal=True)
+        for operation in ("forward", "backward")
+        for dtype in ("float32", "bfloat16")
+        for heads, kv_heads, n, depth in ((16, 16, 2048, 64), (32, 8, 1024, 128))
+        for layout in ("blhd", "bhld", "qkv")
+    ]
+
+
+def _sentences() -> list[Workload]:
+    """Batches of short sentences, padded to the longest."""
+    return [
+        _square(operation, "lengths", dtype, (batch, 12), n, depth,
+                lengths=tuple(n - i * n // (2 * batch) for i in range(batch)))
+        for operation in ("forward", "backward")
+        for dtype in ("float32", "bfloat16")
+        for batch, depth in ((64, 32), (32, 64))
+        for n in (8, 16, 32, 64, 128)
+    ]
+
+
+def _single_tokens() -> list[Workload]:
+    """One new token, as chat writes them."""
+    return [
+        Workload("decode", "causal", dtype, 1, heads, kv_heads, 1, keys, depth, depth, causal=True)
+        for dtype in ("float32", "bfloat16")
+        for heads, kv_heads in ((12, 12), (32, 8))
+        for depth in (64, 128)
+        for keys in (64, 256, 1024, 4096)
+    ]
+
+
 def all_workloads() -> list[Workload]:
-    return _grid() + _options() + _decode()
+    return _grid() + _options() + _decode() + _layouts() + _sentences() + _single_tokens()

@@ -31,6 +31,9 @@ constexpr int64_t kKeptBytes = int64_t{4} << 20;
 // Rows of dK and dV that are summed and stored together.
 constexpr int64_t kStoreKeys = 128;
 
+// Slabs begin at multiples of so many panels, however many share a pass: where a unit is cut decides the bits.
+constexpr int kSlabPanels = 3;
+
 int64_t round_rows(const TileKernels& tk) { return int64_t{tk.gradient_panels} * tk.panel; }
 
 /// The epilogue of the backward's walks.
@@ -50,7 +53,7 @@ class SlabWorker {
       rows.dout_outer = arena.take(tk_.outer_rows.bytes(tk_.panel, p_.Dv));
       rows.dq = arena.take(tk_.accumulator_bytes(std::max<int64_t>(p_.D, 1), tk_.panel));
     }
-    key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D);
+    if (!tk_.one_row_format) key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D);
     allowed_ = arena.take<uint64_t>(tk_.gradient_keys * int64_t{sizeof(uint64_t)});
     return arena.used();
   }
@@ -70,7 +73,7 @@ class SlabWorker {
   const Panel& panel(int i) const { return panels_[i].lanes.panel; }
   void start_block(int64_t begin, int64_t end) {
     tile_.start_block(keys_, values_, begin, end);
-    key_values_.start(keys_, begin, end);
+    if (!tk_.one_row_format) key_values_.start(keys_, begin, end);
     computed_count_ = 0;
   }
   /// What a tile gives besides the products of add_outer().
@@ -163,7 +166,8 @@ class SlabWorker {
 
   /// dQ^T += K^T dS.
   void add_dq(const Tile& tile, Rows& rows) {
-    const bool finite = !tile.allowed || key_values_.finite();
+    BlockOperand& keys = tk_.one_row_format ? tile_.keys() : key_values_;
+    const bool finite = !tile.allowed || keys.finite();
     const auto product = [&](const KeyRun& run) {
       tk_.values({.weights = tile_.ds_values(),
                   .width = tile.panel->width,
@@ -174,10 +178,10 @@ class SlabWorker {
                   .depth = p_.D,
                   .out = rows.dq});
     };
-    key_values_.for_runs(tile.begin, tile.count, product, !finite);
+    keys.for_runs(tile.begin, tile.count, product, !finite);
     if (finite) return;
     void* pointers[kernels::kMaxBlockKeys];
-    tk_.values_non_finite({.x = key_values_.list(tile.begin, tile.count, pointers),
+    tk_.values_non_finite({.x = keys.list(tile.begin, tile.count, pointers),
                            .weights = tile_.ds_values(),
                            .width = tile.panel->width,
                            .rows = tile.panel->rows,
@@ -218,7 +222,7 @@ class SlabWorker {
   Rows panels_[kernels::kMaxGroupPanels];
   const Rows* computed_[kernels::kMaxGroupPanels];  // panels with a tile in the block
   int computed_count_ = 0;
-  BlockOperand key_values_;  // the block's keys as operand of `values`
+  BlockOperand key_values_;  // the block's keys as operand of `values`, where that is another format
   uint64_t* allowed_ = nullptr;
 };
 
@@ -387,7 +391,8 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
-    const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(tk));
+    const int64_t slab_rows =
+        round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), int64_t{kSlabPanels} * tk.panel);
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
         const int64_t first = std::min(i * slab_rows, p.rows(s));

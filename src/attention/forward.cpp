@@ -209,16 +209,20 @@ class GroupWorker {
   RowStates total_, chunk_;
 };
 
-/// Panels in a group: where rows are packed, as many as leave groups for every thread.
+/// True if a pass over the keys of the sequence packs them, or their values.
+bool packs(const Problem& p, const Sequence& s, const TileKernels& tk) {
+  return !KeyRows::keys(p, s, 0).in_place(tk.key_rows) || !KeyRows::values(p, s, 0).in_place(tk.value_rows);
+}
+
+/// Panels in a group: where keys are packed, as many as leave groups for every thread.
 int group_panels(const Problem& p) {
   int64_t panels = 0;
-  const TileKernels* tk = &select_kernels(p.q.dtype, false);
   for (const Sequence& s : p.sequences) {
-    const TileKernels& own = select_kernels(p.q.dtype, is_few(p, s));
-    if (own.type != static_cast<int>(p.k.dtype)) panels += p.Hk * div_up(p.rows(s), own.panel);
+    const TileKernels& tk = select_kernels(p.q.dtype, is_few(p, s));
+    if (packs(p, s, tk)) panels += p.Hk * div_up(p.rows(s), tk.panel);
   }
-  return static_cast<int>(
-      std::clamp<int64_t>(panels / ForwardPlan::kFewGroups, tk->group_panels, tk->wide_group_panels));
+  const TileKernels& tk = select_kernels(p.q.dtype, false);
+  return static_cast<int>(std::clamp<int64_t>(panels / ForwardPlan::kFewGroups, tk.group_panels, tk.wide_group_panels));
 }
 
 }  // namespace

@@ -47,6 +47,8 @@ class TileGradient {
   /// P and dS of the rows' tile.
   void compute(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result);
 
+  BlockOperand& keys() { return scores_.keys(); }
+
   // Of the tile that was computed last:
   const void* ds_values() const { return ds_values_; }  // dS in the weight format
   const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias

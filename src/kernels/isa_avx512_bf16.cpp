@@ -14,7 +14,7 @@ constexpr TileKernels with_bf16_products(TileKernels base) {
   base.key_rows = operand<2, stride_padded<2>, 2>(in_place<kBfloat16, 2>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, 2>(never_in_place, pair_rows_bf16);
   base.outer_rows = operand<2, stride_of_sums<16>, 2>(never_in_place, pair_rows_bf16);
-  base.one_format = false;
+  base.one_row_format = base.one_format = false;
   base.query_bytes = query_bytes<2, 2>;
   base.weights_bytes = weights_bytes<2, 2>;
   base.pack_query = pack_query_bf16;

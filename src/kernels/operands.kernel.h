@@ -30,9 +30,20 @@ int64_t packed_bytes(int64_t rows, int64_t n) {
   return whole_steps(rows, kRowStep) * stride(n) * kBytes;
 }
 
+template <int kType>
+constexpr int kElementBytes = kType == kFloat64   ? 8
+                              : kType == kFloat32 ? 4
+                                                  : 2;
+
 template <int kType, int kStep>
 bool in_place(int type, int64_t n, int64_t stride, int64_t /*row_stride*/) {
   return type == kType && stride == 1 && n % kStep == 0;
+}
+
+/// The same, for rows that are read again and again and should lie near each other.
+template <int kType, int kStep, int kFarBytes>
+bool in_place_near(int type, int64_t n, int64_t stride, int64_t row_stride) {
+  return in_place<kType, kStep>(type, n, stride, row_stride) && row_stride * kElementBytes<kType> <= kFarBytes;
 }
 
 inline bool never_in_place(int, int64_t, int64_t, int64_t) { return false; }

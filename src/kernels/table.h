@@ -188,16 +188,17 @@ struct TileKernels {
   int key_step;           // and has a multiple of so many, where the block has
 
   // Layouts.
-  Operand key_rows;    // of `scores`: keys, or values for dP
-  Operand value_rows;  // of `values`: values, or keys for dQ
-  Operand outer_rows;  // of `outer`: rows of q and dout
-  bool one_format;     // scores, weights and the outer format are one: they may share their memory
+  Operand key_rows;     // of `scores`: keys, or values for dP
+  Operand value_rows;   // of `values`: values, or keys for dQ
+  Operand outer_rows;   // of `outer`: rows of q and dout
+  bool one_row_format;  // key_rows and value_rows are one: what is packed for one serves the other
+  bool one_format;      // scores, weights and the outer format are one: they may share their memory
   int64_t (*query_bytes)(int64_t n, int width);            // of a packed panel of queries
   int64_t (*weights_bytes)(int64_t keys, int width);       // in either format; also where key `keys` begins
   int64_t (*accumulator_bytes)(int64_t depth, int width);  // of a panel
 
-  void (*enter)();  // before the first kernel of a task; null = nothing to do
-  void (*leave)();  // after the last
+  void (*enter)();  // before the products of a task; null = nothing to do
+  void (*leave)();  // after them
 
   // Rows in and out. dense_stride is the panel's width where nothing else is said.
   void (*pack_query)(const RowsArgs&);    // -> the layout that `scores` wants

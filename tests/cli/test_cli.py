@@ -108,6 +108,41 @@ def test_every_command(attn):
     assert "100.00 % right" in attn.run("eval", "encoder", "rows.tsv").stdout
 
 
+def test_context(attn):
+    """--context: tokens that the model sees at once; more than in training wherever positions are not learned."""
+    attn.file("text.txt", TEXT)
+    beginnings = ["The cat sat on the rug, and the tree", "looked at the dog.\nThe fox and the tree"]
+    for positions in ("learned", "rope", "alibi"):
+        attn.run("train", "text.txt", "--steps", 200, "--learning-rate", 0.02, "--out", positions, "--positions",
+                 positions, *SHAPE)
+
+        def continued(beginning, *flags):
+            said = attn.run("generate", positions, "--prompt", beginning, "--tokens", 300, "--seed", 5, *flags).stdout
+            assert said.startswith(beginning) and len(said) == len(beginning) + 300 + 1, (positions, said)
+            return said[len(beginning):]
+
+        # A text that outgrows its context of 16 keeps 8 tokens, which here are the same.
+        short = [continued(beginning) for beginning in beginnings]
+        assert short[0] == short[1], (positions, "what lies before the context is seen")
+        for context in (0, 16):
+            assert continued(beginnings[0], "--context", context) == short[0], (positions, context)
+        single = [continued(beginning, "--context", 1) for beginning in ("The cat", "and that")]
+        assert single[0] == single[1] != continued("The cat"), (positions, "more than one token is seen")
+        if positions == "learned":
+            done = attn.run("generate", positions, "--prompt", "The", "--context", 17, status=1)
+            assert "context is 17, but the model has learned 16 positions" in done.stderr, done.stderr
+            assert done.stderr.count("\n") == 1, done.stderr
+            continue
+        long = [continued(beginning, "--context", 512) for beginning in beginnings]
+        assert len({*long, short[0]}) == 3, (positions, "a longer context is not seen")
+        # Whatever is not outgrown gives the same text, with a cache and without.
+        for flags in (("--context", 340), ("--context", 512, "--no-cache")):
+            assert continued(beginnings[0], *flags) == long[0], (positions, flags)
+    for wrong in (-1, "long"):
+        done = attn.run("generate", "rope", "--context", wrong, status=2)
+        assert "--context: must be a whole number from 0" in done.stderr, done.stderr
+
+
 def train_arguments(out, *more):
     return ("train", "text.txt", "--out", out, "--steps", 40, "--save-every", 3, "--eval-every", 10, "--accumulation",
             2, *SHAPE, *more)
