@@ -83,12 +83,12 @@ bool OnlineSoftmax::fused(TileScores& tile, PanelState& state) {
   const int64_t first = tile.tile().begin;
   bool ok = true;
   tile.keys().for_runs(first, tile.tile().count, [&](const KeyRun& run) {
-    ok = ok &&
-         tk_.scores_softmax({.in = tile.args(state.query, run),
-                             .reference = state.reference,
-                             .sum = trial_sum_,
-                             .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_)},
-                            kReferenceSlack);
+    const kernels::FusedArgs args{
+        .in = tile.args(state.query, run),
+        .reference = state.reference,
+        .sum = trial_sum_,
+        .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_)};
+    if (ok) ok = tk_.scores_softmax(args, kReferenceSlack);
   });
   if (ok) std::memcpy(state.sum, trial_sum_, width_ * tk_.acc_bytes);
   return ok;
