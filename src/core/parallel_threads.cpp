@@ -1,9 +1,10 @@
 // Threads: parallel_for() over an executor, and the executor that is there by default, a persistent pool.
 //
-// How a job runs. The thread that claims the pool (busy_) publishes a task counter and a number of seats; workers take
-// a seat each, and owner and workers draw tasks from the counter until it is exhausted. Then the owner withdraws the
-// seats that are left and waits for the workers that sit. So a worker that comes late finds no seat and touches
-// nothing, and the owner never waits for a thread that has not begun.
+// How a job runs. The thread that claims the pool (busy_) publishes the tasks and a number of seats; workers take a
+// seat each, and owner and workers draw tasks until there are none. Each begins with a share of its own, the same from
+// job to job, so that it finds in its cache what it left there, and then helps with the others'. Then the owner
+// withdraws the seats that are left and waits for the workers that sit. So a worker that comes late finds no seat and
+// touches nothing, and the owner never waits for a thread that has not begun.
 //
 // What is followed by a notification is changed with sequential consistency: weaker orders let a processor look for
 // sleepers before the change can be seen, and miss one.
@@ -80,21 +81,32 @@ class Pool {
   void resize(int workers);
   void stop_workers();
   void publish(int64_t tasks, const TaskRef& body, int seats);
-  void draw_tasks();
+  void draw_tasks(int home);
   void retire();
-  void serve();
+  void serve(int worker);
   bool take_seat();
-  static void* serve_pool(void* pool);
+  static void* serve_pool(void* worker);
+
+  /// Consecutive tasks that one thread begins with.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  struct Worker {
+    Pool* pool = nullptr;
+    int number = 0;
+    pthread_t thread{};
+  };
 
   std::atomic<bool> busy_{false};  // owned by one caller; guards what follows
   std::atomic<bool> stopping_{false};
   std::atomic<uint32_t> jobs_{0};  // counts publications; workers wait for it to change
   std::atomic<uint32_t> state_{0};
-  std::atomic<int64_t> next_task_{0};
-  int64_t tasks_ = 0;
+  std::array<Share, kMaxThreads> shares_{};
+  int share_count_ = 0;
   const TaskRef* body_ = nullptr;
   int workers_ = 0;
-  std::array<pthread_t, kMaxThreads> worker_{};
+  std::array<Worker, kMaxThreads> worker_{};
 };
 
 void Pool::run(int64_t tasks, TaskRef body) {
@@ -105,15 +117,21 @@ void Pool::run(int64_t tasks, TaskRef body) {
   const int wanted = own_thread_count() - 1;
   if (workers_ != wanted) resize(wanted);
   publish(tasks, body, static_cast<int>(std::min<int64_t>(workers_, tasks - 1)));
-  draw_tasks();
+  draw_tasks(0);
   retire();
   busy_.store(false, std::memory_order_release);
 }
 
 void Pool::publish(int64_t tasks, const TaskRef& body, int seats) {
-  tasks_ = tasks;
   body_ = &body;
-  next_task_.store(0, std::memory_order_relaxed);
+  share_count_ = seats + 1;
+  const int64_t least = tasks / share_count_, longer = tasks % share_count_;
+  int64_t first = 0;
+  for (int i = 0; i < share_count_; ++i) {
+    Share& share = shares_[static_cast<size_t>(i)];
+    share.next.store(first, std::memory_order_relaxed);
+    share.end = first += least + (i < longer ? 1 : 0);
+  }
   state_.store(static_cast<uint32_t>(seats) * kSeat, std::memory_order_release);
   jobs_.fetch_add(1);
   if (seats == workers_) {
@@ -123,11 +141,14 @@ void Pool::publish(int64_t tasks, const TaskRef& body, int seats) {
   }
 }
 
-void Pool::draw_tasks() {
-  for (;;) {
-    const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
-    (*body_)(task);
+void Pool::draw_tasks(int home) {
+  for (int i = 0; i < share_count_; ++i) {
+    Share& share = shares_[static_cast<size_t>((home + i) % share_count_)];
+    while (share.next.load(std::memory_order_relaxed) < share.end) {
+      const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (task >= share.end) break;
+      (*body_)(task);
+    }
   }
 }
 
@@ -149,20 +170,21 @@ bool Pool::take_seat() {
   return false;
 }
 
-void Pool::serve() {
+void Pool::serve(int worker) {
   for (;;) {
     const uint32_t job = jobs_.load(std::memory_order_acquire);  // before looking for a seat, so that no job is missed
     if (stopping_.load(std::memory_order_relaxed)) return;
     if (take_seat()) {
-      draw_tasks();
+      draw_tasks(worker + 1);
       if (state_.fetch_sub(1) == 1) state_.notify_one();
     }
     wait_while(jobs_, job);
   }
 }
 
-void* Pool::serve_pool(void* pool) {
-  static_cast<Pool*>(pool)->serve();
+void* Pool::serve_pool(void* worker) {
+  const Worker& self = *static_cast<Worker*>(worker);
+  self.pool->serve(self.number);
   return nullptr;
 }
 
@@ -172,8 +194,11 @@ void Pool::resize(int workers) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (workers_ < workers &&
-         pthread_create(&worker_[static_cast<size_t>(workers_)], nullptr, serve_pool, this) == 0) {
+  while (workers_ < workers) {
+    Worker& worker = worker_[static_cast<size_t>(workers_)];
+    worker.pool = this;
+    worker.number = workers_;
+    if (pthread_create(&worker.thread, nullptr, serve_pool, &worker) != 0) break;
     ++workers_;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -186,7 +211,7 @@ void Pool::stop_workers() {
   stopping_.store(true, std::memory_order_relaxed);
   jobs_.fetch_add(1);
   jobs_.notify_all();
-  while (workers_ > 0) pthread_join(worker_[static_cast<size_t>(--workers_)], nullptr);
+  while (workers_ > 0) pthread_join(worker_[static_cast<size_t>(--workers_)].thread, nullptr);
   stopping_.store(false, std::memory_order_relaxed);
 }
 
