@@ -118,8 +118,8 @@ class SlabWorker {
     const int count = static_cast<int>(div_up(rows, tk_.panel));
     for (int i = 0; i < count; ++i) {
       const int64_t offset = int64_t{i} * tk_.panel;
-      panels_[i].lanes.panel =
-          make_panel(p_, *s_, kv_head, first + offset, std::min<int64_t>(tk_.panel, rows - offset), tk_.lanes);
+      fill_panel(panels_[i].lanes.panel, p_, *s_, kv_head, first + offset, std::min<int64_t>(tk_.panel, rows - offset),
+                 tk_.lanes);
       load(panels_[i]);
     }
     walk_keys({p_, *s_, tk_, tk_.gradient_keys, allowed_}, count, *this);

@@ -71,7 +71,7 @@ class RegionWorker {
     const int64_t first = std::max(queries_.begin - s.query_begin, int64_t{0});
     const int64_t last = std::min(queries_.end - s.query_begin, s.query_count);
     for (int64_t query = first; query < last; query += tk_.panel) {
-      rows_.panel = make_head_panel(p_, s, h, query, std::min<int64_t>(tk_.panel, last - query), tk_.lanes);
+      fill_head_panel(rows_.panel, p_, s, h, query, std::min<int64_t>(tk_.panel, last - query), tk_.lanes);
       gradient_.load(s, rows_);
       walk_keys(walk, 1, *this);
     }

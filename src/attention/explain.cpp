@@ -20,7 +20,8 @@ double allowed_pairs(const Problem& p) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t first = 0; first < s.query_count; first += kernels::kMaxWidth) {
         const int64_t rows = std::min<int64_t>(kernels::kMaxWidth, s.query_count - first);
-        const Panel panel = make_head_panel(p, s, h, first, rows, 1);
+        Panel panel;
+        fill_head_panel(panel, p, s, h, first, rows, 1);
         if (!p.has_key_masks()) {
           for (int r = 0; r < panel.rows; ++r) pairs += static_cast<double>(panel.end[r] - panel.begin[r]);
           continue;

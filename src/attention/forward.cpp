@@ -51,7 +51,7 @@ class GroupWorker {
     panel_count_ = static_cast<int>(div_up(group.rows, tk_.panel));
     for (int i = 0; i < panel_count_; ++i) {
       const int64_t first = int64_t{i} * tk_.panel, rows = std::min<int64_t>(tk_.panel, group.rows - first);
-      panels_[i].panel = make_panel(p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
+      fill_panel(panels_[i].panel, p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
       pack_query(tk_, p_.q, s, panels_[i].panel, scores_.scale(), panels_[i].query);
     }
   }

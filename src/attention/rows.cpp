@@ -34,8 +34,9 @@ void summarise(Panel& panel, int lanes) {
 
 }  // namespace
 
-Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows, int lanes) {
-  Panel panel;
+void fill_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows,
+                int lanes) {
+  panel.rows = 0;
   int64_t query = first / p.G, head = first % p.G;  // counted on: divisions a row are felt in short calls
   for (int64_t row = 0; row < rows; ++row) {
     add_row(panel, p, s, query, kv_head * p.G + head);
@@ -45,14 +46,13 @@ Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t f
     }
   }
   summarise(panel, lanes);
-  return panel;
 }
 
-Panel make_head_panel(const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows, int lanes) {
-  Panel panel;
+void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows,
+                     int lanes) {
+  panel.rows = 0;
   for (int64_t query = first_query; query < first_query + rows; ++query) add_row(panel, p, s, query, head);
   summarise(panel, lanes);
-  return panel;
 }
 
 }  // namespace attn::detail

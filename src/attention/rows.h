@@ -6,22 +6,24 @@
 
 namespace attn::detail {
 
-/// Up to kMaxWidth rows of one sequence and key/value head.
+/// Up to kMaxWidth rows of one sequence and key/value head. Kilobytes: it is filled in place, never copied.
 struct Panel {
-  int rows = 0, width = 0;
+  int rows, width;
   int64_t query[kernels::kMaxWidth];  // i, absolute
   int64_t head[kernels::kMaxWidth];   // h
   int64_t place[kernels::kMaxWidth];  // p_i, inside the sequence
   int64_t begin[kernels::kMaxWidth];  // allowed keys by length, causal and window, inside the sequence
   int64_t end[kernels::kMaxWidth];
-  int64_t low = 0, high = 0;            // union of the intervals
-  int64_t full_low = 0, full_high = 0;  // their intersection
+  int64_t low, high;            // union of the intervals
+  int64_t full_low, full_high;  // their intersection
 };
 
 /// Rows first .. first + rows of the sequence.
-Panel make_panel(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows, int lanes);
+void fill_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t rows,
+                int lanes);
 /// The same for `rows` consecutive queries of one head, whatever shares its keys.
-Panel make_head_panel(const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows, int lanes);
+void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows,
+                     int lanes);
 
 /// The lane mask of a panel in which everybody is allowed.
 inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }

@@ -32,7 +32,7 @@ class WeightsWorker {
   /// Queries first .. first + rows of head h against the rectangle's keys; first is inside the sequence.
   void run(const Sequence& s, int64_t h, int64_t first, int64_t rows) {
     s_ = &s;
-    panel_ = make_head_panel(p_, s, h, first, rows, tk_.lanes);
+    fill_head_panel(panel_, p_, s, h, first, rows, tk_.lanes);
     keys_ = KeyRows::keys(p_, s, h / p_.G);
     pack_query(tk_, p_.q, s, panel_, scores_.scale(), query_);
     load_lse(tk_, lse_, s, panel_, row_lse_);

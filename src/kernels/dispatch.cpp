@@ -1,5 +1,6 @@
 #include "kernels/dispatch.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
@@ -16,6 +17,17 @@ struct Candidate {
   const Isa& (*isa)();
   bool (*supported)();
 };
+
+#if defined(ATTN_X86)
+/// The twelve letters of CPUID leaf 0.
+std::string vendor() {
+  unsigned eax = 0, words[3] = {};
+  if (!__get_cpuid(0, &eax, &words[0], &words[2], &words[1])) return {};
+  return std::string(reinterpret_cast<const char*>(words), sizeof words);
+}
+#else
+std::string vendor() { return {}; }
+#endif
 
 template <const Isa& kIsa>
 const Isa& only() {
@@ -83,10 +95,18 @@ std::atomic<const Isa*> chosen{nullptr};
 
 }  // namespace
 
-std::vector<std::string> available() {
+std::vector<std::string> preference(std::string_view vendor) {
   std::vector<std::string> names;
-  for (const Candidate& candidate : candidates)
-    if (candidate.supported()) names.emplace_back(candidate.isa().name);
+  for (const Candidate& candidate : candidates) names.emplace_back(candidate.isa().name);
+  const auto at = [&](const char* name) { return std::find(names.begin(), names.end(), name); };
+  const bool quick_products = vendor == "AuthenticAMD" || vendor == "HygonGenuine";
+  if (!quick_products && at("avx512_bf16") != names.end()) std::iter_swap(at("avx512_bf16"), at("avx512"));
+  return names;
+}
+
+std::vector<std::string> available() {
+  std::vector<std::string> names = preference(vendor());
+  std::erase_if(names, [](const std::string& name) { return find(name) == nullptr; });
   return names;
 }
 

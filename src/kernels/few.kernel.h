@@ -101,30 +101,36 @@ inline void few_products(const ScoresArgs& args, int row, int64_t first, typenam
   }
 }
 
-/// Calls finish(key, keys, acc) for groups of up to W keys: acc[row] has the scores of the keys in its lanes. RT >=
-/// rows, or the largest there is; rows beyond the last are computed from whatever lies there.
-template <class Dot, int RT, class Finish>
-inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
+/// NG groups of W keys from `first` on, of which `keys` exist: finish(key, keys, acc) for each, where acc[row] has the
+/// scores of the keys in its lanes.
+template <class Dot, int NG, int RT, bool kWhole, class Finish>
+inline void few_groups(const ScoresArgs& args, int64_t first, int64_t keys, Finish& finish) {
   using V = typename Dot::Acc;
-  constexpr int NG = RT < 4 ? 4 / RT : 1;  // a single chain of additions would wait for its own latency
   const typename V::Reg highest = V::set1(static_cast<typename V::T>(args.highest));
   const typename V::Reg scale = V::set1(static_cast<typename V::T>(args.scale));
-  for (int64_t first = 0; first < args.count; first += NG * V::W) {
-    const int64_t left = args.count - first;
-    typename V::Reg scores[NG][V::W];
-    for (int row = 0; row < args.rows; row += RT) {
-      typename V::Reg acc[NG][RT];
-      if (left >= NG * V::W) few_products<Dot, NG, RT, true>(args, row, first, acc);
-      else few_products<Dot, NG, RT, false>(args, row, first, acc);
-      for (int g = 0; g < NG; ++g) {
-        ATTN_UNROLL
-        for (int r = 0; r < RT; ++r)
-          scores[g][row + r] = V::min(highest, Dot::kPack > 1 ? V::mul(acc[g][r], scale) : acc[g][r]);
-      }
+  typename V::Reg scores[NG][V::W];
+  for (int row = 0; row < args.rows; row += RT) {
+    typename V::Reg acc[NG][RT];
+    few_products<Dot, NG, RT, kWhole>(args, row, first, acc);
+    for (int g = 0; g < NG; ++g) {
+      ATTN_UNROLL
+      for (int r = 0; r < RT; ++r)
+        scores[g][row + r] = V::min(highest, Dot::kPack > 1 ? V::mul(acc[g][r], scale) : acc[g][r]);
     }
-    for (int g = 0; g < NG && g * V::W < left; ++g)
-      finish(first + g * V::W, left - g * V::W < V::W ? left - g * V::W : V::W, scores[g]);
   }
+  for (int g = 0; g < NG; ++g) finish(first + g * V::W, kWhole ? V::W : keys, scores[g]);
+}
+
+/// All keys. RT >= rows, or the largest there is; rows beyond the last are computed from whatever lies there.
+template <class Dot, int RT, class Finish>
+inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
+  constexpr int W = Dot::Acc::W;
+  constexpr int NG = RT < 4 ? 4 / RT : 1;  // a single chain of additions would wait for its own latency
+  int64_t first = 0;
+  for (; first + NG * W <= args.count; first += NG * W) few_groups<Dot, NG, RT, true>(args, first, NG * W, finish);
+  if constexpr (NG > 1)
+    for (; first + W <= args.count; first += W) few_groups<Dot, 1, RT, true>(args, first, W, finish);
+  if (first < args.count) few_groups<Dot, 1, RT, false>(args, first, args.count - first, finish);
 }
 
 template <class Dot, class Finish>
