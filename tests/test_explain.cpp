@@ -1,10 +1,7 @@
 // explain(): what a call will do, told without running it; and the choice of instruction set.
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "checks.h"
-#include "kernels/dispatch.h"
 
 namespace attn::test {
 namespace {
@@ -30,25 +27,6 @@ TEST(Explain, TheBestComesFirstAndTheBaselineIsThere) {
   EXPECT_EQ(isas.back(), "baseline");
 #endif
   for (const std::string& isa : isas) EXPECT_EQ(std::count(isas.begin(), isas.end(), isa), 1);
-}
-
-/// By the maker of the processor, not by a feature that some makers' processors have and run at half speed.
-TEST(Explain, Bfloat16ProductsAreChosenWhereTheyAreQuick) {
-  const auto place = [](const char* vendor, const char* isa) {
-    const std::vector<std::string> names = kernels::preference(vendor);
-    return std::find(names.begin(), names.end(), isa) - names.begin();
-  };
-#if defined(__x86_64__)
-  EXPECT_LT(place("AuthenticAMD", "avx512_bf16"), place("AuthenticAMD", "avx512"));
-  EXPECT_LT(place("GenuineIntel", "avx512"), place("GenuineIntel", "avx512_bf16"));
-  EXPECT_LT(place("GenuineIntel", "avx512_bf16"), place("GenuineIntel", "avx2"));
-  EXPECT_LT(place("", "avx512"), place("", "avx512_bf16"));
-#endif
-  for (const char* vendor : {"AuthenticAMD", "GenuineIntel", "", "a vendor to come"}) {
-    const std::vector<std::string> names = kernels::preference(vendor);
-    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-    EXPECT_EQ(names.size(), kernels::preference("").size());
-  }
 }
 
 /// Two flops for each multiply-add on an allowed pair.
