@@ -83,7 +83,8 @@ class SlabWorker {
     if (gradients_.dbias && bias_is_dense(p_)) store_dbias(rows);
     if (!rows.dout_finite) add_non_finite(tile, in_.dout, rows.tile.weights, dv_);
     if (!rows.q_finite) add_non_finite(tile, p_.q, rows.tile.ds, dk_);
-    add_dq(tile, rows);
+    BlockOperand& keys = tk_.one_row_format ? tile_.keys() : key_values_;
+    add_product(tk_, keys, p_.D, tile, tile_.ds_values(), rows.dq);
     computed_[computed_count_++] = &rows;
   }
   /// dV += P^T dO and dK += dS^T Q. Panels that see the same keys, as all do but at the edges of a mask, go together: 3
@@ -162,33 +163,6 @@ class SlabWorker {
                           .allowed = tile.allowed,
                           .out = static_cast<char*>(out) + tile.begin * stride * tk_.acc_bytes,
                           .out_stride = stride});
-  }
-
-  /// dQ^T += K^T dS.
-  void add_dq(const Tile& tile, Rows& rows) {
-    BlockOperand& keys = tk_.one_row_format ? tile_.keys() : key_values_;
-    const bool finite = !tile.allowed || keys.finite();
-    const auto product = [&](const KeyRun& run) {
-      tk_.values({.weights = tile_.ds_values(),
-                  .width = tile.panel->width,
-                  .rows = tile.panel->rows,
-                  .values = run.rows,
-                  .value_stride = run.stride,
-                  .count = run.count,
-                  .depth = p_.D,
-                  .out = rows.dq});
-    };
-    keys.for_runs(tile.begin, tile.count, product, !finite);
-    if (finite) return;
-    void* pointers[kernels::kMaxBlockKeys];
-    tk_.values_non_finite({.x = keys.list(tile.begin, tile.count, pointers),
-                           .weights = tile_.ds_values(),
-                           .width = tile.panel->width,
-                           .rows = tile.panel->rows,
-                           .count = tile.count,
-                           .allowed = tile.allowed,
-                           .out = rows.dq,
-                           .out_stride = 0});
   }
 
   /// dS of a pair is the gradient of its bias.

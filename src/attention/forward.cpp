@@ -99,7 +99,7 @@ class GroupWorker {
   void tile(int i, const Tile& tile) {
     scores_.start_tile(*s_, tile);
     softmax_.run(scores_, panels_[i]);
-    add_values(panels_[i], tile);
+    add_product(tk_, values_, p_.Dv, tile, softmax_.weights(), panels_[i].out);
   }
   void end_block() {}
 
@@ -109,32 +109,6 @@ class GroupWorker {
     for (int i = 0; i < panel_count_; ++i) panels_[i].reset(p_, tk_);
     walk_keys({p_, *s_, tk_, tk_.block_keys, allowed_, chunk * tk_.chunk_keys, (chunk + 1) * tk_.chunk_keys},
               panel_count_, *this);
-  }
-
-  /// O += V^T P. Masked rows must not meet non-finite values: 0 * NaN is NaN.
-  void add_values(PanelState& state, const Tile& tile) {
-    const bool finite = !tile.allowed || values_.finite();
-    const auto product = [&](const KeyRun& run) {
-      tk_.values({.weights = softmax_.weights(run.first - tile.begin),
-                  .width = state.panel.width,
-                  .rows = state.panel.rows,
-                  .values = run.rows,
-                  .value_stride = run.stride,
-                  .count = run.count,
-                  .depth = p_.Dv,
-                  .out = state.out});
-    };
-    values_.for_runs(tile.begin, tile.count, product, !finite);
-    if (finite) return;
-    void* rows[kernels::kMaxBlockKeys];
-    tk_.values_non_finite({.x = values_.list(tile.begin, tile.count, rows),
-                           .weights = softmax_.weights(0),
-                           .width = state.panel.width,
-                           .rows = state.panel.rows,
-                           .count = tile.count,
-                           .allowed = tile.allowed,
-                           .out = state.out,
-                           .out_stride = 0});
   }
 
   /// The panel's part of the states of the chunk.

@@ -29,8 +29,8 @@ class OnlineSoftmax {
   void layout(Arena& arena, int64_t keys);
   /// The weights of the tile that `tile` was started with, for the panel of `state`.
   void run(TileScores& tile, PanelState& state);
-  /// The weights that begin at key `done` of the tile.
-  const void* weights(int64_t done) const { return static_cast<char*>(weights_) + tk_.weights_bytes(done, width_); }
+  /// Of the tile that run() saw last.
+  const void* weights() const { return weights_; }
 
  private:
   bool has_references(const PanelState& state) const;

@@ -8,6 +8,33 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
   tk.pack_query(rows.with(packed, panel.width, scale));
 }
 
+void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
+                 void* accumulator) {
+  const int width = tile.panel->width;
+  const bool finite = !tile.allowed || rows.finite();
+  const auto product = [&](const KeyRun& run) {
+    tk.values({.weights = static_cast<const char*>(weights) + tk.weights_bytes(run.first - tile.begin, width),
+               .width = width,
+               .rows = tile.panel->rows,
+               .values = run.rows,
+               .value_stride = run.stride,
+               .count = run.count,
+               .depth = n,
+               .out = accumulator});
+  };
+  rows.for_runs(tile.begin, tile.count, product, !finite);
+  if (finite) return;
+  void* pointers[kernels::kMaxBlockKeys];
+  tk.values_non_finite({.x = rows.list(tile.begin, tile.count, pointers),
+                        .weights = weights,
+                        .width = width,
+                        .rows = tile.panel->rows,
+                        .count = tile.count,
+                        .allowed = tile.allowed,
+                        .out = accumulator,
+                        .out_stride = 0});
+}
+
 void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope) {
   keys_.layout(arena, tk_.key_rows, tk_, keys, p_.D);
   if (softcap_slope && p_.options->softcap != 0) softcap_slope_ = arena.take(keys * tk_.panel * tk_.acc_bytes);

@@ -11,6 +11,11 @@ namespace attn::detail {
 void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s, const Panel& panel, double scale,
                 void* packed);
 
+/// accumulator += rows^T weights over the tile's keys: O^T += V^T P, or dQ^T += K^T dS. `rows` are values, or keys, of
+/// n elements; weights begin at the tile's first key. A masked pair must not meet what is not finite: 0 * NaN is NaN.
+void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
+                 void* accumulator);
+
 class TileScores {
  public:
   TileScores(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk), options_(p, tk) {}

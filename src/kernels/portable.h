@@ -106,6 +106,22 @@ inline void store_element(int type, void* base, int64_t index, T value) {
   }
 }
 
+template <int kType>
+struct TypeTag {
+  static constexpr int kElement = kType;
+};
+
+/// body(TypeTag<type>{}): what it does with every element is compiled for that type.
+template <class Body>
+inline void with_type(int type, const Body& body) {
+  switch (type) {
+    case kFloat32: return body(TypeTag<kFloat32>{});
+    case kFloat64: return body(TypeTag<kFloat64>{});
+    case kBfloat16: return body(TypeTag<kBfloat16>{});
+    default: return body(TypeTag<kFloat16>{});
+  }
+}
+
 /// Types that a vector of V can be loaded from and stored to without a detour.
 template <class V>
 inline bool has_vector_access(int type) {

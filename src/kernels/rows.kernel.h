@@ -5,8 +5,9 @@
 //   load_rows     dense[r][j] = scale row_r[j]             store_rows: the way back
 //   copy_rows     dense[r][j] = row_r[j]                   16-bit numbers as they are
 //   dot_rows      sums[r] = sum_j a_r[j] b_r[j]            in double, whatever the type
-// Loops: W x W blocks are transposed in registers where the row is contiguous; everything else goes element by element.
-// Never touches an element outside a row's n. Dense layouts are padded with zeros to whole vectors.
+// Each is compiled for every type of element, which no loop asks for. Loops: W x W blocks are transposed in registers
+// where the row is contiguous; everything else goes element by element. Never touches an element outside a row's n.
+// Dense layouts are padded with zeros to whole vectors.
 #pragma once
 
 #include "kernels/dot.h"
@@ -14,12 +15,12 @@
 namespace attn::kernels {
 namespace {
 
-template <class V>
-void pack_panel(const RowsArgs& args) {
+template <class V, int kType>
+void pack_panel_of(const RowsArgs& args) {
   using T = typename V::T;
   T* panel = static_cast<T*>(args.dense);
   const int64_t width = args.dense_stride;
-  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
   for (int64_t r0 = 0; r0 < width; r0 += V::W) {
@@ -27,7 +28,7 @@ void pack_panel(const RowsArgs& args) {
       typename V::Reg block[V::W];
       ATTN_UNROLL
       for (int r = 0; r < V::W; ++r)
-        block[r] = r0 + r < args.rows ? load_vector<V>(args.type, args.row[r0 + r], j) : V::zero();
+        block[r] = r0 + r < args.rows ? load_vector<V>(kType, args.row[r0 + r], j) : V::zero();
       V::transpose(block);
       ATTN_UNROLL
       for (int i = 0; i < V::W; ++i) V::store(panel + (j + i) * width + r0, V::mul(scale, block[i]));
@@ -35,8 +36,7 @@ void pack_panel(const RowsArgs& args) {
     for (int64_t r = r0; r < r0 + V::W; ++r) {
       for (int64_t j = whole; j < args.n; ++j) {
         T value = 0;
-        if (r < args.rows)
-          value = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
+        if (r < args.rows) value = static_cast<T>(args.scale) * load_element<T>(kType, args.row[r], j * args.stride);
         panel[j * width + r] = value;
       }
     }
@@ -44,12 +44,17 @@ void pack_panel(const RowsArgs& args) {
 }
 
 template <class V>
-void unpack_panel(const RowsArgs& args) {
+void pack_panel(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { pack_panel_of<V, decltype(type)::kElement>(args); });
+}
+
+template <class V, int kType>
+void unpack_panel_of(const RowsArgs& args) {
   using T = typename V::T;
   const T* panel = static_cast<const T*>(args.dense);
   const T* lane_scale = static_cast<const T*>(args.lane_scale);
   const int64_t width = args.dense_stride;
-  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   for (int64_t r0 = 0; r0 < args.rows; r0 += V::W) {
     typename V::Reg scale = V::set1(static_cast<T>(args.scale));
@@ -61,14 +66,19 @@ void unpack_panel(const RowsArgs& args) {
       V::transpose(block);
       ATTN_UNROLL
       for (int r = 0; r < V::W; ++r)
-        if (r0 + r < args.rows) store_vector<V>(args.type, args.row[r0 + r], j, block[r]);
+        if (r0 + r < args.rows) store_vector<V>(kType, args.row[r0 + r], j, block[r]);
     }
     alignas(64) T factor[V::W];
     V::store(factor, scale);
     for (int r = 0; r < V::W && r0 + r < args.rows; ++r)
       for (int64_t j = whole; j < args.n; ++j)
-        store_element<T>(args.type, args.row[r0 + r], j * args.stride, factor[r] * panel[j * width + r0 + r]);
+        store_element<T>(kType, args.row[r0 + r], j * args.stride, factor[r] * panel[j * width + r0 + r]);
   }
+}
+
+template <class V>
+void unpack_panel(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { unpack_panel_of<V, decltype(type)::kElement>(args); });
 }
 
 template <class V>
@@ -76,8 +86,8 @@ inline typename V::Reg without_non_finite(typename V::Reg x) {
   return V::select(V::equal(V::sub(x, x), V::zero()), x, V::zero());
 }
 
-/// The first `whole` elements of every row, whose type the compiler knows: a widened block of 256 keys must not cost
-/// more than the way from one cache to the next.
+/// The first `whole` elements of every row: a widened block of 256 keys must not cost more than the way from one cache
+/// to the next.
 template <class V, int kType>
 void load_whole_vectors(const RowsArgs& args, int64_t whole) {
   using T = typename V::T;
@@ -93,24 +103,26 @@ void load_whole_vectors(const RowsArgs& args, int64_t whole) {
   }
 }
 
-template <class V>
-void load_rows(const RowsArgs& args) {
+template <class V, int kType>
+void load_rows_of(const RowsArgs& args) {
   using T = typename V::T;
-  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
-  if (args.type == kFloat32) load_whole_vectors<V, kFloat32>(args, whole);
-  else if (args.type == kBfloat16) load_whole_vectors<V, kBfloat16>(args, whole);
-  else if (args.type == kFloat16) load_whole_vectors<V, kFloat16>(args, whole);
-  else load_whole_vectors<V, kFloat64>(args, whole);
+  load_whole_vectors<V, kType>(args, whole);
   for (int64_t r = 0; whole < args.dense_stride && r < args.rows; ++r) {
     T* out = static_cast<T*>(args.dense) + r * args.dense_stride;
     int64_t j = whole;
     for (; j < args.n; ++j) {
-      const T x = static_cast<T>(args.scale) * load_element<T>(args.type, args.row[r], j * args.stride);
+      const T x = static_cast<T>(args.scale) * load_element<T>(kType, args.row[r], j * args.stride);
       out[j] = args.finite_only && x - x != 0 ? 0 : x;
     }
     for (; j < args.dense_stride; ++j) out[j] = 0;
   }
+}
+
+template <class V>
+void load_rows(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { load_rows_of<V, decltype(type)::kElement>(args); });
 }
 
 /// A 16-bit number as it is, or 0 for what is not finite and not wanted.
@@ -131,19 +143,24 @@ void copy_rows(const RowsArgs& args) {
   }
 }
 
-template <class V>
-void store_rows(const RowsArgs& args) {
+template <class V, int kType>
+void store_rows_of(const RowsArgs& args) {
   using T = typename V::T;
   const T* lane_scale = static_cast<const T*>(args.lane_scale);
-  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   for (int64_t r = 0; r < args.rows; ++r) {
     const T* in = static_cast<const T*>(args.dense) + r * args.dense_stride;
     const T scale = static_cast<T>(args.scale) * (lane_scale ? lane_scale[r] : T{1});
     int64_t j = 0;
-    for (; j < whole; j += V::W) store_vector<V>(args.type, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
-    for (; j < args.n; ++j) store_element<T>(args.type, args.row[r], j * args.stride, scale * in[j]);
+    for (; j < whole; j += V::W) store_vector<V>(kType, args.row[r], j, V::mul(V::set1(scale), V::loadu(in + j)));
+    for (; j < args.n; ++j) store_element<T>(kType, args.row[r], j * args.stride, scale * in[j]);
   }
+}
+
+template <class V>
+void store_rows(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { store_rows_of<V, decltype(type)::kElement>(args); });
 }
 
 /// Elements j .. j + W - 1 of a row in vectors of double, 0 from n on: the same numbers for any type and stride.
@@ -169,26 +186,33 @@ void dot_rows(const RowsArgs& a, const RowsArgs& b, double* sums) {
   }
 }
 
-template <class V>
-bool all_finite(const RowsArgs& args) {
+template <class V, int kType>
+bool all_finite_of(const RowsArgs& args) {
   using T = typename V::T;
-  const bool vectors = args.stride == 1 && has_vector_access<V>(args.type);
+  const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   typename V::Reg residue = V::zero();  // x - x is 0, or NaN for what is not finite
   T rest = 0;
   for (int64_t r = 0; r < args.rows; ++r) {
     int64_t j = 0;
     for (; j < whole; j += V::W) {
-      const typename V::Reg x = load_vector<V>(args.type, args.row[r], j);
+      const typename V::Reg x = load_vector<V>(kType, args.row[r], j);
       residue = V::add(residue, V::sub(x, x));
     }
     for (; j < args.n; ++j) {
-      const T x = load_element<T>(args.type, args.row[r], j * args.stride);
+      const T x = load_element<T>(kType, args.row[r], j * args.stride);
       rest += x - x;
     }
   }
   constexpr uint64_t all = (uint64_t{1} << V::W) - 1;
   return rest == 0 && V::bits(V::equal(residue, V::zero())) == all;
+}
+
+template <class V>
+bool all_finite(const RowsArgs& args) {
+  bool result = false;
+  with_type(args.type, [&](auto type) { result = all_finite_of<V, decltype(type)::kElement>(args); });
+  return result;
 }
 
 }  // namespace
