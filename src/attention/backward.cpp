@@ -31,9 +31,6 @@ constexpr int64_t kKeptBytes = int64_t{4} << 20;
 // Rows of dK and dV that are summed and stored together.
 constexpr int64_t kStoreKeys = 128;
 
-// Slabs begin at multiples of so many panels, however many share a pass: where a unit is cut decides the bits.
-constexpr int kSlabPanels = 3;
-
 int64_t round_rows(const TileKernels& tk) { return int64_t{tk.gradient_panels} * tk.panel; }
 
 /// The epilogue of the backward's walks.
@@ -365,8 +362,7 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
-    const int64_t slab_rows =
-        round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), int64_t{kSlabPanels} * tk.panel);
+    const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(tk));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
         const int64_t first = std::min(i * slab_rows, p.rows(s));

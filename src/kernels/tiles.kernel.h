@@ -20,8 +20,8 @@ constexpr int kGroupPanels = 3;
 // Up to twice as many where the pass widens K and V from 16 bits first: that is 2 to 4 % of a call with 3 panels of 48,
 // and within 1 % of nothing with 6 (attn_bench --parts).
 constexpr int kWideGroupPanels = 6;
-// Backward: dK and dV, and packed keys and values, move once per 288 rows; 144 take up to 3 % longer.
-constexpr int kGradientPanels = 6;
+// Backward: dK and dV move once per 3 x 48 rows; with twice as many, a call takes 2 to 5 % longer at D = 128.
+constexpr int kGradientPanels = 3;
 // Absolute blocks and chunks: a row meets the same keys in the same groups whoever computes it, which is what makes its
 // bits independent of the schedule. Block: the forward is flat within 1 % from 192 to 512 keys. Chunk: the unit that
 // threads may split; a merge every 2048 keys costs under 0.5 % of the arithmetic.
