@@ -48,7 +48,7 @@ inline Tile tile_of(const Walk& walk, const Panel& panel, int64_t block, int64_t
 }
 
 /// The epilogue has panel(i), start_block(begin, end), tile(i, tile) and end_block(); tiles come panel by panel inside
-/// a block, blocks in order.
+/// a block, blocks in order. A block begins and ends with the keys that some panel sees: no others have to be packed.
 template <class Epilogue>
 void walk_keys(const Walk& walk, int panels, Epilogue& epilogue) {
   int64_t low = walk.s.key_count, high = 0;
@@ -60,7 +60,8 @@ void walk_keys(const Walk& walk, int panels, Epilogue& epilogue) {
   high = std::min({high, walk.end, walk.s.key_count});
   for (int64_t block = round_down(low, walk.block_keys); block < high; block += walk.block_keys) {
     const int64_t block_end = std::min(block + walk.block_keys, walk.s.key_count);
-    epilogue.start_block(block, block_end);
+    epilogue.start_block(std::max(block, round_down(low, walk.tk.tile_step)),
+                         std::min(block_end, round_up(high, walk.tk.key_step)));
     for (int i = 0; i < panels; ++i) {
       const Tile tile = tile_of(walk, epilogue.panel(i), block, block_end);
       if (tile.count > 0) epilogue.tile(i, tile);
