@@ -57,11 +57,13 @@ class Problem:
         torch.manual_seed(0)
         self.w = w
 
-        def draw(*shape):
-            return torch.randn(*shape).to(w.dtype).requires_grad_(w.backward)
+        def heads(count, width):  # [B, L, H, D] in memory, as the projections of a model write it
+            return torch.randn(w.B, w.L, count, width).to(w.dtype).transpose(1, 2)
 
-        self.q, self.k, self.v = draw(w.B, w.H, w.L, w.D), draw(w.B, w.Hk, w.L, w.D), draw(w.B, w.Hk, w.L, w.Dv)
-        self.dout = torch.randn(w.B, w.H, w.L, w.Dv).to(w.dtype)
+        self.q, self.k, self.v = heads(w.H, w.D), heads(w.Hk, w.D), heads(w.Hk, w.Dv)
+        for x in (self.q, self.k, self.v):
+            x.requires_grad_(w.backward)
+        self.dout = heads(w.H, w.Dv)
         self.mask = None
         if w.mask == "padding":
             self.mask = (torch.arange(w.L) < w.L * 3 // 4).view(1, 1, 1, w.L).expand(w.B, 1, w.L, w.L)
@@ -69,7 +71,7 @@ class Problem:
             distance = torch.arange(w.L)[:, None] - torch.arange(w.L)
             self.mask = (distance >= 0) & (distance < 256)
         elif w.mask == "bias":
-            self.mask = draw(1, w.H, w.L, w.L)
+            self.mask = torch.randn(1, w.H, w.L, w.L).to(w.dtype).requires_grad_(w.backward)
 
     def inputs(self):
         return [x for x in (self.q, self.k, self.v, self.mask) if x is not None and x.requires_grad]
