@@ -119,11 +119,8 @@ int64_t part_of(int64_t n, int64_t most, int64_t step) {
 Shape<2> task_size(int64_t M, int64_t N, int64_t K) {
   constexpr int64_t kLeast = int64_t{1} << 22, kMost = int64_t{1} << 30;  // multiply-adds of a task: 70 us, 20 ms
   constexpr int64_t kTasks = 32;                                          // where the tasks may be larger than kLeast
-  // Few rows: reading b takes the time. 2 MB a task, two tasks at least from 128 KB on: a model that lives in the
-  // caches (C = 128, 4 layers) writes 5,900 tokens/s with two threads, 4,900 where each product is one task.
-  constexpr int64_t kFewRows = 16, kElements = int64_t{1} << 19, kHalved = int64_t{1} << 15;
-  const int64_t share = K * N < kHalved ? N : std::min(kElements / K, blocks_of(N, 2));
-  const int64_t widest = M <= kFewRows ? std::clamp<int64_t>(share, 16, 512) : 512;
+  constexpr int64_t kFewRows = 16, kBytes = int64_t{1} << 19;  // few rows: reading b takes the time, 2 MB a task
+  const int64_t widest = M <= kFewRows ? std::clamp<int64_t>(kBytes / K, 16, 512) : 512;
   const int64_t columns = part_of(N, widest, 16);
   const int64_t work = M * N * K;
   const int64_t tasks = std::max({std::min(work / kLeast, kTasks), work / kMost, int64_t{1}});
