@@ -19,7 +19,7 @@ MODULES = {
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h")),
     "attention": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),
-    "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h")),
+    "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("utf8proc.h",)),
     "autograd": (("core", "attention", "ops"), ()),

@@ -5,6 +5,7 @@
 // A primitive is built once a shape and kept: building takes tens of microseconds, running a small product fewer.
 // float64, which oneDNN does not multiply, is for checking gradients and takes plain blocked loops.
 #include <omp.h>
+#include <signal.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -72,16 +73,27 @@ dnnl::matmul build(const Primitives& p, const ConstView<2>& a, const ConstView<2
   return dnnl::matmul({{describe(a), describe(b), bias, describe(c)}, attributes, p.engine});
 }
 
-/// While it lives, oneDNN takes this thread alone. A host may have a team of its own: the number is put back.
+/// While it lives, oneDNN takes this thread alone, and signals wait. A host may have a team of its own: the number is
+/// put back. A handler that ran amid oneDNN's generated code wrote its frame into what that had there: one of six
+/// products of 16 rows that SIGINT met ended in a corrupted heap (oneDNN 2.7).
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread() : before_(omp_get_max_threads()) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &signals_);
+    omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    omp_set_num_threads(before_);
+    pthread_sigmask(SIG_SETMASK, &signals_, nullptr);
+  }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
   int before_;
+  sigset_t signals_;
 };
 
 void multiply_block(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
