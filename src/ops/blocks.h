@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attn/core.h"
+#include "core/numbers.h"
 #include "core/scratch.h"
 #include "core/subnormals.h"
 #include "kernels/dispatch.h"
@@ -14,8 +15,6 @@ namespace attn::ops {
 
 /// Elements of a task: 2 to 20 us, next to 2 us that waking the threads costs.
 constexpr int64_t kBlock = 16384;
-
-inline int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
 /// The kernels of the arithmetic that belongs to a storage type.
 inline const kernels::ElementKernels& kernels_for(DType dtype) {
@@ -63,7 +62,7 @@ inline int64_t rows_a_task(int64_t columns) { return std::max<int64_t>(1, kBlock
 template <class Body>
 void for_row_blocks(int64_t rows, int64_t columns, const Body& body) {
   const int64_t step = rows_a_task(columns);
-  parallel_for_flushed(blocks_of(rows, step), [&](int64_t task) {
+  parallel_for_flushed(div_up(rows, step), [&](int64_t task) {
     body(Block{task * step, std::min(step, rows - task * step), 0, columns, task});
   });
 }
@@ -73,14 +72,14 @@ template <class Body>
 void for_blocks(const Shape<2>& size, bool dense, const Body& body) {
   if (!dense) return for_row_blocks(size[0], size[1], body);
   const int64_t total = size[0] * size[1];
-  parallel_for_flushed(blocks_of(total, kBlock), [&](int64_t task) {
+  parallel_for_flushed(div_up(total, kBlock), [&](int64_t task) {
     body(Block{0, 1, task * kBlock, std::min(kBlock, total - task * kBlock), task});
   });
 }
 
 /// How many blocks for_blocks() makes.
 inline int64_t count_blocks(const Shape<2>& size, bool dense) {
-  return dense ? blocks_of(size[0] * size[1], kBlock) : blocks_of(size[0], rows_a_task(size[1]));
+  return dense ? div_up(size[0] * size[1], kBlock) : div_up(size[0], rows_a_task(size[1]));
 }
 
 // ------------------------------------------------------------------------------------------------- sums over the rows
@@ -94,11 +93,11 @@ class ColumnSums {
       : rows_(rows), columns_(columns), stride_((columns + 15) / 16 * 16), vectors_(vectors), dtype_(dtype) {
     // At least 32 rows, so that a partial sum costs little next to them, and at most 64 slabs, so that adding them
     // does.
-    slab_ = std::max({int64_t{32}, blocks_of(rows, 64), kBlock / std::max<int64_t>(1, columns)});
+    slab_ = std::max({int64_t{32}, div_up(rows, 64), kBlock / std::max<int64_t>(1, columns)});
     memory_ = static_cast<char*>(thread_scratch(slabs() * slab_bytes()));
   }
 
-  int64_t slabs() const { return blocks_of(rows_, slab_); }
+  int64_t slabs() const { return div_up(rows_, slab_); }
   Block slab(int64_t n) const { return {n * slab_, std::min(slab_, rows_ - n * slab_), 0, columns_}; }
   /// Called by the task of slab n.
   void clear(int64_t n) const { std::memset(memory_ + n * slab_bytes(), 0, static_cast<size_t>(slab_bytes())); }
@@ -107,7 +106,7 @@ class ColumnSums {
   void finish(int vector, void* total) const {
     constexpr int64_t kColumns = 2048;
     if (rows_ == 0) return;
-    parallel_for(blocks_of(columns_, kColumns), [&](int64_t task) {
+    parallel_for(div_up(columns_, kColumns), [&](int64_t task) {
       const int64_t first = task * kColumns, offset = first * size_of(dtype_);
       kernels_for(dtype_).add_rows(
           {.rows = slabs(),

@@ -120,7 +120,7 @@ void multiply_block(const ConstView<2>& a, const ConstView<2>& b, const View<2>&
 
 /// Equal parts of n, as few as have at most `most`, in whole `step`s.
 int64_t part_of(int64_t n, int64_t most, int64_t step) {
-  return std::max<int64_t>(1, blocks_of(blocks_of(n, blocks_of(n, most)), step) * step);
+  return std::max<int64_t>(1, div_up(div_up(n, div_up(n, most)), step) * step);
 }
 
 /// Rows and columns of a task. The sum over K is not cut.
@@ -136,7 +136,7 @@ Shape<2> task_size(int64_t M, int64_t N, int64_t K) {
   const int64_t columns = part_of(N, widest, 16);
   const int64_t work = M * N * K;
   const int64_t tasks = std::max({std::min(work / kLeast, kTasks), work / kMost, int64_t{1}});
-  return {part_of(M, blocks_of(M, blocks_of(tasks, blocks_of(N, columns))), 16), columns};
+  return {part_of(M, div_up(M, div_up(tasks, div_up(N, columns))), 16), columns};
 }
 
 template <class Pointer>
@@ -150,8 +150,8 @@ BasicView<Pointer, 2> block_of(BasicView<Pointer, 2> x, int64_t row, int64_t row
 void multiply(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
   const int64_t M = c.size[0], N = c.size[1], K = a.size[1];
   const Shape<2> step = task_size(M, N, K);
-  const int64_t down = blocks_of(M, step[0]);
-  parallel_for(down * blocks_of(N, step[1]), [&](int64_t task) {
+  const int64_t down = div_up(M, step[0]);
+  parallel_for(down * div_up(N, step[1]), [&](int64_t task) {
     const int64_t row = task % down * step[0], column = task / down * step[1];
     const int64_t rows = std::min(step[0], M - row), columns = std::min(step[1], N - column);
     MatmulOptions own = options;
