@@ -81,6 +81,7 @@ std::vector<Layout> layouts(const std::string& list) {
     if (found == all.end()) throw std::runtime_error("unknown layout " + name + "; there are blhd, bhld and qkv");
     chosen.push_back(*found);
   }
+  if (chosen.empty()) throw std::runtime_error("--layout names none; there are blhd, bhld and qkv");
   return chosen;
 }
 
