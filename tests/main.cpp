@@ -1,5 +1,5 @@
 // Runs the tests. A filter that selects nothing is a failure, and so is a suite that no ctest test stands for:
-// ctest tells in ATTN_SUITES which ones it has.
+// ctest tells in ATTN_SUITES which ones it has. On x86 there is one more kernel set to test, see isa_amx_emulated.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +8,19 @@
 #include <cstring>
 #include <string>
 
+#if defined(__x86_64__)
+#include "kernels/dispatch.h"
+
+namespace attn::kernels {
+extern const Isa isa_amx_emulated;
+}
+#endif
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+#if defined(__x86_64__)
+  attn::kernels::offer(attn::kernels::isa_amx_emulated);
+#endif
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   const char* registered = std::getenv("ATTN_SUITES");  // " Forward Backward "
   for (int n = 0; registered != nullptr && n < all.total_test_suite_count(); ++n) {

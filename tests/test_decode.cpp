@@ -8,8 +8,10 @@ namespace {
 
 /// Keys, values and queries of a sequence of tokens.
 Case tokens(int64_t length, DType dtype, uint64_t seed) {
-  return make_case(feature_named("causal top_left"), {.H = 6, .Hk = 2, .Lq = length, .Lk = length, .D = 16, .Dv = 12},
-                   dtype, seed);
+  Case c = make_case(feature_named("causal top_left"), {.H = 6, .Hk = 2, .Lq = length, .Lk = length, .D = 16, .Dv = 12},
+                     dtype, seed);
+  c.scalars.same_bits = true;
+  return c;
 }
 
 KvCache::Config config_for(const Case& c, int64_t page_size, int64_t max_pages = 0) {
@@ -31,7 +33,8 @@ Results attend(const KvCache& cache, int64_t sequence, const Case& c, int64_t fi
   r.out = Array<4>(c.dtype, {1, c.dims.H, count, c.dims.Dv}).fill_with_nan();
   r.lse = Array<3>(lse_type(c.dtype), {1, c.dims.H, count}).fill_with_nan();
   const std::vector<int64_t> sequences = {sequence}, starts = {0, count};
-  cache.attend(sequences, starts, part_of(c.q.view(), 2, first, count), r.out.view(), r.lse.view());
+  cache.attend(sequences, starts, part_of(c.q.view(), 2, first, count), r.out.view(), r.lse.view(),
+               {.causal = true, .alignment = Alignment::bottom_right, .same_bits = true});
   return r;
 }
 
@@ -124,7 +127,8 @@ TEST(Decode, PrefixesWithoutACache) {
         Results r = rows_of(prefill, t, 1);
         r.out.fill_with_nan();
         attention(part_of(c.q.view(), 2, t, 1), part_of(c.k.view(), 2, 0, t + 1), part_of(c.v.view(), 2, 0, t + 1),
-                  r.out.view(), r.lse.view(), {.causal = true, .alignment = Alignment::bottom_right});
+                  r.out.view(), r.lse.view(),
+                  {.causal = true, .alignment = Alignment::bottom_right, .same_bits = true});
         EXPECT_TRUE(same_results(r, rows_of(prefill, t, 1))) << "token " << t << " of " << c.name() << " on " << isa;
       }
     }

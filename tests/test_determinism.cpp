@@ -111,7 +111,7 @@ TEST(Bitwise, WhateverTheOtherQueries) {
       for (int64_t count : {1, 3, 17, 60})
         for (int64_t first : {0, 1, 50, 60}) {
           Array<4> out(dtype, {1, 2, count, 20});
-          attention(part_of(c.q.view(), 2, first, count), c.k.view(), c.v.view(), out.view());
+          attention(part_of(c.q.view(), 2, first, count), c.k.view(), c.v.view(), out.view(), {}, {.same_bits = true});
           for (int64_t h = 0; h < 2; ++h)
             for (int64_t i = 0; i < count; ++i)
               for (int64_t d = 0; d < 20; ++d)

@@ -19,8 +19,9 @@ TEST(Explain, NamesTheInstructionSetThatRuns) {
 }
 
 TEST(Explain, TheBestComesFirstAndTheBaselineIsThere) {
-  const std::vector<std::string> isas = available_isas();
+  std::vector<std::string> isas = available_isas();
   ASSERT_FALSE(isas.empty());
+  std::erase(isas, "amx_emulated");  // which the tests bring themselves
 #if defined(__aarch64__)
   EXPECT_EQ(isas.back(), "neon");  // which every 64-bit ARM has
 #else

@@ -16,7 +16,7 @@ import tempfile
 # module: (modules it may include, prefixes of foreign headers it may include)
 MODULES = {
     "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
-    "kernels": (("core",), ("cpuid.h", "sys/auxv.h")),
+    "kernels": (("core",), ("cpuid.h", "sys/auxv.h", "sys/syscall.h", "unistd.h")),
     "attention": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
@@ -45,7 +45,7 @@ PROGRAMS = {
     ),
 }
 
-ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|vec.*\.h|(elements_)?table\.h|portable\.h|dot\.h)$")
+ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|(vec|unit)_.*\.h|(elements_)?table\.h|portable\.h|dot\.h)$")
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 
 STANDARD = set(
@@ -109,8 +109,9 @@ def standard_headers(path):
 
 
 def own_modules(path):
-    """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core; bench/parts.cpp times the kernels."""
-    if path.as_posix() == "bench/parts.cpp":
+    """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core; bench/parts.cpp times the kernels,
+    tests/main.cpp offers one more set of them."""
+    if path.as_posix() in ("bench/parts.cpp", "tests/main.cpp"):
         return {"kernels"}
     return {module for module in MODULES if re.match(rf"test_{module}(_|\.)", path.name)}
 
@@ -118,8 +119,9 @@ def own_modules(path):
 def refusal(path, name, target):
     """Why `path` may not include `name`, or None. `target` is the project file that the name stands for."""
     top, module = path.parts[0], module_of(path)
-    if top == "src" and module == "kernels" and ISA_FILE.match(path.name):
-        allowed = target.parts[:2] == ("src", "kernels") if target else name in ISA_HEADERS
+    if (module == "kernels" or top == "tests") and ISA_FILE.match(path.name):
+        near = target and (target.parts[:2] == ("src", "kernels") or target.parent == path.parent)
+        allowed = near if target else name in ISA_HEADERS
         return None if allowed else "a kernel file sees four C headers and its own folder"
     if target is None:
         foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module][1] if top == "src" else ()
@@ -168,6 +170,8 @@ def self_test():
         "src/kernels/dispatch.cpp": '#include <atomic>\n#include "attn/core.h"\n#include "kernels/table.h"\n',
         "src/attention/mask.h": '#include "attn/attention.h"\n',
         "src/attention/mask.cpp": '#include "mask.h"\n#include "kernels/table.h"\n#include "core/scratch.h"\n',
+        "tests/isa_y.cpp": '#include "kernels/table.h"\n#include "unit_y.h"\n',
+        "tests/unit_y.h": "#include <stdint.h>\n",
         "tests/test_attention_mask.cpp": '#include <gtest/gtest.h>\n#include "attention/mask.h"\n',
         "examples/a.cpp": '#include "attn/attn.h"\n',
         "examples/b.c": '#include <stdio.h>\n#include "attn/c.h"\n',

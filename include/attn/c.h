@@ -101,6 +101,7 @@ typedef struct attn_options {
   attn_floats sink; /* [H] */
   double dropout;   /* in [0, 1) */
   uint64_t seed;
+  int32_t same_bits; /* 1: a row's bits are the same however many rows the call has */
 } attn_options;
 
 /* ------------------------------------------------------------------------------------------------------ operator */

@@ -225,6 +225,7 @@ void Arguments::set_option(attn::AttentionOptions& options, const std::string& n
   } else if (name == "sink") options.sink = numbers(text, value);
   else if (name == "dropout") options.dropout = scalar<double>(text, value, "a number");
   else if (name == "seed") options.seed = scalar<uint64_t>(text, value, "a whole number in [0, 2^64)");
+  else if (name == "same_bits") options.same_bits = scalar<bool>(text, value, "True or False");
   else wrong_type("there is no option '" + name + "'");
 }
 

@@ -88,7 +88,7 @@ class SlabWorker {
   /// of 48 rows run at 96 % of the peak, one at 90 (Cascade Lake, D = 64).
   void end_block() {
     for (int first = 0, end = 0; first < computed_count_; first = end) {
-      kernels::OuterPanel weights[kernels::kMaxGroupPanels], ds[kernels::kMaxGroupPanels];
+      kernels::OuterPanel weights[kernels::kMaxGradientPanels], ds[kernels::kMaxGradientPanels];
       const GradTile& tile = computed_[first]->tile;
       for (; end < computed_count_ && same_keys(computed_[end]->tile, tile); ++end) {
         const Rows& r = *computed_[end];
@@ -190,8 +190,8 @@ class SlabWorker {
   const Sequence* s_ = nullptr;
   KeyRows keys_, values_;
   void *dk_ = nullptr, *dv_ = nullptr;
-  Rows panels_[kernels::kMaxGroupPanels];
-  const Rows* computed_[kernels::kMaxGroupPanels];  // panels with a tile in the block
+  Rows panels_[kernels::kMaxGradientPanels];
+  const Rows* computed_[kernels::kMaxGradientPanels];  // panels with a tile in the block
   int computed_count_ = 0;
   BlockOperand key_values_;  // the block's keys as operand of `values`, where that is another format
   uint64_t* allowed_ = nullptr;

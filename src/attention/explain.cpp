@@ -42,7 +42,7 @@ double allowed_pairs(const Problem& p) {
 std::string describe(const Problem& p, bool backward) {
   std::string text = std::string(active_kernels().name) + ": fused ";
   int64_t few = 0;
-  for (const Sequence& s : p.sequences) few += !backward && p.rows(s) <= few_rows(p.q.dtype);
+  for (const Sequence& s : p.sequences) few += !backward && is_few(p, s);
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
   const TileKernels& tk = select_kernels(p.q.dtype, all_few);
   text += std::string(tk.name) + " arithmetic";

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "attention/online_softmax.h"
 #include "attention/states.h"
@@ -18,8 +19,6 @@
 
 namespace attn::detail {
 namespace {
-
-bool is_few(const Problem& p, const Sequence& s) { return p.rows(s) <= few_rows(p.q.dtype); }
 
 /// Everything one task works on, in the scratch of its thread; the epilogue of the forward's walks.
 class GroupWorker {
@@ -29,7 +28,12 @@ class GroupWorker {
 
   int64_t layout(void* base) {
     Arena arena(base);
-    for (int i = 0; i < group_panels_; ++i) panels_[i].layout(arena, p_, tk_);
+    Arena one(nullptr);
+    one.take(sizeof(PanelState));
+    PanelState state;
+    state.layout(one, p_, tk_);
+    panel_bytes_ = one.used();
+    panels_ = arena.take<char>(group_panels_ * panel_bytes_);
     inverse_ = arena.take(tk_.panel * tk_.acc_bytes);
     scores_.layout(arena, tk_.block_keys, false);
     softmax_.layout(arena, tk_.block_keys);
@@ -50,30 +54,33 @@ class GroupWorker {
     value_rows_ = KeyRows::values(p_, s, group.kv_head);
     panel_count_ = static_cast<int>(div_up(group.rows, tk_.panel));
     for (int i = 0; i < panel_count_; ++i) {
+      Arena arena(panels_ + i * panel_bytes_);
+      PanelState& state = *new (arena.take(sizeof(PanelState))) PanelState;
+      state.layout(arena, p_, tk_);
       const int64_t first = int64_t{i} * tk_.panel, rows = std::min<int64_t>(tk_.panel, group.rows - first);
-      fill_panel(panels_[i].panel, p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
-      pack_query(tk_, p_.q, s, panels_[i].panel, scores_.scale(), panels_[i].query);
+      fill_panel(state.panel, p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
+      pack_query(tk_, p_.q, s, state.panel, scores_.scale(), state.query);
     }
   }
 
   /// The state of the group's rows over the keys of one chunk.
   void run_chunk(int64_t chunk, const RowStates& states) {
     gather(chunk);
-    for (int i = 0; i < panel_count_; ++i) finish(panels_[i], int64_t{i} * tk_.panel, states);
+    for (int i = 0; i < panel_count_; ++i) finish(state(i), int64_t{i} * tk_.panel, states);
   }
 
   /// All chunks of a group, then its outputs.
   void run_all(const View<4>& out, const View<3>& lse) {
     int64_t low = s_->key_count, high = 0;
     for (int i = 0; i < panel_count_; ++i) {
-      low = std::min(low, panels_[i].panel.low);
-      high = std::max(high, panels_[i].panel.high);
+      low = std::min(low, state(i).panel.low);
+      high = std::max(high, state(i).panel.high);
     }
     const int64_t chunks = div_up(high, tk_.chunk_keys);
     const int64_t first = std::min(low / tk_.chunk_keys, std::max<int64_t>(chunks - 1, 0));
     if (first + 1 >= chunks && p_.options->sink.empty()) {
       gather(first);
-      for (int i = 0; i < panel_count_; ++i) write(panels_[i], out, lse);
+      for (int i = 0; i < panel_count_; ++i) write(state(i), out, lse);
       return;
     }
     run_chunk(first, total_);
@@ -91,22 +98,24 @@ class GroupWorker {
   }
 
   // What walk_keys() calls.
-  const Panel& panel(int i) const { return panels_[i].panel; }
+  const Panel& panel(int i) const { return state(i).panel; }
   void start_block(int64_t begin, int64_t end) {
     scores_.start_block(key_rows_, begin, end);
     values_.start(value_rows_, begin, end);
   }
   void tile(int i, const Tile& tile) {
     scores_.start_tile(*s_, tile);
-    softmax_.run(scores_, panels_[i]);
-    add_product(tk_, values_, p_.Dv, tile, softmax_.weights(), panels_[i].out);
+    softmax_.run(scores_, state(i));
+    add_product(tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
   }
   void end_block() {}
 
  private:
+  PanelState& state(int i) const { return *std::launder(reinterpret_cast<PanelState*>(panels_ + i * panel_bytes_)); }
+
   /// The panels' accumulators over the keys of one chunk.
   void gather(int64_t chunk) {
-    for (int i = 0; i < panel_count_; ++i) panels_[i].reset(p_, tk_);
+    for (int i = 0; i < panel_count_; ++i) state(i).reset(p_, tk_);
     walk_keys({p_, *s_, tk_, tk_.block_keys, allowed_, chunk * tk_.chunk_keys, (chunk + 1) * tk_.chunk_keys},
               panel_count_, *this);
   }
@@ -145,7 +154,7 @@ class GroupWorker {
   void write(const RowStates& states, const View<4>& out, const View<3>& lse) {
     if (!p_.options->sink.empty()) add_sinks(states);
     for (int i = 0; i < panel_count_; ++i) {
-      const Panel& panel = panels_[i].panel;
+      const Panel& panel = state(i).panel;
       const int64_t first = int64_t{i} * tk_.panel;
       const PanelRows rows(out, *s_, panel);
       tk_.store_rows(rows.with(static_cast<char*>(states.out) + first * row_stride_ * tk_.acc_bytes, row_stride_));
@@ -172,7 +181,8 @@ class GroupWorker {
   const Sequence* s_ = nullptr;
   const ForwardPlan::Group* group_ = nullptr;
   KeyRows key_rows_, value_rows_;
-  PanelState panels_[kernels::kMaxGroupPanels];
+  char* panels_ = nullptr;  // PanelState and its memory, one after the other
+  int64_t panel_bytes_ = 0;
   int panel_count_ = 0;
   TileScores scores_;
   OnlineSoftmax softmax_;
@@ -200,6 +210,11 @@ int group_panels(const Problem& p) {
 }
 
 }  // namespace
+
+bool is_few(const Problem& p, const Sequence& s) {
+  if (p.options->same_bits && select_kernels(p.q.dtype, false).own_bits) return false;
+  return p.rows(s) <= few_rows(p.q.dtype);
+}
 
 ForwardPlan plan_forward(const Problem& p) {
   ForwardPlan plan;

@@ -10,10 +10,10 @@ namespace attn::detail {
 class InKernels {
  public:
   explicit InKernels(const TileKernels& tk) : tk_(tk) {
-    if (tk_.enter) tk_.enter();
+    if (tk_.enter) tk_.enter(before_);
   }
   ~InKernels() {
-    if (tk_.leave) tk_.leave();
+    if (tk_.leave) tk_.leave(before_);
   }
   InKernels(const InKernels&) = delete;
   InKernels& operator=(const InKernels&) = delete;
@@ -21,6 +21,7 @@ class InKernels {
  private:
   const TileKernels& tk_;
   FlushSubnormals flush_;
+  alignas(64) char before_[64];
 };
 
 /// parallel_for() with tasks that use one set of kernels.

@@ -160,6 +160,7 @@ AttentionOptions Arguments::options(const attn_options* pointer) {
   o.sink = values("options.sink", c.sink.data, c.sink.count);
   o.dropout = c.dropout;
   o.seed = c.seed;
+  o.same_bits = c.same_bits != 0;
   return o;
 }
 

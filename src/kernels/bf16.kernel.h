@@ -30,6 +30,7 @@ struct Bf16Dot {
   using Key = Elem;
   using Operand = __m512bh;
   static constexpr int kPack = 2;
+  static constexpr int kPanelVectors = 3;
   static __m512 load_key(const Key* p) { return _mm512_loadu_ps(p); }
   static Operand broadcast(const Elem* p) { return broadcast_pair(p); }
   static Operand load(const Elem* p) { return as_bf16(_mm512_load_si512(p)); }
@@ -64,10 +65,13 @@ template <>
 struct OuterFormat<Bf16Dot> {
   static constexpr bool kSeparate = true;
   using Weight = uint16_t;
-  static void store(Weight* weights, __m512 value) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(weights), bit_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+  static void store(Weight* weights, int64_t key, int width, int lane, __m512 value) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(weights + key * width + lane),
+                       bit_cast<__m256i>(_mm512_cvtneps_pbh(value)));
   }
-  static double load(const void* weights, int64_t at) { return from_bf16(static_cast<const Weight*>(weights)[at]); }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    return from_bf16(static_cast<const Weight*>(weights)[key * width + lane]);
+  }
 };
 
 // ---------------------------------------------------------------------------------------------------------- packing

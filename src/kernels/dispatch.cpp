@@ -8,6 +8,10 @@
 
 #if defined(ATTN_X86)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace attn::kernels {
@@ -55,19 +59,43 @@ bool has_avx512_bf16() {
   return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
 }
 
-/// Its own file holds only what it adds: the rest would be compiled twice.
+/// Leaf 7, EDX bits 22 (bfloat16 products) and 24 (tiles).
+bool cpu_has_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1) && (edx >> 24 & 1);
+}
+/// The tiles' state is 8 KiB a thread, which Linux saves only for processes that have asked for it, once.
+bool system_grants_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+bool has_tiles() { return cpu_has_tiles() && system_grants_tiles(); }
+
+/// Its own file holds only what a set adds: the rest would be compiled twice.
+Isa on_avx512(const Isa& added) {
+  Isa isa = isa_avx512;
+  isa.name = added.name;
+  isa.bf16 = added.bf16;
+  // Without instructions of their own, few rows are widened: tiles would be half empty.
+  isa.bf16_few = added.bf16_few ? added.bf16_few : isa.f32_few_bf16;
+  return isa;
+}
 const Isa& avx512_and_bf16() {
-  static const Isa both = [] {
-    Isa isa = isa_avx512;
-    isa.name = isa_avx512_bf16.name;
-    isa.bf16 = isa_avx512_bf16.bf16;
-    isa.bf16_few = isa_avx512_bf16.bf16_few;
-    return isa;
-  }();
+  static const Isa both = on_avx512(isa_avx512_bf16);
+  return both;
+}
+const Isa& avx512_and_tiles() {
+  static const Isa both = on_avx512(isa_amx);
   return both;
 }
 
-constexpr Candidate candidates[] = {{avx512_and_bf16, has_avx512_bf16},
+constexpr Candidate candidates[] = {{avx512_and_tiles, has_tiles},
+                                    {avx512_and_bf16, has_avx512_bf16},
                                     {only<isa_avx512>, has_avx512},
                                     {only<isa_avx2>, has_avx2},
                                     {only<isa_baseline>, always}};
@@ -77,18 +105,36 @@ constexpr Candidate candidates[] = {{only<isa_neon>, always}};
 constexpr Candidate candidates[] = {{only<isa_baseline>, always}};
 #endif
 
+/// What offer() was given.
+std::vector<Isa>& offered() {
+  static std::vector<Isa> isas;
+  return isas;
+}
+
 const Isa* find(std::string_view name) {
   for (const Candidate& candidate : candidates)
     if (name == candidate.isa().name && candidate.supported()) return &candidate.isa();
+  for (const Isa& isa : offered())
+    if (name == isa.name) return &isa;
   return nullptr;
+}
+
+/// Why the best this CPU could do is not there; empty if it is.
+std::string missing_tiles() {
+#if defined(ATTN_X86)
+  if (cpu_has_tiles() && !system_grants_tiles()) return "the system refuses this process the CPU's matrix tiles (amx)";
+#endif
+  return {};
 }
 
 const Isa& named(std::string_view name, std::string_view source) {
   if (const Isa* isa = find(name)) return *isa;
   std::string choices;
   for (const std::string& choice : available()) choices += (choices.empty() ? "" : ", ") + choice;
-  throw Error("set_isa", {std::string(source) + " names '" + std::string(name) +
-                          "', which this CPU or build does not have; choices: " + choices});
+  std::vector<std::string> problems = {std::string(source) + " names '" + std::string(name) +
+                                       "', which this CPU or build does not have; choices: " + choices};
+  if (const std::string reason = missing_tiles(); !reason.empty()) problems.push_back(reason);
+  throw Error("set_isa", std::move(problems));
 }
 
 std::atomic<const Isa*> chosen{nullptr};
@@ -107,7 +153,16 @@ std::vector<std::string> preference(std::string_view vendor) {
 std::vector<std::string> available() {
   std::vector<std::string> names = preference(vendor());
   std::erase_if(names, [](const std::string& name) { return find(name) == nullptr; });
+  for (const Isa& isa : offered()) names.emplace_back(isa.name);
   return names;
+}
+
+void offer(const Isa& added) {
+#if defined(ATTN_X86)
+  if (has_avx512()) offered().push_back(on_avx512(added));
+#else
+  static_cast<void>(added);
+#endif
 }
 
 void force(std::string_view name) { chosen.store(&named(name, "the caller"), std::memory_order_release); }

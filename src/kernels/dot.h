@@ -1,6 +1,7 @@
 // The two ways to accumulate a product: one element at a time (fma), or two 16-bit elements at a time (dpbf16).
 //
 // A Dot has: Elem (operand element), kPack (elements consumed by one step), Acc (the vector type of the accumulator),
+// kPanelVectors (vectors in the widest panel),
 // broadcast(p): the kPack elements at p in every lane; load(p): W groups of kPack elements; operand(r): the same from a
 // register; step(b, x, c) = c + b x. A key of `few` kernels is of type Key, and load_key(p) brings W groups into a
 // register.
@@ -18,6 +19,7 @@ struct FmaDot {
   using Key = Elem;
   using Operand = typename V::Reg;
   static constexpr int kPack = 1;
+  static constexpr int kPanelVectors = 3;
   static typename V::Reg load_key(const Key* p) { return V::loadu(p); }
   static Operand broadcast(const Elem* p) { return V::set1(*p); }
   static Operand load(const Elem* p) { return V::load(p); }

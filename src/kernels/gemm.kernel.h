@@ -43,10 +43,11 @@ inline __attribute__((always_inline)) void for_tiles(int64_t begin, int64_t end,
   if constexpr (MT > 1) for_tiles<(MT + 1) / 2>(i, end, body);
 }
 
-/// Calls body.template run<NV>() with NV = width / W, which is 1, 2 or 3.
-template <int W, class Body>
+/// Calls body.template run<NV>() with NV = width / W, which is 1, 2 or, if the widest panel has as many vectors, 3.
+template <int W, int kMostVectors = 3, class Body>
 inline void for_width(int width, const Body& body) {
-  if (width == 3 * W) return body.template run<3>();
+  if constexpr (kMostVectors == 3)
+    if (width == 3 * W) return body.template run<3>();
   if (width == 2 * W) return body.template run<2>();
   return body.template run<1>();
 }
@@ -132,7 +133,7 @@ struct Scores {
 
 template <class Dot>
 void scores(const ScoresArgs& args) {
-  for_width<Dot::Acc::W>(args.width, Scores<Dot>{args});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, Scores<Dot>{args});
 }
 
 // ----------------------------------------------------------------------------------------------------------- values
@@ -175,7 +176,7 @@ struct Values {
 
 template <class Dot>
 void values(const ValuesArgs& args) {
-  for_width<Dot::Acc::W>(args.width, Values<Dot>{args});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, Values<Dot>{args});
 }
 
 // ------------------------------------------------------------------------------------------------------------ outer

@@ -46,7 +46,7 @@ struct ScoresProbabilities {
 
 template <class Dot>
 void scores_probabilities(const ScoresArgs& args, const void* lse, void* weights) {
-  for_width<Dot::Acc::W>(args.width, ScoresProbabilities<Dot>{args, lse, weights});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, ScoresProbabilities<Dot>{args, lse, weights});
 }
 
 template <class V>
@@ -85,9 +85,11 @@ template <class V>
 struct OuterFormat<FmaDot<V>> {
   static constexpr bool kSeparate = false;  // the weight format serves `outer` as well
   using Weight = typename V::T;
-  static void store(Weight* weights, typename V::Reg value) { V::store(weights, value); }
-  static double load(const void* weights, int64_t at) {
-    return static_cast<double>(static_cast<const Weight*>(weights)[at]);
+  static void store(Weight* weights, int64_t key, int width, int lane, typename V::Reg value) {
+    V::store(weights + key * width + lane, value);
+  }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    return static_cast<double>(static_cast<const Weight*>(weights)[key * width + lane]);
   }
 };
 
@@ -147,8 +149,8 @@ struct GradEpilogue {
       if (args.factor) grad = V::mul(grad, V::load(static_cast<const T*>(args.factor) + at));
       grad = masked(grad);
     }
-    if (Outer::kSeparate || (!kPlain && args.keep)) Outer::store(weights_outer + at, dropped);
-    if constexpr (Outer::kSeparate) Outer::store(ds_outer + at, grad);
+    if (Outer::kSeparate || (!kPlain && args.keep)) Outer::store(weights_outer, key, kWidth, v * V::W, dropped);
+    if constexpr (Outer::kSeparate) Outer::store(ds_outer, key, kWidth, v * V::W, grad);
     return grad;
   }
 };
@@ -180,7 +182,7 @@ struct Grad {
 
 template <class Dot>
 void grad(const GradArgs& args) {
-  for_width<Dot::Acc::W>(args.in.width, Grad<Dot>{args});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.in.width, Grad<Dot>{args});
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ void outer_non_finite(const NonFiniteArgs& args) {
       for (int64_t key = 0; key < args.count; ++key) {
         if (args.allowed && !(args.allowed[key] >> lane & 1)) continue;
         T& sum = out[key * args.out_stride + d];
-        sum = static_cast<T>(sum + OuterFormat<Dot>::load(args.weights, key * args.width + lane) * x);
+        sum = static_cast<T>(sum + OuterFormat<Dot>::load(args.weights, key, args.width, lane) * x);
       }
     }
   }

@@ -196,7 +196,7 @@ struct Softmax {
 
 template <class Dot>
 void softmax(const SoftmaxArgs& args) {
-  for_width<Dot::Acc::W>(args.width, Softmax<Dot>{args});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, Softmax<Dot>{args});
 }
 
 template <class Dot, int NV>
@@ -274,7 +274,7 @@ struct Fused {
 template <class Dot>
 bool scores_softmax(const FusedArgs& args, double limit) {
   bool ok = false;
-  for_width<Dot::Acc::W>(args.in.width, Fused<Dot>{args, limit, ok});
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.in.width, Fused<Dot>{args, limit, ok});
   return ok;
 }
 

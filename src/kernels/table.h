@@ -15,9 +15,9 @@ namespace attn::kernels {
 /// Storage types; the values are those of attn::DType.
 enum Element : int { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-constexpr int kMaxWidth = 64;       // lanes in the widest panel: the bits of a lane mask
-constexpr int kMaxBlockKeys = 512;  // in the longest block of any kernel set
-constexpr int kMaxGroupPanels = 8;  // in the largest group of any kernel set
+constexpr int kMaxWidth = 64;          // lanes in the widest panel: the bits of a lane mask
+constexpr int kMaxBlockKeys = 512;     // in the longest block of any kernel set
+constexpr int kMaxGradientPanels = 8;  // in the largest group of any kernel set's backward
 
 /// Rows in user memory <-> dense scratch. Element j of row r is at row[r] + j * stride elements of `type`.
 struct RowsArgs {
@@ -175,7 +175,8 @@ struct TileKernels {
   int lanes;  // of acc in a vector
   int panel;  // widest panel
   int acc_bytes;
-  int type;  // the Element in which keys and values enter the products
+  int type;       // the Element in which keys and values enter the products
+  bool own_bits;  // rows get other bits than from the decode variant of their type
 
   // How a schedule should cut a call.
   int group_panels;       // panels that share one pass over the keys
@@ -197,8 +198,10 @@ struct TileKernels {
   int64_t (*weights_bytes)(int64_t keys, int width);       // in either format; also where key `keys` begins
   int64_t (*accumulator_bytes)(int64_t depth, int width);  // of a panel
 
-  void (*enter)();  // before the products of a task; null = nothing to do
-  void (*leave)();  // after them
+  // Around the products of a task, which use a state of the processor that its thread's other code may use too; null =
+  // they do not. `before` keeps what was there, 64 bytes at a multiple of 64.
+  void (*enter)(void* before);
+  void (*leave)(const void* before);
 
   // Rows in and out. dense_stride is the panel's width where nothing else is said.
   void (*pack_query)(const RowsArgs&);    // -> the layout that `scores` wants
@@ -253,6 +256,7 @@ extern const Isa isa_baseline;
 extern const Isa isa_avx2;
 extern const Isa isa_avx512;
 extern const Isa isa_avx512_bf16;
+extern const Isa isa_amx;
 extern const Isa isa_neon;
 
 }  // namespace attn::kernels

@@ -48,6 +48,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .panel = 3 * V::W,
           .acc_bytes = bytes,
           .type = kType,
+          .own_bits = false,
           .group_panels = kGroupPanels,
           .wide_group_panels = kWideGroupPanels,
           .gradient_panels = kGradientPanels,

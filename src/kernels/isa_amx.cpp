@@ -1,0 +1,17 @@
+// What matrix tiles add to AVX-512: compiled with its flags. dispatch.cpp puts the two together.
+#include "kernels/vec_avx512.h"
+
+#include "kernels/tile_table.kernel.h"
+#include "kernels/unit_amx.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr TileKernels bf16_kernels = bf16_on_tiles<AmxUnit>;
+
+}  // namespace
+
+extern const Isa isa_amx = {"amx",   nullptr,       nullptr, nullptr, nullptr,
+                            nullptr, &bf16_kernels, nullptr, nullptr, nullptr};
+
+}  // namespace attn::kernels

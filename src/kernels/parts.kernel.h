@@ -1,0 +1,242 @@
+// Numbers as sums of bfloat16 parts, packed for the products of tile_products.kernel.h.
+//
+//   x = x_1 + ... + x_P     P = 1: rounded to bfloat16; 2: exact for float16; 3: exact for float32
+// A tile takes pairs of neighbours in the sum; its P parts lie beside each other:
+//   query    [part][n/2][width][2]         pairs over dims          keys    [row][part][n], n a multiple of 32
+//   weights  [key/2][part][width][2]       pairs over keys          values  [key/32][n/16][part][16 dims][32 keys]
+//   outer    weights [key][part][width]    pairs over rows          x       [row/2][part][n][2]
+// Pairs of dims are neighbours where bfloat16 keys serve as they lie in memory (kNear), else 16 dims apart, which needs
+// no shuffles. Rounding is half away from zero, by one integer addition.
+// Loops: rows, 16 or 32 elements, parts. Requires: AVX-512; dense arrays 64-byte aligned. Nothing outside a row's n
+// elements is read; what is packed beyond them, or beyond the rows, is 0.
+#pragma once
+
+#include "kernels/grad.kernel.h"
+#include "kernels/operands.kernel.h"
+#include "kernels/rows.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr int kTileRows = 16;  // of a tile register: rows of A, columns of B, pairs of the sum
+constexpr int kTileSum = 32;   // elements of a sum that one tile product takes
+constexpr int kTileBytes = 1024;
+
+/// The dot product of tiles: Unit has the instructions, P parts stand for a number.
+template <class U, int P, bool near>
+struct TileDot {
+  using Unit = U;
+  using Acc = F32;
+  static constexpr bool kTiles = true;
+  static constexpr int kPanelVectors = 2;
+  static constexpr bool kNear = near;
+  static constexpr int kParts = P;
+};
+
+inline __m512i high_half() { return _mm512_set1_epi32(static_cast<int>(0xffff0000u)); }
+
+/// The high half is the nearest bfloat16.
+inline __m512 rounded_up(__m512 x) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)));
+}
+inline __m512 without_high_half(__m512 x, __m512 part) {
+  return _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(part), high_half())));
+}
+
+/// The high halves of a in the low, of b in the high halves of the lanes.
+inline __m512i pair_up(__m512 a, __m512 b) {
+  constexpr int kHighMaskedOrLow = 0xEC;  // (first & third) | second
+  return _mm512_ternarylogic_epi32(_mm512_castps_si512(b), _mm512_srli_epi32(_mm512_castps_si512(a), 16), high_half(),
+                                   kHighMaskedOrLow);
+}
+
+/// The parts of pairs (a, b).
+template <int P>
+inline __attribute__((always_inline)) void cut(__m512 a, __m512 b, __m512i (&parts)[P]) {
+  ATTN_UNROLL
+  for (int i = 0; i < P; ++i) {
+    const bool last_of_three = i == 2;  // all that is left, exactly
+    const __m512 a_part = last_of_three ? a : rounded_up(a), b_part = last_of_three ? b : rounded_up(b);
+    parts[i] = pair_up(a_part, b_part);
+    if (i + 1 == P) return;
+    a = without_high_half(a, a_part);
+    b = without_high_half(b, b_part);
+  }
+}
+
+template <int P>
+inline void store_parts(uint16_t* out, int64_t part, __m512 a, __m512 b) {
+  __m512i parts[P];
+  cut<P>(a, b, parts);
+  ATTN_UNROLL
+  for (int i = 0; i < P; ++i) _mm512_store_si512(out + i * part, parts[i]);
+}
+
+// ---------------------------------------------------------------------------------------------------------- weights
+
+template <class U, int P, bool near>
+struct WeightFormat<TileDot<U, P, near>> {
+  using Weight = uint16_t;
+  static void store(Weight* weights, int64_t key, int width, int lane, __m512 even, __m512 odd) {
+    store_parts<P>(weights + key * P * width + 2 * lane, int64_t{2} * width, even, odd);
+  }
+  static void store_last(Weight* weights, int64_t key, int width, int lane, __m512 even) {
+    store(weights, key, width, lane, even, _mm512_setzero_ps());
+  }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    double sum = 0;
+    for (int i = 0; i < P; ++i)
+      sum += from_bf16(static_cast<const Weight*>(weights)[((key / 2 * P + i) * width + lane) * 2 + key % 2]);
+    return sum;
+  }
+};
+
+template <class U, int P, bool near>
+struct OuterFormat<TileDot<U, P, near>> {
+  static constexpr bool kSeparate = true;
+  using Weight = uint16_t;
+  static void store(Weight* weights, int64_t key, int width, int lane, __m512 value) {
+    __m512i parts[P];
+    cut<P>(value, value, parts);
+    ATTN_UNROLL
+    for (int i = 0; i < P; ++i)
+      _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (key * P + i) * width + lane),
+                         _mm512_cvtepi32_epi16(parts[i]));
+  }
+  static double load(const void* weights, int64_t key, int width, int lane) {
+    double sum = 0;
+    for (int i = 0; i < P; ++i) sum += from_bf16(static_cast<const Weight*>(weights)[(key * P + i) * width + lane]);
+    return sum;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------- packing
+
+/// Elements j .. j + 15 of row r, 0 beyond the row and the rows.
+template <int kType>
+inline __m512 load_sixteen(const RowsArgs& args, int64_t r, int64_t j) {
+  if (r >= args.rows || j >= args.n) return _mm512_setzero_ps();
+  __m512 x;
+  if (has_vector_access<F32>(kType) && args.stride == 1 && j + F32::W <= args.n) {
+    x = load_vector<F32>(kType, args.row[r], j);
+  } else {
+    alignas(64) float part[F32::W] = {};
+    for (int64_t i = j; i < args.n && i < j + F32::W; ++i)
+      part[i - j] = load_element<float>(kType, args.row[r], i * args.stride);
+    x = _mm512_load_ps(part);
+  }
+  return args.finite_only ? without_non_finite<F32>(x) : x;
+}
+
+template <class Dot, int kType>
+void pack_query_parts_of(const RowsArgs& args) {
+  constexpr int P = Dot::kParts;
+  uint16_t* out = static_cast<uint16_t*>(args.dense);
+  const int64_t width = args.dense_stride, depth = whole_steps(args.n, kTileSum), part = depth * width;
+  for (int64_t r0 = 0; r0 < width; r0 += F32::W) {
+    for (int64_t j = 0; j < depth; j += kTileSum) {
+      __m512 x[2][F32::W];
+      for (int half = 0; half < 2; ++half) {
+        ATTN_UNROLL
+        for (int r = 0; r < F32::W; ++r) x[half][r] = load_sixteen<kType>(args, r0 + r, j + half * F32::W);
+        F32::transpose(x[half]);
+      }
+      uint16_t* pairs = out + j * width + 2 * r0;
+      for (int t = 0; t < kTileRows; ++t) {
+        const __m512 first = Dot::kNear ? x[t / 8][t % 8 * 2] : x[0][t];
+        const __m512 second = Dot::kNear ? x[t / 8][t % 8 * 2 + 1] : x[1][t];
+        store_parts<P>(pairs + 2 * t * width, part, first, second);
+      }
+    }
+  }
+}
+
+template <class Dot>
+void pack_query_parts(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { pack_query_parts_of<Dot, decltype(type)::kElement>(args); });
+}
+
+template <class Dot, int kType>
+void pack_keys_parts_of(const RowsArgs& args) {
+  uint16_t* out = static_cast<uint16_t*>(args.dense);
+  const int64_t depth = whole_steps(args.n, kTileSum);
+  for (int64_t r = 0; r < args.rows; ++r, out += args.dense_stride)
+    for (int64_t j = 0; j < depth; j += kTileSum)
+      store_parts<Dot::kParts>(out + j, depth, load_sixteen<kType>(args, r, j),
+                               load_sixteen<kType>(args, r, j + F32::W));
+}
+
+/// Keys that are not taken where they lie.
+template <class Dot>
+void pack_keys_parts(const RowsArgs& args) {
+  if constexpr (Dot::kNear) copy_rows<kBfloat16>(args);
+  else with_type(args.type, [&](auto type) { pack_keys_parts_of<Dot, decltype(type)::kElement>(args); });
+}
+
+/// 32 keys x 16 dims, transposed. One part: pairs of keys are made first, and transposed as one number.
+template <int P, int kType>
+inline void pack_values_tile(const RowsArgs& args, int64_t key, int64_t d, uint16_t* out) {
+  __m512 even[F32::W], odd[F32::W];
+  ATTN_UNROLL
+  for (int t = 0; t < F32::W; ++t) {
+    even[t] = load_sixteen<kType>(args, key + 2 * t, d);
+    odd[t] = load_sixteen<kType>(args, key + 2 * t + 1, d);
+  }
+  if constexpr (P == 1) {
+    ATTN_UNROLL
+    for (int t = 0; t < F32::W; ++t) even[t] = _mm512_castsi512_ps(pair_up(rounded_up(even[t]), rounded_up(odd[t])));
+    F32::transpose(even);
+    ATTN_UNROLL
+    for (int t = 0; t < F32::W; ++t) _mm512_store_ps(out + t * kTileSum, even[t]);
+  } else {
+    F32::transpose(even);
+    F32::transpose(odd);
+    ATTN_UNROLL
+    for (int t = 0; t < F32::W; ++t) store_parts<P>(out + t * kTileSum, kTileBytes / 2, even[t], odd[t]);
+  }
+}
+
+template <class Dot, int kType>
+void pack_values_parts_of(const RowsArgs& args) {
+  uint16_t* out = static_cast<uint16_t*>(args.dense);
+  for (int64_t key = 0; key < args.rows; key += kTileSum)
+    for (int64_t d = 0; d < args.n; d += F32::W, out += Dot::kParts * kTileBytes / 2)
+      pack_values_tile<Dot::kParts, kType>(args, key, d, out);
+}
+
+template <class Dot>
+void pack_values_parts(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { pack_values_parts_of<Dot, decltype(type)::kElement>(args); });
+}
+
+template <class Dot, int kType>
+void pack_outer_parts_of(const RowsArgs& args) {
+  constexpr int P = Dot::kParts;
+  uint16_t* out = static_cast<uint16_t*>(args.dense);
+  const int64_t columns = args.dense_stride;
+  for (int64_t r = 0; r < whole_steps(args.rows, kTileSum); r += 2, out += 2 * P * columns)
+    for (int64_t j = 0; j < columns; j += F32::W)
+      store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<kType>(args, r, j), load_sixteen<kType>(args, r + 1, j));
+}
+
+template <class Dot>
+void pack_outer_parts(const RowsArgs& args) {
+  with_type(args.type, [&](auto type) { pack_outer_parts_of<Dot, decltype(type)::kElement>(args); });
+}
+
+// Elements between packed rows, and bytes.
+template <int P>
+int64_t stride_of_key_parts(int64_t n) {
+  return P * whole_steps(n, kTileSum);
+}
+template <int P>
+int64_t value_parts_bytes(int64_t rows, int64_t n) {
+  return whole_steps(rows, kTileSum) * whole_steps(n, kTileRows) * 2 * P;
+}
+template <int P>
+int64_t outer_parts_bytes(int64_t rows, int64_t n) {
+  return whole_steps(rows, kTileSum) * stride_of_sums<F32::W>(n) * 2 * P;
+}
+
+}  // namespace
+}  // namespace attn::kernels

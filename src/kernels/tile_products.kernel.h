@@ -1,0 +1,428 @@
+// The products of attention on matrix tiles: what gemm.kernel.h is for vectors.
+//
+//   scores   S^T[key][row]  = sum_d K[key, d] Q^T[d][row]     A = keys,     B = query
+//   values   O^T[d][row]   += sum_key V[key, d] P[key][row]   A = values,   B = weights
+//   outer    C[key][d]     += sum_row P[key][row] X[row][d]   A = weights,  B = x, all panels
+// Operands are packed as parts.kernel.h says.
+//
+// Loops: 32 x 32 results in four tiles, the sum innermost in steps of 32, of each step the partial products: a tile is
+// loaded for each product, which is the least that runs at full speed from the second-level cache. A result is stored
+// just before its tile is needed again, four products later: a store that waits for its product fills the scheduler (73
+// to 81 % of the peak in place of 92 to 98). Operands that pass by once are streamed. Scores are 32 keys at a time:
+// while the tiles compute one slice, the vector units turn the one before into what the epilogue makes of it, two keys
+// between every two products; at 16 vector instructions a product they are free.
+// Edges - the last rows of what lies in user memory, a panel that is not full - go through a zero-padded copy.
+// Requires: TileDot's Unit configured; kernels/table.h for the arguments; panels of one or two vectors.
+#pragma once
+
+#include "kernels/parts.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+/// Up to two tiles of an operand and their parts, in bytes.
+struct TileSide {
+  const char* tile[2];
+  int64_t row, part;
+};
+
+struct Nothing {
+  template <int>
+  void run() const {}
+};
+
+/// C += A B over 32 elements of the sum: R x C tiles, of numbers in P parts. start.run<t>() comes before the first
+/// product of result t, between.run<n>() after every product. Partial products come in an order that changes one
+/// operand at a time, small ones first where there are three parts; those below the last bit are left out.
+template <class Unit, int P, int R, int C>
+struct TileStep {
+  template <int a_part, int b_part, class Start, class Between>
+  static inline __attribute__((always_inline)) void quad(const TileSide& a, const TileSide& b, const Start& start,
+                                                         const Between& between) {
+    if constexpr (a_part >= 0) Unit::template stream<4>(a.tile[0] + a_part * a.part, a.row);
+    if constexpr (b_part >= 0) Unit::template load<6>(b.tile[0] + b_part * b.part, b.row);
+    start.template run<0>();
+    Unit::template multiply<0, 4, 6>();
+    between.template run<0>();
+    if constexpr (C == 2) {
+      if constexpr (b_part >= 0) Unit::template load<7>(b.tile[1] + b_part * b.part, b.row);
+      start.template run<1>();
+      Unit::template multiply<1, 4, 7>();
+      between.template run<1>();
+    }
+    if constexpr (R == 2) {
+      if constexpr (a_part >= 0) Unit::template stream<5>(a.tile[1] + a_part * a.part, a.row);
+      start.template run<2>();
+      Unit::template multiply<2, 5, 6>();
+      between.template run<2>();
+    }
+    if constexpr (R == 2 && C == 2) {
+      start.template run<3>();
+      Unit::template multiply<3, 5, 7>();
+      between.template run<3>();
+    }
+  }
+
+  template <class Start, class Between>
+  static inline __attribute__((always_inline)) void run(const TileSide& a, const TileSide& b, const Start& start,
+                                                        const Between& between) {
+    constexpr Nothing none;
+    if constexpr (P == 1) {
+      quad<0, 0>(a, b, start, between);
+    } else if constexpr (P == 2) {
+      quad<1, 0>(a, b, start, between);
+      quad<0, -1>(a, b, none, between);
+      quad<-1, 1>(a, b, none, between);
+    } else {
+      quad<2, 0>(a, b, start, between);
+      quad<1, -1>(a, b, none, between);
+      quad<-1, 1>(a, b, none, between);
+      quad<0, -1>(a, b, none, between);
+      quad<-1, 2>(a, b, none, between);
+      quad<-1, 0>(a, b, none, between);
+    }
+  }
+};
+
+/// Results that are still in the tiles: R x C of them, `row` bytes from row to row. Nothing to store while base is
+/// null.
+template <class Unit, int R, int C>
+struct TileResult {
+  char* base = nullptr;
+  int64_t row = 0;
+
+  template <int t>
+  char* at() const {
+    return base + t / 2 * kTileRows * row + t % 2 * 64;
+  }
+  template <int t>
+  void store() const {
+    if constexpr (t / 2 < R && t % 2 < C)
+      if (base) Unit::template store<t>(at<t>(), row);
+  }
+  void store_all() const {
+    store<0>();
+    store<1>();
+    store<2>();
+    store<3>();
+  }
+};
+
+/// Before the first product of a result: the one before it is stored, and the new one begins at 0,
+template <class Unit, int R, int C>
+struct FromZero {
+  const TileResult<Unit, R, C>& before;
+  template <int t>
+  void run() const {
+    before.template store<t>();
+    Unit::template zero<t>();
+  }
+};
+
+/// or at what its memory has.
+template <class Unit, int R, int C>
+struct FromMemory {
+  const TileResult<Unit, R, C>&before, &now;
+  template <int t>
+  void run() const {
+    before.template store<t>();
+    Unit::template load<t>(now.template at<t>(), now.row);
+  }
+};
+
+/// A copy of tiles that may not be read, or must not be taken, whole: 64 bytes of each of up to 32 rows, the rest 0.
+template <int P>
+struct EdgeTiles {
+  alignas(64) char bytes[2][P][kTileBytes];
+
+  /// Tile t: `rows` of 16 rows of `from`, `width` of 64 bytes, in P parts.
+  void fill(int t, const char* from, int64_t row, int64_t part, int64_t rows, int64_t width = 64) {
+    for (int i = 0; i < P; ++i) {
+      __builtin_memset(bytes[t][i], 0, kTileBytes);
+      for (int64_t r = 0; r < rows && r < kTileRows; ++r)
+        __builtin_memcpy(bytes[t][i] + 64 * r, from + i * part + r * row, static_cast<size_t>(width));
+    }
+  }
+  /// To be loaded next.
+  template <class Unit>
+  TileSide side() const {
+    Unit::fence();
+    return {{bytes[0][0], bytes[1][0]}, 64, kTileBytes};
+  }
+};
+
+inline int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit; }
+
+// ----------------------------------------------------------------------------------------------------------- scores
+
+/// Where the tiles of scores are.
+template <class Dot, int NV>
+struct TileScoresSides {
+  static constexpr int64_t kWidth = NV * F32::W;
+  const ScoresArgs& args;
+
+  TileSide keys(int64_t key, int64_t d) const {
+    const int64_t row = args.key_stride * 2;
+    const char* first = static_cast<const char*>(args.keys) + key * row + d * 2;
+    return {{first, first + kTileRows * row}, row, whole_steps(args.depth, kTileSum) * 2};
+  }
+  TileSide query(int64_t d) const {
+    const char* first = static_cast<const char*>(args.query) + d * kWidth * 2;
+    return {{first, first + 64}, kWidth * 4, whole_steps(args.depth, kTileSum) * kWidth * 2};
+  }
+};
+
+/// The last keys, fewer than 32, of which none beyond `count` is read.
+template <class Dot, int NV, int R>
+__attribute__((noinline)) void last_tile_scores(const ScoresArgs& args, int64_t key, int64_t count, float* slice) {
+  using Unit = typename Dot::Unit;
+  constexpr int P = Dot::kParts;
+  const TileScoresSides<Dot, NV> sides{args};
+  EdgeTiles<P> edge;
+  const TileResult<Unit, R, NV> none, result{reinterpret_cast<char*>(slice), NV * 64};
+  const FromZero<Unit, R, NV> start{none};
+  for (int64_t d = 0; d < args.depth; d += kTileSum) {
+    const TileSide keys = sides.keys(key, d);
+    for (int t = 0; t < R; ++t) edge.fill(t, keys.tile[t], keys.row, keys.part, count - t * kTileRows);
+    if (d == 0) TileStep<Unit, P, R, NV>::run(edge.template side<Unit>(), sides.query(d), start, Nothing{});
+    else TileStep<Unit, P, R, NV>::run(edge.template side<Unit>(), sides.query(d), Nothing{}, Nothing{});
+  }
+  result.store_all();
+}
+
+/// Keys of a finished slice whose scores wait for the epilogue. Nothing in here may have its address taken, or sums and
+/// maxima would live in memory.
+template <class V, int NV, class Epilogue>
+struct WaitingScores {
+  const Epilogue& epilogue;
+  const typename V::Reg scale, highest;
+  int64_t key = 0, left = 0;
+  const float* scores = nullptr;
+
+  WaitingScores(const ScoresArgs& args, const Epilogue& e)
+      : epilogue(e),
+        scale(V::set1(static_cast<float>(args.scale))),
+        highest(V::set1(static_cast<float>(args.highest))) {}
+
+  inline __attribute__((always_inline)) void start(int64_t first, int64_t count, const float* slice) {
+    key = first;
+    left = count;
+    scores = slice;
+  }
+  template <int MT>
+  inline __attribute__((always_inline)) void take() {
+    typename V::Reg c[MT][NV];
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        c[i][v] = V::load(scores + (i * NV + v) * V::W);
+        if constexpr (Epilogue::kScaled) c[i][v] = V::mul(c[i][v], scale);
+        if constexpr (Epilogue::kLimited) c[i][v] = V::min(highest, c[i][v]);
+      }
+    }
+    epilogue.template apply<MT>(key, c);
+    key += MT;
+    left -= MT;
+    scores += MT * NV * V::W;
+  }
+  inline __attribute__((always_inline)) void take_all() {
+    while (left >= 2) take<2>();
+    if (left > 0) take<1>();
+  }
+};
+
+/// Between products. With three parts there are products enough for half as many.
+template <int P, class Waiting>
+struct TakeBetween {
+  Waiting& waiting;
+  template <int product>
+  inline __attribute__((always_inline)) void run() const {
+    if constexpr (P < 3 || product % 2 == 1)
+      if (waiting.left >= 2) waiting.template take<2>();
+  }
+};
+
+template <class Dot, int NV, class Epilogue>
+requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args,
+                                                                           const Epilogue& epilogue) {
+  using V = typename Dot::Acc;
+  using Unit = typename Dot::Unit;
+  using Waiting = WaitingScores<V, NV, Epilogue>;
+  using Step = TileStep<Unit, Dot::kParts, 2, NV>;
+  constexpr int64_t kSlice = 2 * kTileRows, kWidth = NV * V::W;
+  alignas(64) float slices[2][kSlice * kWidth];
+  const TileScoresSides<Dot, NV> sides{args};
+  Waiting waiting(args, epilogue);
+  TileResult<Unit, 2, NV> before, now;
+  Unit::fence();
+  // Rows without elements have the scores of a sum of nothing.
+  const int64_t count = args.count, whole = args.depth > 0 ? count / kSlice * kSlice : 0;
+  for (int64_t key = 0; key < whole; key += kSlice) {
+    now = {reinterpret_cast<char*>(slices[key / kSlice % 2]), kWidth * 4};
+    Step::run(sides.keys(key, 0), sides.query(0), FromZero<Unit, 2, NV>{before}, Nothing{});
+    if (key > 0) waiting.start(key - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
+    for (int64_t d = kTileSum; d < args.depth; d += kTileSum)
+      Step::run(sides.keys(key, d), sides.query(d), Nothing{}, TakeBetween<Dot::kParts, Waiting>{waiting});
+    waiting.take_all();
+    before = now;
+  }
+  if (whole > 0) {
+    before.store_all();
+    waiting.start(whole - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
+    waiting.take_all();
+  }
+  for (int64_t key = whole; key < count; key += kSlice) {
+    const int64_t left = at_most(count - key, kSlice);
+    if (args.depth == 0) __builtin_memset(slices[0], 0, sizeof slices[0]);
+    else if (left > kTileRows) last_tile_scores<Dot, NV, 2>(args, key, left, slices[0]);
+    else last_tile_scores<Dot, NV, 1>(args, key, left, slices[0]);
+    waiting.start(key, left, slices[0]);
+    waiting.take_all();
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- values
+
+template <class Dot, int NV>
+struct TileValuesLoop {
+  using Unit = typename Dot::Unit;
+  static constexpr int P = Dot::kParts;
+  static constexpr int64_t kWidth = NV * F32::W;
+  const ValuesArgs& args;
+  const EdgeTiles<P>& last_weights;  // of the keys after the last whole 32
+
+  template <int R>
+  void dims(int64_t tile, TileResult<Unit, 2, NV>& before) const {
+    const int64_t tiles = (args.depth + kTileRows - 1) / kTileRows, steps = (args.count + kTileSum - 1) / kTileSum;
+    Unit::fence();
+    const TileResult<Unit, 2, NV> now{static_cast<char*>(args.out) + tile * kTileRows * kWidth * 4, kWidth * 4};
+    const FromMemory<Unit, 2, NV> start{before, now};
+    for (int64_t step = 0; step < steps; ++step) {
+      const char* first = static_cast<const char*>(args.values) + (step * tiles + tile) * P * kTileBytes;
+      const TileSide values{{first, first + P * kTileBytes}, 64, kTileBytes};
+      const TileSide weights =
+          (step + 1) * kTileSum <= args.count ? weights_at(step) : last_weights.template side<Unit>();
+      if (step == 0) TileStep<Unit, P, R, NV>::run(values, weights, start, Nothing{});
+      else TileStep<Unit, P, R, NV>::run(values, weights, Nothing{}, Nothing{});
+    }
+    before = now;
+  }
+  TileSide weights_at(int64_t step) const {
+    const char* first = static_cast<const char*>(args.weights) + step * kTileSum * P * kWidth * 2;
+    return {{first, first + 64}, P * kWidth * 4, kWidth * 4};
+  }
+};
+
+template <class Dot>
+struct TileValues {
+  using Unit = typename Dot::Unit;
+  const ValuesArgs& args;
+
+  template <int NV>
+  void run() const {
+    EdgeTiles<Dot::kParts> edge;
+    const TileValuesLoop<Dot, NV> loop{args, edge};
+    if (const int64_t left = args.count % kTileSum; left > 0) {
+      const TileSide weights = loop.weights_at(args.count / kTileSum);
+      for (int t = 0; t < NV; ++t) edge.fill(t, weights.tile[t], weights.row, weights.part, (left + 1) / 2);
+    }
+    const int64_t tiles = (args.depth + kTileRows - 1) / kTileRows;
+    TileResult<Unit, 2, NV> before;
+    int64_t tile = 0;
+    for (; tile + 2 <= tiles; tile += 2) loop.template dims<2>(tile, before);
+    before.store_all();
+    if (tile == tiles) return;
+    before = {};
+    loop.template dims<1>(tile, before);
+    TileResult<Unit, 1, NV>{before.base, before.row}.store_all();
+  }
+};
+
+template <class Dot>
+void tile_values(const ValuesArgs& args) {
+  if (args.count == 0) return;
+  if (args.width == F32::W) TileValues<Dot>{args}.template run<1>();
+  else TileValues<Dot>{args}.template run<2>();
+}
+
+// ------------------------------------------------------------------------------------------------------------ outer
+
+template <class Dot>
+struct TileOuterLoop {
+  using Unit = typename Dot::Unit;
+  static constexpr int P = Dot::kParts;
+  const OuterArgs& args;
+
+  /// Results [key, key + 32) x 16 C columns: `now` says where they are. keys < 32 may be all there are.
+  template <int C>
+  void columns(int64_t key, int64_t keys, int64_t column, const TileResult<Unit, 2, C>& before,
+               const TileResult<Unit, 2, C>& now) const {
+    Unit::fence();
+    const FromMemory<Unit, 2, C> start{before, now};
+    EdgeTiles<P> edge;
+    bool first = true;
+    for (int n = 0; n < args.panel_count; ++n) {
+      const OuterPanel& panel = args.panels[n];
+      const int64_t row = int64_t{P} * panel.width * 2, part = int64_t{panel.width} * 2;
+      const char* weights = static_cast<const char*>(panel.weights) + key * row;
+      TileSide a{{weights, weights + kTileRows * row}, row, part};
+      if (keys < 2 * kTileRows || panel.rows < kTileSum) {
+        for (int t = 0; t < 2; ++t)
+          edge.fill(t, a.tile[t], row, part, keys - t * kTileRows, at_most(panel.rows, kTileSum) * 2);
+        a = edge.template side<Unit>();
+      }
+      const char* x = static_cast<const char*>(panel.x) + column * 4;
+      const TileSide b{{x, x + 64}, P * args.x_stride * 4, args.x_stride * 4};
+      if (first) TileStep<Unit, P, 2, C>::run(a, b, start, Nothing{});
+      else TileStep<Unit, P, 2, C>::run(a, b, Nothing{}, Nothing{});
+      first = false;
+    }
+  }
+
+  /// 32 keys, all columns.
+  void whole_keys(int64_t key) const {
+    TileResult<Unit, 2, 2> before;
+    const int64_t row = args.x_stride * 4;
+    char* out = static_cast<char*>(args.out) + key * row;
+    int64_t column = 0;
+    for (; column + 32 <= args.x_stride; column += 32) {
+      const TileResult<Unit, 2, 2> now{out + column * 4, row};
+      columns<2>(key, 2 * kTileRows, column, before, now);
+      before = now;
+    }
+    before.store_all();
+    if (column == args.x_stride) return;
+    const TileResult<Unit, 2, 1> none, now{out + column * 4, row};
+    columns<1>(key, 2 * kTileRows, column, none, now);
+    now.store_all();
+  }
+
+  /// Fewer than 32: their results go through a copy, so that no others are written.
+  void last_keys(int64_t key, int64_t keys) const {
+    alignas(64) char sums[2 * kTileRows * 64];
+    const TileResult<Unit, 2, 1> none, now{sums, 64};
+    const int64_t row = args.x_stride * 4;
+    for (int64_t column = 0; column < args.x_stride; column += 16) {
+      char* out = static_cast<char*>(args.out) + key * row + column * 4;
+      for (int64_t r = 0; r < 2 * kTileRows; ++r)
+        if (r < keys) __builtin_memcpy(sums + 64 * r, out + r * row, 64);
+        else __builtin_memset(sums + 64 * r, 0, 64);
+      columns<1>(key, keys, column, none, now);
+      now.store_all();
+      for (int64_t r = 0; r < keys; ++r) __builtin_memcpy(out + r * row, sums + 64 * r, 64);
+    }
+  }
+};
+
+template <class Dot>
+void tile_outer(const OuterArgs& args) {
+  if (args.panel_count == 0) return;
+  const TileOuterLoop<Dot> loop{args};
+  int64_t key = 0;
+  for (; key + 2 * kTileRows <= args.count; key += 2 * kTileRows) loop.whole_keys(key);
+  if (key < args.count) loop.last_keys(key, args.count - key);
+}
+
+}  // namespace
+}  // namespace attn::kernels

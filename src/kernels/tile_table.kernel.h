@@ -1,0 +1,87 @@
+// Fills the tables of table.h with products on matrix tiles; what happens between the products is AVX-512's.
+//
+// Computes nothing itself. Loops: none. Requires: as parts.kernel.h; a Unit with the instructions of unit_amx.h.
+#pragma once
+
+#include "kernels/tile_products.kernel.h"
+#include "kernels/tiles.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+// Two vectors of rows: 2 x 2 tiles take one load a product. 32 x 128 queries (8 KiB), weights of 256 keys (16) and sums
+// (16) fill the 48 KiB of a first-level cache with two slices of scores.
+constexpr int kTilePanel = 32;
+// Packing keys and values takes a fifth of a pass with 256 rows and a twentieth with 1024 (prototype, D = 128).
+constexpr int kTileGroupPanels = 8;
+constexpr int kWideTileGroupPanels = 32;
+// Sums of dK and dV move once for so many panels, each of which is one step of their sums.
+constexpr int kTileGradientPanels = 8;
+
+template <class Unit>
+void enter_tiles(void* before) {
+  Unit::configure(before);
+}
+template <class Unit>
+void leave_tiles(const void* before) {
+  Unit::restore(before);
+}
+
+/// Keys of bfloat16 where they lie, if they are near each other.
+template <class Dot>
+constexpr Operand key_parts() {
+  constexpr int P = Dot::kParts;
+  if constexpr (Dot::kNear)
+    return operand<2, stride_padded<kTileSum>, kTileSum>(in_place_near<kBfloat16, kTileSum, kFarBytes>,
+                                                         pack_keys_parts<Dot>);
+  return operand<2, stride_of_key_parts<P>, kTileSum>(never_in_place, pack_keys_parts<Dot>);
+}
+
+template <class Dot>
+constexpr TileKernels with_tile_products(TileKernels base, const char* name, int type) {
+  using Unit = typename Dot::Unit;
+  constexpr int P = Dot::kParts;
+  base.name = name;
+  base.type = type;
+  base.own_bits = true;
+  base.panel = kTilePanel;
+  base.group_panels = kTileGroupPanels;
+  base.wide_group_panels = kWideTileGroupPanels;
+  base.gradient_panels = kTileGradientPanels;
+  base.tile_step = base.key_step = kTileSum;
+  base.key_rows = key_parts<Dot>();
+  base.value_rows = {.row_step = kTileSum,
+                     .in_place = never_in_place,
+                     .pack = pack_values_parts<Dot>,
+                     .stride = stride_as_is,
+                     .bytes = value_parts_bytes<P>};
+  base.outer_rows = {.row_step = kTileSum,
+                     .in_place = never_in_place,
+                     .pack = pack_outer_parts<Dot>,
+                     .stride = stride_of_sums<F32::W>,
+                     .bytes = outer_parts_bytes<P>};
+  base.one_row_format = base.one_format = false;
+  base.query_bytes = query_bytes<2 * P, kTileSum>;
+  base.weights_bytes = weights_bytes<2 * P, 2>;
+  base.accumulator_bytes = accumulator_bytes<4, kTileRows>;
+  base.enter = enter_tiles<Unit>;
+  base.leave = leave_tiles<Unit>;
+  base.pack_query = pack_query_parts<Dot>;
+  base.scores = scores<Dot>;
+  base.scores_softmax = scores_softmax<Dot>;
+  base.softmax = softmax<Dot>;
+  base.values = tile_values<Dot>;
+  base.values_non_finite = values_non_finite<Dot, index_in_lanes>;
+  base.scores_probabilities = scores_probabilities<Dot>;
+  base.grad = grad<Dot>;
+  base.outer = tile_outer<Dot>;
+  base.outer_non_finite = outer_non_finite<Dot>;
+  return base;
+}
+
+template <class Unit>
+constexpr TileKernels bf16_on_tiles = with_tile_products<TileDot<Unit, 1, true>>(f32_kernels, "bfloat16 on tiles",
+                                                                                 kBfloat16);
+
+}  // namespace
+}  // namespace attn::kernels

@@ -1,0 +1,17 @@
+// The kernels on matrix tiles as they are, over tiles in software: a kernel set of the tests alone. main.cpp offers it.
+#include "kernels/vec_avx512.h"
+
+#include "kernels/tile_table.kernel.h"
+#include "unit_twin.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr TileKernels bf16_kernels = bf16_on_tiles<TwinUnit>;
+
+}  // namespace
+
+extern const Isa isa_amx_emulated = {"amx_emulated", nullptr,       nullptr, nullptr, nullptr,
+                                     nullptr,        &bf16_kernels, nullptr, nullptr, nullptr};
+
+}  // namespace attn::kernels
