@@ -11,7 +11,6 @@ constexpr TileKernels bf16_kernels = bf16_on_tiles<TwinUnit>;
 
 }  // namespace
 
-extern const Isa isa_amx_emulated = {"amx_emulated", nullptr,       nullptr, nullptr, nullptr,
-                                     nullptr,        &bf16_kernels, nullptr, nullptr, nullptr};
+extern const Isa isa_amx_emulated = {.name = "amx_emulated", .bf16 = &bf16_kernels};
 
 }  // namespace attn::kernels

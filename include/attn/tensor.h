@@ -20,6 +20,13 @@ namespace attn {
 
 enum class DType : uint8_t { float32, float64, bfloat16, float16, boolean, int32, int64 };
 
+/// How float32 numbers enter products on CPUs with matrix tiles, whose operands are bfloat16; elsewhere all are full.
+enum class Float32Precision : uint8_t {
+  full,  ///< as three parts, six products: the accuracy of float32 arithmetic
+  high,  ///< as two parts, three products: 16 bits
+  fast   ///< rounded to bfloat16, one product
+};
+
 /// Bytes of one element.
 int64_t size_of(DType dtype);
 /// "float32", "bfloat16", ...

@@ -81,6 +81,9 @@ Isa on_avx512(const Isa& added) {
   Isa isa = isa_avx512;
   isa.name = added.name;
   isa.bf16 = added.bf16;
+  isa.f16 = added.f16;
+  for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];
+  isa.f32_products = added.f32_products;
   // Without instructions of their own, few rows are widened: tiles would be half empty.
   isa.bf16_few = added.bf16_few ? added.bf16_few : isa.f32_few_bf16;
   return isa;

@@ -11,7 +11,6 @@ constexpr TileKernels bf16_kernels = bf16_on_tiles<AmxUnit>;
 
 }  // namespace
 
-extern const Isa isa_amx = {"amx",   nullptr,       nullptr, nullptr, nullptr,
-                            nullptr, &bf16_kernels, nullptr, nullptr, nullptr};
+extern const Isa isa_amx = {.name = "amx", .bf16 = &bf16_kernels};
 
 }  // namespace attn::kernels

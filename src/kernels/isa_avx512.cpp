@@ -1,13 +1,10 @@
 // AVX-512: compiled with -mavx512{f,bw,dq,vl} -mfma -mf16c.
 #include "kernels/vec_avx512.h"
 
-#include "kernels/elements.kernel.h"
-#include "kernels/tiles.kernel.h"
+#include "kernels/isa.kernel.h"
 
 namespace attn::kernels {
 
-extern const Isa isa_avx512 = {
-    "avx512",     &f32_kernels, &f32_few_kernels, &f32_few_bf16_kernels, &f32_few_f16_kernels,
-    &f64_kernels, nullptr,      nullptr,          &f32_elements,         &f64_elements};
+extern const Isa isa_avx512 = isa_of_vectors("avx512");
 
 }  // namespace attn::kernels

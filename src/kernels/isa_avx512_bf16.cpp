@@ -52,7 +52,6 @@ constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels);
 
 }  // namespace
 
-extern const Isa isa_avx512_bf16 = {"avx512_bf16", nullptr,       nullptr,           nullptr, nullptr,
-                                    nullptr,       &bf16_kernels, &bf16_few_kernels, nullptr, nullptr};
+extern const Isa isa_avx512_bf16 = {.name = "avx512_bf16", .bf16 = &bf16_kernels, .bf16_few = &bf16_few_kernels};
 
 }  // namespace attn::kernels

@@ -1,12 +1,10 @@
 // aarch64: NEON is part of the base architecture.
 #include "kernels/vec_generic.h"
 
-#include "kernels/elements.kernel.h"
-#include "kernels/tiles.kernel.h"
+#include "kernels/isa.kernel.h"
 
 namespace attn::kernels {
 
-extern const Isa isa_neon = {"neon",       &f32_kernels, &f32_few_kernels, &f32_few_bf16_kernels, &f32_few_f16_kernels,
-                             &f64_kernels, nullptr,      nullptr,          &f32_elements,         &f64_elements};
+extern const Isa isa_neon = isa_of_vectors("neon");
 
 }  // namespace attn::kernels

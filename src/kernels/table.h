@@ -237,19 +237,23 @@ struct TileKernels {
 };
 
 struct ElementKernels;  // elements_table.h
+struct ProductKernels;  // products_table.h
 
 /// What one instruction set offers; null where it has no such kernels.
 struct Isa {
   const char* name;
-  const TileKernels* f32;
-  const TileKernels* f32_few;
-  const TileKernels* f32_few_bf16;  // the same on 16-bit keys and values, widened on the way
-  const TileKernels* f32_few_f16;
-  const TileKernels* f64;
-  const TileKernels* bf16;
-  const TileKernels* bf16_few;
-  const ElementKernels* f32_elements;
-  const ElementKernels* f64_elements;
+  const TileKernels* f32 = nullptr;
+  const TileKernels* f32_few = nullptr;
+  const TileKernels* f32_few_bf16 = nullptr;  // the same on 16-bit keys and values, widened on the way
+  const TileKernels* f32_few_f16 = nullptr;
+  const TileKernels* f64 = nullptr;
+  const TileKernels* bf16 = nullptr;
+  const TileKernels* bf16_few = nullptr;
+  const TileKernels* f16 = nullptr;
+  const TileKernels* f32_parts[3] = {};  // float32 as one, two and three bfloat16 parts
+  const ElementKernels* f32_elements = nullptr;
+  const ElementKernels* f64_elements = nullptr;
+  const ProductKernels* f32_products = nullptr;
 };
 
 extern const Isa isa_baseline;

@@ -1,0 +1,24 @@
+// The kernel sets that every instruction set has.
+//
+// Computes nothing itself. Loops: none. Requires: a vec_<isa>.h included before.
+#pragma once
+
+#include "kernels/elements.kernel.h"
+#include "kernels/tiles.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr Isa isa_of_vectors(const char* name) {
+  return {.name = name,
+          .f32 = &f32_kernels,
+          .f32_few = &f32_few_kernels,
+          .f32_few_bf16 = &f32_few_bf16_kernels,
+          .f32_few_f16 = &f32_few_f16_kernels,
+          .f64 = &f64_kernels,
+          .f32_elements = &f32_elements,
+          .f64_elements = &f64_elements};
+}
+
+}  // namespace
+}  // namespace attn::kernels
