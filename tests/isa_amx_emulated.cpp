@@ -1,4 +1,5 @@
-// The kernels on matrix tiles as they are, over tiles in software: a kernel set of the tests alone. main.cpp offers it.
+// The kernels on matrix tiles as they are, over tiles in software: kernel sets of the tests alone. main.cpp offers
+// them.
 #include "kernels/vec_avx512.h"
 
 #include "kernels/tile_table.kernel.h"
@@ -7,10 +8,16 @@
 namespace attn::kernels {
 namespace {
 
-constexpr TileKernels bf16_kernels = bf16_on_tiles<TwinUnit>;
+/// Float32 in parts however few rows there are, so that small cases test it.
+constexpr Isa with_parts_always() {
+  Isa isa = isa_of_tiles<TwinUnit>("amx_emulated_parts");
+  isa.f32 = isa.f32_parts[2];
+  return isa;
+}
 
 }  // namespace
 
-extern const Isa isa_amx_emulated = {.name = "amx_emulated", .bf16 = &bf16_kernels};
+extern const Isa isa_amx_emulated = isa_of_tiles<TwinUnit>("amx_emulated");
+extern const Isa isa_amx_emulated_parts = with_parts_always();
 
 }  // namespace attn::kernels

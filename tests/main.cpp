@@ -1,5 +1,5 @@
 // Runs the tests. A filter that selects nothing is a failure, and so is a suite that no ctest test stands for:
-// ctest tells in ATTN_SUITES which ones it has. On x86 there is one more kernel set to test, see isa_amx_emulated.cpp.
+// ctest tells in ATTN_SUITES which ones it has. On x86 there are more kernel sets to test, see isa_amx_emulated.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "kernels/dispatch.h"
 
 namespace attn::kernels {
-extern const Isa isa_amx_emulated;
+extern const Isa isa_amx_emulated, isa_amx_emulated_parts;
 }
 #endif
 
@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
 #if defined(__x86_64__)
   attn::kernels::offer(attn::kernels::isa_amx_emulated);
+  attn::kernels::offer(attn::kernels::isa_amx_emulated_parts);
 #endif
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   const char* registered = std::getenv("ATTN_SUITES");  // " Forward Backward "

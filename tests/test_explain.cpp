@@ -21,7 +21,7 @@ TEST(Explain, NamesTheInstructionSetThatRuns) {
 TEST(Explain, TheBestComesFirstAndTheBaselineIsThere) {
   std::vector<std::string> isas = available_isas();
   ASSERT_FALSE(isas.empty());
-  std::erase(isas, "amx_emulated");  // which the tests bring themselves
+  std::erase_if(isas, [](const std::string& isa) { return isa.starts_with("amx_emulated"); });  // the tests' own
 #if defined(__aarch64__)
   EXPECT_EQ(isas.back(), "neon");  // which every 64-bit ARM has
 #else

@@ -64,6 +64,7 @@ struct AttentionOptions {
   std::span<const float> sink = {};        ///< [H]: one more logit a row, in the denominator only
   double dropout = 0;                      ///< probability in [0, 1) of dropping a weight
   uint64_t seed = 0;                       ///< dropout is a function of (seed, b, h, i, j) alone
+  Float32Precision float32_precision = Float32Precision::full;  ///< of float32 products on matrix tiles
   bool same_bits = false;  ///< a row's bits are the same however many rows the call has: see docs/numerics.md
 };
 

@@ -6,14 +6,37 @@
 
 namespace attn::detail {
 
-const TileKernels& select_kernels(DType dtype, bool few) {
+namespace {
+
+// Up to 8 of 16 lanes the decode kernels beat the panel kernels on Zen 4.
+constexpr int64_t kFewRows = 8;
+// Cutting keys and values into parts pays from so many rows on: 19 % of a call with 256 rows, 9 with 2048 (Sapphire
+// Rapids, prototype).
+constexpr int64_t kManyRows = 256;
+
+}  // namespace
+
+const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const kernels::Isa& isa = active_kernels();
   if (dtype == DType::float64) return *isa.f64;
-  if (dtype == DType::bfloat16 && isa.bf16) return few ? *isa.bf16_few : *isa.bf16;
-  if (!few) return *isa.f32;
-  return dtype == DType::bfloat16 ? *isa.f32_few_bf16 : dtype == DType::float16 ? *isa.f32_few_f16 : *isa.f32_few;
+  if (dtype == DType::bfloat16 && isa.bf16) return *isa.bf16;
+  if (dtype == DType::float16 && isa.f16) return *isa.f16;
+  const int parts = 3 - static_cast<int>(options.float32_precision);
+  const bool in_parts = dtype == DType::float32 && rows >= kManyRows && !options.same_bits && isa.f32_parts[parts - 1];
+  return in_parts ? *isa.f32_parts[parts - 1] : *isa.f32;
 }
 
-int64_t few_rows(DType dtype) { return dtype == DType::float64 ? 0 : std::min(8, select_kernels(dtype, true).lanes); }
+const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
+  const kernels::Isa& isa = active_kernels();
+  if (!is_few(dtype, rows, options)) return row_kernels(dtype, rows, options);
+  if (dtype == DType::bfloat16) return isa.bf16_few ? *isa.bf16_few : *isa.f32_few_bf16;
+  return dtype == DType::float16 ? *isa.f32_few_f16 : *isa.f32_few;
+}
+
+bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {
+  if (dtype == DType::float64) return false;
+  if (options.same_bits && row_kernels(dtype, rows, options).own_bits) return false;
+  return rows <= std::min<int64_t>(kFewRows, active_kernels().f32_few->lanes);
+}
 
 }  // namespace attn::detail

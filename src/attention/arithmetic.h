@@ -5,17 +5,19 @@
 #include <limits>
 #include <numbers>
 
-#include "attn/core.h"
+#include "attn/attention.h"
 #include "kernels/table.h"
 
 namespace attn::detail {
 
 using kernels::TileKernels;
 
-/// The kernels for a call: few = the decode variant.
-const TileKernels& select_kernels(DType dtype, bool few);
-/// Rows up to which the decode kernels serve: up to 8 of 16 lanes they beat the panel kernels on Zen 4.
-int64_t few_rows(DType dtype);
+/// The kernels of forward, backward and weights for `rows` rows that share their keys.
+const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
+/// The same for the forward, which has a variant for decode.
+const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
+/// True if that is the variant.
+bool is_few(DType dtype, int64_t rows, const AttentionOptions& options);
 
 // Scores are kept as kScoreUnit * score, so that a weight is 2^(2 (s - reference)). The whole log2(e) would be the
 // simpler unit, but a finite score beyond 2.3e38 would overflow in it; doubling the difference costs no multiplication.

@@ -240,7 +240,7 @@ bool every_key_has_a_sequence(const Problem& p) {
 
 /// delta = <dout, out> - dlse for every row.
 std::vector<double> row_deltas(const Problem& p, const BackwardInputs& in) {
-  const TileKernels& tk = select_kernels(p.q.dtype, false);
+  const TileKernels& tk = row_kernels(p);  // all add in float64
   std::vector<double> delta(p.B * p.H * p.Lq);
   const auto rows = static_cast<int64_t>(delta.size());
   constexpr int64_t kRows = 256;
@@ -281,7 +281,7 @@ void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& ds
 }
 
 void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
-  const TileKernels& tk = select_kernels(p.q.dtype, false);
+  const TileKernels& sums = row_kernels(p);  // dK and dV are alike in the kernels of all sequences
   const BackwardPlan plan = plan_backward(p, gradients);
   if (!every_key_has_a_sequence(p)) {
     fill_zero(gradients.dk);
@@ -289,15 +289,18 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   }
   if (gradients.dbias && bias_is_dense(p)) fill_zero(gradients.dbias);
   const auto run = [&](char* scratch, const BackwardPlan::Slab& slab, char* dk, char* dv) {
+    const Sequence& s = p.sequences[slab.sequence];
+    const TileKernels& tk = row_kernels(p, s);
+    const InKernels kernels(tk);
     SlabWorker worker(p, in, gradients, tk);
     worker.layout(scratch);
-    worker.run(p.sequences[slab.sequence], slab, dk, dv);
+    worker.run(s, slab, dk, dv);
   };
   const auto slabs = static_cast<int64_t>(plan.slabs.size());
-  const int64_t key_row = plan.key_stride * tk.acc_bytes, value_row = plan.value_stride * tk.acc_bytes;
+  const int64_t key_row = plan.key_stride * sums.acc_bytes, value_row = plan.value_stride * sums.acc_bytes;
   if (plan.slabs_per_unit == 1) {
     const bool keep = plan.accumulator_bytes <= kKeptBytes;
-    parallel_for_kernels(tk, slabs, [&](int64_t task) {
+    parallel_for_flushed(slabs, [&](int64_t task) {
       const BackwardPlan::Slab& slab = plan.slabs[task];
       const Sequence& s = p.sequences[slab.sequence];
       char* scratch = static_cast<char*>(thread_scratch(plan.thread_bytes + (keep ? plan.accumulator_bytes : 0)));
@@ -307,8 +310,8 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
       char* dv = dk + s.key_count * key_row;
       if (bytes > 0) std::memset(dk, 0, bytes);
       run(scratch, slab, dk, dv);
-      store_keys(tk, s, slab.kv_head, gradients.dk, 0, s.key_count, dk, plan.key_stride, p.scale);
-      store_keys(tk, s, slab.kv_head, gradients.dv, 0, s.key_count, dv, plan.value_stride, 1);
+      store_keys(sums, s, slab.kv_head, gradients.dk, 0, s.key_count, dk, plan.key_stride, p.scale);
+      store_keys(sums, s, slab.kv_head, gradients.dv, 0, s.key_count, dv, plan.value_stride, 1);
     });
     return;
   }
@@ -316,13 +319,13 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
   const auto part = [&](const BackwardPlan::Slab& slab) {
     return static_cast<char*>(partial.data()) + slab.partial * (key_row + value_row);
   };
-  parallel_for_kernels(tk, slabs, [&](int64_t task) {
+  parallel_for_flushed(slabs, [&](int64_t task) {
     const BackwardPlan::Slab& slab = plan.slabs[task];
     const Sequence& s = p.sequences[slab.sequence];
     run(static_cast<char*>(thread_scratch(plan.thread_bytes)), slab, part(slab), part(slab) + s.key_count * key_row);
   });
   const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kStoreKeys);
-  parallel_for_kernels(tk, slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
+  parallel_for_flushed(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
     const BackwardPlan::Slab* unit = &plan.slabs[task / blocks * plan.slabs_per_unit];
     const Sequence& s = p.sequences[unit->sequence];
     const int64_t begin = task % blocks * kStoreKeys, end = std::min(begin + kStoreKeys, s.key_count);
@@ -330,11 +333,12 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
     char* dk = part(unit[0]) + begin * key_row;
     char* dv = part(unit[0]) + s.key_count * key_row + begin * value_row;
     for (int64_t i = 1; i < plan.slabs_per_unit; ++i) {
-      add_arrays(tk, dk, part(unit[i]) + begin * key_row, (end - begin) * plan.key_stride);
-      add_arrays(tk, dv, part(unit[i]) + s.key_count * key_row + begin * value_row, (end - begin) * plan.value_stride);
+      add_arrays(sums, dk, part(unit[i]) + begin * key_row, (end - begin) * plan.key_stride);
+      add_arrays(sums, dv, part(unit[i]) + s.key_count * key_row + begin * value_row,
+                 (end - begin) * plan.value_stride);
     }
-    store_keys(tk, s, unit->kv_head, gradients.dk, begin, end, dk, plan.key_stride, p.scale);
-    store_keys(tk, s, unit->kv_head, gradients.dv, begin, end, dv, plan.value_stride, 1);
+    store_keys(sums, s, unit->kv_head, gradients.dk, begin, end, dk, plan.key_stride, p.scale);
+    store_keys(sums, s, unit->kv_head, gradients.dv, begin, end, dv, plan.value_stride, 1);
   });
 }
 
@@ -342,9 +346,8 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
 
 BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients) {
   BackwardPlan plan;
-  const TileKernels& tk = select_kernels(p.q.dtype, false);
+  const TileKernels& tk = row_kernels(p);
   const BackwardInputs none;
-  plan.thread_bytes = SlabWorker(p, none, gradients, tk).layout(nullptr);
   plan.key_stride = tk.outer_rows.stride(p.D);
   plan.value_stride = tk.outer_rows.stride(p.Dv);
   plan.delta_bytes = p.B * p.H * p.Lq * int64_t{sizeof(double)};
@@ -362,7 +365,9 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
-    const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(tk));
+    const TileKernels& own = row_kernels(p, s);
+    plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, none, gradients, own).layout(nullptr));
+    const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(own));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
         const int64_t first = std::min(i * slab_rows, p.rows(s));

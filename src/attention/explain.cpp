@@ -13,7 +13,7 @@ using namespace detail;
 
 /// (query, key) pairs that the intervals, the mask, documents and blocks allow.
 double allowed_pairs(const Problem& p) {
-  const TileKernels& tk = select_kernels(p.q.dtype, false);
+  const TileKernels& tk = row_kernels(p);
   double pairs = 0;
   uint64_t allowed[kernels::kMaxBlockKeys];
   for (const Sequence& s : p.sequences) {
@@ -42,9 +42,9 @@ double allowed_pairs(const Problem& p) {
 std::string describe(const Problem& p, bool backward) {
   std::string text = std::string(active_kernels().name) + ": fused ";
   int64_t few = 0;
-  for (const Sequence& s : p.sequences) few += !backward && is_few(p, s);
+  for (const Sequence& s : p.sequences) few += !backward && is_few(p.q.dtype, p.rows(s), *p.options);
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
-  const TileKernels& tk = select_kernels(p.q.dtype, all_few);
+  const TileKernels& tk = all_few ? forward_kernels(p.q.dtype, 1, *p.options) : row_kernels(p);
   text += std::string(tk.name) + " arithmetic";
   if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.type)
     text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";

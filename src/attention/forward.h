@@ -25,8 +25,6 @@ struct ForwardPlan {
   int64_t partial_bytes = 0;  // states of all chunks, where they are tasks
 };
 
-/// True if the decode variant serves the rows of the sequence.
-bool is_few(const Problem& p, const Sequence& s);
 ForwardPlan plan_forward(const Problem& p);
 void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, const View<3>& lse);
 

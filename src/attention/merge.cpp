@@ -26,7 +26,7 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
     check_overlap(checker, {region("out", out), region("lse", lse)}, {region("out_b", out_b), region("lse_b", lse_b)});
   checker.done();
 
-  const TileKernels& tk = select_kernels(out.dtype == DType::float64 ? DType::float64 : DType::float32, false);
+  const TileKernels& tk = row_kernels(out.dtype == DType::float64 ? DType::float64 : DType::float32, 1, {});
   const int64_t H = out.size[1], Lq = out.size[2], Dv = out.size[3];
   constexpr int64_t kRows = 16;
   const int64_t blocks = div_up(Lq, kRows);

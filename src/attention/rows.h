@@ -25,6 +25,13 @@ void fill_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t kv_he
 void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows,
                      int lanes);
 
+/// The kernels for the rows of a sequence, whatever its neighbours,
+inline const TileKernels& row_kernels(const Problem& p, const Sequence& s) {
+  return row_kernels(p.q.dtype, p.rows(s), *p.options);
+}
+/// and for what is not done sequence by sequence.
+inline const TileKernels& row_kernels(const Problem& p) { return row_kernels(p.q.dtype, p.Lq * p.G, *p.options); }
+
 /// The lane mask of a panel in which everybody is allowed.
 inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }
 

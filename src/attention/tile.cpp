@@ -11,7 +11,7 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
 void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
                  void* accumulator) {
   const int width = tile.panel->width;
-  const bool finite = !tile.allowed || rows.finite();
+  const bool finite = (!tile.allowed && !tk.bounded) || rows.finite();
   const auto product = [&](const KeyRun& run) {
     tk.values({.weights = static_cast<const char*>(weights) + tk.weights_bytes(run.first - tile.begin, width),
                .width = width,

@@ -74,22 +74,25 @@ class WeightsWorker {
 };
 
 void run_weights(const Problem& p, const ConstView<3>& lse, const View<4>& weights, const Rectangle& area) {
-  const TileKernels& tk = select_kernels(p.q.dtype, false);
   struct Task {
     const Sequence* sequence;
     int64_t head, first, rows;
   };
   std::vector<Task> tasks;
+  int64_t bytes = 0;
   for (const Sequence& s : p.sequences) {
     const int64_t begin = std::max<int64_t>(area.query_begin - s.query_begin, 0);
     const int64_t end = std::min(area.query_end - s.query_begin, s.query_count);
+    const TileKernels& tk = row_kernels(p, s);
+    bytes = std::max(bytes, WeightsWorker(p, tk, lse, weights, area).layout(nullptr));
     for (int64_t h = 0; h < p.H; ++h)
       for (int64_t first = begin; first < end; first += tk.panel)
         tasks.push_back({&s, h, first, std::min<int64_t>(tk.panel, end - first)});
   }
-  const int64_t bytes = WeightsWorker(p, tk, lse, weights, area).layout(nullptr);
-  parallel_for_kernels(tk, static_cast<int64_t>(tasks.size()), [&](int64_t t) {
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
     const Task& task = tasks[t];
+    const TileKernels& tk = row_kernels(p, *task.sequence);
+    const InKernels kernels(tk);
     for (int64_t r = 0; r < task.rows; ++r)
       fill_zero_row(weights, task.sequence->batch, task.head,
                     task.sequence->query_begin + task.first - area.query_begin + r);

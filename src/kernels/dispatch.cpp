@@ -80,6 +80,7 @@ bool has_tiles() { return cpu_has_tiles() && system_grants_tiles(); }
 Isa on_avx512(const Isa& added) {
   Isa isa = isa_avx512;
   isa.name = added.name;
+  if (added.f32) isa.f32 = added.f32;
   isa.bf16 = added.bf16;
   isa.f16 = added.f16;
   for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];

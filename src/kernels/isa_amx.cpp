@@ -5,12 +5,6 @@
 #include "kernels/unit_amx.h"
 
 namespace attn::kernels {
-namespace {
-
-constexpr TileKernels bf16_kernels = bf16_on_tiles<AmxUnit>;
-
-}  // namespace
-
-extern const Isa isa_amx = {.name = "amx", .bf16 = &bf16_kernels};
+extern const Isa isa_amx = isa_of_tiles<AmxUnit>("amx");
 
 }  // namespace attn::kernels

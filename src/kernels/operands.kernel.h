@@ -77,6 +77,12 @@ using AccumulatorIndex = int64_t (*)(int64_t d, int64_t row, int64_t depth, int6
 
 inline int64_t index_in_lanes(int64_t d, int64_t row, int64_t /*depth*/, int64_t width) { return d * width + row; }
 
+/// The elements that products of a Dot take.
+template <class Dot>
+struct ElementRange {
+  static bool has(double x) { return x - x == 0; }
+};
+
 template <class Dot, AccumulatorIndex index>
 void values_non_finite(const NonFiniteArgs& args) {
   using T = typename Dot::Acc::T;
@@ -84,7 +90,7 @@ void values_non_finite(const NonFiniteArgs& args) {
   for (int64_t key = 0; key < args.count; ++key) {
     for (int64_t d = 0; d < args.x.n; ++d) {
       const double x = load_element<double>(args.x.type, args.x.row[key], d * args.x.stride);
-      if (x - x == 0) continue;
+      if (ElementRange<Dot>::has(x)) continue;
       for (int lane = 0; lane < args.rows; ++lane) {
         if (args.allowed && !(args.allowed[key] >> lane & 1)) continue;
         T& sum = out[index(d, lane, args.x.n, args.width)];
@@ -101,7 +107,7 @@ void outer_non_finite(const NonFiniteArgs& args) {
   for (int lane = 0; lane < args.rows; ++lane) {
     for (int64_t d = 0; d < args.x.n; ++d) {
       const double x = load_element<double>(args.x.type, args.x.row[lane], d * args.x.stride);
-      if (x - x == 0) continue;
+      if (ElementRange<Dot>::has(x)) continue;
       for (int64_t key = 0; key < args.count; ++key) {
         if (args.allowed && !(args.allowed[key] >> lane & 1)) continue;
         T& sum = out[key * args.out_stride + d];

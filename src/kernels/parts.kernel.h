@@ -7,8 +7,14 @@
 //   outer    weights [key][part][width]    pairs over rows          x       [row/2][part][n][2]
 // Pairs of dims are neighbours where bfloat16 keys serve as they lie in memory (kNear), else 16 dims apart, which needs
 // no shuffles. Rounding is half away from zero, by one integer addition.
-// Loops: rows, 16 or 32 elements, parts. Requires: AVX-512; dense arrays 64-byte aligned. Nothing outside a row's n
-// elements is read; what is packed beyond them, or beyond the rows, is 0.
+//
+// Tiles take subnormal parts as 0, and infinity is no sum of finite parts, so several parts have a range. Rows of
+// queries and keys outside of it keep their numbers as they are, the two of a pair in the places of the first two
+// parts, and a bit in a mask (behind the query; behind the first key of each 32): mend_scores() computes what meets
+// them. Of values and outer rows, elements outside of the range are left out and added by values_non_finite,
+// outer_non_finite. So nothing but its own operands decides how a result is computed. Loops: rows, 16 or 32 elements,
+// parts. Requires: AVX-512; dense arrays 64-byte aligned. Nothing outside a row's n elements is read; what is packed
+// beyond them, or beyond the rows, is 0.
 #pragma once
 
 #include "kernels/grad.kernel.h"
@@ -22,15 +28,48 @@ constexpr int kTileRows = 16;  // of a tile register: rows of A, columns of B, p
 constexpr int kTileSum = 32;   // elements of a sum that one tile product takes
 constexpr int kTileBytes = 1024;
 
-/// The dot product of tiles: Unit has the instructions, P parts stand for a number.
-template <class U, int P, bool near>
+/// The dot product of tiles: Unit has the instructions, P parts stand for a number of type `type`.
+template <class U, int P, int type>
 struct TileDot {
   using Unit = U;
   using Acc = F32;
   static constexpr bool kTiles = true;
   static constexpr int kPanelVectors = 2;
-  static constexpr bool kNear = near;
+  static constexpr int kType = type;
+  static constexpr bool kNear = type == kBfloat16;
   static constexpr int kParts = P;
+  static constexpr bool kBounded = P > 1;
+  // Partial products. Two parts of float16 are all of it, and with all four its scores are as exact as float32's;
+  // weights are rounded to two parts, which makes the fourth product as small as what is gone.
+  static constexpr int kSumProducts = P == 1 ? 1 : P == 2 ? 3 : 6;
+  static constexpr int kScoreProducts = type == kFloat16 ? 4 : kSumProducts;
+};
+
+// Magnitudes, as bits. Products of elements below 2^60 and their sums are finite. Rows of queries and keys whose
+// largest element is 2^-48 or more lose less than 2^-30 of the product of the largest. Elements of 2^-90 or more lose
+// less than 2^-36 of themselves.
+constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x27800000, kSmallest = 0x12800000;
+
+inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+
+/// Of the largest magnitudes of rows: which rows products do not take.
+inline __mmask16 rows_out_of_range(__m512i largest) {
+  const __mmask16 small = _mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(kSmallestOfRow));
+  return static_cast<__mmask16>(_mm512_cmpge_epu32_mask(largest, _mm512_set1_epi32(kTooLarge)) |
+                                (small & _mm512_test_epi32_mask(largest, largest)));
+}
+
+/// Elements that products do not take.
+inline __mmask16 out_of_range(__m512 x) {
+  const __m512i m = magnitude(x);
+  const __mmask16 small = _mm512_cmplt_epu32_mask(m, _mm512_set1_epi32(kSmallest));
+  return static_cast<__mmask16>(_mm512_cmpge_epu32_mask(m, _mm512_set1_epi32(kTooLarge)) |
+                                (small & _mm512_test_epi32_mask(m, m)));
+}
+
+template <class U, int P, int type>
+requires(P > 1) struct ElementRange<TileDot<U, P, type>> {
+  static bool has(double x) { return x == 0 || (__builtin_fabs(x) < 0x1p60 && __builtin_fabs(x) >= 0x1p-90); }
 };
 
 inline __m512i high_half() { return _mm512_set1_epi32(static_cast<int>(0xffff0000u)); }
@@ -74,8 +113,8 @@ inline void store_parts(uint16_t* out, int64_t part, __m512 a, __m512 b) {
 
 // ---------------------------------------------------------------------------------------------------------- weights
 
-template <class U, int P, bool near>
-struct WeightFormat<TileDot<U, P, near>> {
+template <class U, int P, int type>
+struct WeightFormat<TileDot<U, P, type>> {
   using Weight = uint16_t;
   static void store(Weight* weights, int64_t key, int width, int lane, __m512 even, __m512 odd) {
     store_parts<P>(weights + key * P * width + 2 * lane, int64_t{2} * width, even, odd);
@@ -91,8 +130,8 @@ struct WeightFormat<TileDot<U, P, near>> {
   }
 };
 
-template <class U, int P, bool near>
-struct OuterFormat<TileDot<U, P, near>> {
+template <class U, int P, int type>
+struct OuterFormat<TileDot<U, P, type>> {
   static constexpr bool kSeparate = true;
   using Weight = uint16_t;
   static void store(Weight* weights, int64_t key, int width, int lane, __m512 value) {
@@ -112,12 +151,13 @@ struct OuterFormat<TileDot<U, P, near>> {
 
 // ---------------------------------------------------------------------------------------------------------- packing
 
-/// Elements j .. j + 15 of row r, 0 beyond the row and the rows.
-template <int kType>
+/// Elements j .. j + 15 of row r, 0 beyond the row and the rows. finite_only: 0 for what the products do not take.
+template <class Dot>
 inline __m512 load_sixteen(const RowsArgs& args, int64_t r, int64_t j) {
   if (r >= args.rows || j >= args.n) return _mm512_setzero_ps();
+  constexpr int kType = Dot::kType;
   __m512 x;
-  if (has_vector_access<F32>(kType) && args.stride == 1 && j + F32::W <= args.n) {
+  if (args.stride == 1 && j + F32::W <= args.n) {
     x = load_vector<F32>(kType, args.row[r], j);
   } else {
     alignas(64) float part[F32::W] = {};
@@ -125,62 +165,104 @@ inline __m512 load_sixteen(const RowsArgs& args, int64_t r, int64_t j) {
       part[i - j] = load_element<float>(kType, args.row[r], i * args.stride);
     x = _mm512_load_ps(part);
   }
-  return args.finite_only ? without_non_finite<F32>(x) : x;
+  if constexpr (kType == kFloat32 && !Dot::kBounded)  // rounding would carry a NaN of many bits over to -0
+    x = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(__builtin_nanf("")));
+  if (!args.finite_only) return x;
+  if constexpr (Dot::kBounded) return _mm512_mask_mov_ps(x, out_of_range(x), _mm512_setzero_ps());
+  return without_non_finite<F32>(x);
 }
 
-template <class Dot, int kType>
-void pack_query_parts_of(const RowsArgs& args) {
-  constexpr int P = Dot::kParts;
-  uint16_t* out = static_cast<uint16_t*>(args.dense);
-  const int64_t width = args.dense_stride, depth = whole_steps(args.n, kTileSum), part = depth * width;
-  for (int64_t r0 = 0; r0 < width; r0 += F32::W) {
-    for (int64_t j = 0; j < depth; j += kTileSum) {
-      __m512 x[2][F32::W];
-      for (int half = 0; half < 2; ++half) {
-        ATTN_UNROLL
-        for (int r = 0; r < F32::W; ++r) x[half][r] = load_sixteen<kType>(args, r0 + r, j + half * F32::W);
-        F32::transpose(x[half]);
-      }
-      uint16_t* pairs = out + j * width + 2 * r0;
-      for (int t = 0; t < kTileRows; ++t) {
-        const __m512 first = Dot::kNear ? x[t / 8][t % 8 * 2] : x[0][t];
-        const __m512 second = Dot::kNear ? x[t / 8][t % 8 * 2 + 1] : x[1][t];
-        store_parts<P>(pairs + 2 * t * width, part, first, second);
-      }
-    }
+/// Where the mask is that belongs to 32 keys, or to a panel of queries.
+inline uint64_t* range_mask(void* parts, int64_t elements) {
+  return reinterpret_cast<uint64_t*>(static_cast<uint16_t*>(parts) + elements);
+}
+inline uint64_t range_mask(const void* parts, int64_t elements) {
+  return *reinterpret_cast<const uint64_t*>(static_cast<const uint16_t*>(parts) + elements);
+}
+constexpr int64_t kMaskBytes = 64;
+
+/// 16 rows, 32 dims: x[d] has a lane a row.
+template <class Dot>
+inline void load_query_block(const RowsArgs& args, int64_t row, int64_t d, __m512 (&x)[2][F32::W]) {
+  for (int half = 0; half < 2; ++half) {
+    ATTN_UNROLL
+    for (int r = 0; r < F32::W; ++r) x[half][r] = load_sixteen<Dot>(args, row + r, d + half * F32::W);
+    F32::transpose(x[half]);
   }
 }
 
 template <class Dot>
 void pack_query_parts(const RowsArgs& args) {
-  with_type(args.type, [&](auto type) { pack_query_parts_of<Dot, decltype(type)::kElement>(args); });
+  constexpr int P = Dot::kParts;
+  uint16_t* out = static_cast<uint16_t*>(args.dense);
+  const int64_t width = args.dense_stride, depth = whole_steps(args.n, kTileSum), part = depth * width;
+  uint64_t outside = 0;
+  for (int64_t r0 = 0; r0 < width; r0 += F32::W) {
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t j = 0; j < depth; j += kTileSum) {
+      __m512 x[2][F32::W];
+      load_query_block<Dot>(args, r0, j, x);
+      uint16_t* pairs = out + j * width + 2 * r0;
+      for (int t = 0; t < kTileRows; ++t) {
+        const __m512 first = Dot::kNear ? x[t / 8][t % 8 * 2] : x[0][t];
+        const __m512 second = Dot::kNear ? x[t / 8][t % 8 * 2 + 1] : x[1][t];
+        if constexpr (Dot::kBounded)
+          largest = _mm512_max_epu32(largest, _mm512_max_epu32(magnitude(first), magnitude(second)));
+        store_parts<P>(pairs + 2 * t * width, part, first, second);
+      }
+    }
+    if constexpr (!Dot::kBounded) continue;
+    const __mmask16 rows = rows_out_of_range(largest);
+    outside |= uint64_t{rows} << r0;
+    for (int64_t j = 0; rows != 0 && j < depth; j += kTileSum) {
+      __m512 x[2][F32::W];
+      load_query_block<Dot>(args, r0, j, x);
+      uint16_t* pairs = out + j * width + 2 * r0;
+      for (int t = 0; t < kTileRows; ++t)
+        for (int i = 0; i < 2; ++i) _mm512_mask_store_ps(pairs + 2 * t * width + i * part, rows, x[i][t]);
+    }
+  }
+  if constexpr (Dot::kBounded) *range_mask(out, P * part) = outside;
 }
 
-template <class Dot, int kType>
-void pack_keys_parts_of(const RowsArgs& args) {
+template <class Dot>
+void cut_keys(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t depth = whole_steps(args.n, kTileSum);
-  for (int64_t r = 0; r < args.rows; ++r, out += args.dense_stride)
+  for (int64_t r = 0; r < args.rows; ++r, out += args.dense_stride) {
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t j = 0; j < depth; j += kTileSum) {
+      const __m512 first = load_sixteen<Dot>(args, r, j), second = load_sixteen<Dot>(args, r, j + F32::W);
+      if constexpr (Dot::kBounded)
+        largest = _mm512_max_epu32(largest, _mm512_max_epu32(magnitude(first), magnitude(second)));
+      store_parts<Dot::kParts>(out + j, depth, first, second);
+    }
+    if constexpr (!Dot::kBounded) continue;
+    uint64_t* mask = range_mask(out - r % kTileSum * args.dense_stride, Dot::kParts * depth);
+    if (r % kTileSum == 0) *mask = 0;
+    if (rows_out_of_range(_mm512_set1_epi32(static_cast<int>(_mm512_reduce_max_epu32(largest)))) == 0) continue;
+    *mask |= uint64_t{1} << r % kTileSum;
     for (int64_t j = 0; j < depth; j += kTileSum)
-      store_parts<Dot::kParts>(out + j, depth, load_sixteen<kType>(args, r, j),
-                               load_sixteen<kType>(args, r, j + F32::W));
+      for (int i = 0; i < 2; ++i) _mm512_store_ps(out + j + i * depth, load_sixteen<Dot>(args, r, j + i * F32::W));
+  }
 }
 
 /// Keys that are not taken where they lie.
 template <class Dot>
 void pack_keys_parts(const RowsArgs& args) {
   if constexpr (Dot::kNear) copy_rows<kBfloat16>(args);
-  else with_type(args.type, [&](auto type) { pack_keys_parts_of<Dot, decltype(type)::kElement>(args); });
+  else cut_keys<Dot>(args);
 }
 
 /// 32 keys x 16 dims, transposed. One part: pairs of keys are made first, and transposed as one number.
-template <int P, int kType>
+template <class Dot>
 inline void pack_values_tile(const RowsArgs& args, int64_t key, int64_t d, uint16_t* out) {
+  constexpr int P = Dot::kParts;
   __m512 even[F32::W], odd[F32::W];
   ATTN_UNROLL
   for (int t = 0; t < F32::W; ++t) {
-    even[t] = load_sixteen<kType>(args, key + 2 * t, d);
-    odd[t] = load_sixteen<kType>(args, key + 2 * t + 1, d);
+    even[t] = load_sixteen<Dot>(args, key + 2 * t, d);
+    odd[t] = load_sixteen<Dot>(args, key + 2 * t + 1, d);
   }
   if constexpr (P == 1) {
     ATTN_UNROLL
@@ -196,38 +278,41 @@ inline void pack_values_tile(const RowsArgs& args, int64_t key, int64_t d, uint1
   }
 }
 
-template <class Dot, int kType>
-void pack_values_parts_of(const RowsArgs& args) {
+template <class Dot>
+void pack_values_parts(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   for (int64_t key = 0; key < args.rows; key += kTileSum)
     for (int64_t d = 0; d < args.n; d += F32::W, out += Dot::kParts * kTileBytes / 2)
-      pack_values_tile<Dot::kParts, kType>(args, key, d, out);
+      pack_values_tile<Dot>(args, key, d, out);
 }
 
 template <class Dot>
-void pack_values_parts(const RowsArgs& args) {
-  with_type(args.type, [&](auto type) { pack_values_parts_of<Dot, decltype(type)::kElement>(args); });
-}
-
-template <class Dot, int kType>
-void pack_outer_parts_of(const RowsArgs& args) {
+void pack_outer_parts(const RowsArgs& args) {
   constexpr int P = Dot::kParts;
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t columns = args.dense_stride;
   for (int64_t r = 0; r < whole_steps(args.rows, kTileSum); r += 2, out += 2 * P * columns)
     for (int64_t j = 0; j < columns; j += F32::W)
-      store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<kType>(args, r, j), load_sixteen<kType>(args, r + 1, j));
+      store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<Dot>(args, r, j), load_sixteen<Dot>(args, r + 1, j));
 }
 
 template <class Dot>
-void pack_outer_parts(const RowsArgs& args) {
-  with_type(args.type, [&](auto type) { pack_outer_parts_of<Dot, decltype(type)::kElement>(args); });
+bool all_in_range(const RowsArgs& args) {
+  __mmask16 outside = 0;
+  for (int64_t r = 0; r < args.rows; ++r)
+    for (int64_t j = 0; j < args.n; j += F32::W)
+      outside = static_cast<__mmask16>(outside | out_of_range(load_sixteen<Dot>(args, r, j)));
+  return outside == 0;
 }
 
 // Elements between packed rows, and bytes.
 template <int P>
 int64_t stride_of_key_parts(int64_t n) {
-  return P * whole_steps(n, kTileSum);
+  return P * whole_steps(n, kTileSum) + (P > 1 ? kMaskBytes / 2 : 0);
+}
+template <int P>
+int64_t query_parts_bytes(int64_t n, int width) {
+  return P * whole_steps(n, kTileSum) * width * 2 + (P > 1 ? kMaskBytes : 0);
 }
 template <int P>
 int64_t value_parts_bytes(int64_t rows, int64_t n) {

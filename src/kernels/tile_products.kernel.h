@@ -31,10 +31,10 @@ struct Nothing {
   void run() const {}
 };
 
-/// C += A B over 32 elements of the sum: R x C tiles, of numbers in P parts. start.run<t>() comes before the first
-/// product of result t, between.run<n>() after every product. Partial products come in an order that changes one
-/// operand at a time, small ones first where there are three parts; those below the last bit are left out.
-template <class Unit, int P, int R, int C>
+/// C += A B over 32 elements of the sum: R x C tiles, N partial products. start.run<t>() comes before the first product
+/// of result t, between.run<n>() after every product. Partial products come in an order that changes one operand at a
+/// time, the largest last where that is possible; those below the last bit are left out.
+template <class Unit, int N, int R, int C>
 struct TileStep {
   template <int a_part, int b_part, class Start, class Between>
   static inline __attribute__((always_inline)) void quad(const TileSide& a, const TileSide& b, const Start& start,
@@ -67,13 +67,19 @@ struct TileStep {
   static inline __attribute__((always_inline)) void run(const TileSide& a, const TileSide& b, const Start& start,
                                                         const Between& between) {
     constexpr Nothing none;
-    if constexpr (P == 1) {
+    if constexpr (N == 1) {
       quad<0, 0>(a, b, start, between);
-    } else if constexpr (P == 2) {
+    } else if constexpr (N == 3) {
       quad<1, 0>(a, b, start, between);
       quad<0, -1>(a, b, none, between);
       quad<-1, 1>(a, b, none, between);
+    } else if constexpr (N == 4) {
+      quad<1, 0>(a, b, start, between);
+      quad<-1, 1>(a, b, none, between);
+      quad<0, -1>(a, b, none, between);
+      quad<-1, 0>(a, b, none, between);
     } else {
+      static_assert(N == 6);
       quad<2, 0>(a, b, start, between);
       quad<1, -1>(a, b, none, between);
       quad<-1, 1>(a, b, none, between);
@@ -176,18 +182,68 @@ struct TileScoresSides {
 template <class Dot, int NV, int R>
 __attribute__((noinline)) void last_tile_scores(const ScoresArgs& args, int64_t key, int64_t count, float* slice) {
   using Unit = typename Dot::Unit;
-  constexpr int P = Dot::kParts;
+  constexpr int N = Dot::kScoreProducts;
   const TileScoresSides<Dot, NV> sides{args};
-  EdgeTiles<P> edge;
+  EdgeTiles<Dot::kParts> edge;
   const TileResult<Unit, R, NV> none, result{reinterpret_cast<char*>(slice), NV * 64};
   const FromZero<Unit, R, NV> start{none};
   for (int64_t d = 0; d < args.depth; d += kTileSum) {
     const TileSide keys = sides.keys(key, d);
     for (int t = 0; t < R; ++t) edge.fill(t, keys.tile[t], keys.row, keys.part, count - t * kTileRows);
-    if (d == 0) TileStep<Unit, P, R, NV>::run(edge.template side<Unit>(), sides.query(d), start, Nothing{});
-    else TileStep<Unit, P, R, NV>::run(edge.template side<Unit>(), sides.query(d), Nothing{}, Nothing{});
+    if (d == 0) TileStep<Unit, N, R, NV>::run(edge.template side<Unit>(), sides.query(d), start, Nothing{});
+    else TileStep<Unit, N, R, NV>::run(edge.template side<Unit>(), sides.query(d), Nothing{}, Nothing{});
   }
   result.store_all();
+}
+
+/// A number of a query or key: the sum of its parts, or itself.
+template <int P>
+inline float number_of_parts(const char* first, int64_t part, int half, bool itself) {
+  float x = 0;
+  if (itself) {
+    __builtin_memcpy(&x, first + half * part, sizeof x);
+    return x;
+  }
+  for (int i = P - 1; i >= 0; --i) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, first + i * part + 2 * half, sizeof bits);
+    x += from_bf16(bits);
+  }
+  return x;
+}
+
+/// The scores of keys and queries that are out of range, in float32.
+template <class Dot, int NV>
+__attribute__((noinline)) void mend_scores(const ScoresArgs& args, int64_t key, int64_t count, uint64_t keys,
+                                           uint64_t queries, float* slice) {
+  constexpr int P = Dot::kParts;
+  const TileScoresSides<Dot, NV> sides{args};
+  const TileSide k = sides.keys(key, 0), q = sides.query(0);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool key_itself = keys >> i & 1;
+    for (int lane = 0; lane < NV * F32::W; ++lane) {
+      const bool query_itself = queries >> lane & 1;
+      if (!key_itself && !query_itself) continue;
+      float sum = 0;
+      for (int64_t pair = 0; pair < whole_steps(args.depth, kTileSum) / 2; ++pair)
+        for (int half = 0; half < 2; ++half)
+          sum =
+              __builtin_fmaf(number_of_parts<P>(k.tile[0] + i * k.row + 4 * pair, k.part, half, key_itself),
+                             number_of_parts<P>(q.tile[0] + pair * q.row + 4 * lane, q.part, half, query_itself), sum);
+      slice[i * NV * F32::W + lane] = sum;
+    }
+  }
+}
+
+/// The same for a finished slice, if there are any.
+template <class Dot, int NV>
+inline __attribute__((always_inline)) void mend_slice(const ScoresArgs& args, int64_t key, int64_t count,
+                                                      float* slice) {
+  if constexpr (!Dot::kBounded) return;
+  const int64_t depth = whole_steps(args.depth, kTileSum), elements = Dot::kParts * depth;
+  const uint64_t keys = range_mask(static_cast<const uint16_t*>(args.keys) + key * args.key_stride, elements);
+  const uint64_t queries = range_mask(args.query, elements * NV * F32::W);
+  if ((keys | queries) != 0) mend_scores<Dot, NV>(args, key, count, keys, queries, slice);
 }
 
 /// Keys of a finished slice whose scores wait for the epilogue. Nothing in here may have its address taken, or sums and
@@ -249,7 +305,7 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
   using V = typename Dot::Acc;
   using Unit = typename Dot::Unit;
   using Waiting = WaitingScores<V, NV, Epilogue>;
-  using Step = TileStep<Unit, Dot::kParts, 2, NV>;
+  using Step = TileStep<Unit, Dot::kScoreProducts, 2, NV>;
   constexpr int64_t kSlice = 2 * kTileRows, kWidth = NV * V::W;
   alignas(64) float slices[2][kSlice * kWidth];
   const TileScoresSides<Dot, NV> sides{args};
@@ -261,7 +317,10 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
   for (int64_t key = 0; key < whole; key += kSlice) {
     now = {reinterpret_cast<char*>(slices[key / kSlice % 2]), kWidth * 4};
     Step::run(sides.keys(key, 0), sides.query(0), FromZero<Unit, 2, NV>{before}, Nothing{});
-    if (key > 0) waiting.start(key - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
+    if (key > 0) {
+      mend_slice<Dot, NV>(args, key - kSlice, kSlice, reinterpret_cast<float*>(before.base));
+      waiting.start(key - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
+    }
     for (int64_t d = kTileSum; d < args.depth; d += kTileSum)
       Step::run(sides.keys(key, d), sides.query(d), Nothing{}, TakeBetween<Dot::kParts, Waiting>{waiting});
     waiting.take_all();
@@ -269,6 +328,7 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
   }
   if (whole > 0) {
     before.store_all();
+    mend_slice<Dot, NV>(args, whole - kSlice, kSlice, reinterpret_cast<float*>(before.base));
     waiting.start(whole - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
     waiting.take_all();
   }
@@ -277,6 +337,7 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
     if (args.depth == 0) __builtin_memset(slices[0], 0, sizeof slices[0]);
     else if (left > kTileRows) last_tile_scores<Dot, NV, 2>(args, key, left, slices[0]);
     else last_tile_scores<Dot, NV, 1>(args, key, left, slices[0]);
+    if (args.depth > 0) mend_slice<Dot, NV>(args, key, left, slices[0]);
     waiting.start(key, left, slices[0]);
     waiting.take_all();
   }
@@ -303,8 +364,8 @@ struct TileValuesLoop {
       const TileSide values{{first, first + P * kTileBytes}, 64, kTileBytes};
       const TileSide weights =
           (step + 1) * kTileSum <= args.count ? weights_at(step) : last_weights.template side<Unit>();
-      if (step == 0) TileStep<Unit, P, R, NV>::run(values, weights, start, Nothing{});
-      else TileStep<Unit, P, R, NV>::run(values, weights, Nothing{}, Nothing{});
+      if (step == 0) TileStep<Unit, Dot::kSumProducts, R, NV>::run(values, weights, start, Nothing{});
+      else TileStep<Unit, Dot::kSumProducts, R, NV>::run(values, weights, Nothing{}, Nothing{});
     }
     before = now;
   }
@@ -374,8 +435,8 @@ struct TileOuterLoop {
       }
       const char* x = static_cast<const char*>(panel.x) + column * 4;
       const TileSide b{{x, x + 64}, P * args.x_stride * 4, args.x_stride * 4};
-      if (first) TileStep<Unit, P, 2, C>::run(a, b, start, Nothing{});
-      else TileStep<Unit, P, 2, C>::run(a, b, Nothing{}, Nothing{});
+      if (first) TileStep<Unit, Dot::kSumProducts, 2, C>::run(a, b, start, Nothing{});
+      else TileStep<Unit, Dot::kSumProducts, 2, C>::run(a, b, Nothing{}, Nothing{});
       first = false;
     }
   }

@@ -38,12 +38,14 @@ constexpr Operand key_parts() {
 }
 
 template <class Dot>
-constexpr TileKernels with_tile_products(TileKernels base, const char* name, int type) {
+constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   using Unit = typename Dot::Unit;
   constexpr int P = Dot::kParts;
   base.name = name;
-  base.type = type;
+  base.type = Dot::kType;
   base.own_bits = true;
+  base.bounded = Dot::kBounded;
+  if constexpr (Dot::kBounded) base.all_finite = all_in_range<Dot>;
   base.panel = kTilePanel;
   base.group_panels = kTileGroupPanels;
   base.wide_group_panels = kWideTileGroupPanels;
@@ -61,7 +63,7 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name, int
                      .stride = stride_of_sums<F32::W>,
                      .bytes = outer_parts_bytes<P>};
   base.one_row_format = base.one_format = false;
-  base.query_bytes = query_bytes<2 * P, kTileSum>;
+  base.query_bytes = query_parts_bytes<P>;
   base.weights_bytes = weights_bytes<2 * P, 2>;
   base.accumulator_bytes = accumulator_bytes<4, kTileRows>;
   base.enter = enter_tiles<Unit>;
@@ -80,8 +82,21 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name, int
 }
 
 template <class Unit>
-constexpr TileKernels bf16_on_tiles = with_tile_products<TileDot<Unit, 1, true>>(f32_kernels, "bfloat16 on tiles",
-                                                                                 kBfloat16);
+constexpr TileKernels bf16_on_tiles = with_tile_products<TileDot<Unit, 1, kBfloat16>>(f32_kernels, "bfloat16 on tiles");
+template <class Unit>
+constexpr TileKernels f16_on_tiles = with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels, "float16 on tiles");
+template <class Unit, int parts>
+constexpr TileKernels f32_on_tiles = with_tile_products<TileDot<Unit, parts, kFloat32>>(f32_kernels,
+                                                                                        "float32 on tiles");
+
+/// What tiles add to an instruction set.
+template <class Unit>
+constexpr Isa isa_of_tiles(const char* name) {
+  return {.name = name,
+          .bf16 = &bf16_on_tiles<Unit>,
+          .f16 = &f16_on_tiles<Unit>,
+          .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>}};
+}
 
 }  // namespace
 }  // namespace attn::kernels

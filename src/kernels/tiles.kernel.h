@@ -49,6 +49,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .acc_bytes = bytes,
           .type = kType,
           .own_bits = false,
+          .bounded = false,
           .group_panels = kGroupPanels,
           .wide_group_panels = kWideGroupPanels,
           .gradient_panels = kGradientPanels,
