@@ -1,6 +1,7 @@
 // The multiply-add units and loads of x86-64, in assembly: a compiler may fold, spill or reorder what must be exactly
 // these instructions, and this way the file needs no flags and the program around it runs on any x86-64.
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,39 @@ void avx512_f32(int64_t loops) { ATTN_FMA_LOOP("vfmadd231ps", "zmm", ATTN_TO_25)
 void avx512_f64(int64_t loops) { ATTN_FMA_LOOP("vfmadd231pd", "zmm", ATTN_TO_25); }
 void avx512_bf16(int64_t loops) { ATTN_FMA_LOOP("vdpbf16ps", "zmm", ATTN_TO_25); }
 
+/// Four products of 16 x 16 x 32 and the loads of their operands, which the first-level cache has: what kernels can
+/// reach. Random numbers, because the clock depends on them: zeros from registers run a quarter faster.
+void amx_bf16(int64_t loops) {
+  struct Operands {
+    alignas(64) uint16_t tiles[4][16 * 32];
+    alignas(64) uint8_t whole_tiles[64] = {1};
+    Operands() {
+      uint32_t state = 1;
+      for (auto& tile : tiles)
+        for (uint16_t& x : tile) {
+          state = state * 1664525 + 1013904223;
+          x = static_cast<uint16_t>((state >> 16 & 0x8000) | 0x3f00 | (state >> 8 & 0xff));  // 0.5 to 2, either sign
+        }
+      for (int t = 0; t < 8; ++t) {
+        whole_tiles[16 + 2 * t] = 64;
+        whole_tiles[48 + t] = 16;
+      }
+    }
+  };
+  static const Operands operands;
+  asm volatile("ldtilecfg %0" ::"m"(operands.whole_tiles));
+  asm volatile(
+      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
+      "1: .rept 4\n"
+      "tileloadd (%1,%2,1), %%tmm4\n tileloadd 2048(%1,%2,1), %%tmm6\n tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n"
+      "tileloadd 3072(%1,%2,1), %%tmm7\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n"
+      "tileloadd 1024(%1,%2,1), %%tmm5\n tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n"
+      ".endr\n dec %0\n jnz 1b\n tilerelease\n"
+      : "+r"(loops)
+      : "r"(operands.tiles), "r"(int64_t{64})
+      : "cc", "memory");
+}
+
 // flops: repeats x accumulators x lanes x 2 (x 2 for pairs); one for each instruction and lane without FMA.
 constexpr Unit kUnits[] = {
     {"baseline", attn::DType::float32, "mulps + addps", 4 * 14 * 4, sse2_f32},
@@ -63,6 +97,9 @@ constexpr Unit kUnits[] = {
     {"avx512", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
     {"avx512", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
     {"avx512_bf16", attn::DType::bfloat16, "vdpbf16ps zmm", 4 * 24 * 16 * 2 * 2, avx512_bf16},
+    {"amx", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
+    {"amx", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
+    {"amx", attn::DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
 };
 
 void sse2_read(const char* begin, const char* end) { ATTN_READ_LOOP("paddd 16*\\r(%0), %%xmm\\r", "256"); }

@@ -92,6 +92,9 @@ const Bad kBadInputs[] = {
     {"scale is NaN", [](Call& c) { c.options.scale = kNaN; }, {"scale must be finite"}},
     {"scale is infinite", [](Call& c) { c.options.scale = kInf; }, {"scale must be finite"}},
     {"softcap is negative", [](Call& c) { c.options.softcap = -1; }, {"softcap"}},
+    {"float32_precision is none of the three",
+     [](Call& c) { c.options.float32_precision = static_cast<Float32Precision>(3); },
+     {"float32_precision is 3, must be full, high or fast"}},
     {"softcap is NaN", [](Call& c) { c.options.softcap = kNaN; }, {"softcap"}},
     {"dropout is 1", [](Call& c) { c.options.dropout = 1; }, {"dropout is 1", "[0, 1)"}},
     {"dropout is negative", [](Call& c) { c.options.dropout = -0.1; }, {"dropout is -0.1", "[0, 1)"}},
@@ -316,6 +319,18 @@ TEST(Errors, UnknownInstructionSetListsTheChoices) {
   EXPECT_NE(message.find("quantum"), std::string::npos);
   for (const std::string& isa : available_isas()) EXPECT_NE(message.find(isa), std::string::npos) << message;
   EXPECT_EQ(active_isa(), before) << "and the one in use stays";
+}
+
+/// One that is built in and that this CPU lacks is refused like one that does not exist.
+TEST(Errors, AnInstructionSetThatTheCpuLacks) {
+  const std::vector<std::string> isas = available_isas();
+  for (const char* isa : {"amx", "avx512_bf16", "neon"}) {
+    if (std::find(isas.begin(), isas.end(), isa) != isas.end()) continue;
+    const std::string message = refusal([&] { set_isa(isa); });
+    EXPECT_NE(message.find(std::string("'") + isa + "', which this CPU or build does not have; choices: "),
+              std::string::npos)
+        << message;
+  }
 }
 
 /// What looks like an overlap and is none: slices of one array, in and out.

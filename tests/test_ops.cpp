@@ -105,7 +105,7 @@ TEST(OpsElements, GatedActivations) {
 }
 
 TEST(OpsElements, ActivationGradients) {
-  for_each_isa([](const std::string&) {
+  for_each_isa_of_elements([](const std::string&) {
     for (Activation f : kActivations) {
       Random random(5);
       Matrix x(DType::float64, 2, 11), weights(DType::float64, 2, 11), y = Matrix::like(x), dx = Matrix::like(x);
@@ -129,7 +129,7 @@ TEST(OpsElements, ActivationGradients) {
 
 /// Where nothing is left to compute, nothing odd comes out.
 TEST(OpsElements, ActivationsAtTheEnds) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage)
       for (Activation f : kActivations) {
         Matrix x(dtype, 1, 8), y(dtype, 1, 8);
@@ -171,7 +171,7 @@ TEST(OpsElements, AddAndScale) {
 }
 
 TEST(OpsElements, ConvertRoundsToNearestEven) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     const DType types[] = {DType::float32, DType::float64, DType::bfloat16, DType::float16};
     for (DType from : types)
       for (DType to : types)
@@ -232,7 +232,7 @@ TEST(OpsElements, DropoutDrawsByElement) {
 
 /// The counter has 64 bits, which no array of a test can reach; rows that are long enough for several blocks.
 TEST(OpsElements, DropoutOfFarElements) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     const int64_t C = 9001, first = (int64_t{1} << 34) - 4500;
     Matrix x(DType::float32, 1, C), y = Matrix::like(x);
     x.fill(1);
@@ -287,7 +287,7 @@ TEST(OpsElements, ThreadsDoNotMatter) {
 
 /// How an array lies in memory changes no bit.
 TEST(OpsElements, GapsDoNotMatter) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage) {
       const Matrix dense = samples(dtype, 60, 301, 0, 14), apart = samples(dtype, 60, 301, 7, 14);
       Matrix a = Matrix::like(dense), b = Matrix::like(apart);

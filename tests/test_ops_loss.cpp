@@ -83,7 +83,7 @@ TEST(OpsLoss, CrossEntropy) {
 
 /// Rows of several blocks, of which each raises the maximum; and magnitudes whose exponentials overflow.
 TEST(OpsLoss, LongRowsAndLargeLogits) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage) {
       Loss rising(dtype, 3, 7001, 1);
       rising.logits.fill_with(
@@ -98,7 +98,7 @@ TEST(OpsLoss, LongRowsAndLargeLogits) {
 }
 
 TEST(OpsLoss, GradientIsTheDifference) {
-  for_each_isa([](const std::string&) {
+  for_each_isa_of_elements([](const std::string&) {
     Loss l(DType::float64, 5, 9, 0);
     cross_entropy(l.logits, l.targets, l.loss.row(), l.lse.row());
     cross_entropy_backward(l.logits, l.targets, l.lse.row(), 1.0 / 4, l.dlogits);  // 4 targets of 5 count
@@ -108,7 +108,7 @@ TEST(OpsLoss, GradientIsTheDifference) {
 }
 
 TEST(OpsLoss, InfiniteLogits) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage) {
       Loss l(dtype, 3, 40, 0);
       for (int64_t c = 0; c < 40; ++c) l.logits.set(0, c, c == 17 ? 2 : -kInf);
@@ -202,7 +202,7 @@ TEST(OpsLoss, SumOfSquares) {
 
 /// Squares that float32 cannot hold, and sums whose small terms it would lose.
 TEST(OpsLoss, SumOfSquaresIsInDouble) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     Matrix x(DType::float32, 1, 40000);
     x.fill(1e25);
     EXPECT_LE(std::abs(sum_of_squares(x) / (40000 * std::pow(x.get(0), 2)) - 1), reordering_bound(1)) << isa;

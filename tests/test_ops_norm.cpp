@@ -151,7 +151,7 @@ TEST(OpsNorm, IsItsDefinition) {
 }
 
 TEST(OpsNorm, GradientsOfManyRows) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage)
       for (bool centred : {true, false}) {
         Norm n(centred, dtype, 200, 130, 0);
@@ -164,7 +164,7 @@ TEST(OpsNorm, GradientsOfManyRows) {
 }
 
 TEST(OpsNorm, GradientsAreDifferences) {
-  for_each_isa([](const std::string&) {
+  for_each_isa_of_elements([](const std::string&) {
     for (bool centred : {true, false}) {
       Norm n(centred, DType::float64, 3, 7, 0);
       n.dweight.fill(0);
@@ -183,7 +183,7 @@ TEST(OpsNorm, GradientsAreDifferences) {
 }
 
 TEST(OpsNorm, InPlaceAndWithoutStatistics) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage)
       for (bool centred : {true, false}) {
         Norm n(centred, dtype, 5, 37, 2);
@@ -204,7 +204,7 @@ TEST(OpsNorm, InPlaceAndWithoutStatistics) {
 }
 
 TEST(OpsNorm, WithoutBiasItIsZero) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     Norm n(true, DType::float32, 5, 37, 0);
     n.bias.fill(0);
     n.forward();

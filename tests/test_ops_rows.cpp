@@ -29,7 +29,7 @@ Turn turn_of(int64_t d, int64_t n, double position, const RopeOptions& o) {
 const std::vector<int64_t> kPositions = {0, 1, 2, 5, 1000, 123456, -7};
 
 TEST(OpsRows, RopeTurnsPairs) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage)
       for (int64_t D : {2, 6, 8, 16, 32, 34, 64, 66})
         for (bool interleaved : {false, true})
@@ -108,7 +108,7 @@ TEST(OpsRows, Embedding) {
 /// Gradients of one id are added in order of the rows, whoever adds them: a one that comes between two large numbers is
 /// lost, one that comes after they have cancelled is not. Enough elements for three tasks.
 TEST(OpsRows, EmbeddingGradientsComeInOrder) {
-  for_each_isa([](const std::string& isa) {
+  for_each_isa_of_elements([](const std::string& isa) {
     const int64_t C = 8192;
     Matrix dout(DType::float32, 6, C), dtable(DType::float32, 5, C);
     dout.fill_with([](int64_t r, int64_t) { return r % 3 == 0 ? 0x1p30 : r % 3 == 1 ? -0x1p30 : 1; });

@@ -74,6 +74,13 @@ enum attn_alignment {
   ATTN_ALIGNMENT_OFFSET = 3        /* p_i = i + offset[b] */
 };
 
+/* How float32 numbers enter products on CPUs with matrix tiles; elsewhere all are full. */
+enum attn_float32_precision {
+  ATTN_FLOAT32_FULL = 0, /* three bfloat16 parts: the accuracy of float32 arithmetic */
+  ATTN_FLOAT32_HIGH = 1, /* two parts: 16 bits */
+  ATTN_FLOAT32_FAST = 2  /* one */
+};
+
 /* All compose. attn_options options = {.struct_size = sizeof options, .causal = 1}; */
 typedef struct attn_options {
   size_t struct_size;
@@ -101,6 +108,7 @@ typedef struct attn_options {
   attn_floats sink; /* [H] */
   double dropout;   /* in [0, 1) */
   uint64_t seed;
+  int32_t float32_precision; /* of enum attn_float32_precision */
   int32_t same_bits; /* 1: a row's bits are the same however many rows the call has */
 } attn_options;
 

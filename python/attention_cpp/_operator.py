@@ -73,6 +73,7 @@ def attention(
     sink: Sequence[float] | Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
+    float32_precision: str = "full",
     same_bits: bool = False,
 ) -> Any:
     """out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, exact, in O(n) memory.
@@ -100,6 +101,8 @@ def attention(
         sink        [H]: one more logit a row, in the denominator alone
         dropout     the probability of dropping a weight; which ones is a function of (seed, b, h, i, j) alone
         seed        in [0, 2^64)
+        float32_precision   how float32 numbers enter products on CPUs with matrix tiles: "full" (as accurate as float32
+                    arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full
         same_bits   a row has the same bits however many rows the call has: a decoded token those of its prompt
 
     All options compose. A row that sees no key and has no sink gives exactly 0, with lse -inf.
@@ -114,7 +117,7 @@ def attention(
         "key_length": key_length, "query_length": query_length, "offset": offset, "mask": mask, "bias": bias,
         "alibi_slopes": alibi_slopes, "query_document": query_document, "key_document": key_document,
         "cu_query": cu_query, "cu_key": cu_key, "blocks": blocks, "sink": sink, "dropout": dropout, "seed": seed,
-        "same_bits": same_bits,
+        "float32_precision": float32_precision, "same_bits": same_bits,
     })
     lse = None
     result = out

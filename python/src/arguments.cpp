@@ -225,7 +225,13 @@ void Arguments::set_option(attn::AttentionOptions& options, const std::string& n
   } else if (name == "sink") options.sink = numbers(text, value);
   else if (name == "dropout") options.dropout = scalar<double>(text, value, "a number");
   else if (name == "seed") options.seed = scalar<uint64_t>(text, value, "a whole number in [0, 2^64)");
-  else if (name == "same_bits") options.same_bits = scalar<bool>(text, value, "True or False");
+  else if (name == "float32_precision") {
+    const std::string precision = scalar<std::string>(text, value, "a string");
+    if (precision == "full") options.float32_precision = attn::Float32Precision::full;
+    else if (precision == "high") options.float32_precision = attn::Float32Precision::high;
+    else if (precision == "fast") options.float32_precision = attn::Float32Precision::fast;
+    else wrong_value("float32_precision is '" + precision + "', must be full, high or fast");
+  } else if (name == "same_bits") options.same_bits = scalar<bool>(text, value, "True or False");
   else wrong_type("there is no option '" + name + "'");
 }
 

@@ -157,7 +157,8 @@ def test_backward_takes_or_refuses(name, kind):
 
 @pytest.mark.parametrize("kind", OTHER)
 @pytest.mark.parametrize("name", ["key_length", "cu_query", "alibi_slopes", "sink", "blocks", "query_document",
-                                  "window", "scale", "seed", "dropout", "causal", "alignment", "softcap", "offset"])
+                                  "window", "scale", "seed", "dropout", "causal", "alignment", "softcap", "offset",
+                                  "float32_precision", "same_bits"])
 def test_options_take_or_refuse(name, kind):
     try:
         attention_cpp.attention(BASE["q"], BASE["k"], BASE["v"], **{name: OTHER[kind](BASE["bias"])})

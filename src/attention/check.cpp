@@ -171,6 +171,10 @@ void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
   checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
   checker.require(o.dropout >= 0 && o.dropout < 1,
                   [&] { return "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)"; });
+  checker.require(o.float32_precision <= Float32Precision::fast, [&] {
+    return "float32_precision is " + std::to_string(static_cast<int>(o.float32_precision)) +
+           ", must be full, high or fast";
+  });
   checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
   check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
   check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);

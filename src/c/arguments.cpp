@@ -160,7 +160,13 @@ AttentionOptions Arguments::options(const attn_options* pointer) {
   o.sink = values("options.sink", c.sink.data, c.sink.count);
   o.dropout = c.dropout;
   o.seed = c.seed;
-  o.same_bits = c.same_bits != 0;
+  constexpr int32_t kLast = ATTN_FLOAT32_FAST;
+  if (checker_.require(c.float32_precision >= 0 && c.float32_precision <= kLast, [&] {
+        return "options.float32_precision is " + std::to_string(c.float32_precision) +
+               ", must be one of enum attn_float32_precision, 0 to 2";
+      }))
+    o.float32_precision = static_cast<Float32Precision>(c.float32_precision);
+  o.same_bits = flag("options.same_bits", c.same_bits);
   return o;
 }
 

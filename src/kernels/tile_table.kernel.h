@@ -85,9 +85,11 @@ template <class Unit>
 constexpr TileKernels bf16_on_tiles = with_tile_products<TileDot<Unit, 1, kBfloat16>>(f32_kernels, "bfloat16 on tiles");
 template <class Unit>
 constexpr TileKernels f16_on_tiles = with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels, "float16 on tiles");
+constexpr const char* kF32PartsNames[] = {"float32 in one part on tiles", "float32 in two parts on tiles",
+                                          "float32 in three parts on tiles"};
 template <class Unit, int parts>
 constexpr TileKernels f32_on_tiles = with_tile_products<TileDot<Unit, parts, kFloat32>>(f32_kernels,
-                                                                                        "float32 on tiles");
+                                                                                        kF32PartsNames[parts - 1]);
 
 /// What tiles add to an instruction set.
 template <class Unit>
