@@ -109,7 +109,7 @@ typedef struct attn_options {
   double dropout;   /* in [0, 1) */
   uint64_t seed;
   int32_t float32_precision; /* of enum attn_float32_precision */
-  int32_t same_bits; /* 1: a row's bits are the same however many rows the call has */
+  int32_t same_bits;         /* 1: a row's bits are the same however many rows the call has */
 } attn_options;
 
 /* ------------------------------------------------------------------------------------------------------ operator */
