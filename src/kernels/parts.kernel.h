@@ -39,6 +39,7 @@ struct TileDot {
   static constexpr bool kNear = type == kBfloat16;
   static constexpr int kParts = P;
   static constexpr bool kBounded = P > 1;
+  static constexpr bool kScalesScores = type != kFloat32;  // 16-bit queries are exact in their parts as they are
   // Partial products. Two parts of float16 are all of it, and with all four its scores are as exact as float32's;
   // weights are rounded to two parts, which makes the fourth product as small as what is gone.
   static constexpr int kSumProducts = P == 1 ? 1 : P == 2 ? 3 : 6;
@@ -46,9 +47,9 @@ struct TileDot {
 };
 
 // Magnitudes, as bits. Products of elements below 2^60 and their sums are finite. Rows of queries and keys whose
-// largest element is 2^-48 or more lose less than 2^-30 of the product of the largest. Elements of 2^-90 or more lose
-// less than 2^-36 of themselves.
-constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x27800000, kSmallest = 0x12800000;
+// largest element is 2^-48 or more lose less than 2^-30 of the product of the largest. Elements of 2^-102 or more are
+// whole in their parts.
+constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x27800000, kSmallest = 0x0c800000;
 
 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
@@ -69,7 +70,7 @@ inline __mmask16 out_of_range(__m512 x) {
 
 template <class U, int P, int type>
 requires(P > 1) struct ElementRange<TileDot<U, P, type>> {
-  static bool has(double x) { return x == 0 || (__builtin_fabs(x) < 0x1p60 && __builtin_fabs(x) >= 0x1p-90); }
+  static bool has(double x) { return x == 0 || (__builtin_fabs(x) < 0x1p60 && __builtin_fabs(x) >= 0x1p-102); }
 };
 
 inline __m512i high_half() { return _mm512_set1_epi32(static_cast<int>(0xffff0000u)); }
@@ -186,7 +187,11 @@ template <class Dot>
 inline void load_query_block(const RowsArgs& args, int64_t row, int64_t d, __m512 (&x)[2][F32::W]) {
   for (int half = 0; half < 2; ++half) {
     ATTN_UNROLL
-    for (int r = 0; r < F32::W; ++r) x[half][r] = load_sixteen<Dot>(args, row + r, d + half * F32::W);
+    for (int r = 0; r < F32::W; ++r) {
+      x[half][r] = load_sixteen<Dot>(args, row + r, d + half * F32::W);
+      if constexpr (!Dot::kScalesScores)
+        x[half][r] = _mm512_mul_ps(x[half][r], _mm512_set1_ps(static_cast<float>(args.scale)));
+    }
     F32::transpose(x[half]);
   }
 }

@@ -212,7 +212,7 @@ inline float number_of_parts(const char* first, int64_t part, int half, bool its
   return x;
 }
 
-/// The scores of keys and queries that are out of range, in float32.
+/// The scores of keys and queries that are out of range.
 template <class Dot, int NV>
 __attribute__((noinline)) void mend_scores(const ScoresArgs& args, int64_t key, int64_t count, uint64_t keys,
                                            uint64_t queries, float* slice) {
@@ -224,13 +224,12 @@ __attribute__((noinline)) void mend_scores(const ScoresArgs& args, int64_t key, 
     for (int lane = 0; lane < NV * F32::W; ++lane) {
       const bool query_itself = queries >> lane & 1;
       if (!key_itself && !query_itself) continue;
-      float sum = 0;
+      double sum = 0;
       for (int64_t pair = 0; pair < whole_steps(args.depth, kTileSum) / 2; ++pair)
         for (int half = 0; half < 2; ++half)
-          sum =
-              __builtin_fmaf(number_of_parts<P>(k.tile[0] + i * k.row + 4 * pair, k.part, half, key_itself),
-                             number_of_parts<P>(q.tile[0] + pair * q.row + 4 * lane, q.part, half, query_itself), sum);
-      slice[i * NV * F32::W + lane] = sum;
+          sum += double{number_of_parts<P>(k.tile[0] + i * k.row + 4 * pair, k.part, half, key_itself)} *
+                 double{number_of_parts<P>(q.tile[0] + pair * q.row + 4 * lane, q.part, half, query_itself)};
+      slice[i * NV * F32::W + lane] = static_cast<float>(sum);
     }
   }
 }
@@ -248,8 +247,9 @@ inline __attribute__((always_inline)) void mend_slice(const ScoresArgs& args, in
 
 /// Keys of a finished slice whose scores wait for the epilogue. Nothing in here may have its address taken, or sums and
 /// maxima would live in memory.
-template <class V, int NV, class Epilogue>
+template <class Dot, int NV, class Epilogue>
 struct WaitingScores {
+  using V = typename Dot::Acc;
   const Epilogue& epilogue;
   const typename V::Reg scale, highest;
   int64_t key = 0, left = 0;
@@ -273,7 +273,7 @@ struct WaitingScores {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         c[i][v] = V::load(scores + (i * NV + v) * V::W);
-        if constexpr (Epilogue::kScaled) c[i][v] = V::mul(c[i][v], scale);
+        if constexpr (Epilogue::kScaled && Dot::kScalesScores) c[i][v] = V::mul(c[i][v], scale);
         if constexpr (Epilogue::kLimited) c[i][v] = V::min(highest, c[i][v]);
       }
     }
@@ -304,7 +304,7 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
                                                                            const Epilogue& epilogue) {
   using V = typename Dot::Acc;
   using Unit = typename Dot::Unit;
-  using Waiting = WaitingScores<V, NV, Epilogue>;
+  using Waiting = WaitingScores<Dot, NV, Epilogue>;
   using Step = TileStep<Unit, Dot::kScoreProducts, 2, NV>;
   constexpr int64_t kSlice = 2 * kTileRows, kWidth = NV * V::W;
   alignas(64) float slices[2][kSlice * kWidth];
