@@ -47,9 +47,9 @@ struct TileDot {
 };
 
 // Magnitudes, as bits. Products of elements below 2^60 and their sums are finite. Rows of queries and keys whose
-// largest element is 2^-48 or more lose less than 2^-30 of the product of the largest. Elements of 2^-102 or more are
-// whole in their parts.
-constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x27800000, kSmallest = 0x0c800000;
+// largest element is 2^-80 or more lose less than 2^-46 of themselves, and beside numbers near 1 as little of their
+// products. Elements of 2^-102 or more are whole in their parts.
+constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x17800000, kSmallest = 0x0c800000;
 
 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
