@@ -30,14 +30,13 @@ struct MatmulOptions {
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
 /// How float32 factors enter the products of this process, layers and training included, where no option says it; full
-/// at first. As torch.set_float32_matmul_precision(): less than full is permitted to be less accurate, and is where
-/// large products run on matrix tiles (instruction set "amx"); elsewhere all are full. With s = sum |a| |b|,
+/// at first. As torch.set_float32_matmul_precision(): less than full is a permission, which large products take where
+/// there are matrix tiles (instruction set "amx"); elsewhere all are full. Next to s = sum |a| |b|,
 ///   full  errs as float32 arithmetic does
-///   high  by up to 2^-16 s besides
-///   fast  by up to 2^-8 s besides
-/// and by up to 2^-126 times the other factor for a number below 2^-102 in a row of a, or column of b, whose largest is
-/// 2^-48 or more. Rows and columns all below 2^-48, or with a number that is not finite or from 2^60 up, are multiplied
-/// in float32.
+///   high  by up to 2^-14 s more; random numbers by 2^-23 to 2^-18 s at the worst
+///   fast  by up to 2^-6 s more; random numbers by 2^-14 to 2^-10 s
+/// On tiles a number below 2^-102 in a row of a, or column of b, with others from 2^-48 up is good to 2^-126 only. Rows
+/// and columns all below 2^-48, or with a number that is not finite or from 2^60 up, are multiplied without tiles.
 void set_matmul_precision(Float32Precision precision);
 Float32Precision matmul_precision();
 

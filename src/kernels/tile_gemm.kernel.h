@@ -212,10 +212,13 @@ struct FetchNext {
   template <int>
   inline __attribute__((always_inline)) void run() const {
     ATTN_UNROLL
-    for (int i = 0; i < kLines; ++i, a += 64, b += 64) {
-      _mm_prefetch(a, _MM_HINT_T0);
-      _mm_prefetch(b, _MM_HINT_T0);
+    for (int i = 0; i < kLines; ++i) {
+      _mm_prefetch(a + 64 * i, _MM_HINT_T0);
+      _mm_prefetch(b + 64 * i, _MM_HINT_T0);
     }
+    a += 64 * kLines;
+    b += 64 * kLines;
+    asm("" : "+r"(a), "+r"(b));  // g++ would keep the address of every line on the stack
   }
 };
 
@@ -256,7 +259,7 @@ class TileGemm {
       }
     }
     before_.result.store_all();
-    finish(before_);
+    if (!before_.direct) finish(before_);
   }
 
  private:
@@ -279,27 +282,25 @@ class TileGemm {
     else block.result = {reinterpret_cast<char*>(sums), kProductPanel * 4};
   }
 
-  static TileSide side(const char* panel, int64_t step) {
-    const char* first = panel + kMagnitudeBytes + step * kStepBytes;
-    return {{first, first + P * kTileBytes}, 64, kTileBytes};
-  }
+  static TileSide side(const char* tiles) { return {{tiles, tiles + P * kTileBytes}, 64, kTileBytes}; }
 
   /// The block, and what is left to do for the one before. `next` is fetched.
   void multiply(const Block& block, const Block& next) {
     using Step = TileStep<Unit, P, 2, 2>;
-    const int64_t steps = whole_steps(args_.a.terms, kTileSum) / kTileSum;
-    for (int64_t step = 0; step < steps; ++step) {
-      const bool last = step + 1 == steps;
-      const char* next_a = side(last ? next.a : block.a, last ? 0 : step + 1).tile[0];
-      const char* next_b = side(last ? next.b : block.b, last ? 0 : step + 1).tile[0];
+    const char *a = block.a + kMagnitudeBytes, *b = block.b + kMagnitudeBytes;
+    for (int64_t left = whole_steps(args_.a.terms, kTileSum) / kTileSum; left > 0; --left) {
+      const char* next_a = left > 1 ? a + kStepBytes : next.a + kMagnitudeBytes;
+      const char* next_b = left > 1 ? b + kStepBytes : next.b + kMagnitudeBytes;
       const FetchNext<P> fetch{next_a, next_b};
       fetch_ahead();
-      if (step > 0) {
-        Step::run(side(block.a, step), side(block.b, step), Nothing{}, fetch);
+      if (a != block.a + kMagnitudeBytes) {
+        Step::run(side(a), side(b), Nothing{}, fetch);
       } else {
-        Step::run(side(block.a, 0), side(block.b, 0), FromZero<Unit, 2, 2>{before_.result}, fetch);
-        finish(before_);
+        Step::run(side(a), side(b), FromZero<Unit, 2, 2>{before_.result}, fetch);
+        if (!before_.direct) finish(before_);
       }
+      a += kStepBytes;
+      b += kStepBytes;
     }
   }
 
@@ -310,8 +311,7 @@ class TileGemm {
   }
 
   /// From the buffer to c.
-  void finish(const Block& block) const {
-    if (block.direct) return;
+  __attribute__((noinline)) void finish(const Block& block) const {
     auto* sums = reinterpret_cast<float*>(block.result.base);
     const uint32_t rows = irregular_lines(block.a), columns = irregular_lines(block.b);
     if ((rows | columns) != 0) multiply_irregular(args_, block.row, block.column, rows, columns, sums);
