@@ -227,7 +227,7 @@ template <class Unit, int P>
 class TileGemm {
   static constexpr int64_t kStepBytes = 2 * P * kTileBytes;
 
-  /// 32 x 32 results. null: none.
+  /// 32 x 32 results.
   struct Block {
     const char *a = nullptr, *b = nullptr;  // packed panels
     int64_t row = 0, column = 0;
@@ -239,7 +239,8 @@ class TileGemm {
   explicit TileGemm(const ProductArgs& args)
       : args_(args),
         panel_(product_panel_bytes<P>(args.a.terms)),
-        far_(product_panels(args.a_is_far ? args.a : args.b)) {}
+        far_(product_panels(args.a_is_far ? args.a : args.b)),
+        ahead_step_(whole_steps(kStepBytes / far_, 64)) {}
 
   void run() {
     const int64_t near = product_panels(args_.a_is_far ? args_.b : args_.a);
@@ -306,8 +307,8 @@ class TileGemm {
 
   /// This step's share of the next near panel, into the second-level cache: all of it while the far panels are met.
   void fetch_ahead() {
-    const int64_t bytes = whole_steps(kStepBytes / far_, 64);
-    for (int64_t n = 0; n < bytes && ahead_ < ahead_end_; n += 64, ahead_ += 64) _mm_prefetch(ahead_, _MM_HINT_T1);
+    for (int64_t n = 0; n < ahead_step_ && ahead_ < ahead_end_; n += 64, ahead_ += 64)
+      _mm_prefetch(ahead_, _MM_HINT_T1);
   }
 
   /// From the buffer to c.
@@ -332,9 +333,11 @@ class TileGemm {
   float* c_at(int64_t row, int64_t column) const { return args_.c + row * args_.c_stride + column; }
 
   const ProductArgs& args_;
-  const int64_t panel_, far_;
+  const int64_t panel_;  // bytes
+  const int64_t far_;    // panels
+  const int64_t ahead_step_;
   const char *ahead_ = nullptr, *ahead_end_ = nullptr;
-  Block before_;  // still in the tiles
+  Block before_;  // still in the tiles; at first none
   int turn_ = 0;
   alignas(64) float buffers_[2][kProductPanel * kProductPanel];
 };

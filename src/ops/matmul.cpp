@@ -1,9 +1,7 @@
-// matmul(): large products of float32 on matrix tiles where there are some (tile_matmul.cpp), all others through
-// oneDNN.
-//
-// For oneDNN c is cut into blocks of rows and columns by its shape alone, and every block is a product of
-// one thread, a task of parallel_for(). So products and attention share the threads, which sleep when there is nothing
-// to do; oneDNN's own team, of OpenMP, would spin and take the cores from everybody else.
+// matmul(): large products of float32 on matrix tiles, where there are some (tile_matmul.cpp); all others through
+// oneDNN: c is cut into blocks of rows and columns by its shape alone, and every block is a product of one thread, a
+// task of parallel_for(). So products and attention share the threads, which sleep when there is nothing to do;
+// oneDNN's own team, of OpenMP, would spin and take the cores from everybody else.
 //
 // A primitive is built once a shape and kept: building takes tens of microseconds, running a small product fewer.
 // float64, which oneDNN does not multiply, is for checking gradients and takes plain blocked loops.
