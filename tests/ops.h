@@ -93,6 +93,23 @@ class Matrix {
   std::byte* data_ = nullptr;
 };
 
+/// A matrix that is stored as it is or transposed, in rows with a gap.
+struct Operand {
+  Matrix stored;
+  ConstView<2> view;
+
+  Operand(DType dtype, int64_t rows, int64_t columns, bool transposed, uint64_t seed)
+      : stored(dtype, transposed ? columns : rows, transposed ? rows : columns, 3), view(stored) {
+    Random random(seed);
+    stored.fill_normal(random);
+    view = stored;
+    if (transposed) view = {view.data, dtype, {rows, columns}, {view.stride[1], view.stride[0]}};
+  }
+  double get(int64_t r, int64_t c) const {
+    return load_element(view.data, view.dtype, r * view.stride[0] + c * view.stride[1]);
+  }
+};
+
 /// What an element should be: the terms behind it have this magnitude, and its sum this many further roundings.
 struct Expected {
   double value;

@@ -17,23 +17,6 @@ constexpr Types kTypes[] = {{DType::float32, DType::float32},   {DType::float64,
                             {DType::bfloat16, DType::bfloat16}, {DType::bfloat16, DType::float32},
                             {DType::float16, DType::float16},   {DType::float16, DType::float32}};
 
-/// A matrix that is stored as it is or transposed, in rows with a gap.
-struct Operand {
-  Matrix stored;
-  ConstView<2> view;
-
-  Operand(DType dtype, int64_t rows, int64_t columns, bool transposed, uint64_t seed)
-      : stored(dtype, transposed ? columns : rows, transposed ? rows : columns, 3), view(stored) {
-    Random random(seed);
-    stored.fill_normal(random);
-    view = stored;
-    if (transposed) view = {view.data, dtype, {rows, columns}, {view.stride[1], view.stride[0]}};
-  }
-  double get(int64_t r, int64_t c) const {
-    return load_element(view.data, view.dtype, r * view.stride[0] + c * view.stride[1]);
-  }
-};
-
 void expect_product(Types types, int64_t M, int64_t N, int64_t K, bool a_transposed, bool b_transposed, bool with_bias,
                     bool accumulate) {
   const Operand a(types.in, M, K, a_transposed, 1), b(types.in, K, N, b_transposed, 2);

@@ -213,6 +213,18 @@ inline double element_bound(double value, double magnitude, double roundings, DT
   return arithmetic + stored + lost;
 }
 
+/// Of two ways to sum, by their errors on one input: oneDNN cuts long sums as suits the processor. One chain in the
+/// tiles is five times worse.
+inline constexpr double kLikeAccuracy = 1.5;
+
+/// What a product of float32 numbers may lose, next to the magnitudes of its terms, where they enter as fewer parts of
+/// eight bits than three: the rest of both factors, and with two parts the product of the second ones.
+inline constexpr double lost_by(Float32Precision precision) {
+  constexpr double part = 0x1p-8;
+  if (precision == Float32Precision::full) return 0;
+  return precision == Float32Precision::high ? 3 * part * part : 2 * part + part * part;
+}
+
 // --------------------------------------------------------------------------------------------------------- comparators
 
 inline testing::AssertionResult report(bool good, double error, double bound, double nmse) {

@@ -45,7 +45,9 @@ PROGRAMS = {
     ),
 }
 
-ISA_FILE = re.compile(r"(isa_.*\.cpp|.*\.kernel\.h|(vec|unit)_.*\.h|(elements_)?table\.h|portable\.h|dot\.h)$")
+ISA_FILE = re.compile(
+    r"(isa_.*\.cpp|.*\.kernel\.h|(vec|unit)_.*\.h|((elements|products)_)?table\.h|portable\.h|dot\.h)$"
+)
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 
 STANDARD = set(

@@ -19,14 +19,26 @@ namespace attn::ops {
 // --------------------------------------------------------------------------------------------------------- products
 
 struct MatmulOptions {
-  ConstView<1> bias = {};   ///< [N], a parameter, added to every row
-  bool accumulate = false;  ///< c += a b instead of c = a b
+  ConstView<1> bias = {};                          ///< [N], a parameter, added to every row
+  bool accumulate = false;                         ///< c += a b instead of c = a b
+  std::optional<Float32Precision> precision = {};  ///< of float32 factors; absent: matmul_precision()
 };
 
 /// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of each of a and b is 1: a transpose is a view with
 /// exchanged strides. a and b of one type, c of the same; beside a 16-bit type c may be float32. Sums in float32 or
 /// float64. Runs on parallel_for(), as everything here.
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
+
+/// How float32 factors enter the products of this process, layers and training included, where no option says it; full
+/// at first. As torch.set_float32_matmul_precision(): less than full is a permission, which large products take where
+/// there are matrix tiles (instruction set "amx"); elsewhere all are full. Next to s = sum |a| |b|,
+///   full  errs as float32 arithmetic does
+///   high  by up to 2^-14 s more; random numbers by 2^-23 to 2^-18 s at the worst
+///   fast  by up to 2^-6 s more; random numbers by 2^-14 to 2^-10 s
+/// On tiles a number below 2^-102 in a row of a, or column of b, with others from 2^-48 up is good to 2^-126 only. Rows
+/// and columns all below 2^-48, or with a number that is not finite or from 2^60 up, are multiplied without tiles.
+void set_matmul_precision(Float32Precision precision);
+Float32Precision matmul_precision();
 
 // ------------------------------------------------------------------------------------------------------------ norms
 

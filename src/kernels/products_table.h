@@ -1,10 +1,57 @@
-// The contract of float32 matrix products on tiles.
+// The contract of float32 matrix products on matrix tiles, C = A B.
+//
+// As in table.h: plain argument structs and a struct of function pointers. Words: a *line* is a row of A or a column of
+// B, a *term* an index of the sum; a *panel* is `panel` lines. Numbers enter the products as sums of `parts` bfloat16
+// numbers: 3 are float32's accuracy, 2 have 16 bits, 1 is rounded to 8. What a packed factor looks like is the kernels'
+// own business. Kernels check nothing; packed factors are 64-byte aligned, everything else to its element only.
 #pragma once
 
 #include "kernels/table.h"
 
 namespace attn::kernels {
 
-struct ProductKernels {};
+/// Lines of A or B, in user memory.
+struct Factor {
+  const float* data;
+  int64_t line_stride, term_stride;  // one of them is 1
+  int64_t lines, terms;
+};
+
+struct PackFactorArgs {
+  Factor x;
+  bool left;  // A
+  int parts;
+  void* packed;  // bytes(lines, terms, parts)
+};
+
+/// c = a b or c += a b (+ bias): an element's bits depend on its own row, column and c alone.
+///
+/// A line is irregular if it has an infinity, a NaN or a magnitude from 2^60 up, or is not all 0 and below 2^-48: parts
+/// or their products would leave the range of tiles. Its results are sums of float32 fma in the order of the terms,
+/// whatever the number of parts.
+struct ProductArgs {
+  Factor a, b;  // of the same terms, at most `most_terms`
+  const void* packed_a;
+  const void* packed_b;
+  int parts;
+  bool a_is_far;      // the far factor should stay in the second-level cache while the other one passes by
+  const float* bias;  // [b.lines]; null = none
+  bool add;           // to what c holds
+  float* c;
+  int64_t c_stride;  // between rows
+};
+
+struct ProductKernels {
+  int panel;           // lines
+  int step;            // terms: a part of the sum is a multiple of it, but the last
+  int64_t most_terms;  // of one product. Longer sums are cut, and their parts added by `add`: that is more accurate
+  int64_t far_panels;  // at most, for a cache
+
+  int64_t (*bytes)(int64_t lines, int64_t terms, int parts);  // packed; also where line `lines` begins, if whole panels
+  void (*pack)(const PackFactorArgs&);
+  void (*multiply)(const ProductArgs&);  // between enter() and leave(), as those of TileKernels
+  void (*enter)(void* before);
+  void (*leave)(const void* before);
+};
 
 }  // namespace attn::kernels

@@ -20,6 +20,16 @@
 namespace attn::kernels {
 namespace {
 
+/// Around a task, as TileKernels says.
+template <class Unit>
+void enter_tiles(void* before) {
+  Unit::configure(before);
+}
+template <class Unit>
+void leave_tiles(const void* before) {
+  Unit::restore(before);
+}
+
 /// Up to two tiles of an operand and their parts, in bytes.
 struct TileSide {
   const char* tile[2];

@@ -3,7 +3,7 @@
 // Computes nothing itself. Loops: none. Requires: as parts.kernel.h; a Unit with the instructions of unit_amx.h.
 #pragma once
 
-#include "kernels/tile_products.kernel.h"
+#include "kernels/tile_gemm.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
@@ -17,15 +17,6 @@ constexpr int kTileGroupPanels = 8;
 constexpr int kWideTileGroupPanels = 32;
 // Sums of dK and dV move once for so many panels, each of which is one step of their sums.
 constexpr int kTileGradientPanels = 8;
-
-template <class Unit>
-void enter_tiles(void* before) {
-  Unit::configure(before);
-}
-template <class Unit>
-void leave_tiles(const void* before) {
-  Unit::restore(before);
-}
 
 /// Keys of bfloat16 where they lie, if they are near each other.
 template <class Dot>
@@ -97,7 +88,8 @@ constexpr Isa isa_of_tiles(const char* name) {
   return {.name = name,
           .bf16 = &bf16_on_tiles<Unit>,
           .f16 = &f16_on_tiles<Unit>,
-          .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>}};
+          .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>},
+          .f32_products = &products_on_tiles<Unit>};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// matmul() through oneDNN: c is cut into blocks of rows and columns by its shape alone, and every block is a product of
-// one thread, a task of parallel_for(). So products and attention share the threads, which sleep when there is nothing
-// to do; oneDNN's own team, of OpenMP, would spin and take the cores from everybody else.
+// matmul(): large products of float32 on matrix tiles, where there are some (tile_matmul.cpp); all others through
+// oneDNN: c is cut into blocks of rows and columns by its shape alone, and every block is a product of one thread, a
+// task of parallel_for(). So products and attention share the threads, which sleep when there is nothing to do;
+// oneDNN's own team, of OpenMP, would spin and take the cores from everybody else.
 //
 // A primitive is built once a shape and kept: building takes tens of microseconds, running a small product fewer.
 // float64, which oneDNN does not multiply, is for checking gradients and takes plain blocked loops.
@@ -14,6 +15,7 @@
 #include "ops/blocks.h"
 #include "ops/check.h"
 #include "ops/matmul_half.h"
+#include "ops/tile_matmul.h"
 
 namespace attn::ops {
 namespace {
@@ -223,10 +225,15 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
     checker.require(options.bias.size[0] == c.size[1] && (options.bias.stride[0] == 1 || c.size[1] <= 1),
                     [&] { return "bias must be dense, [N] = [" + std::to_string(c.size[1]) + "]"; });
   }
+  checker.require(!options.precision || is_known(*options.precision), [&] {
+    return "precision is no Float32Precision: " + std::to_string(static_cast<int>(*options.precision));
+  });
   checker.done();
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
+  if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1]))
+    return multiply_on_tiles(a, b, c, options);
   try {
     if (a.dtype == DType::float16) multiply_float16(a, b, c, options);
     else multiply(a, b, c, options);

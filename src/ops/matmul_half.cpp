@@ -68,7 +68,7 @@ void multiply_float16(const ConstView<2>& a, const ConstView<2>& b, const View<2
       for (int64_t k = 0; k < K; k += terms) {
         const int64_t depth = std::min(terms, K - k);
         if (i == 0 || K > terms) wide_b = widened(part_of(b, k, j, {depth, columns}), copies.b);
-        MatmulOptions wide{.accumulate = options.accumulate || k > 0};
+        MatmulOptions wide{.accumulate = options.accumulate || k > 0, .precision = Float32Precision::full};
         if (options.bias && k == 0) {
           wide.bias = options.bias;
           wide.bias.data = static_cast<const float*>(options.bias.data) + j;
