@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shows that the tests fail when they should: puts each bug of operator.txt, c.txt, layers.txt and checks.txt into a
-copy of the sources, one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
+"""Shows that the tests fail when they should: puts each bug of operator.txt and the other tables into a copy of the
+sources, one at a time, and demands that the test named beside it goes red. Ends with 'N/N killed'.
 
 usage: run.py [NAME...]            all mutants, or those named
        run.py --sample SECONDS     20 that ATTN_SEED draws, or as many of them as that time allows
@@ -22,7 +22,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TABLES = ["operator.txt", "c.txt", "layers.txt", "checks.txt"]
+TABLES = ["operator.txt", "tiles.txt", "c.txt", "layers.txt", "checks.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
 SAMPLE = 20
 TIMEOUT = 1800  # seconds: a test that takes longer hangs, which is a failure too
