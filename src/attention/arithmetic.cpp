@@ -29,7 +29,8 @@ const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const kernels::Isa& isa = active_kernels();
   if (!is_few(dtype, rows, options)) return row_kernels(dtype, rows, options);
-  if (dtype == DType::bfloat16) return isa.bf16_few ? *isa.bf16_few : *isa.f32_few_bf16;
+  const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.same_bits);
+  if (dtype == DType::bfloat16) return widened ? *isa.f32_few_bf16 : *isa.bf16_few;
   return dtype == DType::float16 ? *isa.f32_few_f16 : *isa.f32_few;
 }
 

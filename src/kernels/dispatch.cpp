@@ -85,8 +85,7 @@ Isa on_avx512(const Isa& added) {
   isa.f16 = added.f16;
   for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];
   isa.f32_products = added.f32_products;
-  // Without instructions of their own, few rows are widened: tiles would be half empty.
-  isa.bf16_few = added.bf16_few ? added.bf16_few : isa.f32_few_bf16;
+  isa.bf16_few = added.bf16_few;
   return isa;
 }
 const Isa& avx512_and_bf16() {

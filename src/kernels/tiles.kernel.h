@@ -48,6 +48,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .panel = 3 * V::W,
           .acc_bytes = bytes,
           .type = kType,
+          .least_rows = 0,
           .own_bits = false,
           .bounded = false,
           .group_panels = kGroupPanels,
