@@ -54,6 +54,23 @@ class Numbers {
   attn::Buffer memory_;
 };
 
+/// While it lives, kernels may run.
+class InKernels {
+ public:
+  explicit InKernels(const TileKernels& tk) : tk_(tk) {
+    if (tk_.enter) tk_.enter(before_);
+  }
+  ~InKernels() {
+    if (tk_.leave) tk_.leave(before_);
+  }
+  InKernels(const InKernels&) = delete;
+  InKernels& operator=(const InKernels&) = delete;
+
+ private:
+  const TileKernels& tk_;
+  alignas(64) char before_[64];
+};
+
 /// The operands of all kernels of one arithmetic.
 class Bench {
  public:
@@ -76,6 +93,7 @@ class Bench {
   std::vector<Part> forward() {
     return {{"scores, softmax", flops(kForwardBlock),
              [this] {
+               const InKernels kernels(tk_);
                tk_.scores_softmax({.in = scores(kForwardBlock),
                                    .reference = lanes_.data(),
                                    .sum = sums_.data(),
@@ -89,7 +107,10 @@ class Bench {
     const double one = flops(kBackwardBlock);
     const auto outer = [this] { this->outer(); };
     return {{"scores, probabilities", one,
-             [this] { tk_.scores_probabilities(scores(kBackwardBlock), lanes_.data(), probabilities_.data()); }},
+             [this] {
+               const InKernels kernels(tk_);
+               tk_.scores_probabilities(scores(kBackwardBlock), lanes_.data(), probabilities_.data());
+             }},
             {"dP, dS", one, [this] { grad(); }},
             {"dV", kPanels * one, outer},
             {"dK", kPanels * one, outer},
@@ -117,6 +138,7 @@ class Bench {
   }
 
   void values(int64_t block) {
+    const InKernels kernels(tk_);
     tk_.values({.weights = weights_.data(),
                 .width = tk_.panel,
                 .rows = tk_.panel,
@@ -128,6 +150,7 @@ class Bench {
   }
 
   void grad() {
+    const InKernels kernels(tk_);
     tk_.grad({.in = scores(kBackwardBlock),
               .weights = probabilities_.data(),
               .delta = lanes_.data(),
@@ -142,6 +165,7 @@ class Bench {
   }
 
   void outer() {
+    const InKernels kernels(tk_);
     attn::kernels::OuterPanel panels[kPanels];
     for (int64_t i = 0; i < kPanels; ++i)
       panels[i] = {.weights = weights_.data() + i * tk_.weights_bytes(kBackwardBlock, tk_.panel),

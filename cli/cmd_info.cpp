@@ -51,6 +51,7 @@ void describe_instruction_sets() {
                                            short_number(attention_speed(isa, attn::DType::bfloat16)) +
                                            "FLOP/s in bfloat16" + (isa == chosen ? " (in use)" : ""));
   attn::set_isa(chosen);
+  if (const std::string missing = attn::missing_isa(); !missing.empty()) row("not available", missing);
 }
 
 void describe_machine() {

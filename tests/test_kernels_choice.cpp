@@ -29,5 +29,13 @@ TEST(Choice, Bfloat16ProductsAreChosenWhereTheyAreQuick) {
   }
 }
 
+/// Nothing is said to be missing that is there, and on a CPU without matrix tiles nothing is.
+TEST(Choice, WhatTheSystemRefusesIsNamed) {
+  const std::vector<std::string> names = available();
+  const std::string refused = missing();
+  EXPECT_TRUE(refused.empty() || refused.starts_with("amx: ")) << refused;
+  if (std::find(names.begin(), names.end(), "amx") != names.end()) EXPECT_EQ(refused, "");
+}
+
 }  // namespace
 }  // namespace attn::kernels

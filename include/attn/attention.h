@@ -171,6 +171,9 @@ class KvCache {
 std::vector<std::string> available_isas();
 /// The one in use. Chosen at first use: the best, or the environment variable ATTN_ISA.
 std::string active_isa();
+/// Why one that this CPU has is not among them: the system may refuse a process the matrix tiles. Empty if all are
+/// there.
+std::string missing_isa();
 /// Forces one; throws Error that lists the choices for a name that is unknown or that this CPU cannot run.
 void set_isa(std::string_view name);
 

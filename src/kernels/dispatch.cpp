@@ -122,21 +122,13 @@ const Isa* find(std::string_view name) {
   return nullptr;
 }
 
-/// Why the best this CPU could do is not there; empty if it is.
-std::string missing_tiles() {
-#if defined(ATTN_X86)
-  if (cpu_has_tiles() && !system_grants_tiles()) return "the system refuses this process the CPU's matrix tiles (amx)";
-#endif
-  return {};
-}
-
 const Isa& named(std::string_view name, std::string_view source) {
   if (const Isa* isa = find(name)) return *isa;
   std::string choices;
   for (const std::string& choice : available()) choices += (choices.empty() ? "" : ", ") + choice;
   std::vector<std::string> problems = {std::string(source) + " names '" + std::string(name) +
                                        "', which this CPU or build does not have; choices: " + choices};
-  if (const std::string reason = missing_tiles(); !reason.empty()) problems.push_back(reason);
+  if (const std::string reason = missing(); !reason.empty()) problems.push_back(reason);
   throw Error("set_isa", std::move(problems));
 }
 
@@ -158,6 +150,13 @@ std::vector<std::string> available() {
   std::erase_if(names, [](const std::string& name) { return find(name) == nullptr; });
   for (const Isa& isa : offered()) names.emplace_back(isa.name);
   return names;
+}
+
+std::string missing() {
+#if defined(ATTN_X86)
+  if (cpu_has_tiles() && !system_grants_tiles()) return "amx: the system refuses this process the CPU's matrix tiles";
+#endif
+  return {};
 }
 
 void offer(const Isa& added) {

@@ -17,6 +17,8 @@ namespace kernels {
 
 /// Built in and supported by this CPU, best first.
 std::vector<std::string> available();
+/// Why a set that this CPU has is not among them; empty if all are.
+std::string missing();
 /// All that are built in, in the order of choice for processors of a vendor (CPUID leaf 0). vdpbf16ps does twice the
 /// multiply-adds of vfmadd231ps a cycle on AMD (Zen 4: 234 against 117 GFLOP/s a core) and half of them on Intel
 /// (Sapphire Rapids: 104 against 208), where 16-bit numbers are better widened for the float32 kernels.
