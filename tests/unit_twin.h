@@ -1,4 +1,4 @@
-// A twin in C++ of the tile instructions that kernels/unit_amx.h names, for tests on processors without them.
+// A twin in AVX-512 of the tile instructions that kernels/unit_amx.h names, for tests on processors without them.
 //
 // A product is what the hardware does, found by comparing millions of results: for each element of C
 //   even = odd = 0;  for p = 0 .. 15:  even = fma(A[m][2p], B[p][2n], even);  odd = fma(A[m][2p+1], B[p][2n+1], odd)
@@ -6,6 +6,7 @@
 // Subnormal numbers, operands and results, count as 0 with their sign, whatever the processor is told.
 #pragma once
 
+#include <immintrin.h>
 #include <stdint.h>
 
 namespace attn::kernels {
@@ -43,50 +44,58 @@ struct TwinUnit {
   }
   template <int kTile>
   static void load(const void* p, int64_t stride) {
-    check();
-    for (int r = 0; r < 16; ++r) __builtin_memcpy(tile(kTile).bytes[r], static_cast<const char*>(p) + r * stride, 64);
+    load_rows(tile(kTile), p, stride);
   }
   template <int kTile>
   static void stream(const void* p, int64_t stride) {
-    load<kTile>(p, stride);
+    load_rows(tile(kTile), p, stride);
   }
   template <int kTile>
   static void store(void* p, int64_t stride) {
-    check();
-    for (int r = 0; r < 16; ++r) __builtin_memcpy(static_cast<char*>(p) + r * stride, tile(kTile).bytes[r], 64);
-  }
-
-  static float number(uint32_t bits) {
-    bits = (bits & 0x7f800000) != 0 ? bits : bits & 0x80000000;
-    float x;
-    __builtin_memcpy(&x, &bits, sizeof x);
-    return x;
-  }
-  static float flushed(float x) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, sizeof bits);
-    return number(bits);
+    store_rows(tile(kTile), p, stride);
   }
   template <int kSum, int kA, int kB>
   static void multiply() {
+    add_product(tile(kSum), tile(kA), tile(kB));
+  }
+
+ private:
+  // Not inline: the kernels have hundreds of them.
+  __attribute__((noinline)) static void load_rows(TwinTile& t, const void* p, int64_t stride) {
     check();
-    uint32_t a[16][16], b[16][16];  // pairs
-    float c[16][16];
-    __builtin_memcpy(a, &tile(kA), sizeof a);
-    __builtin_memcpy(b, &tile(kB), sizeof b);
-    __builtin_memcpy(c, &tile(kSum), sizeof c);
+    for (int r = 0; r < 16; ++r) __builtin_memcpy(t.bytes[r], static_cast<const char*>(p) + r * stride, 64);
+  }
+  __attribute__((noinline)) static void store_rows(const TwinTile& t, void* p, int64_t stride) {
+    check();
+    for (int r = 0; r < 16; ++r) __builtin_memcpy(static_cast<char*>(p) + r * stride, t.bytes[r], 64);
+  }
+  /// 0 with its sign for what is subnormal.
+  static __m512 flushed(__m512i bits) {
+    const __mmask16 normal = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    return _mm512_castsi512_ps(
+        _mm512_mask_and_epi32(bits, static_cast<__mmask16>(~normal), bits, _mm512_set1_epi32(INT32_MIN)));
+  }
+  static __m512 flushed(__m512 x) { return flushed(_mm512_castps_si512(x)); }
+  /// The first and the second numbers of pairs.
+  static __m512 first(__m512i pairs) { return flushed(_mm512_slli_epi32(pairs, 16)); }
+  static __m512 second(__m512i pairs) {
+    return flushed(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  /// A row of results a vector.
+  __attribute__((noinline)) static void add_product(TwinTile& sum, const TwinTile& left, const TwinTile& right) {
+    check();
     for (int m = 0; m < 16; ++m) {
-      float even[16] = {}, odd[16] = {};
+      __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
       for (int p = 0; p < 16; ++p) {
-        const float x = number(a[m][p] << 16), y = number(a[m][p] & 0xffff0000);
-        for (int n = 0; n < 16; ++n) {
-          even[n] = flushed(__builtin_fmaf(x, number(b[p][n] << 16), even[n]));
-          odd[n] = flushed(__builtin_fmaf(y, number(b[p][n] & 0xffff0000), odd[n]));
-        }
+        int pair;
+        __builtin_memcpy(&pair, left.bytes[m] + 4 * p, sizeof pair);
+        const __m512i a = _mm512_set1_epi32(pair), b = _mm512_load_si512(right.bytes[p]);
+        even = flushed(_mm512_fmadd_ps(first(a), first(b), even));
+        odd = flushed(_mm512_fmadd_ps(second(a), second(b), odd));
       }
-      for (int n = 0; n < 16; ++n) c[m][n] = flushed(flushed(c[m][n]) + flushed(even[n] + odd[n]));
+      const __m512 both = flushed(_mm512_add_ps(even, odd)), before = flushed(_mm512_load_ps(sum.bytes[m]));
+      _mm512_store_ps(sum.bytes[m], flushed(_mm512_add_ps(before, both)));
     }
-    __builtin_memcpy(&tile(kSum), c, sizeof c);
   }
 };
 

@@ -60,8 +60,27 @@ def test_option(name, qkv):
 def test_every_option_of_the_signature_is_tested():
     parameters = inspect.signature(attention_cpp.attention).parameters
     tested = {option for options in OPTIONS.values() for option in options}
-    elsewhere = {"q", "k", "v", "out", "return_lse", "dropout", "seed", "cu_query", "cu_key", "blocks"}
+    elsewhere = {"q", "k", "v", "out", "return_lse", "dropout", "seed", "cu_query", "cu_key", "blocks",
+                 "float32_precision", "same_bits"}
     assert set(parameters) == tested | elsewhere
+
+
+def test_options_of_matrix_tiles():
+    """Permissions and a promise: results stay near whatever the processor has, and few rows are exact in any case."""
+    random = np.random.default_rng(1)
+    q, k, v = (random.standard_normal((1, 2, 300, 16), np.float32) for _ in range(3))
+    expected, _ = reference.attention(q, k, v)
+    for precision, bound in (("full", 1e-5), ("high", 1e-4), ("fast", 5e-2)):
+        out = attention_cpp.attention(q, k, v, float32_precision=precision)
+        np.testing.assert_allclose(out, expected, rtol=bound, atol=bound)
+    whole = attention_cpp.attention(q, k, v, same_bits=True)
+    for i in (0, 299):
+        np.testing.assert_array_equal(attention_cpp.attention(q[:, :, i:i + 1], k, v, same_bits=True),
+                                      whole[:, :, i:i + 1])
+    with pytest.raises(attention_cpp.Error, match="float32_precision is 'half', must be full, high or fast"):
+        attention_cpp.attention(q, k, v, float32_precision="half")
+    with pytest.raises(TypeError, match="same_bits must be True or False"):
+        attention_cpp.attention(q, k, v, same_bits="yes")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
