@@ -1,6 +1,7 @@
 // A twin in AVX-512 of the tile instructions that kernels/unit_amx.h names, for tests on processors without them.
 //
-// A product is what the hardware does, found by comparing millions of results: for each element of C
+// A product is what the hardware does, found by comparing millions of results; a NaN may have another payload. For each
+// element of C
 //   even = odd = 0;  for p = 0 .. 15:  even = fma(A[m][2p], B[p][2n], even);  odd = fma(A[m][2p+1], B[p][2n+1], odd)
 //   C[m][n] += even + odd
 // Subnormal numbers, operands and results, count as 0 with their sign, whatever the processor is told.
