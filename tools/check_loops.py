@@ -6,7 +6,8 @@ usage: check_loops.py OBJECT...      check_loops.py --self-test
 Reads the disassembly of the objects of the instruction sets. An inner loop is the code between a jump backwards and
 its target with no other such jump inside; it is a matrix loop if nearly half of its instructions multiply and add,
 which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
-An object without any such loop fails too: then the vectors are gone, or this check is blind.
+A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
+starve them. An object without any such loop fails too: then the vectors are gone, or this check is blind.
 """
 
 import re
@@ -19,6 +20,7 @@ MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[
 STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
 LEAST_SHARE = 0.45  # of multiply-adds; the tiles have 0.5 (12 of 24 in AVX2) to 0.7, the exponentials up to 0.37
 LEAST_MULTIPLY_ADDS = 8  # a smaller loop is a remainder
+LEAST_TILE_PRODUCTS = 4  # the same for tiles
 
 
 def functions(text):
@@ -49,11 +51,21 @@ def inner_loops(body):
             yield body[first : last + 1]
 
 
+def tile_loads_and_products(loop):
+    names = [mnemonic for _, mnemonic, _ in loop]
+    return names.count("tileloadd") + names.count("tileloaddt1"), names.count("tdpbf16ps")
+
+
 def problems(text):
     """Returns (number of matrix loops, [what is wrong])."""
     loops, found = 0, []
     for name, body in functions(text):
+        on_tiles = []
         for loop in inner_loops(body):
+            loads, products = tile_loads_and_products(loop)
+            if products >= LEAST_TILE_PRODUCTS:
+                on_tiles.append(loads - products)
+                continue
             work = sum(bool(MULTIPLY_ADD.match(mnemonic)) for _, mnemonic, _ in loop)
             if work < LEAST_MULTIPLY_ADDS or work < LEAST_SHARE * len(loop):
                 continue
@@ -64,6 +76,9 @@ def problems(text):
                     f"{name}: the loop at {loop[0][0]:x} ({work} multiply-adds of {len(loop)} instructions) "
                     f"touches the stack {len(touching)} times, as in '{touching[0]}'"
                 )
+        loops += len(on_tiles)
+        if on_tiles and min(on_tiles) > 1:
+            found.append(f"{name}: every loop loads at least {min(on_tiles)} tiles more than it multiplies")
     return loops, found
 
 
@@ -86,6 +101,11 @@ def self_test():
     assert problems(clean) == (1, []), problems(clean)
     assert len(problems(spilled)[1]) == 1, problems(spilled)
     assert problems(clean.replace("jne    4", "jne    80")) == (0, [])
+    tiles = clean.replace("vfmadd231ps %zmm5,%zmm1,%zmm2", "tileloadd (%rax,%rbx,1),%tmm4")
+    tiles = re.sub(r"vfmadd231ps \S+", "tdpbf16ps %tmm6,%tmm4,%tmm0", tiles)
+    assert problems(tiles) == (1, []), problems(tiles)
+    starved = tiles.replace("tdpbf16ps %tmm6,%tmm4,%tmm0", "tileloadd (%rax,%rbx,1),%tmm5", 7)
+    assert len(problems(starved)[1]) == 1, problems(starved)
 
 
 if __name__ == "__main__":
