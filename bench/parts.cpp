@@ -11,6 +11,7 @@
 
 #include "attn/attn.h"
 #include "kernels/dispatch.h"
+#include "kernels/entered.h"
 #include "measure.h"
 #include "problem.h"
 #include "race.h"
@@ -18,6 +19,7 @@
 namespace bench {
 namespace {
 
+using attn::kernels::Entered;
 using attn::kernels::TileKernels;
 
 constexpr int64_t kKeys = 2048, kForwardBlock = 256, kBackwardBlock = 128;
@@ -54,23 +56,6 @@ class Numbers {
   attn::Buffer memory_;
 };
 
-/// While it lives, kernels may run.
-class InKernels {
- public:
-  explicit InKernels(const TileKernels& tk) : tk_(tk) {
-    if (tk_.enter) tk_.enter(before_);
-  }
-  ~InKernels() {
-    if (tk_.leave) tk_.leave(before_);
-  }
-  InKernels(const InKernels&) = delete;
-  InKernels& operator=(const InKernels&) = delete;
-
- private:
-  const TileKernels& tk_;
-  alignas(64) char before_[64];
-};
-
 /// The operands of all kernels of one arithmetic.
 class Bench {
  public:
@@ -93,7 +78,7 @@ class Bench {
   std::vector<Part> forward() {
     return {{"scores, softmax", flops(kForwardBlock),
              [this] {
-               const InKernels kernels(tk_);
+               const Entered entered(tk_);
                tk_.scores_softmax({.in = scores(kForwardBlock),
                                    .reference = lanes_.data(),
                                    .sum = sums_.data(),
@@ -108,7 +93,7 @@ class Bench {
     const auto outer = [this] { this->outer(); };
     return {{"scores, probabilities", one,
              [this] {
-               const InKernels kernels(tk_);
+               const Entered entered(tk_);
                tk_.scores_probabilities(scores(kBackwardBlock), lanes_.data(), probabilities_.data());
              }},
             {"dP, dS", one, [this] { grad(); }},
@@ -138,7 +123,7 @@ class Bench {
   }
 
   void values(int64_t block) {
-    const InKernels kernels(tk_);
+    const Entered entered(tk_);
     tk_.values({.weights = weights_.data(),
                 .width = tk_.panel,
                 .rows = tk_.panel,
@@ -150,7 +135,7 @@ class Bench {
   }
 
   void grad() {
-    const InKernels kernels(tk_);
+    const Entered entered(tk_);
     tk_.grad({.in = scores(kBackwardBlock),
               .weights = probabilities_.data(),
               .delta = lanes_.data(),
@@ -165,7 +150,7 @@ class Bench {
   }
 
   void outer() {
-    const InKernels kernels(tk_);
+    const Entered entered(tk_);
     attn::kernels::OuterPanel panels[kPanels];
     for (int64_t i = 0; i < kPanels; ++i)
       panels[i] = {.weights = weights_.data() + i * tk_.weights_bytes(kBackwardBlock, tk_.panel),

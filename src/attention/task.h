@@ -3,25 +3,18 @@
 
 #include "attention/arithmetic.h"
 #include "core/subnormals.h"
+#include "kernels/entered.h"
 
 namespace attn::detail {
 
 /// While it lives, kernels of `tk` may run on this thread.
 class InKernels {
  public:
-  explicit InKernels(const TileKernels& tk) : tk_(tk) {
-    if (tk_.enter) tk_.enter(before_);
-  }
-  ~InKernels() {
-    if (tk_.leave) tk_.leave(before_);
-  }
-  InKernels(const InKernels&) = delete;
-  InKernels& operator=(const InKernels&) = delete;
+  explicit InKernels(const TileKernels& tk) : entered_(tk) {}
 
  private:
-  const TileKernels& tk_;
+  kernels::Entered<TileKernels> entered_;
   FlushSubnormals flush_;
-  alignas(64) char before_[64];
 };
 
 /// parallel_for() with tasks that use one set of kernels.

@@ -14,6 +14,7 @@
 #include "core/scratch.h"
 #include "core/subnormals.h"
 #include "kernels/dispatch.h"
+#include "kernels/entered.h"
 #include "kernels/products_table.h"
 
 namespace attn::ops {
@@ -27,19 +28,6 @@ using kernels::ProductKernels;
 constexpr int64_t kMostNearPanels = 128;
 
 std::atomic<Float32Precision> default_precision{Float32Precision::full};
-
-/// While it lives, this thread's tiles are configured.
-class WithTiles {
- public:
-  explicit WithTiles(const ProductKernels& kernels) : kernels_(kernels) { kernels_.enter(before_); }
-  ~WithTiles() { kernels_.leave(before_); }
-  WithTiles(const WithTiles&) = delete;
-  WithTiles& operator=(const WithTiles&) = delete;
-
- private:
-  const ProductKernels& kernels_;
-  alignas(64) char before_[64];
-};
 
 int parts_of(Float32Precision precision) {
   if (precision == Float32Precision::full) return 3;
@@ -127,7 +115,7 @@ class TileMatmul {
     pack(far, a_is_far_, packed_far);
     const int64_t row = a_is_far_ ? far_line : near_line, column = a_is_far_ ? near_line : far_line;
     const auto* bias = static_cast<const float*>(options_.bias.data);
-    const WithTiles tiles(k_);
+    const kernels::Entered entered(k_);
     k_.multiply({.a = a_is_far_ ? far : near,
                  .b = a_is_far_ ? near : far,
                  .packed_a = a_is_far_ ? packed_far : packed_near,
