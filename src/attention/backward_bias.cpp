@@ -113,7 +113,8 @@ void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>
   const std::vector<Range> queries = ranges(one_query, p.Lq, tk.panel), keys = ranges(one_key, p.Lk, tk.gradient_keys);
   const auto query_parts = static_cast<int64_t>(queries.size()), key_parts = static_cast<int64_t>(keys.size());
   const int64_t bytes = bias_gradient_bytes(p);
-  parallel_for_kernels(tk, size[0] * size[1] * query_parts * key_parts, [&](int64_t task) {
+  parallel_for(size[0] * size[1] * query_parts * key_parts, [&](int64_t task) {
+    const InKernels kernels(tk);
     const int64_t part = task % (query_parts * key_parts), plane = task / (query_parts * key_parts);
     const int64_t b = plane / size[1], h = plane % size[1];
     const Range i = queries[part / key_parts], j = keys[part % key_parts];

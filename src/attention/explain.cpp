@@ -44,7 +44,7 @@ std::string describe(const Problem& p, bool backward) {
   int64_t few = 0;
   for (const Sequence& s : p.sequences) few += !backward && is_few(p.q.dtype, p.rows(s), *p.options);
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
-  const TileKernels& tk = all_few ? forward_kernels(p.q.dtype, p.rows(p.sequences[0]), *p.options) : row_kernels(p);
+  const TileKernels& tk = all_few ? forward_kernels(p, p.sequences[0]) : row_kernels(p);
   text += std::string(tk.name) + " arithmetic";
   if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.type)
     text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";

@@ -20,10 +20,6 @@
 namespace attn::detail {
 namespace {
 
-const TileKernels& kernels_of(const Problem& p, const Sequence& s) {
-  return forward_kernels(p.q.dtype, p.rows(s), *p.options);
-}
-
 /// Everything one task works on, in the scratch of its thread; the epilogue of the forward's walks.
 class GroupWorker {
  public:
@@ -206,7 +202,7 @@ bool packs(const Problem& p, const Sequence& s, const TileKernels& tk) {
 int group_panels(const Problem& p) {
   int64_t panels = 0;
   for (const Sequence& s : p.sequences) {
-    const TileKernels& tk = kernels_of(p, s);
+    const TileKernels& tk = forward_kernels(p, s);
     if (packs(p, s, tk)) panels += p.Hk * div_up(p.rows(s), tk.panel);
   }
   const TileKernels& tk = row_kernels(p);
@@ -221,7 +217,7 @@ ForwardPlan plan_forward(const Problem& p) {
   plan.group_panels = group_panels(p);
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
-    const TileKernels& tk = kernels_of(p, s);
+    const TileKernels& tk = forward_kernels(p, s);
     GroupWorker worker(p, tk, plan.group_panels);
     plan.thread_bytes = std::max(plan.thread_bytes, worker.layout(nullptr));
     plan.row_stride = state_stride(tk, p.Dv);
@@ -247,7 +243,7 @@ ForwardPlan plan_forward(const Problem& p) {
 void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, const View<3>& lse) {
   const auto with_worker = [&](const ForwardPlan::Group& group, const auto& body) {
     const Sequence& s = p.sequences[group.sequence];
-    const TileKernels& tk = kernels_of(p, s);
+    const TileKernels& tk = forward_kernels(p, s);
     const InKernels kernels(tk);
     GroupWorker worker(p, tk, plan.group_panels);
     worker.layout(thread_scratch(plan.thread_bytes));

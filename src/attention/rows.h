@@ -29,6 +29,10 @@ void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t 
 inline const TileKernels& row_kernels(const Problem& p, const Sequence& s) {
   return row_kernels(p.q.dtype, p.rows(s), *p.options);
 }
+/// those of its forward,
+inline const TileKernels& forward_kernels(const Problem& p, const Sequence& s) {
+  return forward_kernels(p.q.dtype, p.rows(s), *p.options);
+}
 /// and for what is not done sequence by sequence.
 inline const TileKernels& row_kernels(const Problem& p) { return row_kernels(p.q.dtype, p.Lq * p.G, *p.options); }
 

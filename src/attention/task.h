@@ -17,13 +17,4 @@ class InKernels {
   FlushSubnormals flush_;
 };
 
-/// parallel_for() with tasks that use one set of kernels.
-template <class Body>
-void parallel_for_kernels(const TileKernels& tk, int64_t tasks, const Body& body) {
-  parallel_for(tasks, [&](int64_t task) {
-    const InKernels kernels(tk);
-    body(task);
-  });
-}
-
 }  // namespace attn::detail
