@@ -49,28 +49,33 @@ struct TileDot {
 // Magnitudes, as bits. Products of elements below 2^60 and their sums are finite. Rows of queries and keys whose
 // largest element is 2^-80 or more lose less than 2^-46 of themselves, and beside numbers near 1 as little of their
 // products. Elements of 2^-102 or more are whole in their parts.
-constexpr uint32_t kTooLarge = 0x5d800000, kSmallestOfRow = 0x17800000, kSmallest = 0x0c800000;
+constexpr uint32_t bits_of_power(int exponent) { return static_cast<uint32_t>(127 + exponent) << 23; }
+constexpr uint32_t kTooLarge = bits_of_power(60), kSmallestOfRow = bits_of_power(-80), kSmallest = bits_of_power(-102);
 
 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
-/// Of the largest magnitudes of rows: which rows products do not take.
-inline __mmask16 rows_out_of_range(__m512i largest) {
-  const __mmask16 small = _mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(kSmallestOfRow));
-  return static_cast<__mmask16>(_mm512_cmpge_epu32_mask(largest, _mm512_set1_epi32(kTooLarge)) |
-                                (small & _mm512_test_epi32_mask(largest, largest)));
+/// The larger magnitude of a lane's numbers.
+inline __m512i larger_magnitude(__m512 a, __m512 b) { return _mm512_max_epu32(magnitude(a), magnitude(b)); }
+
+/// Of magnitudes: which are too large for products, or below `smallest` and not 0.
+inline __mmask16 outside_of(__m512i magnitudes, uint32_t smallest) {
+  const __mmask16 small = _mm512_cmplt_epu32_mask(magnitudes, _mm512_set1_epi32(static_cast<int>(smallest)));
+  return static_cast<__mmask16>(_mm512_cmpge_epu32_mask(magnitudes, _mm512_set1_epi32(kTooLarge)) |
+                                (small & _mm512_test_epi32_mask(magnitudes, magnitudes)));
 }
 
+/// Of the largest magnitudes of rows: which rows products do not take.
+inline __mmask16 rows_out_of_range(__m512i largest) { return outside_of(largest, kSmallestOfRow); }
 /// Elements that products do not take.
-inline __mmask16 out_of_range(__m512 x) {
-  const __m512i m = magnitude(x);
-  const __mmask16 small = _mm512_cmplt_epu32_mask(m, _mm512_set1_epi32(kSmallest));
-  return static_cast<__mmask16>(_mm512_cmpge_epu32_mask(m, _mm512_set1_epi32(kTooLarge)) |
-                                (small & _mm512_test_epi32_mask(m, m)));
-}
+inline __mmask16 out_of_range(__m512 x) { return outside_of(magnitude(x), kSmallest); }
 
 template <class U, int P, int type>
 requires(P > 1) struct ElementRange<TileDot<U, P, type>> {
-  static bool has(double x) { return x == 0 || (__builtin_fabs(x) < 0x1p60 && __builtin_fabs(x) >= 0x1p-102); }
+  static bool has(double x) {
+    const double magnitude = __builtin_fabs(x);
+    return x == 0 ||
+           (magnitude < double{bit_cast<float>(kTooLarge)} && magnitude >= double{bit_cast<float>(kSmallest)});
+  }
 };
 
 inline __m512i high_half() { return _mm512_set1_epi32(static_cast<int>(0xffff0000u)); }
@@ -211,8 +216,7 @@ void pack_query_parts(const RowsArgs& args) {
       for (int t = 0; t < kTileRows; ++t) {
         const __m512 first = Dot::kNear ? x[t / 8][t % 8 * 2] : x[0][t];
         const __m512 second = Dot::kNear ? x[t / 8][t % 8 * 2 + 1] : x[1][t];
-        if constexpr (Dot::kBounded)
-          largest = _mm512_max_epu32(largest, _mm512_max_epu32(magnitude(first), magnitude(second)));
+        if constexpr (Dot::kBounded) largest = _mm512_max_epu32(largest, larger_magnitude(first, second));
         store_parts<P>(pairs + 2 * t * width, part, first, second);
       }
     }
@@ -238,8 +242,7 @@ void cut_keys(const RowsArgs& args) {
     __m512i largest = _mm512_setzero_si512();
     for (int64_t j = 0; j < depth; j += kTileSum) {
       const __m512 first = load_sixteen<Dot>(args, r, j), second = load_sixteen<Dot>(args, r, j + F32::W);
-      if constexpr (Dot::kBounded)
-        largest = _mm512_max_epu32(largest, _mm512_max_epu32(magnitude(first), magnitude(second)));
+      if constexpr (Dot::kBounded) largest = _mm512_max_epu32(largest, larger_magnitude(first, second));
       store_parts<Dot::kParts>(out + j, depth, first, second);
     }
     if constexpr (!Dot::kBounded) continue;

@@ -28,8 +28,8 @@ constexpr int64_t kMagnitudeBytes = kProductPanel * 4;
 constexpr int64_t kMostProductTerms = 1024;
 constexpr int64_t kFarPanels = 6;
 
-// Bits of 2^-48: the six products of parts that count are above 2^-112 then.
-constexpr int kTooSmall = (127 - 48) << 23;
+// Of the largest of a line: the six products of parts that count are above 2^-112 then.
+constexpr uint32_t kTooSmall = bits_of_power(-48);
 
 template <int P>
 int64_t product_panel_bytes(int64_t terms) {
@@ -62,11 +62,6 @@ inline Square square_at(const Factor& x, int64_t line, int64_t term) {
   return {first, x.term_stride, terms, lines};
 }
 
-inline __m512i larger_magnitude(__m512 a, __m512 b) {
-  const __m512i sign = _mm512_set1_epi32(INT32_MAX);
-  return _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), sign),
-                          _mm512_and_si512(_mm512_castps_si512(b), sign));
-}
 inline void raise(__m512i& largest, __m512i magnitude) { largest = _mm512_max_epu32(largest, magnitude); }
 
 /// The parts of pairs of both squares. Where a vector has one line, the magnitudes of row i go to largest[i]; otherwise
@@ -158,9 +153,7 @@ inline uint32_t irregular_lines(const char* panel) {
   uint32_t lines = 0;
   for (int v = 0; v < 2; ++v) {
     const __m512i largest = _mm512_load_si512(panel + 64 * v);
-    const uint32_t small = _mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(kTooSmall));
-    const uint32_t large = _mm512_cmpge_epu32_mask(largest, _mm512_set1_epi32(kTooLarge));
-    lines |= ((small & _mm512_test_epi32_mask(largest, largest)) | large) << (v * F32::W);
+    lines |= uint32_t{outside_of(largest, kTooSmall)} << (v * F32::W);
   }
   return lines;
 }
