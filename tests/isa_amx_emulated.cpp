@@ -2,7 +2,7 @@
 // them.
 #include "kernels/vec_avx512.h"
 
-#include "kernels/tile_table.kernel.h"
+#include "kernels/amx_table.kernel.h"
 #include "unit_twin.h"
 
 namespace attn::kernels {

@@ -1,7 +1,7 @@
 // What matrix tiles add to AVX-512: compiled with its flags. dispatch.cpp puts the two together.
 #include "kernels/vec_avx512.h"
 
-#include "kernels/tile_table.kernel.h"
+#include "kernels/amx_table.kernel.h"
 #include "kernels/unit_amx.h"
 
 namespace attn::kernels {

@@ -1,4 +1,4 @@
-// Numbers as sums of bfloat16 parts, packed for the products of tile_products.kernel.h.
+// Numbers as sums of bfloat16 parts, packed for the products of amx_products.kernel.h.
 //
 //   x = x_1 + ... + x_P     P = 1: rounded to bfloat16; 2: exact for float16; 3: exact for float32
 // A tile takes pairs of neighbours in the sum; its P parts lie beside each other:

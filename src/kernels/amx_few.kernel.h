@@ -11,8 +11,8 @@
 // gained nothing. Requires: runs of keys that begin at multiples of 32; out is [16][depth rounded up to 16].
 #pragma once
 
+#include "kernels/amx_products.kernel.h"
 #include "kernels/few.kernel.h"
-#include "kernels/tile_products.kernel.h"
 
 namespace attn::kernels {
 namespace {

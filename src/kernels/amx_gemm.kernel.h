@@ -15,8 +15,8 @@
 // Requires: what ProductArgs says; Unit configured. Nothing outside the lines and terms is read or written.
 #pragma once
 
+#include "kernels/amx_products.kernel.h"
 #include "kernels/products_table.h"
-#include "kernels/tile_products.kernel.h"
 
 namespace attn::kernels {
 namespace {

@@ -3,8 +3,8 @@
 // Computes nothing itself. Loops: none. Requires: as parts.kernel.h; a Unit with the instructions of unit_amx.h.
 #pragma once
 
-#include "kernels/tile_few.kernel.h"
-#include "kernels/tile_gemm.kernel.h"
+#include "kernels/amx_few.kernel.h"
+#include "kernels/amx_gemm.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
