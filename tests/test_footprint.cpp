@@ -121,7 +121,7 @@ std::vector<Case> trainings() {
   Config llama = shape_of("llama", 4000, 256, 128, 4), dropped = gpt, relative = shape_of("gpt", 100, 256, 128, 4);
   llama.kv_heads = 2;
   dropped.dropout = 0.1;
-  relative.positions = "relative";
+  relative.positions = Positions::relative;
   return {{"gpt", gpt, nn::Precision::float32, 16},
           {"gpt, bfloat16", gpt, nn::Precision::bfloat16, 24},
           {"gpt, recomputed", gpt, nn::Precision::float32, 32, true},
@@ -158,13 +158,13 @@ TEST(Footprint, RecomputationAndSmallerBatchesTakeLess) {
 std::vector<Config> many_shapes() {
   std::vector<Config> all;
   for (const std::string& name : families())
-    for (const char* positions : {"learned", "sinusoidal", "none"})
+    for (const Positions positions : {Positions::learned, Positions::sinusoidal, Positions::none})
       for (bool tied : {true, false}) {
         all.push_back(shape_of(name, 33, 16, 64, 3));
         all.back().positions = positions;
         all.back().tie_embeddings = tied;
       }
-  for (const char* positions : {"rope", "alibi", "relative"}) {
+  for (const Positions positions : {Positions::rope, Positions::alibi, Positions::relative}) {
     all.push_back(shape_of("gpt", 33, 16, 64, 3));
     all.back().positions = positions;
   }
@@ -207,7 +207,7 @@ TEST(Footprint, PartsOfGpt) {
 TEST(Footprint, TheLargestModelIsCountedWithoutItsMemory) {
   Config config = shape_of("gpt", 1 << 24, 1 << 24, 1 << 16, 64);
   config.hidden_dim = 1 << 20;
-  for (const char* positions : {"learned", "sinusoidal"}) {
+  for (const Positions positions : {Positions::learned, Positions::sinusoidal}) {
     config.positions = positions;
     const double grown = peak_of([&] {
       const double weights = static_cast<double>(count_parameters(config).total());
@@ -216,7 +216,7 @@ TEST(Footprint, TheLargestModelIsCountedWithoutItsMemory) {
       if (!(weights > 0x1p42 && training > 16 * weights && flops > weights * 0x1p24 && std::isfinite(training)))
         _exit(1);
     });
-    EXPECT_TRUE(at_most_memory(grown, 0)) << positions;
+    EXPECT_TRUE(at_most_memory(grown, 0)) << static_cast<int>(positions);
   }
 }
 
@@ -269,8 +269,9 @@ TEST(Footprint, LoadingDrawsNothingAndGivesTheSameNumbers) {
   EXPECT_LT(load, draw / 2) << "whoever draws first and then reads takes longer than whoever draws alone";
   for (size_t n = 0; n < drawn->parameters().all().size(); ++n) {
     const nn::Parameter &a = drawn->parameters().all()[n], &b = loaded.model->parameters().all()[n];
-    EXPECT_EQ(numbers(a.master), numbers(b.master)) << a.name;
     EXPECT_EQ(numbers(a.value.data()), numbers(b.value.data())) << a.name;
+    EXPECT_EQ(b.master.data(), b.value.data().data()) << "nobody trains " << b.name << ": it has no master of its own";
+    EXPECT_FALSE(b.value.wants_gradient()) << b.name;
   }
 }
 

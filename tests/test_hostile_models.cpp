@@ -89,17 +89,22 @@ TEST(HostileModels, Configurations) {
       {"names that there are not",
        [] {
          Config config = tiny();
-         config.model = config.pooling = config.positions = config.norm = config.activation = config.init = "x";
+         config.model = "x";
+         config.pooling = static_cast<Pooling>(9);
+         config.positions = static_cast<Positions>(-1);
+         config.norm = static_cast<NormKind>(2);
+         config.activation = static_cast<Activation>(99);
+         config.init = static_cast<Scheme>(7);
          check(config);
        },
        {"[model]", "model", "pooling", "positions", "norm", "activation", "init"}},
       {"text that JSON cannot hold",
        [] {
          Config config = tiny();
-         config.activation = "\xff";
+         config.model = "\xff";
          to_json(config);
        },
-       {"[config]", "activation"}},
+       {"[config]", "model"}},
       {"NaN as JSON",
        [] {
          Config config = tiny();

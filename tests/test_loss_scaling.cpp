@@ -128,7 +128,7 @@ TEST(LossScaling, SmallGradientsAreLostWithoutIt) {
 
 TEST(LossScaling, WhatNoScaleMendsStopsTheTraining) {
   models::Config config = tiny(0);
-  config.norm = "rms";
+  config.norm = models::NormKind::rms;
   config.tie_embeddings = false;
   models::Model model(config, nn::Precision::float32);
   for (const char* name : {"tokens.weight", "positions.weight"})  // as in AGradientAloneIsFoundToo

@@ -84,7 +84,7 @@ TEST(Config, FieldsFromText) {
   set_field(config, "dropout", "0.5");
   EXPECT_EQ(config.layers, 6);
   EXPECT_FALSE(config.bias);
-  EXPECT_EQ(config.norm, "rms");
+  EXPECT_EQ(config.norm, NormKind::rms);
   EXPECT_EQ(config.dropout, 0.5);
   EXPECT_EQ(reasons_of([&] { set_field(config, "layers", "six"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { set_field(config, "norm", "\xff"); }).size(), 1u);
@@ -144,7 +144,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "heads 3 must divide embed_dim 16, or head_dim must be given");
   config.head_dim = 7;
   check(config);
-  config.positions = "rope";
+  config.positions = Positions::rope;
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "rope needs heads of even width, not 7");
   config.output_projection = true;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 2u);
@@ -234,7 +234,7 @@ TEST(Model, FlopsCountProductsAndAttention) {
 
 TEST(Model, SinusoidalTokensAreScaled) {
   Config config = tiny("gpt");
-  config.positions = "sinusoidal";
+  config.positions = Positions::sinusoidal;
   const Model scaled(config, nn::Precision::float32, 3);
   config.embedding_scale = 4;  // the root of 16
   const Model same(config, nn::Precision::float32, 3);
@@ -288,7 +288,8 @@ TEST(Model, LoadListsAllThatIsMissing) {
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
   std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
-  for (const char* positions : {"none", "sinusoidal", "relative", "alibi", "rope"}) {
+  for (const Positions positions :
+       {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi, Positions::rope}) {
     configs.push_back(tiny("gpt"));
     configs.back().positions = positions;
     configs.back().head_dim = 6;
@@ -304,7 +305,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
     options.max_tokens = 40;  // beyond the context: the oldest half is forgotten twice
     for (double temperature : {0.0, 1.0}) {
       for (int64_t context : {0, 64}) {  // or shown whole
-        if (context > 0 && config.positions == "learned") continue;
+        if (context > 0 && config.positions == Positions::learned) continue;
         options.sampling.temperature = temperature;
         options.context = context;
         options.cache = true;
@@ -319,7 +320,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
 
 TEST(Generate, ALongerContextIsSeen) {
   Config config = tiny("gpt");
-  config.positions = "relative";
+  config.positions = Positions::relative;
   const Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   std::vector<int64_t> prompt(30, 1);

@@ -179,13 +179,16 @@ TEST(LayerChecks, Names) {
   const int64_t count = parameters.count();
   expect_refused({
       {"one name twice", [&] { Linear(root / "head", kC, 3); }, "head", {"there is a parameter head.weight already"}},
-      {"one name twice, of parameters", [&] { root.constant("bias", 3, 0); }, "parameters", {"bias already"}},
+      {"one name twice, of parameters",
+       [&] { root.variable("bias", {3}, Role::bias); },
+       "parameters",
+       {"bias already"}},
       {"a name without a part",
        [&] { Linear(root / "a" / "" / "b", kC, 3); },
        "a..b",
        {"'a..b.weight' has an empty part"}},
-      {"a weight without shape", [&] { root.weight("w", {}); }, "parameters", {"w cannot be []"}},
-      {"a negative constant", [&] { root.constant("c", -1, 0); }, "parameters", {"c cannot be [-1]"}},
+      {"a weight without shape", [&] { root.variable("w", {}); }, "parameters", {"w cannot be []"}},
+      {"a negative constant", [&] { root.variable("c", {-1}, Role::bias); }, "parameters", {"c cannot be [-1]"}},
   });
   EXPECT_EQ(parameters.count(), count);
   EXPECT_EQ(parameters.find("head.weight")->value.shape(), (std::vector<int64_t>{3, kC}));

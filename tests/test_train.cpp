@@ -340,7 +340,7 @@ TEST(NonFinite, StopsBeforeTheUpdateAndNamesTheFirstTensor) {
 
 TEST(NonFinite, AGradientAloneIsFoundToo) {
   models::Config config = tiny(0);
-  config.norm = "rms";
+  config.norm = models::NormKind::rms;
   config.tie_embeddings = false;
   models::Model model(config, nn::Precision::float32);
   // Embeddings so small that the norm's gradient overflows while its value does not.

@@ -65,8 +65,8 @@ struct TensorInfo {
 
 class [[gnu::visibility("hidden")]] Reader;
 
-/// A safetensors file: in memory, where later changes to the file do no harm, or open(), where tensors are read one by
-/// one into the caller's memory.
+/// A safetensors file: in memory, where later changes to the file do no harm; open(), where tensors are read one by one
+/// into the caller's memory; or mapped, where they are used as they lie.
 class Safetensors {
  public:
   /// Throws Error that names the file, and the tensor or byte offset, for anything the format forbids.
@@ -75,6 +75,9 @@ class Safetensors {
   static Safetensors parse(std::string bytes, const std::string& source);
   /// Reads the header alone; each copy() and crc32() then reads one tensor, and throws Error if it is no longer there.
   static Safetensors open(const std::string& path);
+  /// The same, with the data mapped: share() and bytes() give them without a copy. The file must stay as long as it is
+  /// while they are used, as any mapped file must.
+  static Safetensors map(const std::string& path);
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -83,6 +86,9 @@ class Safetensors {
   void require(const std::string& name, DType dtype, std::span<const int64_t> shape) const;
   /// Copies a tensor's bytes, which must be there.
   void copy(const std::string& name, DType dtype, std::span<const int64_t> shape, void* to) const;
+  /// The bytes of a tensor of a mapped file, which need not be aligned, and the mapping with them. What is written
+  /// there stays in this process. Throws Error unless the file is mapped.
+  std::shared_ptr<void> share(const std::string& name) const;
   /// The bytes of a tensor in memory, which need not be aligned; throws Error after open().
   std::string_view bytes(const std::string& name) const;
   uint32_t crc32(const std::string& name) const;  ///< of the tensor's bytes
@@ -93,6 +99,7 @@ class Safetensors {
   const TensorInfo& info(const std::string& name) const;
   std::string source_, bytes_;
   std::shared_ptr<const Reader> file_;
+  std::shared_ptr<char> mapped_;
   int64_t data_begin_ = 0;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;

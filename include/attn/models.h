@@ -58,7 +58,7 @@ class Model {
   /// Throws Error as check() does. `precision` and `seed` are of the parameters.
   Model(const Config& config, nn::Precision precision, uint64_t seed = 0);
   /// Parameters from `source`, which must not be null.
-  Model(const Config& config, nn::Precision precision, nn::Source source);
+  Model(const Config& config, nn::Precision precision, nn::Source source, nn::Purpose purpose = nn::Purpose::inference);
 
   const Config& config() const { return config_; }
   /// Throws Error, as all that needs parameters, where the model has been moved away.
@@ -81,7 +81,7 @@ class Model {
 
  private:
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
-  Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source);
+  Model(const Config& config, nn::Parameters::Options options, nn::Source source);
   Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
   Value add_positions(Tape& tape, const Value& x, int64_t first) const;
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;

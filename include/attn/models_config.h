@@ -11,28 +11,36 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// All that decides the shape of a model. Text fields hold one of the names listed.
+/// How a model knows where a token stands.
+enum class Positions { none, learned, sinusoidal, relative, alibi, rope };
+enum class NormKind { layer, rms };
+/// What a classifier looks at.
+enum class Pooling { mean, first };
+using nn::Scheme;
+using ops::Activation;
+
+/// All that decides the shape of a model.
 struct Config {
-  std::string model = "gpt";          ///< selfhead, encoder, gpt, llama
-  int64_t vocab_size = 0;             ///< V, from the tokenizer
-  int64_t context = 64;               ///< the longest sequence of training; of learned positions, the longest at all
-  int64_t embed_dim = 128;            ///< C
-  int64_t layers = 4;                 ///< N
-  int64_t heads = 4;                  ///< H
-  int64_t kv_heads = 0;               ///< Hk; 0 = heads
-  int64_t head_dim = 0;               ///< D, of all but selfhead; 0 = embed_dim / heads
-  int64_t key_dim = 0;                ///< d_k of selfhead; 0 = embed_dim
-  int64_t value_dim = 0;              ///< d_v of selfhead; 0 = embed_dim
-  bool output_projection = false;     ///< selfhead has W_O [d_v, embed_dim]; the others always have theirs
-  int64_t hidden_dim = 0;             ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
-  int64_t classes = 0;                ///< > 0: classifies instead of predicting tokens
-  std::string pooling = "mean";       ///< of classifiers: mean, first
-  std::string positions = "learned";  ///< none, learned, sinusoidal, relative, alibi, rope
-  double embedding_scale = 0;         ///< factor on the rows of tokens; 0 = sqrt(C) if sinusoidal, otherwise 1
-  std::string norm = "layer";         ///< layer, rms
+  std::string model = "gpt";       ///< selfhead, encoder, gpt, llama
+  int64_t vocab_size = 0;          ///< V, from the tokenizer
+  int64_t context = 64;            ///< the longest sequence of training; of learned positions, the longest at all
+  int64_t embed_dim = 128;         ///< C
+  int64_t layers = 4;              ///< N
+  int64_t heads = 4;               ///< H
+  int64_t kv_heads = 0;            ///< Hk; 0 = heads
+  int64_t head_dim = 0;            ///< D, of all but selfhead; 0 = embed_dim / heads
+  int64_t key_dim = 0;             ///< d_k of selfhead; 0 = embed_dim
+  int64_t value_dim = 0;           ///< d_v of selfhead; 0 = embed_dim
+  bool output_projection = false;  ///< selfhead has W_O [d_v, embed_dim]; the others always have theirs
+  int64_t hidden_dim = 0;          ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
+  int64_t classes = 0;             ///< > 0: classifies instead of predicting tokens
+  Pooling pooling = Pooling::mean;
+  Positions positions = Positions::learned;
+  double embedding_scale = 0;  ///< factor on the rows of tokens; 0 = sqrt(C) if sinusoidal, otherwise 1
+  NormKind norm = NormKind::layer;
   bool norm_first = true;
   double norm_epsilon = 1e-5;
-  std::string activation = "gelu_tanh";  ///< relu, gelu, gelu_tanh, silu, tanh
+  Activation activation = Activation::gelu_tanh;
   bool gated = false;
   bool bias = true;  ///< of products and layer norms
   bool causal = true;
@@ -41,7 +49,7 @@ struct Config {
   double rope_theta = 10000;
   bool rope_interleaved = false;
   double dropout = 0;
-  std::string init = "gpt2";  ///< gpt2, xavier
+  Scheme init = Scheme::gpt2;  ///< how weights are drawn
 };
 
 /// The defaults of a family; throws Error that lists the families.

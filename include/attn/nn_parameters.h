@@ -17,14 +17,35 @@ namespace attn::nn {
 using autograd::Array;
 using autograd::Value;
 
-/// One trainable array. `value` is what layers compute with; `master` is what the optimiser updates: the same array, or
-/// the float32 original of a 16-bit copy.
+/// What a variable is for. Products and tables are of the type that layers compute in and decay; biases and gains stay
+/// in float32 beside 16 bits, and do not.
+enum class Role {
+  product,   ///< a weight [out, in] or a table
+  residual,  ///< a product that projects into the residual stream
+  bias,      ///< begins as zeros
+  gain       ///< of a norm, begins as ones
+};
+
+/// What a layer asks for: an array of this name in the model ("blocks.0.attention.qkv.weight"), type and shape.
+struct Variable {
+  std::string name;
+  Role role = Role::product;
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape = {};
+};
+
+/// One named array of a model. `value` is what layers compute with; `master` is what the optimiser updates: the same
+/// array, or, in a training, the float32 original of a 16-bit copy.
 struct Parameter {
   std::string name;
   Value value;
   Array master;
-  bool decay = false;  ///< weight decay applies: products and embeddings, not biases and norms
+  bool decay = false;  ///< weight decay applies: products and tables
 };
+
+/// Training: values want gradients, and masters are float32 (float64). Inference: there is nothing but what layers
+/// compute with.
+enum class Purpose { training, inference };
 
 /// How new weights are drawn.
 enum class Scheme {
@@ -36,8 +57,11 @@ enum class Scheme {
 /// checking gradients; those of float16 want a scaled loss, see train::LossScaling.
 enum class Precision { float32, bfloat16, float64, float16 };
 
-/// Gives a new parameter's master its content: from a file, or `draw()` makes random numbers by the scheme.
-using Source = std::function<void(const Parameter&, const std::function<void()>& draw)>;
+/// Where variables come from: makes each array that a layer asks for, perhaps over memory that is there already, as a
+/// file's. `draw` fills an array with random numbers by the scheme.
+using Source = std::function<Array(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
+/// Random numbers for all.
+Array drawn(const Variable& wanted, const std::function<void(const Array&)>& draw);
 
 /// All parameters of a model, in order of creation.
 class Parameters {
@@ -47,10 +71,10 @@ class Parameters {
     Precision precision = Precision::float32;
     uint64_t seed = 0;
     double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
+    Purpose purpose = Purpose::training;
   };
   /// With a null `source` parameters have names and shapes but no memory, for whoever only counts.
-  explicit Parameters(
-      const Options& options, Source source = [](const Parameter&, const auto& draw) { draw(); });
+  explicit Parameters(const Options& options, Source source = drawn);
 
   const Options& options() const { return options_; }
   /// Of activations and products.
@@ -81,17 +105,11 @@ class Scope {
   std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   DType dtype() const { return parameters_->dtype(); }
 
-  // Both throw Error, before anything is made, for a name that is taken or has an empty part, for a size below 1 and
-  // for an array beyond 2^63 bytes.
-
-  /// A weight [out, in] or table, drawn by the scheme; `residual` marks a projection into the residual stream.
-  Value weight(std::string_view name, std::vector<int64_t> shape, bool residual = false) const;
-  /// A bias or the weight of a norm, float32 (float64), all of it `value`.
-  Value constant(std::string_view name, int64_t count, double value) const;
+  /// Asks for an array of this name here. Throws Error, before anything is made, for a name that is taken or has an
+  /// empty part, for a size below 1 and for an array beyond 2^63 bytes.
+  Value variable(std::string_view name, std::vector<int64_t> shape, Role role = Role::product) const;
 
  private:
-  Value create(std::string_view name, std::vector<int64_t> shape, bool decay,
-               const std::function<double(Random&)>& draw) const;
   Parameters* parameters_;
   std::string prefix_;
 };

@@ -108,7 +108,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   checker.require(config.causal, "only a causal model can continue a text");
   checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
-  checker.require(config.positions != "learned" || options.context <= config.context, [&] {
+  checker.require(config.positions != models::Positions::learned || options.context <= config.context, [&] {
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
            std::to_string(config.context) + " positions";
   });

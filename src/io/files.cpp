@@ -1,6 +1,7 @@
 // Whole files, read and replaced, and streams. A Reader trusts no size that it has not seen twice; write_file() makes
 // the new file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -183,6 +184,13 @@ void Reader::read(int64_t at, char* to, int64_t count) const {
   if (const int64_t got = read_some(at, to, count); got < count)
     fail("read_file", path_,
          "shrank from " + std::to_string(size_) + " to " + std::to_string(at + got) + " bytes while it was read");
+}
+
+std::shared_ptr<char> Reader::map() const {
+  const auto size = static_cast<size_t>(size_);
+  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file_, 0);
+  if (memory == MAP_FAILED) fail_in("read_file", path_, "map it into memory", errno);
+  return {static_cast<char*>(memory), [size](char* bytes) { ::munmap(bytes, size); }};
 }
 
 void Reader::require_end() const {

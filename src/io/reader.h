@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace attn::io {
@@ -18,6 +19,8 @@ class Reader {
   int64_t size() const { return size_; }  ///< when it was opened
   /// `count` bytes from byte `at` on; throws Error if the file has fewer by now.
   void read(int64_t at, char* to, int64_t count) const;
+  /// The file's bytes where the system keeps them, at least one; what is written there stays in this process.
+  std::shared_ptr<char> map() const;
   /// Throws Error unless the file still ends at size().
   void require_end() const;
 

@@ -303,6 +303,19 @@ Safetensors Safetensors::open(const std::string& path) {
   return file;
 }
 
+Safetensors Safetensors::map(const std::string& path) {
+  Safetensors file = open(path);
+  file.mapped_ = file.file_->map();
+  for (const auto& [name, info] : file.tensors_) file.require_booleans(name, file.bytes(name));
+  return file;
+}
+
+std::shared_ptr<void> Safetensors::share(const std::string& name) const {
+  const TensorInfo& wanted = info(name);
+  if (!mapped_) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + " is not mapped"});
+  return {mapped_, mapped_.get() + data_begin_ + wanted.begin};
+}
+
 const TensorInfo& Safetensors::info(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Error("safetensors", {source_ + ": has no tensor " + in_quotes(name)});
@@ -311,6 +324,7 @@ const TensorInfo& Safetensors::info(const std::string& name) const {
 
 std::string_view Safetensors::bytes(const std::string& name) const {
   const TensorInfo& wanted = info(name);
+  if (mapped_) return {mapped_.get() + data_begin_ + wanted.begin, static_cast<size_t>(wanted.end - wanted.begin)};
   if (file_) throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + " is not in memory: copy it"});
   return std::string_view(bytes_).substr(data_begin_ + wanted.begin, wanted.end - wanted.begin);
 }

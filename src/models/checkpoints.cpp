@@ -17,6 +17,7 @@ namespace attn::models {
 namespace {
 
 namespace fs = std::filesystem;
+using autograd::Array;
 using io::Json;
 using Names = std::vector<std::string>;
 
@@ -68,11 +69,17 @@ class File {
   int64_t step() const { return step_of(fs::path(path_).filename().string()); }
   io::Safetensors& tensors() { return file_; }
 
-  void read(const nn::Parameter& parameter) {
-    const Array& to = parameter.master;
-    file_.copy(parameter.name, to.dtype(), to.shape(), to.data());
-    const int64_t length = to.count() * size_of(to.dtype());
-    sums_[parameter.name] = {io::crc32({static_cast<const char*>(to.data()), static_cast<size_t>(length)}), length};
+  /// In float32, or float64: as it was saved.
+  Array read(const nn::Variable& wanted) {
+    const DType saved = wanted.dtype == DType::float64 ? DType::float64 : DType::float32;
+    const Array to(saved, wanted.shape, false);
+    file_.copy(wanted.name, saved, to.shape(), to.data());
+    const int64_t length = to.count() * size_of(saved);
+    sums_[wanted.name] = {io::crc32({static_cast<const char*>(to.data()), static_cast<size_t>(length)}), length};
+    if (saved == wanted.dtype) return to;
+    const Array narrow(wanted.dtype, wanted.shape, false);
+    ops::convert(to.flat(), narrow.flat());
+    return narrow;
   }
   /// Throws Error if anything is damaged; reads what has not been read.
   void verify() {
@@ -83,7 +90,6 @@ class File {
   }
 
  private:
-  using Array = autograd::Array;
   std::string path_;
   io::Safetensors file_;
   std::map<std::string, Sum> sums_;
@@ -355,11 +361,12 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
   read_first(directory, which, &loaded.notes, [&](const std::string& path) {
     File file(path, io::Safetensors::open(path));
     misfits.clear();
-    const auto read = [&](const nn::Parameter& parameter, const auto&) {
+    const auto read = [&](const nn::Variable& wanted, const auto&) {
       try {
-        file.read(parameter);
+        return file.read(wanted);
       } catch (const Error& error) {
         misfits.insert(misfits.end(), error.reasons().begin(), error.reasons().end());
+        return Array(wanted.dtype, wanted.shape, false);
       }
     };
     loaded.model = std::make_unique<Model>(config, precision, read);

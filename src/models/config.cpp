@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 
 #include "attn/models.h"
@@ -15,11 +16,39 @@ namespace {
 using io::Json;
 using Names = std::vector<std::string>;
 
-const Names kPoolings = {"mean", "first"};
-const Names kPositions = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
-const Names kNorms = {"layer", "rms"};
-const Names kActivations = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
-const Names kInits = {"gpt2", "xavier"};
+// The names of each enumeration, in its order.
+const Names& names_of(Pooling) {
+  static const Names names = {"mean", "first"};
+  return names;
+}
+const Names& names_of(Positions) {
+  static const Names names = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
+  return names;
+}
+const Names& names_of(NormKind) {
+  static const Names names = {"layer", "rms"};
+  return names;
+}
+const Names& names_of(Activation) {
+  static const Names names = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
+  return names;
+}
+const Names& names_of(Scheme) {
+  static const Names names = {"xavier", "gpt2"};
+  return names;
+}
+
+/// As JSON has a field's value; a number for what is none of an enumeration's.
+template <class T>
+Json json_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    const Names& names = names_of(value);
+    const auto n = static_cast<size_t>(value);
+    return n < names.size() ? Json(names[n]) : Json(static_cast<int64_t>(value));
+  } else {
+    return value;
+  }
+}
 
 /// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text behind.
 template <class C, class Visit>
@@ -39,14 +68,14 @@ void each_field(C& config, const Visit& visit) {
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
         config.hidden_dim, 0, 1 << 20);
   visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
-  visit("pooling", "what a classifier looks at, the mean of all tokens or the first", config.pooling, kPoolings);
-  visit("positions", "how the model knows where a token stands", config.positions, kPositions);
+  visit("pooling", "what a classifier looks at, the mean of all tokens or the first", config.pooling);
+  visit("positions", "how the model knows where a token stands", config.positions);
   visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
         config.embedding_scale, 0.0, 1e6);
-  visit("norm", "layer norm or RMS norm", config.norm, kNorms);
+  visit("norm", "layer norm or RMS norm", config.norm);
   visit("norm_first", "norms before attention and feed-forward, as GPT-2; else after, as BERT", config.norm_first);
   visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
-  visit("activation", "of the feed-forward", config.activation, kActivations);
+  visit("activation", "of the feed-forward", config.activation);
   visit("gated", "a gate in the feed-forward, as in SwiGLU", config.gated);
   visit("bias", "of products and layer norms", config.bias);
   visit("causal", "a token sees only itself and what is before", config.causal);
@@ -55,7 +84,7 @@ void each_field(C& config, const Visit& visit) {
   visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
   visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
   visit("dropout", "share of activations that training hides", config.dropout, 0.0, 0.999);
-  visit("init", "how weights are drawn", config.init, kInits);
+  visit("init", "how weights are drawn", config.init);
 }
 
 std::string joined(const Names& names) {
@@ -78,11 +107,12 @@ struct Assign {
     else *reason = name + " must be true or false, not " + io::as_shown(value);
   }
   void operator()(const char* field, const char*, std::string& to, const Names& names) const {
-    if (name != field) return;
-    *found = true;
-    if (value.is_string() && std::find(names.begin(), names.end(), value.get<std::string>()) != names.end())
-      to = value.get<std::string>();
-    else *reason = name + " must be one of " + joined(names) + ", not " + io::as_shown(value);
+    if (const std::optional<size_t> n = choose(field, names)) to = names[*n];
+  }
+  template <class E>
+  requires std::is_enum_v<E>
+  void operator()(const char* field, const char*, E& to) const {
+    if (const std::optional<size_t> n = choose(field, names_of(to))) to = static_cast<E>(*n);
   }
   void operator()(const char* field, const char*, int64_t& to, int64_t lowest, int64_t highest) const {
     if (name != field) return;
@@ -103,6 +133,17 @@ struct Assign {
       *reason = name + " must be a number from " + Json(lowest).dump() + " to " + Json(highest).dump() + ", not " +
                 io::as_shown(value);
   }
+
+ private:
+  std::optional<size_t> choose(const char* field, const Names& names) const {
+    if (name != field) return {};
+    *found = true;
+    const auto place =
+        value.is_string() ? std::find(names.begin(), names.end(), value.get<std::string>()) : names.end();
+    if (place != names.end()) return place - names.begin();
+    *reason = name + " must be one of " + joined(names) + ", not " + io::as_shown(value);
+    return {};
+  }
 };
 
 /// Says what is wrong with the value that a field has.
@@ -113,7 +154,7 @@ struct Judge {
   template <class T, class... Limits>
   void operator()(const char* field, const char* description, const T& value, const Limits&... limits) const {
     const std::string name(field);
-    const Json as_json(value);
+    const Json as_json = json_of(value);
     std::string reason;
     bool found = false;
     T copy = value;
@@ -149,21 +190,21 @@ Config family(std::string_view name) {
     config.heads = 1;
     config.bias = false;
     config.tie_embeddings = false;
-    config.init = "xavier";
+    config.init = Scheme::xavier;
     return config;
   }
   if (name == "encoder") {
     config.causal = false;
     config.norm_first = false;
     config.norm_epsilon = 1e-12;
-    config.activation = "gelu";
+    config.activation = Activation::gelu;
     config.classes = 2;
     return config;
   }
   if (name == "llama") {
-    config.norm = "rms";
-    config.positions = "rope";
-    config.activation = "silu";
+    config.norm = NormKind::rms;
+    config.positions = Positions::rope;
+    config.activation = Activation::silu;
     config.gated = true;
     config.bias = false;
     return config;
@@ -180,6 +221,10 @@ std::vector<FieldInfo> field_info(const Config& config) {
       info.kind = "text";
       info.choices = (limits, ...);
       info.value = field;
+    } else if constexpr (std::is_enum_v<Field>) {
+      info.kind = "text";
+      info.choices = names_of(field);
+      info.value = json_of(field).template get<std::string>();
     } else {
       info.value = Json(field).dump();
     }
@@ -214,7 +259,8 @@ void set_field(Config& config, std::string_view field, std::string_view value) {
 std::string to_json(const Config& config) {
   if (std::vector<std::string> reasons = faults_of(config); !reasons.empty()) throw Error("config", std::move(reasons));
   nlohmann::ordered_json object;
-  each_field(config, [&](const char* name, const char*, const auto& field, const auto&...) { object[name] = field; });
+  each_field(config,
+             [&](const char* name, const char*, const auto& field, const auto&...) { object[name] = json_of(field); });
   return object.dump(2) + "\n";
 }
 
@@ -232,7 +278,7 @@ void check(const Config& config) {
       })) {
     const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
     checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
-    checker.require(config.positions != "rope" || width % 2 == 0,
+    checker.require(config.positions != Positions::rope || width % 2 == 0,
                     [&] { return "rope needs heads of even width, not " + number(width); });
   }
   checker.require(kv_heads > 0 && config.heads % kv_heads == 0,
@@ -241,8 +287,12 @@ void check(const Config& config) {
     checker.require(config.layers == 1 && config.heads == 1 && kv_heads == 1, "selfhead has one layer and one head");
     checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
                     "selfhead wider than 1024 needs key_dim and value_dim");
-    checker.require(config.positions == "learned" || config.positions == "sinusoidal" || config.positions == "none",
-                    [&] { return "selfhead takes learned, sinusoidal or no positions, not " + config.positions; });
+    checker.require(config.positions == Positions::learned || config.positions == Positions::sinusoidal ||
+                        config.positions == Positions::none,
+                    [&] {
+                      return "selfhead takes learned, sinusoidal or no positions, not " +
+                             json_of(config.positions).get<std::string>();
+                    });
     checker.require(config.head_dim == 0, "selfhead has key_dim and value_dim in place of head_dim");
     checker.require(
         !config.tie_embeddings || config.output_projection || !config.value_dim || config.value_dim == config.embed_dim,

@@ -9,19 +9,13 @@
 namespace attn::models {
 namespace {
 
-ops::Activation activation_of(const std::string& name) {
-  if (name == "relu") return ops::Activation::relu;
-  if (name == "gelu") return ops::Activation::gelu;
-  if (name == "silu") return ops::Activation::silu;
-  if (name == "tanh") return ops::Activation::tanh;
-  return ops::Activation::gelu_tanh;
-}
-
-nn::Position position_of(const std::string& name) {
-  if (name == "rope") return nn::Position::rope;
-  if (name == "relative") return nn::Position::relative;
-  if (name == "alibi") return nn::Position::alibi;
-  return nn::Position::none;
+nn::Position position_of(Positions positions) {
+  switch (positions) {
+    case Positions::rope: return nn::Position::rope;
+    case Positions::relative: return nn::Position::relative;
+    case Positions::alibi: return nn::Position::alibi;
+    default: return nn::Position::none;
+  }
 }
 
 int64_t hidden_width(const Config& config) {
@@ -30,7 +24,7 @@ int64_t hidden_width(const Config& config) {
 }
 
 nn::NormOptions norm_options(const Config& config) {
-  return {.rms = config.norm == "rms", .bias = config.bias, .epsilon = config.norm_epsilon};
+  return {.rms = config.norm == NormKind::rms, .bias = config.bias, .epsilon = config.norm_epsilon};
 }
 
 nn::BlockOptions block_options(const Config& config) {
@@ -45,10 +39,8 @@ nn::BlockOptions block_options(const Config& config) {
   options.attention.position = position_of(config.positions);
   options.attention.rope.theta = config.rope_theta;
   options.attention.rope.interleaved = config.rope_interleaved;
-  options.feed_forward = {.hidden = hidden_width(config),
-                          .activation = activation_of(config.activation),
-                          .gated = config.gated,
-                          .bias = config.bias};
+  options.feed_forward = {
+      .hidden = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
   options.norm = norm_options(config);
   options.norm_first = config.norm_first;
   options.dropout = config.dropout;
@@ -58,7 +50,7 @@ nn::BlockOptions block_options(const Config& config) {
 /// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
 double embedding_scale(const Config& config) {
   if (config.embedding_scale > 0) return config.embedding_scale;
-  return config.positions == "sinusoidal" ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+  return config.positions == Positions::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
 }
 
 bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
@@ -66,23 +58,21 @@ bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 }  // namespace
 
 Model::Model(const Config& config, nn::Precision precision, uint64_t seed)
-    : Model(config, precision, seed, [](const nn::Parameter&, const auto& draw) { draw(); }) {}
+    : Model(config, {.precision = precision, .seed = seed}, nn::drawn) {}
 
-Model::Model(const Config& config, nn::Precision precision, nn::Source source)
-    : Model(config, precision, 0, source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
+Model::Model(const Config& config, nn::Precision precision, nn::Source source, nn::Purpose purpose)
+    : Model(config, {.precision = precision, .purpose = purpose},
+            source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
 
-Model::Model(const Config& config, nn::Precision precision, uint64_t seed, nn::Source source) : config_(config) {
+Model::Model(const Config& config, nn::Parameters::Options options, nn::Source source) : config_(config) {
   check(config);
-  nn::Parameters::Options options;
-  options.scheme = config.init == "xavier" ? nn::Scheme::xavier : nn::Scheme::gpt2;
-  options.precision = precision;
-  options.seed = seed;
+  options.scheme = config.init;
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim;
   tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C, {.scale = embedding_scale(config)});
-  if (config.positions == "learned") positions_ = nn::Embedding(root / "positions", config.context, C);
+  if (config.positions == Positions::learned) positions_ = nn::Embedding(root / "positions", config.context, C);
 
   int64_t width = C;
   if (is_selfhead(config)) {
@@ -111,7 +101,7 @@ Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::Attention
 
 /// x [B, L, C] and what learned or sinusoidal positions add to it; its first row stands at `first`.
 Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
-  const bool sinusoidal = config_.positions == "sinusoidal";
+  const bool sinusoidal = config_.positions == Positions::sinusoidal;
   if (!positions_.table && !sinusoidal) return x;
   const int64_t B = x.shape()[0], L = x.shape()[1];
   std::vector<int64_t> places(static_cast<size_t>(B * L));
@@ -152,8 +142,8 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
   if (config_.classes) {
     const std::vector<int64_t> lengths =
         batch.lengths.empty() ? std::vector<int64_t>(static_cast<size_t>(B), L) : batch.lengths;
-    x = config_.pooling == "first" ? select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0))
-                                   : mean_pool(tape, x, lengths);
+    x = config_.pooling == Pooling::first ? select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0))
+                                          : mean_pool(tape, x, lengths);
     return linear(tape, x, head_.weight, head_.bias, logits);
   }
   if (options.last_only) {
@@ -238,7 +228,7 @@ std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
 }
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
-  const Model shell(config, nn::Precision::float32, 0, nullptr);
+  const Model shell(config, nn::Parameters::Options(), nullptr);
   std::vector<ParameterShape> shapes;
   for (const nn::Parameter& parameter : shell.parameters().all())
     shapes.push_back({parameter.name, parameter.master.shape(), parameter.decay});

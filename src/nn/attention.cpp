@@ -183,7 +183,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
     qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options_.bias});
   }
   output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});
-  if (options_.position == Position::relative) distance_bias_ = scope.weight("distance_bias", {options_.buckets, H});
+  if (options_.position == Position::relative) distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
   if (options_.position == Position::alibi)
     for (int64_t h = 0; h < H; ++h)
       slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));

@@ -27,8 +27,8 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   check_extent(checker, "", "in", in);
   check_extent(checker, "", "out", out);
   checker.done();
-  weight = scope.weight("weight", {out, in}, options.residual);
-  if (options.bias) bias = scope.constant("bias", out, 0);
+  weight = scope.variable("weight", {out, in}, options.residual ? Role::residual : Role::product);
+  if (options.bias) bias = scope.variable("bias", {out}, Role::bias);
 }
 
 Value Linear::operator()(Tape& tape, const Value& x) const {
@@ -45,7 +45,7 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   check_extent(checker, "", "width", width);
   checker.require(std::isfinite(options.scale), "scale must be finite");
   checker.done();
-  table = scope.weight("weight", {tokens, width});
+  table = scope.variable("weight", {tokens, width});
 }
 
 Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {
@@ -72,8 +72,8 @@ Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_) : Lay
   Checker checker(name());
   check_options(checker, "", width, options);
   checker.done();
-  weight = scope.constant("weight", width, 1);
-  if (options.bias && !options.rms) bias = scope.constant("bias", width, 0);
+  weight = scope.variable("weight", {width}, Role::gain);
+  if (options.bias && !options.rms) bias = scope.variable("bias", {width}, Role::bias);
 }
 
 Value Norm::operator()(Tape& tape, const Value& x) const {

@@ -8,10 +8,33 @@
 namespace attn::nn {
 namespace {
 
+bool is_product(Role role) { return role == Role::product || role == Role::residual; }
+
+/// One number after the other.
+std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
+  if (wanted.role == Role::bias) return [](Random&) { return 0.0; };
+  if (wanted.role == Role::gain) return [](Random&) { return 1.0; };
+  if (options.scheme == Scheme::xavier) {
+    const double limit =
+        std::sqrt(6 / (static_cast<double>(wanted.shape.front()) + static_cast<double>(wanted.shape.back())));
+    return [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
+  }
+  const double deviation = 0.02 * (wanted.role == Role::residual ? options.residual_factor : 1);
+  return [deviation](Random& random) { return deviation * random.normal(); };
+}
+
 template <class T>
 void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
   T* element = static_cast<T*>(array.data());
   for (int64_t n = 0; n < array.count(); ++n) element[n] = static_cast<T>(draw(random));
+}
+
+void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
+  if (array.dtype() == DType::float64) return fill<double>(array, draw, random);
+  if (array.dtype() == DType::float32) return fill<float>(array, draw, random);
+  const Array wide(DType::float32, array.shape(), false);
+  fill<float>(wide, draw, random);
+  ops::convert(wide.flat(), array.flat());
 }
 
 void check_new(const Parameters& all, const Scope& scope, const std::string& name, const std::vector<int64_t>& shape) {
@@ -70,50 +93,44 @@ void Parameters::refresh() const {
       ops::convert(parameter.master.flat(), parameter.value.data().flat());
 }
 
-Value Scope::create(std::string_view name, std::vector<int64_t> shape, bool decay,
-                    const std::function<double(Random&)>& draw) const {
-  const Parameters& own = *parameters_;
-  const DType master_type = own.dtype() == DType::float64 ? DType::float64 : DType::float32;
-  const DType compute = decay ? own.dtype() : master_type;
-  const auto array = [&](DType dtype) {
-    return own.source_ ? Array(dtype, shape, false) : Array(dtype, shape, no_memory());
-  };
-  Parameter parameter;
-  parameter.name = prefix_ + std::string(name);
-  check_new(*parameters_, *this, parameter.name, shape);
-  parameter.decay = decay;
-  parameter.master = array(master_type);
-  Array data = compute == master_type ? parameter.master : array(compute);
-  if (own.source_) {
-    own.source_(parameter, [&] {
-      Random random(own.options_.seed, own.all_.size() + 1);  // a stream of its own: order of use does not matter
-      if (master_type == DType::float64) fill<double>(parameter.master, draw, random);
-      else fill<float>(parameter.master, draw, random);
-    });
-    if (compute != master_type) ops::convert(parameter.master.flat(), data.flat());
-  }
-  parameter.value = Value(data, true, master_type);
-  parameters_->index_.emplace(parameter.name, own.all_.size());
-  parameters_->all_.push_back(parameter);
-  return parameter.value;
+Array drawn(const Variable& wanted, const std::function<void(const Array&)>& draw) {
+  Array array(wanted.dtype, wanted.shape, false);
+  draw(array);
+  return array;
 }
 
-Value Scope::weight(std::string_view name, std::vector<int64_t> shape, bool residual) const {
-  const Parameters::Options& options = parameters_->options();
-  const double fans = shape.empty() ? 0 : static_cast<double>(shape.front()) + static_cast<double>(shape.back());
-  std::function<double(Random&)> draw;
-  if (options.scheme == Scheme::xavier) {
-    const double limit = std::sqrt(6 / fans);
-    draw = [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
+Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Role role) const {
+  Parameters& all = *parameters_;
+  const bool trains = all.options_.purpose == Purpose::training;
+  const DType wide = all.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const DType compute = is_product(role) ? all.dtype() : wide;
+  const Variable wanted{prefix_ + std::string(name), role, trains ? wide : compute, std::move(shape)};
+  check_new(all, *this, wanted.name, wanted.shape);
+
+  Parameter parameter{wanted.name, {}, {}, is_product(role)};
+  Array data;
+  if (all.source_) {
+    const auto draw = [&](const Array& array) {
+      Random random(all.options_.seed, all.all_.size() + 1);  // a stream of its own: order of use does not matter
+      fill(array, numbers_of(all.options_, wanted), random);
+    };
+    data = parameter.master = all.source_(wanted, draw);
+    if (data.dtype() != wanted.dtype || data.shape() != wanted.shape)
+      throw Error("parameters", {"the source gave " + data.describe() + " for " + wanted.name + ", must be " +
+                                 std::string(name_of(wanted.dtype)) + " " +
+                                 to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()))});
+    if (compute != wanted.dtype) {
+      data = Array(compute, wanted.shape, false);
+      ops::convert(parameter.master.flat(), data.flat());
+    }
   } else {
-    const double deviation = 0.02 * (residual ? options.residual_factor : 1);
-    draw = [deviation](Random& random) { return deviation * random.normal(); };
+    parameter.master = Array(wanted.dtype, wanted.shape, no_memory());
+    data = Array(compute, wanted.shape, no_memory());
   }
-  return create(name, std::move(shape), true, draw);
-}
-
-Value Scope::constant(std::string_view name, int64_t count, double value) const {
-  return create(name, {count}, false, [value](Random&) { return value; });
+  parameter.value = Value(data, trains, wide);
+  all.index_.emplace(parameter.name, all.all_.size());
+  all.all_.push_back(parameter);
+  return parameter.value;
 }
 
 }  // namespace attn::nn
