@@ -48,7 +48,8 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
     }
     return std::string();
   };
-  const std::string limits = field.kind == "number"  ? fmt::format("[{}, {}]", field.lowest, field.highest)
+  const std::string limits = field.kind == "number" ? fmt::format("[{}, {}]", field.lowest, field.highest)
+                             : field.kind == "text" && field.choices.empty() ? std::string("TEXT")
                              : field.choices.empty() ? fmt::format("{:.0f} to {:.0f}", field.lowest, field.highest)
                                                      : "{" + joined(field.choices, ",") + "}";
   return CLI::Validator(check, limits);
@@ -76,9 +77,9 @@ void ConfigOptions::add(CLI::App& command) {
     fields.emplace_back(info.name, "");
     command.add_option(flag_of(info.name), fields.back().second, info.description)
         ->group("Model")
-        ->type_name(info.kind == "number"  ? "FLOAT"
-                    : info.choices.empty() ? "INT"
-                                           : "TEXT")
+        ->type_name(info.kind == "number"         ? "FLOAT"
+                    : info.kind == "whole number" ? "INT"
+                                                  : "TEXT")
         ->check(field_check(info))
         ->default_str(defaults_of(n));
   }

@@ -101,7 +101,7 @@ TEST(Config, FieldsTellWhatTheyTake) {
       set_field(copy, field.name, field.value);
       for (const std::string& choice : field.choices) set_field(copy, field.name, choice);
       set_field(copy, field.name, field.value);
-      if (!field.choices.empty()) continue;
+      if (field.kind == "text" || !field.choices.empty()) continue;
       const std::string beyond = std::to_string(static_cast<int64_t>(field.highest) + 1);
       const std::string wrong = reasons_of([&] { set_field(copy, field.name, beyond); }).front();
       EXPECT_TRUE(wrong.starts_with(field.name + " must be a " + field.kind + " from ")) << wrong;

@@ -203,7 +203,7 @@ BlockOptions block_options(bool norm_first) {
   BlockOptions options;
   options.attention = {.heads = 2, .causal = norm_first, .dropout = 0.1};
   options.feed_forward = {.hidden = 12, .activation = ops::Activation::gelu};
-  options.norm_first = norm_first;
+  options.norm_place = norm_first ? nn::NormPlace::before : nn::NormPlace::after;
   options.dropout = 0.1;
   return options;
 }

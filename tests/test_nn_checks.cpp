@@ -447,7 +447,7 @@ TEST(LayerChecks, Caches) {
               return false;
             }),
        "attention",
-       {"without memory, key_length, mask, bias and trace"}},
+       {"without memory, key_length, starts, mask, bias and trace"}},
       {"a trace",
        call(attention, fits, both,
             [&](AttentionInputs& in) {

@@ -183,11 +183,21 @@ Value activate(Tape& tape, ops::Activation f, const Value& x);
 /// gate_up [.., 2 C] -> [.., C]
 Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up);
 Value add(Tape& tape, const Value& a, const Value& b);
+/// factor x; x itself where the factor is 1.
+Value scale(Tape& tape, const Value& x, double factor);
 /// x unchanged where the tape does not train.
 Value dropout(Tape& tape, const Value& x, double probability);
-/// Rotates the first `heads` heads of width D of x [.., C] and copies the columns after them; positions [R].
+/// Rotates the first `heads` heads of width D of x [.., C] and copies the columns after them; positions [R]. The
+/// frequencies, if given, take the place of what `options` borrows, and are kept until backward() has run.
 Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector<int64_t> positions,
-           const ops::RopeOptions& options);
+           const ops::RopeOptions& options, std::vector<double> frequencies = {});
+/// `count` runs of columns, one after the other, each as wide as the weight.
+struct ColumnRuns {
+  int64_t first = 0, count = 1;
+  Value weight = {};
+};
+/// x [.., C] with the RMS norm of each run of columns, by its weight; the other columns as they are.
+Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs, double epsilon);
 /// ids [R] -> [shape .., C]
 Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape);
 /// x [B, L, C] -> [B, C]
@@ -214,9 +224,10 @@ struct Heads {
 
 /// out [B, Lq, H Dv] = attention(q, k, v). What `options` borrows must live until backward() has run; options.dropout
 /// is applied where the tape trains, under a stream of its own; `bias` [B|1, H|1, Lq|1, Lk|1] takes the place of
-/// options.bias and gets its gradient. `lse` receives [B, H, Lq] if it is not null.
+/// options.bias and gets its gradient, and so does `sink` [H], float32 or, beside float64, float64 that is rounded to
+/// float32. `lse` receives [B, H, Lq] if it is not null.
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options,
-                const Value& bias = {}, Array* lse = nullptr);
+                const Value& bias = {}, Array* lse = nullptr, const Value& sink = {});
 
 /// block(x), whose inner values are not kept: the backward computes them once more (Chen et al. 2016,
 /// arXiv:1604.06174). Gradients are the same bits, dropout included.

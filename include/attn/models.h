@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "attn/io.h"
@@ -24,11 +25,18 @@ using autograd::Value;
 
 /// A batch of sequences of one length, the shorter ones padded at the end.
 struct Batch {
-  std::vector<int64_t> tokens;   ///< [B, L]
+  std::vector<int64_t> tokens;   ///< [B, L]; packed, one sequence behind the other
+  std::vector<int64_t> types;    ///< as tokens, the kind of each, in [0, token_types); empty = 0
   std::vector<int64_t> targets;  ///< [B, L] next tokens, or [B] classes; ops::kIgnored takes no part
   std::vector<int64_t> lengths;  ///< [B] in 1 .. L; empty = all L, as it must be where a cache is continued
   int64_t sequences = 0;         ///< B
-  int64_t length = 0;            ///< L
+  int64_t length = 0;            ///< L; packed, the number of tokens of all sequences
+  /// Packed: where each sequence begins in tokens, then their number [B + 1]. Nothing is padded; lengths stay empty.
+  std::vector<int64_t> starts = {};
+  /// What the encoder of a model with one reads, [B, source_length]; empty where a cache has read it already.
+  std::vector<int64_t> source = {};
+  std::vector<int64_t> source_lengths = {};  ///< [B]; empty = all source_length
+  int64_t source_length = 0;
 };
 
 /// The keys and values that a model has seen, for a batch of sequences.
@@ -44,6 +52,8 @@ class Cache {
   friend class Model;
   std::vector<KvCache> layers_;
   std::vector<int64_t> sequences_;
+  std::vector<Value> memories_;  // what the cross-attention of each layer makes of the encoder's rows
+  std::vector<int64_t> memory_lengths_;
 };
 
 struct ForwardOptions {
@@ -64,10 +74,13 @@ class Model {
   /// Throws Error, as all that needs parameters, where the model has been moved away.
   const nn::Parameters& parameters() const { return owned(); }
 
-  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier. float32, or float64. Throws Error that
+  /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes] where each token has
+  /// one; [1, R, ..] of R packed tokens. float32, or float64; without a head the rows of hidden(). Throws Error that
   /// lists all that is wrong with the batch, and with the cache and the traces for it; a batch may be longer than the
   /// context, but with learned positions.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
+  /// The last layer's rows [B, L, C], behind the last norm.
+  Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
@@ -82,19 +95,24 @@ class Model {
  private:
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
   Model(const Config& config, nn::Parameters::Options options, nn::Source source);
-  Value block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
-  Value add_positions(Tape& tape, const Value& x, int64_t first) const;
-  Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
+  using Layers = std::vector<std::variant<nn::Block, nn::SelfAttention>>;
+  void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
+  void make_head(const nn::Scope& root, int64_t width);
+  Value block(Tape& tape, const Layers& layers, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
+  Value embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const;
+  Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
+  Value encode(Tape& tape, const Batch& batch, bool keep) const;
+  Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
+  Value logits(Tape& tape, Value x) const;
   nn::Parameters& owned() const;
   KvCache::Config cache_config() const;
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
-  nn::Embedding tokens_, positions_;
-  std::vector<nn::Block> blocks_;
-  std::vector<nn::SelfAttention> single_heads_;
-  nn::Norm norm_;
-  nn::Linear head_;
+  nn::Embedding tokens_, positions_, types_, encoder_positions_;
+  nn::Norm embedding_norm_, encoder_embedding_norm_, encoder_norm_, norm_, head_norm_;
+  nn::Linear embedding_projection_, head_dense_, head_;
+  Layers encoder_, layers_;
 };
 
 // ------------------------------------------------------------------------------------------------------- on the disk
@@ -150,11 +168,25 @@ struct Loaded {
   std::unique_ptr<Model> model;
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::vector<std::string> labels;  ///< of a classifier: the names of its classes
+  std::vector<int64_t> ends;        ///< tokens that end a text
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };
 Loaded load_model(const std::string& directory, std::string_view which = "best",
                   nn::Precision precision = nn::Precision::float32);
+
+struct OpenOptions {
+  nn::Precision precision = nn::Precision::float32;
+  nn::Purpose purpose = nn::Purpose::inference;
+  std::string task = {};            ///< of transformers' folders: the end of a class's name, as "Model" for no head;
+                                    ///< empty = the class that config.json names
+  std::string_view which = "best";  ///< of a training's checkpoints
+};
+/// A model from either kind of folder: one that `attn train` wrote, or one of the Hugging Face hub, with config.json
+/// (of a family of hub_families()) and model.safetensors, which may be in several files. Those are mapped: parameters
+/// that lie there as layers want them take no memory of their own, and the files must stay as they are. Throws Error
+/// with all that is missing, of another shape or not served.
+Loaded open(const std::string& folder, const OpenOptions& options = {});
 
 }  // namespace attn::models
 #pragma GCC visibility pop

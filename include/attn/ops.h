@@ -95,7 +95,9 @@ struct RopeOptions {
   double theta = 10000;
   bool interleaved = false;  ///< pairs (2 i, 2 i + 1) as in the paper; otherwise (i, i + n / 2) as in LLaMA checkpoints
   bool inverse = false;      ///< by the negative angle: the backward
-  int64_t rotated_width = 0;  ///< n: the first n features of a head are rotated; 0 = all, else even
+  int64_t rotated_width = 0;                 ///< n: the first n features of a head are rotated; 0 = all, else even
+  std::span<const double> frequencies = {};  ///< [n / 2] angles of one step, borrowed; empty = theta^(-2 i / n)
+  double magnitude = 1;                      ///< factor on what is rotated, as YaRN has it
 };
 /// x, y [R, heads * D], head h in columns h D .. ; y may be x; positions [R].
 void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, View<2> y,

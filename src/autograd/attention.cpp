@@ -82,13 +82,19 @@ View<4> Heads::view_of(const Array& of) const {
 }
 
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options, const Value& bias,
-                Array* lse) {
+                Array* lse, const Value& sink) {
   check_arguments(q, k, v, bias);
   const DType type = q.array.dtype();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1];
   if (bias) {
     const std::vector<int64_t>& shape = bias.shape();
     options.bias = {bias.data().data(), bias.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
+  }
+  Array sinks;  // as the operator takes them
+  if (sink) {
+    sinks = tape.array(DType::float32, sink.shape());
+    ops::convert(sink.data().flat(), sinks.flat());
+    options.sink = {static_cast<const float*>(sinks.data()), static_cast<size_t>(sinks.count())};
   }
   if (!tape.training()) options.dropout = 0;
   if (options.dropout > 0) {
@@ -105,7 +111,7 @@ Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, Atte
   attn::attention(q.view(), k.view(), v.view(), out_heads.view_of(data), lse_view(), options);
   if (lse) *lse = row_lse;
 
-  Value y = tape.result("attention", data, {q.array, k.array, v.array, bias});
+  Value y = tape.result("attention", data, {q.array, k.array, v.array, bias, sink});
   tape.record(y, [=, &tape] {
     HeadGradients gradients(tape);
     AttentionGradients to;
@@ -117,10 +123,17 @@ Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, Atte
       dbias = tape.array(bias.dtype(), bias.shape());
       to.dbias = {dbias.data(), dbias.dtype(), options.bias.size};
     }
+    Array dsink;
+    if (sink.wants_gradient()) {
+      dsink = tape.array(sink.dtype(), sink.shape());
+      to.dsink = dsink.vector();
+    }
     attention_backward(q.view(), k.view(), v.view(), out_heads.view_of(y.data()), lse_view(),
                        out_heads.view_of(y.gradient()), to, options);
     gradients.hand_over();
     if (dbias) bias.add_gradient(tape, dbias);
+    if (dsink) sink.add_gradient(tape, dsink);
+    static_cast<void>(sinks);  // options.sink borrows it
   });
   return y;
 }

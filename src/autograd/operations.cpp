@@ -166,6 +166,20 @@ Value add(Tape& tape, const Value& a, const Value& b) {
   return y;
 }
 
+Value scale(Tape& tape, const Value& x, double factor) {
+  if (factor == 1) return x;
+  check_rows("scale", "x", x);
+  const Array data = tape.array(x.dtype(), x.shape());
+  ops::scale(x.data().rows(), factor, data.rows());
+  Value y = tape.result("scale", data, {x});
+  tape.record(y, [=, &tape] {
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::scale(y.gradient().rows(), factor, dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
 Value dropout(Tape& tape, const Value& x, double probability) {
   Checker checker("dropout");
   require_rows(checker, "x", x);
@@ -189,15 +203,16 @@ Value dropout(Tape& tape, const Value& x, double probability) {
 
 namespace {
 
+View<2> columns(View<2> all, int64_t first, int64_t count) {
+  all.data = static_cast<char*>(all.data) + first * size_of(all.dtype);
+  all.size[1] = count;
+  return all;
+}
+
 /// y = x with its first heads * width columns rotated.
 void rotate(const Array& x, int64_t heads, int64_t width, std::span<const int64_t> positions,
             const ops::RopeOptions& options, const Array& y) {
   const int64_t rotated = heads * width;
-  const auto columns = [](View<2> all, int64_t first, int64_t count) {
-    all.data = static_cast<char*>(all.data) + first * size_of(all.dtype);
-    all.size[1] = count;
-    return all;
-  };
   ops::rope(columns(x.rows(), 0, rotated), heads, positions, columns(y.rows(), 0, rotated), options);
   const int64_t rest = x.width() - rotated;
   if (rest > 0) ops::convert(columns(x.rows(), rotated, rest), columns(y.rows(), rotated, rest));
@@ -206,7 +221,7 @@ void rotate(const Array& x, int64_t heads, int64_t width, std::span<const int64_
 }  // namespace
 
 Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector<int64_t> positions,
-           const ops::RopeOptions& options) {
+           const ops::RopeOptions& options, std::vector<double> frequencies) {
   Checker checker("rope");
   if (require_rows(checker, "x", x)) {
     checker.require(heads >= 1 && width >= 1 && heads <= x.data().width() / width, [&] {
@@ -216,13 +231,71 @@ Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector
   }
   checker.done();
   Array data = tape.array(x.dtype(), x.shape());
-  rotate(x.data(), heads, width, positions, options, data);
+  const auto turn = [=, positions = std::move(positions), frequencies = std::move(frequencies)](
+                        const Array& from, bool inverse, const Array& to) {
+    ops::RopeOptions direction = options;
+    if (!frequencies.empty()) direction.frequencies = frequencies;
+    direction.inverse = options.inverse != inverse;
+    rotate(from, heads, width, positions, direction, to);
+  };
+  turn(x.data(), false, data);
   Value y = tape.result("rope", data, {x});
-  tape.record(y, [=, &tape, positions = std::move(positions)] {
-    ops::RopeOptions back = options;
-    back.inverse = !options.inverse;
+  tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
-    rotate(y.gradient(), heads, width, positions, back, dx);
+    turn(y.gradient(), true, dx);
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
+namespace {
+
+/// The runs of one entry as rows: all of them, where x has one row; otherwise run(rows, n) sees them one by one.
+template <class Run>
+void for_each_run(const ColumnRuns& runs, const View<2>& x, const Run& run) {
+  const int64_t width = runs.weight.data().count();
+  if (x.size[0] == 1) {
+    const View<2> first = columns(x, runs.first, width);
+    return run(View<2>(first.data, first.dtype, {runs.count, width}), runs.first);
+  }
+  for (int64_t n = 0; n < runs.count; ++n) run(columns(x, runs.first + n * width, width), runs.first + n * width);
+}
+
+}  // namespace
+
+Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs, double epsilon) {
+  Checker checker("rms_norm_columns");
+  if (require_rows(checker, "x", x)) {
+    for (const ColumnRuns& run : runs)
+      if (require_value(checker, "weight", run.weight))
+        checker.require(
+            run.first >= 0 && run.count >= 1 && run.count <= (x.data().width() - run.first) / run.weight.data().count(),
+            [&] { return "the runs are not inside x, " + x.data().describe(); });
+  }
+  checker.done();
+  Array data = tape.array(x.dtype(), x.shape());
+  ops::convert(x.data().rows(), data.rows());
+  for (const ColumnRuns& each : runs)
+    for_each_run(each, data.rows(), [&](const View<2>& rows, int64_t) {
+      ops::rms_norm(rows, each.weight.data().vector(), epsilon, rows);
+    });
+  Value y = tape.result("rms_norm_columns", data, {x, runs.empty() ? Value() : runs.front().weight});
+  tape.record(y, [=, &tape, runs = std::move(runs)] {
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::convert(y.gradient().rows(), dx.rows());
+    const Array rstd = tape.array(parameter_type(x.dtype()), {std::max(x.data().rows().size[0], x.data().width())});
+    for (const ColumnRuns& each : runs) {
+      const View<1> weight = each.weight.data().vector(), dweight = each.weight.gradient_memory(tape).vector();
+      for_each_run(each, dx.rows(), [&](const View<2>& rows, int64_t first) {
+        const auto same = [&](const Array& of) {
+          return View<2>(static_cast<char*>(of.data()) + first * size_of(of.dtype()), rows.dtype, rows.size,
+                         rows.stride);
+        };
+        const View<1> root(rstd.data(), rstd.dtype(), {rows.size[0]});
+        ops::rms_norm(same(x.data()), weight, epsilon, rows, root);
+        ops::rms_norm_backward(same(x.data()), weight, root, same(y.gradient()), rows, dweight);
+      });
+    }
     x.add_gradient(tape, dx);
   });
   return y;

@@ -1,6 +1,10 @@
 // What a model asks of a batch and of the cache that it continues, before anything is computed.
+#include <algorithm>
+#include <functional>
+
 #include "attn/models.h"
 #include "core/checker.h"
+#include "models/shape.h"
 
 namespace attn::models {
 namespace {
@@ -25,13 +29,56 @@ bool has_size(size_t values, int64_t sequences, int64_t length) {
 }
 
 void check_targets(Checker& checker, const Config& config, const Batch& batch, bool last_only) {
-  const int64_t length = config.classes || last_only ? 1 : batch.length;
+  const bool each = !config.classes || config.pooling == Pooling::each;
+  const int64_t length = !each || last_only ? 1 : batch.length;
   checker.require(has_size(batch.targets.size(), batch.sequences, length), [&] {
-    return std::to_string(batch.targets.size()) + " targets are given for " + text(batch.sequences) + " sequences of " +
-           text(length) + (config.classes ? " class" : " tokens");
+    return text(static_cast<int64_t>(batch.targets.size())) + " targets are given for " + text(batch.sequences) +
+           " sequences of " + text(length) + (config.classes ? " class" : " tokens");
   });
   require_range(checker, "targets", batch.targets, 0, config.classes ? config.classes : config.vocab_size,
                 ops::kIgnored);
+}
+
+int64_t longest_of(std::span<const int64_t> starts) {
+  int64_t longest = 0;
+  for (size_t n = 0; n + 1 < starts.size(); ++n) longest = std::max(longest, starts[n + 1] - starts[n]);
+  return longest;
+}
+
+void check_packed(Checker& checker, const Config& config, const Batch& batch, const ForwardOptions& options) {
+  const std::vector<int64_t>& starts = batch.starts;
+  const bool rising = std::adjacent_find(starts.begin(), starts.end(), std::greater_equal<>()) == starts.end();
+  checker.require(static_cast<int64_t>(starts.size()) == batch.sequences + 1 && starts.front() == 0 &&
+                      starts.back() == batch.length && rising,
+                  [&] {
+                    return "starts must be " + text(batch.sequences + 1) + " numbers that rise from 0 to the " +
+                           text(batch.length) + " tokens";
+                  });
+  checker.require(batch.lengths.empty() && !options.cache && !options.last_only,
+                  "packed sequences go without lengths, a cache and last_only");
+  checker.require(!config.classes || config.pooling == Pooling::each || !config.head,
+                  "a classifier of whole texts takes padded sequences, not packed ones");
+  checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model takes no packed sequences");
+}
+
+void check_source(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
+  if (config.encoder_layers == 0) {
+    checker.require(batch.source.empty(), "a source is given, but the model has no encoder");
+    return;
+  }
+  const int64_t B = batch.sequences, L = batch.source_length;
+  if (batch.source.empty() && remembered) return;
+  checker.require(L >= 1 && has_size(batch.source.size(), B, L), [&] {
+    return text(static_cast<int64_t>(batch.source.size())) + " tokens are given as the source of " + text(B) +
+           " sequences of " + text(L) + " tokens, both at least 1";
+  });
+  require_range(checker, "source", batch.source, 0, config.vocab_size, 0);
+  if (batch.source_lengths.empty()) return;
+  checker.require(static_cast<int64_t>(batch.source_lengths.size()) == B, [&] {
+    return text(static_cast<int64_t>(batch.source_lengths.size())) + " source_lengths are given for " + text(B) +
+           " sequences";
+  });
+  require_range(checker, "source_lengths", batch.source_lengths, 1, L + 1, L);
 }
 
 }  // namespace
@@ -45,11 +92,18 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   owned();
   Checker checker("model");
   const int64_t B = batch.sequences, L = batch.length;
-  const bool whole = checker.require(B >= 1 && L >= 1 && has_size(batch.tokens.size(), B, L), [&] {
-    return std::to_string(batch.tokens.size()) + " tokens are given for " + text(B) + " sequences of " + text(L) +
-           " tokens, both at least 1";
+  const bool packed = !batch.starts.empty();
+  const bool whole = checker.require(B >= 1 && L >= 1 && has_size(batch.tokens.size(), packed ? 1 : B, L), [&] {
+    return text(static_cast<int64_t>(batch.tokens.size())) + " tokens are given for " + text(B) + " sequences of " +
+           text(L) + (packed ? " tokens in all" : " tokens") + ", both at least 1";
   });
   require_range(checker, "tokens", batch.tokens, 0, config_.vocab_size, 0);
+  if (!batch.types.empty()) {
+    checker.require(batch.types.size() == batch.tokens.size(), "types are given for some tokens only");
+    require_range(checker, "types", batch.types, 0, config_.token_types, config_.token_types ? 0 : -1);
+  }
+  if (packed && whole) check_packed(checker, config_, batch, options);
+  check_source(checker, config_, batch, options.cache && !options.cache->memories_.empty());
   if (!batch.lengths.empty()) {
     checker.require(static_cast<int64_t>(batch.lengths.size()) == B, [&] {
       return std::to_string(batch.lengths.size()) + " lengths are given for " + text(B) + " sequences";
@@ -80,9 +134,13 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     checker.require(!options.traces, "there are no traces of what continues a cache");
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
-  if (whole && positions_.table)
-    checker.require(first + L <= config_.context,
-                    [&] { return text(first + L) + " tokens are more than the context of " + text(config_.context); });
+  if (whole && positions_.table) {
+    const int64_t longest =
+        std::max(first + (packed ? longest_of(batch.starts) : L), batch.source.empty() ? 0 : batch.source_length);
+    checker.require(longest <= config_.context,
+                    [&] { return text(longest) + " tokens are more than the context of " + text(config_.context); });
+  }
+  checker.require(!with_targets || config_.head, "a model without a head has no loss");
   if (with_targets) check_targets(checker, config_, batch, options.last_only);
   checker.done();
 }

@@ -18,7 +18,7 @@ using Names = std::vector<std::string>;
 
 // The names of each enumeration, in its order.
 const Names& names_of(Pooling) {
-  static const Names names = {"mean", "first"};
+  static const Names names = {"mean", "first", "each"};
   return names;
 }
 const Names& names_of(Positions) {
@@ -31,6 +31,14 @@ const Names& names_of(NormKind) {
 }
 const Names& names_of(Activation) {
   static const Names names = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
+  return names;
+}
+const Names& names_of(QueryKeyNorm) {
+  static const Names names = {"none", "heads", "rows"};
+  return names;
+}
+const Names& names_of(RopeScaling) {
+  static const Names names = {"none", "linear", "dynamic", "llama3", "yarn"};
   return names;
 }
 const Names& names_of(Scheme) {
@@ -50,41 +58,108 @@ Json json_of(const T& value) {
   }
 }
 
+/// The letters that a text field may have, and how many.
+struct Letters {
+  const char* letters;
+  size_t most;
+};
+
+constexpr int64_t kMostLayers = 1 << 12;
+
+Names all_families() {
+  Names names = families();
+  for (const std::string& name : hub_families()) names.push_back(name);
+  return names;
+}
+
+bool is_of_hub(const std::string& family) {
+  const Names names = hub_families();
+  return std::find(names.begin(), names.end(), family) != names.end();
+}
+
 /// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text behind.
 template <class C, class Visit>
 void each_field(C& config, const Visit& visit) {
   constexpr int64_t kMany = int64_t{1} << 24;
-  visit("model", "family: the defaults of all other fields", config.model, families());
+  visit("model", "family: the defaults of all other fields", config.model, all_families());
   visit("vocab_size", "tokens, V; from the tokenizer", config.vocab_size, 0, kMany);
   visit("context", "tokens of the longest sequence", config.context, 1, kMany);
   visit("embed_dim", "width of the model, C", config.embed_dim, 1, 1 << 16);
-  visit("layers", "blocks", config.layers, 1, 1 << 12);
+  visit("layers", "blocks", config.layers, 1, kMostLayers);
+  visit("encoder_layers", "blocks of an encoder that the layers look at; 0 = none", config.encoder_layers, 0,
+        kMostLayers);
+  visit("token_width", "width of the embeddings, which a product brings to C; 0 = C", config.token_width, 0, 1 << 16);
+  visit("token_types", "kinds of tokens with an embedding each", config.token_types, 0, kMany);
+  visit("positions", "how the model knows where a token stands", config.positions);
+  visit("position_offset", "rows of the learned positions before the first", config.position_offset, 0, 1 << 12);
+  visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
+        config.embedding_scale, 0.0, 1e6);
+  visit("embedding_norm", "a norm behind the embeddings", config.embedding_norm);
   visit("heads", "heads of attention, H", config.heads, 1, 1 << 12);
   visit("kv_heads", "heads of keys and values, which groups of heads share; 0 = heads", config.kv_heads, 0, 1 << 12);
   visit("head_dim", "width of a head; 0 = embed_dim / heads", config.head_dim, 0, 1024);
   visit("key_dim", "d_k of selfhead; 0 = embed_dim", config.key_dim, 0, 1024);
   visit("value_dim", "d_v of selfhead; 0 = embed_dim", config.value_dim, 0, 1024);
   visit("output_projection", "selfhead ends in a projection W_O to the model's width", config.output_projection);
+  visit("causal", "a token sees only itself and what is before", config.causal);
+  visit("attention_scale", "factor on products of queries and keys; 0 = 1 / sqrt(head_dim)", config.attention_scale,
+        0.0, 1e6);
+  visit("softcap", "c: scores become c tanh(s / c); 0 = as they are", config.softcap, 0.0, 1e6);
+  visit("sinks", "a learned logit a head that takes part of the weight", config.sinks);
+  visit("query_key_norm", "RMS norm of queries and keys, each head or a token's whole row", config.query_key_norm);
+  visit("window", "a token sees so many tokens, itself included; 0 = all", config.window, 0, kMany);
+  visit("window_layers", "repeated over the layers: w has the window, f sees all", config.window_layers,
+        Letters{"wf", kMostLayers});
+  visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
+  visit("window_theta", "the same, of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
+  visit("rope_width", "columns of a head that rope rotates; 0 = all", config.rope_width, 0, 1024);
+  visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
+  visit("rope_scaling", "what stretches rope to longer texts", config.rope_scaling);
+  visit("rope_factor", "by how much", config.rope_factor, 1.0, 1e6);
+  visit("rope_context", "tokens of the training before; 0 = context", config.rope_context, 0, kMany);
+  visit("rope_low", "llama3: turns of the slowest angle that is blended", config.rope_low, 0.0, 1e6);
+  visit("rope_high", "llama3: turns of the fastest", config.rope_high, 0.0, 1e6);
+  visit("rope_fast", "yarn: turns of the fastest angle that is blended", config.rope_fast, 0.0, 1e6);
+  visit("rope_slow", "yarn: turns of the slowest", config.rope_slow, 0.0, 1e6);
+  visit("rope_magnitude", "yarn: factor on queries and keys; 0 = 0.1 ln(rope_factor) + 1", config.rope_magnitude, 0.0,
+        1e6);
+  visit("rope_whole", "yarn: the blend begins and ends at whole pairs", config.rope_whole);
+  visit("buckets", "of relative positions", config.buckets, 2, 1 << 16);
+  visit("max_distance", "of relative positions: all beyond share a bucket", config.max_distance, 1, kMany);
+  visit("shared_distances", "one table of relative positions for all layers", config.shared_distances);
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
         config.hidden_dim, 0, 1 << 20);
-  visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
-  visit("pooling", "what a classifier looks at, the mean of all tokens or the first", config.pooling);
-  visit("positions", "how the model knows where a token stands", config.positions);
-  visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
-        config.embedding_scale, 0.0, 1e6);
-  visit("norm", "layer norm or RMS norm", config.norm);
-  visit("norm_first", "norms before attention and feed-forward, as GPT-2; else after, as BERT", config.norm_first);
-  visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
   visit("activation", "of the feed-forward", config.activation);
   visit("gated", "a gate in the feed-forward, as in SwiGLU", config.gated);
   visit("bias", "of products and layer norms", config.bias);
-  visit("causal", "a token sees only itself and what is before", config.causal);
-  visit("window", "a token sees so many tokens, itself included; 0 = all", config.window, 0, kMany);
+  visit("qkv_bias", "of queries, keys and values where bias is false", config.qkv_bias);
+  visit("norm", "layer norm or RMS norm", config.norm);
+  visit("norm_first", "norms before attention and feed-forward, as GPT-2; else after, as BERT", config.norm_first);
+  visit("norm_branch", "norms behind attention and feed-forward, before they are added", config.norm_branch);
+  visit("first_norm", "a norm before the first layer's attention", config.first_norm);
+  visit("parallel", "attention and feed-forward both read what enters the layer", config.parallel);
+  visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
+  visit("head", "logits; else the model ends in the last layer's rows", config.head);
+  visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
+  visit("pooling", "what a classifier looks at, the mean of all tokens, the first, or each", config.pooling);
+  visit("head_dense", "a product with an activation before the logits", config.head_dense);
+  visit("head_dense_bias", "of that product", config.head_dense_bias);
+  visit("head_activation", "of that product", config.head_activation);
+  visit("head_norm", "a norm behind that product", config.head_norm);
+  visit("head_bias", "of the logits of tokens", config.head_bias);
   visit("tie_embeddings", "the head is the embedding's table", config.tie_embeddings);
-  visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
-  visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
+  visit("logit_scale", "factor on what the head reads", config.logit_scale, 0.0, 1e6);
+  visit("logit_softcap", "c: logits become c tanh(l / c); 0 = as they are", config.logit_softcap, 0.0, 1e6);
   visit("dropout", "share of activations that training hides", config.dropout, 0.0, 0.999);
   visit("init", "how weights are drawn", config.init);
+}
+
+const Names kOfBlocks = {"encoder_layers", "attention_scale", "softcap",        "sinks",       "query_key_norm",
+                         "window",         "window_layers",   "rope_scaling",   "qkv_bias",    "norm_branch",
+                         "first_norm",     "parallel",        "embedding_norm", "token_width", "shared_distances"};
+
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::string joined(const Names& names) {
@@ -108,6 +183,15 @@ struct Assign {
   }
   void operator()(const char* field, const char*, std::string& to, const Names& names) const {
     if (const std::optional<size_t> n = choose(field, names)) to = names[*n];
+  }
+  void operator()(const char* field, const char*, std::string& to, const Letters& all) const {
+    if (name != field) return;
+    *found = true;
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    if (!text.empty() && text.size() <= all.most && text.find_first_not_of(all.letters) == std::string::npos) to = text;
+    else
+      *reason = name + " must be 1 to " + std::to_string(all.most) + " of the letters " + all.letters + ", not " +
+                io::as_shown(value);
   }
   template <class E>
   requires std::is_enum_v<E>
@@ -179,6 +263,16 @@ std::string assign(Config& config, const std::string& name, const Json& value) {
 
 }  // namespace
 
+NormPlace norm_place(const Config& config) {
+  if (config.norm_first) return config.norm_branch ? NormPlace::around : NormPlace::before;
+  return config.norm_branch ? NormPlace::on_branch : NormPlace::after;
+}
+
+int64_t window_of(const Config& config, int64_t layer) {
+  const std::string& kinds = config.window_layers;
+  return kinds[static_cast<size_t>(layer) % kinds.size()] == 'w' ? config.window : 0;
+}
+
 std::vector<std::string> families() { return {"selfhead", "encoder", "gpt", "llama"}; }
 
 Config family(std::string_view name) {
@@ -212,6 +306,13 @@ Config family(std::string_view name) {
   throw Error("model", {"there is no model '" + std::string(name) + "'; choices: " + joined(families())});
 }
 
+namespace {
+
+const Names& choices_of(const Names& names) { return names; }
+Names choices_of(const Letters&) { return {}; }
+
+}  // namespace
+
 std::vector<FieldInfo> field_info(const Config& config) {
   std::vector<FieldInfo> all;
   each_field(config, [&](const char* name, const char* description, const auto& field, const auto&... limits) {
@@ -219,7 +320,7 @@ std::vector<FieldInfo> field_info(const Config& config) {
     FieldInfo info{name, description, "whole number", {}, 0, 0, ""};
     if constexpr (std::is_same_v<Field, std::string>) {
       info.kind = "text";
-      info.choices = (limits, ...);
+      info.choices = choices_of(limits...);
       info.value = field;
     } else if constexpr (std::is_enum_v<Field>) {
       info.kind = "text";
@@ -264,6 +365,34 @@ std::string to_json(const Config& config) {
   return object.dump(2) + "\n";
 }
 
+namespace {
+
+/// What blocks have, and the textbook's single head has not.
+void check_selfhead(Checker& checker, const Config& config) {
+  checker.require(config.layers == 1 && config.heads == 1 && config.kv_heads <= 1,
+                  "selfhead has one layer and one head");
+  checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
+                  "selfhead wider than 1024 needs key_dim and value_dim");
+  checker.require(config.positions == Positions::learned || config.positions == Positions::sinusoidal ||
+                      config.positions == Positions::none,
+                  [&] {
+                    return "selfhead takes learned, sinusoidal or no positions, not " +
+                           json_of(config.positions).get<std::string>();
+                  });
+  checker.require(config.head_dim == 0, "selfhead has key_dim and value_dim in place of head_dim");
+  checker.require(
+      !config.tie_embeddings || config.output_projection || !config.value_dim || config.value_dim == config.embed_dim,
+      "tied embeddings need value_dim equal to embed_dim, or output_projection");
+  const std::vector<FieldInfo> own = field_info(family("selfhead"));
+  for (const FieldInfo& field : field_info(config)) {
+    const auto same = [&](const FieldInfo& other) { return other.name == field.name && other.value == field.value; };
+    checker.require(!contains(kOfBlocks, field.name) || std::any_of(own.begin(), own.end(), same),
+                    [&] { return "selfhead has no " + field.name; });
+  }
+}
+
+}  // namespace
+
 void check(const Config& config) {
   Checker checker("model");
   for (const std::string& reason : faults_of(config)) checker.require(false, reason);
@@ -283,25 +412,21 @@ void check(const Config& config) {
   }
   checker.require(kv_heads > 0 && config.heads % kv_heads == 0,
                   [&] { return "kv_heads " + number(kv_heads) + " must divide heads " + number(config.heads); });
-  if (selfhead) {
-    checker.require(config.layers == 1 && config.heads == 1 && kv_heads == 1, "selfhead has one layer and one head");
-    checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
-                    "selfhead wider than 1024 needs key_dim and value_dim");
-    checker.require(config.positions == Positions::learned || config.positions == Positions::sinusoidal ||
-                        config.positions == Positions::none,
-                    [&] {
-                      return "selfhead takes learned, sinusoidal or no positions, not " +
-                             json_of(config.positions).get<std::string>();
-                    });
-    checker.require(config.head_dim == 0, "selfhead has key_dim and value_dim in place of head_dim");
-    checker.require(
-        !config.tie_embeddings || config.output_projection || !config.value_dim || config.value_dim == config.embed_dim,
-        "tied embeddings need value_dim equal to embed_dim, or output_projection");
-  } else {
-    checker.require(!config.output_projection, "output_projection is of selfhead; the others always have one");
-  }
+  checker.require(selfhead || !config.output_projection,
+                  "output_projection is of selfhead; the others always have one");
+  if (selfhead) check_selfhead(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
-  checker.require(config.classes > 0 || config.causal, "a model that predicts tokens must be causal");
+  checker.require(config.classes > 0 || config.causal || !config.head || is_of_hub(config.model),
+                  "a model that predicts tokens must be causal");
+  checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),
+                  "a model with an encoder must be causal and predict tokens");
+  checker.require(!config.tie_embeddings || config.classes > 0 || !config.head || !config.token_width ||
+                      config.token_width == config.embed_dim || config.head_dense,
+                  "tied embeddings need token_width equal to embed_dim, or head_dense");
+  checker.require(!config.parallel || (config.norm_first && !config.norm_branch && config.encoder_layers == 0),
+                  "parallel layers have norms before their branches alone, and no encoder");
+  checker.require(config.first_norm || (config.norm_first && !config.norm_branch),
+                  "first_norm can only be left out where norms stand before");
   checker.done();
 }
 

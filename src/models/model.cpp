@@ -1,158 +1,136 @@
-// The one forward: embeddings, blocks, norm, head.
+// The one forward: embeddings, perhaps an encoder, blocks, norm, head; and the cache that it continues.
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/shape.h"
 
 namespace attn::models {
+
+Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& x,
+                   const nn::AttentionInputs& inputs) const {
+  const Tape::Scope scope(tape, (&layers == &encoder_ ? "encoder " : "block ") + std::to_string(layer));
+  return std::visit([&](const auto& mixer) { return mixer(tape, x, inputs); }, layers[layer]);
+}
+
 namespace {
 
-nn::Position position_of(Positions positions) {
-  switch (positions) {
-    case Positions::rope: return nn::Position::rope;
-    case Positions::relative: return nn::Position::relative;
-    case Positions::alibi: return nn::Position::alibi;
-    default: return nn::Position::none;
-  }
+/// Where each token stands in its sequence, the first at `first`.
+std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t first) {
+  std::vector<int64_t> places(static_cast<size_t>(B * L));
+  if (batch.starts.empty())
+    for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + first;
+  for (size_t n = 0; n + 1 < batch.starts.size(); ++n)
+    std::iota(places.begin() + batch.starts[n], places.begin() + batch.starts[n + 1], first);
+  return places;
 }
-
-int64_t hidden_width(const Config& config) {
-  if (config.hidden_dim) return config.hidden_dim;
-  return config.gated ? (config.embed_dim * 8 / 3 + 31) / 32 * 32 : 4 * config.embed_dim;
-}
-
-nn::NormOptions norm_options(const Config& config) {
-  return {.rms = config.norm == NormKind::rms, .bias = config.bias, .epsilon = config.norm_epsilon};
-}
-
-nn::BlockOptions block_options(const Config& config) {
-  nn::BlockOptions options;
-  options.attention.heads = config.heads;
-  options.attention.kv_heads = config.kv_heads;
-  options.attention.head_width = config.head_dim;
-  options.attention.bias = options.attention.output_bias = config.bias;
-  options.attention.causal = config.causal;
-  options.attention.window = config.window;
-  options.attention.dropout = config.dropout;
-  options.attention.position = position_of(config.positions);
-  options.attention.rope.theta = config.rope_theta;
-  options.attention.rope.interleaved = config.rope_interleaved;
-  options.feed_forward = {
-      .hidden = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
-  options.norm = norm_options(config);
-  options.norm_first = config.norm_first;
-  options.dropout = config.dropout;
-  return options;
-}
-
-/// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
-double embedding_scale(const Config& config) {
-  if (config.embedding_scale > 0) return config.embedding_scale;
-  return config.positions == Positions::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
-}
-
-bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
 }  // namespace
 
-Model::Model(const Config& config, nn::Precision precision, uint64_t seed)
-    : Model(config, {.precision = precision, .seed = seed}, nn::drawn) {}
-
-Model::Model(const Config& config, nn::Precision precision, nn::Source source, nn::Purpose purpose)
-    : Model(config, {.precision = precision, .purpose = purpose},
-            source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
-
-Model::Model(const Config& config, nn::Parameters::Options options, nn::Source source) : config_(config) {
-  check(config);
-  options.scheme = config.init;
-  options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
-  parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
-  const nn::Scope root(*parameters_);
-  const int64_t C = config.embed_dim;
-  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, C, {.scale = embedding_scale(config)});
-  if (config.positions == Positions::learned) positions_ = nn::Embedding(root / "positions", config.context, C);
-
-  int64_t width = C;
-  if (is_selfhead(config)) {
-    nn::SelfAttentionOptions single;
-    single.key_width = config.key_dim;
-    single.value_width = config.value_dim;
-    single.output_width = config.output_projection ? C : 0;
-    single.bias = config.bias;
-    single.causal = config.causal;
-    single.dropout = config.dropout;
-    single_heads_.emplace_back(root / "attention", C, single);
-    if (!config.output_projection) width = attention_shape(config).value_width;
-  } else {
-    for (int64_t n = 0; n < config.layers; ++n)
-      blocks_.emplace_back(root / "blocks" / std::to_string(n), C, block_options(config));
-    norm_ = nn::Norm(root / "norm", C, norm_options(config));
+/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first stands at `first`.
+Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const {
+  const int64_t B = batch.starts.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
+  Value x = tokens_(tape, encoder ? batch.source : batch.tokens, {B, L});
+  const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
+  if (learned.table) {
+    x = add(tape, x, learned(tape, places_of(batch, B, L, first + config_.position_offset), {B, L}));
+  } else if (config_.positions == Positions::sinusoidal) {
+    const std::vector<int64_t> places = places_of(batch, B, L, 0);
+    const int64_t count = *std::max_element(places.begin(), places.end()) + 1;
+    const Value table(nn::sinusoids(count, x.shape()[2], x.dtype(), first));
+    x = add(tape, x, embedding(tape, places, table, {B, L}));
   }
-  if (config.classes) head_ = nn::Linear(root / "head", width, config.classes, {.bias = true});
-  else if (!config.tie_embeddings) head_ = nn::Linear(root / "head", width, config.vocab_size, {.bias = false});
-}
-
-Value Model::block(Tape& tape, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const {
-  const Tape::Scope scope(tape, "block " + std::to_string(layer));
-  return is_selfhead(config_) ? single_heads_[layer](tape, x, inputs) : blocks_[layer](tape, x, inputs);
-}
-
-/// x [B, L, C] and what learned or sinusoidal positions add to it; its first row stands at `first`.
-Value Model::add_positions(Tape& tape, const Value& x, int64_t first) const {
-  const bool sinusoidal = config_.positions == Positions::sinusoidal;
-  if (!positions_.table && !sinusoidal) return x;
-  const int64_t B = x.shape()[0], L = x.shape()[1];
-  std::vector<int64_t> places(static_cast<size_t>(B * L));
-  for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + (sinusoidal ? 0 : first);
-  if (!sinusoidal) return add(tape, x, positions_(tape, std::move(places), {B, L}));
-  const Value table(nn::sinusoids(L, x.shape()[2], x.dtype(), first));
-  return add(tape, x, embedding(tape, std::move(places), table, {B, L}));
-}
-
-/// The last layer's rows [B, L, C].
-Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
-  const int64_t B = batch.sequences, L = batch.length;
-  const int64_t first = options.cache ? options.cache->length() : 0;
-  Value x = tokens_(tape, batch.tokens, {B, L});
-  x = add_positions(tape, x, first);
-  if (norm_.weight && !config_.norm_first) x = norm_(tape, x);  // as BERT: blocks end in a norm, so it begins with one
+  if (types_.table) {
+    const bool given = !encoder && !batch.types.empty();
+    x = add(tape, x, types_(tape, given ? batch.types : std::vector<int64_t>(static_cast<size_t>(B * L), 0), {B, L}));
+  }
+  const nn::Norm& norm = encoder ? encoder_embedding_norm_ : embedding_norm_;
+  if (norm.weight) x = norm(tape, x);
   x = dropout(tape, x, config_.dropout);
+  return embedding_projection_.weight ? embedding_projection_(tape, x) : x;
+}
 
-  const auto layers = static_cast<size_t>(config_.layers);
-  if (options.traces) options.traces->assign(layers, {});
-  for (size_t n = 0; n < layers; ++n) {
+/// What the encoder makes of the batch's source, [B, Ls, C].
+Value Model::encode(Tape& tape, const Batch& batch, bool keep) const {
+  Value x = embed(tape, batch, 0, true);
+  for (size_t n = 0; n < encoder_.size(); ++n) {
+    nn::AttentionInputs inputs;
+    inputs.key_length = batch.source_lengths;
+    const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
+    x = keep ? run(tape, x) : recompute(tape, x, run);
+  }
+  return encoder_norm_.weight ? encoder_norm_(tape, x) : x;
+}
+
+Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  check_call(tape, batch, options, false);
+  return rows(tape, batch, options);
+}
+
+/// hidden(), of what has been checked.
+Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  Cache* const cache = options.cache;
+  const auto memory = std::make_shared<Value>();  // shared with blocks that are computed again
+  if (!batch.source.empty()) {
+    *memory = encode(tape, batch, !options.recompute);
+    if (cache) {
+      cache->memory_lengths_ = batch.source_lengths;
+      cache->memories_.clear();
+      for (const auto& layer : layers_)
+        cache->memories_.push_back(std::get<nn::Block>(layer).cross.key_value(tape, *memory));
+    }
+  }
+  Value x = embed(tape, batch, cache ? cache->length() : 0, false);
+  if (options.traces) options.traces->assign(layers_.size(), {});
+  for (size_t n = 0; n < layers_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.lengths;
-    if (options.cache) inputs.cache = {&options.cache->layers_[n], options.cache->sequences_};
+    inputs.starts = batch.starts;
+    inputs.memory_length = cache ? cache->memory_lengths_ : batch.source_lengths;
+    if (*memory) inputs.memory = memory.get();
+    if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
+    if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
     if (options.traces) inputs.trace = &(*options.traces)[n];
-    const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, n, in, inputs); };
+    const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
+      return block(inner, layers_, n, in, inputs);
+    };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
   }
-  return norm_.weight && config_.norm_first ? norm_(tape, x) : x;
+  return norm_.weight ? norm_(tape, x) : x;
+}
+
+/// The rows that a classifier looks at, [B, C].
+Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
+  const auto B = static_cast<size_t>(batch.sequences);
+  if (config_.pooling == Pooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));
+  return mean_pool(tape, x, batch.lengths.empty() ? std::vector<int64_t>(B, batch.length) : batch.lengths);
+}
+
+Value Model::logits(Tape& tape, Value x) const {
+  const Tape::Scope scope(tape, "head");
+  if (head_dense_.weight) x = activate(tape, config_.head_activation, head_dense_(tape, x));
+  if (head_norm_.weight) x = head_norm_(tape, x);
+  const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
+  x = linear(tape, scale(tape, x, config_.logit_scale), head_.weight ? head_.weight : tokens_.table, head_.bias, type);
+  if (const double cap = config_.logit_softcap; cap > 0)
+    x = scale(tape, activate(tape, Activation::tanh, scale(tape, x, 1 / cap)), cap);
+  return x;
 }
 
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
-  Value x = hidden(tape, batch, options);
-  const DType logits = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
-  const Tape::Scope scope(tape, "head");
-  if (config_.classes) {
-    const std::vector<int64_t> lengths =
-        batch.lengths.empty() ? std::vector<int64_t>(static_cast<size_t>(B), L) : batch.lengths;
-    x = config_.pooling == Pooling::first ? select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0))
-                                          : mean_pool(tape, x, lengths);
-    return linear(tape, x, head_.weight, head_.bias, logits);
-  }
+  Value x = rows(tape, batch, options);
+  if (!config_.head) return x;
+  if (config_.classes && config_.pooling != Pooling::each) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {
     std::vector<int64_t> last(static_cast<size_t>(B), L - 1);
     for (size_t b = 0; b < batch.lengths.size(); ++b) last[b] = batch.lengths[b] - 1;
     x = select_rows(tape, x, std::move(last));
     x = Value(x.data().reshaped({B, 1, x.data().width()}));
   }
-  return linear(tape, x, head_.weight ? head_.weight : tokens_.table, {}, logits);
+  return logits(tape, x);
 }
 
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
@@ -225,14 +203,6 @@ std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
     all.push_back(
         {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
   return all;
-}
-
-std::vector<ParameterShape> parameter_shapes(const Config& config) {
-  const Model shell(config, nn::Parameters::Options(), nullptr);
-  std::vector<ParameterShape> shapes;
-  for (const nn::Parameter& parameter : shell.parameters().all())
-    shapes.push_back({parameter.name, parameter.master.shape(), parameter.decay});
-  return shapes;
 }
 
 }  // namespace attn::models

@@ -10,9 +10,13 @@ struct AttentionShape {
   int64_t layers, heads, kv_heads, key_width, value_width;
 };
 
+inline bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
+
+inline int64_t token_width(const Config& config) { return config.token_width ? config.token_width : config.embed_dim; }
+
 inline AttentionShape attention_shape(const Config& config) {
   const int64_t C = config.embed_dim;
-  if (config.model == "selfhead")
+  if (is_selfhead(config))
     return {1, 1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
   const int64_t D = config.head_dim ? config.head_dim : C / config.heads;
   return {config.layers, config.heads, config.kv_heads ? config.kv_heads : config.heads, D, D};

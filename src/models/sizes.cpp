@@ -10,15 +10,13 @@ namespace {
 
 double wide(int64_t count) { return static_cast<double>(count); }
 
-/// Keys that the tokens [first, end) of a sequence see, all together; token n sees n + 1, or the last `window`.
-double keys_seen(const Config& config, int64_t first, int64_t end) {
-  if (!config.causal) {
-    const int64_t span = config.window ? std::min(end, config.window) : end;
-    return wide(end - first) * wide(span);
-  }
+/// Keys that the tokens [first, end) of a sequence see in a layer, all together; token n sees n + 1, or the last
+/// `window`.
+double keys_seen(bool causal, int64_t window, int64_t first, int64_t end) {
+  if (!causal) return wide(end - first) * wide(window ? std::min(end, window) : end);
   const auto before = [&](int64_t n) {  // by the first n tokens
-    const int64_t growing = config.window ? std::min(n, config.window) : n;
-    return 0.5 * wide(growing) * wide(growing + 1) + wide(n - growing) * wide(config.window);
+    const int64_t growing = window ? std::min(n, window) : n;
+    return 0.5 * wide(growing) * wide(growing + 1) + wide(n - growing) * wide(window);
   };
   return before(end) - before(first);
 }
@@ -26,8 +24,9 @@ double keys_seen(const Config& config, int64_t first, int64_t end) {
 enum class Part { embedding, attention, feed_forward, norm, head };
 
 Part part_of(const std::string& name) {
-  if (name.starts_with("tokens.") || name.starts_with("positions.")) return Part::embedding;
-  if (name.starts_with("head.")) return Part::head;
+  for (const char* table : {"tokens.", "positions.", "types.", "encoder_positions.", "embedding_projection."})
+    if (name.starts_with(table)) return Part::embedding;
+  if (name.starts_with("head")) return Part::head;
   if (name.find("norm") != std::string::npos) return Part::norm;
   return name.find("feed_forward.") != std::string::npos ? Part::feed_forward : Part::attention;
 }
@@ -63,7 +62,10 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     else if (parameter.decay && part != Part::embedding) layers += wide(parameter.count());
   }
   const AttentionShape shape = attention_shape(config);
-  const double pairs = wide(shape.layers) * keys_seen(config, cached, cached + tokens);
+  double pairs = wide(config.encoder_layers) * wide(tokens) * wide(tokens);
+  for (int64_t n = 0; n < shape.layers; ++n)
+    pairs += keys_seen(config.causal, window_of(config, n), cached, cached + tokens);
+  if (config.encoder_layers) pairs += wide(shape.layers) * wide(tokens) * wide(cached + tokens);
   const double attention = pairs * wide(shape.heads) * wide(shape.key_width + shape.value_width);
   const double rows = config.classes || last_only ? 1 : wide(tokens);
   return 2 * (wide(tokens) * layers + attention + rows * head);
@@ -139,7 +141,7 @@ class Arrays {
   /// What a layer without a tape has at once.
   double inference() const { return model(4) + projected() * 2 + attended() + feed_forward() + statistics(4); }
 
-  double layers() const { return wide(shape_.layers); }
+  double layers() const { return wide(shape_.layers + config_.encoder_layers); }
 
  private:
   bool has_blocks() const { return config_.model != "selfhead"; }

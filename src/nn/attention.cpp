@@ -10,13 +10,10 @@ namespace {
 
 using autograd::Heads;
 
-struct QueryKeyValue {
-  Heads q, k, v;
-};
-
 /// Options that the inputs decide: lengths, masks; and which way causality looks where lengths differ.
 AttentionOptions options_of(const AttentionInputs& inputs, bool causal, int64_t window, double dropout) {
   AttentionOptions options;
+  options.cu_query = options.cu_key = inputs.starts;
   options.causal = causal;
   if (window > 0) options.window = {window - 1, causal ? -1 : window - 1};
   options.alignment = Alignment::top_left;
@@ -43,9 +40,9 @@ struct Distances {
 
 /// With `bias`, which gets its gradient, or with the bias of `options`, which lies in `kept`.
 Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Array& kept,
-             AttentionTrace* trace) {
+             const Value& sink, AttentionTrace* trace) {
   Array lse;
-  const Value out = autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr);
+  const Value out = autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr, sink);
   if (!trace) return out;
   if (bias) {
     const std::vector<int64_t>& shape = bias.shape();
@@ -66,7 +63,7 @@ View<4> sequence(View<4> all, int64_t b) {
 /// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached: in one call, or, where every
 /// sequence has a bias of its own by `distances`, one after the other.
 Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
-                    const Distances& distances) {
+                    const Distances& distances, const Value& sink) {
   const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], width = heads.v.width;
   const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
   KvCache& cache = *slot.cache;
@@ -79,6 +76,9 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
   const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
   options.alignment = Alignment::bottom_right;
   options.dropout = 0;
+  std::vector<float> sinks(sink ? static_cast<size_t>(sink.data().count()) : 0);
+  if (sink) ops::convert(sink.data().flat(), View<2>(sinks.data(), {1, sink.data().count()}));
+  options.sink = sinks;
   if (distances.table) {
     for (int64_t b = 0; b < B; ++b) {
       const int64_t length = cache.length(slot.sequences[b]);
@@ -94,6 +94,19 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
     cache.attend(slot.sequences, cu_query, packed(queries), packed(results), {}, options);
   }
   return tape.result("attention", out, {});
+}
+
+/// Of packed rows, each inside its own sequence.
+std::vector<int64_t> positions_of(std::span<const int64_t> starts) {
+  std::vector<int64_t> all(static_cast<size_t>(starts.back()));
+  for (size_t n = 0; n + 1 < starts.size(); ++n) std::iota(all.begin() + starts[n], all.begin() + starts[n + 1], 0);
+  return all;
+}
+
+double rope_magnitude(const RopeScalingOptions& scaling) {
+  if (scaling.kind != RopeScaling::yarn) return 1;
+  if (scaling.magnitude > 0) return scaling.magnitude;
+  return scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
 }
 
 }  // namespace
@@ -161,8 +174,8 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
-  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {})
-                                        : attend(tape, heads, attend_options, inputs.bias, {}, inputs.trace);
+  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {})
+                                        : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
   return options.output_width ? output(tape, seen) : seen;
 }
 
@@ -183,10 +196,28 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
     qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options_.bias});
   }
   output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});
-  if (options_.position == Position::relative) distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
+  if (options_.query_key_norm != QueryKeyNorm::none) {
+    const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
+    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, Role::gain);
+    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, Role::gain);
+  }
+  if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
+  if (options_.position == Position::relative && !options_.shares_distances)
+    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
   if (options_.position == Position::alibi)
     for (int64_t h = 0; h < H; ++h)
       slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));
+  if (options_.position == Position::rope && options_.rope_scaling.kind != RopeScaling::dynamic)
+    frequencies_ = frequencies_for(0);
+  if (options_.position == Position::rope) options_.rope.magnitude = rope_magnitude(options_.rope_scaling);
+}
+
+void MultiHeadAttention::share_distances(const MultiHeadAttention& other) {
+  Checker checker(name());
+  checker.require(options_.shares_distances && !distance_bias_ && other.distance_bias_,
+                  "it takes no relative positions from another layer, or that one has none");
+  checker.done();
+  distance_bias_ = other.distance_bias_;
 }
 
 void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const AttentionInputs& inputs) const {
@@ -201,34 +232,59 @@ void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const Atte
                   .key_width = options_.head_width,
                   .value_width = options_.head_width,
                   .causal = options_.causal,
-                  .relative = bool(distance_bias_),
+                  .relative = options_.position == Position::relative,
                   .recording = tape.recording(),
                   .dtype = dtype()},
                  x, inputs);
+  checker.require(options_.position != Position::relative || distance_bias_,
+                  "it has no relative positions yet: share_distances() gives it another layer's");
   checker.done();
+}
+
+std::vector<double> MultiHeadAttention::frequencies_for(int64_t length) const {
+  const int64_t width = options_.rope.rotated_width ? options_.rope.rotated_width : options_.head_width;
+  return rope_frequencies(options_.rope.theta, width, options_.rope_scaling, length);
+}
+
+/// Queries and keys of self-attention normalised and rotated, as far as the options say so.
+Value MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
+  const int64_t B = qkv_rows.shape()[0], L = qkv_rows.shape()[1];
+  if (query_norm_) {
+    const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
+    qkv_rows = rms_norm_columns(tape, qkv_rows, {{0, rows ? 1 : H, query_norm_}, {H * D, rows ? 1 : Hk, key_norm_}},
+                                options_.norm_epsilon);
+  }
+  if (options_.position != Position::rope) return qkv_rows;
+  std::vector<int64_t> positions = inputs.starts.empty() ? inputs.cache.positions(B, L) : positions_of(inputs.starts);
+  const int64_t length = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
+  return autograd::rope(tape, qkv_rows, H + Hk, D, std::move(positions), options_.rope,
+                        frequencies_.empty() ? frequencies_for(length) : frequencies_);
+}
+
+QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
+  if (options_.memory_width) {
+    const Value from_x = query(tape, x);
+    const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.memory);
+    return {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}};
+  }
+  const Value all = placed(tape, qkv(tape, x), inputs);
+  return {{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}};
 }
 
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   check_call(tape, x, inputs);
   const Tape::Scope scope(tape, "attention");
-  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
-  const int64_t B = x.shape()[0], L = x.shape()[1];
-  QueryKeyValue heads;
-  if (options_.memory_width) {
-    const Value from_x = query(tape, x), from_memory = key_value(tape, *inputs.memory);
-    heads = {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}};
-  } else {
-    Value all = qkv(tape, x);
-    if (options_.position == Position::rope)
-      all = autograd::rope(tape, all, H + Hk, D, inputs.cache.positions(B, L), options_.rope);
-    heads = {{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}};
-  }
+  const QueryKeyValue heads = project(tape, x, inputs);
+  const int64_t L = x.shape()[1], keys = heads.k.array.shape()[1];
   AttentionOptions options = options_of(inputs, options_.causal, options_.window, options_.dropout);
   options.alibi_slopes = slopes_;
+  options.softcap = options_.softcap;
+  if (options_.scale > 0) options.scale = options_.scale;
   Value bias = inputs.bias;
   Distances distances;
   if (distance_bias_) {
-    const int64_t keys = heads.k.array.shape()[1];
     if (tape.recording() || bias) {  // a gradient, or a sum, needs every pair
       const Value pairs = pair_bias(tape, L, keys);
       bias = bias ? add(tape, bias, pairs) : pairs;
@@ -241,8 +297,8 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  return output(tape, inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances)
-                                         : attend(tape, heads, options, bias, distances.table, inputs.trace));
+  return output(tape, inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_)
+                                         : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace));
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {

@@ -78,11 +78,29 @@ void check_rope(Checker& checker, std::string_view part, int64_t head_width, con
     return std::string(part) + "rotated_width is " + std::to_string(rotated) + ", must be even and at most the " +
            std::to_string(head_width) + " columns of a head";
   });
-  checker.require(options.rope.theta > 0 && std::isfinite(options.rope.theta),
-                  reason("rope's theta must be positive and finite"));
+  checker.require(options.rope.theta > 1 && std::isfinite(options.rope.theta),
+                  reason("rope's theta must be more than 1 and finite"));
+  checker.require(options.rope.frequencies.empty() && options.rope.magnitude == 1 && !options.rope.inverse,
+                  reason("rope's frequencies, magnitude and direction are the layer's own: rope_scaling changes them"));
+  check_rope_scaling(checker, part, options.rope_scaling);
 }
 
 }  // namespace
+
+void check_rope_scaling(Checker& checker, std::string_view part, const RopeScalingOptions& scaling) {
+  const auto reason = [&](const std::string& words) { return [=] { return std::string(part) + words; }; };
+  if (scaling.kind == RopeScaling::none) return;
+  checker.require(scaling.factor >= 1 && std::isfinite(scaling.factor),
+                  reason("the factor of rope's scaling must be at least 1 and finite"));
+  checker.require(scaling.kind == RopeScaling::linear || scaling.context > 0,
+                  reason("rope's scaling needs the context of the first training"));
+  checker.require(scaling.kind != RopeScaling::llama3 || (scaling.low > 0 && scaling.high > scaling.low),
+                  reason("rope's scaling blends from low to high, which must be positive and rise"));
+  checker.require(scaling.kind != RopeScaling::yarn || (scaling.slow > 0 && scaling.fast > scaling.slow),
+                  reason("rope's scaling blends from fast to slow, which must be positive and fall"));
+  checker.require(scaling.magnitude >= 0 && std::isfinite(scaling.magnitude),
+                  reason("the magnitude of rope's scaling must be finite and not negative"));
+}
 
 void check_options(Checker& checker, std::string_view part, int64_t width, const MultiHeadAttentionOptions& options) {
   const int64_t heads = options.heads, kv_heads = options.kv_heads ? options.kv_heads : heads;
@@ -93,6 +111,12 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
   check_option(checker, part, "memory_width", options.memory_width);
   check_option(checker, part, "window", options.window);
   check_dropout(checker, part, options.dropout);
+  for (const auto& [name, value] :
+       {std::pair("scale", options.scale), {"softcap", options.softcap}, {"norm_epsilon", options.norm_epsilon}})
+    checker.require(value >= 0 && std::isfinite(value),
+                    [&, name = name] { return std::string(part) + name + " must be finite and not negative"; });
+  checker.require(options.memory_width == 0 || options.query_key_norm == QueryKeyNorm::none,
+                  [&] { return std::string(part) + "query_key_norm is for self-attention: memory_width must be 0"; });
   if (heads > 0 && kv_heads > 0)
     checker.require(heads % kv_heads == 0, [&] {
       return std::string(part) + "kv_heads " + std::to_string(kv_heads) + " must divide heads " + std::to_string(heads);
@@ -166,8 +190,9 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
   check_sequences(checker, inputs.cache, B);
   checker.require(layer.causal, "a cache needs a causal layer: earlier rows would have seen later ones");
   checker.require(!layer.recording, "a cache serves inference alone, not a tape that records");
-  checker.require(!inputs.memory && inputs.key_length.empty() && !inputs.mask && !inputs.bias && !inputs.trace,
-                  "a cache goes without memory, key_length, mask, bias and trace");
+  checker.require(!inputs.memory && inputs.key_length.empty() && inputs.starts.empty() && !inputs.mask &&
+                      !inputs.bias && !inputs.trace,
+                  "a cache goes without memory, key_length, starts, mask, bias and trace");
 }
 
 /// `name` is [B|1, H|1, Lq|1, Lk|1].
@@ -206,17 +231,30 @@ void check_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t B
     });
 }
 
+/// Packed sequences: rising from 0 to L, in one row of the batch.
+void check_starts(Checker& checker, const AttentionInputs& inputs, int64_t B, int64_t L) {
+  const std::span<const int64_t> starts = inputs.starts;
+  checker.require(B == 1 && starts.size() >= 2 && starts.front() == 0 && starts.back() == L &&
+                      std::is_sorted(starts.begin(), starts.end()),
+                  [&] { return "starts must rise from 0 to L = " + std::to_string(L) + " beside x [1, L, C]"; });
+  checker.require(!inputs.memory && !inputs.key_value && inputs.key_length.empty(),
+                  "packed sequences go without memory and key_length");
+}
+
 }  // namespace
 
 void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x, const AttentionInputs& inputs) {
   bool sized = check_rows(checker, "x", x, layer.width, layer.dtype);
-  checker.require(inputs.memory || !layer.needs_memory, "cross-attention needs a memory");
-  checker.require(!inputs.memory || layer.memory_width > 0,
+  const Value* const memory = inputs.key_value ? inputs.key_value : inputs.memory;
+  const int64_t memory_width =
+      inputs.key_value ? layer.kv_heads * (layer.key_width + layer.value_width) : layer.memory_width;
+  checker.require(memory || !layer.needs_memory, "cross-attention needs a memory");
+  checker.require(!memory || layer.memory_width > 0,
                   "self-attention takes no memory: for cross-attention it is made with a memory_width");
-  if (inputs.memory && layer.memory_width > 0) {
-    sized = check_rows(checker, "memory", *inputs.memory, layer.memory_width, layer.dtype) && sized;
-    sized = sized && checker.require(inputs.memory->shape()[0] == x.shape()[0], [&] {
-      return "memory is " + shape_of(*inputs.memory) + ", must have as many sequences as x " + shape_of(x);
+  if (memory && layer.memory_width > 0) {
+    sized = check_rows(checker, inputs.key_value ? "key_value" : "memory", *memory, memory_width, layer.dtype) && sized;
+    sized = sized && checker.require(memory->shape()[0] == x.shape()[0], [&] {
+      return "memory is " + shape_of(*memory) + ", must have as many sequences as x " + shape_of(x);
     });
   }
   if (inputs.mask)
@@ -224,10 +262,11 @@ void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x,
       return "mask is " + std::string(name_of(inputs.mask.dtype)) + ", must be boolean; a float mask is a bias";
     });
   if (!sized) return;  // the rest is checked against these sizes
-  const Value& source = inputs.memory && layer.memory_width > 0 ? *inputs.memory : x;
+  const Value& source = memory && layer.memory_width > 0 ? *memory : x;
   const Shape<4> full = {x.shape()[0], layer.heads, x.shape()[1], source.shape()[1]};
   if (inputs.cache.cache) check_cache(checker, layer, full[0], inputs);
   check_lengths(checker, inputs.key_length, full[0], full[3]);
+  if (!inputs.starts.empty()) check_starts(checker, inputs, full[0], full[2]);
   if (inputs.mask) check_pairs(checker, "mask", inputs.mask.size, full);
   if (inputs.bias) check_bias(checker, layer, inputs.bias, full);
 }

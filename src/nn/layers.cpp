@@ -5,23 +5,6 @@
 #include "nn/check.h"
 
 namespace attn::nn {
-namespace {
-
-Value scaled(Tape& tape, const Value& x, double factor) {
-  if (factor == 1) return x;
-  const Array data = tape.array(x.dtype(), x.shape());
-  ops::scale(x.data().rows(), factor, data.rows());
-  Value y = tape.result("scale", data, {x});
-  tape.record(y, [=, &tape] {
-    const Array dx = tape.array(x.dtype(), x.shape());
-    ops::scale(y.gradient().rows(), factor, dx.rows());
-    x.add_gradient(tape, dx);
-  });
-  return y;
-}
-
-}  // namespace
-
 Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options) : Layer("Linear", scope) {
   Checker checker(name());
   check_extent(checker, "", "in", in);
@@ -65,7 +48,7 @@ Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<in
     });
   }
   checker.done();
-  return scaled(tape, embedding(tape, std::move(ids), table, std::move(shape)), options.scale);
+  return scale(tape, embedding(tape, std::move(ids), table, std::move(shape)), options.scale);
 }
 
 Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_) : Layer("Norm", scope), options(options_) {
@@ -101,35 +84,6 @@ Value FeedForward::operator()(Tape& tape, const Value& x) const {
   const Value hidden = up(tape, x);
   return down(tape, options.gated ? activate_gated(tape, options.activation, hidden)
                                   : activate(tape, options.activation, hidden));
-}
-
-Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
-    : Layer("Block", scope), options(options_) {
-  Checker checker(name());  // of everything inside as well: a block is made as a whole or not at all
-  check_extent(checker, "", "width", width);
-  check_dropout(checker, "", options.dropout);
-  check_options(checker, "norm: ", width, options.norm);
-  check_options(checker, "attention: ", width, options.attention);
-  check_options(checker, "feed_forward: ", width, options.feed_forward);
-  checker.done();
-  norm_attention = Norm(scope / "norm_attention", width, options.norm);
-  norm_feed_forward = Norm(scope / "norm_feed_forward", width, options.norm);
-  attention = MultiHeadAttention(scope / "attention", width, options.attention);
-  feed_forward = FeedForward(scope / "feed_forward", width, options.feed_forward);
-}
-
-Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
-  Checker checker(name());
-  if (check_made(checker, norm_attention.weight))
-    check_rows(checker, "x", x, norm_attention.weight.shape()[0], dtype());
-  checker.done();
-  const auto branch = [&](const Value& out) { return dropout(tape, out, options.dropout); };
-  if (options.norm_first) {
-    const Value seen = add(tape, x, branch(attention(tape, norm_attention(tape, x), inputs)));
-    return add(tape, seen, branch(feed_forward(tape, norm_feed_forward(tape, seen))));
-  }
-  const Value seen = norm_attention(tape, add(tape, x, branch(attention(tape, x, inputs))));
-  return norm_feed_forward(tape, add(tape, seen, branch(feed_forward(tape, seen))));
 }
 
 Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first) {

@@ -12,15 +12,15 @@ namespace {
 /// Rounds the angles' sines and cosines of one row, in the layout that the kernel wants.
 template <class T>
 void lay_out(const double* cosine, const double* sine, int64_t pairs, const RopeOptions& options, T* c, T* s) {
-  const double sign = options.inverse ? -1 : 1;
+  const double m = options.magnitude, sign = options.inverse ? -m : m;
   for (int64_t i = 0; i < pairs; ++i) {
-    const T turn = static_cast<T>(sign * sine[i]);
+    const T turn = static_cast<T>(sign * sine[i]), stay = static_cast<T>(m * cosine[i]);
     if (options.interleaved) {
-      c[2 * i] = c[2 * i + 1] = static_cast<T>(cosine[i]);
+      c[2 * i] = c[2 * i + 1] = stay;
       s[2 * i] = -turn;
       s[2 * i + 1] = turn;
     } else {
-      c[i] = static_cast<T>(cosine[i]);
+      c[i] = stay;
       s[i] = turn;
     }
   }
@@ -79,6 +79,11 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   });
   checker.require(std::isfinite(options.theta) && options.theta > 0,
                   [&] { return "theta is " + std::to_string(options.theta) + ", must be positive"; });
+  checker.require(options.frequencies.empty() || static_cast<int64_t>(options.frequencies.size()) == n / 2, [&] {
+    return "there are " + std::to_string(options.frequencies.size()) + " frequencies for " + std::to_string(n / 2) +
+           " pairs";
+  });
+  checker.require(std::isfinite(options.magnitude), "the magnitude must be finite");
   checker.require(static_cast<int64_t>(positions.size()) == x.size[0], [&] {
     return "there are " + std::to_string(positions.size()) + " positions for " + std::to_string(x.size[0]) + " rows";
   });
@@ -86,8 +91,8 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
 
-  Rotation rotation{x, y, heads, positions, options, {}};
-  for (int64_t i = 0; i < n / 2; ++i)
+  Rotation rotation{x, y, heads, positions, options, {options.frequencies.begin(), options.frequencies.end()}};
+  for (int64_t i = static_cast<int64_t>(rotation.frequency.size()); i < n / 2; ++i)
     rotation.frequency.push_back(std::pow(options.theta, -2 * static_cast<double>(i) / static_cast<double>(n)));
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   for_row_blocks(x.size[0], x.size[1], [&](const Block& b) {

@@ -209,6 +209,8 @@ def written_attention(config: dict, dtype: torch.dtype) -> peers.Peer:
     shapes["output.weight"], shapes["output.bias"] = (width, heads * head), (width,)
     if config.get("position") == "relative":
         shapes["distance_bias"] = config["buckets"], heads
+    if config.get("sink"):
+        shapes["sink"] = (heads,)
     return peers.written_peer(
         shapes, lambda tensors, given: written.attention(written.Parameters(tensors), config, given["x"], given), dtype
     )
@@ -281,6 +283,8 @@ LAYERS = [
     attention("rope, interleaved, causal", causal=True, rope_interleaved=True, **ROPE),
     attention("rope, part of a head", rotated_width=6, kv_heads=2, **ROPE),
     attention("rope, interleaved, part of a head", rotated_width=4, rope_interleaved=True, rope_theta=100.0, **ROPE),
+    attention("sinks, causal, window, rope", kv_heads=2, window=5, causal=True, sink=True, **ROPE),
+    attention("sinks, lengths", PADDED, peer=written_attention, sink=True),
     block("norm last, gelu", activation="gelu", norm_first=False),
     block("norm last, relu, lengths", PADDED, activation="relu", norm_first=False),
     block("norm first, gelu, causal", activation="gelu", norm_first=True, causal=True),

@@ -4,6 +4,8 @@
 //
 // CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float16, float64) may stand
 // beside.
+// A "folder" stands for a model of transformers that lies there: IN holds no parameters then, OUT also has them, as
+// "parameter.<name>", and what a cache gives for the same tokens, in two steps, as "cached".
 // IN holds all parameters under their own names, and of a model
 //     input.tokens [B, L], input.targets [B, L] or [B], input.lengths [B]    int64; lengths may be absent
 // of a layer
@@ -109,28 +111,72 @@ class Results {
 
 // ------------------------------------------------------------------------------------------------------------ models
 
-void run_model(const Json& fields, nn::Precision precision, const Inputs& inputs, Results& results) {
-  models::Config config = models::family(fields.value("model", "gpt"));
-  models::apply_json(config, fields.dump(), "the configuration");
-  models::Model model(config, precision);
-  model.load(inputs.file());
-
+models::Batch batch_of(const Inputs& inputs) {
   const std::vector<int64_t> shape = inputs.array("tokens").shape();
   if (shape.size() != 2) throw Error("parity", {"input.tokens must be [B, L]"});
+  const auto numbers = [&](const char* name) {
+    return inputs.has(name) ? inputs.integers(name) : std::vector<int64_t>();
+  };
   models::Batch batch;
   batch.tokens = inputs.integers("tokens");
-  batch.targets = inputs.integers("targets");
-  if (inputs.has("lengths")) batch.lengths = inputs.integers("lengths");
+  batch.targets = numbers("targets");
+  batch.lengths = numbers("lengths");
+  batch.types = numbers("types");
   batch.sequences = shape[0];
   batch.length = shape[1];
+  batch.source = numbers("source");
+  batch.source_lengths = numbers("source_lengths");
+  if (!batch.source.empty()) batch.source_length = inputs.array("source").shape()[1];
+  return batch;
+}
 
+void run_batch(const models::Model& model, const models::Batch& batch, Results& results) {
   Tape inference;  // logits as they come without a tape that records
   results.add("logits", model.forward(inference, batch).data());
+  if (batch.targets.empty()) return;
   Tape tape({.record = true});
   const Value loss = model.loss(tape, batch);
   tape.backward(loss);
   results.add("loss", loss.data());
   results.add_gradients(model.parameters());
+}
+
+void run_model(const Json& fields, nn::Precision precision, const Inputs& inputs, Results& results) {
+  models::Config config = models::family(fields.value("model", "gpt"));
+  models::apply_json(config, fields.dump(), "the configuration");
+  models::Model model(config, precision);
+  model.load(inputs.file());
+  run_batch(model, batch_of(inputs), results);
+}
+
+/// The tokens in two steps, the second of one token, through a cache.
+void run_cached(const models::Model& model, const models::Batch& batch, Results& results) {
+  models::Cache cache = model.new_cache(batch.sequences);
+  const int64_t B = batch.sequences, L = batch.length;
+  models::Batch part = batch;
+  for (const auto& [first, end] : {std::pair(int64_t{0}, L - 1), {L - 1, L}}) {
+    if (first == end) continue;
+    part.tokens.clear();
+    for (int64_t b = 0; b < B; ++b)
+      part.tokens.insert(part.tokens.end(), batch.tokens.begin() + b * L + first, batch.tokens.begin() + b * L + end);
+    part.length = end - first;
+    Tape tape;
+    const Array logits = model.forward(tape, part, {.cache = &cache}).data();
+    if (end == L) results.add("cached", logits);
+    part.source.clear();
+  }
+}
+
+void run_folder(Fields& field, nn::Precision precision, const Inputs& inputs, Results& results) {
+  const std::string folder = field("folder", std::string()), task = field("task", std::string());
+  field.done();
+  const models::Loaded loaded =
+      models::open(folder, {.precision = precision, .purpose = nn::Purpose::training, .task = task});
+  for (const nn::Parameter& parameter : loaded.model->parameters().all())
+    results.add("parameter." + parameter.name, parameter.master);
+  const models::Batch batch = batch_of(inputs);
+  run_batch(*loaded.model, batch, results);
+  if (loaded.model->config().causal && batch.lengths.empty()) run_cached(*loaded.model, batch, results);
 }
 
 // ------------------------------------------------------------------------------------------------------------ layers
@@ -146,6 +192,7 @@ nn::MultiHeadAttentionOptions attention_options(Fields& field) {
   options.bias = field("bias", options.bias);
   options.output_bias = field("output_bias", options.output_bias);
   options.causal = field("causal", options.causal);
+  options.sink = field("sink", options.sink);
   options.window = field("window", options.window);
   options.position = field.choice<nn::Position>("position",
                                                 {{"none", nn::Position::none},
@@ -176,7 +223,7 @@ nn::BlockOptions block_options(Fields& field) {
   options.feed_forward.bias = options.norm.bias = options.attention.bias;
   options.norm.rms = field("rms", options.norm.rms);
   options.norm.epsilon = field("norm_epsilon", options.norm.epsilon);
-  options.norm_first = field("norm_first", options.norm_first);
+  options.norm_place = field("norm_first", true) ? nn::NormPlace::before : nn::NormPlace::after;
   return options;
 }
 
@@ -279,7 +326,8 @@ void run(const std::string& config_path, const std::string& in_path, const std::
   object.erase("precision");
   const Inputs inputs(in_path);
   Results results;
-  if (layer.empty()) run_model(object, precision, inputs, results);
+  if (field("folder", std::string()) != "") run_folder(field, precision, inputs, results);
+  else if (layer.empty()) run_model(object, precision, inputs, results);
   else if (layer == "buckets") run_buckets(field, inputs, results);
   else if (layer == "loss_scaler") run_loss_scaler(field, inputs, results);
   else run_layer(field, layer, precision, inputs, results);

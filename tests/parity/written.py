@@ -81,8 +81,15 @@ def distance_bias(p: Parameters, config: dict, queries: int, keys: int) -> Tenso
     return p["distance_bias"][bucket].permute(2, 0, 1)[None]
 
 
-def softmax_values(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None, fused: bool) -> Tensor:
-    """[B, H, Lq, Dv], joined to [B, Lq, H Dv]; by the definition, or `fused` in PyTorch's own operator."""
+def softmax_values(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None, fused: bool,
+                   sink: Tensor | None = None) -> Tensor:
+    """[B, H, Lq, Dv], joined to [B, Lq, H Dv]; by the definition, or `fused` in PyTorch's own operator. A sink [H] is
+    one more key, of this score and of value zero."""
+    if sink is not None:
+        scores = sink[None, :, None, None].expand(*q.shape[:3], 1)
+        added = torch.zeros((), dtype=q.dtype).masked_fill(~seen, -math.inf) + (0 if bias is None else bias)
+        scores = torch.cat((q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + added, scores), -1)
+        return (scores.softmax(-1)[..., :-1] @ v).transpose(1, 2).flatten(2)
     blind = ~seen.any(-1, keepdim=True)  # rows that see nothing: their result is zero
     hidden = torch.zeros((), dtype=q.dtype).masked_fill(~(seen | blind), -math.inf)
     added = hidden if bias is None else hidden + bias
@@ -128,7 +135,7 @@ def attention(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) 
     seen = visible(config, queries, keys, given.get("lengths"))
     if "mask" in given:
         seen = seen & given["mask"]
-    return p.linear("output", softmax_values(q, k, v, seen, bias, config["fused"]))
+    return p.linear("output", softmax_values(q, k, v, seen, bias, config["fused"], p.get("sink")))
 
 
 def feed_forward(p: Parameters, config: dict, x: Tensor) -> Tensor:

@@ -1,0 +1,175 @@
+// How a configuration becomes layers: their options, and the names under which a model asks for its parameters.
+#include <cmath>
+
+#include "attn/models.h"
+#include "core/checker.h"
+#include "models/shape.h"
+
+namespace attn::models {
+namespace {
+
+nn::Position position_of(Positions positions) {
+  switch (positions) {
+    case Positions::rope: return nn::Position::rope;
+    case Positions::relative: return nn::Position::relative;
+    case Positions::alibi: return nn::Position::alibi;
+    default: return nn::Position::none;
+  }
+}
+
+int64_t hidden_width(const Config& config) {
+  if (config.hidden_dim) return config.hidden_dim;
+  return config.gated ? (config.embed_dim * 8 / 3 + 31) / 32 * 32 : 4 * config.embed_dim;
+}
+
+nn::NormOptions norm_options(const Config& config) {
+  return {.rms = config.norm == NormKind::rms, .bias = config.bias, .epsilon = config.norm_epsilon};
+}
+
+/// What self-attention and cross-attention have in common.
+nn::MultiHeadAttentionOptions shared_options(const Config& config) {
+  nn::MultiHeadAttentionOptions options;
+  options.heads = config.heads;
+  options.kv_heads = config.kv_heads;
+  options.head_width = config.head_dim;
+  options.bias = config.bias || config.qkv_bias;
+  options.output_bias = config.bias;
+  options.dropout = config.dropout;
+  options.scale = config.attention_scale;
+  options.softcap = config.softcap;
+  return options;
+}
+
+nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t layer, bool encoder) {
+  nn::MultiHeadAttentionOptions options = shared_options(config);
+  options.causal = config.causal && !encoder;
+  options.window = window_of(config, layer);
+  options.sink = config.sinks;
+  options.query_key_norm = config.query_key_norm;
+  options.norm_epsilon = config.norm_epsilon;
+  options.position = position_of(config.positions);
+  options.rope.theta = options.window && config.window_theta > 0 ? config.window_theta : config.rope_theta;
+  options.rope.interleaved = config.rope_interleaved;
+  options.rope.rotated_width = config.rope_width;
+  options.rope_scaling = {.kind = config.rope_scaling,
+                          .factor = config.rope_factor,
+                          .context = config.rope_context ? config.rope_context : config.context,
+                          .low = config.rope_low,
+                          .high = config.rope_high,
+                          .fast = config.rope_fast,
+                          .slow = config.rope_slow,
+                          .magnitude = config.rope_magnitude,
+                          .whole = config.rope_whole};
+  options.buckets = config.buckets;
+  options.max_distance = config.max_distance;
+  options.shares_distances = config.shared_distances && layer > 0;
+  return options;
+}
+
+nn::BlockOptions block_options(const Config& config, int64_t layer, bool encoder) {
+  nn::BlockOptions options;
+  options.attention = attention_options(config, layer, encoder);
+  if (config.encoder_layers && !encoder) {
+    options.cross = shared_options(config);
+    options.cross.memory_width = config.embed_dim;
+  }
+  options.feed_forward = {
+      .hidden = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
+  options.norm = norm_options(config);
+  options.norm_place = norm_place(config);
+  options.norm_of_attention = config.first_norm || layer > 0;
+  options.parallel = config.parallel;
+  options.dropout = config.dropout;
+  return options;
+}
+
+nn::SelfAttentionOptions single_head_options(const Config& config) {
+  nn::SelfAttentionOptions options;
+  options.key_width = config.key_dim;
+  options.value_width = config.value_dim;
+  options.output_width = config.output_projection ? config.embed_dim : 0;
+  options.bias = config.bias;
+  options.causal = config.causal;
+  options.dropout = config.dropout;
+  return options;
+}
+
+/// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
+double embedding_scale(const Config& config) {
+  if (config.embedding_scale > 0) return config.embedding_scale;
+  return config.positions == Positions::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+}
+
+}  // namespace
+
+Model::Model(const Config& config, nn::Precision precision, uint64_t seed)
+    : Model(config, {.precision = precision, .seed = seed}, nn::drawn) {}
+
+Model::Model(const Config& config, nn::Precision precision, nn::Source source, nn::Purpose purpose)
+    : Model(config, {.precision = precision, .purpose = purpose},
+            source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
+
+Model::Model(const Config& config, nn::Parameters::Options options, nn::Source source) : config_(config) {
+  check(config);
+  options.scheme = config.init;
+  options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
+  parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
+  const nn::Scope root(*parameters_);
+  const int64_t C = config.embed_dim, E = token_width(config), rows = config.context + config.position_offset;
+  const bool learned = config.positions == Positions::learned, ends_in_norm = norm_place(config) == NormPlace::after;
+  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
+  if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
+  if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
+  if (E != C) embedding_projection_ = nn::Linear(root / "embedding_projection", E, C);
+  if (config.encoder_layers) {
+    if (learned) encoder_positions_ = nn::Embedding(root / "encoder_positions", rows, E);
+    make_layers(root / "encoder", encoder_, config.encoder_layers, true);
+    nn::Norm& norm = ends_in_norm ? encoder_embedding_norm_ : encoder_norm_;
+    norm = nn::Norm(root / "encoder_norm", ends_in_norm ? E : C, norm_options(config));
+  }
+  int64_t width = C;
+  if (is_selfhead(config)) {
+    layers_.emplace_back(nn::SelfAttention(root / "attention", C, single_head_options(config)));
+    if (!config.output_projection) width = attention_shape(config).value_width;
+  } else {
+    make_layers(root / "blocks", layers_, config.layers, false);
+    // Blocks that end in a norm begin with one, as BERT; behind the others is one.
+    if (!ends_in_norm && config.embedding_norm)
+      embedding_norm_ = nn::Norm(root / "embedding_norm", E, norm_options(config));
+    nn::Norm& norm = ends_in_norm ? embedding_norm_ : norm_;
+    norm = nn::Norm(root / "norm", ends_in_norm ? E : C, norm_options(config));
+  }
+  if (config.head) make_head(root, width);
+}
+
+void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder) {
+  for (int64_t n = 0; n < count; ++n) {
+    nn::Block block(scope / std::to_string(n), config_.embed_dim, block_options(config_, n, encoder));
+    if (block.options.attention.shares_distances && config_.positions == Positions::relative)
+      block.attention.share_distances(std::get<nn::Block>(layers.front()).attention);
+    layers.emplace_back(std::move(block));
+  }
+}
+
+void Model::make_head(const nn::Scope& root, int64_t width) {
+  const bool tied = !config_.classes && config_.tie_embeddings;
+  if (config_.head_dense) {
+    const int64_t to = tied ? token_width(config_) : width;
+    head_dense_ = nn::Linear(root / "head_dense", width, to, {.bias = config_.head_dense_bias});
+    width = to;
+  }
+  if (config_.head_norm) head_norm_ = nn::Norm(root / "head_norm", width, norm_options(config_));
+  if (config_.classes) head_ = nn::Linear(root / "head", width, config_.classes, {.bias = true});
+  else if (!tied) head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias});
+  else if (config_.head_bias) head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::Role::bias);
+}
+
+std::vector<ParameterShape> parameter_shapes(const Config& config) {
+  const Model shell(config, nn::Parameters::Options(), nullptr);
+  std::vector<ParameterShape> shapes;
+  for (const nn::Parameter& parameter : shell.parameters().all())
+    shapes.push_back({parameter.name, parameter.master.shape(), parameter.decay});
+  return shapes;
+}
+
+}  // namespace attn::models

@@ -1,0 +1,56 @@
+// hub: what a folder of the Hugging Face hub says and holds, in our own terms.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attn/models.h"
+#include "io/json.h"
+#include "models/families.h"
+
+namespace attn::models {
+
+/// True for config.json of transformers, which names its model_type.
+bool is_of_transformers(const io::Json& config);
+
+struct HubModel {
+  const Family* family = nullptr;
+  const HeadRule* head = nullptr;
+  Config config;
+};
+/// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as
+/// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not served.
+HubModel read_hub_config(const io::Json& theirs, const std::string& source, const std::string& task);
+
+/// The tensors of a folder's safetensors files, mapped: parameters are used where they lie if they lie there as a layer
+/// wants them.
+class HubWeights {
+ public:
+  HubWeights(const std::string& folder, const HubModel& model);
+  /// As a Source does; a parameter that is not there is noted, and is zeros.
+  nn::Array find(const nn::Variable& wanted);
+  /// All that was not there, or of another shape.
+  const std::vector<std::string>& reasons() const { return reasons_; }
+
+  /// A tensor of one of the files.
+  struct Piece {
+    const io::Safetensors* file;
+    std::string name;
+    const io::TensorInfo& info() const { return file->tensors().at(name); }
+  };
+
+ private:
+  void open(const std::string& path);
+  std::optional<Piece> piece(const std::string& name) const;
+  std::vector<Piece> pieces_of(const NameRule& rule, const std::string& ours, std::string* missing) const;
+  nn::Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const;
+  const HubModel& model_;
+  std::vector<std::unique_ptr<io::Safetensors>> files_;
+  std::map<std::string, const io::Safetensors*> where_;
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace attn::models

@@ -1,0 +1,234 @@
+// The tensors of a checkpoint as parameters: found by the family's names, laid out as layers want them.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "models/hub.h"
+
+namespace attn::models {
+namespace {
+
+namespace fs = std::filesystem;
+using autograd::Array;
+using io::Json;
+
+/// The text that # and * of a pattern stand for in a name; nothing if they do not fit.
+struct Match {
+  std::string number, ending;
+};
+
+std::optional<Match> match(const std::string& pattern, const std::string& name) {
+  Match found;
+  size_t at = 0;
+  for (size_t p = 0; p < pattern.size(); ++p) {
+    if (pattern[p] == '#') {
+      const size_t begin = at;
+      while (at < name.size() && name[at] >= '0' && name[at] <= '9') ++at;
+      found.number = name.substr(begin, at - begin);
+      if (found.number.empty()) return {};
+    } else if (pattern[p] == '*') {
+      found.ending = name.substr(at);
+      if (found.ending != "weight" && found.ending != "bias") return {};
+      at = name.size();
+    } else if (at >= name.size() || name[at++] != pattern[p]) {
+      return {};
+    }
+  }
+  return at == name.size() ? std::optional(found) : std::nullopt;
+}
+
+std::string filled(std::string pattern, const Match& with) {
+  if (const size_t at = pattern.find('#'); at != std::string::npos) pattern.replace(at, 1, with.number);
+  if (const size_t at = pattern.find('*'); at != std::string::npos) pattern.replace(at, 1, with.ending);
+  return pattern;
+}
+
+/// As the first checkpoints of BERT name the parts of a layer norm.
+std::string first_style(std::string name) {
+  if (name.ends_with("LayerNorm.weight")) return name.replace(name.size() - 6, 6, "gamma");
+  if (name.ends_with("LayerNorm.bias")) return name.replace(name.size() - 4, 4, "beta");
+  return name;
+}
+
+bool is_aligned(const void* data, DType dtype) { return reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0; }
+
+/// A tensor's numbers, one row.
+View<2> numbers_of(const io::Safetensors& file, const std::string& name, std::vector<char>& copy) {
+  const io::TensorInfo& info = file.tensors().at(name);
+  int64_t count = 1;
+  for (const int64_t extent : info.shape) count *= extent;
+  const std::string_view bytes = file.bytes(name);
+  void* data = const_cast<char*>(bytes.data());
+  if (!is_aligned(data, info.dtype)) {
+    copy.assign(bytes.begin(), bytes.end());
+    data = copy.data();
+  }
+  return {data, info.dtype, {1, count}};
+}
+
+/// to [in, out] = the transpose of from [out, in], of elements of `size` bytes.
+void transpose(const char* from, char* to, int64_t rows, int64_t columns, int64_t size) {
+  constexpr int64_t kSquare = 32;
+  parallel_for((rows + kSquare - 1) / kSquare, [&](int64_t block) {
+    const int64_t end = std::min(rows, (block + 1) * kSquare);
+    for (int64_t first = 0; first < columns; first += kSquare)
+      for (int64_t r = block * kSquare; r < end; ++r)
+        for (int64_t c = first; c < std::min(columns, first + kSquare); ++c)
+          std::memcpy(to + (c * rows + r) * size, from + (r * columns + c) * size, static_cast<size_t>(size));
+  });
+}
+
+std::string shape_of(const std::vector<int64_t>& shape) {
+  return to_string(shape.data(), static_cast<int>(shape.size()));
+}
+
+}  // namespace
+
+HubWeights::HubWeights(const std::string& folder, const HubModel& model) : model_(model) {
+  const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
+  std::error_code unknown;
+  if (fs::exists(single, unknown) || !fs::exists(index, unknown)) {
+    if (!fs::exists(single, unknown) && fs::exists(folder + "/pytorch_model.bin", unknown))
+      throw Error("open",
+                  {folder + " holds pytorch_model.bin, a pickle, which is code and is not run: save the model once "
+                            "more, model.save_pretrained(folder) of transformers writes model.safetensors"});
+    open(single);
+    return;
+  }
+  const Json list = io::parse_json("open", index, io::read_file(index, int64_t{1} << 28));
+  const Json map = list.is_object() ? list.value("weight_map", Json()) : Json();
+  if (!map.is_object() || map.empty()) throw Error("open", {index + " has no weight_map of tensors and their files"});
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map.items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (name.empty() || name.find('/') != std::string::npos || name == "..")
+      throw Error("open", {index + ": tensor " + io::in_quotes(tensor) + " lies in " + io::as_shown(file) +
+                           ", must be the name of a file in the folder"});
+    names.insert(name);
+  }
+  for (const std::string& name : names) open(folder + "/" + name);
+}
+
+void HubWeights::open(const std::string& path) {
+  files_.push_back(std::make_unique<io::Safetensors>(io::Safetensors::map(path)));
+  for (const auto& [name, info] : files_.back()->tensors()) where_.emplace(name, files_.back().get());
+}
+
+/// By its name behind the family's prefix, or, where the layers were saved alone, without it.
+std::optional<HubWeights::Piece> HubWeights::piece(const std::string& name) const {
+  const bool whole = name.starts_with('/');
+  const std::string bare = whole ? name.substr(1) : name;
+  for (const std::string& candidate : {whole ? bare : model_.family->prefix + bare, bare})
+    for (const std::string& spelling : {candidate, first_style(candidate)})
+      if (const auto found = where_.find(spelling); found != where_.end()) return Piece{found->second, spelling};
+  return {};
+}
+
+/// The tensors that a rule names for `ours`; none where it is about another, or where some are missing.
+std::vector<HubWeights::Piece> HubWeights::pieces_of(const NameRule& rule, const std::string& ours,
+                                                     std::string* missing) const {
+  const std::optional<Match> found = match(rule.ours, ours);
+  std::vector<Piece> pieces;
+  if (!found) return pieces;
+  for (const char* theirs : rule.theirs) {
+    const std::string name = filled(theirs, *found);
+    if (std::optional<Piece> part = piece(name)) pieces.push_back(std::move(*part));
+    else
+      *missing +=
+          (missing->empty() ? "" : ", ") + (name.starts_with('/') ? name.substr(1) : model_.family->prefix + name);
+  }
+  if (pieces.size() < rule.theirs.size()) pieces.clear();
+  return pieces;
+}
+
+Array HubWeights::find(const nn::Variable& wanted) {
+  std::string missing;
+  for (const auto* rules : {&model_.head->names, &model_.family->names})
+    for (const NameRule& rule : *rules) {
+      const std::vector<Piece> pieces = pieces_of(rule, wanted.name, &missing);
+      if (pieces.empty()) continue;
+      try {
+        return laid_out(wanted, pieces, rule.layout);
+      } catch (const Error& error) {
+        reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
+        return Array(wanted.dtype, wanted.shape);
+      }
+    }
+  reasons_.push_back("there is no tensor " + (missing.empty() ? "for " + wanted.name : missing));
+  return Array(wanted.dtype, wanted.shape);
+}
+
+namespace {
+
+/// Throws Error unless the pieces, one below the other, make what is wanted.
+void require_fit(const nn::Variable& wanted, const std::vector<HubWeights::Piece>& pieces, bool turned) {
+  int64_t all = 1, count = 0;
+  bool fit = true;
+  for (const int64_t extent : wanted.shape) all *= extent;
+  std::string shapes;
+  for (const HubWeights::Piece& part : pieces) {
+    const io::TensorInfo& info = part.info();
+    int64_t numbers = 1;
+    for (const int64_t extent : info.shape) numbers *= extent;
+    const int64_t width = info.shape.empty() ? 1 : turned ? info.shape.front() : info.shape.back();
+    fit = fit && is_floating(info.dtype) &&
+          (wanted.shape.size() < 2 || (info.shape.size() == 2 && width == wanted.shape[1]));
+    count += numbers;
+    shapes +=
+        (shapes.empty() ? "" : " + ") + part.name + " " + std::string(name_of(info.dtype)) + " " + shape_of(info.shape);
+  }
+  if (!fit || count != all)
+    throw Error("open", {shapes + ": must make " + wanted.name + " " + shape_of(wanted.shape) +
+                         (turned ? ", transposed" : "")});
+}
+
+/// The pieces' numbers, one after the other.
+void gather(const std::vector<HubWeights::Piece>& pieces, const Array& to) {
+  char* at = static_cast<char*>(to.data());
+  for (const HubWeights::Piece& part : pieces) {
+    std::vector<char> copy;
+    const View<2> numbers = numbers_of(*part.file, part.name, copy);
+    ops::convert(numbers, View<2>(at, to.dtype(), numbers.size));
+    at += numbers.size[1] * size_of(to.dtype());
+  }
+}
+
+/// Rows of heads [H, 3, D, ..] as rows of parts [3, H, D, ..].
+void by_parts(const Array& from, const Array& to, int64_t heads) {
+  const int64_t bytes = from.count() * size_of(from.dtype()) / (3 * heads);
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t part = 0; part < 3; ++part)
+      std::memcpy(static_cast<char*>(to.data()) + (part * heads + h) * bytes,
+                  static_cast<const char*>(from.data()) + (3 * h + part) * bytes, static_cast<size_t>(bytes));
+}
+
+void add_one(const Array& array) {
+  const Array one(DType::float64, array.shape(), false), ones(array.dtype(), array.shape(), false);
+  std::fill_n(static_cast<double*>(one.data()), one.count(), 1.0);
+  ops::convert(one.flat(), ones.flat());
+  ops::add(array.flat(), ones.flat(), array.flat());
+}
+
+}  // namespace
+
+Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const {
+  if (layout == Layout::transposed && wanted.shape.size() < 2) layout = Layout::rows;
+  require_fit(wanted, pieces, layout == Layout::transposed);
+  const Piece& first = pieces.front();
+  if (pieces.size() == 1 && layout == Layout::rows && first.info().dtype == wanted.dtype &&
+      is_aligned(first.file->bytes(first.name).data(), wanted.dtype))
+    return Array(wanted.dtype, wanted.shape, first.file->share(first.name));
+  const Array gathered(wanted.dtype, wanted.shape, false);
+  gather(pieces, gathered);
+  if (layout == Layout::plus_one) add_one(gathered);
+  if (layout == Layout::rows || layout == Layout::plus_one) return gathered;
+  Array array(wanted.dtype, wanted.shape, false);
+  if (layout == Layout::interleaved) by_parts(gathered, array, model_.config.heads);
+  else
+    transpose(static_cast<const char*>(gathered.data()), static_cast<char*>(array.data()), wanted.shape[1],
+              wanted.shape[0], size_of(wanted.dtype));
+  return array;
+}
+
+}  // namespace attn::models

@@ -1,0 +1,58 @@
+// A folder with a model in it: what a training of ours left, or what transformers saved.
+#include <algorithm>
+#include <filesystem>
+
+#include "models/hub.h"
+
+namespace attn::models {
+namespace {
+
+using io::Json;
+
+Json read_json(const std::string& path) { return io::parse_json("open", path, io::read_file(path, 1 << 24)); }
+
+/// The tokens that end a text: generation_config.json says it, or config.json.
+std::vector<int64_t> ends_of(const std::string& folder, const Json& config, int64_t vocab_size) {
+  const std::string path = folder + "/generation_config.json";
+  std::error_code unknown;
+  Json ends;
+  if (std::filesystem::exists(path, unknown))
+    if (const Json generation = read_json(path); generation.is_object())
+      ends = generation.value("eos_token_id", Json());
+  if (ends.is_null()) ends = config.value("eos_token_id", Json());
+  std::vector<int64_t> ids;
+  for (const Json& id : ends.is_array() ? ends : Json::array({ends}))
+    if (id.is_number_integer() && id >= 0 && id < vocab_size) ids.push_back(id.get<int64_t>());
+  return ids;
+}
+
+std::vector<std::string> labels_of(const Json& config, int64_t classes) {
+  const Json names = config.value("id2label", Json());
+  std::vector<std::string> labels;
+  for (int64_t n = 0; n < classes; ++n) {
+    const Json name = names.is_object() ? names.value(std::to_string(n), Json()) : Json();
+    labels.push_back(name.is_string() && is_label(name.get<std::string>()) ? name.get<std::string>()
+                                                                           : std::to_string(n));
+  }
+  return labels;
+}
+
+}  // namespace
+
+Loaded open(const std::string& folder, const OpenOptions& options) {
+  const std::string path = folder + "/config.json";
+  const Json config = read_json(path);
+  if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision);
+  const HubModel hub = read_hub_config(config, path, options.task);
+  HubWeights weights(folder, hub);
+  Loaded loaded;
+  loaded.model = std::make_unique<Model>(
+      hub.config, options.precision, [&](const nn::Variable& wanted, const auto&) { return weights.find(wanted); },
+      options.purpose);
+  if (!weights.reasons().empty()) throw Error("open", weights.reasons());
+  loaded.labels = labels_of(config, hub.config.classes);
+  loaded.ends = ends_of(folder, config, hub.config.vocab_size);
+  return loaded;
+}
+
+}  // namespace attn::models

@@ -1,0 +1,324 @@
+"""Folders that transformers saved, opened by the program `parity`: logits, loss, every gradient and cached generation
+next to transformers, of every family.
+
+Gradients need no second map of names: the folder is opened once more with every number replaced by its place in the
+file, and what then lies in our parameters says where the gradient of each is to be found.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+import transformers
+from peers import draw
+from test_parity import HALVES, TYPES, Tensors, run_program
+from tolerance import UNIT, judge, yardstick_of
+
+B, L, SOURCE = 3, 19, 13
+VOCABULARY, IGNORED = 41, -100
+LENGTHS, SOURCE_LENGTHS = torch.tensor([12, L, 1]), torch.tensor([SOURCE, 2, 7])
+
+SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "max_position_embeddings": 24, "pad_token_id": 1, "bos_token_id": 0,
+         "eos_token_id": 2}
+DECODER = SMALL | {"num_key_value_heads": 2}
+TYPES_OF_ATTENTION = ["sliding_attention", "full_attention", "sliding_attention"]
+ENCODER = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@dataclass
+class Folder:
+    name: str
+    model: type
+    config: object
+    lengths: bool = True  # padded batches too
+    types: bool = False
+    in_half: bool = False
+    cached: bool = True  # what a cache gives is the same
+    task: str = ""
+    logits: Callable = field(default=lambda out: out.logits)
+
+    @property
+    def encodes(self) -> bool:
+        return self.config.is_encoder_decoder
+
+    @property
+    def per_text(self) -> bool:
+        return self.model.__name__.endswith("SequenceClassification")
+
+    @property
+    def causal(self) -> bool:
+        return self.encodes or self.model.__name__.endswith(("CausalLM", "LMHeadModel"))
+
+
+def folder(name: str, kind: str, ending: str, fields: dict, **more) -> Folder:
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    return Folder(name, getattr(transformers, f"{kind}{ending}"), config, **more)
+
+
+def scaled(name: str, cached: bool = True, **rope) -> Folder:
+    fields = DECODER | {"rope_parameters": {"rope_theta": 100.0, **rope}, "max_position_embeddings": 16}
+    return folder(f"llama, rope {name}", "Llama", "ForCausalLM", fields, lengths=False, cached=cached)
+
+
+BERT = SMALL | ENCODER | {"type_vocab_size": 3}
+DISTIL = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 44, "dropout": 0.0,
+          "attention_dropout": 0.0, "max_position_embeddings": 24, "seq_classif_dropout": 0.0}
+MODERN = SMALL | {"local_attention": 6, "layer_types": ["full_attention", *["sliding_attention"] * 2],
+                  "classifier_pooling": "mean"}
+T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 6, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3,
+      "num_heads": 4, "dropout_rate": 0.0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
+BART = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 44, "decoder_ffn_dim": 44, "max_position_embeddings": 24,
+        "dropout": 0.0}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+FOLDERS = [
+    folder("gpt2", "GPT2", "LMHeadModel", GPT2, in_half=True),
+    folder("gpt_neox", "GPTNeoX", "ForCausalLM", SMALL | {"rope_parameters": {"rope_theta": 100.0,
+           "partial_rotary_factor": 0.25}}),
+    folder("gpt_neox, one branch after the other", "GPTNeoX", "ForCausalLM", SMALL | {"use_parallel_residual": False}),
+    folder("llama", "Llama", "ForCausalLM", DECODER, in_half=True),
+    folder("llama, tied, heads of another width", "Llama", "ForCausalLM", DECODER | {"tie_word_embeddings": True,
+           "head_dim": 10}),
+    scaled("linear", rope_type="linear", factor=3.0),
+    scaled("dynamic", rope_type="dynamic", factor=3.0, cached=False),
+    scaled("llama3", rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+           original_max_position_embeddings=40),
+    scaled("yarn", rope_type="yarn", factor=4.0, original_max_position_embeddings=40, beta_fast=6.0),
+    scaled("yarn, of its own magnitude", rope_type="yarn", factor=4.0, original_max_position_embeddings=40,
+           attention_factor=1.5, beta_fast=6.0),
+    folder("mistral", "Mistral", "ForCausalLM", DECODER | {"sliding_window": 5}),
+    folder("qwen2", "Qwen2", "ForCausalLM", DECODER | {"use_sliding_window": True, "sliding_window": 5,
+           "max_window_layers": 1}),
+    folder("qwen3", "Qwen3", "ForCausalLM", DECODER | {"head_dim": 10}, in_half=True),
+    folder("gemma2", "Gemma2", "ForCausalLM", DECODER | {"head_dim": 10, "sliding_window": 5,
+           "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}, in_half=True),
+    folder("phi3", "Phi3", "ForCausalLM", DECODER | {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default",
+           "partial_rotary_factor": 0.5}}),
+    folder("olmo2", "Olmo2", "ForCausalLM", DECODER),
+    folder("bert, masked words", "Bert", "ForMaskedLM", BERT, types=True, in_half=True),
+    folder("bert, classes", "Bert", "ForSequenceClassification", BERT | {"num_labels": 3}, types=True),
+    folder("bert, classes of tokens", "Bert", "ForTokenClassification", BERT | {"num_labels": 3}),
+    folder("bert, rows", "Bert", "Model", BERT, types=True, logits=lambda out: out.last_hidden_state),
+    folder("roberta, masked words", "Roberta", "ForMaskedLM", BERT),
+    folder("roberta, classes", "Roberta", "ForSequenceClassification", BERT | {"num_labels": 3}),
+    folder("xlm-roberta", "XLMRoberta", "ForTokenClassification", BERT | {"num_labels": 3}),
+    folder("distilbert, masked words", "DistilBert", "ForMaskedLM", DISTIL),
+    folder("distilbert, classes", "DistilBert", "ForSequenceClassification", DISTIL | {"num_labels": 3}),
+    folder("electra, masked words", "Electra", "ForMaskedLM", BERT | {"embedding_size": 20}),
+    folder("electra, classes", "Electra", "ForSequenceClassification", BERT | {"num_labels": 3}),
+    folder("modernbert, masked words", "ModernBert", "ForMaskedLM", MODERN, in_half=True),
+    folder("modernbert, classes", "ModernBert", "ForSequenceClassification", MODERN | {"num_labels": 3}),
+    folder("t5", "T5", "ForConditionalGeneration", T5, in_half=True),
+    folder("t5 1.1", "T5", "ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu",
+           "tie_word_embeddings": False}),
+    folder("bart", "Bart", "ForConditionalGeneration", BART | {"scale_embedding": True}, in_half=True),
+]
+BY_NAME = {case.name: case for case in FOLDERS}
+
+
+FLOAT32 = torch.float32
+
+
+@functools.lru_cache(maxsize=None)
+def weights(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """The same numbers whatever the default type is."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(FLOAT32)
+    values = draw(name, shape).double()
+    torch.set_default_dtype(default)
+    return values
+
+
+@contextlib.contextmanager
+def float64_throughout():
+    """What models compute in float32, whatever their type, is computed in float64."""
+    saved = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = saved
+        torch.set_default_dtype(FLOAT32)
+
+
+def built(case: Folder, fused: bool, moved: int = 0, precision: str = "float32") -> torch.nn.Module:
+    case.config._attn_implementation = "sdpa" if fused and case.model._supports_sdpa else "eager"
+    model = case.model(case.config).eval()
+    random = torch.Generator().manual_seed(moved)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = weights(name, tuple(parameter.shape))
+            if moved:
+                sign = torch.randint(0, 2, parameter.shape, generator=random) * 2 - 1
+                values = values * (1 + UNIT[precision] * sign)
+            parameter.copy_(values)
+    return model
+
+
+def integers(seed: int, low: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def given(case: Folder, padded: bool) -> Tensors:
+    inputs = {"tokens": integers(1, 3, VOCABULARY, B, L)}
+    classes = getattr(case.config, "num_labels", 0) if case.model.__name__.endswith("Classification") else VOCABULARY
+    if case.task != "Model" and not case.model.__name__.endswith("Model") or case.causal:
+        inputs["targets"] = integers(2, 0, classes, B) if case.per_text else integers(2, 0, classes, B, L)
+    if case.types:
+        inputs["types"] = integers(3, 0, case.config.type_vocab_size, B, L)
+    if case.encodes:
+        inputs["source"] = integers(4, 3, VOCABULARY, B, SOURCE)
+    if padded:
+        inputs["lengths"] = LENGTHS
+        if "targets" in inputs and not case.per_text:
+            inputs["targets"][torch.arange(L) >= LENGTHS[:, None]] = IGNORED
+        if case.encodes:
+            inputs["source_lengths"] = SOURCE_LENGTHS
+    return inputs
+
+
+def there(lengths: torch.Tensor | None, length: int) -> torch.Tensor | None:
+    return None if lengths is None else (torch.arange(length) < lengths[:, None]).long()
+
+
+def without_padding(values: torch.Tensor, inputs: Tensors) -> torch.Tensor:
+    if "lengths" not in inputs or values.dim() < 3 or values.shape[1] != L:
+        return values
+    return values * there(inputs["lengths"], L)[..., None]
+
+
+@functools.lru_cache(maxsize=None)
+def theirs(name: str, precision: str, padded: bool, fused: bool = False, moved: int = 0) -> tuple[Tensors, Tensors]:
+    """Logits and loss, and gradients under their names."""
+    case = BY_NAME[name]
+    with float64_throughout() if precision == "float64" else contextlib.nullcontext():
+        model = built(case, fused, moved, precision)
+        inputs = given(case, padded)
+        mask = there(inputs.get("lengths"), L)
+        arguments = {"input_ids": inputs["tokens"], "attention_mask": mask}
+        if case.encodes:
+            arguments = {"input_ids": inputs["source"], "decoder_input_ids": inputs["tokens"],
+                         "decoder_attention_mask": mask,
+                         "attention_mask": there(inputs.get("source_lengths"), SOURCE)}
+        if case.types:
+            arguments["token_type_ids"] = inputs["types"]
+        with torch.autocast("cpu", HALVES.get(precision, torch.bfloat16), enabled=precision in HALVES):
+            out = case.logits(model(**arguments))
+        out = out.to(TYPES[precision])
+        results = {"logits": without_padding(out, inputs)}
+        if case.causal and not padded and case.cached:
+            results["cached"] = out[:, -1:]
+        gradients = {}
+        if "targets" in inputs:
+            loss = F.cross_entropy(out.flatten(0, -2), inputs["targets"].flatten(), ignore_index=IGNORED)
+            loss.backward()
+            results["loss"] = loss.reshape(1)
+            for key, parameter in model.named_parameters():
+                gradients[key] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return {key: value.detach() for key, value in results.items()}, gradients
+
+
+def saved(case: Folder, where: str, numbered: bool) -> list[torch.Tensor]:
+    """The folder, perhaps with every number replaced by four times its place in the list that is returned: of the
+    parameters behind the tensors."""
+    model = built(case, False)
+    model.save_pretrained(where)
+    path = os.path.join(where, "model.safetensors")
+    tensors, order, begin = safetensors.torch.load_file(path), [], 0
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for key, tensor in tensors.items():
+        if numbered and tensor.is_floating_point():
+            tensors[key] = (4 * torch.arange(begin, begin + tensor.numel())).double().reshape(tensor.shape)
+            own = parameters.get({"embed_out.weight": "lm_head.weight"}.get(key, key))
+            order.append((names[id(own)] if own is not None else "", tensor.numel()))
+            begin += tensor.numel()
+    if numbered:
+        safetensors.torch.save_file(tensors, path)
+    return order
+
+
+@functools.lru_cache(maxsize=None)
+def places(name: str) -> tuple[list, Tensors]:
+    case = BY_NAME[name]
+    with tempfile.TemporaryDirectory() as where:
+        order = saved(case, where, True)
+        out = run_program({"folder": where, "precision": "float64", "task": case.task},
+                          {"input.tokens": torch.zeros(1, 1, dtype=torch.long)} |
+                          ({"input.source": torch.zeros(1, 1, dtype=torch.long)} if case.encodes else {}))
+    prefix = "parameter."
+    return order, {key[len(prefix):]: value for key, value in out.items() if key.startswith(prefix)}
+
+
+def to_ours(name: str, gradients: Tensors) -> Tensors:
+    """Without what is no parameter of theirs, but a buffer."""
+    order, numbers = places(name)
+    known = torch.cat([torch.full((count,), key != "") for key, count in order])
+    numbers = {key: value for key, value in numbers.items() if known[(value / 4).long()].all()}
+    line = torch.cat([gradients[key].flatten().double() if key else torch.zeros(count).double()
+                      for key, count in order])
+    return {f"gradient.{key}": line[(value / 4).long()] for key, value in numbers.items()}
+
+
+def in_our_names(name: str, *arguments) -> Tensors:
+    results, gradients = theirs(name, *arguments)
+    return results | (to_ours(name, gradients) if gradients else {})
+
+
+def compare(case: Folder, precision: str, padded: bool):
+    inputs = given(case, padded)
+    sent = {f"input.{key}": value for key, value in inputs.items()}
+    if "targets" in inputs:
+        sent["input.targets"] = torch.where(inputs["targets"] == IGNORED, -1, inputs["targets"])
+    with tempfile.TemporaryDirectory() as where:
+        saved(case, where, False)
+        out = run_program({"folder": where, "precision": precision, "task": case.task}, sent)
+    ours = {key: value for key, value in out.items() if not key.startswith("parameter.")}
+    ours["logits"] = without_padding(ours["logits"], inputs)
+    if not case.cached:
+        ours.pop("cached", None)
+    moves = (0,) if precision in HALVES else (0, 1, 2)
+    exact = in_our_names(case.name, "float64", padded)
+    if case.model.__name__.startswith("Bart"):
+        ours.pop("gradient.head.bias", None)  # which is a buffer there
+    ways = [in_our_names(case.name, yardstick_of(precision), padded, fused, moved)
+            for fused in (False, True) for moved in moves]
+    return judge(ours, exact, ways, precision, B * L)
+
+
+def expect_close(case: Folder, precision: str, padded: bool) -> None:
+    bad = [str(verdict) for verdict in compare(case, precision, padded) if not verdict.good]
+    assert not bad, "\n".join([f"{case.name} in {precision}", *bad])
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_float64(name: str) -> None:
+    expect_close(BY_NAME[name], "float64", False)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_float32(name: str) -> None:
+    expect_close(BY_NAME[name], "float32", False)
+
+
+@pytest.mark.parametrize("name", [case.name for case in FOLDERS if case.lengths])
+def test_padded(name: str) -> None:
+    expect_close(BY_NAME[name], "float64", True)
+
+
+@pytest.mark.parametrize("name", [case.name for case in FOLDERS if case.in_half])
+def test_bfloat16(name: str) -> None:
+    expect_close(BY_NAME[name], "bfloat16", False)
