@@ -41,6 +41,10 @@ class Tokenizer {
   /// With what stands around a text, or around and between two, such as [CLS] and [SEP]: what a model was trained on.
   virtual Encoding encode_marked(std::string_view text) const;
   virtual Encoding encode_marked(std::string_view first, std::string_view second) const;
+  /// encode_marked() cut to `longest` tokens: of the text, never of what stands around it; of two texts the longer is
+  /// cut first. Throws Error where `longest` has no room for what stands around.
+  virtual Encoding encode_within(int64_t longest, std::string_view text) const;
+  virtual Encoding encode_within(int64_t longest, std::string_view first, std::string_view second) const;
   /// Ids outside the vocabulary are an Error. Special tokens are left out. Bytes may be cut inside a character: the
   /// pieces of a TextStream add up.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;

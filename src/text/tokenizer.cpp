@@ -1,6 +1,7 @@
 // What all tokenizers do alike, text that appears token by token, and the tokenizer of a model's folder.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "attn/core.h"
@@ -80,6 +81,44 @@ Encoding Tokenizer::encode_marked(std::string_view first, std::string_view secon
   const std::vector<int64_t> ids = encode(second);
   encoding.ids.insert(encoding.ids.end(), ids.begin(), ids.end());
   encoding.types.resize(encoding.ids.size(), 1);
+  return encoding;
+}
+
+void cut(std::vector<int64_t>& ids, int64_t longest, bool at_beginning) {
+  const int64_t surplus = static_cast<int64_t>(ids.size()) - longest;
+  if (surplus <= 0) return;
+  if (at_beginning) ids.erase(ids.begin(), ids.begin() + surplus);
+  else ids.resize(static_cast<size_t>(longest));
+}
+
+void cut_longer(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t longest, bool at_beginning) {
+  const auto a = static_cast<int64_t>(first.size()), b = static_cast<int64_t>(second.size());
+  if (a + b <= longest) return;
+  int64_t fewer = std::min(a, b), more = std::max(fewer, longest - fewer);
+  if (fewer + more > longest) {
+    fewer = longest / 2;
+    more = longest - fewer;
+  }
+  cut(first, a > b ? more : fewer, at_beginning);
+  cut(second, a > b ? fewer : more, at_beginning);
+}
+
+Encoding Tokenizer::encode_within(int64_t longest, std::string_view text) const {
+  if (longest < 0) throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least 0"});
+  Encoding encoding{encode(text), {}};
+  cut(encoding.ids, longest, false);
+  encoding.types.resize(encoding.ids.size());
+  return encoding;
+}
+
+Encoding Tokenizer::encode_within(int64_t longest, std::string_view first, std::string_view second) const {
+  if (longest < 0) throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least 0"});
+  Encoding encoding{encode(first), {}};
+  std::vector<int64_t> others = encode(second);
+  cut_longer(encoding.ids, others, longest, false);
+  encoding.types.resize(encoding.ids.size(), 0);
+  encoding.types.resize(encoding.ids.size() + others.size(), 1);
+  encoding.ids.insert(encoding.ids.end(), others.begin(), others.end());
   return encoding;
 }
 
