@@ -24,6 +24,7 @@ endmacro()
 
 attn_find_library(dnnl)  # oneDNN, whose own package in Debian would ask for OpenCL
 attn_find_library(utf8proc)
+attn_find_library(pcre2-8)
 attn_find_package(OpenMP OpenMP::OpenMP_CXX)
 attn_find_package(ZLIB ZLIB::ZLIB)
 attn_find_package(PNG PNG::PNG)

@@ -28,7 +28,7 @@ attn_pkg_config(attn attn "${PROJECT_DESCRIPTION}" "" "" "-lstdc++ -lm -pthread"
 if(ATTN_BUILD_MODELS)
   attn_install(attn_models attnModels)
   attn_pkg_config(attn-models attn_models "Layers, models, training and pictures on top of attn" attn
-    "libpng zlib libutf8proc" "-ldnnl -fopenmp")
+    "libpng zlib libutf8proc libpcre2-8" "-ldnnl -fopenmp")
   if(NOT BUILD_SHARED_LIBS)
     install(FILES cmake/attnLibraries.cmake DESTINATION ${package_dir})
   endif()

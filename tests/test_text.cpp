@@ -352,6 +352,56 @@ TEST(Words, LongRuns) {
   }
 }
 
+// --------------------------------------------------------------------------------------------------------------
+// streams
+
+/// The pieces of a stream, whole characters each, and the decode() of all ids that they add up to.
+void expect_stream(const Tokenizer& tokenizer, const Ids& ids) {
+  text::TextStream stream(tokenizer);
+  for (int round = 0; round < 2; ++round) {
+    std::string all;
+    for (int64_t id : ids) {
+      const std::string piece = stream.push(id);
+      EXPECT_EQ(text::malformed_at(piece), std::string::npos) << piece;
+      all += piece;
+    }
+    EXPECT_EQ(all + stream.finish(), tokenizer.decode(ids));
+  }
+}
+
+TEST(Streams, OfOwnKinds) {
+  const std::string sample = "don't é\u0301 stop: 漢字 👩\u200D🚀 ok";
+  for (const auto& tokenizer : {text::bytes(), text::characters_of(sample), words({sample}, {.min_count = 1})})
+    expect_stream(*tokenizer, tokenizer->encode(sample));
+}
+
+TEST(Streams, CutOffAndMalformed) {
+  const auto tokenizer = text::bytes();
+  text::TextStream stream(*tokenizer);
+  EXPECT_EQ(stream.push(0xF0), "");
+  EXPECT_EQ(stream.push(0x9F), "");
+  EXPECT_EQ(stream.finish(), "\xF0\x9F");
+  EXPECT_EQ(stream.push(0xE2), "");
+  EXPECT_EQ(stream.push('a'),
+            "\xE2"
+            "a");
+  EXPECT_EQ(stream.push(0x80), "\x80");
+  EXPECT_EQ(stream.push(0xFF), "\xFF");
+}
+
+TEST(Streams, DefaultsOfOwnKinds) {
+  const auto tokenizer = words({"a b c"}, {.min_count = 1});
+  const text::Encoding one = tokenizer->encode_marked("a b"), two = tokenizer->encode_marked("a", "b c");
+  EXPECT_EQ(one.ids, tokenizer->encode("a b"));
+  EXPECT_EQ(one.types, (Ids{0, 0}));
+  EXPECT_EQ(two.ids, tokenizer->encode("a b c"));
+  EXPECT_EQ(two.types, (Ids{0, 1, 1}));
+  EXPECT_EQ(tokenizer->find("<unk>"), 1);
+  EXPECT_EQ(tokenizer->find("d"), std::nullopt);
+  EXPECT_FALSE(tokenizer->is_special(0));
+  EXPECT_FALSE(tokenizer->lengths().longest);
+}
+
 // ---------------------------------------------------------------------------------------------------------------- load
 
 TEST(Load, Hostile) {

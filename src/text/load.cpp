@@ -1,9 +1,11 @@
-// load_tokenizer(): a vocabulary from outside. Whatever to_json() would not write is refused.
+// load_tokenizer(): a vocabulary from outside. Of the own kinds, whatever to_json() would not write is refused.
 #include <set>
 #include <utility>
 
 #include "attn/core.h"
 #include "io/json.h"
+#include "text/fields.h"
+#include "text/pipeline.h"
 #include "text/tokenizers.h"
 
 namespace attn::text {
@@ -13,14 +15,15 @@ constexpr size_t kMaxBytes = size_t{1} << 28;  // 64 bytes for each of kMaxWords
 
 class Reader {
  public:
-  Reader(std::string_view json, const std::string& source) : source_(source) {
+  Reader(std::string_view json, const std::string& source) : source_(source), json_(json) {
     if (json.size() > kMaxBytes)
       refuse("has " + std::to_string(json.size()) + " bytes, at most " + std::to_string(kMaxBytes) + " are read");
     root_ = io::parse_json("load_tokenizer", source, json);
     if (!root_.is_object()) refuse("is " + io::as_shown(root_) + ", must be an object");
   }
 
-  std::unique_ptr<Tokenizer> tokenizer() const {
+  std::unique_ptr<Tokenizer> tokenizer() {
+    if (root_.contains("model")) return read_pipeline(Fields(root_, "", source_), json_);
     const std::string& kind = string_at("kind");
     if (kind == "bytes") {
       require_keys({"kind"});
@@ -97,6 +100,7 @@ class Reader {
   }
 
   const std::string& source_;
+  std::string_view json_;
   io::Json root_;
 };
 

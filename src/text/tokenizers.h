@@ -22,6 +22,11 @@ std::unique_ptr<Tokenizer> make_words(std::vector<std::string> words, bool lower
 /// True if splitting `word` gives `word` itself and nothing else.
 bool is_one_token(std::string_view word, bool lower_case);
 
+/// Leaves `longest` ids at most.
+void cut(std::vector<int64_t>& ids, int64_t longest, bool at_beginning);
+/// The longer of two texts is cut first; once they are of a length, both.
+void cut_longer(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t longest, bool at_beginning);
+
 /// Throws Error unless all ids are in [0, size).
 void require_ids(std::span<const int64_t> ids, int64_t size);
 

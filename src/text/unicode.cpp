@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 #include "attn/core.h"
 #include "attn/text.h"
@@ -50,8 +51,15 @@ void append_character(std::string& text, Character character) {
 }
 
 size_t malformed_at(std::string_view text) {
-  for (size_t at = 0; at < text.size();)
-    if (next_character(text, at) < 0) return at;
+  for (size_t at = 0; at < text.size();) {
+    uint64_t word;
+    while (at + sizeof word <= text.size()) {
+      std::memcpy(&word, text.data() + at, sizeof word);
+      if (word & 0x8080808080808080) break;
+      at += sizeof word;
+    }
+    if (at < text.size() && next_character(text, at) < 0) return at;
+  }
   return std::string_view::npos;
 }
 
@@ -73,6 +81,116 @@ bool is_word(Character character) {
 bool is_mark(Character character) {
   const utf8proc_category_t category = utf8proc_category(character);
   return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
+}
+
+bool is_number(Character character) {
+  if (character < 0x80) return character >= '0' && character <= '9';
+  const utf8proc_category_t category = utf8proc_category(character);
+  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+}
+
+bool is_punctuation(Character character) {
+  if (character < 0x80)
+    return (character >= '!' && character <= '/') || (character >= ':' && character <= '@') ||
+           (character >= '[' && character <= '`') || (character >= '{' && character <= '~');
+  const utf8proc_category_t category = utf8proc_category(character);
+  return was_punctuation(character, category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO);
+}
+
+bool is_control(Character character) {
+  const utf8proc_category_t category = utf8proc_category(character);
+  if (category == UTF8PROC_CATEGORY_CC) return character != '\t' && character != '\n' && character != '\r';
+  return was_control(character, category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_CO);
+}
+
+bool is_nonspacing_mark(Character character) {
+  return was_nonspacing_mark(character, utf8proc_category(character) == UTF8PROC_CATEGORY_MN);
+}
+
+bool is_accent(Character character) { return was_accent(character, is_mark(character)); }
+
+bool is_ideograph(Character character) {
+  static constexpr Character kRanges[][2] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
+                                             {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F},
+                                             {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+  if (character < 0x3400) return false;
+  for (const auto& range : kRanges)
+    if (character >= range[0] && character <= range[1]) return true;
+  return false;
+}
+
+void append_lower_case(std::string& text, Character character) {
+  constexpr Character kDottedI = 0x130;
+  if (character == kDottedI) text += "i\u0307";
+  else append_character(text, utf8proc_tolower(character));
+}
+
+// --------------------------------------------------------------------------------------------------------------- bytes
+
+namespace {
+
+/// Bytes that have a picture stand for themselves, the others for U+0100 and on.
+struct ByteAlphabet {
+  std::array<Character, 256> characters;
+  std::array<int16_t, 512> bytes;
+  ByteAlphabet() {
+    bytes.fill(-1);
+    Character next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool is_visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      characters[byte] = is_visible ? byte : next++;
+      bytes[characters[byte]] = static_cast<int16_t>(byte);
+    }
+  }
+};
+
+const ByteAlphabet& alphabet() {
+  static const ByteAlphabet kAlphabet;
+  return kAlphabet;
+}
+
+}  // namespace
+
+void append_byte_character(std::string& text, uint8_t byte) {
+  const Character character = alphabet().characters[byte];
+  if (character < 0x80) {
+    text += static_cast<char>(character);
+  } else {
+    text += static_cast<char>(0xC0 | character >> 6);
+    text += static_cast<char>(0x80 | (character & 63));
+  }
+}
+
+int byte_of(Character character) { return character >= 0 && character < 512 ? alphabet().bytes[character] : -1; }
+
+size_t append_mended(std::string& text, std::string_view bytes, bool at_end) {
+  size_t at = 0;
+  while (at < bytes.size()) {
+    const size_t begin = at;
+    if (next_character(bytes, at) >= 0) {
+      text += bytes.substr(begin, at - begin);
+      continue;
+    }
+    // The longest beginning of a character, or one byte: whether more could follow is asked of what might.
+    size_t length = 1;
+    const auto could_go_on = [&](size_t count) {
+      std::string trial(bytes.substr(begin, count));
+      for (const char* tail : {"\x80\x80\x80", "\x90\x80\x80", "\xA0\x80\x80"})
+        for (size_t more = 1; more <= 3; ++more) {
+          size_t end = 0;
+          const std::string whole = trial + std::string(tail, more);
+          if (next_character(whole, end) >= 0 && end == whole.size()) return true;
+        }
+      return false;
+    };
+    if (!could_go_on(1)) length = 1;
+    else
+      while (length < 3 && begin + length < bytes.size() && could_go_on(length + 1)) ++length;
+    if (begin + length == bytes.size() && !at_end && could_go_on(length)) return length;
+    text += "\xEF\xBF\xBD";
+    at = begin + length;
+  }
+  return 0;
 }
 
 std::string fold_case(std::string_view text) {

@@ -22,6 +22,35 @@ bool is_word(Character character);
 /// Accents and whatever else combines with the character before it.
 bool is_mark(Character character);
 
+/// Nd, Nl and No.
+bool is_number(Character character);
+/// Punctuation, and all of ASCII that is no letter, digit, space or control. This and the next three are as the package
+/// tokenizers has them, whose tables are older than utf8proc's.
+bool is_punctuation(Character character);
+/// Controls, formats and private characters, but for tab and line breaks.
+bool is_control(Character character);
+bool is_nonspacing_mark(Character character);
+bool is_accent(Character character);
+/// What those four were, of a character that by today's tables is or is not (unicode_history.cpp).
+bool was_punctuation(Character character, bool is_now);
+bool was_control(Character character, bool is_now);
+bool was_nonspacing_mark(Character character, bool is_now);
+bool was_accent(Character character, bool is_now);
+/// Characters of Chinese writing, which are words by themselves.
+bool is_ideograph(Character character);
+
+/// Appends the character's lower case, two characters for one of them.
+void append_lower_case(std::string& text, Character character);
+
+/// The visible character that stands for a byte in the tokens of byte-level BPE.
+void append_byte_character(std::string& text, uint8_t byte);
+/// -1 for what stands for no byte.
+int byte_of(Character character);
+
+/// Appends `bytes` with U+FFFD for each malformed part. Unless `at_end`, what may be the beginning of a character is
+/// left over: how many bytes are.
+size_t append_mended(std::string& text, std::string_view bytes, bool at_end);
+
 /// Unicode case folding, "Straße" -> "strasse". `text` must be UTF-8.
 std::string fold_case(std::string_view text);
 

@@ -1,0 +1,435 @@
+// Normalizers. What is ASCII takes short ways; the tables of the rest are utf8proc's.
+#include "text/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "attn/core.h"
+#include "text/regex.h"
+#include "text/unicode.h"
+#include "text/vocabulary.h"
+
+namespace attn::text {
+namespace {
+
+bool is_ascii(char byte) { return static_cast<uint8_t>(byte) < 0x80; }
+
+/// Replaces each character by what `append(text, character)` appends for it.
+template <class Append>
+void map_characters(std::string& text, bool& at_start, const Append& append) {
+  std::string mapped;
+  mapped.reserve(text.size() + text.size() / 8);
+  for (size_t at = 0; at < text.size();) {
+    const bool is_first = at == 0;
+    append(mapped, next_character(text, at));
+    if (is_first && mapped.empty()) at_start = false;
+  }
+  text = std::move(mapped);
+}
+
+/// A file may ask for replacements of replacements.
+void require_growth(size_t before, size_t now) {
+  constexpr size_t kTimes = 64, kFree = size_t{1} << 20;
+  if (now > kTimes * before + kFree)
+    throw Error("encode", {"the normalizer makes " + std::to_string(now) + " bytes of " + std::to_string(before)});
+}
+
+// ----------------------------------------------------------------------------------------------------- Unicode's forms
+
+class UnicodeForm final : public Normalizer {
+ public:
+  UnicodeForm(bool composed, bool compatible)
+      : composed_(composed),
+        options_(static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                                (compatible ? UTF8PROC_COMPAT : 0))) {}
+
+  /// ASCII is its own normal form, and composes with marks behind it, never with what stands before it.
+  void apply(std::string& text, bool&) const override {
+    size_t at = std::find_if_not(text.begin(), text.end(), is_ascii) - text.begin();
+    if (at == text.size()) return;
+    std::string formed;
+    formed.reserve(text.size() + text.size() / 8);
+    std::vector<utf8proc_int32_t> buffer;
+    for (size_t copied = 0; copied < text.size();) {
+      const size_t begin = composed_ && at > copied ? at - 1 : at;
+      formed.append(text, copied, begin - copied);
+      const size_t end = std::find_if(text.begin() + static_cast<int64_t>(at), text.end(), is_ascii) - text.begin();
+      append(formed, std::string_view(text).substr(begin, end - begin), buffer);
+      copied = end;
+      at = std::find_if_not(text.begin() + static_cast<int64_t>(end), text.end(), is_ascii) - text.begin();
+      if (at == text.size()) {
+        formed.append(text, copied, std::string::npos);
+        break;
+      }
+    }
+    text = std::move(formed);
+  }
+
+ private:
+  void append(std::string& formed, std::string_view run, std::vector<utf8proc_int32_t>& buffer) const {
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(run.data());
+    const auto decompose = [&] {
+      return utf8proc_decompose(bytes, static_cast<utf8proc_ssize_t>(run.size()), buffer.data(),
+                                static_cast<utf8proc_ssize_t>(buffer.size()), options_);
+    };
+    buffer.resize(std::max(buffer.size(), 2 * run.size() + 1));
+    utf8proc_ssize_t count = decompose();
+    if (count >= static_cast<utf8proc_ssize_t>(buffer.size())) {
+      buffer.resize(static_cast<size_t>(count) + 1);
+      count = decompose();
+    }
+    const utf8proc_ssize_t length = count < 0 ? count : utf8proc_reencode(buffer.data(), count, options_);
+    if (length < 0) throw Error("encode", {std::string("normal form: ") + utf8proc_errmsg(length)});
+    formed.append(reinterpret_cast<const char*>(buffer.data()), static_cast<size_t>(length));
+  }
+
+  bool composed_;
+  utf8proc_option_t options_;
+};
+
+void to_lower_case(std::string& text, bool& at_start) {
+  if (std::all_of(text.begin(), text.end(), is_ascii)) {
+    for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    return;
+  }
+  map_characters(text, at_start, [](std::string& mapped, Character c) {
+    if (c < 0x80) mapped += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    else append_lower_case(mapped, c);
+  });
+}
+
+class Lowercase final : public Normalizer {
+ public:
+  void apply(std::string& text, bool& at_start) const override { to_lower_case(text, at_start); }
+};
+
+class StripAccents final : public Normalizer {
+ public:
+  void apply(std::string& text, bool& at_start) const override {
+    map_characters(text, at_start, [](std::string& mapped, Character c) {
+      if (!is_accent(c)) append_character(mapped, c);
+    });
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- BERT
+
+class Bert final : public Normalizer {
+ public:
+  explicit Bert(const Fields& fields)
+      : clean_(fields.boolean("clean_text", true)),
+        ideographs_(fields.boolean("handle_chinese_chars", true)),
+        lower_(fields.boolean("lowercase", true)),
+        strip_(fields.boolean("strip_accents", lower_)) {}
+
+  void apply(std::string& text, bool& at_start) const override {
+    if (clean_ || ideographs_)
+      map_characters(text, at_start, [&](std::string& mapped, Character c) {
+        if (c >= 0x21 && c < 0x7F) return void(mapped += static_cast<char>(c));
+        if (clean_ && (c == 0 || c == 0xFFFD || is_control(c))) return;
+        if (clean_ && is_space(c)) return void(mapped += ' ');
+        const bool stands_alone = ideographs_ && is_ideograph(c);
+        if (stands_alone) mapped += ' ';
+        append_character(mapped, c);
+        if (stands_alone) mapped += ' ';
+      });
+    if (strip_ && !std::all_of(text.begin(), text.end(), is_ascii)) {
+      decomposed_.apply(text, at_start);
+      map_characters(text, at_start, [](std::string& mapped, Character c) {
+        if (!is_nonspacing_mark(c)) append_character(mapped, c);
+      });
+    }
+    if (lower_) to_lower_case(text, at_start);
+  }
+
+ private:
+  bool clean_, ideographs_, lower_, strip_;
+  UnicodeForm decomposed_{false, false};
+};
+
+// ---------------------------------------------------------------------------------------------------- small changes
+
+/// What SentencePiece's nmt rules do to controls and blanks.
+class Nmt final : public Normalizer {
+ public:
+  void apply(std::string& text, bool& at_start) const override {
+    map_characters(text, at_start, [](std::string& mapped, Character c) {
+      if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
+      const bool is_blank = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+                            c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+      append_character(mapped, is_blank ? ' ' : c);
+    });
+  }
+};
+
+class Strip final : public Normalizer {
+ public:
+  explicit Strip(const Fields& fields)
+      : left_(fields.boolean("strip_left", true)), right_(fields.boolean("strip_right", true)) {}
+
+  void apply(std::string& text, bool& at_start) const override {
+    size_t begin = 0, end = 0;
+    bool is_inside = !left_;
+    for (size_t at = 0; at < text.size();) {
+      const size_t here = at;
+      const bool is_blank = is_space(next_character(text, at));
+      if (!is_inside && !is_blank) begin = here;
+      is_inside |= !is_blank;
+      if (!is_blank) end = at;
+    }
+    if (!is_inside) return void(text.clear());
+    if (right_) text.resize(std::max(begin, end));
+    if (begin > 0) at_start = false;
+    text.erase(0, begin);
+  }
+
+ private:
+  bool left_, right_;
+};
+
+class Prepend final : public Normalizer {
+ public:
+  explicit Prepend(const Fields& fields)
+      : what_(fields.text("prepend")), only_at_start_(fields.boolean("at_start", false)) {
+    fields.require(what_.size() <= kMaxTokenBytes, "prepend", "shorter");
+  }
+  void apply(std::string& text, bool& at_start) const override {
+    if (!text.empty() && (at_start || !only_at_start_)) text.insert(0, what_);
+  }
+
+ private:
+  std::string what_;
+  bool only_at_start_;
+};
+
+class Replace final : public Normalizer {
+ public:
+  explicit Replace(const Fields& fields) : content_(fields.text("content")) {
+    const Fields pattern = fields.object("pattern");
+    if (pattern.has("String")) literal_ = pattern.text("String");
+    else regex_ = std::make_unique<Regex>(pattern.text("Regex"), pattern);
+    if (!regex_ && literal_.empty()) pattern.refuse("String is empty");
+  }
+
+  void apply(std::string& text, bool& at_start) const override {
+    std::string replaced;
+    size_t copied = 0;
+    const auto put = [&](size_t begin, size_t end) {
+      replaced.append(text, copied, begin - copied).append(content_);
+      require_growth(text.size(), replaced.size());
+      if (begin == 0 && content_.empty()) at_start = false;
+      copied = end;
+    };
+    if (regex_) {
+      for (Matches matches(*regex_, text); matches.next();) put(matches.begin(), matches.end());
+    } else {
+      for (size_t at = text.find(literal_); at != std::string::npos; at = text.find(literal_, at + literal_.size()))
+        put(at, at + literal_.size());
+    }
+    if (copied == 0 && replaced.empty()) return;
+    replaced.append(text, copied, std::string::npos);
+    text = std::move(replaced);
+  }
+
+ private:
+  std::string content_, literal_;
+  std::unique_ptr<Regex> regex_;
+};
+
+class ByteLevel final : public Normalizer {
+ public:
+  void apply(std::string& text, bool&) const override {
+    std::string mapped;
+    for (char byte : text) append_byte_character(mapped, static_cast<uint8_t>(byte));
+    text = std::move(mapped);
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------------ charsmap
+
+/// SentencePiece's table: a trie as a double array of 32-bit units, whose leaves are places in a list of texts that end
+/// with a zero.
+class Charsmap final : public Normalizer {
+ public:
+  Charsmap(const std::string& bytes, const Fields& fields) : takes_longest_(fields.boolean("longest", false)) {
+    const auto word_at = [&](size_t at) {
+      uint32_t word = 0;
+      for (int n = 3; n >= 0; --n) word = word << 8 | static_cast<uint8_t>(bytes[at + static_cast<size_t>(n)]);
+      return word;
+    };
+    if (bytes.size() < 4) fields.refuse("precompiled_charsmap has " + std::to_string(bytes.size()) + " bytes");
+    const size_t length = word_at(0);
+    if (length > bytes.size() - 4 || length % 4 != 0 || length == 0)
+      fields.refuse("precompiled_charsmap has a trie of " + std::to_string(length) + " bytes, and " +
+                    std::to_string(bytes.size() - 4) + " in all");
+    for (size_t at = 4; at < 4 + length; at += 4) units_.push_back(word_at(at));
+    texts_ = bytes.substr(4 + length);
+    if (malformed_at(texts_) != std::string::npos) fields.refuse("precompiled_charsmap has texts that are not UTF-8");
+  }
+
+  /// As the package has it: a user-perceived character of up to five bytes is replaced as a whole where it begins with
+  /// an entry, the characters of others each by itself. As SentencePiece has it: the longest entry at each place.
+  void apply(std::string& text, bool&) const override {
+    std::string mapped;
+    mapped.reserve(text.size() + text.size() / 8);
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = takes_longest_ ? end_of_entry(text, at) : end_of_cluster(text, at);
+      const std::string_view cluster = std::string_view(text).substr(at, end - at);
+      if (cluster.size() == 1 && plain_[static_cast<uint8_t>(cluster[0])]) mapped += cluster[0];
+      else if ((cluster.size() >= 6 && !takes_longest_) || !append(mapped, cluster))
+        for (size_t next = 0; next < cluster.size();) {
+          const size_t begin = next;
+          next_character(cluster, next);
+          const std::string_view one = cluster.substr(begin, next - begin);
+          if (!append(mapped, one)) mapped += one;
+        }
+      require_growth(text.size(), mapped.size());
+      at = end;
+    }
+    text = std::move(mapped);
+  }
+
+  /// ASCII that is in no entry.
+  void find_plain() {
+    for (int byte = 1; byte < 0x80; ++byte) {
+      const char one = static_cast<char>(byte);
+      std::string ignored;
+      plain_[byte] = !append(ignored, {&one, 1});
+    }
+  }
+
+ private:
+  static size_t end_of_cluster(std::string_view text, size_t at) {
+    if (at + 1 < text.size() && is_ascii(text[at]) && is_ascii(text[at + 1]))
+      return at + (text[at] == '\r' && text[at + 1] == '\n' ? 2 : 1);
+    utf8proc_int32_t state = 0;
+    Character before = next_character(text, at);
+    while (at < text.size()) {
+      size_t next = at;
+      const Character character = next_character(text, next);
+      if (utf8proc_grapheme_break_stateful(before, character, &state)) break;
+      before = character;
+      at = next;
+    }
+    return at;
+  }
+
+  /// Of the longest entry, or of the one character.
+  size_t end_of_entry(std::string_view text, size_t at) const {
+    size_t end = at;
+    next_character(text, end);
+    walk(text.substr(at), [&](size_t length, size_t) {
+      end = std::max(end, at + length);
+      return true;
+    });
+    return end;
+  }
+
+  /// Appends what an entry that `text` begins with stands for: the shortest, as the model's own library takes it, or
+  /// that which is all of `text`.
+  bool append(std::string& mapped, std::string_view text) const {
+    size_t place = SIZE_MAX;
+    walk(text, [&](size_t length, size_t found) {
+      if (!takes_longest_ || length == text.size()) place = found;
+      return takes_longest_;
+    });
+    if (place == SIZE_MAX) return false;
+    if (place < texts_.size()) mapped.append(texts_, place, texts_.find('\0', place) - place);
+    return true;
+  }
+
+  /// Calls use(length, place) for each entry that `text` begins with, until it returns false.
+  template <class Use>
+  void walk(std::string_view text, const Use& use) const {
+    const auto offset_of = [](uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); };
+    size_t at = offset_of(units_[0]);
+    for (size_t n = 0; n < text.size() && text[n] != 0; ++n) {
+      at ^= static_cast<uint8_t>(text[n]);
+      if (at >= units_.size()) return;
+      const uint32_t unit = units_[at];
+      if ((unit & 0x800000FF) != static_cast<uint8_t>(text[n])) return;
+      at ^= offset_of(unit);
+      if (at >= units_.size()) return;
+      if ((unit >> 8 & 1) != 0 && !use(n + 1, units_[at] & 0x7FFFFFFF)) return;
+    }
+  }
+
+  bool takes_longest_;
+  std::vector<uint32_t> units_;
+  std::string texts_;
+  std::array<bool, 256> plain_ = {};
+};
+
+std::string from_base64(const std::string& text, const Fields& fields) {
+  std::string bytes;
+  uint32_t bits = 0;
+  int count = 0;
+  for (char c : text.substr(0, text.find('='))) {
+    int value = -1;
+    if (c >= 'A' && c <= 'Z') value = c - 'A';
+    else if (c >= 'a' && c <= 'z') value = c - 'a' + 26;
+    else if (c >= '0' && c <= '9') value = c - '0' + 52;
+    else if (c == '+') value = 62;
+    else if (c == '/') value = 63;
+    else fields.refuse("precompiled_charsmap is not base64");
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8));
+  }
+  return bytes;
+}
+
+class Sequence final : public Normalizer {
+ public:
+  explicit Sequence(const Fields& fields) { read(fields); }
+  void apply(std::string& text, bool& at_start) const override {
+    const size_t before = text.size();
+    for (const auto& part : parts_) {
+      part->apply(text, at_start);
+      require_growth(before, text.size());
+    }
+  }
+
+ private:
+  void read(const Fields& fields) {
+    for (const Fields& part : fields.list("normalizers"))
+      if (part.type() == "Sequence") read(part);
+      else parts_.push_back(read_normalizer(part));
+  }
+
+  std::vector<std::unique_ptr<Normalizer>> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> read_charsmap(const Fields& fields) {
+  auto charsmap = std::make_unique<Charsmap>(from_base64(fields.text("precompiled_charsmap"), fields), fields);
+  charsmap->find_plain();
+  return charsmap;
+}
+
+std::unique_ptr<Normalizer> read_normalizer(const Fields& fields) {
+  const std::string type = fields.type();
+  if (type == "Sequence") return std::make_unique<Sequence>(fields);
+  if (type == "NFC") return std::make_unique<UnicodeForm>(true, false);
+  if (type == "NFD") return std::make_unique<UnicodeForm>(false, false);
+  if (type == "NFKC") return std::make_unique<UnicodeForm>(true, true);
+  if (type == "NFKD") return std::make_unique<UnicodeForm>(false, true);
+  if (type == "Lowercase") return std::make_unique<Lowercase>();
+  if (type == "StripAccents") return std::make_unique<StripAccents>();
+  if (type == "BertNormalizer") return std::make_unique<Bert>(fields);
+  if (type == "Replace") return std::make_unique<Replace>(fields);
+  if (type == "Prepend") return std::make_unique<Prepend>(fields);
+  if (type == "Strip") return std::make_unique<Strip>(fields);
+  if (type == "Nmt") return std::make_unique<Nmt>();
+  if (type == "Precompiled") return read_charsmap(fields);
+  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  fields.refuse_type({"BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled",
+                      "Prepend", "Replace", "Sequence", "Strip", "StripAccents"});
+}
+
+}  // namespace attn::text

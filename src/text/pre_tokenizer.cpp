@@ -1,0 +1,317 @@
+// Pre-tokenizers: each finds the parts of a piece that match, and what becomes of them is common to all.
+#include "text/pre_tokenizer.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "attn/core.h"
+#include "text/regex.h"
+#include "text/unicode.h"
+#include "text/vocabulary.h"
+
+namespace attn::text {
+namespace {
+
+using Range = Pieces::Range;
+
+// ------------------------------------------------------------------------------------------------------------ cutting
+
+enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+Behavior behavior_of(const Fields& fields, std::optional<size_t> fallback = std::nullopt) {
+  return static_cast<Behavior>(fields.choice(
+      "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, fallback));
+}
+
+/// The parts of one piece, which cover it, in order.
+struct Part {
+  size_t begin, end;
+  bool matches;
+};
+
+void append(std::vector<Range>& ranges, size_t begin, size_t end) {
+  if (begin < end) ranges.push_back({begin, end});
+}
+
+/// What a part that matches does to its neighbours: of two matches in a row the second is a piece by itself.
+void merge(const std::vector<Part>& parts, Behavior behavior, std::vector<Range>& ranges) {
+  const size_t first = ranges.size();
+  const auto at = [&](size_t n) { return behavior == Behavior::merged_with_next ? parts.size() - 1 - n : n; };
+  bool previous = false;
+  for (size_t n = 0; n < parts.size(); ++n) {
+    const Part& part = parts[at(n)];
+    const bool has_last = ranges.size() > first;
+    const bool joins = behavior == Behavior::contiguous ? part.matches == previous : part.matches && !previous;
+    if (joins && has_last && behavior == Behavior::merged_with_next) ranges.back().begin = part.begin;
+    else if (joins && has_last) ranges.back().end = part.end;
+    else ranges.push_back({part.begin, part.end});
+    previous = part.matches;
+  }
+  if (behavior == Behavior::merged_with_next) std::reverse(ranges.begin() + static_cast<int64_t>(first), ranges.end());
+  ranges.erase(std::remove_if(ranges.begin() + static_cast<int64_t>(first), ranges.end(),
+                              [](const Range& range) { return range.begin == range.end; }),
+               ranges.end());
+}
+
+/// Cuts each piece where `find(piece, use)` calls use(begin, end) for a match, from left to right.
+template <class Find>
+void cut(Pieces& pieces, Behavior behavior, bool inverted, const Find& find) {
+  std::vector<Range> ranges;
+  ranges.reserve(pieces.ranges.size() + pieces.text.size() / 4);
+  std::vector<Part> parts;
+  const bool is_simple = behavior == Behavior::isolated || behavior == Behavior::removed;
+  const bool keeps_matches = behavior == Behavior::isolated || inverted;
+  const bool keeps_others = behavior == Behavior::isolated || !inverted;
+  for (const Range& piece : pieces.ranges) {
+    size_t last = piece.begin;
+    parts.clear();
+    const auto use = [&](size_t begin, size_t end) {
+      begin += piece.begin;
+      end += piece.begin;
+      if (is_simple) {
+        if (keeps_others) append(ranges, last, begin);
+        if (keeps_matches) append(ranges, begin, end);
+      } else {
+        if (last < begin) parts.push_back({last, begin, inverted});
+        parts.push_back({begin, end, !inverted});
+      }
+      last = end;
+    };
+    find(std::string_view(pieces.text).substr(piece.begin, piece.end - piece.begin), use);
+    if (is_simple && keeps_others) append(ranges, last, piece.end);
+    if (is_simple) continue;
+    if (last < piece.end) parts.push_back({last, piece.end, inverted});
+    merge(parts, behavior, ranges);
+  }
+  if (!pieces.ranges.empty() && !ranges.empty() && ranges[0].begin != pieces.ranges[0].begin) pieces.at_start = false;
+  pieces.ranges = std::move(ranges);
+}
+
+template <class Is>
+void cut_at(Pieces& pieces, Behavior behavior, const Is& is) {
+  cut(pieces, behavior, false, [&](std::string_view piece, const auto& use) {
+    for (size_t at = 0; at < piece.size();) {
+      const size_t begin = at;
+      if (is(next_character(piece, at))) use(begin, at);
+    }
+  });
+}
+
+/// A new text of the same pieces, for which `append(text, piece, n)` appends what becomes of each.
+template <class Append>
+void rewrite(Pieces& pieces, const Append& append) {
+  std::string text;
+  text.reserve(pieces.text.size() + pieces.text.size() / 4);
+  for (size_t n = 0; n < pieces.ranges.size(); ++n) {
+    const size_t begin = text.size();
+    append(text, pieces[n], n);
+    pieces.ranges[n] = {begin, text.size()};
+  }
+  pieces.text = std::move(text);
+}
+
+// -------------------------------------------------------------------------------------------------------------- kinds
+
+class Split final : public PreTokenizer {
+ public:
+  explicit Split(const Fields& fields) : behavior_(behavior_of(fields)), inverted_(fields.boolean("invert", false)) {
+    const Fields pattern = fields.object("pattern");
+    if (pattern.has("String")) literal_ = pattern.text("String");
+    else regex_ = std::make_unique<Regex>(pattern.text("Regex"), pattern);
+    if (!regex_ && literal_.empty()) pattern.refuse("String is empty");
+  }
+
+  void apply(Pieces& pieces) const override {
+    cut(pieces, behavior_, inverted_, [&](std::string_view piece, const auto& use) {
+      if (regex_) {
+        for (Matches matches(*regex_, piece); matches.next();) use(matches.begin(), matches.end());
+      } else {
+        for (size_t at = piece.find(literal_); at != std::string_view::npos;
+             at = piece.find(literal_, at + literal_.size()))
+          use(at, at + literal_.size());
+      }
+    });
+  }
+
+ private:
+  Behavior behavior_;
+  bool inverted_;
+  std::string literal_;
+  std::unique_ptr<Regex> regex_;
+};
+
+/// By a pattern of the library's own, whose matches are the pieces.
+class Words final : public PreTokenizer {
+ public:
+  void apply(Pieces& pieces) const override {
+    static const Regex kWords(
+        "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]+|"
+        "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}\\t-\\r\\x{85}\\p{Z}]+");
+    cut(pieces, Behavior::removed, true, [&](std::string_view piece, const auto& use) {
+      for (Matches matches(kWords, piece); matches.next();) use(matches.begin(), matches.end());
+    });
+  }
+};
+
+/// At characters of a class.
+class AtCharacters final : public PreTokenizer {
+ public:
+  AtCharacters(std::function<bool(Character)> is, Behavior behavior) : is_(std::move(is)), behavior_(behavior) {}
+  void apply(Pieces& pieces) const override { cut_at(pieces, behavior_, is_); }
+
+ private:
+  std::function<bool(Character)> is_;
+  Behavior behavior_;
+};
+
+class Bert final : public PreTokenizer {
+ public:
+  void apply(Pieces& pieces) const override {
+    std::vector<Range> ranges;
+    ranges.reserve(pieces.ranges.size() + pieces.text.size() / 4);
+    for (const Range& piece : pieces.ranges) {
+      const std::string_view text = std::string_view(pieces.text).substr(0, piece.end);
+      size_t last = piece.begin;
+      for (size_t at = piece.begin; at < piece.end;) {
+        const size_t begin = at;
+        const auto byte = static_cast<uint8_t>(text[at]);
+        if ((byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9')) {
+          ++at;
+          continue;
+        }
+        const Character character = next_character(text, at);
+        const bool is_mark = is_punctuation(character);
+        if (!is_mark && !is_space(character)) continue;
+        append(ranges, last, begin);
+        if (is_mark) append(ranges, begin, at);
+        last = at;
+      }
+      append(ranges, last, piece.end);
+    }
+    if (!pieces.ranges.empty() && !ranges.empty() && ranges[0].begin != pieces.ranges[0].begin) pieces.at_start = false;
+    pieces.ranges = std::move(ranges);
+  }
+};
+
+class Metaspace final : public PreTokenizer {
+ public:
+  explicit Metaspace(const Fields& fields)
+      : replacement_(fields.text("replacement")),
+        split_(fields.boolean("split", true)),
+        prepends_(fields.choice("prepend_scheme", {"always", "first", "never"},
+                                fields.boolean("add_prefix_space", true) ? 0 : 2)) {
+    size_t at = 0;
+    const bool is_character = !replacement_.empty() && next_character(replacement_, at) >= 0;
+    fields.require(is_character && at == replacement_.size(), "replacement", "one character");
+  }
+
+  void apply(Pieces& pieces) const override {
+    rewrite(pieces, [&](std::string& text, std::string_view piece, size_t n) {
+      const bool begins = piece[0] == ' ' || piece.starts_with(replacement_);
+      if (!begins && (prepends_ == 0 || (prepends_ == 1 && n == 0 && pieces.at_start))) text += replacement_;
+      for (char byte : piece) {
+        if (byte == ' ') text += replacement_;
+        else text += byte;
+      }
+    });
+    if (split_)
+      cut(pieces, Behavior::merged_with_next, false, [&](std::string_view piece, const auto& use) {
+        for (size_t at = piece.find(replacement_); at != std::string_view::npos;
+             at = piece.find(replacement_, at + replacement_.size()))
+          use(at, at + replacement_.size());
+      });
+  }
+
+ private:
+  std::string replacement_;
+  bool split_;
+  size_t prepends_;
+};
+
+class ByteLevel final : public PreTokenizer {
+ public:
+  explicit ByteLevel(const Fields& fields)
+      : prefix_(fields.boolean("add_prefix_space", true)), cuts_(fields.boolean("use_regex", true)) {}
+
+  void apply(Pieces& pieces) const override {
+    if (prefix_)
+      rewrite(pieces, [&](std::string& text, std::string_view piece, size_t) {
+        if (piece[0] != ' ') text += ' ';
+        text += piece;
+      });
+    if (!cuts_) return;
+    static const Regex kPattern(
+        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\t-\\r\\x{85}\\p{Z}\\p{L}\\p{N}]+|"
+        "[\\t-\\r\\x{85}\\p{Z}]+(?![^\\t-\\r\\x{85}\\p{Z}])|[\\t-\\r\\x{85}\\p{Z}]+");
+    cut(pieces, Behavior::isolated, false, [&](std::string_view piece, const auto& use) {
+      for (Matches matches(kPattern, piece); matches.next();) use(matches.begin(), matches.end());
+    });
+  }
+  bool leaves_bytes() const override { return true; }
+
+  static void write_bytes(Pieces& pieces) {
+    rewrite(pieces, [](std::string& text, std::string_view piece, size_t) {
+      for (char byte : piece) append_byte_character(text, static_cast<uint8_t>(byte));
+    });
+  }
+
+ private:
+  bool prefix_, cuts_;
+};
+
+class Sequence final : public PreTokenizer {
+ public:
+  explicit Sequence(const Fields& fields) { read(fields); }
+
+  void apply(Pieces& pieces) const override {
+    const size_t before = pieces.text.size();
+    for (const auto& part : parts_) {
+      part->apply(pieces);
+      if (part->leaves_bytes() && part != parts_.back()) ByteLevel::write_bytes(pieces);
+      if (pieces.text.size() > 64 * before + (size_t{1} << 20))
+        throw Error("encode", {"the pre-tokenizer makes " + std::to_string(pieces.text.size()) + " bytes of " +
+                               std::to_string(before)});
+    }
+  }
+  bool leaves_bytes() const override { return !parts_.empty() && parts_.back()->leaves_bytes(); }
+
+ private:
+  void read(const Fields& fields) {
+    for (const Fields& part : fields.list("pretokenizers"))
+      if (part.type() == "Sequence") read(part);
+      else parts_.push_back(read_pre_tokenizer(part));
+  }
+
+  std::vector<std::unique_ptr<PreTokenizer>> parts_;
+};
+
+std::unique_ptr<PreTokenizer> at_delimiter(const Fields& fields) {
+  const std::string text = fields.text("delimiter");
+  size_t at = 0;
+  const Character delimiter = text.empty() ? -1 : next_character(text, at);
+  fields.require(delimiter >= 0 && at == text.size(), "delimiter", "one character");
+  return std::make_unique<AtCharacters>([=](Character c) { return c == delimiter; }, Behavior::removed);
+}
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Fields& fields) {
+  const std::string type = fields.type();
+  if (type == "Sequence") return std::make_unique<Sequence>(fields);
+  if (type == "ByteLevel") return std::make_unique<ByteLevel>(fields);
+  if (type == "Metaspace") return std::make_unique<Metaspace>(fields);
+  if (type == "Split") return std::make_unique<Split>(fields);
+  if (type == "BertPreTokenizer") return std::make_unique<Bert>();
+  if (type == "Whitespace") return std::make_unique<Words>();
+  if (type == "WhitespaceSplit") return std::make_unique<AtCharacters>(is_space, Behavior::removed);
+  if (type == "Punctuation") return std::make_unique<AtCharacters>(is_punctuation, behavior_of(fields, 1));
+  if (type == "Digits")
+    return std::make_unique<AtCharacters>(
+        is_number, fields.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
+  if (type == "CharDelimiterSplit") return at_delimiter(fields);
+  fields.refuse_type({"BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace", "Punctuation",
+                      "Sequence", "Split", "Whitespace", "WhitespaceSplit"});
+}
+
+}  // namespace attn::text

@@ -1,0 +1,235 @@
+// SentencePiece's models, which are messages of protobuf, each rewritten as the tokenizer.json that says the same.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "attn/core.h"
+#include "io/json.h"
+#include "text/tokenizers.h"
+#include "text/vocabulary.h"
+
+namespace attn::text {
+namespace {
+
+using io::Json;
+
+/// The fields of a message, one after the other.
+class Message {
+ public:
+  Message(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {}
+
+  /// False at the end. What it read is then in field, number (of numbers) and text (of texts and messages).
+  bool next() {
+    if (at_ == bytes_.size()) return false;
+    const uint64_t key = varint();
+    field = key >> 3;
+    const int type = static_cast<int>(key & 7);
+    text = {};
+    number = 0;
+    if (type == 0) number = varint();
+    else if (type == 1) take(8);
+    else if (type == 2) text = take(varint());
+    else if (type == 5) text = take(4);
+    else refuse("a field of the kind " + std::to_string(type));
+    return true;
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error("load_sentencepiece", {source_ + ": not a SentencePiece model: " + what});
+  }
+
+  uint64_t field = 0, number = 0;
+  std::string_view text;
+
+  float as_float() const {
+    uint32_t bits = 0;
+    if (text.size() != 4) refuse("a score of " + std::to_string(text.size()) + " bytes");
+    for (size_t n = 4; n-- > 0;) bits = bits << 8 | static_cast<uint8_t>(text[n]);
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    if (!(value > -1e30f && value < 1e30f)) refuse("a score that is no number");
+    return value;
+  }
+
+ private:
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<uint8_t>(take(1)[0]);
+      value |= uint64_t{byte & 127u} << shift;
+      if (byte < 128) return value;
+    }
+    refuse("a number of more than ten bytes");
+  }
+
+  std::string_view take(uint64_t count) {
+    if (count > bytes_.size() - at_) refuse("it ends inside a field");
+    at_ += count;
+    return bytes_.substr(at_ - count, count);
+  }
+
+  std::string_view bytes_;
+  const std::string& source_;
+  size_t at_ = 0;
+};
+
+enum Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct Piece {
+  std::string text;
+  double score = 0;
+  int type = kNormal;
+};
+
+class Reader {
+ public:
+  Reader(std::string_view bytes, const std::string& source) : source_(source) {
+    for (Message message(bytes, source); message.next();) {
+      if (message.field == 1) read_piece(message.text);
+      else if (message.field == 2) read_trainer(message.text);
+      else if (message.field == 3) read_normalizer(message.text);
+    }
+    if (pieces_.empty()) Message({}, source).refuse("it has no pieces");
+    if (model_type_ != 1 && model_type_ != 2)
+      throw Error("load_sentencepiece", {source + ": the model is of the type " + std::to_string(model_type_) +
+                                         ", must be 1 (unigram) or 2 (bpe)"});
+  }
+
+  Json json() const {
+    Json root = {{"added_tokens", added_tokens()}, {"model", model_type_ == 1 ? unigram() : bpe()}};
+    Json parts = Json::array();
+    if (adds_prefix_) parts.push_back({{"type", "Prepend"}, {"prepend", " "}, {"at_start", true}});
+    if (!charsmap_.empty())
+      parts.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", in_base64(charsmap_)}, {"longest", true}});
+    if (removes_spaces_) {  // one in front is the prefix
+      if (!adds_prefix_) parts.push_back(replacement("\\A +", ""));
+      parts.push_back(replacement("[ \xE2\x96\x81]+\\z", ""));
+      parts.push_back(replacement(" {2,}", " "));
+    }
+    parts.push_back(replacement(" ", kSpace));
+    root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
+    Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+                     {{"type", "ByteFallback"}},
+                     {{"type", "Fuse"}}};
+    if (adds_prefix_)
+      decoders.push_back(
+          {{"type", "Strip"}, {"content", " "}, {"start", removes_spaces_ ? kMaxTokenBytes : 1}, {"stop", 0}});
+    root["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+    return root;
+  }
+
+ private:
+  static constexpr const char* kSpace = "\xE2\x96\x81";
+
+  static Json replacement(const char* pattern, const char* content) {
+    return {{"type", "Replace"}, {"pattern", {{"Regex", pattern}}}, {"content", content}};
+  }
+
+  void read_piece(std::string_view bytes) {
+    Piece piece;
+    for (Message message(bytes, source_); message.next();) {
+      if (message.field == 1) piece.text = message.text;
+      else if (message.field == 2) piece.score = message.as_float();
+      else if (message.field == 3) piece.type = static_cast<int>(std::min<uint64_t>(message.number, 99));
+    }
+    const std::string name = "piece " + std::to_string(pieces_.size());
+    if (piece.text.empty() || malformed_at(piece.text) != std::string::npos)
+      Message({}, source_).refuse(name + " is empty or not UTF-8");
+    if (static_cast<int64_t>(pieces_.size()) >= kMaxTokens) Message({}, source_).refuse("it has too many pieces");
+    ids_.emplace(piece.text, pieces_.size());
+    pieces_.push_back(std::move(piece));
+  }
+
+  void read_trainer(std::string_view bytes) {
+    for (Message message(bytes, source_); message.next();) {
+      if (message.field == 3) model_type_ = message.number;
+      else if (message.field == 35) falls_back_ = message.number != 0;
+      else if (message.field == 24) treats_as_suffix_ = message.number != 0;
+    }
+    if (treats_as_suffix_)
+      throw Error("load_sentencepiece", {source_ + ": treat_whitespace_as_suffix is set, which is not read"});
+  }
+
+  void read_normalizer(std::string_view bytes) {
+    for (Message message(bytes, source_); message.next();) {
+      if (message.field == 2) charsmap_ = message.text;
+      else if (message.field == 3) adds_prefix_ = message.number != 0;
+      else if (message.field == 4) removes_spaces_ = message.number != 0;
+    }
+  }
+
+  Json added_tokens() const {
+    Json list = Json::array();
+    for (size_t id = 0; id < pieces_.size(); ++id)
+      if (const int type = pieces_[id].type; type == kUnknown || type == kControl || type == kUserDefined)
+        list.push_back(
+            {{"id", id}, {"content", pieces_[id].text}, {"normalized", false}, {"special", type != kUserDefined}});
+    return list;
+  }
+
+  Json unigram() const {
+    Json vocab = Json::array(), unknown, unmatched = Json::array();
+    for (const Piece& piece : pieces_) {
+      if (piece.type != kNormal && piece.type != kUserDefined) unmatched.push_back(vocab.size());
+      if (piece.type == kUnknown) unknown = vocab.size();
+      vocab.push_back({piece.text, piece.score});
+    }
+    return {{"type", "Unigram"},
+            {"vocab", vocab},
+            {"unk_id", unknown},
+            {"byte_fallback", falls_back_},
+            {"unmatched", unmatched}};
+  }
+
+  /// A merge makes a piece of any two that it consists of; those of high scores come first.
+  Json bpe() const {
+    std::vector<std::tuple<double, size_t, size_t, size_t>> merges;  // -score, the piece, its parts
+    Json vocab = Json::object(), unknown;
+    for (size_t id = 0; id < pieces_.size(); ++id) {
+      const Piece& piece = pieces_[id];
+      if (piece.type == kUnknown) unknown = piece.text;
+      vocab[piece.text] = id;
+      if (piece.type != kNormal || piece.text.size() > kMaxTokenBytes) continue;
+      for (size_t at = 1; at < piece.text.size(); ++at) {
+        const auto left = ids_.find(std::string_view(piece.text).substr(0, at));
+        if (left == ids_.end()) continue;
+        const auto right = ids_.find(std::string_view(piece.text).substr(at));
+        if (right != ids_.end()) merges.emplace_back(-piece.score, id, left->second, right->second);
+      }
+    }
+    std::sort(merges.begin(), merges.end());
+    Json list = Json::array();
+    for (const auto& [score, id, left, right] : merges) list.push_back({pieces_[left].text, pieces_[right].text});
+    return {{"type", "BPE"},        {"vocab", vocab},   {"merges", list},
+            {"unk_token", unknown}, {"fuse_unk", true}, {"byte_fallback", falls_back_}};
+  }
+
+  static std::string in_base64(std::string_view bytes) {
+    constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (size_t at = 0; at < bytes.size(); at += 3) {
+      uint32_t bits = 0;
+      const size_t count = std::min<size_t>(3, bytes.size() - at);
+      for (size_t n = 0; n < 3; ++n) bits = bits << 8 | (n < count ? static_cast<uint8_t>(bytes[at + n]) : 0);
+      for (size_t n = 0; n < 4; ++n) text += n <= count ? kDigits[bits >> (18 - 6 * n) & 63] : '=';
+    }
+    return text;
+  }
+
+  const std::string& source_;
+  std::vector<Piece> pieces_;
+  std::map<std::string, size_t, std::less<>> ids_;
+  std::string charsmap_;
+  uint64_t model_type_ = 1;
+  bool falls_back_ = false, treats_as_suffix_ = false, adds_prefix_ = true, removes_spaces_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const std::string& source) {
+  return load_tokenizer(Reader(bytes, source).json().dump(), source);
+}
+
+}  // namespace attn::text

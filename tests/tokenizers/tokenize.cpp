@@ -1,0 +1,94 @@
+// tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/tokenizers.py.
+//
+// usage: tokenize FOLDER_OR_FILE < REQUEST > ANSWER
+//
+// A file's name says how it is read: .model is SentencePiece's, vocab.txt WordPiece's, any other a tokenizer.json.
+// REQUEST is one JSON object:
+//   {"texts": [...]}                  for each text ids, ids and types with what stands around it, text and pieces back
+//   {"pairs": [[...]], "longest": N}  ids and types of two texts, cut to N tokens if it is there
+//   {"decode": [[id, ...]]}           texts, whole and in pieces
+//   {"rounds": N, "texts": [...]}     seconds of the quickest of N rounds over all texts
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "attn/core.h"
+#include "attn/io.h"
+#include "attn/text.h"
+
+namespace attn {
+namespace {
+
+using Json = nlohmann::json;
+using text::Encoding;
+using text::Tokenizer;
+
+std::unique_ptr<Tokenizer> opened(const std::string& path) {
+  const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
+  if (ends(".model")) return text::load_sentencepiece(io::read_file(path), path);
+  if (ends("vocab.txt")) return text::load_wordpiece(io::read_file(path), true, path);
+  if (ends(".json")) return text::load_tokenizer(io::read_file(path), path);
+  return text::open_tokenizer(path);
+}
+
+Json of(const Encoding& encoding) { return {{"ids", encoding.ids}, {"types", encoding.types}}; }
+
+Json decoded(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  text::TextStream stream(tokenizer);
+  Json pieces = Json::array();
+  for (int64_t id : ids) pieces.push_back(stream.push(id));
+  pieces.push_back(stream.finish());
+  return {{"text", tokenizer.decode(ids)}, {"pieces", pieces}};
+}
+
+Json answers(const Tokenizer& tokenizer, const Json& request) {
+  Json all = Json::array();
+  for (const auto& entry : request.value("texts", Json::array())) {
+    const std::string& text = entry.get_ref<const std::string&>();
+    Json answer = decoded(tokenizer, tokenizer.encode(text));
+    answer["ids"] = tokenizer.encode(text);
+    answer["marked"] = of(tokenizer.encode_marked(text));
+    if (request.contains("longest")) answer["marked"] = of(tokenizer.encode_within(request["longest"], text));
+    all.push_back(answer);
+  }
+  for (const auto& entry : request.value("pairs", Json::array())) {
+    const std::string first = entry[0], second = entry[1];
+    all.push_back(of(request.contains("longest") ? tokenizer.encode_within(request["longest"], first, second)
+                                                 : tokenizer.encode_marked(first, second)));
+  }
+  for (const auto& ids : request.value("decode", Json::array()))
+    all.push_back(decoded(tokenizer, ids.get<std::vector<int64_t>>()));
+  return all;
+}
+
+double seconds(const Tokenizer& tokenizer, const Json& request) {
+  const auto texts = request["texts"].get<std::vector<std::string>>();
+  double best = 1e9;
+  for (int64_t round = 0; round < request["rounds"].get<int64_t>(); ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const std::string& text : texts) tokenizer.encode(text);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
+}
+
+}  // namespace
+}  // namespace attn
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  try {
+    const auto tokenizer = attn::opened(argv[1]);
+    const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
+    const auto request = nlohmann::json::parse(input);
+    if (request.contains("rounds")) std::cout << attn::seconds(*tokenizer, request);
+    else std::cout << attn::answers(*tokenizer, request).dump();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
