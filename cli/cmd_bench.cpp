@@ -184,7 +184,7 @@ struct Bench {
     std::unique_ptr<attn::models::Model> model;
     attn::models::Config shape;
     if (!directory.empty()) {
-      attn::models::Loaded loaded = attn::models::load_model(directory, "last", kind);
+      attn::models::Loaded loaded = attn::models::open(directory, {.precision = kind, .which = "last"});
       model = std::move(loaded.model);
       shape = model->config();
     } else {

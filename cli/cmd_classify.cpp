@@ -11,7 +11,7 @@ namespace cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Tokens = std::vector<int64_t>;
+using Tokens = attn::text::Encoding;
 
 /// ln of the probability of every class, a row a sentence.
 class Classifier {
@@ -22,13 +22,18 @@ class Classifier {
     attn::models::Batch batch;
     batch.sequences = static_cast<int64_t>(sentences.size());
     for (const Tokens& tokens : sentences) {
-      batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(tokens.size()), 1, model_.config().context));
+      batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(tokens.ids.size()), 1, model_.config().context));
       batch.length = std::max(batch.length, batch.lengths.back());
     }
-    batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), 0);
-    for (size_t n = 0; n < sentences.size(); ++n)
-      std::copy_n(sentences[n].begin(), std::min<size_t>(sentences[n].size(), batch.lengths[n]),
-                  batch.tokens.begin() + static_cast<int64_t>(n) * batch.length);
+    const auto laid_out = [&](std::vector<int64_t> Tokens::*part) {
+      std::vector<int64_t> all(static_cast<size_t>(batch.sequences * batch.length), 0);
+      for (size_t n = 0; n < sentences.size(); ++n)
+        std::copy_n((sentences[n].*part).begin(), std::min<size_t>((sentences[n].*part).size(), batch.lengths[n]),
+                    all.begin() + static_cast<int64_t>(n) * batch.length);
+      return all;
+    };
+    batch.tokens = laid_out(&Tokens::ids);
+    if (model_.config().token_types) batch.types = laid_out(&Tokens::types);
     attn::autograd::Tape tape({}, memory_);
     const attn::autograd::Value logits = model_.forward(tape, batch);
     const float* value = static_cast<const float*>(logits.data().data());
@@ -89,7 +94,7 @@ struct Classify {
     };
     for (std::string line; lines.next(line);) {
       try {
-        tokens.push_back(loaded.tokenizer->encode(line));
+        tokens.push_back(loaded.tokenizer->encode_within(loaded.model->config().context, line));
       } catch (const attn::Error& error) {
         const auto number = answered + static_cast<int64_t>(texts.size()) + 1;
         answer();
@@ -107,7 +112,7 @@ struct Classify {
 struct Evaluate {
   ModelOptions model;
   std::string file;
-  int64_t batch = 0;
+  int64_t batch = 0, stride = 0;
 
   /// What the result is of: all, or the part that was done when a signal came.
   static std::string part(int64_t done, int64_t total, const char* unit) {
@@ -128,7 +133,8 @@ struct Evaluate {
     while (done < total && !signal_seen()) {
       const int64_t end = std::min(done + size, total);
       std::vector<Tokens> tokens;
-      for (int64_t n = done; n < end; ++n) tokens.push_back(rows[n].tokens);
+      for (int64_t n = done; n < end; ++n)
+        tokens.push_back({rows[n].tokens, std::vector<int64_t>(rows[n].tokens.size())});
       for (const std::vector<double>& row : classifier(tokens)) {
         const int64_t label = rows[done++].label;
         loss -= row[label];
@@ -141,11 +147,49 @@ struct Evaluate {
                100 * static_cast<double>(right) / static_cast<double>(done));
   }
 
+  /// Windows of the context, each `stride` tokens behind the one before: only tokens that no window has seen yet count,
+  /// so that all but the first have at least context - stride tokens before them.
+  void strided(const attn::models::Loaded& loaded) const {
+    const std::string content = attn::io::read_input(file);
+    const std::vector<int64_t> tokens = loaded.tokenizer->encode_marked(content).ids;
+    const int64_t context = loaded.model->config().context, total = static_cast<int64_t>(tokens.size()) - 1;
+    if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
+    if (stride > context) throw UsageError(fmt::format("--stride {} is beyond the context of {}", stride, context));
+    catch_signals();
+    Meter meter("tokens", total);
+    const auto memory = attn::autograd::Tape().memory();
+    double sum = 0;
+    int64_t done = 0;
+    for (int64_t first = 0; done < total && !signal_seen(); first += stride) {
+      attn::models::Batch window;
+      const int64_t end = std::min(first + context, total);
+      window.sequences = 1;
+      window.length = end - first;
+      window.tokens.assign(tokens.begin() + first, tokens.begin() + end);
+      window.targets.assign(tokens.begin() + first + 1, tokens.begin() + end + 1);
+      std::fill_n(window.targets.begin(), done - first, attn::ops::kIgnored);
+      attn::autograd::Tape tape({}, memory);
+      const attn::autograd::Value loss = loaded.model->loss(tape, window);
+      sum += static_cast<double>(*static_cast<const float*>(loss.data().data())) * static_cast<double>(end - done);
+      done = end;
+      meter.show(done);
+    }
+    meter.hide();
+    print_text(sum, done, total, content.size());
+  }
+
+  static void print_text(double sum, int64_t done, int64_t total, size_t size) {
+    const double mean = sum / static_cast<double>(done);
+    const double bytes = static_cast<double>(size) * static_cast<double>(done) / static_cast<double>(total);
+    fmt::print("{}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits a byte\n", part(done, total, "tokens"), mean,
+               std::exp(mean), sum / std::log(2) / bytes);
+  }
+
   /// Consecutive crops of the context, as many at once as their logits fit in 64 MB; the last one may be shorter.
   void text(const attn::models::Loaded& loaded) const {
     const attn::models::Config& config = loaded.model->config();
     const std::string content = attn::io::read_input(file);
-    const Tokens tokens = loaded.tokenizer->encode(content);
+    const std::vector<int64_t> tokens = loaded.tokenizer->encode_marked(content).ids;
     const int64_t total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
     const int64_t fitting = (int64_t{1} << 24) / (config.context * config.vocab_size);
@@ -169,15 +213,13 @@ struct Evaluate {
       meter.show(done);
     }
     meter.hide();
-    const double mean = sum / static_cast<double>(done);
-    const double bytes = static_cast<double>(content.size()) * static_cast<double>(done) / static_cast<double>(total);
-    fmt::print("{}: loss {:.4f}, perplexity {:.3f}, {:.4f} bits a byte\n", part(done, total, "tokens"), mean,
-               std::exp(mean), sum / std::log(2) / bytes);
+    print_text(sum, done, total, content.size());
   }
 
   void run() const {
     const attn::models::Loaded loaded = model.load();
     if (loaded.model->config().classes) sentences(loaded);
+    else if (stride) strided(loaded);
     else text(loaded);
   }
 };
@@ -205,6 +247,11 @@ void add_eval(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
       ->check(whole(0, 1 << 16));
+  command
+      ->add_option("--stride", run->stride,
+                   "tokens that a window moves on by, with what stands before as context;"
+                   " 0 = by the whole context")
+      ->check(whole(0, 1 << 24));
   command->callback([=] { run->run(); });
 }
 

@@ -64,11 +64,16 @@ void describe_machine() {
 
 std::string bytes(double count) { return short_number(count) + "B"; }
 
+bool is_of_hub(const attn::models::Config& config) {
+  const std::vector<std::string> names = attn::models::hub_families();
+  return std::find(names.begin(), names.end(), config.model) != names.end();
+}
+
 /// Without the number of the block: "blocks.*.attention.qkv.weight".
 std::string pattern_of(const std::string& name) {
-  const std::string before = "blocks.";
-  if (!name.starts_with(before)) return name;
-  return before + "*" + name.substr(name.find('.', before.size()));
+  for (const std::string before : {"blocks.", "encoder."})
+    if (name.starts_with(before)) return before + "*" + name.substr(name.find('.', before.size()));
+  return name;
 }
 
 /// One line for the same parameter of all blocks.
@@ -139,13 +144,13 @@ struct Info {
   void run() const {
     describe_machine();
     if (!directory.empty()) {
-      attn::models::Config shape;
-      const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
-      attn::models::apply_json(shape, attn::io::read_file(config_path, 1 << 20), config_path);
-      const auto tokenizer = attn::text::load_tokenizer(attn::io::read_file(tokenizer_path, 1 << 28), tokenizer_path);
+      const attn::models::Config shape = attn::models::read_config(directory);
+      const auto tokenizer = attn::text::open_tokenizer(directory);
       const std::optional<int64_t> step = attn::models::Checkpoints(directory).last_step();
       fmt::print("\n");
-      row("directory", directory + (step ? fmt::format(", step {}", *step) : ", no checkpoint"));
+      row("directory", directory + (step               ? fmt::format(", step {}", *step)
+                                    : is_of_hub(shape) ? ""
+                                                       : ", no checkpoint"));
       describe_model(shape, fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind()), batch);
     } else if (!config.family.empty() || !config.file.empty()) {
       attn::models::Config shape = config.build("gpt");
@@ -161,7 +166,8 @@ struct Info {
 void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "the machine, and a model in numbers");
   auto run = std::make_shared<Info>();
-  command->add_option("directory", run->directory, "what attn train wrote")->type_name("FOLDER");
+  command->add_option("directory", run->directory, "what attn train wrote, or a folder of the Hugging Face hub")
+      ->type_name("FOLDER");
   command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet")->check(whole(1, 1 << 24));
   command->add_option("--batch", run->batch, "sequences a batch, for the memory of a training")
       ->check(whole(1, 1 << 20));

@@ -40,7 +40,8 @@ struct See {
   bool log = false, plain = false, no_terminal = false;
 
   Seen look(const attn::models::Loaded& loaded) const {
-    const std::vector<int64_t> ids = loaded.tokenizer->encode(file.empty() ? text : attn::io::read_input(file));
+    const std::vector<int64_t> ids =
+        loaded.tokenizer->encode_marked(file.empty() ? text : attn::io::read_input(file)).ids;
     const int64_t context = loaded.model->config().context;
     attn::models::Batch batch;
     batch.tokens = ids;

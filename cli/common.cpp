@@ -113,13 +113,17 @@ attn::nn::Precision precision_named(const std::string& name) {
 }
 
 void ModelOptions::add(CLI::App& command) {
-  command.add_option("directory", directory, "what attn train wrote")->required()->type_name("FOLDER");
+  command.add_option("directory", directory, "what attn train wrote, or a folder of the Hugging Face hub")
+      ->required()
+      ->type_name("FOLDER");
   command.add_option("--checkpoint", which, "of the training")->check(one_of({"best", "last"}));
   add_precision(command, precision);
 }
 
 attn::models::Loaded ModelOptions::load() const {
-  attn::models::Loaded loaded = attn::models::load_model(directory, which, precision_named(precision));
+  attn::models::Loaded loaded =
+      attn::models::open(directory, {.precision = precision_named(precision), .which = which});
+  if (!loaded.tokenizer) throw attn::Error("open", {directory + " has no tokenizer"});
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }
@@ -147,7 +151,7 @@ void GenerationOptions::add(CLI::App& command) {
 
 void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::string& prompt,
                                bool with_statistics) const {
-  const std::vector<int64_t> ids = loaded.tokenizer->encode(prompt);
+  const std::vector<int64_t> ids = loaded.tokenizer->encode_marked(prompt).ids;
   if (ids.empty()) throw UsageError("the prompt is empty");
   attn::generate::StopFilter filter(stop);
   show(prompt);
@@ -157,13 +161,15 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   options.seed = seed;
   options.context = context;
   options.cache = !no_cache;
-  const bool words = loaded.tokenizer->kind() == "words";
+  options.ends = loaded.ends;
+  attn::text::TextStream text(*loaded.tokenizer);
+  for (const int64_t id : ids) text.push(id);  // what comes next may depend on what stands before
   options.on_token = [&](int64_t token) {
-    show(filter.feed((words ? " " : "") + loaded.tokenizer->decode({&token, 1})));
+    show(filter.feed(text.push(token)));
     return !filter.stopped() && !signal_seen();
   };
   const attn::generate::Generated result = attn::generate::generate(*loaded.model, ids, options);
-  show(filter.rest() + "\n");
+  show(filter.feed(text.finish()) + filter.rest() + "\n");
   const double count = static_cast<double>(result.tokens.size());
   if (with_statistics)
     say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", ids.size(),

@@ -53,6 +53,9 @@ int run(int argc, char** argv) {
   add_generate(app);
   add_classify(app);
   add_eval(app);
+  add_embed(app);
+  add_fill(app);
+  add_convert(app);
   add_see(app);
   add_bench(app);
   add_info(app);

@@ -27,6 +27,7 @@ struct GenerateOptions {
   int64_t max_tokens = 256;
   int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
+  std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
 };

@@ -166,9 +166,9 @@ std::vector<std::string> load_labels(const std::string& directory, int64_t class
 /// A model with what belongs to it, from a directory that `attn train` wrote.
 struct Loaded {
   std::unique_ptr<Model> model;
-  std::unique_ptr<text::Tokenizer> tokenizer;
-  std::vector<std::string> labels;  ///< of a classifier: the names of its classes
-  std::vector<int64_t> ends;        ///< tokens that end a text
+  std::unique_ptr<text::Tokenizer> tokenizer;  ///< null for a folder of the hub without one
+  std::vector<std::string> labels;             ///< of a classifier: the names of its classes
+  std::vector<int64_t> ends;                   ///< tokens that end a text
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };
@@ -182,6 +182,8 @@ struct OpenOptions {
                                     ///< empty = the class that config.json names
   std::string_view which = "best";  ///< of a training's checkpoints
 };
+/// The configuration that a folder of either kind has in its config.json.
+Config read_config(const std::string& folder, const std::string& task = "");
 /// A model from either kind of folder: one that `attn train` wrote, or one of the Hugging Face hub, with config.json
 /// (of a family of hub_families()) and model.safetensors, which may be in several files. Those are mapped: parameters
 /// that lie there as layers want them take no memory of their own, and the files must stay as they are. Throws Error

@@ -106,6 +106,8 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   require_ids(checker, "prompt", prompt, config.vocab_size);
   checker.require(options.max_tokens >= 0, "max_tokens must not be negative");
   checker.require(config.causal, "only a causal model can continue a text");
+  checker.require(config.encoder_layers == 0, "a model with an encoder answers a text, it does not continue it");
+  checker.require(config.head, "the model has no head");
   checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
   checker.require(config.positions != models::Positions::learned || options.context <= config.context, [&] {
@@ -140,10 +142,11 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
     std::vector<float> values(static_cast<size_t>(last.count()));
     ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
     const int64_t token = sample(values, std::span(text).subspan(first), options.sampling, random);
-    if (result.tokens.empty()) {
+    if (result.prompt_seconds == 0) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();
     }
+    if (std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end()) break;
     text.push_back(token);
     result.tokens.push_back(token);
     if (options.on_token && !options.on_token(token)) break;

@@ -37,7 +37,33 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   return labels;
 }
 
+/// Nothing where there is no file of a tokenizer: whoever needs one says so.
+std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t vocab_size) {
+  const auto is_there = [&](const char* name) {
+    std::error_code unknown;
+    return std::filesystem::exists(folder + "/" + name, unknown);
+  };
+  const char* const names[] = {"tokenizer.json",          "tokenizer.model", "spiece.model",
+                               "sentencepiece.bpe.model", "vocab.json",      "vocab.txt"};
+  if (std::none_of(std::begin(names), std::end(names), is_there)) return nullptr;
+  auto tokenizer = text::open_tokenizer(folder);
+  if (tokenizer->size() > vocab_size)
+    throw Error("open", {folder + ": the tokenizer has " + std::to_string(tokenizer->size()) +
+                         " tokens, more than the vocab_size of " + std::to_string(vocab_size) + " in config.json"});
+  return tokenizer;
+}
+
 }  // namespace
+
+Config read_config(const std::string& folder, const std::string& task) {
+  const std::string path = folder + "/config.json";
+  const std::string text = io::read_file(path, 1 << 20);
+  const Json json = io::parse_json("config", path, text);
+  if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
+  Config config;
+  apply_json(config, text, path);
+  return config;
+}
 
 Loaded open(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
@@ -50,6 +76,7 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
       hub.config, options.precision, [&](const nn::Variable& wanted, const auto&) { return weights.find(wanted); },
       options.purpose);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
+  loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
   loaded.ends = ends_of(folder, config, hub.config.vocab_size);
   return loaded;

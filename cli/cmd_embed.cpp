@@ -1,0 +1,164 @@
+// attn embed, attn fill: what an encoder of the hub makes of texts, vectors or the words that fit into a gap.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "attn/models_embed.h"
+#include "common.h"
+#include "progress.h"
+
+namespace cli {
+namespace {
+
+using attn::autograd::Array;
+using Json = nlohmann::ordered_json;
+
+/// The lines of a file, all of them.
+std::vector<std::string> lines_of(const std::string& file) {
+  std::vector<std::string> texts;
+  Lines lines(file);
+  for (std::string line; lines.next(line);) texts.push_back(line);
+  return texts;
+}
+
+/// A NumPy file of version 1.0: float32, in rows.
+std::string npy_of(const Array& rows) {
+  std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows.shape()[0], rows.shape()[1]);
+  header.append(63 - (10 + header.size()) % 64, ' ').append("\n");
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  bytes += static_cast<char>(header.size() & 255);
+  bytes += static_cast<char>(header.size() >> 8);
+  bytes += header;
+  return bytes.append(static_cast<const char*>(rows.data()), static_cast<size_t>(rows.count()) * sizeof(float));
+}
+
+struct Embed {
+  std::string directory, file = "-", out = "-", precision = "float32", pooling;
+  int64_t longest = 0, step = 4096;
+  bool normalise = false;
+
+  static attn::models::RowPooling pooling_named(const std::string& name) {
+    using attn::models::RowPooling;
+    if (name == "cls") return RowPooling::first;
+    if (name == "last") return RowPooling::last;
+    return name == "max" ? RowPooling::max : RowPooling::mean;
+  }
+
+  void write(const Array& rows, const std::vector<std::string>& texts) const {
+    if (out.ends_with(".npy")) return attn::io::write_output(out, npy_of(rows));
+    std::string lines;
+    const float* number = static_cast<const float*>(rows.data());
+    for (size_t n = 0; n < texts.size(); ++n, number += rows.width())
+      lines += Json{{"text", texts[n]}, {"embedding", std::vector<float>(number, number + rows.width())}}.dump(
+                   -1, ' ', false, Json::error_handler_t::replace) +
+               "\n";
+    attn::io::write_output(out, lines);
+  }
+
+  void run() const {
+    attn::models::Embedder embedder(directory, precision_named(precision));
+    if (!pooling.empty()) embedder.options.pooling = pooling_named(pooling);
+    if (normalise) embedder.options.normalise = true;
+    if (longest) embedder.options.longest = longest;
+    embedder.options.tokens_a_step = step;
+    const std::vector<std::string> texts = lines_of(file);
+    catch_signals();
+    Meter meter("texts", static_cast<int64_t>(texts.size()));
+    const Array rows = embedder(texts, [&](int64_t done) {
+      meter.show(done);
+      return !signal_seen();
+    });
+    meter.hide();
+    if (signal_seen()) throw attn::Error("embed", {"stopped: nothing was written"});
+    write(rows, texts);
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- fill
+
+struct Fill {
+  ModelOptions model;
+  std::string text, gap;
+  int64_t top = 5;
+
+  /// The token that stands for a gap, as this family writes it.
+  std::pair<std::string, int64_t> mask_of(const attn::text::Tokenizer& tokenizer) const {
+    for (const char* name : {"[MASK]", "<mask>"})
+      if (const auto id = tokenizer.find(name)) return {name, *id};
+    throw UsageError(model.directory + " has no token for a gap, [MASK] or <mask>");
+  }
+
+  void run() const {
+    const attn::models::Loaded loaded = model.load();
+    const attn::models::Config& config = loaded.model->config();
+    if (config.causal || config.classes || !config.head)
+      throw UsageError(model.directory + " does not fill gaps: it has no head for masked words");
+    const auto [name, mask] = mask_of(*loaded.tokenizer);
+    std::string filled = text;
+    if (!gap.empty())
+      for (size_t at = 0; (at = filled.find(gap, at)) != std::string::npos; at += name.size())
+        filled.replace(at, gap.size(), name);
+    const attn::text::Encoding encoding = loaded.tokenizer->encode_marked(filled);
+    if (std::find(encoding.ids.begin(), encoding.ids.end(), mask) == encoding.ids.end())
+      throw UsageError("the text has no gap: write " + name);
+    attn::models::Batch batch;
+    batch.tokens = encoding.ids;
+    if (config.token_types) batch.types = encoding.types;
+    batch.sequences = 1;
+    batch.length = static_cast<int64_t>(encoding.ids.size());
+    attn::autograd::Tape tape;
+    const Array logits = loaded.model->forward(tape, batch).data();
+    for (size_t n = 0; n < encoding.ids.size(); ++n)
+      if (encoding.ids[n] == mask)
+        print(*loaded.tokenizer, static_cast<const float*>(logits.data()) + static_cast<int64_t>(n) * config.vocab_size,
+              config.vocab_size, static_cast<int64_t>(n));
+  }
+
+  void print(const attn::text::Tokenizer& tokenizer, const float* logits, int64_t count, int64_t place) const {
+    std::vector<int64_t> order(static_cast<size_t>(std::min(count, tokenizer.size())));
+    for (size_t id = 0; id < order.size(); ++id) order[id] = static_cast<int64_t>(id);
+    const auto shown = std::min<int64_t>(top, static_cast<int64_t>(order.size()));
+    std::partial_sort(order.begin(), order.begin() + shown, order.end(),
+                      [&](int64_t a, int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
+    double sum = 0;
+    for (int64_t id = 0; id < count; ++id) sum += std::exp(double{logits[id]} - logits[order[0]]);
+    fmt::print("token {}\n", place);
+    for (int64_t n = 0; n < shown; ++n)
+      fmt::print("  {:.4f}  {}\n", std::exp(double{logits[order[n]]} - logits[order[0]]) / sum,
+                 tokenizer.label(order[n]));
+  }
+};
+
+}  // namespace
+
+void add_embed(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("embed", "a vector for every line");
+  command->footer("Example:\n  attn embed all-MiniLM-L6-v2 lines.txt --out vectors.npy");
+  auto run = std::make_shared<Embed>();
+  command->add_option("directory", run->directory, "a folder of the Hugging Face hub")->required()->type_name("FOLDER");
+  command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
+  command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
+  command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
+      ->check(one_of({"mean", "cls", "last", "max"}));
+  command->add_flag("--normalise", run->normalise, "vectors of length 1, even if modules.json does not say so");
+  command->add_option("--longest", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
+      ->check(whole(0, 1 << 24));
+  command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
+  add_precision(*command, run->precision);
+  command->callback([=] { run->run(); });
+}
+
+void add_fill(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("fill", "the words that fit into the gaps of a text");
+  command->footer("Example:\n  attn fill bert-base-uncased --text \"Paris is the ___ of France.\" --gap ___");
+  auto run = std::make_shared<Fill>();
+  run->model.add(*command);
+  command->add_option("--text", run->text, "with [MASK], or <mask>, in its gaps")->required();
+  command->add_option("--gap", run->gap, "what stands for a gap in the text as well");
+  command->add_option("--top", run->top, "words for each gap")->check(whole(1, 1 << 24));
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli
