@@ -25,6 +25,7 @@ void add_classify(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_see(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_man(CLI::App& app);

@@ -33,7 +33,8 @@ constexpr const char* kBpe =
     R"({"type":"BPE","unk_token":"?","vocab":{"a":0,"b":1,"c":2,"ab":3,"abc":4,"bc":5,"?":6," ":7},)"
     R"("merges":["a b",["ab","c"],"b c"]})";
 constexpr const char* kWordPiece =
-    R"({"type":"WordPiece","unk_token":"[UNK]","vocab":{"[UNK]":0,"[CLS]":1,"[SEP]":2,"the":3,"##se":4,"#":5,"t":6,".":7}})";
+    R"({"type":"WordPiece","unk_token":"[UNK]","vocab":{"[UNK]":0,"[CLS]":1,"[SEP]":2,"the":3,"##se":4,"#":5,)"
+    R"("t":6,".":7}})";
 constexpr const char* kUnigram =
     R"({"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["b",-2],["ab",-2.5],["▁",-3],["▁ab",-4]]})";
 constexpr const char* kBert =

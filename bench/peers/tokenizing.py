@@ -4,8 +4,9 @@
 For each tokenizer the ids of all texts are compared first; what differs is not timed. The package is timed by the
 quicker of encode() and encode_batch_fast(), and neither is asked for anything but to encode.
 
-usage: tokenizing.py PROGRAM [TEXT]    PROGRAM is tests/tokenizers/tokenize of the release build; run it with the Python,
-                                       and after the tests, of build/venv
+usage: tokenizing.py PROGRAM [TEXT]
+
+PROGRAM is tests/tokenizers/tokenize of the release build; the Python is that of build/venv, after the tests.
 """
 
 import json
@@ -50,7 +51,8 @@ def compare(program, name, package, path, texts, what):
     theirs = min(best(lambda: [package.encode(text, add_special_tokens=False) for text in texts]),
                  best(lambda: package.encode_batch_fast(texts, add_special_tokens=False)))
     ours = ask(program, path, texts=texts, rounds=ROUNDS)
-    print(f"{name:14} {what:10} {size / ours:8.1f} MB/s, tokenizers {size / theirs:8.1f} MB/s, {theirs / ours:5.1f} times")
+    rates = f"{size / ours:8.1f} MB/s, tokenizers {size / theirs:8.1f} MB/s, {theirs / ours:5.1f} times"
+    print(f"{name:14} {what:12} {rates}", flush=True)
     return True
 
 
