@@ -28,6 +28,7 @@ void add_fill(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_see(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_man(CLI::App& app);

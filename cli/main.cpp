@@ -58,6 +58,7 @@ int run(int argc, char** argv) {
   add_convert(app);
   add_see(app);
   add_bench(app);
+  add_tokenizer(app);
   add_info(app);
   add_completion(app);
   add_man(app);

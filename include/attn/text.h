@@ -116,6 +116,16 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
 /// Error that names what was looked for.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
 
+struct TrainingOptions {
+  std::string kind = "bpe";   ///< byte-level as GPT-2's; "wordpiece" as BERT's; "unigram" as T5's
+  int64_t vocab_size = 8000;  ///< at most, with special tokens and characters
+  int64_t min_count = 2;      ///< neighbours that are rarer never merge; not for unigram
+  bool lower_case = true;     ///< of wordpiece
+};
+/// Learns a vocabulary; to_json() is then a tokenizer.json that Hugging Face's tokenizers load too. Throws Error for
+/// text that is not UTF-8, for texts without words, and where `vocab_size` has no room for the characters of the texts.
+std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, const TrainingOptions& options = {});
+
 /// Throws Error with the byte offset of the first malformed sequence.
 void require_utf8(std::string_view text, const std::string& source);
 

@@ -13,7 +13,7 @@
 namespace attn::text {
 namespace {
 
-constexpr size_t kLong = 64;  // bytes of a piece that is cut
+constexpr size_t kLong = 16;  // bytes of a piece that is not cut
 constexpr size_t kFew = 32;   // symbols, among which a look at all is quicker than a heap
 
 std::string byte_token(uint8_t byte) {
@@ -62,9 +62,10 @@ class Bpe final : public Model {
     if (fields.has("dropout"))
       fields.require(fields.at("dropout").is_number() && fields.at("dropout").get<double>() == 0, "dropout",
                      "0 or null, as ids would be random");
-    const std::string unknown = fields.text("unk_token", "");
-    unknown_ = vocabulary_.find(unknown);
-    lacks_unknown_ = fields.has("unk_token") && unknown_ == Vocabulary::kNone;
+    if (fields.has("unk_token")) {
+      unknown_ = vocabulary_.find(fields.text("unk_token"));
+      lacks_unknown_ = unknown_ == Vocabulary::kNone;
+    }
     if (fields.boolean("byte_fallback", false))
       for (int byte = 0; byte < 256; ++byte) bytes_.push_back(vocabulary_.find(byte_token(static_cast<uint8_t>(byte))));
     read_merges(fields);

@@ -118,7 +118,7 @@ def test_normalizer(name, folder, across_words):
 
 
 def test_models_without_training(folder):
-    """Unknown characters that fuse or not, prefixes, suffixes, no token for the unknown, bytes that are not all there."""
+    """Unknown characters that fuse or not, prefixes, suffixes, no unknown token, bytes that are not all there."""
     letters = {letter: n for n, letter in enumerate("abcdé")}
     merges = [("a", "b"), ("ab", "c"), ("b", "c"), ("c", "d")]
     more = ["ab", "abc", "bc", "cd", "?", "<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]

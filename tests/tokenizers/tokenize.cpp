@@ -1,4 +1,4 @@
-// tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/tokenizers.py.
+// tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/peers/tokenizing.py.
 //
 // usage: tokenize FOLDER_OR_FILE < REQUEST > ANSWER
 //

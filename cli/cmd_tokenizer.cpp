@@ -1,0 +1,101 @@
+// attn tokenizer: learns a vocabulary, makes ids of text, and text of ids.
+#include <sys/stat.h>
+
+#include <charconv>
+#include <memory>
+
+#include "attn/io.h"
+#include "attn/text.h"
+#include "common.h"
+
+namespace cli {
+namespace {
+
+struct TokenizerCommand {
+  std::string action, out = "tokenizer.json";
+  std::vector<std::string> files;
+  attn::text::TrainingOptions training;
+  bool cased = false, marked = false;
+
+  void run() {
+    if (action == "train") return train();
+    if (files.size() > 2) throw UsageError("attn tokenizer " + action + " takes a tokenizer and one file");
+    const auto tokenizer = opened(files[0]);
+    const std::string input = attn::io::read_input(files.size() > 1 ? files[1] : "-");
+    if (action == "encode") show(encoded(*tokenizer, input));
+    else decode(*tokenizer, input);
+  }
+
+ private:
+  void train() {
+    std::vector<std::string> texts;
+    for (const std::string& file : files) {
+      texts.push_back(attn::io::read_input(file));
+      attn::text::require_utf8(texts.back(), file);
+    }
+    training.lower_case = !cased;
+    const auto tokenizer = attn::text::train_tokenizer(texts, training);
+    attn::io::write_output(out, tokenizer->to_json());
+    say("{}: {} tokens\n", out, grouped(tokenizer->size()));
+  }
+
+  /// A model's folder, or a file of one.
+  static std::unique_ptr<attn::text::Tokenizer> opened(const std::string& path) {
+    struct stat status;
+    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return attn::text::open_tokenizer(path);
+    const std::string bytes = attn::io::read_file(path, 1 << 28);
+    return path.ends_with(".model") ? attn::text::load_sentencepiece(bytes, path)
+                                    : attn::text::load_tokenizer(bytes, path);
+  }
+
+  std::string encoded(const attn::text::Tokenizer& tokenizer, const std::string& text) const {
+    std::string line;
+    for (int64_t id : marked ? tokenizer.encode_marked(text).ids : tokenizer.encode(text))
+      line += fmt::format("{}{}", line.empty() ? "" : " ", id);
+    return line + "\n";
+  }
+
+  static void decode(const attn::text::Tokenizer& tokenizer, const std::string& input) {
+    attn::text::TextStream stream(tokenizer);
+    const char *at = input.data(), *const end = at + input.size();
+    const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == ','; };
+    while (true) {
+      while (at < end && is_blank(*at)) ++at;
+      if (at == end) break;
+      int64_t id = 0;
+      const auto [behind, error] = std::from_chars(at, end, id);
+      if (error != std::errc() || (behind < end && !is_blank(*behind)))
+        throw attn::Error("tokenizer decode", {fmt::format("no number at byte {} of the ids", at - input.data())});
+      show(stream.push(id));
+      at = behind;
+    }
+    show(stream.finish());
+  }
+};
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("tokenizer", "learn a vocabulary; make ids of text, and text of ids");
+  command->footer(
+      "Example:\n  attn tokenizer train text.txt --vocab-size 4000 --out tokenizer.json\n"
+      "  attn tokenizer encode tokenizer.json text.txt");
+  auto run = std::make_shared<TokenizerCommand>();
+  command->add_option("action", run->action, "what to do")->required()->check(one_of({"train", "encode", "decode"}));
+  command
+      ->add_option("files", run->files,
+                   "train: the texts; encode and decode: a model's folder, a tokenizer.json or a .model, and a file, "
+                   "or standard input")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--kind", run->training.kind, "of the vocabulary that is learnt")
+      ->check(one_of({"bpe", "wordpiece", "unigram"}));
+  command->add_option("--vocab-size", run->training.vocab_size, "tokens of it, at most")->check(whole(1, 1 << 22));
+  command->add_option("--min-count", run->training.min_count, "neighbours that are rarer never merge")->check(whole(1));
+  command->add_option("--out", run->out, "where train writes")->type_name("FILE");
+  command->add_flag("--cased", run->cased, "wordpiece: capitals stay, and accents");
+  command->add_flag("--marked", run->marked, "encode: with the special tokens around the text");
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli

@@ -1,0 +1,384 @@
+// text: tokenizers from files of others. Ids next to the packages are compared in tests/tokenizers; here are small ones
+// that can be followed by eye, what hostile files are refused with, and damage.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "attn/text.h"
+#include "fuzz.h"
+#include "sample.h"
+
+namespace attn::test {
+namespace {
+
+using text::Tokenizer;
+using Ids = std::vector<int64_t>;
+
+/// A tokenizer.json of these fields.
+std::string file_of(const std::string& model, const std::string& rest = "") {
+  return R"({"version":"1.0","model":)" + model + (rest.empty() ? "" : "," + rest) + "}";
+}
+
+std::unique_ptr<Tokenizer> loaded(const std::string& json) { return text::load_tokenizer(json, "tokenizer.json"); }
+
+constexpr const char* kBpe =
+    R"({"type":"BPE","unk_token":"?","vocab":{"a":0,"b":1,"c":2,"ab":3,"abc":4,"bc":5,"?":6," ":7},)"
+    R"("merges":["a b",["ab","c"],"b c"]})";
+constexpr const char* kWordPiece =
+    R"({"type":"WordPiece","unk_token":"[UNK]","vocab":{"[UNK]":0,"[CLS]":1,"[SEP]":2,"the":3,"##se":4,"#":5,)"
+    R"("t":6,".":7}})";
+constexpr const char* kUnigram =
+    R"({"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["b",-2],["ab",-2.5],["▁",-3],["▁ab",-4]]})";
+constexpr const char* kBert =
+    R"("normalizer":{"type":"BertNormalizer"},"pre_tokenizer":{"type":"BertPreTokenizer"},)"
+    R"("decoder":{"type":"WordPiece","prefix":"##","cleanup":true},)"
+    R"("post_processor":{"type":"BertProcessing","cls":["[CLS]",1],"sep":["[SEP]",2]},)"
+    R"("added_tokens":[{"id":1,"content":"[CLS]","special":true},{"id":2,"content":"[SEP]","special":true},)"
+    R"({"id":9,"content":"[MASK]","special":true,"lstrip":true}],)"
+    R"("truncation":{"max_length":512,"direction":"Left","strategy":"LongestFirst","stride":0},)"
+    R"("padding":{"strategy":"BatchLongest","direction":"Left","pad_id":1,"pad_type_id":0,"pad_token":"[CLS]"})";
+
+// --------------------------------------------------------------------------------------------------------------- kinds
+
+TEST(TextFiles, BytePairsMergeByRank) {
+  const auto tokenizer = loaded(file_of(kBpe));
+  EXPECT_EQ(tokenizer->kind(), "bpe");
+  EXPECT_EQ(tokenizer->size(), 8);
+  EXPECT_EQ(tokenizer->encode("abc"), (Ids{4}));
+  EXPECT_EQ(tokenizer->encode("bcabb"), (Ids{5, 3, 1}));
+  EXPECT_EQ(tokenizer->encode("axxb"), (Ids{0, 6, 6, 1}));
+  EXPECT_EQ(tokenizer->find("abc"), 4);
+  EXPECT_EQ(tokenizer->find("abcd"), std::nullopt);
+  EXPECT_EQ(tokenizer->label(7), "␣");
+  EXPECT_EQ(tokenizer->encode_marked("ab", "c").types, (Ids{0, 1}));
+}
+
+/// Long pieces are cut where nothing merges, and many symbols merge by a heap: neither changes an id.
+TEST(TextFiles, LongPiecesAreNoOthers) {
+  const auto tokenizer = loaded(file_of(kBpe));
+  sample(2000, {.quick = 200, .normal = 2000, .seconds = 20}, [&](int64_t n) {
+    Random random(7, n);
+    std::string text;
+    Ids expected;
+    for (int64_t words = random.below(40); words >= 0; --words) {
+      std::string word;
+      for (int64_t length = random.below(9); length > 0; --length) word += "abcx"[random.below(4)];
+      const Ids ids = tokenizer->encode(word + " ");
+      expected.insert(expected.end(), ids.begin(), ids.end());
+      text += word + " ";
+    }
+    ASSERT_EQ(tokenizer->encode(text), expected) << text;
+  });
+  std::string many;
+  for (int n = 0; n < 3000; ++n) many += "abc";
+  EXPECT_EQ(tokenizer->encode(many), Ids(3000, 4));
+}
+
+TEST(TextFiles, WordPieceTakesTheLongest) {
+  const auto tokenizer = loaded(file_of(kWordPiece, kBert));
+  EXPECT_EQ(tokenizer->kind(), "wordpiece");
+  EXPECT_EQ(tokenizer->size(), 10);
+  EXPECT_EQ(tokenizer->encode("THESE thé. [MASK]x"), (Ids{3, 4, 3, 7, 9, 0}));
+  EXPECT_EQ(tokenizer->encode("thesee " + std::string(101, 't')), (Ids{0, 0}));
+  EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 7, 2}), "these.");
+  const text::Encoding two = tokenizer->encode_marked("the", "t t");
+  EXPECT_EQ(two.ids, (Ids{1, 3, 2, 6, 6, 2}));
+  EXPECT_EQ(two.types, (Ids{0, 0, 0, 1, 1, 1}));
+  EXPECT_TRUE(tokenizer->is_special(9));
+  EXPECT_FALSE(tokenizer->is_special(3));
+  EXPECT_EQ(tokenizer->find("[MASK]"), 9);
+  EXPECT_EQ(tokenizer->label(8), "#8");
+  EXPECT_EQ(tokenizer->to_json(), file_of(kWordPiece, kBert));
+}
+
+TEST(TextFiles, LengthsAreSaidAndKept) {
+  const auto tokenizer = loaded(file_of(kWordPiece, kBert));
+  EXPECT_EQ(tokenizer->lengths().longest, 512);
+  EXPECT_EQ(tokenizer->lengths().padding, 1);
+  EXPECT_TRUE(tokenizer->lengths().cuts_left && tokenizer->lengths().pads_left);
+  EXPECT_EQ(tokenizer->encode_within(4, "the t .").ids, (Ids{1, 6, 7, 2}));
+  EXPECT_EQ(tokenizer->encode_within(6, "the t . t .", "the").ids, (Ids{1, 6, 7, 2, 3, 2}));
+  EXPECT_EQ(error_of([&] { tokenizer->encode_within(1, "the"); }),
+            "[encode_within] longest is 1, must be at least 2, as many tokens stand around a text");
+  const auto bytes = text::bytes();
+  EXPECT_EQ(bytes->encode_within(3, "abcd", "ef").ids, (Ids{'a', 'b', 'e'}));
+  EXPECT_NE(error_of([&] { bytes->encode_within(-1, "a"); }), "");
+}
+
+TEST(TextFiles, UnigramTakesTheBestSum) {
+  const auto tokenizer =
+      loaded(file_of(kUnigram, R"("pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},)"
+                               R"("decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"})"));
+  EXPECT_EQ(tokenizer->kind(), "unigram");
+  EXPECT_EQ(tokenizer->encode("ab b"), (Ids{5, 4, 2}));
+  EXPECT_EQ(tokenizer->encode("xya"), (Ids{4, 0, 1}));
+  EXPECT_EQ(tokenizer->decode(Ids{5, 4, 2}), "ab b");
+}
+
+TEST(TextFiles, StreamsHoldBackWhatMayChange) {
+  const std::string bytes = R"({"type":"BPE","vocab":{"Ã":0,"©":1,"a":2,"Ċ":3,"中":4},"merges":[]})";
+  const auto level = loaded(file_of(bytes, R"("decoder":{"type":"ByteLevel"})"));
+  text::TextStream stream(*level);
+  EXPECT_EQ(stream.push(0), "");
+  EXPECT_EQ(stream.push(1), "é");
+  EXPECT_EQ(stream.push(0), "");
+  EXPECT_EQ(stream.push(2), "\uFFFDa");
+  EXPECT_EQ(stream.push(4), "中");
+  EXPECT_EQ(stream.push(0), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
+  EXPECT_EQ(level->label(3), "\\n");
+  EXPECT_EQ(level->label(0), "0xC3");
+
+  const std::string fallback = R"({"type":"BPE","vocab":{"<0xC3>":0,"<0xA9>":1,"▁a":2},"merges":[]})";
+  const auto llama = loaded(file_of(
+      fallback, R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},)"
+                R"({"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]})"));
+  text::TextStream other(*llama);
+  EXPECT_EQ(other.push(2), "a");
+  EXPECT_EQ(other.push(0), "");
+  EXPECT_EQ(other.push(1), "");
+  EXPECT_EQ(other.push(2), "é a");
+  EXPECT_EQ(other.push(1), "");
+  EXPECT_EQ(other.finish(), "\uFFFD");
+  EXPECT_EQ(llama->decode(Ids{2, 0, 2}), "a\uFFFD a");
+}
+
+// -------------------------------------------------------------------------------------------------------- other files
+
+/// A field of protobuf: a message or text, or a number.
+std::string field(int number, const std::string& bytes) {
+  std::string out{static_cast<char>(number << 3 | 2)};
+  size_t left = bytes.size();
+  for (; left > 127; left >>= 7) out += static_cast<char>(left | 128);
+  return out + static_cast<char>(left) + bytes;
+}
+std::string field(int number, char value) { return {static_cast<char>(number << 3), value}; }
+
+std::string piece(const std::string& text, float score, char type = 1) {
+  std::string bytes(4, '\0');
+  std::memcpy(bytes.data(), &score, 4);
+  return field(1, field(1, text) + (std::string{static_cast<char>(2 << 3 | 5)} + bytes) + field(3, type));
+}
+
+std::string sentencepiece_bpe() {
+  return piece("<unk>", 0, 2) + piece("</s>", 0, 3) + piece("<0x78>", 0, 6) + piece("ab", -0.5) + piece("▁ab", -1) +
+         piece("▁", -2) + piece("a", -3) + piece("b", -4) + field(2, field(3, '\2') + std::string("\x98\x02\x01"));
+}
+
+TEST(TextFiles, SentencePieceModels) {
+  const auto tokenizer = text::load_sentencepiece(sentencepiece_bpe(), "tokenizer.model");
+  EXPECT_EQ(tokenizer->kind(), "bpe");
+  EXPECT_EQ(tokenizer->encode("  ab  bax "), (Ids{4, 5, 7, 6, 2}));
+  EXPECT_EQ(tokenizer->encode("b</s>b"), (Ids{5, 7, 1, 7}));
+  EXPECT_EQ(tokenizer->decode(Ids{4, 5, 7, 6, 2, 1}), "ab bax");
+  EXPECT_EQ(loaded(tokenizer->to_json())->encode("ab"), (Ids{4}));
+  const auto refusal = [](const std::string& bytes) {
+    return error_of([&] { text::load_sentencepiece(bytes, "a.model"); });
+  };
+  EXPECT_TRUE(has(refusal(""), "[load_sentencepiece] a.model: not a SentencePiece model: it has no pieces"));
+  EXPECT_TRUE(has(refusal("\x0a\x7f"), "it ends inside a field"));
+  EXPECT_TRUE(has(refusal("\x0b"), "a field of the kind 3"));
+  EXPECT_TRUE(has(refusal(std::string(11, '\xff')), "a number of more than ten bytes"));
+  EXPECT_TRUE(has(refusal(piece("", 0)), "piece 0 is empty or not UTF-8"));
+  EXPECT_TRUE(has(refusal(piece("\xff", 0)), "piece 0 is empty or not UTF-8"));
+  EXPECT_TRUE(has(refusal(piece("a", std::nanf(""))), "a score that is no number"));
+  EXPECT_TRUE(has(refusal(piece("a", 0) + field(2, field(3, '\3'))), "must be 1 (unigram) or 2 (bpe)"));
+}
+
+TEST(TextFiles, FoldersOfModels) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("attn_tokenizers_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const auto put = [&](const char* name, const std::string& bytes) { std::ofstream(folder / name) << bytes; };
+  const auto open = [&] { return text::open_tokenizer(folder.string()); };
+  EXPECT_TRUE(has(error_of(open), folder.string() + ": has no tokenizer.json, tokenizer.model"));
+  put("vocab.txt", "[UNK]\n[CLS]\r\n[SEP]\na\nA\n##b");
+  EXPECT_EQ(open()->encode_marked("AB").ids, (Ids{1, 3, 5, 2}));
+  put("tokenizer_config.json", R"({"do_lower_case":false})");
+  EXPECT_EQ(open()->encode("Ab"), (Ids{4, 5}));
+  put("vocab.json", R"({"a":0,"b":1,"ab":2,"Ġ":3,"<|endoftext|>":4})");
+  put("merges.txt", "#version: 0.2\na b\n");
+  EXPECT_EQ(open()->encode("ab a<|endoftext|>"), (Ids{2, 3, 0, 4}));
+  put("merges.txt", "a b c\n");
+  EXPECT_TRUE(has(error_of(open), "line 1 of the merges is \"a b c\", must be two tokens with a space between"));
+  put("spiece.model", sentencepiece_bpe());
+  EXPECT_EQ(open()->encode("ab"), (Ids{4}));
+  put("tokenizer.json", file_of(kBpe));
+  EXPECT_EQ(open()->encode("ab"), (Ids{3}));
+  fs::remove_all(folder);
+}
+
+// ------------------------------------------------------------------------------------------------------------- hostile
+
+TEST(TextFiles, Hostile) {
+  const auto with = [](const std::string& rest) { return file_of(kBpe, rest); };
+  const auto normalizer = [&](const std::string& part) { return with("\"normalizer\":" + part); };
+  const auto cutter = [&](const std::string& pattern) {
+    return with(R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":")" + pattern + "\"}}");
+  };
+  const std::string long_token(5000, 'a');
+  const std::pair<std::string, std::string> cases[] = {
+      {file_of("7"), "model: is 7, must be an object"},
+      {file_of("{}"), "model: type is missing, must be one of BPE, Unigram, WordLevel, WordPiece"},
+      {file_of(R"({"type":"Magic"})"), "model: type is \"Magic\", must be one of BPE"},
+      {file_of(R"({"type":"BPE"})"), "model: has no vocab"},
+      {file_of(R"({"type":"BPE","vocab":[]})"), "model: vocab is a list, must be an object"},
+      {file_of(R"({"type":"BPE","vocab":{"a":-1}})"), "vocab: \"a\" is -1, must be a whole number"},
+      {file_of(R"({"type":"BPE","vocab":{"a":4194304}})"), "the id of \"a\" is 4194304, must be from 0 to 4194303"},
+      {file_of(R"({"type":"BPE","vocab":{"a":0,"b":0}})"), "the id 0 is that of \"a\" and of \"b\""},
+      {file_of(R"({"type":"BPE","vocab":{")" + long_token + "\":0}}"), "has 5000 bytes, at most 4096 are read"},
+      {file_of(R"({"type":"BPE","vocab":{},"merges":["a b"]})"), "merge 0 is \"a b\", but the vocabulary has no \"a\""},
+      {file_of(R"({"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]})"), "but the vocabulary has no \"ab\""},
+      {file_of(R"({"type":"BPE","vocab":{},"merges":["a b c"]})"), "must be two tokens with a space between"},
+      {file_of(R"({"type":"BPE","vocab":{},"merges":[["a"]]})"), "merge 0 is a list, must be two tokens"},
+      {file_of(R"({"type":"BPE","vocab":{},"merges":[],"dropout":0.1})"), "dropout is 0.1, must be 0 or null"},
+      {file_of(R"({"type":"WordPiece","vocab":{}})"), "model: has no unk_token"},
+      {file_of(R"({"type":"Unigram","vocab":[]})"), "vocab is a list, must be a list of tokens and scores"},
+      {file_of(R"({"type":"Unigram","vocab":[["a"]]})"), "entry 0 is a list, must be a token and its score"},
+      {file_of(R"({"type":"Unigram","vocab":[["a",0]],"unk_id":1})"),
+       "unk_id is 1, must be a whole number from 0 to 0"},
+      {normalizer(R"({"type":"Rot13"})"), "normalizer: type is \"Rot13\", must be one of BertNormalizer, ByteLevel"},
+      {normalizer(R"({"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"X"}]})"),
+       "normalizer.normalizers[1]: type is \"X\""},
+      {normalizer(R"({"type":"Sequence","normalizers":{}})"), "normalizers is an object, must be a list"},
+      {normalizer(R"({"type":"Prepend"})"), "normalizer: has no prepend"},
+      {normalizer(R"({"type":"Replace","content":"","pattern":{"String":""}})"), "String is empty"},
+      {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"!"})"), "precompiled_charsmap is not base64"},
+      {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})"), "precompiled_charsmap has 3 bytes"},
+      {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"/////w=="})"), "has a trie of 4294967295 bytes"},
+      {with(R"("pre_tokenizer":{"type":"Scissors"})"), "pre_tokenizer: type is \"Scissors\", must be one of"},
+      {with(R"("pre_tokenizer":{"type":"Punctuation","behavior":"Loud"})"), "behavior is \"Loud\", must be one of Rem"},
+      {with(R"("pre_tokenizer":{"type":"Metaspace","replacement":"ab"})"), "replacement is \"ab\", must be one char"},
+      {cutter("("), "the pattern \"(\" is not read: missing closing parenthesis"},
+      {cutter("[a&&b]"), "has an intersection of sets, which is not read, at byte 2"},
+      {cutter("[a[^b]]"), "has a set in a set that is left out, which is not read"},
+      {cutter("[\\\\Wa]"), "has \\W in a class, which is not read"},
+      {cutter("\\\\h"), "has \\h, which is not read"},
+      {cutter("(?m)a"), "has the option m, which is not read"},
+      {cutter("[[:magic:]]"), "has a class that is not read"},
+      {cutter(std::string(70'000, 'a')), "the pattern has 70000 bytes, at most 65536 are read"},
+      {cutter("((a{999}){999}){999}"), "is not read: regular expression is too large"},
+      {with(R"("post_processor":{"type":"Stamp"})"), "post_processor: type is \"Stamp\", must be one of"},
+      {with(R"("post_processor":{"type":"BertProcessing","cls":["a",99],"sep":["b",1]})"),
+       "post_processor: the id 99 is that of no token"},
+      {with(R"("post_processor":{"type":"BertProcessing","cls":["a"],"sep":["b",1]})"),
+       "cls is a list, must be a token and its id"},
+      {with(R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"X"}}],"pair":[],)"
+            R"("special_tokens":{}})"),
+       "id is \"X\", which special_tokens has not"},
+      {with(R"("decoder":{"type":"Enigma"})"), "decoder: type is \"Enigma\", must be one of BPEDecoder"},
+      {with(R"("decoder":{"type":"Strip","content":"","start":0,"stop":0})"), "content is empty"},
+      {with(R"("added_tokens":[{"id":1,"content":"a"}])"), "id is 1, but the vocabulary has \"a\" as 0"},
+      {with(R"("added_tokens":[{"id":1,"content":"x"}])"), "id is 1, which is that of \"b\""},
+      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":8,"content":"y"}])"), "id is 8, which is that of \"x\""},
+      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":9,"content":"x"}])"), "\"x\", which has the id 8"},
+      {with(R"("truncation":{"max_length":-1})"), "truncation: max_length is -1, must be a whole number"},
+      {with(R"("padding":7)"), "padding: is 7, must be an object"}};
+  for (const auto& [json, reason] : cases) {
+    const std::string message = error_of([&, &j = json] { loaded(j); });
+    EXPECT_TRUE(has(message, "[load_tokenizer] tokenizer.json: ")) << json.substr(0, 200);
+    EXPECT_TRUE(has(message, reason)) << json.substr(0, 200);
+    EXPECT_TRUE(is_readable(message, "tokenizer.json"));
+  }
+}
+
+TEST(TextFiles, WhatCannotBeEncoded) {
+  const auto refusal = [](const std::string& json, const std::string& text) {
+    return error_of([&] { loaded(json)->encode(text); });
+  };
+  EXPECT_TRUE(has(refusal(file_of(kBpe), "a\xff"), "the text: not UTF-8 at byte 1"));
+  EXPECT_TRUE(has(refusal(file_of(R"({"type":"WordLevel","vocab":{"a":0},"unk_token":"?"})"), "b"),
+                  "there is no token for \"b\", nor \"?\", which stands for the unknown"));
+  EXPECT_TRUE(has(refusal(file_of(R"({"type":"Unigram","vocab":[["a",0]]})"), "b"), "and no unk_id"));
+  EXPECT_TRUE(has(refusal(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[],"unk_token":"?"})"), "b"),
+                  "nor the one of unk_token"));
+  EXPECT_EQ(loaded(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[]})"))->encode("ba"), (Ids{0}));
+  const auto tokenizer = loaded(file_of(kBpe));
+  EXPECT_TRUE(has(error_of([&] { tokenizer->decode(Ids{8}); }), "id 8 at place 0 is outside"));
+  EXPECT_TRUE(has(error_of([&] { tokenizer->label(-1); }), "id -1"));
+  EXPECT_TRUE(has(error_of([&] { tokenizer->decoding()->push(99); }), "id 99"));
+}
+
+/// A file cannot make encoding take for ever, or all memory.
+TEST(TextFiles, WhatTakesTooMuch) {
+  const auto refusal = [](const std::string& rest, const std::string& text) {
+    return error_of([&] { loaded(file_of(kBpe, rest))->encode(text); });
+  };
+  EXPECT_TRUE(has(refusal(R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(a|aa)+$"}})",
+                          std::string(200, 'a') + "c"),
+                  "tokenizer.json: the pattern \"(a|aa)+$\" takes more steps than it may at byte 0"));
+  std::string doubling;
+  for (int n = 0; n < 40; ++n)
+    doubling += std::string(n > 0 ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  EXPECT_TRUE(has(refusal("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" + doubling + "]}", "aaa"),
+                  "the normalizer makes"));
+  const std::string ten_megabytes(10'000'000, 'a');
+  EXPECT_EQ(loaded(file_of(kBpe))->encode(ten_megabytes).size(), ten_megabytes.size());
+  EXPECT_EQ(loaded(file_of(kWordPiece, kBert))->encode(ten_megabytes), Ids{0});
+  EXPECT_EQ(loaded(file_of(kUnigram))->encode(ten_megabytes).size(), ten_megabytes.size());
+}
+
+/// Whatever a damaged file says, it is refused with a word about it, or makes a tokenizer that does its work.
+TEST(TextFiles, MutatedFiles) {
+  std::vector<std::string_view> dictionary(std::begin(kJsonWords), std::end(kJsonWords));
+  dictionary.insert(dictionary.end(),
+                    {"\"type\":\"BPE\"", "\"type\":\"Sequence\"", "\"content\"", "\"vocab\"", "[^\\\\s]+", "(?!a)",
+                     "\"ByteLevel\"", "\"Metaspace\"", "\"lstrip\":true", "\"Strip\""});
+  const std::string rest =
+      R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Strip"},{"type":"Replace",)"
+      R"("pattern":{"Regex":"[aeiou]+"},"content":"a"}]},"pre_tokenizer":{"type":"Sequence","pretokenizers":[)"
+      R"({"type":"Digits"},{"type":"Split","pattern":{"Regex":"\\w+|\\s"},"behavior":"Contiguous","invert":true},)"
+      R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":true}]},"decoder":{"type":"Sequence","decoders":[)"
+      R"({"type":"ByteLevel"},{"type":"Strip","content":" ","start":1,"stop":1}]},"added_tokens":[{"id":9,)"
+      R"("content":"<s>","rstrip":true,"special":true}],"post_processor":{"type":"TemplateProcessing","single":[)"
+      R"({"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],)"
+      R"("special_tokens":{"<s>":{"id":"<s>","ids":[9],"tokens":["<s>"]}}})";
+  const std::string seeds[] = {file_of(kBpe, rest), file_of(kWordPiece, kBert), file_of(kUnigram, rest)};
+  int64_t accepted = 0;
+  const int64_t rounds = sample(1'000'000, {.quick = 2'000, .normal = 10'000, .seconds = 30}, [&](int64_t n) {
+    Random random(11, n);
+    std::string json = seeds[random.below(3)];
+    for (int64_t changes = random.below(3); changes >= 0; --changes) json = mutated(json, random, dictionary);
+    std::unique_ptr<Tokenizer> tokenizer;
+    const std::string message = error_of([&] { tokenizer = text::load_tokenizer(json, "a.json"); });
+    ASSERT_TRUE(tokenizer || is_readable(message, "a.json")) << json;
+    if (!tokenizer) return;
+    ++accepted;
+    Ids ids;
+    error_of([&] { ids = tokenizer->encode_marked("The <s> best abc 12 é中 ▁ab", "a").ids; });
+    for (int64_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->size());
+    text::TextStream stream(*tokenizer);
+    std::string all;
+    for (int64_t id : ids) all += stream.push(id);
+    ASSERT_EQ(all + stream.finish(), tokenizer->decode(ids)) << json;
+  });
+  EXPECT_GE(accepted, rounds / 100);
+}
+
+TEST(TextFiles, MutatedModels) {
+  const std::vector<std::string_view> dictionary = {"\x0a", "\x12", "\xff\xff\xff\xff\x7f", "\x08", "\x1d", "\x18\x06"};
+  int64_t accepted = 0;
+  const int64_t rounds = sample(1'000'000, {.quick = 2'000, .normal = 10'000, .seconds = 30}, [&](int64_t n) {
+    Random random(13, n);
+    std::string bytes = sentencepiece_bpe();
+    for (int64_t changes = random.below(3); changes >= 0; --changes) bytes = mutated(bytes, random, dictionary);
+    const std::string message = error_of([&] {
+      const auto tokenizer = text::load_sentencepiece(bytes, "a.model");
+      ++accepted;
+      error_of([&] { tokenizer->decode(tokenizer->encode("ab xé</s>")); });
+    });
+    ASSERT_TRUE(message.empty() || is_readable(message, "a.model"));
+  });
+  EXPECT_GE(accepted, rounds / 100);
+}
+
+}  // namespace
+}  // namespace attn::test
