@@ -288,8 +288,8 @@ _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 def _is_eager() -> bool:
-    """True where no compiler, transform or mode looks on."""
-    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    """True where no compiler, tracer, transform or mode looks on."""
+    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing()
                 or torch._C._functorch.peek_interpreter_stack())
 
 
@@ -302,7 +302,7 @@ def _openmp_of_torch() -> str | None:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if "omp" in line and ".so" in line}
     except OSError:
         return None
-    home = os.path.dirname(torch.__file__)
+    home = os.path.realpath(os.path.dirname(torch.__file__))
     names = ("libgomp", "libiomp", "libomp")
     found = [path for path in sorted(paths) if os.path.basename(path).startswith(names)]
     return next((path for path in found if path.startswith(home)), found[0] if len(found) == 1 else None)

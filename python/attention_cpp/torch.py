@@ -31,7 +31,11 @@ _original = torch.nn.functional.scaled_dot_product_attention
 
 
 def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str:
-    """Why these arguments are torch's to compute; empty if they are ours."""
+    """Why this call is torch's to compute; empty if it is ours."""
+    if torch.jit.is_tracing():
+        return "torch.jit records the call for other programs"
+    if torch.compiler.is_exporting():
+        return "torch.export records the call for other programs"
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
         if tensor is None and name == "attn_mask" or isinstance(tensor, CausalBias):
             continue
@@ -108,7 +112,6 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    *,
     strict: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, fused for every argument.
@@ -120,7 +123,17 @@ def scaled_dot_product_attention(
     is_causal   top-left: query i sees keys 0 ... i; not together with attn_mask
     enable_gqa  query head h reads key head h / (H / Hk)
     strict      raise Error for what is torch's to compute (another device, dtype or layout) instead of calling torch
+
+    In graphs that are made for other programs (torch.jit, torch.export, torch.onnx, torch.fx) it is torch's operator.
     """
+    if torch.jit.is_scripting():
+        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    else:
+        return _serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, strict)
+
+
+def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+           scale: float | None, enable_gqa: bool, strict: bool) -> Tensor:
     reason = _why_not(query, key, value, attn_mask)
     if reason:
         return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
