@@ -1,21 +1,25 @@
 """torch custom operators over the library, with autograd: what every face that takes torch tensors calls.
 
 `attention()` records gradients of q, k, v, a floating bias and a sink, and through lse. In eager mode it calls the
-extension directly; under torch.compile, transforms and modes it goes through torch.ops.attention_cpp.attention and
-attention_backward, which a compiler sees as one node each. The second derivative is the one thing that is computed with
-n x n memory, in plain torch operations (`composite`).
+extension directly; under torch.compile and modes it goes through torch.ops.attention_cpp.attention and
+attention_backward, which a compiler sees as one node each. Second derivatives and those of forward mode are computed
+with n x n memory, in plain torch operations (`_torch_math`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 
 import torch
 from torch import Tensor
+from torch._C._functorch import (TransformType, get_interpreter_stack, is_legacy_batchedtensor,
+                                 peek_interpreter_stack)
+from torch.autograd import forward_ad
 
 from . import _core
+from ._torch_math import composite, cotangents_of, gradient, tangents_of
+from ._torch_vmap import map_backward, map_forward
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16",
           torch.bool: "boolean", torch.int32: "int32", torch.int64: "int64"}
@@ -23,7 +27,6 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "b
 _OPTIONS = ("Tensor? bias, Tensor? sink, Tensor? mask, Tensor? alibi_slopes, Tensor? key_length, Tensor? query_length, "
             "Tensor? offset, Tensor? cu_query, Tensor? cu_key, float? scale, float softcap, bool causal, "
             "int window_left, int window_right, str? alignment, float dropout, Tensor? seed")
-_NAMES = [part.split()[-1] for part in _OPTIONS.split(", ")]
 
 _library = torch.library.Library("attention_cpp", "DEF")
 _library.define(f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
@@ -59,9 +62,10 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
 
 
 def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """out [B, H, Lq, Dv], in memory [B, Lq, H, Dv], as torch's own kernels leave it; lse [B, H, Lq]."""
-    B, H, Lq, _ = q.shape
-    out = q.new_empty((B, Lq, H, v.shape[-1])).transpose(1, 2)
+    """out [B, H, Lq, Dv], its axes in memory in the order of q's where Dv = D, as torch's kernels do; lse [B, H, Lq]."""
+    B, H, Lq, D = q.shape
+    Dv = v.shape[-1]
+    out = torch.empty_like(q) if Dv == D else q.new_empty((B, H, Lq, Dv))
     return out, q.new_empty((B, H, Lq), dtype=_lse_dtype(q))
 
 
@@ -110,156 +114,103 @@ def _(dout, dlse, q, k, v, out, lse, *options):
 
 # ------------------------------------------------------------------------------------------------------------- autograd
 
-def _save(ctx, inputs, output):
-    q, k, v, *options = inputs
-    ctx.is_tensor = [isinstance(option, Tensor) for option in options]
-    ctx.others = [None if is_tensor else option for option, is_tensor in zip(options, ctx.is_tensor)]
-    ctx.save_for_backward(q, k, v, *output, *(option for option in options if isinstance(option, Tensor)))
+def _run(*arguments) -> tuple[Tensor, Tensor]:
+    """The forward, unrecorded: through torch's dispatcher where somebody looks on."""
+    run = torch.ops.attention_cpp.attention if _is_watched(*arguments[:5]) else _forward
+    return run(*arguments)
+
+
+def _run_backward(*arguments) -> tuple[Tensor, ...]:
+    watched = _is_watched(*arguments[:7]) or any(
+        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in arguments[:2])  # is_grads_batched
+    return tuple((torch.ops.attention_cpp.attention_backward if watched else _backward)(*arguments))
+
+
+def _save(ctx, inputs, output) -> None:
+    """Keeps a call: its tensors as torch wants to have them kept, the rest as it is."""
+    arguments = (*inputs, *output)
+    ctx.rest = [None if isinstance(value, Tensor) else value for value in arguments]
+    tensors = [value for value in arguments if isinstance(value, Tensor)]
+    ctx.places = [index for index, value in enumerate(arguments) if isinstance(value, Tensor)]
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
     ctx.set_materialize_grads(False)
 
 
-def _restore(ctx):
-    q, k, v, out, lse, *tensors = ctx.saved_tensors
-    tensors = iter(tensors)
-    options = [next(tensors) if is_tensor else other for is_tensor, other in zip(ctx.is_tensor, ctx.others)]
-    return q, k, v, out, lse, options
+def _restore(ctx) -> list:
+    """The inputs of a kept call, and its outputs after them."""
+    arguments = list(ctx.rest)
+    for index, tensor in zip(ctx.places, ctx.saved_tensors):
+        arguments[index] = tensor
+    return arguments
 
 
 def _differentiate(ctx, dout, dlse):
-    q, k, v, out, lse, options = _restore(ctx)
+    q, k, v, *options, out, lse = _restore(ctx)
     nothing = [None] * (3 + len(options))
     if dout is None and dlse is None:
         return tuple(nothing)
     if dout is None:
         dout = torch.zeros_like(out)
     wanted = list(ctx.needs_input_grad[:5])
-    # Recorded where a second derivative may be wanted (create_graph=True), and where a compiler looks on.
-    backward = torch.ops.attention_cpp.attention_backward if torch.is_grad_enabled() or not _is_eager() else _backward
-    gradients = backward(dout, dlse, q, k, v, out, lse, *options, wanted)
+    # Recorded where a second derivative may be wanted: create_graph=True, and all transforms.
+    run = _Gradient.apply if torch.is_grad_enabled() or _is_transformed() else _run_backward
+    gradients = run(dout, dlse, q, k, v, out, lse, *options, wanted)
     results = [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted)]
     return (*results, *nothing[5:])
 
 
-torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save, lib=_library)
+def _tangent(ctx, *tangents):
+    q, k, v, bias, sink, *rest, _, _ = _restore(ctx)
+    return tangents_of(lambda *sources: composite(*sources, *rest), (q, k, v, bias, sink), tangents)
 
 
-class _Recorded(torch.autograd.Function):
-    """The same as the operator, without the 100 us that its way through the dispatcher takes."""
+class _Attention(torch.autograd.Function):
+    """The operator with all its derivatives: what the one that is registered cannot have, or has 100 us slower."""
 
-    forward = staticmethod(_forward)
+    forward = staticmethod(_run)
     setup_context = staticmethod(_save)
     backward = staticmethod(_differentiate)
+    jvp = staticmethod(_tangent)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return map_forward(_apply, info.batch_size, in_dims, arguments)
 
 
-def _save_backward(ctx, inputs, output):
-    ctx.arguments = [None if isinstance(value, Tensor) else value for value in inputs]
-    ctx.places = [index for index, value in enumerate(inputs) if isinstance(value, Tensor)]
-    ctx.save_for_backward(*(inputs[index] for index in ctx.places))
-    ctx.set_materialize_grads(False)
+def _of_gradient(ctx):
+    """The gradient of a kept call as a function of (dout, dlse, q, k, v, bias, sink), and these."""
+    dout, dlse, q, k, v, _, _, bias, sink, *rest, wanted = _restore(ctx)[:-5]
+    return (lambda *sources: gradient(*sources, wanted, *rest)), (dout, dlse, q, k, v, bias, sink)
 
 
 def _differentiate_twice(ctx, *doubles):
-    """The gradients of (dq, dk, dv, dbias, dsink) with respect to dout, dlse, q, k, v, bias and sink."""
-    inputs = list(ctx.arguments)
-    for index, tensor in zip(ctx.places, ctx.saved_tensors):
-        inputs[index] = tensor
-    dout, dlse, q, k, v, _, _, bias, sink, *rest, wanted = inputs
-    with torch.enable_grad():
-        leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (dout, dlse, q, k, v, bias,
-                                                                                            sink)]
-        dout, dlse, *of_forward = leaves
-        out, lse = composite(*of_forward, *rest)
-        outputs, upstream = ([out], [dout]) if dlse is None else ([out, lse], [dout, dlse])
-        sources = [tensor for tensor, is_wanted in zip(of_forward, wanted) if is_wanted]
-        first = torch.autograd.grad(outputs, sources, upstream, create_graph=True, allow_unused=True)
-        pairs = [(gradient, double) for gradient, double in
-                 zip(first, [d for d, is_wanted in zip(doubles, wanted) if is_wanted])
-                 if gradient is not None and gradient.requires_grad and double is not None]
-        given = [leaf for leaf in leaves if leaf is not None]
-        second = torch.autograd.grad([p[0] for p in pairs], given, [p[1] for p in pairs],
-                                     allow_unused=True) if pairs else [None] * len(given)
-    second = iter(second)
-    d_dout, d_dlse, *d_forward = [None if leaf is None else next(second) for leaf in leaves]
-    results = [d_dout, d_dlse, *d_forward[:3], None, None, *d_forward[3:]]
-    return (*results, *([None] * (len(inputs) - len(results))))
+    function, sources = _of_gradient(ctx)
+    d_dout, d_dlse, d_q, d_k, d_v, d_bias, d_sink = cotangents_of(function, sources, doubles)
+    results = (d_dout, d_dlse, d_q, d_k, d_v, None, None, d_bias, d_sink)
+    return (*results, *[None] * (len(ctx.needs_input_grad) - len(results)))
 
 
-torch.library.register_autograd("attention_cpp::attention_backward", _differentiate_twice,
-                                setup_context=_save_backward, lib=_library)
+def _tangent_of_gradient(ctx, d_dout, d_dlse, d_q, d_k, d_v, d_out, d_lse, d_bias, d_sink, *_):
+    return tangents_of(*_of_gradient(ctx), (d_dout, d_dlse, d_q, d_k, d_v, d_bias, d_sink))
 
 
-# -------------------------------------------------------------------------------------------------- with n x n memory
+class _Gradient(torch.autograd.Function):
+    """(dq, dk, dv, dbias, dsink), which has derivatives itself."""
 
-def _places(count, starts):
-    """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
-    starts = starts.long()
-    row = torch.arange(count)
-    sequence = torch.bucketize(row, starts, right=True) - 1
-    inside = (sequence >= 0) & (sequence < len(starts) - 1)
-    sequence = sequence.clamp(0, len(starts) - 2)
-    return sequence, row - starts[sequence], inside
+    forward = staticmethod(_run_backward)
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate_twice)
+    jvp = staticmethod(_tangent_of_gradient)
 
-
-def _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left, window_right,
-             alignment):
-    """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
-    B, _, Lq, _ = q.shape
-    Lk = k.shape[2]
-    if cu_query is None:
-        i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
-        counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
-        allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
-        of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
-    else:
-        sequence, place, inside = _places(Lq, cu_query)
-        key_sequence, key_place, key_inside = _places(Lk, cu_key)
-        of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
-        of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
-        counts, lengths = cu_query.long().diff(), cu_key.long().diff()
-        allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
-    if key_length is not None:
-        lengths = torch.minimum(lengths, key_length.long())
-        allowed = allowed & (j < lengths[of_keys])
-    p = i
-    if alignment == "bottom_right":
-        p = i + (lengths - (counts if query_length is None else query_length.long()))[of_rows]
-    elif alignment == "offset":
-        p = i + offset.long()[of_rows]
-    if causal:
-        allowed = allowed & (j <= p)
-    if window_left >= 0:
-        allowed = allowed & (j >= p - window_left)
-    if window_right >= 0:
-        allowed = allowed & (j <= p + window_right)
-    return (allowed if mask is None else allowed & mask), p - j
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return map_backward(_Gradient.apply, info.batch_size, in_dims, arguments)
 
 
-def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-              softcap, causal, window_left, window_right, alignment, dropout, seed) -> tuple[Tensor, Tensor]:
-    """The operator as plain differentiable torch operations, which store n x n: for second derivatives and tests."""
-    B, H, Lq, D = q.shape
-    Lk = k.shape[2]
-    group = H // max(k.shape[1], 1)
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    s = q @ k.transpose(-1, -2) * (1 / math.sqrt(D) if scale is None else scale)
-    if softcap > 0:
-        s = softcap * torch.tanh(s / softcap)
-    allowed, distance = _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left,
-                                 window_right, alignment)
-    if bias is not None:
-        s = s + bias
-    if alibi_slopes is not None:
-        s = s - alibi_slopes.to(s.dtype).view(1, H, 1, 1) * distance.abs()
-    s = s.masked_fill(~allowed, -math.inf)
-    if sink is not None:
-        s = torch.cat([s, sink.to(s.dtype).view(1, H, 1, 1).expand(B, H, Lq, 1)], -1)
-    lse = s.logsumexp(-1, keepdim=True)
-    p = torch.where(torch.isinf(s), 0.0, torch.exp(s - lse))[..., :Lk]
-    if dropout > 0:
-        keep = torch.empty(B, H, Lq, Lk, dtype=torch.bool)
-        _core.dropout_mask(int(seed), dropout, _raw(keep), 0, 0)
-        p = p * keep / (1 - dropout)
-    return p @ v, lse.squeeze(-1)
+torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("attention_cpp::attention_backward", _differentiate_twice, setup_context=_save,
+                                lib=_library)
 
 
 # ------------------------------------------------------------------------------------------------------------ the entry
@@ -275,22 +226,38 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, bias=None, sink=None, mask=Non
     """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients."""
     if dropout > 0 and seed is None:
         seed = new_seed()
-    arguments = (q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-                 softcap, causal, window[0], window[1], alignment, dropout, seed)
-    if not _is_eager() or any(type(tensor) not in _PLAIN for tensor in (q, k, v, bias, sink)):
-        return torch.ops.attention_cpp.attention(*arguments)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, bias, sink)):
-        return _Recorded.apply(*arguments)
-    return _forward(*arguments)
+    return _apply(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
+                  softcap, causal, window[0], window[1], alignment, dropout, seed)
+
+
+def _apply(*arguments) -> tuple[Tensor, Tensor]:
+    if _is_transformed():  # where torch compiles a transform, or nests forward mode, it has no place for an operator
+        run = composite if torch.compiler.is_compiling() or _is_forward_twice() else _Attention.apply
+    elif torch.compiler.is_compiling():
+        run = torch.ops.attention_cpp.attention
+    elif torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in arguments[:5]):
+        run = _Attention.apply
+    else:
+        run = _run
+    return run(*arguments)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work."""
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def _is_forward_twice() -> bool:
+    return sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1
 
 
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
-def _is_eager() -> bool:
-    """True where no compiler, tracer, transform or mode looks on."""
-    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing()
-                or torch._C._functorch.peek_interpreter_stack())
+def _is_watched(*tensors: Tensor | None) -> bool:
+    """Whether a compiler, a tracer or a mode looks on, or a tensor is one that wraps another."""
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+            or any(type(tensor) not in _PLAIN for tensor in tensors))
 
 
 # ------------------------------------------------------------------------------------------------------------ threads

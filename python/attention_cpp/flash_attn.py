@@ -69,7 +69,7 @@ def _attend(function: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> R
                                         alignment="bottom_right", **options)
     except (Error, TypeError) as error:
         _raise(function, error)
-    return out.transpose(1, 2), lse
+    return out.transpose(1, 2).contiguous(), lse
 
 
 def _attend_packed(function: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Results:
