@@ -62,7 +62,7 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
 
 
 def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """out [B, H, Lq, Dv], its axes in memory in the order of q's where Dv = D, as torch's kernels do; lse [B, H, Lq]."""
+    """out [B, H, Lq, Dv], in memory in the order of q's axes where Dv = D, as torch does; lse [B, H, Lq]."""
     B, H, Lq, D = q.shape
     Dv = v.shape[-1]
     out = torch.empty_like(q) if Dv == D else q.new_empty((B, H, Lq, Dv))

@@ -112,8 +112,11 @@ def same_all(actual, expected):
         same(a, b)
 
 
-@pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, lambda f: jacrev(jacrev(f)), lambda f: jacfwd(jacfwd(f))],
-                         ids=["jacrev", "jacfwd", "hessian", "jacrev twice", "jacfwd twice"])
+JACOBIANS = {"jacrev": jacrev, "jacfwd": jacfwd, "hessian": hessian, "jacrev twice": lambda f: jacrev(jacrev(f)),
+             "jacfwd twice": lambda f: jacfwd(jacfwd(f))}
+
+
+@pytest.mark.parametrize("transform", JACOBIANS.values(), ids=JACOBIANS)
 @pytest.mark.parametrize("argument", [0, 1, 3])
 def test_jacobians_and_hessians(transform, argument):
     inputs = [x[:1] for x in arguments()]
