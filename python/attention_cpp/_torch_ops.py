@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -218,6 +219,15 @@ torch.library.register_autograd("attention_cpp::attention_backward", _differenti
 def new_seed() -> Tensor:
     """From torch's own generator, so that torch.manual_seed() decides and activation checkpointing repeats it."""
     return torch.randint(2**62, ())
+
+
+def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
+    """As torch.autocast, where it is on, has the arguments of attention: floating ones but those of float64 lower."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    return [tensor.to(dtype) if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
+            else tensor for tensor in tensors]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias=None, sink=None, mask=None, alibi_slopes=None, key_length=None,
