@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._C._functorch import (TransformType, get_interpreter_stack, is_legacy_batchedtensor,
                                  peek_interpreter_stack)
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from . import _core
 from ._torch_math import composite, cotangents_of, gradient, tangents_of
@@ -113,6 +114,27 @@ def _(dout, dlse, q, k, v, out, lse, *options):
     return _new_gradients(q, k, v, options[0], options[1], wanted)
 
 
+# ---------------------------------------------------------------------------------------- what torch's counter counts
+
+def _pairs(q: Tensor, k: Tensor, cu_query: Tensor | None, cu_key: Tensor | None) -> int:
+    """(query, key) pairs of all heads."""
+    B, H, Lq, _ = q.shape
+    if cu_query is None:
+        return B * H * Lq * k.shape[2]
+    return H * int((cu_query.long().diff() * cu_key.long().diff()).sum())
+
+
+@register_flop_formula(torch.ops.attention_cpp.attention, get_raw=True)
+def _(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, *_, out_val) -> int:
+    return 2 * _pairs(q, k, cu_query, cu_key) * (q.shape[-1] + v.shape[-1])
+
+
+@register_flop_formula(torch.ops.attention_cpp.attention_backward, get_raw=True)
+def _(dout, dlse, q, k, v, out, lse, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key,
+      *_, out_val) -> int:
+    return 2 * _pairs(q, k, cu_query, cu_key) * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
 # ------------------------------------------------------------------------------------------------------------- autograd
 
 def _run(*arguments) -> tuple[Tensor, Tensor]:
@@ -136,6 +158,13 @@ def _save(ctx, inputs, output) -> None:
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
     ctx.set_materialize_grads(False)
+
+
+def _save_attention(ctx, inputs, output) -> None:
+    """Where torch does not keep the result for the backward, it may be changed in place: then a copy is kept."""
+    out, lse = output
+    dropout = inputs[-2]
+    _save(ctx, inputs, (out.clone() if dropout > 0 or ctx.needs_input_grad[3] else out, lse))
 
 
 def _restore(ctx) -> list:
@@ -170,7 +199,7 @@ class _Attention(torch.autograd.Function):
     """The operator with all its derivatives: what the one that is registered cannot have, or has 100 us slower."""
 
     forward = staticmethod(_run)
-    setup_context = staticmethod(_save)
+    setup_context = staticmethod(_save_attention)
     backward = staticmethod(_differentiate)
     jvp = staticmethod(_tangent)
 
@@ -209,7 +238,7 @@ class _Gradient(torch.autograd.Function):
         return map_backward(_Gradient.apply, info.batch_size, in_dims, arguments)
 
 
-torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save_attention, lib=_library)
 torch.library.register_autograd("attention_cpp::attention_backward", _differentiate_twice, setup_context=_save,
                                 lib=_library)
 
@@ -265,8 +294,9 @@ _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 def _is_watched(*tensors: Tensor | None) -> bool:
-    """Whether a compiler, a tracer or a mode looks on, or a tensor is one that wraps another."""
+    """Whether a compiler, a tracer, a mode or the profiler looks on, or a tensor is one that wraps another."""
     return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+            or torch.autograd._profiler_enabled()
             or any(type(tensor) not in _PLAIN for tensor in tensors))
 
 

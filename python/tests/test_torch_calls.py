@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
@@ -39,7 +41,7 @@ def near(actual, expected, exact):
 
 
 def both(function, arguments, leaves, **options):
-    """Results and gradients of ours, torch's, and torch's in float64."""
+    """Results and gradients: of ours, of torch's, and of torch's in float64."""
     results = []
     for attend, cast in ((sdpa, None), (torch_sdpa, None), (torch_sdpa, torch.float64)):
         if cast is not None:
@@ -93,7 +95,7 @@ def test_a_float32_mask_with_lower_precision():
         near(F.scaled_dot_product_attention(*arguments, mask), torch_sdpa(*arguments, mask), exact)
 
 
-# ---------------------------------------------------------------------------------------------------- what torch composes
+# --------------------------------------------------------------------------------------------------- what torch composes
 
 @pytest.mark.parametrize("mask", [draw(6, 6, seed=3) > -1, draw(2, 1, 6, 6, seed=3)],
                          ids=["boolean", "floating"])
@@ -185,7 +187,7 @@ def test_wrong_calls_raise_torchs_class(case):
         assert sdpa(*arguments, **options).shape == expected.shape
 
 
-# ------------------------------------------------------------------------------------------------------- who sees a call
+# ------------------------------------------------------------------------------------------------------ who sees a call
 
 class Calls(TorchFunctionMode):
     def __init__(self):
@@ -214,6 +216,44 @@ def test_a_subclass_sees_the_call():
     with face.enabled(strict=True):
         out = F.scaled_dot_product_attention(*arguments)
     assert type(out) is Named and torch.equal(out.as_subclass(torch.Tensor), sdpa(*qkv()))
+
+
+@pytest.mark.parametrize("options", [{"dropout_p": 0.3}, {"attn_mask": draw(6, 6, seed=3, grad=True)}],
+                         ids=["dropout", "bias"])
+def test_a_recorded_result_may_be_changed_in_place(options):
+    arguments = qkv(grad=True)
+    gradients = []
+    for change in (lambda out: out.mul_(2), lambda out: out * 2):
+        torch.manual_seed(0)
+        out = change(sdpa(*arguments, **options))
+        gradients.append(torch.autograd.grad(out.sum(), [*arguments, *filter(torch.is_tensor, options.values())]))
+    assert all(map(torch.equal, *gradients))
+
+
+def test_the_profiler_shows_attention_and_its_shapes():
+    arguments = qkv(grad=True)
+    with torch.profiler.profile(record_shapes=True) as trace:
+        sdpa(*arguments).sum().backward()
+    shapes = {event.key: event.input_shapes for event in trace.key_averages(group_by_input_shape=True)}
+    assert shapes["attention_cpp::attention"][:3] == [[2, 4, 6, 8]] * 3
+    assert shapes["attention_cpp::attention_backward"][2:5] == [[2, 4, 6, 8]] * 3
+
+
+def test_flops_are_those_of_the_products():
+    from attention_cpp import flash_attn
+
+    arguments = qkv(grad=True)
+    with FlopCounterMode(display=False) as products, sdpa_kernel(SDPBackend.MATH):
+        torch_sdpa(*arguments)
+    with FlopCounterMode(display=False) as counter:
+        out = sdpa(*arguments)
+        assert counter.get_total_flops() == products.get_total_flops() > 0
+        out.sum().backward()
+    assert counter.get_total_flops() == 3.5 * products.get_total_flops()  # the backward has five products for two
+    starts = torch.tensor([0, 2, 6], dtype=torch.int32)
+    with FlopCounterMode(display=False) as counter:
+        flash_attn.flash_attn_varlen_func(*(x[0].transpose(0, 1) for x in arguments), starts, starts, 4, 4)
+    assert counter.get_total_flops() == 2 * 4 * (2 * 2 + 4 * 4) * (8 + 8)
 
 
 # ---------------------------------------------------------------------------------------------------------------- state
