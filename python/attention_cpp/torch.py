@@ -23,6 +23,7 @@ from . import _torch_ops
 from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
+from ._torch_modules import FusedModules
 from ._torch_ops import autocast, share_threads
 
 __all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
@@ -33,13 +34,19 @@ _original = torch.nn.functional.scaled_dot_product_attention
 
 # ------------------------------------------------------------------------------------------------------- who serves it
 
+def _is_packed(tensor: Any) -> bool:
+    """Whether it is a nested tensor [B, H, L, D] of sequences without holes."""
+    return (tensor.layout is torch.jagged and tensor.dim() == 4 and isinstance(tensor.shape[2], torch.SymInt)
+            and tensor.lengths() is None and not torch.compiler.is_compiling())
+
+
 def _why_not_tensor(name: str, tensor: Any) -> str:
     if not isinstance(tensor, Tensor):
         return f"{name} is not a tensor"
-    if tensor.is_nested:
-        return f"{name} is nested"
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided and not _is_packed(tensor):
         return f"{name} is {tensor.layout}"
+    if tensor.is_nested and not _is_packed(tensor):
+        return f"{name} is nested"
     if not tensor.is_cpu:
         return f"{name} is on {tensor.device}"
     if tensor.dim() < 2:
@@ -63,6 +70,8 @@ def _why_not(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, i
             return reason
         if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
             return f"attn_mask is {attn_mask.dtype}"
+    if len({tensor.is_nested for tensor in (query, key, value)}) > 1 or query.is_nested and attn_mask is not None:
+        return "nested and dense tensors are mixed"
     if query.shape[-1] > 1024 or value.shape[-1] > 1024:
         return "heads are wider than 1024"
     if not (isinstance(dropout_p, (int, float)) and 0 <= dropout_p < 1):
@@ -101,6 +110,11 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         lower = attn_mask.variant == CausalVariant.LOWER_RIGHT
         options = {"causal": True, "alignment": "bottom_right" if lower else "top_left"}
         attn_mask = None
+    if query.is_nested:
+        if not torch.equal(key.offsets(), value.offsets()):
+            raise Error("[scaled_dot_product_attention] key and value are nested differently")
+        options.update(cu_query=query.offsets(), cu_key=key.offsets())
+        query, key, value = (tensor.values().unsqueeze(0) for tensor in (query, key, value))
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     if enable_gqa and min(query.dim(), key.dim(), value.dim()) > 2 and key.shape[-3] != value.shape[-3]:
         key, value = (_repeated(tensor, query.shape[-3]) for tensor in (key, value))
@@ -185,6 +199,8 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
     out, _ = _torch_ops.attention(q, k, v, scale=scale, dropout=dropout_p, **options)
+    if query.is_nested:
+        return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
     if query.dim() == 4:
         return out
     if query.dim() < 4 and not batch:
@@ -221,17 +237,22 @@ class _State(NamedTuple):
 
     strict: bool
     warn: bool
-    fast_path: bool  # of nn.MultiheadAttention, as it was before
+    modules: FusedModules
 
 
 _state: _State | None = None
 
 
-def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
+def _tell(reason: str, strict: bool = False) -> None:
+    """Raises or warns, where that is wanted, of a call that is torch's."""
     if strict or _state is not None and _state.strict:
         raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
     if _state is not None and _state.warn:
-        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=4)
+        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=5)
+
+
+def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
+    _tell(reason, strict)
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = arguments
     return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
@@ -239,11 +260,11 @@ def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
 def enable(*, strict: bool = False, warn: bool = False) -> None:
     """Puts our function in the place of torch.nn.functional.scaled_dot_product_attention.
 
-    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path, which does not, is switched
-    off. Code that imported the function by name before keeps torch's. strict: raise for what would be left to torch;
-    warn: warn of it.
+    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path has ours in it too, nested
+    tensors included. Code that imported the function by name before keeps torch's. strict: raise for what would be left
+    to torch; warn: warn of it.
     """
-    _set_state(_State(strict, warn, torch.backends.mha.get_fastpath_enabled() if _state is None else _state.fast_path))
+    _set_state(_State(strict, warn, FusedModules(_tell) if _state is None else _state.modules))
 
 
 def disable() -> None:
@@ -264,10 +285,8 @@ def enabled(*, strict: bool = False, warn: bool = False):
 
 def _set_state(state: _State | None) -> None:
     global _state
-    if state is not None:
-        torch.backends.mha.set_fastpath_enabled(False)
-    elif _state is not None:
-        torch.backends.mha.set_fastpath_enabled(_state.fast_path)
+    if state is None and _state is not None:
+        _state.modules.remove()
     _state = state
     torch.nn.functional.scaled_dot_product_attention = _original if state is None else scaled_dot_product_attention
 

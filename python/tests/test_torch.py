@@ -279,41 +279,6 @@ def calls_of(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_multihead_attention_and_encoder(training, monkeypatch):
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
-    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
-    attention = torch.nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float64).train(training)
-    x = draw(3, 6, 16)
-    padding = torch.arange(6) >= torch.tensor([[6], [4], [1]])
-    causal = torch.nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
-
-    def run():
-        with torch.set_grad_enabled(training):
-            return (encoder(x, src_key_padding_mask=padding), encoder(x, mask=causal, is_causal=True),
-                    attention(x, x, x, need_weights=False)[0],
-                    attention(x, x, x, key_padding_mask=padding, need_weights=False)[0])
-
-    expected = run()
-    seen = calls_of(monkeypatch)
-    with face.enabled(strict=True):
-        results = run()
-    assert len(seen) == 6
-    kept = ~padding
-    for index, (a, b) in enumerate(zip(results, expected)):
-        torch.testing.assert_close(a[kept], b[kept], **EXACT) if index in (0, 3) else \
-            torch.testing.assert_close(a, b, **EXACT)
-
-
-def test_fast_path_is_put_back():
-    assert torch.backends.mha.get_fastpath_enabled()
-    with face.enabled():
-        assert not torch.backends.mha.get_fastpath_enabled()
-        assert F.scaled_dot_product_attention is sdpa
-    assert torch.backends.mha.get_fastpath_enabled() and F.scaled_dot_product_attention is torch_sdpa
-
-
 def test_what_is_not_ours_goes_to_torch():
     wide = draw(1, 1, 3, 1100)
     torch.testing.assert_close(sdpa(wide, wide, wide), torch_sdpa(wide, wide, wide))
