@@ -85,15 +85,14 @@ class FusedModules:
     def _register(self, dispatch_key: str, left: Callable[[str], None]) -> None:
         torchs = torch.library.get_kernel("aten::" + _NAME, dispatch_key)
 
-        def kernel(keys, query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
-                   need_weights=True, average_attn_weights=True, mask_type=None):
+        def kernel(keys, query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
+                   mask=None, need_weights=True, average=True, mask_type=None):
+            rest = (num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights, average, mask_type)
             reason = _why_not(query, embed_dim, num_head, query is key is value, need_weights)
             if reason:
                 left(reason)
-                return torchs.call_boxed(keys, query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight,
-                                         proj_bias, mask, need_weights, average_attn_weights, mask_type)
-            return _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights,
-                           average_attn_weights, mask_type)
+                return torchs.call_boxed(keys, query, key, value, embed_dim, *rest)
+            return _attend(query, key, value, *rest)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that a kernel of torch is overridden, which is the point

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -116,6 +117,17 @@ def test_dense(options, lengths):
     assert_close(lse, expected[1])
     assert_same_gradients((out, lse), expected, (q, k, v))
     assert torch.equal(out, fa.flash_attn_func(q, k, v, deterministic=True, **options))
+
+
+@pytest.mark.parametrize("window", [[2, 1], torch.tensor([2, 1]), np.array([2, 1]), (torch.tensor(2), np.int32(1))],
+                         ids=["list", "tensor", "array", "numbers"])
+def test_numbers_of_every_kind(window):
+    q, k, v = problem()
+    expected = fa.flash_attn_func(q, k, v, window_size=(2, 1), softcap=2.0, softmax_scale=0.5)
+    assert torch.equal(expected, fa.flash_attn_func(q, k, v, window_size=window, softcap=np.float32(2),
+                                                    softmax_scale=torch.tensor(0.5), dropout_p=torch.tensor(0.0)))
+    assert torch.equal(expected, fa.flash_attn_with_kvcache(q, k, v, window_size=window, softcap=np.float32(2),
+                                                            softmax_scale=torch.tensor(0.5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
