@@ -75,7 +75,7 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
 
 
 class FusedModules:
-    """Keeps the operator in the place of torch's until remove(). left(reason): tells of a call that is left to torch."""
+    """Keeps the operator in the place of torch's until remove(). left(reason) tells of a call that is left to torch."""
 
     def __init__(self, left: Callable[[str], None]) -> None:
         self._library = torch.library.Library("aten", "IMPL")

@@ -14,8 +14,7 @@ from typing import Sequence
 
 import torch
 from torch import Tensor
-from torch._C._functorch import (TransformType, get_interpreter_stack, is_legacy_batchedtensor,
-                                 peek_interpreter_stack)
+from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
@@ -283,7 +282,7 @@ def _apply(*arguments) -> tuple[Tensor, Tensor]:
 
 def _is_transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is at work."""
-    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _is_forward_twice() -> bool:

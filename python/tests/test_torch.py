@@ -250,19 +250,6 @@ def test_fake_tensors_have_the_shapes():
     assert fake.shape == real.shape and fake.stride() == real.stride()
 
 
-def test_checkpointing_repeats_the_dropout():
-    from torch.utils.checkpoint import checkpoint
-
-    q, k, v = qkv(grad=True)
-    gradients = []
-    for recompute in (False, True):
-        torch.manual_seed(5)
-        function = lambda *x: sdpa(*x, dropout_p=0.4)  # noqa: E731
-        out = checkpoint(function, q, k, v, use_reentrant=False) if recompute else function(q, k, v)
-        gradients.append(torch.autograd.grad(out.sum(), (q, k, v)))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients))
-
-
 # ------------------------------------------------------------------------------------------------- in torch's own place
 
 @pytest.fixture
