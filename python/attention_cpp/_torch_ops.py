@@ -41,25 +41,30 @@ def _raw(tensor: Tensor | None):
     """A tensor as the extension takes it, at a tenth of the cost of DLPack."""
     if tensor is None:
         return None
-    return tensor.data_ptr(), DTYPES.get(tensor.dtype, str(tensor.dtype)), tensor.shape, tensor.stride()
+    dtype = tensor.dtype
+    return tensor.data_ptr(), DTYPES.get(dtype) or str(dtype), tensor.shape, tensor.stride()
 
 
-def _options(bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale, softcap, causal,
-             window_left, window_right, alignment, dropout, seed) -> dict:
-    options = {"scale": scale, "softcap": softcap, "causal": causal, "window": (window_left, window_right),
-               "alignment": alignment, "dropout": dropout}
-    for name, tensor in (("bias", bias), ("sink", sink), ("mask", mask), ("alibi_slopes", alibi_slopes),
-                         ("key_length", key_length), ("query_length", query_length), ("offset", offset),
-                         ("cu_query", cu_query), ("cu_key", cu_key)):
-        if tensor is not None:
-            options[name] = _raw(tensor)
-    if seed is not None:
-        options["seed"] = int(seed)
-    return options
+_TENSORS = ("bias", "sink", "mask", "alibi_slopes", "key_length", "query_length", "offset", "cu_query", "cu_key")
 
 
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+def _options(*options) -> dict:
+    """As the extension takes them: those alone that say something, since each is read by its name."""
+    given = {name: _raw(tensor) for name, tensor in zip(_TENSORS, options) if tensor is not None}
+    scale, softcap, causal, window_left, window_right, alignment, dropout, seed = options[len(_TENSORS):]
+    if scale is not None:
+        given["scale"] = scale
+    if softcap != 0:
+        given["softcap"] = softcap
+    if causal:
+        given["causal"] = causal
+    if window_left != -1 or window_right != -1:
+        given["window"] = (window_left, window_right)
+    if alignment is not None:
+        given["alignment"] = alignment
+    if dropout != 0:
+        given["dropout"], given["seed"] = dropout, int(seed)
+    return given
 
 
 def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +72,8 @@ def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     B, H, Lq, D = q.shape
     Dv = v.shape[-1]
     out = torch.empty_like(q) if Dv == D else q.new_empty((B, H, Lq, Dv))
-    return out, q.new_empty((B, H, Lq), dtype=_lse_dtype(q))
+    is_wide = q.dtype in (torch.float32, torch.float64)
+    return out, q.new_empty((B, H, Lq)) if is_wide else q.new_empty((B, H, Lq), dtype=torch.float32)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]:
@@ -76,30 +82,33 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]
     return out, lse
 
 
-def _new_gradients(q, k, v, bias, sink, wanted) -> list[Tensor]:
-    sources = (q, k, v, bias, sink)
-    return [torch.empty_like(source) if source is not None and is_wanted else q.new_empty(0)
-            for source, is_wanted in zip(sources, wanted)]
-
-
-def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor]:
+def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor | None]:
+    """(dq, dk, dv, dbias, dsink), None where not wanted."""
     *options, wanted = options
-    bias, sink = options[:2]
-    results = _new_gradients(q, k, v, bias, sink, wanted)
-    names = ("dq", "dk", "dv", "dbias", "dsink")
-    gradients = {name: result for name, result, is_wanted in zip(names, results, wanted) if is_wanted}
-    own_sink = gradients.get("dsink")
+    sources = (q, k, v, options[0], options[1])
+    results = [torch.empty_like(source) if is_wanted else None for source, is_wanted in zip(sources, wanted)]
+    given = {name: _raw(result) for name, result in zip(_GRADIENTS, results) if result is not None}
+    own_sink = results[4]
+    of_sink = None
     if own_sink is not None and own_sink.dtype != lse.dtype:
-        gradients["dsink"] = torch.empty_like(own_sink, dtype=lse.dtype)
-    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse),
-                   {name: _raw(tensor) for name, tensor in gradients.items()}, _options(*options))
-    if own_sink is not None and gradients["dsink"] is not own_sink:
-        own_sink.copy_(gradients["dsink"])
+        of_sink = torch.empty_like(own_sink, dtype=lse.dtype)
+        given["dsink"] = _raw(of_sink)
+    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse), given, _options(*options))
+    if of_sink is not None:
+        own_sink.copy_(of_sink)
     return results
 
 
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
+
+
+def _filled(gradients: Sequence[Tensor | None], q: Tensor) -> tuple[Tensor, ...]:
+    """With empty tensors for None, which operators cannot return."""
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+
 _library.impl("attention", _forward, "CPU")
-_library.impl("attention_backward", _backward, "CPU")
+_library.impl("attention_backward", lambda *arguments: _filled(_backward(*arguments), arguments[2]), "CPU")
 
 
 @torch.library.register_fake("attention_cpp::attention", lib=_library)
@@ -108,9 +117,9 @@ def _(q, k, v, *options):
 
 
 @torch.library.register_fake("attention_cpp::attention_backward", lib=_library)
-def _(dout, dlse, q, k, v, out, lse, *options):
-    *options, wanted = options
-    return _new_gradients(q, k, v, options[0], options[1], wanted)
+def _(dout, dlse, q, k, v, out, lse, bias, sink, *options):
+    return _filled([torch.empty_like(source) if is_wanted else None
+                    for source, is_wanted in zip((q, k, v, bias, sink), options[-1])], q)
 
 
 # ---------------------------------------------------------------------------------------- what torch's counter counts
@@ -142,28 +151,34 @@ def _run(*arguments) -> tuple[Tensor, Tensor]:
     return run(*arguments)
 
 
-def _run_backward(*arguments) -> tuple[Tensor, ...]:
-    watched = _is_watched(*arguments[:7]) or any(
-        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in arguments[:2])  # is_grads_batched
-    return tuple((torch.ops.attention_cpp.attention_backward if watched else _backward)(*arguments))
+def _run_backward(*arguments) -> Sequence[Tensor | None]:
+    watched = _is_watched(*arguments[:7]) or any([
+        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in arguments[:2]])  # is_grads_batched
+    return (torch.ops.attention_cpp.attention_backward if watched else _backward)(*arguments)
 
 
 def _save(ctx, inputs, output) -> None:
     """Keeps a call: its tensors as torch wants to have them kept, the rest as it is."""
-    arguments = (*inputs, *output)
-    ctx.rest = [None if isinstance(value, Tensor) else value for value in arguments]
-    tensors = [value for value in arguments if isinstance(value, Tensor)]
-    ctx.places = [index for index, value in enumerate(arguments) if isinstance(value, Tensor)]
+    ctx.rest = rest = [*inputs, *output]
+    ctx.places, tensors = [], []
+    for index, value in enumerate(rest):
+        if isinstance(value, Tensor):
+            ctx.places.append(index)
+            tensors.append(value)
+            rest[index] = None
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
     ctx.set_materialize_grads(False)
 
 
-def _save_attention(ctx, inputs, output) -> None:
+def _kept(ctx, out: Tensor, dropout: float) -> Tensor:
     """Where torch does not keep the result for the backward, it may be changed in place: then a copy is kept."""
+    return out.clone() if dropout > 0 or ctx.needs_input_grad[3] else out
+
+
+def _save_attention(ctx, inputs, output) -> None:
     out, lse = output
-    dropout = inputs[-2]
-    _save(ctx, inputs, (out.clone() if dropout > 0 or ctx.needs_input_grad[3] else out, lse))
+    _save(ctx, inputs, (_kept(ctx, out, inputs[-2]), lse))
 
 
 def _restore(ctx) -> list:
@@ -174,19 +189,22 @@ def _restore(ctx) -> list:
     return arguments
 
 
-def _differentiate(ctx, dout, dlse):
-    q, k, v, *options, out, lse = _restore(ctx)
-    nothing = [None] * (3 + len(options))
+def _pull(dout, dlse, q, k, v, out, lse, options, wanted) -> list[Tensor | None]:
+    """The gradients of q, k, v, bias and sink."""
     if dout is None and dlse is None:
-        return tuple(nothing)
+        return [None] * len(_GRADIENTS)
     if dout is None:
         dout = torch.zeros_like(out)
-    wanted = list(ctx.needs_input_grad[:5])
     # Recorded where a second derivative may be wanted: create_graph=True, and all transforms.
     run = _Gradient.apply if torch.is_grad_enabled() or _is_transformed() else _run_backward
     gradients = run(dout, dlse, q, k, v, out, lse, *options, wanted)
-    results = [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted)]
-    return (*results, *nothing[5:])
+    return [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted)]
+
+
+def _differentiate(ctx, dout, dlse):
+    q, k, v, *options, out, lse = _restore(ctx)
+    gradients = _pull(dout, dlse, q, k, v, out, lse, options, list(ctx.needs_input_grad[:5]))
+    return (*gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients)))
 
 
 def _tangent(ctx, *tangents):
@@ -195,7 +213,7 @@ def _tangent(ctx, *tangents):
 
 
 class _Attention(torch.autograd.Function):
-    """The operator with all its derivatives: what the one that is registered cannot have, or has 100 us slower."""
+    """The operator with all its derivatives, which that of the dispatcher cannot have."""
 
     forward = staticmethod(_run)
     setup_context = staticmethod(_save_attention)
@@ -205,6 +223,30 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, *arguments):
         return map_forward(_apply, info.batch_size, in_dims, arguments)
+
+
+class _Recorded(torch.autograd.Function):
+    """The same where no transform is at work. It saves torch the comparison of 20 arguments with a signature, which it
+    makes at each call of a function that has a setup_context: 25 us."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, bias, sink, rest):
+        out, lse = _run(q, k, v, bias, sink, *rest)
+        tensors = [option for option in rest if isinstance(option, Tensor)]
+        ctx.is_tensor = [isinstance(option, Tensor) for option in rest] if tensors else None
+        ctx.rest = [None if isinstance(option, Tensor) else option for option in rest] if tensors else rest
+        ctx.save_for_backward(q, k, v, bias, sink, _kept(ctx, out, rest[-2]), lse, *tensors)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        q, k, v, bias, sink, out, lse, *tensors = ctx.saved_tensors
+        rest = ctx.rest
+        if tensors:
+            left = iter(tensors)
+            rest = [next(left) if is_tensor else option for option, is_tensor in zip(rest, ctx.is_tensor)]
+        return (*_pull(dout, dlse, q, k, v, out, lse, (bias, sink, *rest), list(ctx.needs_input_grad[:5])), None)
 
 
 def _of_gradient(ctx):
@@ -227,10 +269,13 @@ def _tangent_of_gradient(ctx, d_dout, d_dlse, d_q, d_k, d_v, d_out, d_lse, d_bia
 class _Gradient(torch.autograd.Function):
     """(dq, dk, dv, dbias, dsink), which has derivatives itself."""
 
-    forward = staticmethod(_run_backward)
     setup_context = staticmethod(_save)
     backward = staticmethod(_differentiate_twice)
     jvp = staticmethod(_tangent_of_gradient)
+
+    @staticmethod
+    def forward(*arguments):
+        return _filled(_run_backward(*arguments), arguments[2])
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
@@ -273,8 +318,8 @@ def _apply(*arguments) -> tuple[Tensor, Tensor]:
         run = composite if torch.compiler.is_compiling() or _is_forward_twice() else _Attention.apply
     elif torch.compiler.is_compiling():
         run = torch.ops.attention_cpp.attention
-    elif torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in arguments[:5]):
-        run = _Attention.apply
+    elif torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in arguments[:5]]):
+        return _Recorded.apply(*arguments[:5], arguments[5:])
     else:
         run = _run
     return run(*arguments)
@@ -296,7 +341,7 @@ def _is_watched(*tensors: Tensor | None) -> bool:
     """Whether a compiler, a tracer, a mode or the profiler looks on, or a tensor is one that wraps another."""
     return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
             or torch.autograd._profiler_enabled()
-            or any(type(tensor) not in _PLAIN for tensor in tensors))
+            or any([type(tensor) not in _PLAIN for tensor in tensors]))
 
 
 # ------------------------------------------------------------------------------------------------------------ threads
