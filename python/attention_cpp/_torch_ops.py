@@ -334,14 +334,14 @@ def _is_forward_twice() -> bool:
     return sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1
 
 
-_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 def _is_watched(*tensors: Tensor | None) -> bool:
     """Whether a compiler, a tracer, a mode or the profiler looks on, or a tensor is one that wraps another."""
     return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
             or torch.autograd._profiler_enabled()
-            or any([type(tensor) not in _PLAIN for tensor in tensors]))
+            or any([type(tensor) not in PLAIN for tensor in tensors]))
 
 
 # ------------------------------------------------------------------------------------------------------------ threads

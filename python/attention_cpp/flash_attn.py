@@ -11,7 +11,8 @@ What the functions share
     dropout_p           the seed comes from torch's generator; pass 0 when evaluating
     softmax_scale       default 1 / sqrt(headdim)
     causal              aligned to the bottom right: query i sees keys j <= i + seqlen_k - seqlen_q
-    window_size         (left, right) of the same place, inclusive; -1 = no limit. Composes with causal
+    window_size         (left, right) of the same place, inclusive; -1 = no limit. Composes with causal. Any two whole
+                        numbers: a tuple, a list, a tensor
     softcap             c > 0: scores become c tanh(score / c)
     alibi_slopes        (nheads,) or (batch, nheads) float32: adds -slope |i + seqlen_k - seqlen_q - j|
     deterministic       accepted: results always are

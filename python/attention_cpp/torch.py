@@ -4,8 +4,11 @@
     >>> attention_cpp.torch.enable()        # torch.nn.functional's own, and so every model that calls it
 
 Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; in torch
-they fall back to n x n. Gradients of query, key, value and of a floating mask; second derivatives too, with n x n
-memory. torch's threads do the work.
+they fall back to n x n. Gradients of query, key, value and of a floating mask; higher derivatives and forward mode too,
+with n x n memory. torch's threads do the work.
+
+`_why_not` decides who serves a call, the library or torch; what the library itself refuses is left to torch as well.
+explain() tells, enable(warn=True) warns and enable(strict=True) raises of every call that is torch's.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _torch_ops
 from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
 from ._torch_modules import FusedModules
-from ._torch_ops import autocast, share_threads
+from ._torch_ops import PLAIN, autocast, share_threads
 
 __all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
 
@@ -43,6 +47,8 @@ def _is_packed(tensor: Any) -> bool:
 def _why_not_tensor(name: str, tensor: Any) -> str:
     if not isinstance(tensor, Tensor):
         return f"{name} is not a tensor"
+    if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor) and not tensor.is_nested:
+        return f"{name} is a {type(tensor).__name__}"
     if tensor.layout is not torch.strided and not _is_packed(tensor):
         return f"{name} is {tensor.layout}"
     if tensor.is_nested and not _is_packed(tensor):
@@ -185,14 +191,14 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, 
     if not reason:
         try:
             return _compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        except (Error, TypeError) as error:  # torch says what is wrong in its own words, if it finds it wrong
+        except Error as error:  # torch says what is wrong in its own words, if it finds it wrong
             reason = str(error)
     return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 def _speaks_torch_function(*tensors: Any) -> bool:
     """Whether a mode or a subclass is to see the call. Nested tensors and torch.fx know torch's own function alone."""
-    return all(isinstance(tensor, Tensor) and (type(tensor) is Tensor or not tensor.is_nested) for tensor in tensors)
+    return all(isinstance(tensor, Tensor) and (type(tensor) in PLAIN or not tensor.is_nested) for tensor in tensors)
 
 
 def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
@@ -223,7 +229,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
         options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
         plan = _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
-    except (Error, TypeError) as error:
+    except Error as error:
         return f"left to torch: {error}"
     if all(bool(tensor.isfinite().all()) for tensor in (q, k, v)):
         return plan

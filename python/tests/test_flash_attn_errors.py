@@ -269,7 +269,7 @@ except (ImportError, ValueError):
 
 @pytest.mark.parametrize("order", ["later", "before"])
 def test_transformers_loads_flash_attention_2(order):
-    """A LLaMA beside its eager path: logits, a gradient, generation; transformers imported before install() or after."""
+    """A LLaMA beside its eager path: logits, a gradient, text; transformers is imported before install() or after."""
     pytest.importorskip("transformers")
     assert "as before" in run(FLASH_ATTENTION_2, order)
 

@@ -252,13 +252,6 @@ def test_fake_tensors_have_the_shapes():
 
 # ------------------------------------------------------------------------------------------------- in torch's own place
 
-@pytest.fixture
-def enabled():
-    with face.enabled(strict=True):
-        yield
-    assert F.scaled_dot_product_attention is torch_sdpa
-
-
 def calls_of(monkeypatch):
     seen = []
     forward = _torch_ops._core.forward

@@ -116,26 +116,40 @@ def test_checkpointing(use_reentrant, enabled):
     assert all(map(torch.equal, *results))
 
 
-def test_distributed_training_with_a_hook(enabled):
+@pytest.fixture
+def group():
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
-    try:
-        buckets = []
+    yield
+    torch.distributed.destroy_process_group()
 
-        def hook(state, bucket):
-            buckets.append(bucket.buffer().numel())
-            future = torch.futures.Future()
-            future.set_result(bucket.buffer() * 2)
-            return future
 
-        module, x = block(), draw(2, 6, 32)
-        expected = gradients(module, x)
-        parallel = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(module))
-        parallel.register_comm_hook(None, hook)
-        for actual, wanted in zip(gradients(parallel, x), expected):
-            same(actual, 2 * wanted)
-        assert sum(buckets) == sum(parameter.numel() for parameter in module.parameters())
-    finally:
-        torch.distributed.destroy_process_group()
+def test_distributed_training_with_a_hook(enabled, group):
+    buckets = []
+
+    def hook(state, bucket):
+        buckets.append(bucket.buffer().numel())
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer() * 2)
+        return future
+
+    module, x = block(), draw(2, 6, 32)
+    expected = gradients(module, x)
+    parallel = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(module))
+    parallel.register_comm_hook(None, hook)
+    for actual, wanted in zip(gradients(parallel, x), expected):
+        same(actual, 2 * wanted)
+    assert sum(buckets) == sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_tensors_made_of_others_are_torchs():
+    """As those of torch.distributed are, which share out operators of torch's alone."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    pairs = [TwoTensor(x, x * 2) for x in qkv()]
+    with face.enabled():
+        assert face.explain(*pairs) == "left to torch: query is a TwoTensor"
+        out = F.scaled_dot_product_attention(*pairs)
+    same(out.b, torch_sdpa(*(x * 2 for x in qkv())))
 
 
 def test_hooks_that_keep_saved_tensors(enabled):
