@@ -28,14 +28,23 @@ def as_array(value: Any) -> Any:
         return value
 
 
-def exported(array: Any) -> Any:
+def _raw_bfloat16(array: np.ndarray, writable: bool) -> tuple:
+    """An array of ml_dtypes, which NumPy does not export, under the conditions on which it exports others."""
+    if not array.dtype.isnative or not array.flags.aligned:
+        raise TypeError("the elements of a bfloat16 array must be native numbers that lie at multiples of their size")
+    if writable and not array.flags.writeable:
+        raise Error("an array to write to is read-only")
+    return array.ctypes.data, "bfloat16", array.shape, tuple(stride // 2 for stride in array.strides)
+
+
+def exported(array: Any, writable: bool = False) -> Any:
     """`array` as the extension takes it."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("a masked array hides elements from NumPy alone: pass its data, and mask=")
     if isinstance(array, tuple) and len(array) == 4 and isinstance(array[1], str):
         raise TypeError("an array must not be a tuple")  # which would be taken for a raw address
-    if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":  # of ml_dtypes: NumPy does not export it
-        return array.ctypes.data, "bfloat16", array.shape, tuple(stride // 2 for stride in array.strides)
+    if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
+        return _raw_bfloat16(array, writable)
     if library_of(array) == "torch" and array.requires_grad:
         if sys.modules["torch"].is_grad_enabled():
             raise Error("an array requires a gradient, which is recorded by attention_cpp.torch alone: call that, or "

@@ -127,7 +127,7 @@ def attention(
             result = empty(q, (*rows, _shape(v)[-1]), dtype_name(q))
         if return_lse:
             lse = empty(q, rows, _lse_dtype(q))
-    _core.forward(exported(q), exported(k), exported(v), exported(result), lse, options)
+    _core.forward(exported(q), exported(k), exported(v), exported(result, writable=True), lse, options)
     result = finished(result, q) if out is None else out
     return (result, finished(lse, q)) if return_lse else result
 
@@ -218,7 +218,8 @@ def weights(
         first_key, column_count = _range_of(columns, _shape(k)[-2], "columns")
         if out is None:
             result = empty(q, (*_shape(q)[:-2], row_count, column_count), _lse_dtype(q))
-    _core.weights(exported(q), exported(k), exported(lse), exported(result), first_query, first_key, _options(options))
+    _core.weights(exported(q), exported(k), exported(lse), exported(result, writable=True), first_query, first_key,
+                  _options(options))
     return finished(result, q) if out is None else out
 
 

@@ -1,21 +1,26 @@
 """torch custom operators over the library, with autograd: what every face that takes torch tensors calls.
 
 `attention()` records gradients of q, k, v, a floating bias and a sink, and through lse. In eager mode it calls the
-extension directly; under torch.compile, transforms and modes it goes through torch.ops.attention_cpp.attention and
-attention_backward, which a compiler sees as one node each. The second derivative is the one thing that is computed with
-n x n memory, in plain torch operations (`composite`).
+extension directly; under torch.compile and modes it goes through torch.ops.attention_cpp.attention and
+attention_backward, which a compiler sees as one node each. Second derivatives and those of forward mode are computed
+with n x n memory, in plain torch operations (`_torch_math`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
+from typing import Sequence
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from . import _core
+from ._torch_math import composite, cotangents_of, gradient, tangents_of
+from ._torch_vmap import map_backward, map_forward
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16",
           torch.bool: "boolean", torch.int32: "int32", torch.int64: "int64"}
@@ -23,7 +28,6 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "b
 _OPTIONS = ("Tensor? bias, Tensor? sink, Tensor? mask, Tensor? alibi_slopes, Tensor? key_length, Tensor? query_length, "
             "Tensor? offset, Tensor? cu_query, Tensor? cu_key, float? scale, float softcap, bool causal, "
             "int window_left, int window_right, str? alignment, float dropout, Tensor? seed")
-_NAMES = [part.split()[-1] for part in _OPTIONS.split(", ")]
 
 _library = torch.library.Library("attention_cpp", "DEF")
 _library.define(f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
@@ -37,32 +41,39 @@ def _raw(tensor: Tensor | None):
     """A tensor as the extension takes it, at a tenth of the cost of DLPack."""
     if tensor is None:
         return None
-    return tensor.data_ptr(), DTYPES.get(tensor.dtype, str(tensor.dtype)), tensor.shape, tensor.stride()
+    dtype = tensor.dtype
+    return tensor.data_ptr(), DTYPES.get(dtype) or str(dtype), tensor.shape, tensor.stride()
 
 
-def _options(bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale, softcap, causal,
-             window_left, window_right, alignment, dropout, seed) -> dict:
-    options = {"scale": scale, "softcap": softcap, "causal": causal, "window": (window_left, window_right),
-               "alignment": alignment, "dropout": dropout}
-    for name, tensor in (("bias", bias), ("sink", sink), ("mask", mask), ("alibi_slopes", alibi_slopes),
-                         ("key_length", key_length), ("query_length", query_length), ("offset", offset),
-                         ("cu_query", cu_query), ("cu_key", cu_key)):
-        if tensor is not None:
-            options[name] = _raw(tensor)
-    if seed is not None:
-        options["seed"] = int(seed)
-    return options
+_TENSORS = ("bias", "sink", "mask", "alibi_slopes", "key_length", "query_length", "offset", "cu_query", "cu_key")
 
 
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+def _options(*options) -> dict:
+    """As the extension takes them: those alone that say something, since each is read by its name."""
+    given = {name: _raw(tensor) for name, tensor in zip(_TENSORS, options) if tensor is not None}
+    scale, softcap, causal, window_left, window_right, alignment, dropout, seed = options[len(_TENSORS):]
+    if scale is not None:
+        given["scale"] = scale
+    if softcap != 0:
+        given["softcap"] = softcap
+    if causal:
+        given["causal"] = causal
+    if window_left != -1 or window_right != -1:
+        given["window"] = (window_left, window_right)
+    if alignment is not None:
+        given["alignment"] = alignment
+    if dropout != 0:
+        given["dropout"], given["seed"] = dropout, int(seed)
+    return given
 
 
 def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """out [B, H, Lq, Dv], in memory [B, Lq, H, Dv], as torch's own kernels leave it; lse [B, H, Lq]."""
-    B, H, Lq, _ = q.shape
-    out = q.new_empty((B, Lq, H, v.shape[-1])).transpose(1, 2)
-    return out, q.new_empty((B, H, Lq), dtype=_lse_dtype(q))
+    """out [B, H, Lq, Dv], in memory in the order of q's axes where Dv = D, as torch does; lse [B, H, Lq]."""
+    B, H, Lq, D = q.shape
+    Dv = v.shape[-1]
+    out = torch.empty_like(q) if Dv == D else q.new_empty((B, H, Lq, Dv))
+    is_wide = q.dtype in (torch.float32, torch.float64)
+    return out, q.new_empty((B, H, Lq)) if is_wide else q.new_empty((B, H, Lq), dtype=torch.float32)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]:
@@ -71,30 +82,33 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]
     return out, lse
 
 
-def _new_gradients(q, k, v, bias, sink, wanted) -> list[Tensor]:
-    sources = (q, k, v, bias, sink)
-    return [torch.empty_like(source) if source is not None and is_wanted else q.new_empty(0)
-            for source, is_wanted in zip(sources, wanted)]
-
-
-def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor]:
+def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor | None]:
+    """(dq, dk, dv, dbias, dsink), None where not wanted."""
     *options, wanted = options
-    bias, sink = options[:2]
-    results = _new_gradients(q, k, v, bias, sink, wanted)
-    names = ("dq", "dk", "dv", "dbias", "dsink")
-    gradients = {name: result for name, result, is_wanted in zip(names, results, wanted) if is_wanted}
-    own_sink = gradients.get("dsink")
+    sources = (q, k, v, options[0], options[1])
+    results = [torch.empty_like(source) if is_wanted else None for source, is_wanted in zip(sources, wanted)]
+    given = {name: _raw(result) for name, result in zip(_GRADIENTS, results) if result is not None}
+    own_sink = results[4]
+    of_sink = None
     if own_sink is not None and own_sink.dtype != lse.dtype:
-        gradients["dsink"] = torch.empty_like(own_sink, dtype=lse.dtype)
-    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse),
-                   {name: _raw(tensor) for name, tensor in gradients.items()}, _options(*options))
-    if own_sink is not None and gradients["dsink"] is not own_sink:
-        own_sink.copy_(gradients["dsink"])
+        of_sink = torch.empty_like(own_sink, dtype=lse.dtype)
+        given["dsink"] = _raw(of_sink)
+    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse), given, _options(*options))
+    if of_sink is not None:
+        own_sink.copy_(of_sink)
     return results
 
 
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
+
+
+def _filled(gradients: Sequence[Tensor | None], q: Tensor) -> tuple[Tensor, ...]:
+    """With empty tensors for None, which operators cannot return."""
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+
 _library.impl("attention", _forward, "CPU")
-_library.impl("attention_backward", _backward, "CPU")
+_library.impl("attention_backward", lambda *arguments: _filled(_backward(*arguments), arguments[2]), "CPU")
 
 
 @torch.library.register_fake("attention_cpp::attention", lib=_library)
@@ -103,163 +117,174 @@ def _(q, k, v, *options):
 
 
 @torch.library.register_fake("attention_cpp::attention_backward", lib=_library)
-def _(dout, dlse, q, k, v, out, lse, *options):
-    *options, wanted = options
-    return _new_gradients(q, k, v, options[0], options[1], wanted)
+def _(dout, dlse, q, k, v, out, lse, bias, sink, *options):
+    return _filled([torch.empty_like(source) if is_wanted else None
+                    for source, is_wanted in zip((q, k, v, bias, sink), options[-1])], q)
+
+
+# ---------------------------------------------------------------------------------------- what torch's counter counts
+
+def _pairs(q: Tensor, k: Tensor, cu_query: Tensor | None, cu_key: Tensor | None) -> int:
+    """(query, key) pairs of all heads."""
+    B, H, Lq, _ = q.shape
+    if cu_query is None:
+        return B * H * Lq * k.shape[2]
+    return H * int((cu_query.long().diff() * cu_key.long().diff()).sum())
+
+
+@register_flop_formula(torch.ops.attention_cpp.attention, get_raw=True)
+def _(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, *_, out_val) -> int:
+    return 2 * _pairs(q, k, cu_query, cu_key) * (q.shape[-1] + v.shape[-1])
+
+
+@register_flop_formula(torch.ops.attention_cpp.attention_backward, get_raw=True)
+def _(dout, dlse, q, k, v, out, lse, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key,
+      *_, out_val) -> int:
+    return 2 * _pairs(q, k, cu_query, cu_key) * (3 * q.shape[-1] + 2 * v.shape[-1])
 
 
 # ------------------------------------------------------------------------------------------------------------- autograd
 
-def _save(ctx, inputs, output):
-    q, k, v, *options = inputs
-    ctx.is_tensor = [isinstance(option, Tensor) for option in options]
-    ctx.others = [None if is_tensor else option for option, is_tensor in zip(options, ctx.is_tensor)]
-    ctx.save_for_backward(q, k, v, *output, *(option for option in options if isinstance(option, Tensor)))
+def _run(*arguments) -> tuple[Tensor, Tensor]:
+    """The forward, unrecorded: through torch's dispatcher where somebody looks on."""
+    run = torch.ops.attention_cpp.attention if _is_watched(*arguments[:5]) else _forward
+    return run(*arguments)
+
+
+def _run_backward(*arguments) -> Sequence[Tensor | None]:
+    watched = _is_watched(*arguments[:7]) or any([
+        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in arguments[:2]])  # is_grads_batched
+    return (torch.ops.attention_cpp.attention_backward if watched else _backward)(*arguments)
+
+
+def _save(ctx, inputs, output) -> None:
+    """Keeps a call: its tensors as torch wants to have them kept, the rest as it is."""
+    ctx.rest = rest = [*inputs, *output]
+    ctx.places, tensors = [], []
+    for index, value in enumerate(rest):
+        if isinstance(value, Tensor):
+            ctx.places.append(index)
+            tensors.append(value)
+            rest[index] = None
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
     ctx.set_materialize_grads(False)
 
 
-def _restore(ctx):
-    q, k, v, out, lse, *tensors = ctx.saved_tensors
-    tensors = iter(tensors)
-    options = [next(tensors) if is_tensor else other for is_tensor, other in zip(ctx.is_tensor, ctx.others)]
-    return q, k, v, out, lse, options
+def _kept(ctx, out: Tensor, dropout: float) -> Tensor:
+    """Where torch does not keep the result for the backward, it may be changed in place: then a copy is kept."""
+    return out.clone() if dropout > 0 or ctx.needs_input_grad[3] else out
+
+
+def _save_attention(ctx, inputs, output) -> None:
+    out, lse = output
+    _save(ctx, inputs, (_kept(ctx, out, inputs[-2]), lse))
+
+
+def _restore(ctx) -> list:
+    """The inputs of a kept call, and its outputs after them."""
+    arguments = list(ctx.rest)
+    for index, tensor in zip(ctx.places, ctx.saved_tensors):
+        arguments[index] = tensor
+    return arguments
+
+
+def _pull(dout, dlse, q, k, v, out, lse, options, wanted) -> list[Tensor | None]:
+    """The gradients of q, k, v, bias and sink."""
+    if dout is None and dlse is None:
+        return [None] * len(_GRADIENTS)
+    if dout is None:
+        dout = torch.zeros_like(out)
+    # Recorded where a second derivative may be wanted: create_graph=True, and all transforms.
+    run = _Gradient.apply if torch.is_grad_enabled() or _is_transformed() else _run_backward
+    gradients = run(dout, dlse, q, k, v, out, lse, *options, wanted)
+    return [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted)]
 
 
 def _differentiate(ctx, dout, dlse):
-    q, k, v, out, lse, options = _restore(ctx)
-    nothing = [None] * (3 + len(options))
-    if dout is None and dlse is None:
-        return tuple(nothing)
-    if dout is None:
-        dout = torch.zeros_like(out)
-    wanted = list(ctx.needs_input_grad[:5])
-    # Recorded where a second derivative may be wanted (create_graph=True), and where a compiler looks on.
-    backward = torch.ops.attention_cpp.attention_backward if torch.is_grad_enabled() or not _is_eager() else _backward
-    gradients = backward(dout, dlse, q, k, v, out, lse, *options, wanted)
-    results = [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted)]
-    return (*results, *nothing[5:])
+    q, k, v, *options, out, lse = _restore(ctx)
+    gradients = _pull(dout, dlse, q, k, v, out, lse, options, list(ctx.needs_input_grad[:5]))
+    return (*gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients)))
 
 
-torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save, lib=_library)
+def _tangent(ctx, *tangents):
+    q, k, v, bias, sink, *rest, _, _ = _restore(ctx)
+    return tangents_of(lambda *sources: composite(*sources, *rest), (q, k, v, bias, sink), tangents)
+
+
+class _Attention(torch.autograd.Function):
+    """The operator with all its derivatives, which that of the dispatcher cannot have."""
+
+    forward = staticmethod(_run)
+    setup_context = staticmethod(_save_attention)
+    backward = staticmethod(_differentiate)
+    jvp = staticmethod(_tangent)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return map_forward(_apply, info.batch_size, in_dims, arguments)
 
 
 class _Recorded(torch.autograd.Function):
-    """The same as the operator, without the 100 us that its way through the dispatcher takes."""
+    """The same where no transform is at work. It saves torch the comparison of 20 arguments with a signature, which it
+    makes at each call of a function that has a setup_context: 25 us."""
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_save)
-    backward = staticmethod(_differentiate)
+    @staticmethod
+    def forward(ctx, q, k, v, bias, sink, rest):
+        out, lse = _run(q, k, v, bias, sink, *rest)
+        tensors = [option for option in rest if isinstance(option, Tensor)]
+        ctx.is_tensor = [isinstance(option, Tensor) for option in rest] if tensors else None
+        ctx.rest = [None if isinstance(option, Tensor) else option for option in rest] if tensors else rest
+        ctx.save_for_backward(q, k, v, bias, sink, _kept(ctx, out, rest[-2]), lse, *tensors)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        q, k, v, bias, sink, out, lse, *tensors = ctx.saved_tensors
+        rest = ctx.rest
+        if tensors:
+            left = iter(tensors)
+            rest = [next(left) if is_tensor else option for option, is_tensor in zip(rest, ctx.is_tensor)]
+        return (*_pull(dout, dlse, q, k, v, out, lse, (bias, sink, *rest), list(ctx.needs_input_grad[:5])), None)
 
 
-def _save_backward(ctx, inputs, output):
-    ctx.arguments = [None if isinstance(value, Tensor) else value for value in inputs]
-    ctx.places = [index for index, value in enumerate(inputs) if isinstance(value, Tensor)]
-    ctx.save_for_backward(*(inputs[index] for index in ctx.places))
-    ctx.set_materialize_grads(False)
+def _of_gradient(ctx):
+    """The gradient of a kept call as a function of (dout, dlse, q, k, v, bias, sink), and these."""
+    dout, dlse, q, k, v, _, _, bias, sink, *rest, wanted = _restore(ctx)[:-5]
+    return (lambda *sources: gradient(*sources, wanted, *rest)), (dout, dlse, q, k, v, bias, sink)
 
 
 def _differentiate_twice(ctx, *doubles):
-    """The gradients of (dq, dk, dv, dbias, dsink) with respect to dout, dlse, q, k, v, bias and sink."""
-    inputs = list(ctx.arguments)
-    for index, tensor in zip(ctx.places, ctx.saved_tensors):
-        inputs[index] = tensor
-    dout, dlse, q, k, v, _, _, bias, sink, *rest, wanted = inputs
-    with torch.enable_grad():
-        leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (dout, dlse, q, k, v, bias,
-                                                                                            sink)]
-        dout, dlse, *of_forward = leaves
-        out, lse = composite(*of_forward, *rest)
-        outputs, upstream = ([out], [dout]) if dlse is None else ([out, lse], [dout, dlse])
-        sources = [tensor for tensor, is_wanted in zip(of_forward, wanted) if is_wanted]
-        first = torch.autograd.grad(outputs, sources, upstream, create_graph=True, allow_unused=True)
-        pairs = [(gradient, double) for gradient, double in
-                 zip(first, [d for d, is_wanted in zip(doubles, wanted) if is_wanted])
-                 if gradient is not None and gradient.requires_grad and double is not None]
-        given = [leaf for leaf in leaves if leaf is not None]
-        second = torch.autograd.grad([p[0] for p in pairs], given, [p[1] for p in pairs],
-                                     allow_unused=True) if pairs else [None] * len(given)
-    second = iter(second)
-    d_dout, d_dlse, *d_forward = [None if leaf is None else next(second) for leaf in leaves]
-    results = [d_dout, d_dlse, *d_forward[:3], None, None, *d_forward[3:]]
-    return (*results, *([None] * (len(inputs) - len(results))))
+    function, sources = _of_gradient(ctx)
+    d_dout, d_dlse, d_q, d_k, d_v, d_bias, d_sink = cotangents_of(function, sources, doubles)
+    results = (d_dout, d_dlse, d_q, d_k, d_v, None, None, d_bias, d_sink)
+    return (*results, *[None] * (len(ctx.needs_input_grad) - len(results)))
 
 
-torch.library.register_autograd("attention_cpp::attention_backward", _differentiate_twice,
-                                setup_context=_save_backward, lib=_library)
+def _tangent_of_gradient(ctx, d_dout, d_dlse, d_q, d_k, d_v, d_out, d_lse, d_bias, d_sink, *_):
+    return tangents_of(*_of_gradient(ctx), (d_dout, d_dlse, d_q, d_k, d_v, d_bias, d_sink))
 
 
-# -------------------------------------------------------------------------------------------------- with n x n memory
+class _Gradient(torch.autograd.Function):
+    """(dq, dk, dv, dbias, dsink), which has derivatives itself."""
 
-def _places(count, starts):
-    """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
-    starts = starts.long()
-    row = torch.arange(count)
-    sequence = torch.bucketize(row, starts, right=True) - 1
-    inside = (sequence >= 0) & (sequence < len(starts) - 1)
-    sequence = sequence.clamp(0, len(starts) - 2)
-    return sequence, row - starts[sequence], inside
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate_twice)
+    jvp = staticmethod(_tangent_of_gradient)
 
+    @staticmethod
+    def forward(*arguments):
+        return _filled(_run_backward(*arguments), arguments[2])
 
-def _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left, window_right,
-             alignment):
-    """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
-    B, _, Lq, _ = q.shape
-    Lk = k.shape[2]
-    if cu_query is None:
-        i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
-        counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
-        allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
-        of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
-    else:
-        sequence, place, inside = _places(Lq, cu_query)
-        key_sequence, key_place, key_inside = _places(Lk, cu_key)
-        of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
-        of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
-        counts, lengths = cu_query.long().diff(), cu_key.long().diff()
-        allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
-    if key_length is not None:
-        lengths = torch.minimum(lengths, key_length.long())
-        allowed = allowed & (j < lengths[of_keys])
-    p = i
-    if alignment == "bottom_right":
-        p = i + (lengths - (counts if query_length is None else query_length.long()))[of_rows]
-    elif alignment == "offset":
-        p = i + offset.long()[of_rows]
-    if causal:
-        allowed = allowed & (j <= p)
-    if window_left >= 0:
-        allowed = allowed & (j >= p - window_left)
-    if window_right >= 0:
-        allowed = allowed & (j <= p + window_right)
-    return (allowed if mask is None else allowed & mask), p - j
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return map_backward(_Gradient.apply, info.batch_size, in_dims, arguments)
 
 
-def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-              softcap, causal, window_left, window_right, alignment, dropout, seed) -> tuple[Tensor, Tensor]:
-    """The operator as plain differentiable torch operations, which store n x n: for second derivatives and tests."""
-    B, H, Lq, D = q.shape
-    Lk = k.shape[2]
-    group = H // max(k.shape[1], 1)
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    s = q @ k.transpose(-1, -2) * (1 / math.sqrt(D) if scale is None else scale)
-    if softcap > 0:
-        s = softcap * torch.tanh(s / softcap)
-    allowed, distance = _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left,
-                                 window_right, alignment)
-    if bias is not None:
-        s = s + bias
-    if alibi_slopes is not None:
-        s = s - alibi_slopes.to(s.dtype).view(1, H, 1, 1) * distance.abs()
-    s = s.masked_fill(~allowed, -math.inf)
-    if sink is not None:
-        s = torch.cat([s, sink.to(s.dtype).view(1, H, 1, 1).expand(B, H, Lq, 1)], -1)
-    lse = s.logsumexp(-1, keepdim=True)
-    p = torch.where(torch.isinf(s), 0.0, torch.exp(s - lse))[..., :Lk]
-    if dropout > 0:
-        keep = torch.empty(B, H, Lq, Lk, dtype=torch.bool)
-        _core.dropout_mask(int(seed), dropout, _raw(keep), 0, 0)
-        p = p * keep / (1 - dropout)
-    return p @ v, lse.squeeze(-1)
+torch.library.register_autograd("attention_cpp::attention", _differentiate, setup_context=_save_attention, lib=_library)
+torch.library.register_autograd("attention_cpp::attention_backward", _differentiate_twice, setup_context=_save,
+                                lib=_library)
 
 
 # ------------------------------------------------------------------------------------------------------------ the entry
@@ -269,28 +294,54 @@ def new_seed() -> Tensor:
     return torch.randint(2**62, ())
 
 
+def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
+    """As torch.autocast, where it is on, has the arguments of attention: floating ones but those of float64 lower."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    return [tensor.to(dtype) if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
+            else tensor for tensor in tensors]
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias=None, sink=None, mask=None, alibi_slopes=None, key_length=None,
               query_length=None, offset=None, cu_query=None, cu_key=None, scale=None, softcap=0.0, causal=False,
               window=(-1, -1), alignment=None, dropout=0.0, seed=None) -> tuple[Tensor, Tensor]:
     """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients."""
     if dropout > 0 and seed is None:
         seed = new_seed()
-    arguments = (q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-                 softcap, causal, window[0], window[1], alignment, dropout, seed)
-    if not _is_eager() or any(type(tensor) not in _PLAIN for tensor in (q, k, v, bias, sink)):
-        return torch.ops.attention_cpp.attention(*arguments)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, bias, sink)):
-        return _Recorded.apply(*arguments)
-    return _forward(*arguments)
+    return _apply(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
+                  softcap, causal, window[0], window[1], alignment, dropout, seed)
 
 
-_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+def _apply(*arguments) -> tuple[Tensor, Tensor]:
+    if _is_transformed():  # where torch compiles a transform, or nests forward mode, it has no place for an operator
+        run = composite if torch.compiler.is_compiling() or _is_forward_twice() else _Attention.apply
+    elif torch.compiler.is_compiling():
+        run = torch.ops.attention_cpp.attention
+    elif torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in arguments[:5]]):
+        return _Recorded.apply(*arguments[:5], arguments[5:])
+    else:
+        run = _run
+    return run(*arguments)
 
 
-def _is_eager() -> bool:
-    """True where no compiler, transform or mode looks on."""
-    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-                or torch._C._functorch.peek_interpreter_stack())
+def _is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def _is_forward_twice() -> bool:
+    return sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1
+
+
+PLAIN = (Tensor, torch.nn.Parameter, type(None))
+
+
+def _is_watched(*tensors: Tensor | None) -> bool:
+    """Whether a compiler, a tracer, a mode or the profiler looks on, or a tensor is one that wraps another."""
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+            or torch.autograd._profiler_enabled()
+            or any([type(tensor) not in PLAIN for tensor in tensors]))
 
 
 # ------------------------------------------------------------------------------------------------------------ threads
@@ -302,7 +353,7 @@ def _openmp_of_torch() -> str | None:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if "omp" in line and ".so" in line}
     except OSError:
         return None
-    home = os.path.dirname(torch.__file__)
+    home = os.path.realpath(os.path.dirname(torch.__file__))
     names = ("libgomp", "libiomp", "libomp")
     found = [path for path in sorted(paths) if os.path.basename(path).startswith(names)]
     return next((path for path in found if path.startswith(home)), found[0] if len(found) == 1 else None)

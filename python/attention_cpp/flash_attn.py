@@ -11,7 +11,8 @@ What the functions share
     dropout_p           the seed comes from torch's generator; pass 0 when evaluating
     softmax_scale       default 1 / sqrt(headdim)
     causal              aligned to the bottom right: query i sees keys j <= i + seqlen_k - seqlen_q
-    window_size         (left, right) of the same place, inclusive; -1 = no limit. Composes with causal
+    window_size         (left, right) of the same place, inclusive; -1 = no limit. Composes with causal. Any two whole
+                        numbers: a tuple, a list, a tensor
     softcap             c > 0: scores become c tanh(score / c)
     alibi_slopes        (nheads,) or (batch, nheads) float32: adds -slope |i + seqlen_k - seqlen_q - j|
     deterministic       accepted: results always are
@@ -26,16 +27,17 @@ another for v, and pages may have any size. Every wrong argument raises attentio
 from __future__ import annotations
 
 import importlib.util
+import operator
 import re
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
 import torch
 from torch import Tensor
 
-from . import _torch_ops
+from . import _flash_transformers, _torch_ops
 from ._core import Error
 from ._flash_parts import (apply_rotary_emb, check, fail, index_first_axis, index_put_first_axis, outside, pad_input,
                            rotated, unpad_input, unpad_input_for_concatenated_sequences)
@@ -69,7 +71,7 @@ def _attend(function: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> R
                                         alignment="bottom_right", **options)
     except (Error, TypeError) as error:
         _raise(function, error)
-    return out.transpose(1, 2), lse
+    return out.transpose(1, 2).contiguous(), lse
 
 
 def _attend_packed(function: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Results:
@@ -79,14 +81,24 @@ def _attend_packed(function: str, q: Tensor, k: Tensor, v: Tensor, **options: An
 
 
 def _options(function: str, dropout_p: Any, softmax_scale: Any, causal: Any, window_size: Any, softcap: Any) -> dict:
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
-        raise TypeError(f"[{function}] window_size must be (left, right), not {window_size!r}")
-    wrong = [f"{name} must be a number, not {type(value).__name__}"
-             for name, value in (("dropout_p", dropout_p), ("softcap", softcap)) if not isinstance(value, (int, float))]
+    numbers = {"dropout_p": dropout_p, "softcap": softcap}
+    if softmax_scale is not None:
+        numbers["softmax_scale"] = softmax_scale
+    wrong = [f"{name} must be a number, not {type(value).__name__}" for name, value in numbers.items()
+             if not hasattr(value, "__float__") or getattr(value, "shape", ())]
     if wrong:
         raise TypeError(f"[{function}] " + "; ".join(wrong))
-    return {"dropout": dropout_p, "scale": softmax_scale, "causal": causal, "window": tuple(window_size),
-            "softcap": softcap}
+    return {"dropout": float(dropout_p), "scale": None if softmax_scale is None else float(softmax_scale),
+            "causal": causal, "window": _sides(function, window_size), "softcap": float(softcap)}
+
+
+def _sides(function: str, window_size: Any) -> tuple[int, int]:
+    """(left, right) of a tuple, a list, an array or a tensor."""
+    try:
+        left, right = (operator.index(side) for side in window_size)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{function}] window_size must be (left, right), not {window_size!r}") from None
+    return left, right
 
 
 def _slope_axes(alibi_slopes: Any) -> str:
@@ -339,7 +351,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     ends = starts + new
     rows = torch.arange(batch) if cache_batch_idx is None else cache_batch_idx.long()
     places = starts[:, None] + torch.arange(new)
-    is_local = causal or max(window_size) >= 0
+    is_local = causal or max(options["window"]) >= 0
     turns = starts[:, None] + torch.arange(sizes["seqlen_q"]) * int(is_local)
     problems = outside("cache_seqlens", starts, 0, capacity - new)
     if cache_batch_idx is not None:
@@ -384,12 +396,16 @@ _MODULES = {
     "flash_attn.layers.rotary": ["apply_rotary_emb"],
 }
 _ours: dict[str, ModuleType] = {}
+_undo: list[Callable[[], None]] = []
 _displaced: dict[str, ModuleType] = {}
 
 
 def install(*, force: bool = False) -> None:
     """Makes `import flash_attn` find these functions, as version 2.8.3, with .flash_attn_interface, .bert_padding and
-    .layers.rotary.apply_rotary_emb. Raises Error where another flash_attn can be imported, unless force."""
+    .layers.rotary.apply_rotary_emb. Raises Error where another flash_attn can be imported, unless force.
+
+    Where transformers is installed, it then loads models with attn_implementation="flash_attention_2".
+    """
     if _ours:
         return
     found = "flash_attn" in sys.modules or importlib.util.find_spec("flash_attn") is not None
@@ -410,10 +426,13 @@ def install(*, force: bool = False) -> None:
         if parent:
             setattr(_ours[parent], child, module)
         _ours[name] = sys.modules[name] = module
+    _undo.append(_flash_transformers.serve())
 
 
 def uninstall() -> None:
     """Undoes install()."""
+    while _undo:
+        _undo.pop()()
     for name, module in _ours.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]

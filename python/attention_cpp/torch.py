@@ -4,25 +4,31 @@
     >>> attention_cpp.torch.enable()        # torch.nn.functional's own, and so every model that calls it
 
 Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; in torch
-they fall back to n x n. Gradients of query, key, value and of a floating mask; second derivatives too, with n x n
-memory. torch's threads do the work.
+they fall back to n x n. Gradients of query, key, value and of a floating mask; higher derivatives and forward mode too,
+with n x n memory. torch's threads do the work.
+
+`_why_not` decides who serves a call, the library or torch; what the library itself refuses is left to torch as well.
+explain() tells, enable(warn=True) warns and enable(strict=True) raises of every call that is torch's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _torch_ops
 from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
-from ._torch_ops import share_threads
+from ._torch_modules import FusedModules
+from ._torch_ops import PLAIN, autocast, share_threads
 
 __all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
 
@@ -30,25 +36,56 @@ _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _original = torch.nn.functional.scaled_dot_product_attention
 
 
-def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str:
-    """Why these arguments are torch's to compute; empty if they are ours."""
-    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
-        if tensor is None and name == "attn_mask" or isinstance(tensor, CausalBias):
-            continue
-        if not isinstance(tensor, Tensor):
-            return f"{name} is not a tensor"
-        if tensor.is_nested:
-            return f"{name} is nested"
-        if tensor.layout is not torch.strided:
-            return f"{name} is {tensor.layout}"
-        if tensor.device.type != "cpu":
-            return f"{name} is on {tensor.device}"
-        if name != "attn_mask" and tensor.dtype not in _FLOATING:
+# ------------------------------------------------------------------------------------------------------- who serves it
+
+def _is_packed(tensor: Any) -> bool:
+    """Whether it is a nested tensor [B, H, L, D] of sequences without holes."""
+    return (tensor.layout is torch.jagged and tensor.dim() == 4 and isinstance(tensor.shape[2], torch.SymInt)
+            and tensor.lengths() is None and not torch.compiler.is_compiling())
+
+
+def _why_not_tensor(name: str, tensor: Any) -> str:
+    if not isinstance(tensor, Tensor):
+        return f"{name} is not a tensor"
+    if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor) and not tensor.is_nested:
+        return f"{name} is a {type(tensor).__name__}"
+    if tensor.layout is not torch.strided and not _is_packed(tensor):
+        return f"{name} is {tensor.layout}"
+    if tensor.is_nested and not _is_packed(tensor):
+        return f"{name} is nested"
+    if not tensor.is_cpu:
+        return f"{name} is on {tensor.device}"
+    if tensor.dim() < 2:
+        return f"{name} has fewer than 2 axes"
+    return ""
+
+
+def _why_not(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any) -> str:
+    """Why this call is torch's to compute; empty if it is ours, as far as can be seen before the library checks it."""
+    if torch.jit.is_tracing():
+        return "torch.jit records the call for other programs"
+    if torch.compiler.is_exporting():
+        return "torch.export records the call for other programs"
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if reason := _why_not_tensor(name, tensor):
+            return reason
+        if tensor.dtype not in _FLOATING:
             return f"{name} is {tensor.dtype}"
-    if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
-        return "an argument has fewer than 2 axes"
+    if attn_mask is not None and not isinstance(attn_mask, CausalBias):
+        if reason := _why_not_tensor("attn_mask", attn_mask):
+            return reason
+        if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            return f"attn_mask is {attn_mask.dtype}"
+    if len({tensor.is_nested for tensor in (query, key, value)}) > 1 or query.is_nested and attn_mask is not None:
+        return "nested and dense tensors are mixed"
     if query.shape[-1] > 1024 or value.shape[-1] > 1024:
         return "heads are wider than 1024"
+    if not (isinstance(dropout_p, (int, float)) and 0 <= dropout_p < 1):
+        return f"dropout_p is {dropout_p!r}"
+    if type(is_causal) is not bool:
+        return f"is_causal is {is_causal!r}"
+    if scale is not None and not isinstance(scale, (int, float, torch.SymFloat)):
+        return f"scale is {scale!r}"
     return ""
 
 
@@ -61,10 +98,17 @@ def _four_axes(tensor: Tensor, batch: torch.Size) -> Tensor:
     return tensor
 
 
+def _repeated(tensor: Tensor, heads: int) -> Tensor:
+    """[..., Hk, S, D] with as many heads as the query."""
+    if tensor.shape[-3] == 0 or heads % tensor.shape[-3]:
+        raise Error(f"[scaled_dot_product_attention] {heads} query heads cannot share {tensor.shape[-3]}")
+    return tensor.repeat_interleave(heads // tensor.shape[-3], -3)
+
+
 def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool):
     """The arguments as q, k, v [B, H, L, D] and options."""
-    if attn_mask is not None and is_causal:
-        raise Error("[scaled_dot_product_attention] attn_mask and is_causal must not both be given")
+    if isinstance(attn_mask, CausalBias) and is_causal:
+        raise Error("[scaled_dot_product_attention] a causal bias and is_causal must not both be given")
     options: dict[str, Any] = {}
     if is_causal:
         options = {"causal": True, "alignment": "top_left"}
@@ -72,6 +116,14 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         lower = attn_mask.variant == CausalVariant.LOWER_RIGHT
         options = {"causal": True, "alignment": "bottom_right" if lower else "top_left"}
         attn_mask = None
+    if query.is_nested:
+        if not torch.equal(key.offsets(), value.offsets()):
+            raise Error("[scaled_dot_product_attention] key and value are nested differently")
+        options.update(cu_query=query.offsets(), cu_key=key.offsets())
+        query, key, value = (tensor.values().unsqueeze(0) for tensor in (query, key, value))
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
+    if enable_gqa and min(query.dim(), key.dim(), value.dim()) > 2 and key.shape[-3] != value.shape[-3]:
+        key, value = (_repeated(tensor, query.shape[-3]) for tensor in (key, value))
 
     if query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
@@ -108,7 +160,6 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    *,
     strict: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, fused for every argument.
@@ -117,15 +168,45 @@ def scaled_dot_product_attention(
 
     attn_mask   boolean (True = attend) or floating (added), broadcastable to [..., H, L, S]; gradients of the latter
     dropout_p   always applied: pass 0 when evaluating. The seed comes from torch's generator
-    is_causal   top-left: query i sees keys 0 ... i; not together with attn_mask
+    is_causal   top-left: query i sees keys 0 ... i; composes with attn_mask
     enable_gqa  query head h reads key head h / (H / Hk)
     strict      raise Error for what is torch's to compute (another device, dtype or layout) instead of calling torch
+
+    Casts under torch.autocast, and raises for wrong arguments, as torch's does: they are left to it.
+    In graphs that are made for other programs (torch.jit, torch.export, torch.onnx, torch.fx) it is torch's operator.
     """
-    reason = _why_not(query, key, value, attn_mask)
-    if reason:
-        return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if torch.jit.is_scripting():
+        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    else:
+        return _serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, strict)
+
+
+def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+           scale: float | None, enable_gqa: bool, strict: bool) -> Tensor:
+    if has_torch_function_variadic(query, key, value) and _speaks_torch_function(query, key, value):
+        return handle_torch_function(
+            scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask=attn_mask,
+            dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if not reason:
+        try:
+            return _compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        except Error as error:  # torch says what is wrong in its own words, if it finds it wrong
+            reason = str(error)
+    return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _speaks_torch_function(*tensors: Any) -> bool:
+    """Whether a mode or a subclass is to see the call. Nested tensors and torch.fx know torch's own function alone."""
+    return all(isinstance(tensor, Tensor) and (type(tensor) in PLAIN or not tensor.is_nested) for tensor in tensors)
+
+
+def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+             scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
     out, _ = _torch_ops.attention(q, k, v, scale=scale, dropout=dropout_p, **options)
+    if query.is_nested:
+        return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
     if query.dim() == 4:
         return out
     if query.dim() < 4 and not batch:
@@ -136,27 +217,48 @@ def scaled_dot_product_attention(
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
             *, backward: bool = False) -> Plan | str:
-    """What scaled_dot_product_attention() will do with these arguments: a Plan, or why it leaves them to torch."""
-    reason = _why_not(query, key, value, attn_mask)
+    """What scaled_dot_product_attention() will do with these arguments: a Plan, or why it leaves them to torch.
+
+    Where an argument is not finite the plan's path names the rule, which differs from torch's: what is masked is not
+    read, a NaN reaches the rows that see it and no other, and a score of +infinity wins alone.
+    """
+    reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if reason:
         return f"left to torch: {reason}"
-    q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
-    options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
-    return _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
+    try:
+        q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
+        options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
+        plan = _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
+    except Error as error:
+        return f"left to torch: {error}"
+    if all(bool(tensor.isfinite().all()) for tensor in (q, k, v)):
+        return plan
+    return plan._replace(path=plan.path + "; not finite: NaN stays in the rows that see it, +infinity wins alone")
 
 
 # --------------------------------------------------------------------------------------------- in the place of torch's
 
-_strict = False
-_warn = False
-_fast_path: bool | None = None  # of nn.MultiheadAttention, as it was before enable()
+class _State(NamedTuple):
+    """What enable() has set."""
+
+    strict: bool
+    warn: bool
+    modules: FusedModules
+
+
+_state: _State | None = None
+
+
+def _tell(reason: str, strict: bool = False) -> None:
+    """Raises or warns, where that is wanted, of a call that is torch's."""
+    if strict or _state is not None and _state.strict:
+        raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
+    if _state is not None and _state.warn:
+        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=5)
 
 
 def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
-    if strict or _strict:
-        raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
-    if _warn:
-        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=3)
+    _tell(reason, strict)
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = arguments
     return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
@@ -164,36 +266,35 @@ def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
 def enable(*, strict: bool = False, warn: bool = False) -> None:
     """Puts our function in the place of torch.nn.functional.scaled_dot_product_attention.
 
-    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path, which does not, is switched
-    off. Code that imported the function by name before keeps torch's. strict: raise for what would be left to torch;
-    warn: warn of it.
+    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path has ours in it too, nested
+    tensors included. Code that imported the function by name before keeps torch's. strict: raise for what would be left
+    to torch; warn: warn of it.
     """
-    global _strict, _warn, _fast_path
-    _strict, _warn = strict, warn
-    if _fast_path is None:
-        _fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+    _set_state(_State(strict, warn, FusedModules(_tell) if _state is None else _state.modules))
 
 
 def disable() -> None:
     """Puts torch's function back."""
-    global _strict, _warn, _fast_path
-    _strict = _warn = False
-    torch.nn.functional.scaled_dot_product_attention = _original
-    if _fast_path is not None:
-        torch.backends.mha.set_fastpath_enabled(_fast_path)
-        _fast_path = None
+    _set_state(None)
 
 
 @contextlib.contextmanager
 def enabled(*, strict: bool = False, warn: bool = False):
-    """enable() for a with block."""
+    """enable() for a with block; what was before it is put back."""
+    before = _state
     enable(strict=strict, warn=warn)
     try:
         yield
     finally:
-        disable()
+        _set_state(before)
+
+
+def _set_state(state: _State | None) -> None:
+    global _state
+    if state is None and _state is not None:
+        _state.modules.remove()
+    _state = state
+    torch.nn.functional.scaled_dot_product_attention = _original if state is None else scaled_dot_product_attention
 
 
 # --------------------------------------------------------------------------------------------- torch's provider hook

@@ -295,6 +295,7 @@ def attention_cpp_forward(
         raise Error("[attention_cpp.transformers] the paged cache of continuous batching is not supported")
     if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for all
         query = query.expand(key.shape[0], -1, -1, -1)
+    query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias)
     options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux)

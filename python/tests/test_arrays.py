@@ -190,3 +190,64 @@ def test_a_size_beyond_memory_is_refused():
     huge = np.broadcast_to(np.float32(0), (1, 1, 2**40, 64))
     with pytest.raises((ValueError, MemoryError)):
         attention_cpp.attention(huge, BASE["k"][:1, :1], BASE["v"][:1, :1])
+
+
+# ------------------------------------------------------------------------------------------------------ other elements
+
+def every_type():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    return {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def field_of_a_record(values):
+    records = np.zeros(values.shape, [("number", values.dtype), ("after", "u1")])
+    records["number"] = values
+    return records["number"]
+
+
+ODD = {  # the same values where no number of this type may lie, or otherwise written
+    "field of a record": field_of_a_record,
+    "unaligned": unaligned,
+    "byte-swapped": lambda values: values.astype(values.dtype.newbyteorder()),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
+def test_every_type_is_right_or_refused(name, dtype, kind):
+    given = {n: BASE[n].astype(every_type()[dtype]) for n in ("q", "k", "v", "bias")}
+
+    def run(q, k, v, bias):
+        return attention_cpp.attention(q, k, v, bias=bias)
+
+    expected = run(**given)
+    try:
+        out = run(**{**given, name: ODD[kind](given[name])})
+    except REFUSED as error:
+        assert str(error)
+        return
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", [*ODD, "read-only"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_out_of_every_type_is_refused(dtype, kind):
+    q, k, v = (BASE[n].astype(every_type()[dtype]) for n in ("q", "k", "v"))
+    weights = np.zeros((B, H, L, L), np.float32)
+    out = {**ODD, "read-only": read_only}[kind](np.zeros((B, H, L, D), q.dtype))
+    with pytest.raises(REFUSED):
+        attention_cpp.attention(q, k, v, out=out)
+    assert not out.any()
+    _, lse = attention_cpp.attention(q, k, v, return_lse=True)
+    with pytest.raises(REFUSED):
+        attention_cpp.weights(q, k, lse, out=read_only(weights))
+
+
+def test_steps_of_whole_elements_are_taken():
+    q, k, v = (BASE[n].astype(every_type()["bfloat16"]) for n in ("q", "k", "v"))
+    records = np.zeros(q.shape, [("number", q.dtype), ("after", "u2")])
+    records["number"] = q
+    np.testing.assert_array_equal(attention_cpp.attention(records["number"], k, v), attention_cpp.attention(q, k, v))
+    attention_cpp.attention(q, k, v, out=records["number"])
+    np.testing.assert_array_equal(records["number"], attention_cpp.attention(q, k, v))

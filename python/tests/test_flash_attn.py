@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -118,6 +119,17 @@ def test_dense(options, lengths):
     assert torch.equal(out, fa.flash_attn_func(q, k, v, deterministic=True, **options))
 
 
+@pytest.mark.parametrize("window", [[2, 1], torch.tensor([2, 1]), np.array([2, 1]), (torch.tensor(2), np.int32(1))],
+                         ids=["list", "tensor", "array", "numbers"])
+def test_numbers_of_every_kind(window):
+    q, k, v = problem()
+    expected = fa.flash_attn_func(q, k, v, window_size=(2, 1), softcap=2.0, softmax_scale=0.5)
+    assert torch.equal(expected, fa.flash_attn_func(q, k, v, window_size=window, softcap=np.float32(2),
+                                                    softmax_scale=torch.tensor(0.5), dropout_p=torch.tensor(0.0)))
+    assert torch.equal(expected, fa.flash_attn_with_kvcache(q, k, v, window_size=window, softcap=np.float32(2),
+                                                            softmax_scale=torch.tensor(0.5)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes(dtype):
     q, k, v = problem(dtype=dtype, D=16, Dv=16, grad=True)
@@ -165,7 +177,9 @@ def test_any_strides_in_and_contiguous_results():
 @pytest.mark.parametrize("Dv", [4, 12])
 def test_values_of_another_width(Dv):
     q, k, v = problem(Dv=Dv)
-    assert_close(fa.flash_attn_func(q, k, v), reference(q, k, v)[0])
+    out = fa.flash_attn_func(q, k, v)
+    assert out.is_contiguous()
+    assert_close(out, reference(q, k, v)[0])
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=str)

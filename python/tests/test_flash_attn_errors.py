@@ -171,10 +171,10 @@ def test_signatures(name):
     assert ", ".join(str(p.replace(annotation=p.empty)) for p in parameters) == SIGNATURES[name]
 
 
-def run(script):
+def run(script, *arguments):
     """In a process of its own, in an empty directory; what it prints."""
     environment = {**os.environ, "PYTHONPATH": PACKAGE_ROOT, "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -224,33 +224,60 @@ assert sys.modules["flash_attn"] is theirs and sys.modules["flash_attn.utils"] i
 """)
 
 
-def test_transformers_on_the_installed_functions():
-    """A LLaMA's flash_attention_2 path, past transformers' own check that a GPU is there, against its eager path."""
-    pytest.importorskip("transformers")
-    run("""
+FLASH_ATTENTION_2 = """
+import sys
 import torch
 import attention_cpp.flash_attn as ours
-ours.install()
+if sys.argv[1:] == ["later"]:
+    ours.install()
 import transformers.modeling_flash_attention_utils as utils
-from transformers import LlamaConfig, LlamaForCausalLM
-utils.is_flash_attn_2_available = lambda: True
-utils.lazy_import_flash_attention("flash_attention_2")
-assert utils._flash_fn is ours.flash_attn_func
-torch.manual_seed(0)
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.utils import is_flash_attn_2_available
+before = utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
+ours.install()
+calls = []
+forward = ours._torch_ops._core.forward
+ours._torch_ops._core.forward = lambda *x: (calls.append(1), forward(*x))[1]
 config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-                     num_key_value_heads=2, attn_implementation="eager")
-model = LlamaForCausalLM(config).eval()
-ids = torch.randint(0, 50, (2, 9))
+                     num_key_value_heads=2)
+ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
 mask = torch.ones(2, 9, dtype=torch.long)
 mask[1, :4] = 0
 results = []
 for implementation in ("eager", "flash_attention_2"):
-    model.config._attn_implementation = implementation
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+    assert model.config._attn_implementation == implementation
     out = model(input_ids=ids, attention_mask=mask, labels=ids).logits
-    model.zero_grad()
     out[mask.bool()].square().sum().backward()
     text = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False)
     results.append((out[mask.bool()], model.model.layers[0].self_attn.k_proj.weight.grad.clone(), text))
+assert calls
 for eager, flash in zip(*results):
     torch.testing.assert_close(flash, eager, rtol=1e-4, atol=1e-5)
-""")
+q = torch.randn(2, 9, 4, 8)
+out = utils._flash_attention_forward(q, q, q, None, 9, is_causal=True)  # as models call it that are not of transformers
+assert torch.equal(out, ours.flash_attn_func(q, q, q, causal=True))
+ours.uninstall()
+assert not utils.is_flash_attn_2_available()
+try:
+    AutoModelForCausalLM.from_config(config, attn_implementation="flash_attention_2")
+except (ImportError, ValueError):
+    print("as before")
+"""
+
+
+@pytest.mark.parametrize("order", ["later", "before"])
+def test_transformers_loads_flash_attention_2(order):
+    """A LLaMA beside its eager path: logits, a gradient, text; transformers is imported before install() or after."""
+    pytest.importorskip("transformers")
+    assert "as before" in run(FLASH_ATTENTION_2, order)
+
+
+def test_another_transformers_is_told_of(monkeypatch):
+    utils = pytest.importorskip("transformers.modeling_flash_attention_utils")
+    monkeypatch.setitem(utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX, 2, {})
+    with pytest.warns(UserWarning, match='attn_implementation="attention_cpp"'):
+        fa.install()
+    fa.uninstall()
+    assert utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2] == {}

@@ -299,6 +299,15 @@ def test_nothing_is_passed_where_the_layer_says_all():
     assert face.attention_cpp_mask(2, 9, 9, mask_function=causal, allow_is_causal_skip=False).shape == (2, 1, 9, 9)
 
 
+def test_autocast_is_that_of_sdpa():
+    """Norms and rotary embeddings may leave query and key in float32 beside a lower value."""
+    q, k, v = (x.float() for x in qkv(5, 9))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _ = face.attention_cpp_forward(Encoder(), q, k, v.bfloat16(), None)
+    expected, _ = face.attention_cpp_forward(Encoder(), q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
+    assert torch.equal(out, expected)
+
+
 def test_without_a_mask():
     q, k, v = qkv(5, 9)
 

@@ -1,0 +1,43 @@
+"""transformers' "flash_attention_2" on the functions of flash_attn.install(): past its question for a GPU.
+
+transformers looks for the package by a function of its own, `is_flash_attn_2_available`, and by a table of what each
+version of flash-attention needs. Both have public names; while installed, they say that the CPU will do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any, Callable
+
+_ASKING = ("transformers.utils.import_utils", "transformers.utils", "transformers.modeling_flash_attention_utils")
+_QUESTION, _TABLE, _VERSION = "is_flash_attn_2_available", "FLASH_ATTENTION_COMPATIBILITY_MATRIX", 2
+
+
+def _is_available(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def serve() -> Callable[[], None]:
+    """Makes attn_implementation="flash_attention_2" loadable, if transformers is there; returns what undoes it."""
+    if importlib.util.find_spec("transformers") is None:
+        return lambda: None
+    modules = [importlib.import_module(name) for name in _ASKING]
+    table = getattr(modules[-1], _TABLE, {})
+    needs = table.get(_VERSION, {})
+    if not all(hasattr(module, _QUESTION) for module in modules) or "supported_devices" not in needs:
+        warnings.warn('this version of transformers cannot load "flash_attention_2" on the CPU: call '
+                      'attention_cpp.transformers.register() and use attn_implementation="attention_cpp"', stacklevel=3)
+        return lambda: None
+    questions = [getattr(module, _QUESTION) for module in modules]
+    for module in modules:
+        setattr(module, _QUESTION, _is_available)
+    table[_VERSION] = {**needs, "general_availability_check": _is_available,
+                       "supported_devices": (*needs["supported_devices"], (_is_available, "cpu"))}
+
+    def undo() -> None:
+        for module, question in zip(modules, questions):
+            setattr(module, _QUESTION, question)
+        table[_VERSION] = needs
+
+    return undo

@@ -1,0 +1,130 @@
+"""The operator as plain torch operations with n x n memory: for second derivatives, forward mode, and tests."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ._operator import dropout_mask
+
+def _places(count, starts):
+    """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
+    starts = starts.long()
+    row = torch.arange(count)
+    sequence = torch.bucketize(row, starts, right=True) - 1
+    inside = (sequence >= 0) & (sequence < len(starts) - 1)
+    sequence = sequence.clamp(0, len(starts) - 2)
+    return sequence, row - starts[sequence], inside
+
+
+def _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left, window_right,
+             alignment):
+    """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
+    B, _, Lq, _ = q.shape
+    Lk = k.shape[2]
+    if cu_query is None:
+        i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
+        counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
+        allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
+        of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
+    else:
+        sequence, place, inside = _places(Lq, cu_query)
+        key_sequence, key_place, key_inside = _places(Lk, cu_key)
+        of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
+        of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
+        counts, lengths = cu_query.long().diff(), cu_key.long().diff()
+        allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
+    if key_length is not None:
+        lengths = torch.minimum(lengths, key_length.long())
+        allowed = allowed & (j < lengths[of_keys])
+    p = i
+    if alignment == "bottom_right":
+        p = i + (lengths - (counts if query_length is None else query_length.long()))[of_rows]
+    elif alignment == "offset":
+        p = i + offset.long()[of_rows]
+    if causal:
+        allowed = allowed & (j <= p)
+    if window_left >= 0:
+        allowed = allowed & (j >= p - window_left)
+    if window_right >= 0:
+        allowed = allowed & (j <= p + window_right)
+    return (allowed if mask is None else allowed & mask), p - j
+
+
+def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
+              softcap, causal, window_left, window_right, alignment, dropout, seed) -> tuple[Tensor, Tensor]:
+    """(out, lse), differentiable any number of times."""
+    B, H, Lq, D = q.shape
+    Lk = k.shape[2]
+    work = torch.float64 if q.dtype == torch.float64 else torch.float32
+    group = H // max(k.shape[1], 1)
+    keys, values = k.to(work).repeat_interleave(group, 1), v.to(work).repeat_interleave(group, 1)
+    s = q.to(work) @ keys.transpose(-1, -2) * (1 / math.sqrt(D) if scale is None else scale)
+    if softcap > 0:
+        s = softcap * torch.tanh(s / softcap)
+    allowed, distance = _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left,
+                                 window_right, alignment)
+    if bias is not None:
+        s = s + bias.to(work)
+    if alibi_slopes is not None:
+        s = s - alibi_slopes.to(work).view(1, H, 1, 1) * distance.abs()
+    s = s.masked_fill(~allowed, -math.inf)
+    last = s.new_full((H,), -math.inf) if sink is None else sink.to(work)
+    s = torch.cat([s, last.view(1, H, 1, 1).expand(B, H, Lq, 1)], -1)
+    highest = s.detach().amax(-1, keepdim=True)
+    highest = highest.masked_fill(highest == -math.inf, 0)
+    e = torch.exp(s - highest)
+    total = e.sum(-1, keepdim=True)
+    sees_none = total == 0
+    total = total.masked_fill(sees_none, 1)
+    p = (e / total)[..., :Lk]
+    if dropout > 0:
+        p = p * torch.from_numpy(dropout_mask(int(seed), dropout, (B, H, Lq, Lk))) / (1 - dropout)
+    lse = (highest + total.log()).masked_fill(sees_none, -math.inf)
+    return (p @ values).to(q.dtype), lse.squeeze(-1)
+
+
+# ---------------------------------------------------------------------------------------------------------- derivatives
+
+def _of_given(function: Callable, sources: Sequence[Tensor | None]) -> tuple[Callable, list[Tensor]]:
+    """The function of those sources alone that are there, and these."""
+    def of_given(*tensors):
+        tensors = iter(tensors)
+        return function(*(None if source is None else next(tensors) for source in sources))
+
+    return of_given, [source for source in sources if source is not None]
+
+
+def cotangents_of(function: Callable, sources: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]) -> list:
+    """The vector-Jacobian product: for each source its gradient, None where there is no source."""
+    with torch.autocast("cpu", enabled=False):
+        of_given, given = _of_given(function, sources)
+        outputs, pull = torch.func.vjp(of_given, *given)
+        results = iter(pull(tuple(torch.zeros_like(output) if cotangent is None else cotangent
+                                  for output, cotangent in zip(outputs, cotangents))))
+    return [None if source is None else next(results) for source in sources]
+
+
+def tangents_of(function: Callable, sources: Sequence[Tensor | None], tangents: Sequence[Tensor | None]) -> tuple:
+    """The Jacobian-vector product, as the transpose of the transpose: so it works inside forward mode itself."""
+    with torch.autocast("cpu", enabled=False):
+        of_given, given = _of_given(function, sources)
+        outputs, pull = torch.func.vjp(of_given, *given)
+        _, push = torch.func.vjp(lambda *cotangents: pull(cotangents), *(torch.zeros_like(x) for x in outputs))
+        return push(tuple(torch.zeros_like(source) if tangent is None else tangent
+                          for source, tangent in zip(sources, tangents) if source is not None))
+
+
+def gradient(dout, dlse, q, k, v, bias, sink, wanted, *rest) -> tuple[Tensor, ...]:
+    """(dq, dk, dv, dbias, dsink) of composite(); empty where not wanted."""
+    sources = (q, k, v, bias, sink)
+    of_wanted, chosen = _of_given(
+        lambda *tensors: composite(*(source if tensor is None else tensor for source, tensor in zip(sources, tensors)),
+                                   *rest),
+        [source if is_wanted else None for source, is_wanted in zip(sources, wanted)])
+    (_, lse), pull = torch.func.vjp(of_wanted, *chosen)
+    results = iter(pull((dout, torch.zeros_like(lse) if dlse is None else dlse)))
+    return tuple(next(results) if is_wanted else q.new_empty(0) for is_wanted in wanted)

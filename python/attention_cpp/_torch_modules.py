@@ -1,0 +1,102 @@
+"""The fused inference path of torch.nn.MultiheadAttention and TransformerEncoder, with the library's attention in it.
+
+Without gradients these modules call one operator of torch's for projections and attention together, and drop padding by
+nested tensors. Here is that operator: the same projections, and between them attention in O(n) memory, over the packed
+sequences of a nested tensor.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from . import _operator, _torch_ops
+
+_NAME = "_native_multi_head_attention"
+_PADDING = 1  # mask_type of a mask [B, Lk]
+
+
+def _why_not(query: Tensor, embed_dim: int, num_head: int, is_self: bool, need_weights: bool) -> str:
+    """Why the operator is torch's to compute; empty if it is ours."""
+    if query.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        return f"a module's query is {query.dtype}"
+    if embed_dim // num_head > 1024:
+        return "heads are wider than 1024"
+    if query.is_nested and need_weights:
+        return "the weights of nested tensors are asked for"
+    if query.is_nested and not (is_self and query.is_contiguous()):
+        return "a module's query is nested, and is not its key and value, or has holes"
+    return ""
+
+
+def _mask_option(mask: Tensor | None, mask_type: int | None) -> dict[str, Tensor]:
+    """A boolean mask is True where a key is hidden; a floating one is added."""
+    if mask is None:
+        return {}
+    if mask_type == _PADDING:
+        mask = mask[:, None, None, :]
+    mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+    return {"bias": mask} if mask.is_floating_point() else {"mask": ~mask.bool()}
+
+
+def _projected(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor, num_head: int) -> list[Tensor]:
+    """q, k and v [B, H, L, D] of [B, L, E]."""
+    if query is key is value:
+        parts = linear(query, weight, bias).chunk(3, -1)
+    else:
+        parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weight.chunk(3), bias.chunk(3))]
+    return [part.unflatten(-1, (num_head, -1)).transpose(1, 2) for part in parts]
+
+
+def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights, average,
+            mask_type) -> tuple[Tensor, Tensor | None]:
+    sizes = None
+    if query.is_nested:
+        sizes = query._nested_tensor_size()
+        starts = torch.nn.functional.pad(sizes[:, 0].cumsum(0), (1, 0))
+        options = {"cu_query": starts, "cu_key": starts}
+        query = key = value = query.values().view(1, -1, query.size(-1))
+    else:
+        options = _mask_option(mask, mask_type)
+    q, k, v = _projected(query, key, value, qkv_weight, qkv_bias, num_head)
+    out, lse = _torch_ops.attention(q, k, v, **options)
+    result = linear(out.transpose(1, 2).flatten(2), proj_weight, proj_bias)
+    if sizes is not None:
+        strides, offsets = torch.ops.aten._nested_compute_contiguous_strides_offsets(sizes)
+        result = torch._nested_view_from_buffer(result.flatten(), sizes, strides, offsets)
+    if not need_weights:
+        return result, None
+    weights = _operator.weights(q, k, lse, **options).to(q.dtype)
+    return result, weights.mean(1) if average else weights
+
+
+class FusedModules:
+    """Keeps the operator in the place of torch's until remove(). left(reason) tells of a call that is left to torch."""
+
+    def __init__(self, left: Callable[[str], None]) -> None:
+        self._library = torch.library.Library("aten", "IMPL")
+        for dispatch_key in ("CPU", "NestedTensorCPU"):
+            self._register(dispatch_key, left)
+
+    def _register(self, dispatch_key: str, left: Callable[[str], None]) -> None:
+        torchs = torch.library.get_kernel("aten::" + _NAME, dispatch_key)
+
+        def kernel(keys, query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
+                   mask=None, need_weights=True, average=True, mask_type=None):
+            rest = (num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights, average, mask_type)
+            reason = _why_not(query, embed_dim, num_head, query is key is value, need_weights)
+            if reason:
+                left(reason)
+                return torchs.call_boxed(keys, query, key, value, embed_dim, *rest)
+            return _attend(query, key, value, *rest)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a kernel of torch is overridden, which is the point
+            self._library.impl(_NAME, kernel, dispatch_key, with_keyset=True, allow_override=True)
+
+    def remove(self) -> None:
+        self._library._destroy()
