@@ -15,6 +15,12 @@
 
 namespace attn::text {
 
+/// One entry of the list "added_tokens", as the package tokenizers reads it.
+inline io::Json added_token(size_t id, std::string_view content, bool special = true) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
 class AddedTokens {
  public:
   AddedTokens() = default;

@@ -1,6 +1,7 @@
 // The files that tokenizers had before tokenizer.json, each written as what that would say of them.
 #include "attn/core.h"
 #include "io/json.h"
+#include "text/added_tokens.h"
 #include "text/tokenizers.h"
 
 namespace attn::text {
@@ -24,11 +25,6 @@ void require_text(std::string_view operation, std::string_view text, const std::
     throw Error(operation, {source + ": not UTF-8 at byte " + std::to_string(at)});
 }
 
-io::Json special_token(int64_t id, std::string_view content) {
-  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", true}};
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_view merges,
@@ -47,7 +43,8 @@ std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_
   }
   io::Json vocab = io::parse_json("load_gpt2", source, encoder_json), added = io::Json::array();
   if (vocab.is_object() && vocab.contains("<|endoftext|>"))
-    if (const auto id = io::whole_number(vocab["<|endoftext|>"])) added.push_back(special_token(*id, "<|endoftext|>"));
+    if (const auto id = io::whole_number(vocab["<|endoftext|>"]))
+      added.push_back(added_token(static_cast<size_t>(*id), "<|endoftext|>"));
   const io::Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
   const io::Json model = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(list)}};
   const io::Json root = {{"added_tokens", added}, {"pre_tokenizer", bytes}, {"decoder", bytes}, {"model", model}};
@@ -60,7 +57,7 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
   int64_t id = 0;
   for (std::string_view line : lines_of(vocab_txt)) vocab[std::string(line)] = id++;  // of two equal ones the last
   for (const char* content : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
-    if (vocab.contains(content)) added.push_back(special_token(vocab[content].get<int64_t>(), content));
+    if (vocab.contains(content)) added.push_back(added_token(vocab[content].get<size_t>(), content));
   const io::Json model = {{"type", "WordPiece"},
                           {"unk_token", "[UNK]"},
                           {"continuing_subword_prefix", "##"},

@@ -7,6 +7,7 @@
 
 #include "attn/core.h"
 #include "io/json.h"
+#include "text/added_tokens.h"
 #include "text/tokenizers.h"
 #include "text/vocabulary.h"
 
@@ -164,8 +165,7 @@ class Reader {
     Json list = Json::array();
     for (size_t id = 0; id < pieces_.size(); ++id)
       if (const int type = pieces_[id].type; type == kUnknown || type == kControl || type == kUserDefined)
-        list.push_back(
-            {{"id", id}, {"content", pieces_[id].text}, {"normalized", false}, {"special", type != kUserDefined}});
+        list.push_back(added_token(id, pieces_[id].text, type != kUserDefined));
     return list;
   }
 

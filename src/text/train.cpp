@@ -8,6 +8,7 @@
 #include "attn/core.h"
 #include "core/checker.h"
 #include "io/json.h"
+#include "text/added_tokens.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/tokenizers.h"
@@ -141,14 +142,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, c
                                     std::to_string(least) + ": " + std::to_string(specials.size()) +
                                     " special tokens and " + std::to_string(alphabet.size()) + " characters"});
   Json vocab, added = Json::array();
-  for (size_t id = 0; id < specials.size(); ++id)
-    added.push_back({{"id", id},
-                     {"content", specials[id]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+  for (size_t id = 0; id < specials.size(); ++id) added.push_back(added_token(id, specials[id]));
   if (options.kind == "unigram") {
     vocab = Json::array();
     for (const std::string& special : specials) vocab.push_back({special, 0.0});

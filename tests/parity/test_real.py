@@ -70,6 +70,7 @@ def test_a_story(tmp_path: pathlib.Path) -> None:
         story = model.generate(torch.tensor([ids]), max_new_tokens=200, do_sample=False, pad_token_id=0)[0].tolist()
     expected = tokenizer.decode([token for token in story if token != 2])
     assert attn("generate", folder, "--prompt", prompt, "--temperature", 0, "--tokens", 200) == expected + "\n"
+    assert len(example(folder)) > 40 and expected.startswith(example(folder).rstrip())
 
 
 @needs_data
@@ -89,6 +90,17 @@ def test_embeddings_of_minilm(tmp_path: pathlib.Path) -> None:
             ours = torch.tensor(entry["embedding"], dtype=torch.float64)
             # Six layers of a few sums each, of random roundings; cosine > 0.99999 would be 2^-7 each.
             assert (ours - expected).norm() < 2**6 * UNIT["float32"], text
+
+
+def example(folder: pathlib.Path) -> str:
+    return subprocess.run([os.environ["ATTN_EXAMPLE"], folder], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_example_embeds() -> None:
+    texts = ["A cat sits on a mat.", "A kitten rests on a rug."]
+    rows = [json.loads(line)["embedding"] for line in
+            attn("embed", MINILM, text="".join(f"{text}\n" for text in texts)).splitlines()]
+    assert example(MINILM) == f"cosine {sum(a * b for a, b in zip(*rows)):.4f}\n"
 
 
 def test_words_of_a_gap(tmp_path: pathlib.Path) -> None:

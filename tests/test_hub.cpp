@@ -1,0 +1,409 @@
+// Folders of the Hugging Face hub from inside: where parameters lie, packed texts, embeddings; and folders that nobody
+// should trust. tests/parity compares what the models compute with transformers.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "attn/models_embed.h"
+#include "hostile.h"
+#include "layers.h"
+
+namespace attn::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace models;
+using autograd::Array;
+
+constexpr const char* kTwoLayers = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 13,
+  "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5, "eos_token_id": [2, 99, -1]})";
+constexpr const char* kBert = R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 13,
+  "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "max_position_embeddings": 24, "type_vocab_size": 2})";
+
+/// A folder under the system's temporary one, gone with the object.
+class Folder {
+ public:
+  Folder() {
+    static int number = 0;
+    path_ = fs::temp_directory_path() / ("attn-hub-" + std::to_string(getpid()) + "-" + std::to_string(++number));
+    fs::create_directories(path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ / name; }
+  const Folder& put(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return *this;
+  }
+
+ private:
+  fs::path path_;
+};
+
+struct Tensor {
+  std::string name;
+  Array array;
+};
+
+/// Random tensors of a LLaMA of kTwoLayers.
+std::vector<Tensor> llama_tensors(DType type) {
+  std::vector<Tensor> all;
+  uint64_t seed = 0;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    all.push_back({name, random_array(type, std::move(shape), ++seed, 0.3)});
+  };
+  add("model.embed_tokens.weight", {13, 8});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    add(layer + "input_layernorm.weight", {8});
+    add(layer + "post_attention_layernorm.weight", {8});
+    add(layer + "self_attn.q_proj.weight", {8, 8});
+    add(layer + "self_attn.k_proj.weight", {4, 8});
+    add(layer + "self_attn.v_proj.weight", {4, 8});
+    add(layer + "self_attn.o_proj.weight", {8, 8});
+    add(layer + "mlp.gate_proj.weight", {12, 8});
+    add(layer + "mlp.up_proj.weight", {12, 8});
+    add(layer + "mlp.down_proj.weight", {8, 12});
+  }
+  add("model.norm.weight", {8});
+  add("lm_head.weight", {13, 8});
+  return all;
+}
+
+std::vector<Tensor> bert_tensors() {
+  std::vector<Tensor> all;
+  uint64_t seed = 0;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    all.push_back({name, random_array(DType::float32, std::move(shape), ++seed, 0.3)});
+  };
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
+    add(name + ".weight", {out, in});
+    add(name + ".bias", {out});
+  };
+  const auto norm = [&](const std::string& name) {  // as the first checkpoints name it
+    add(name + ".gamma", {8});
+    add(name + ".beta", {8});
+  };
+  add("embeddings.word_embeddings.weight", {13, 8});
+  add("embeddings.position_embeddings.weight", {24, 8});
+  add("embeddings.token_type_embeddings.weight", {2, 8});
+  norm("embeddings.LayerNorm");
+  for (const std::string layer : {"encoder.layer.0.", "encoder.layer.1."}) {
+    for (const char* part : {"query", "key", "value"}) linear(layer + "attention.self." + part, 8, 8);
+    linear(layer + "attention.output.dense", 8, 8);
+    norm(layer + "attention.output.LayerNorm");
+    linear(layer + "intermediate.dense", 12, 8);
+    linear(layer + "output.dense", 8, 12);
+    norm(layer + "output.LayerNorm");
+  }
+  return all;
+}
+
+std::string file_of(const std::vector<Tensor>& tensors) {
+  std::vector<io::NamedTensor> named;
+  for (const Tensor& t : tensors) named.push_back({t.name, t.array.dtype(), t.array.shape(), t.array.data()});
+  return io::format_safetensors(named, {});
+}
+
+const Folder& put_llama(const Folder& folder, DType type = DType::float32) {
+  return folder.put("config.json", kTwoLayers).put("model.safetensors", file_of(llama_tensors(type)));
+}
+
+Batch some_batch() {
+  Batch batch;
+  batch.tokens = {3, 5, 12, 0, 7, 1};
+  batch.sequences = 2;
+  batch.length = 3;
+  return batch;
+}
+
+Values logits_of(const std::string& folder, const OpenOptions& options = {}) {
+  autograd::Tape tape;
+  return numbers(open(folder, options).model->forward(tape, some_batch()).data());
+}
+
+/// The file that is mapped where `address` lies; "" for memory of the process's own.
+std::string mapped_at(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char* rest = nullptr;
+    const auto begin = std::strtoull(line.c_str(), &rest, 16), end = std::strtoull(rest + 1, nullptr, 16);
+    const auto place = reinterpret_cast<uintptr_t>(address);
+    if (place >= begin && place < end) return line.find('/') == std::string::npos ? "" : line.substr(line.find('/'));
+  }
+  return "";
+}
+
+// ---------------------------------------------------------------------------------------------------------- good ones
+
+TEST(Hub, WeightsLieInTheFileIfTheyFit) {
+  const Folder folder;
+  put_llama(folder);
+  const Loaded loaded = open(folder.path());
+  const auto where = [&](const char* name) {
+    return mapped_at(loaded.model->parameters().find(name)->value.data().data());
+  };
+  for (const char* name : {"tokens.weight", "blocks.1.attention.output.weight", "blocks.0.feed_forward.down.weight"})
+    EXPECT_TRUE(where(name).ends_with("/model.safetensors")) << name;
+  EXPECT_EQ(where("blocks.0.attention.qkv.weight"), "") << "three tensors of the file make it";
+  for (const nn::Parameter& parameter : loaded.model->parameters().all()) {
+    EXPECT_FALSE(parameter.value.wants_gradient()) << parameter.name;
+    EXPECT_EQ(parameter.master.data(), parameter.value.data().data()) << parameter.name;
+  }
+  EXPECT_EQ(loaded.ends, std::vector<int64_t>{2});
+  EXPECT_EQ(loaded.tokenizer, nullptr);
+}
+
+TEST(Hub, WhatIsTrainedLeavesTheFileAsItWas) {
+  const Folder folder;
+  put_llama(folder);
+  const Values before = logits_of(folder.path());
+  {
+    const Loaded loaded = open(folder.path(), {.purpose = nn::Purpose::training});
+    for (const nn::Parameter& parameter : loaded.model->parameters().all()) {
+      EXPECT_TRUE(parameter.value.wants_gradient()) << parameter.name;
+      ops::scale(parameter.master.flat(), 2, parameter.master.flat());
+    }
+  }
+  EXPECT_EQ(logits_of(folder.path()), before);
+}
+
+TEST(Hub, SixteenBitFilesInAnyPrecision) {
+  const Folder folder;
+  put_llama(folder, DType::bfloat16);
+  const Loaded narrow = open(folder.path(), {.precision = nn::Precision::bfloat16});
+  EXPECT_NE(mapped_at(narrow.model->parameters().find("tokens.weight")->value.data().data()), "");
+  const Loaded wide = open(folder.path());
+  for (size_t n = 0; n < wide.model->parameters().all().size(); ++n) {
+    const nn::Parameter &a = narrow.model->parameters().all()[n], &b = wide.model->parameters().all()[n];
+    EXPECT_EQ(b.value.dtype(), DType::float32) << b.name;
+    EXPECT_EQ(numbers(a.value.data()), numbers(b.value.data())) << a.name;
+  }
+}
+
+TEST(Hub, SeveralFiles) {
+  const Folder one, several;
+  put_llama(one);
+  std::vector<Tensor> first = llama_tensors(DType::float32);
+  const std::vector<Tensor> second(first.begin() + 7, first.end());
+  first.resize(7);
+  std::string map;
+  const auto place = [&](const std::vector<Tensor>& tensors, const char* file) {
+    for (const Tensor& tensor : tensors) map += (map.empty() ? "\"" : ", \"") + tensor.name + "\": \"" + file + "\"";
+  };
+  place(first, "a.safetensors");
+  place(second, "b.safetensors");
+  several.put("config.json", kTwoLayers)
+      .put("a.safetensors", file_of(first))
+      .put("b.safetensors", file_of(second))
+      .put("model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");
+  EXPECT_EQ(logits_of(several.path()), logits_of(one.path()));
+}
+
+TEST(Hub, PackedTextsAreEachAlone) {
+  const Folder folder;
+  folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
+  const Loaded loaded = open(folder.path(), {.precision = nn::Precision::float64});
+  Batch packed;
+  packed.tokens = {3, 5, 12, 0, 7, 1, 9, 9, 2, 4};
+  packed.types = {0, 0, 1, 0, 1, 1, 0, 1, 0, 0};
+  packed.starts = {0, 3, 4, 10};
+  packed.sequences = 3;
+  packed.length = 10;
+  autograd::Tape tape;
+  const Values together = numbers(loaded.model->hidden(tape, packed).data());
+  for (size_t n = 0; n < 3; ++n) {
+    const auto begin = packed.starts[n], end = packed.starts[n + 1];
+    Batch alone;
+    alone.tokens.assign(packed.tokens.begin() + begin, packed.tokens.begin() + end);
+    alone.types.assign(packed.types.begin() + begin, packed.types.begin() + end);
+    alone.sequences = 1;
+    alone.length = end - begin;
+    autograd::Tape own;
+    const Values rows = numbers(loaded.model->hidden(own, alone).data());
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_NEAR(together[begin * 8 + i], rows[i], reordering_bound(max_abs(rows))) << n << ", " << i;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------- hostile ones
+
+void open_with(const std::string& config, const std::string& weights) {
+  const Folder folder;
+  folder.put("config.json", config);
+  if (!weights.empty()) folder.put("model.safetensors", weights);
+  open(folder.path());
+}
+
+/// kTwoLayers with one field more, or another value of one.
+std::string changed(const std::string& field) {
+  std::string text = kTwoLayers;
+  const std::string name = field.substr(0, field.find(':'));
+  if (const size_t at = text.find(name); at != std::string::npos) {
+    const size_t end = text.find_first_of(",}", at);
+    return text.replace(at, end - at, field);
+  }
+  return text.replace(text.rfind('}'), 1, ", " + field + "}");
+}
+
+void open_changed(const char* field) { open_with(changed(field), file_of(llama_tensors(DType::float32))); }
+
+void open_without(const std::string& tensor, std::vector<int64_t> shape = {}) {
+  std::vector<Tensor> tensors = llama_tensors(DType::float32);
+  std::erase_if(tensors, [&](const Tensor& each) { return each.name == tensor; });
+  if (!shape.empty()) tensors.push_back({tensor, random_array(DType::float32, shape, 1)});
+  open_with(kTwoLayers, file_of(tensors));
+}
+
+TEST(HostileHub, Configurations) {
+  expect_refused({
+      {"another family",
+       [] { open_with(R"({"model_type": "mamba"})", ""); },
+       {"[config]", "config.json", "\"mamba\" is not known", "bert", "qwen3"}},
+      {"a family that is a number", [] { open_with(R"({"model_type": 7})", ""); }, {"[config]", "7 is not known"}},
+      {"no JSON", [] { open_with("{\"model_type\": \"llama\"", ""); }, {"config.json"}},
+      {"a list", [] { open_with("[1, 2]", ""); }, {"config.json"}},
+      {"no vocabulary", [] { open_with(R"({"model_type": "gpt2"})", ""); }, {"vocab_size must be given"}},
+      {"a huge width", [] { open_changed("\"hidden_size\": 1e300"); }, {"hidden_size", "embed_dim"}},
+      {"a negative number of layers", [] { open_changed("\"num_hidden_layers\": -3"); }, {"num_hidden_layers", "-3"}},
+      {"layers beyond all bounds",
+       [] { open_changed("\"num_hidden_layers\": 99999999999999999999"); },
+       {"num_hidden_layers"}},
+      {"no heads", [] { open_changed("\"num_attention_heads\": 0"); }, {"num_attention_heads"}},
+      {"heads that do not divide", [] { open_changed("\"num_attention_heads\": 3"); }, {"heads 3 must divide"}},
+      {"text for a number", [] { open_changed("\"rms_norm_eps\": \"small\""); }, {"rms_norm_eps", "small"}},
+      {"an unknown activation", [] { open_changed("\"hidden_act\": \"sine\""); }, {"hidden_act", "sine", "gelu_tanh"}},
+      {"biases that are not served",
+       [] { open_changed("\"attention_bias\": true"); },
+       {"attention_bias is true, only false is served"}},
+      {"an unknown scaling",
+       [] { open_changed("\"rope_scaling\": {\"type\": \"longrope\"}"); },
+       {"rope_type", "longrope", "yarn"}},
+      {"a scaling of zero",
+       [] { open_changed("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}"); },
+       {"factor", "from 1"}},
+      {"rope that is a list",
+       [] { open_changed("\"rope_parameters\": {\"full_attention\": [1]}"); },
+       {"must be an object"}},
+      {"a part of a head beyond it", [] { open_changed("\"partial_rotary_factor\": 2"); }, {"(0, 1]"}},
+      {"unknown layers", [] { open_changed("\"layer_types\": [\"mamba\", \"mamba\"]"); }, {"layer_types", "mamba"}},
+      {"too few layers", [] { open_changed("\"layer_types\": [\"full_attention\"]"); }, {"1 entries for 2 layers"}},
+      {"another head",
+       [] { open_changed("\"architectures\": [\"LlamaForQuestions\"]"); },
+       {"LlamaForQuestions", "ForCausalLM"}},
+      {"quantised", [] { open_changed("\"quantization_config\": {\"bits\": 4}"); }, {"quantised"}},
+      {"all at once",
+       [] { open_with(R"({"model_type": "llama", "hidden_size": -1, "num_hidden_layers": "two"})", ""); },
+       {"hidden_size", "num_hidden_layers"}},
+  });
+}
+
+TEST(HostileHub, Weights) {
+  expect_refused({
+      {"no file", [] { open_with(kTwoLayers, ""); }, {"model.safetensors"}},
+      {"a short file",
+       [] { open_with(kTwoLayers, file_of(llama_tensors(DType::float32)).substr(0, 3000)); },
+       {"[safetensors]"}},
+      {"no tensor",
+       [] { open_without("model.layers.1.self_attn.k_proj.weight"); },
+       {"[open]", "there is no tensor model.layers.1.self_attn.k_proj.weight"}},
+      {"two that are missing",
+       [] {
+         std::vector<Tensor> tensors = llama_tensors(DType::float32);
+         tensors.pop_back();
+         tensors.erase(tensors.begin());
+         open_with(kTwoLayers, file_of(tensors));
+       },
+       {"model.embed_tokens.weight", "lm_head.weight"}},
+      {"another shape",
+       [] { open_without("model.norm.weight", {9}); },
+       {"model.norm.weight float32 [9]", "norm.weight [8]"}},
+      {"the same number in another shape",
+       [] {
+         open_without("model.layers.0.mlp.down_proj.weight", {12, 8});
+       },
+       {"must make blocks.0.feed_forward.down.weight [8, 12]"}},
+      {"more layers than tensors", [] { open_changed("\"num_hidden_layers\": 3"); }, {"model.layers.2."}},
+      {"a pickle",
+       [] {
+         const Folder folder;
+         folder.put("config.json", kTwoLayers).put("pytorch_model.bin", "\x80\x02.");
+         open(folder.path());
+       },
+       {"pytorch_model.bin", "save_pretrained"}},
+      {"an index that points outside",
+       [] {
+         const Folder folder;
+         folder.put("config.json", kTwoLayers)
+             .put("model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "../../etc/passwd"}})");
+         open(folder.path());
+       },
+       {"lm_head.weight", "../../etc/passwd", "must be the name of a file in the folder"}},
+      {"an index of nothing",
+       [] {
+         const Folder folder;
+         folder.put("config.json", kTwoLayers).put("model.safetensors.index.json", R"({"weight_map": [1]})");
+         open(folder.path());
+       },
+       {"weight_map"}},
+      {"an index of files that are not there",
+       [] {
+         const Folder folder;
+         folder.put("config.json", kTwoLayers)
+             .put("model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "gone.safetensors"}})");
+         open(folder.path());
+       },
+       {"gone.safetensors"}},
+      {"a tokenizer that is larger",
+       [] {
+         const Folder folder;
+         put_llama(folder).put("vocab.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n");
+         open(folder.path());
+       },
+       {"17 tokens", "vocab_size of 13"}},
+  });
+}
+
+TEST(HostileHub, Embedders) {
+  expect_refused({
+      {"no tokenizer",
+       [] {
+         const Folder folder;
+         folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
+         Embedder(folder.path());
+       },
+       {"[embed]", "has no tokenizer"}},
+      {"an unknown module",
+       [] {
+         const Folder folder;
+         folder.put("modules.json", R"([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}])");
+         Embedder(folder.path());
+       },
+       {"[embed]", "modules.json", "Dense"}},
+      {"a module outside",
+       [] {
+         const Folder folder;
+         folder.put("modules.json", R"([{"type": "sentence_transformers.models.Pooling", "path": "../1_Pooling"}])");
+         Embedder(folder.path());
+       },
+       {"must be a folder of this one"}},
+      {"two poolings",
+       [] {
+         const Folder folder;
+         folder.put("modules.json", R"([{"type": "x.Pooling", "path": "1"}])")
+             .put("1/config.json", R"({"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true})");
+         Embedder(folder.path());
+       },
+       {"one pooling"}},
+  });
+}
+
+}  // namespace
+}  // namespace attn::test
