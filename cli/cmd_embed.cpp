@@ -37,7 +37,7 @@ std::string npy_of(const Array& rows) {
 struct Embed {
   std::string directory, file = "-", out = "-", precision = "float32", pooling;
   int64_t longest = 0, step = 4096;
-  bool normalise = false;
+  bool normalise = false, statistics = false;
 
   static attn::models::RowPooling pooling_named(const std::string& name) {
     using attn::models::RowPooling;
@@ -66,12 +66,15 @@ struct Embed {
     const std::vector<std::string> texts = lines_of(file);
     catch_signals();
     Meter meter("texts", static_cast<int64_t>(texts.size()));
+    const auto start = std::chrono::steady_clock::now();
     const Array rows = embedder(texts, [&](int64_t done) {
       meter.show(done);
       return !signal_seen();
     });
     meter.hide();
     if (signal_seen()) throw attn::Error("embed", {"stopped: nothing was written"});
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (statistics) say("{} texts, {:.1f} texts/s\n", texts.size(), static_cast<double>(texts.size()) / seconds);
     write(rows, texts);
   }
 };
@@ -146,6 +149,7 @@ void add_embed(CLI::App& app) {
   command->add_option("--longest", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
+  command->add_flag("--stats", run->statistics, "print texts a second");
   add_precision(*command, run->precision);
   command->callback([=] { run->run(); });
 }
