@@ -25,8 +25,8 @@ using attn::DType;
 using attn::View;
 
 constexpr int64_t kColdBytes = int64_t{1} << 28;  // eight times the largest cache that was measured
-constexpr int64_t kReadBytes = int64_t{1} << 26;
-constexpr double kSeconds = 1;  // for each line of a table
+constexpr int64_t kReadBytes = int64_t{1} << 23;  // a short sample is less often disturbed
+constexpr double kSeconds = 1;                    // for each line of a table
 
 struct Size {
   int64_t K, N;
@@ -135,8 +135,25 @@ double seconds_of(const std::function<void()>& work) {
   return seconds_now() - start;
 }
 
+/// Plain reads of memory that no product touches: what a product has just read lies in a cache.
+class Reading {
+ public:
+  Reading() : memory_(kColdBytes) { fill(memory_, DType::float32); }
+  /// The quickest so far, in GB/s.
+  double best() const { return best_; }
+  void sample() {
+    best_ = std::max(best_, measure_read(static_cast<const char*>(memory_.data()) + at_, kReadBytes));
+    at_ = (at_ + kReadBytes) % memory_.bytes();
+  }
+
+ private:
+  attn::Buffer memory_;
+  int64_t at_ = 0;
+  double best_ = 0;
+};
+
 /// One line of a table; the weights are the first of `memory`, or where `cold` all of its copies in turn.
-bool print_line(const Line& line, const attn::Buffer& memory, bool cold) {
+bool print_line(const Line& line, const attn::Buffer& memory, bool cold, Reading& reading) {
   attn::Buffer x(line.M * line.size.K * attn::size_of(line.dtype)), y(line.M * line.size.N * attn::size_of(line.dtype));
   fill(x, line.dtype);
   const int64_t copies = cold ? memory.bytes() / line.bytes() : 1;
@@ -152,19 +169,16 @@ bool print_line(const Line& line, const attn::Buffer& memory, bool cold) {
     return false;
   }
   const OneDnn peer(OneDnn::has(line.dtype) ? line.dtype : DType::float32, line.M, line.size);
-  double best = std::numeric_limits<double>::infinity(), best_peer = best, read = 0;
+  double best = std::numeric_limits<double>::infinity(), best_peer = best;
   for (const double end = seconds_now() + kSeconds; seconds_now() < end;) {
     best = std::min(best, seconds_of(ours));
     if (OneDnn::has(line.dtype))
       best_peer = std::min(best_peer, seconds_of([&] { peer.run(x.data(), next(), y.data()); }));
-    if (cold) {
-      const int64_t at = copy * kReadBytes % (memory.bytes() / kReadBytes * kReadBytes);
-      read = std::max(read, measure_read(static_cast<const char*>(memory.data()) + at, kReadBytes));
-    }
+    if (cold) reading.sample();
   }
   const double rate = static_cast<double>(line.bytes()) / best * 1e-9;
   std::printf("%9.1f us %7.1f", best * 1e6, rate);
-  if (cold) std::printf(" %7.1f %6.0f %%", read, 100 * rate / read);
+  if (cold) std::printf(" %7.1f %6.0f %%", reading.best(), 100 * rate / reading.best());
   if (OneDnn::has(line.dtype)) std::printf("  oneDNN %9.1f us, %5.2f times ours", best_peer * 1e6, best_peer / best);
   std::printf("\n");
   std::fflush(stdout);
@@ -175,11 +189,12 @@ bool print_table(bool cold, const std::vector<Size>& sizes, const std::vector<in
   std::printf("\n%s: type, K, N, M; time, GB/s of weights%s\n", cold ? "From memory" : "From the cache",
               cold ? ", GB/s of a plain read, share of it" : "");
   bool correct = true;
+  Reading reading;
   for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     attn::Buffer memory(cold ? kColdBytes : 4 << 20);
     fill(memory, dtype);
     for (const Size& size : sizes)
-      for (int64_t M : rows) correct &= print_line({dtype, M, size}, memory, cold);
+      for (int64_t M : rows) correct &= print_line({dtype, M, size}, memory, cold, reading);
   }
   return correct;
 }
