@@ -96,10 +96,12 @@ TEST(OpsMatmul, ManyTilesOfFloat16) {
 
 /// 4097 - 4096, of which float16 would keep 4096 - 4096.
 TEST(OpsMatmul, SumsOfFloat16AreInFloat32) {
-  Matrix a(DType::float16, 1, 4096), b(DType::float16, 4096, 1), c(DType::float16, 1, 1);
-  b.fill_with([](int64_t k, int64_t) { return k == 0 ? 3 : k < 2048 ? 2 : -2; });
-  matmul(a.fill(1), b, c);
-  EXPECT_EQ(c.get(0), 1);
+  for (int64_t gap : {0, 1}) {  // a row of weights, and a column of a matrix, which goes another way
+    Matrix a(DType::float16, 1, 4096), b(DType::float16, 4096, 1, gap), c(DType::float16, 1, 1);
+    b.fill_with([](int64_t k, int64_t) { return k == 0 ? 3 : k < 2048 ? 2 : -2; });
+    matmul(a.fill(1), b, c);
+    EXPECT_EQ(c.get(0), 1);
+  }
 }
 
 /// A sum of no terms is zero, and the bias is still added.

@@ -38,7 +38,10 @@ PROGRAMS = {
     "cli": ("CLI/", "fmt/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
-    "bench": ("benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h"),
+    "bench": (
+        "benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h", "omp.h",
+        "oneapi/dnnl/",
+    ),
     "tests": (
         "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
         "omp.h",

@@ -7,6 +7,7 @@
 #include "kernels/dropout.kernel.h"
 #include "kernels/elementwise.kernel.h"
 #include "kernels/loss.kernel.h"
+#include "kernels/matvec.kernel.h"
 #include "kernels/norm.kernel.h"
 #include "kernels/rotary.kernel.h"
 
@@ -32,7 +33,14 @@ constexpr ElementKernels element_kernels() {
           .sum_of_squares = sum_of_squares<F64>};
 }
 
-constexpr ElementKernels f32_elements = element_kernels<F32>();
+constexpr ElementKernels with_matvec(ElementKernels base) {
+  base.matvec_bytes = matvec_bytes<F32>;
+  base.matvec_pack = matvec_pack<F32>;
+  base.matvec = matvec<F32>;
+  return base;
+}
+
+constexpr ElementKernels f32_elements = with_matvec(element_kernels<F32>());
 constexpr ElementKernels f64_elements = element_kernels<F64>();
 
 }  // namespace

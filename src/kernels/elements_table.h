@@ -146,6 +146,21 @@ struct SumArgs {
   ConstRows x;
 };
 
+struct MatvecPackArgs {
+  int64_t rows, terms;
+  ConstRows x;
+  void* packed;  // matvec_bytes(rows, terms), aligned to 64
+};
+
+struct MatvecArgs {
+  int64_t rows, columns, terms;
+  const void* packed;  // x [rows, terms], of matvec_pack
+  ConstRows w;         // [columns, terms]
+  const float* bias;   // [columns]; null = none
+  bool add;            // to what y holds
+  Rows y;              // x w^T
+};
+
 /// One arithmetic.
 struct ElementKernels {
   void (*activate)(const ActivateArgs&);
@@ -162,6 +177,10 @@ struct ElementKernels {
   void (*softmax_grad)(const SoftmaxGradArgs&);
   void (*adam)(const AdamArgs&);
   double (*sum_of_squares)(const SumArgs&);
+  // Products of few rows, of float alone: null in double.
+  int64_t (*matvec_bytes)(int64_t rows, int64_t terms) = nullptr;
+  void (*matvec_pack)(const MatvecPackArgs&) = nullptr;
+  void (*matvec)(const MatvecArgs&) = nullptr;
 };
 
 }  // namespace attn::kernels

@@ -1,7 +1,8 @@
-// matmul(): large products of float32 on matrix tiles, where there are some (tile_matmul.cpp); all others through
-// oneDNN: c is cut into blocks of rows and columns by its shape alone, and every block is a product of one thread, a
-// task of parallel_for(). So products and attention share the threads, which sleep when there is nothing to do;
-// oneDNN's own team, of OpenMP, would spin and take the cores from everybody else.
+// matmul(): few rows times rows of weights by kernels of their own (matvec.cpp), large products of float32 on matrix
+// tiles, where there are some (tile_matmul.cpp); all others through oneDNN: c is cut into blocks of rows and columns by
+// its shape alone, and every block is a product of one thread, a task of parallel_for(). So products and attention
+// share the threads, which sleep when there is nothing to do; oneDNN's own team, of OpenMP, would spin and take the
+// cores from everybody else.
 //
 // A primitive is built once a shape and kept: building takes tens of microseconds, running a small product fewer.
 // float64, which oneDNN does not multiply, is for checking gradients and takes plain blocked loops.
@@ -15,6 +16,7 @@
 #include "ops/blocks.h"
 #include "ops/check.h"
 #include "ops/matmul_half.h"
+#include "ops/matvec.h"
 #include "ops/tile_matmul.h"
 
 namespace attn::ops {
@@ -232,6 +234,7 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
+  if (is_matvec(a, b)) return multiply_few_rows(a, b, c, options);
   if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1]))
     return multiply_on_tiles(a, b, c, options);
   try {
