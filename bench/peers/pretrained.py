@@ -59,6 +59,20 @@ def pooled(rows: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
 
+INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
+
+
+class Rows(torch.nn.Module):
+    """What is exported: three tensors in, the last layer's rows out."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+
+
 class Onnx:
     """The encoder, exported once; batches as given, padded to the longest of each."""
 
@@ -69,11 +83,12 @@ class Onnx:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         path = ROOT / "build/minilm.onnx"
         if not path.exists():
-            model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+            model = Rows(transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval())
             sample = self.tokenizer(["a cat", "a cat sat on the mat"], return_tensors="pt", padding=True)
             axes = {0: "batch", 1: "length"}
-            torch.onnx.export(model, (dict(sample),), path, input_names=list(sample), output_names=["rows"],
-                              dynamic_axes={name: axes for name in [*sample, "rows"]}, dynamo=False)
+            torch.onnx.export(model, tuple(sample[name] for name in INPUTS), path, input_names=INPUTS,
+                              output_names=["rows"], dynamo=False,
+                              dynamic_axes={name: axes for name in [*INPUTS, "rows"]})
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
