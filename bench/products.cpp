@@ -1,7 +1,7 @@
 // attn_products: products of few rows with rows of weights, y = x W^T, which a text written token by token consists of.
-// Checks each against sums in float64, then times it beside oneDNN and beside a plain read of memory: the quickest of
-// many samples in turn, for neighbours disturb every median. Weights that no cache would hold lie in many copies, of
-// which every sample takes the next; those of the last table stay where the cache has them.
+// Checks each against sums in float64, then times it beside oneDNN and beside a plain read of as many bytes: the
+// quickest of many samples in turn, for neighbours disturb every median. Weights that no cache would hold lie in many
+// copies, of which every sample takes the next; those of the last table stay where the cache has them.
 #include <omp.h>
 
 #include <algorithm>
@@ -25,7 +25,6 @@ using attn::DType;
 using attn::View;
 
 constexpr int64_t kColdBytes = int64_t{1} << 28;  // eight times the largest cache that was measured
-constexpr int64_t kReadBytes = int64_t{1} << 23;  // a short sample is less often disturbed
 constexpr double kSeconds = 1;                    // for each line of a table
 
 struct Size {
@@ -139,17 +138,17 @@ double seconds_of(const std::function<void()>& work) {
 class Reading {
  public:
   Reading() : memory_(kColdBytes) { fill(memory_, DType::float32); }
-  /// The quickest so far, in GB/s.
-  double best() const { return best_; }
-  void sample() {
-    best_ = std::max(best_, measure_read(static_cast<const char*>(memory_.data()) + at_, kReadBytes));
-    at_ = (at_ + kReadBytes) % memory_.bytes();
+  /// GB/s of the next so many bytes.
+  double sample(int64_t bytes) {
+    if (at_ + bytes > memory_.bytes()) at_ = 0;
+    const char* begin = static_cast<const char*>(memory_.data()) + at_;
+    at_ += bytes / 64 * 64;
+    return measure_read(begin, bytes);
   }
 
  private:
   attn::Buffer memory_;
   int64_t at_ = 0;
-  double best_ = 0;
 };
 
 /// One line of a table; the weights are the first of `memory`, or where `cold` all of its copies in turn.
@@ -169,16 +168,16 @@ bool print_line(const Line& line, const attn::Buffer& memory, bool cold, Reading
     return false;
   }
   const OneDnn peer(OneDnn::has(line.dtype) ? line.dtype : DType::float32, line.M, line.size);
-  double best = std::numeric_limits<double>::infinity(), best_peer = best;
+  double best = std::numeric_limits<double>::infinity(), best_peer = best, read = 0;
   for (const double end = seconds_now() + kSeconds; seconds_now() < end;) {
     best = std::min(best, seconds_of(ours));
     if (OneDnn::has(line.dtype))
       best_peer = std::min(best_peer, seconds_of([&] { peer.run(x.data(), next(), y.data()); }));
-    if (cold) reading.sample();
+    if (cold) read = std::max(read, reading.sample(line.bytes()));
   }
   const double rate = static_cast<double>(line.bytes()) / best * 1e-9;
   std::printf("%9.1f us %7.1f", best * 1e6, rate);
-  if (cold) std::printf(" %7.1f %6.0f %%", reading.best(), 100 * rate / reading.best());
+  if (cold) std::printf(" %7.1f %6.0f %%", read, 100 * rate / read);
   if (OneDnn::has(line.dtype)) std::printf("  oneDNN %9.1f us, %5.2f times ours", best_peer * 1e6, best_peer / best);
   std::printf("\n");
   std::fflush(stdout);
