@@ -36,7 +36,8 @@ constexpr const char* kWordPiece =
     R"({"type":"WordPiece","unk_token":"[UNK]","vocab":{"[UNK]":0,"[CLS]":1,"[SEP]":2,"the":3,"##se":4,"#":5,)"
     R"("t":6,".":7}})";
 constexpr const char* kUnigram =
-    R"({"type":"Unigram","unk_id":0,"vocab":[["?",0],["a",-1],["b",-2],["ab",-2.5],["▁",-3],["▁ab",-4],["bb",-9]]})";
+    R"({"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["b",-2],["ab",-2.5],["▁",-3],["▁ab",-4],)"
+    R"(["bb",-9]]})";
 constexpr const char* kBert =
     R"("normalizer":{"type":"BertNormalizer"},"pre_tokenizer":{"type":"BertPreTokenizer"},)"
     R"("decoder":{"type":"WordPiece","prefix":"##","cleanup":true},)"

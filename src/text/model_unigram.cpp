@@ -17,7 +17,8 @@ constexpr double kUnknownCosts = 10;
 
 class Unigram final : public Model {
  public:
-  explicit Unigram(const Fields& fields) : Model(Vocabulary()), source_(fields.source()) {
+  explicit Unigram(const Fields& fields)
+      : Model(Vocabulary()), source_(fields.source()), is_single_(fields.boolean("float32", false)) {
     const io::Json& list = fields.at("vocab");
     fields.require(list.is_array() && !list.empty(), "vocab", "a list of tokens and scores");
     for (const io::Json& entry : list) {
@@ -61,12 +62,12 @@ class Unigram final : public Model {
       const double score = steps[at].score;
       bool is_covered = false;
       trie_.walk(piece.substr(at), [&](size_t length, uint32_t id) {
-        reach(steps[at + length], score + scores_[id], at, id);
+        reach(steps[at + length], sum(score, scores_[id]), at, id);
         is_covered |= at + length == next;
       });
       if (!is_covered) {
         if (unknown_ == Vocabulary::kNone) refuse(piece.substr(at, next - at));
-        reach(steps[next], lowest_ - kUnknownCosts + score, at, unknown_);
+        reach(steps[next], sum(score, sum(lowest_, -kUnknownCosts)), at, unknown_);
       }
       at = next;
     }
@@ -92,6 +93,11 @@ class Unigram final : public Model {
     uint32_t id = 0;
   };
 
+  /// SentencePiece adds up in float32, which decides between paths that are even.
+  double sum(double a, double b) const {
+    return is_single_ ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
+  }
+
   static void reach(Step& step, double score, size_t begin, uint32_t id) {
     if (step.begin == kNowhere || score > step.score) step = {score, begin, id};
   }
@@ -112,6 +118,7 @@ class Unigram final : public Model {
   }
 
   std::string source_;
+  bool is_single_;
   std::vector<double> scores_;
   double lowest_ = std::numeric_limits<double>::infinity();
   uint32_t unknown_ = Vocabulary::kNone;

@@ -176,11 +176,8 @@ class Reader {
       if (piece.type == kUnknown) unknown = vocab.size();
       vocab.push_back({piece.text, piece.score});
     }
-    return {{"type", "Unigram"},
-            {"vocab", vocab},
-            {"unk_id", unknown},
-            {"byte_fallback", falls_back_},
-            {"unmatched", unmatched}};
+    return {{"type", "Unigram"},      {"vocab", vocab}, {"unk_id", unknown}, {"byte_fallback", falls_back_},
+            {"unmatched", unmatched}, {"float32", true}};
   }
 
   /// A merge makes a piece of any two that it consists of; those of high scores come first.
