@@ -394,6 +394,13 @@ TEST(HostileHub, Embedders) {
          Embedder(folder.path());
        },
        {"must be a folder of this one"}},
+      {"lengths that are a list, and no model",
+       [] {
+         const Folder folder;
+         folder.put("modules.json", "[]").put("sentence_bert_config.json", "[256]");
+         Embedder(folder.path());
+       },
+       {"config.json"}},
       {"two poolings",
        [] {
          const Folder folder;

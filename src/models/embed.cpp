@@ -65,7 +65,8 @@ void read_modules(const std::string& folder, EmbedOptions& options) {
   }
   const std::string lengths = folder + "/sentence_bert_config.json";
   if (!exists(lengths)) return;
-  const Json longest = read_json(lengths).value("max_seq_length", Json());
+  const Json said = read_json(lengths);
+  const Json longest = said.is_object() ? said.value("max_seq_length", Json()) : Json();
   if (longest.is_number_integer() && longest > 0) options.longest = longest.get<int64_t>();
 }
 
