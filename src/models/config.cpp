@@ -158,7 +158,7 @@ const Names kOfBlocks = {"encoder_layers", "attention_scale", "softcap",        
                          "window",         "window_layers",   "rope_scaling",   "qkv_bias",    "norm_branch",
                          "first_norm",     "parallel",        "embedding_norm", "token_width", "shared_distances"};
 
-bool contains(const Names& names, const std::string& name) {
+bool is_among(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -386,7 +386,7 @@ void check_selfhead(Checker& checker, const Config& config) {
   const std::vector<FieldInfo> own = field_info(family("selfhead"));
   for (const FieldInfo& field : field_info(config)) {
     const auto same = [&](const FieldInfo& other) { return other.name == field.name && other.value == field.value; };
-    checker.require(!contains(kOfBlocks, field.name) || std::any_of(own.begin(), own.end(), same),
+    checker.require(!is_among(kOfBlocks, field.name) || std::any_of(own.begin(), own.end(), same),
                     [&] { return "selfhead has no " + field.name; });
   }
 }

@@ -304,11 +304,14 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Fields& fields) {
   if (type == "Split") return std::make_unique<Split>(fields);
   if (type == "BertPreTokenizer") return std::make_unique<Bert>();
   if (type == "Whitespace") return std::make_unique<Words>();
-  if (type == "WhitespaceSplit") return std::make_unique<AtCharacters>(is_space, Behavior::removed);
-  if (type == "Punctuation") return std::make_unique<AtCharacters>(is_punctuation, behavior_of(fields, 1));
+  if (type == "WhitespaceSplit")
+    return std::make_unique<AtCharacters>([](Character c) { return is_space(c); }, Behavior::removed);
+  if (type == "Punctuation")
+    return std::make_unique<AtCharacters>([](Character c) { return is_punctuation(c); }, behavior_of(fields, 1));
   if (type == "Digits")
     return std::make_unique<AtCharacters>(
-        is_number, fields.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
+        [](Character c) { return is_number(c); },
+        fields.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
   if (type == "CharDelimiterSplit") return at_delimiter(fields);
   fields.refuse_type({"BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace", "Punctuation",
                       "Sequence", "Split", "Whitespace", "WhitespaceSplit"});
