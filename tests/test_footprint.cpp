@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "attn/train.h"
+#include "folder.h"
 #include "layers.h"
 
 namespace attn::test {
@@ -15,25 +16,6 @@ namespace {
 
 using namespace models;
 namespace fs = std::filesystem;
-
-/// A directory that is gone with the test.
-class Folder {
- public:
-  Folder()
-      : path_(fs::temp_directory_path() /
-              ("attn_footprint_" + std::to_string(getpid()) + "_" + std::to_string(++count_))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  static inline int count_ = 0;
-  fs::path path_;
-};
 
 struct Case {
   std::string name;

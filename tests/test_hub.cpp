@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "attn/models_embed.h"
+#include "folder.h"
 #include "hostile.h"
 #include "layers.h"
 
@@ -21,32 +22,6 @@ constexpr const char* kTwoLayers = R"({"model_type": "llama", "architectures": [
 constexpr const char* kBert = R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 13,
   "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
   "max_position_embeddings": 24, "type_vocab_size": 2})";
-
-/// A folder under the system's temporary one, gone with the object.
-class Folder {
- public:
-  Folder() {
-    static int number = 0;
-    path_ = fs::temp_directory_path() / ("attn-hub-" + std::to_string(getpid()) + "-" + std::to_string(++number));
-    fs::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ / name; }
-  const Folder& put(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return *this;
-  }
-
- private:
-  fs::path path_;
-};
 
 struct Tensor {
   std::string name;

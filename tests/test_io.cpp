@@ -12,29 +12,13 @@
 
 #include "arrays.h"
 #include "attn/io.h"
+#include "folder.h"
 #include "fuzz.h"
 
 namespace attn::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A directory of its own that goes with the test.
-class Folder {
- public:
-  Folder() {
-    std::string name = testing::TempDir() + "/attn_io_XXXXXX";
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  int64_t files() const { return std::distance(fs::directory_iterator(path_), fs::directory_iterator()); }
-
- private:
-  std::string path_;
-};
 
 int mode_of(const std::string& path) {
   struct stat status = {};

@@ -3,32 +3,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "folder.h"
 #include "training.h"
 
 namespace attn::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A directory that is gone with the test.
-class Folder {
- public:
-  Folder()
-      : path_(fs::temp_directory_path() / ("attn_train_" + std::to_string(getpid()) + "_" + std::to_string(++count_))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::permissions(path_, fs::perms::owner_all, ignored);
-    fs::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  static inline int count_ = 0;
-  fs::path path_;
-};
 
 // ----------------------------------------------------------------------------------------------------------- schedule
 
