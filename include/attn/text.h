@@ -115,6 +115,8 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
 /// else vocab.json and merges.txt, else vocab.txt (in lower case unless tokenizer_config.json says otherwise). Throws
 /// Error that names what was looked for.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
+/// The same; null where there is none of these files.
+std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder);
 
 struct TrainingOptions {
   std::string kind = "bpe";   ///< byte-level as GPT-2's; "wordpiece" as BERT's; "unigram" as T5's

@@ -17,40 +17,28 @@ using io::Json;
 using Names = std::vector<std::string>;
 
 // The names of each enumeration, in its order.
-const Names& names_of(Pooling) {
-  static const Names names = {"mean", "first", "each"};
-  return names;
-}
-const Names& names_of(Positions) {
-  static const Names names = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
-  return names;
-}
-const Names& names_of(NormKind) {
-  static const Names names = {"layer", "rms"};
-  return names;
-}
-const Names& names_of(Activation) {
-  static const Names names = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
-  return names;
-}
-const Names& names_of(QueryKeyNorm) {
-  static const Names names = {"none", "heads", "rows"};
-  return names;
-}
-const Names& names_of(RopeScaling) {
-  static const Names names = {"none", "linear", "dynamic", "llama3", "yarn"};
-  return names;
-}
-const Names& names_of(Scheme) {
-  static const Names names = {"xavier", "gpt2"};
-  return names;
-}
+template <class E>
+const Names kNamesOf;
+template <>
+const Names kNamesOf<Pooling> = {"mean", "first", "each"};
+template <>
+const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
+template <>
+const Names kNamesOf<NormKind> = {"layer", "rms"};
+template <>
+const Names kNamesOf<Activation> = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
+template <>
+const Names kNamesOf<QueryKeyNorm> = {"none", "heads", "rows"};
+template <>
+const Names kNamesOf<RopeScaling> = {"none", "linear", "dynamic", "llama3", "yarn"};
+template <>
+const Names kNamesOf<Scheme> = {"xavier", "gpt2"};
 
 /// As JSON has a field's value; a number for what is none of an enumeration's.
 template <class T>
 Json json_of(const T& value) {
   if constexpr (std::is_enum_v<T>) {
-    const Names& names = names_of(value);
+    const Names& names = kNamesOf<T>;
     const auto n = static_cast<size_t>(value);
     return n < names.size() ? Json(names[n]) : Json(static_cast<int64_t>(value));
   } else {
@@ -72,9 +60,8 @@ Names all_families() {
   return names;
 }
 
-bool is_of_hub(const std::string& family) {
-  const Names names = hub_families();
-  return std::find(names.begin(), names.end(), family) != names.end();
+bool is_among(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text behind.
@@ -158,10 +145,6 @@ const Names kOfBlocks = {"encoder_layers", "attention_scale", "softcap",        
                          "window",         "window_layers",   "rope_scaling",   "qkv_bias",    "norm_branch",
                          "first_norm",     "parallel",        "embedding_norm", "token_width", "shared_distances"};
 
-bool is_among(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 std::string joined(const Names& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -196,7 +179,7 @@ struct Assign {
   template <class E>
   requires std::is_enum_v<E>
   void operator()(const char* field, const char*, E& to) const {
-    if (const std::optional<size_t> n = choose(field, names_of(to))) to = static_cast<E>(*n);
+    if (const std::optional<size_t> n = choose(field, kNamesOf<E>)) to = static_cast<E>(*n);
   }
   void operator()(const char* field, const char*, int64_t& to, int64_t lowest, int64_t highest) const {
     if (name != field) return;
@@ -324,7 +307,7 @@ std::vector<FieldInfo> field_info(const Config& config) {
       info.value = field;
     } else if constexpr (std::is_enum_v<Field>) {
       info.kind = "text";
-      info.choices = names_of(field);
+      info.choices = kNamesOf<Field>;
       info.value = json_of(field).template get<std::string>();
     } else {
       info.value = Json(field).dump();
@@ -416,7 +399,7 @@ void check(const Config& config) {
                   "output_projection is of selfhead; the others always have one");
   if (selfhead) check_selfhead(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
-  checker.require(config.classes > 0 || config.causal || !config.head || is_of_hub(config.model),
+  checker.require(config.classes > 0 || config.causal || !config.head || is_among(hub_families(), config.model),
                   "a model that predicts tokens must be causal");
   checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),
                   "a model with an encoder must be causal and predict tokens");

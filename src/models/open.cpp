@@ -39,15 +39,8 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
 
 /// Nothing where there is no file of a tokenizer: whoever needs one says so.
 std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t vocab_size) {
-  const auto is_there = [&](const char* name) {
-    std::error_code unknown;
-    return std::filesystem::exists(folder + "/" + name, unknown);
-  };
-  const char* const names[] = {"tokenizer.json",          "tokenizer.model", "spiece.model",
-                               "sentencepiece.bpe.model", "vocab.json",      "vocab.txt"};
-  if (std::none_of(std::begin(names), std::end(names), is_there)) return nullptr;
-  auto tokenizer = text::open_tokenizer(folder);
-  if (tokenizer->size() > vocab_size)
+  auto tokenizer = text::find_tokenizer(folder);
+  if (tokenizer && tokenizer->size() > vocab_size)
     throw Error("open", {folder + ": the tokenizer has " + std::to_string(tokenizer->size()) +
                          " tokens, more than the vocab_size of " + std::to_string(vocab_size) + " in config.json"});
   return tokenizer;

@@ -153,7 +153,7 @@ std::string TextStream::finish() {
 
 // ------------------------------------------------------------------------------------------------------------- folder
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
+std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
   const auto path_of = [&](const char* name) { return folder + "/" + name; };
   const auto read = [](const std::string& path) { return io::read_file(path, kMaxFile); };
   if (const std::string path = path_of("tokenizer.json"); exists(path)) return load_tokenizer(read(path), path);
@@ -163,6 +163,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
   if (exists(vocab) && exists(merges)) return load_gpt2(read(vocab), read(merges), vocab);
   if (const std::string path = path_of("vocab.txt"); exists(path))
     return load_wordpiece(read(path), lower_case_said_in(path_of("tokenizer_config.json")), path);
+  return nullptr;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
+  if (auto tokenizer = find_tokenizer(folder)) return tokenizer;
   throw Error("open_tokenizer",
               {folder + ": has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json "
                         "with merges.txt, or vocab.txt"});
