@@ -47,9 +47,9 @@ struct HeadRule {
 };
 
 struct Family {
-  const char* name;      ///< model_type
-  const char* prefix;    ///< of the layers' tensors; missing where the layers were saved alone
-  const char* defaults;  ///< of a Config, as JSON
+  const char* name;                   ///< model_type
+  const char* prefix;                 ///< of the layers' tensors; missing where the layers were saved alone
+  std::vector<const char*> defaults;  ///< of a Config, as JSON; a later one changes those before
   std::vector<FieldRule> fields;
   std::vector<NameRule> names;
   std::vector<HeadRule> heads;

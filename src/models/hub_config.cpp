@@ -188,7 +188,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
     reader.done();
   }
   Config& config = model.config;
-  apply_json(config, model.family->defaults, model.family->name);
+  for (const char* fields : model.family->defaults) apply_json(config, fields, model.family->name);
   config.model = model.family->name;
   model.head = head_of(reader, *model.family, task);
   if (model.head) apply_json(config, model.head->fields, model.head->suffix);
