@@ -142,7 +142,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
     std::vector<float> values(static_cast<size_t>(last.count()));
     ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
     const int64_t token = sample(values, std::span(text).subspan(first), options.sampling, random);
-    if (result.prompt_seconds == 0) {
+    if (result.tokens.empty()) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();
     }
