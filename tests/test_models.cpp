@@ -175,6 +175,48 @@ TEST(Model, GradientsOfEveryFamily) {
   }
 }
 
+/// A decoder that looks at an encoder, all of whose layers share a table of relative positions.
+Config two_stacks() {
+  Config config = tiny("gpt");
+  config.encoder_layers = 2;
+  config.positions = Positions::relative;
+  config.shared_distances = true;
+  config.dropout = 0.2;
+  return config;
+}
+
+Batch with_source(const Config& config) {
+  Batch batch = random_batch(config, 2, 5, 1);
+  batch.source = random_batch(config, 2, 7, 2).tokens;
+  batch.source_length = 7;
+  batch.source_lengths = {7, 3};
+  return batch;
+}
+
+TEST(Model, RecomputedStacksHaveTheSameGradients) {
+  const Config config = two_stacks();
+  std::vector<std::vector<Values>> gradients;
+  for (const bool recomputed : {false, true}) {
+    const Model model(config, nn::Precision::float32, 3);
+    autograd::Tape tape({.record = true, .training = true, .seed = 5});
+    tape.backward(model.loss(tape, with_source(config), {.recompute = recomputed}));
+    gradients.emplace_back();
+    for (const nn::Parameter& parameter : model.parameters().all())
+      gradients.back().push_back(gradient_of(parameter.value));
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_GT(max_abs(gradients[0].front()), 0);
+}
+
+TEST(Model, GradientsOfTwoStacks) {
+  const Config config = two_stacks();
+  const Model model(config, nn::Precision::float64, 3);
+  stir(model.parameters());
+  const Batch batch = with_source(config);
+  expect_gradients(
+      "two stacks", leaves_of(model.parameters()), [&](Tape& tape) { return model.loss(tape, batch); }, 4);
+}
+
 TEST(Model, AShorterTextInABatchIsTheTextAlone) {
   for (const char* name : {"gpt", "llama", "encoder"}) {
     const Config config = tiny(name);
