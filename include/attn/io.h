@@ -17,6 +17,8 @@
 #pragma GCC visibility push(default)
 namespace attn::io {
 
+/// True if anything has this name, at the end of its links.
+bool exists(const std::string& path);
 /// The whole of a regular file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
 std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 32);
 /// The same of whatever a person names: a file, a pipe or a device until it ends, or "-", the standard input.

@@ -199,6 +199,11 @@ void Reader::require_end() const {
     fail("read_file", path_, "grew beyond its " + std::to_string(size_) + " bytes while it was read");
 }
 
+bool exists(const std::string& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
 std::string read_file(const std::string& path, int64_t limit) {
   const Reader file(path);
   if (file.size() > limit)

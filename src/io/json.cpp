@@ -116,6 +116,10 @@ void check_json(std::string_view operation, const std::string& source, std::stri
   parse_json(operation, source, text);
 }
 
+Json read_json(std::string_view operation, const std::string& path, int64_t limit) {
+  return parse_json(operation, path, read_file(path, limit));
+}
+
 std::optional<std::string> json_string(std::string_view text) {
   try {
     return Json(text).dump();

@@ -15,6 +15,9 @@ using Json = nlohmann::json;
 /// Throws Error "[operation] source: ...". Its byte offsets count from `first_byte`, the text's own place in `source`.
 Json parse_json(std::string_view operation, const std::string& source, std::string_view text, int64_t first_byte = 0);
 
+/// The same of a file.
+Json read_json(std::string_view operation, const std::string& path, int64_t limit = 1 << 24);
+
 /// A JSON string; nothing if `text` is not UTF-8.
 std::optional<std::string> json_string(std::string_view text);
 

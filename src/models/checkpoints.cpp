@@ -125,7 +125,7 @@ Manifest read_manifest(const std::string& directory) {
   Manifest manifest;
   std::error_code unknown;  // then reading says why
   if (fs::symlink_status(path, unknown).type() == fs::file_type::not_found) return manifest;
-  const Json object = io::parse_json("checkpoint", path, io::read_file(path, 1 << 24));
+  const Json object = io::read_json("checkpoint", path);
   if (!object.is_object() || !(object.contains("files") || object.contains("last")))
     throw Error("checkpoint", {path + " is not a list of checkpoints"});
   const auto is_step = [](const std::string& name) { return step_of(name) >= 0; };

@@ -1,7 +1,6 @@
 // Embeddings of texts: tokens of all, sorted by length, packed, and the pooling of each text's rows.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "attn/models_embed.h"
@@ -11,20 +10,12 @@
 namespace attn::models {
 namespace {
 
-namespace fs = std::filesystem;
 using autograd::Array;
 using io::Json;
 
-Json read_json(const std::string& path) { return io::parse_json("embed", path, io::read_file(path, 1 << 24)); }
-
-bool exists(const std::string& path) {
-  std::error_code unknown;
-  return fs::exists(path, unknown);
-}
-
 /// The pooling that a module's config.json sets; older files have a field for each kind.
 RowPooling pooling_of(const std::string& path) {
-  const Json config = read_json(path);
+  const Json config = io::read_json("embed", path);
   const auto is_set = [&](const char* name) { return config.is_object() && config.value(name, Json()) == true; };
   const Json mode = config.is_object() ? config.value("pooling_mode", Json()) : Json();
   const std::pair<const char*, RowPooling> known[] = {{"mean", RowPooling::mean},
@@ -48,8 +39,8 @@ RowPooling pooling_of(const std::string& path) {
 /// What modules.json of sentence-transformers says, a list of modules that are run one after the other.
 void read_modules(const std::string& folder, EmbedOptions& options) {
   const std::string path = folder + "/modules.json";
-  if (!exists(path)) return;
-  const Json modules = read_json(path);
+  if (!io::exists(path)) return;
+  const Json modules = io::read_json("embed", path);
   if (!modules.is_array()) throw Error("embed", {path + " is not a list of modules"});
   for (const Json& module : modules) {
     const Json type = module.is_object() ? module.value("type", Json()) : Json();
@@ -64,8 +55,8 @@ void read_modules(const std::string& folder, EmbedOptions& options) {
       throw Error("embed", {path + ": the module " + io::as_shown(type) + " is not served"});
   }
   const std::string lengths = folder + "/sentence_bert_config.json";
-  if (!exists(lengths)) return;
-  const Json said = read_json(lengths);
+  if (!io::exists(lengths)) return;
+  const Json said = io::read_json("embed", lengths);
   const Json longest = said.is_object() ? said.value("max_seq_length", Json()) : Json();
   if (longest.is_number_integer() && longest > 0) options.longest = longest.get<int64_t>();
 }

@@ -1,7 +1,6 @@
 // The tensors of a checkpoint as parameters: found by the family's names, laid out as layers want them.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "models/hub.h"
@@ -9,7 +8,6 @@
 namespace attn::models {
 namespace {
 
-namespace fs = std::filesystem;
 using autograd::Array;
 using io::Json;
 
@@ -87,16 +85,15 @@ std::string shape_of(const std::vector<int64_t>& shape) {
 
 HubWeights::HubWeights(const std::string& folder, const HubModel& model) : model_(model) {
   const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
-  std::error_code unknown;
-  if (fs::exists(single, unknown) || !fs::exists(index, unknown)) {
-    if (!fs::exists(single, unknown) && fs::exists(folder + "/pytorch_model.bin", unknown))
+  if (io::exists(single) || !io::exists(index)) {
+    if (!io::exists(single) && io::exists(folder + "/pytorch_model.bin"))
       throw Error("open",
                   {folder + " holds pytorch_model.bin, a pickle, which is code and is not run: save the model once "
                             "more, model.save_pretrained(folder) of transformers writes model.safetensors"});
     open(single);
     return;
   }
-  const Json list = io::parse_json("open", index, io::read_file(index, int64_t{1} << 28));
+  const Json list = io::read_json("open", index, 1 << 28);
   const Json map = list.is_object() ? list.value("weight_map", Json()) : Json();
   if (!map.is_object() || map.empty()) throw Error("open", {index + " has no weight_map of tensors and their files"});
   std::set<std::string> names;

@@ -44,7 +44,7 @@ std::vector<std::string> load_labels(const std::string& directory, int64_t class
     for (int64_t n = 0; n < classes; ++n) labels.push_back(std::to_string(n));
     return labels;
   }
-  const io::Json list = io::parse_json("labels", path, io::read_file(path, 1 << 28));
+  const io::Json list = io::read_json("labels", path, 1 << 28);
   const auto is_text = [](const io::Json& each) { return each.is_string(); };
   if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_text) ||
       static_cast<int64_t>(list.size()) != classes)

@@ -1,6 +1,5 @@
 // A folder with a model in it: what a training of ours left, or what transformers saved.
 #include <algorithm>
-#include <filesystem>
 
 #include "models/hub.h"
 
@@ -9,15 +8,12 @@ namespace {
 
 using io::Json;
 
-Json read_json(const std::string& path) { return io::parse_json("open", path, io::read_file(path, 1 << 24)); }
-
 /// The tokens that end a text: generation_config.json says it, or config.json.
 std::vector<int64_t> ends_of(const std::string& folder, const Json& config, int64_t vocab_size) {
   const std::string path = folder + "/generation_config.json";
-  std::error_code unknown;
   Json ends;
-  if (std::filesystem::exists(path, unknown))
-    if (const Json generation = read_json(path); generation.is_object())
+  if (io::exists(path))
+    if (const Json generation = io::read_json("open", path); generation.is_object())
       ends = generation.value("eos_token_id", Json());
   if (ends.is_null()) ends = config.value("eos_token_id", Json());
   std::vector<int64_t> ids;
@@ -60,7 +56,7 @@ Config read_config(const std::string& folder, const std::string& task) {
 
 Loaded open(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
-  const Json config = read_json(path);
+  const Json config = io::read_json("open", path);
   if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision);
   const HubModel hub = read_hub_config(config, path, options.task);
   HubWeights weights(folder, hub);

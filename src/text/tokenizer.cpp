@@ -1,6 +1,4 @@
 // What all tokenizers do alike, text that appears token by token, and the tokenizer of a model's folder.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -50,15 +48,10 @@ size_t incomplete_tail(std::string_view text) {
   return 0;
 }
 
-bool exists(const std::string& path) {
-  struct stat status;
-  return ::stat(path.c_str(), &status) == 0;
-}
-
 /// BERT's vocab.txt does not say whether it is in lower case; the file beside it may.
 bool lower_case_said_in(const std::string& path) {
-  if (!exists(path)) return true;
-  const io::Json config = io::parse_json("open_tokenizer", path, io::read_file(path, kMaxFile));
+  if (!io::exists(path)) return true;
+  const io::Json config = io::read_json("open_tokenizer", path, kMaxFile);
   if (!config.is_object() || !config.contains("do_lower_case")) return true;
   const io::Json& said = config["do_lower_case"];
   if (!said.is_boolean())
@@ -156,12 +149,12 @@ std::string TextStream::finish() {
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
   const auto path_of = [&](const char* name) { return folder + "/" + name; };
   const auto read = [](const std::string& path) { return io::read_file(path, kMaxFile); };
-  if (const std::string path = path_of("tokenizer.json"); exists(path)) return load_tokenizer(read(path), path);
+  if (const std::string path = path_of("tokenizer.json"); io::exists(path)) return load_tokenizer(read(path), path);
   for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-    if (const std::string path = path_of(name); exists(path)) return load_sentencepiece(read(path), path);
+    if (const std::string path = path_of(name); io::exists(path)) return load_sentencepiece(read(path), path);
   const std::string vocab = path_of("vocab.json"), merges = path_of("merges.txt");
-  if (exists(vocab) && exists(merges)) return load_gpt2(read(vocab), read(merges), vocab);
-  if (const std::string path = path_of("vocab.txt"); exists(path))
+  if (io::exists(vocab) && io::exists(merges)) return load_gpt2(read(vocab), read(merges), vocab);
+  if (const std::string path = path_of("vocab.txt"); io::exists(path))
     return load_wordpiece(read(path), lower_case_said_in(path_of("tokenizer_config.json")), path);
   return nullptr;
 }
