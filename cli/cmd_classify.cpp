@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common.h"
+#include "pairs.h"
 #include "progress.h"
 
 namespace cli {
@@ -218,7 +219,8 @@ struct Evaluate {
 
   void run() const {
     const attn::models::Loaded loaded = model.load();
-    if (loaded.model->config().classes) sentences(loaded);
+    if (loaded.model->config().encoder_layers) evaluate_pairs(loaded, file);
+    else if (loaded.model->config().classes) sentences(loaded);
     else if (stride) strided(loaded);
     else text(loaded);
   }
@@ -242,7 +244,7 @@ void add_eval(CLI::App& app) {
   command->footer("Example:\n  attn eval model other.txt");
   auto run = std::make_shared<Evaluate>();
   run->model.add(*command);
-  command->add_option("file", run->file, "a text, or .tsv, .csv or .jsonl with labels; - is standard input")
+  command->add_option("file", run->file, "a text; .tsv, .csv or .jsonl with labels, or of pairs; - is standard input")
       ->required()
       ->type_name("FILE");
   command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")

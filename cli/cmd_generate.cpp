@@ -18,6 +18,8 @@ struct Generate {
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     catch_signals();
     if (interactive) return generation.converse(loaded);
+    if (text.empty() && loaded.model->config().encoder_layers)
+      throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
     if (text.empty()) text = loaded.tokenizer->decode(std::vector<int64_t>{0});
     generation.stream(loaded, text, statistics);
   }
@@ -26,11 +28,12 @@ struct Generate {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("generate", "continue a text");
+  CLI::App* command = app.add_subcommand("generate", "continue a text, or answer one");
   command->footer("Example:\n  attn generate model --prompt \"ROMEO:\" --temperature 0.8");
   auto run = std::make_shared<Generate>();
   run->model.add(*command);
-  CLI::Option* prompt = command->add_option("--prompt", run->prompt, "the beginning; none: the first token");
+  CLI::Option* prompt =
+      command->add_option("--prompt", run->prompt, "the beginning, or what is answered; none: the first token");
   CLI::Option* file = command->add_option("--file", run->file, "a file with the beginning; - is standard input");
   file->type_name("FILE")->excludes(prompt);
   command->add_flag("--interactive", run->interactive, "read beginnings line by line")

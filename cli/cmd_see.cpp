@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "attn/generate.h"
 #include "attn/view.h"
 #include "common.h"
 
@@ -12,10 +13,16 @@ namespace {
 
 /// The layers of a model on one text, and what they borrow.
 struct Seen {
-  std::vector<std::string> labels = {};
+  std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
 };
+
+std::vector<std::string> labels_of(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
+  for (const int64_t id : ids) labels.push_back(id < tokenizer.size() ? tokenizer.label(id) : "<start>");
+  return labels;
+}
 
 /// What is named must be below `count`, once.
 void check_numbers(const char* kind, const std::vector<int64_t>& named, int64_t count) {
@@ -35,28 +42,59 @@ void write_out(const std::string& name, const std::string& bytes, const char* wh
 
 struct See {
   ModelOptions model;
-  std::string text, file, png, html;
+  std::string text, file, png, html, part, answer;
   attn::view::Selection selection;
   bool log = false, plain = false, no_terminal = false;
 
-  Seen look(const attn::models::Loaded& loaded) const {
-    const std::vector<int64_t> ids =
-        loaded.tokenizer->encode_marked(file.empty() ? text : attn::io::read_input(file)).ids;
+  /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
+  attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
+    const auto& tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
+    std::vector<int64_t> ids = tokenizer->encode_marked(file.empty() ? text : attn::io::read_input(file)).ids;
     const int64_t context = loaded.model->config().context;
-    attn::models::Batch batch;
-    batch.tokens = ids;
-    batch.sequences = 1;
-    batch.length = static_cast<int64_t>(ids.size());
     if (ids.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
-    if (batch.length > context)
+    if (static_cast<int64_t>(ids.size()) > context)
       throw attn::Error("see", {fmt::format("the text has {} tokens, the model's context is {}", ids.size(), context)});
+    attn::models::Batch batch;
+    batch.sequences = 1;
+    batch.tokens = std::move(ids);
+    if (loaded.model->config().encoder_layers) {
+      batch.source = std::exchange(batch.tokens, loaded.start);
+      batch.source_length = static_cast<int64_t>(batch.source.size());
+      std::vector<int64_t> said;
+      if (answer.empty()) {
+        attn::generate::GenerateOptions options;
+        options.sampling.temperature = 0;
+        options.start = loaded.start;
+        options.ends = loaded.ends;
+        options.max_tokens = context - static_cast<int64_t>(loaded.start.size());
+        said = attn::generate::generate(*loaded.model, batch.source, options).tokens;
+      } else {
+        said = loaded.tokenizer->encode(answer);
+      }
+      batch.tokens.insert(batch.tokens.end(), said.begin(), said.end());
+    }
+    batch.length = static_cast<int64_t>(batch.tokens.size());
+    return batch;
+  }
+
+  Seen look(const attn::models::Loaded& loaded) const {
+    const attn::models::Batch batch = batch_of(loaded);
+    const bool answers = !batch.source.empty();
+    if (!answers && (!part.empty() || !answer.empty()))
+      throw UsageError("--part and --answer are for models with an encoder, which " + model.directory + " has not");
     Seen seen;
+    attn::models::ForwardOptions options;
+    const bool encoder = part == "encoder", cross = answers && (part.empty() || part == "cross");
+    (encoder ? options.encoder_traces : cross ? options.cross_traces : options.traces) = &seen.traces;
     attn::autograd::Tape tape;
-    loaded.model->forward(tape, batch, {.traces = &seen.traces});
-    for (int64_t id : ids) seen.labels.push_back(loaded.tokenizer->label(id));
+    loaded.model->forward(tape, batch, options);
+    const auto& source_tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
+    seen.rows = encoder ? labels_of(*source_tokenizer, batch.source) : labels_of(*loaded.tokenizer, batch.tokens);
+    seen.columns = cross ? labels_of(*source_tokenizer, batch.source) : seen.rows;
+    const auto rows = static_cast<int64_t>(seen.rows.size());
     for (size_t n = 0; n < seen.traces.size(); ++n) {
       const attn::nn::AttentionTrace& trace = seen.traces[n];
-      const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, batch.length});
+      const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, rows});
       seen.layers.push_back({"layer " + std::to_string(n), trace.q.view(), trace.k.view(), lse, trace.options});
     }
     return seen;
@@ -68,7 +106,7 @@ struct See {
     for (int64_t layer : selection.layers.empty() ? first : selection.layers)
       for (int64_t head : selection.heads.empty() ? first : selection.heads) {
         fmt::print("layer {}, head {}: rows attend to columns\n", layer, head);
-        fmt::print("{}", attn::view::terminal_heatmap(seen.layers[layer], head, seen.labels, seen.labels, options));
+        fmt::print("{}", attn::view::terminal_heatmap(seen.layers[layer], head, seen.rows, seen.columns, options));
       }
   }
 
@@ -92,8 +130,10 @@ struct See {
                 : selection.layers.empty() && selection.heads.empty() ? "all layers and heads"
                                                                       : "heads");
     }
+    if (!html.empty() && seen.rows.size() != seen.columns.size())
+      throw UsageError("--html is of a text that looks at itself: --part decoder or encoder");
     if (!html.empty())
-      write_out(html, attn::view::html_page(model.directory, seen.labels, seen.layers, selection),
+      write_out(html, attn::view::html_page(model.directory, seen.rows, seen.layers, selection),
                 "open it in a browser; it needs no network");
     if (!no_terminal && !piped) show(seen, options);
   }
@@ -107,6 +147,12 @@ void add_see(CLI::App& app) {
   run->model.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
+  command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
+  command
+      ->add_option("--part", run->part,
+                   "of a model with an encoder: the answer's look at the text, at itself, or the text's at itself;"
+                   " none: cross")
+      ->check(one_of({"cross", "decoder", "encoder"}));
   command->add_option("--layer", run->selection.layers, "only these: 0,2 (terminal: 0 unless given; files: all)")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -10,7 +10,7 @@
 #include "attn/generate.h"
 #include "common.h"
 #include "memory.h"
-#include "primer.h"
+#include "prepare.h"
 #include "progress.h"
 
 namespace cli {
@@ -19,15 +19,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using attn::train::Options;
 
-// In a model's directory, beside its checkpoints.
-constexpr const char *kConfigFile = "config.json", *kTokenizerFile = "tokenizer.json", *kSettingsFile = "training.json",
-                     *kLogFile = "log.jsonl";
+// In a model's directory, beside its checkpoints and its tokenizers.
+constexpr const char *kConfigFile = "config.json", *kSettingsFile = "training.json", *kLogFile = "log.jsonl";
 
 /// Everything `attn train` can be told, beside the model's configuration.
-struct Settings {
-  std::string data, validation, tokens, out = "model", precision = "float32", loss_scaling = "auto";
-  int64_t batch = 12, validation_batches = 20, min_count = 2;
-  double epochs = 0, word_dropout = 0;
+struct Settings : DataSettings {
+  std::string out = "model", precision = "float32", loss_scaling = "auto";
+  double epochs = 0;
   Options options;
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
@@ -44,6 +42,7 @@ void each_saved(S& settings, const Visit& visit) {
   visit("data", settings.data, may_change);
   visit("validation", settings.validation, may_change);
   visit("tokens", settings.tokens, stays);
+  visit("source_tokens", settings.source_tokens, stays);
   visit("min_count", settings.min_count, stays);
   visit("precision", settings.precision, stays);
   visit("batch", settings.batch, stays);
@@ -91,8 +90,6 @@ bool is_of_type(const Json& value) {
   else return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= kMost);
 }
 
-std::string path_in(const std::string& directory, const char* name) { return directory + "/" + name; }
-
 /// Fields that the command line does not name come from the file; adds to `reasons` those that it names and that must
 /// stay. The cosine ends where it did, unless --decay-steps is given.
 void take_over(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
@@ -139,95 +136,26 @@ attn::models::Config stored_config(const std::string& directory, const ConfigOpt
   return config;
 }
 
-struct Prepared {
-  std::unique_ptr<attn::text::Tokenizer> tokenizer;
-  std::unique_ptr<attn::train::Data> data;
-  std::vector<std::string> labels = {};  // of a classifier
-  int64_t longest = 0;                   // tokens of a sequence of a batch
-};
-
-std::vector<std::string> classes_of_all(std::vector<attn::train::LabelledText> rows,
-                                        const std::vector<attn::train::LabelledText>& held_out, int64_t least) {
-  rows.insert(rows.end(), held_out.begin(), held_out.end());
-  return attn::train::classes_of(rows, least);
-}
-
-/// Labelled sentences: the last tenth is for validation unless a file is named.
-Prepared prepare_sentences(const Settings& settings, const attn::models::Config& config,
-                           std::unique_ptr<attn::text::Tokenizer> tokenizer) {
-  std::vector<attn::train::LabelledText> rows = attn::train::read_labelled(settings.data), held_out;
-  if (!settings.validation.empty()) {
-    held_out = attn::train::read_labelled(settings.validation);
-  } else {
-    const size_t kept = rows.size() - rows.size() / 10;
-    held_out.assign(rows.begin() + static_cast<int64_t>(kept), rows.end());
-    rows.resize(kept);
-  }
-  Prepared prepared;
-  prepared.tokenizer = std::move(tokenizer);
-  if (settings.word_dropout > 0 && settings.tokens == "bytes") throw UsageError("--word-dropout is for --tokens words");
-  if (!prepared.tokenizer) {
-    std::vector<std::string> texts;
-    for (const auto& row : rows) texts.push_back(row.text);
-    if (settings.tokens == "bytes") prepared.tokenizer = attn::text::bytes();
-    else if (settings.tokens.empty() || settings.tokens == "words")
-      prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
-    else throw UsageError("sentences take --tokens words or bytes, not '" + settings.tokens + "'");
-  }
-  prepared.labels = settings.resume ? attn::models::load_labels(settings.out, config.classes)
-                                    : classes_of_all(rows, held_out, config.classes);
-  if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
-    throw attn::Error("train", {fmt::format("{} has {} different labels, the model {} classes", settings.data,
-                                            prepared.labels.size(), config.classes)});
-  const std::string& held_path = settings.validation.empty() ? settings.data : settings.validation;
-  const auto encoded = [&](const auto& part, const std::string& path) {
-    return attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);
-  };
-  std::vector<attn::train::Labelled> training = encoded(rows, settings.data), validation = encoded(held_out, held_path);
-  for (const auto* part : {&training, &validation})
-    for (const auto& row : *part) prepared.longest = std::max<int64_t>(prepared.longest, row.tokens.size());
-  prepared.longest = std::min((prepared.longest + 7) / 8 * 8, config.context);
-  prepared.data =
-      std::make_unique<attn::train::LabelledData>(std::move(training), std::move(validation), config.context,
-                                                  settings.batch, settings.options.seed, settings.word_dropout);
-  return prepared;
-}
-
-Prepared prepare_text(const Settings& settings, const attn::models::Config& config,
-                      std::unique_ptr<attn::text::Tokenizer> tokenizer) {
-  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
-  const std::string name = settings.data.empty() ? "the primer" : settings.data;
-  if (text.empty()) throw attn::Error("train", {name + " is empty"});
-  Prepared prepared;
-  prepared.tokenizer = std::move(tokenizer);
-  if (!prepared.tokenizer) {
-    if (settings.tokens == "bytes") {
-      prepared.tokenizer = attn::text::bytes();
-    } else if (settings.tokens.empty() || settings.tokens == "characters") {
-      attn::text::require_utf8(text, name);
-      prepared.tokenizer = attn::text::characters_of(text);
-    } else if (settings.tokens == "words") {
-      prepared.tokenizer = attn::text::words_of(std::vector<std::string>{text}, {.min_count = settings.min_count});
-    } else {
-      throw UsageError("--tokens must be characters, bytes or words, not '" + settings.tokens + "'");
-    }
-  }
-  prepared.data =
-      std::make_unique<attn::train::TextData>(prepared.tokenizer->encode(text), config.context, settings.batch,
-                                              settings.options.seed, settings.validation_batches);
-  prepared.longest = config.context;
-  return prepared;
-}
-
 Json rounded(double value) { return value - value == 0 ? Json(value) : Json(nullptr); }
 
-void print_sample(const attn::models::Model& model, const attn::text::Tokenizer& tokenizer, const Settings& settings,
-                  int64_t step) {
-  const std::vector<int64_t> prompt = settings.sample_prompt.empty() ? std::vector<int64_t>{step % tokenizer.size()}
-                                                                     : tokenizer.encode(settings.sample_prompt);
-  const auto result = attn::generate::generate(
-      model, prompt, {.sampling = {.temperature = 0.8, .top_k = 40}, .max_tokens = 100, .seed = settings.options.seed});
-  fmt::print("--- sample at step {}\n{}{}\n---\n", step, settings.sample_prompt, tokenizer.decode(result.tokens));
+void print_sample(const attn::models::Model& model, const Prepared& prepared, const Settings& settings, int64_t step) {
+  const attn::text::Tokenizer& tokenizer = *prepared.tokenizer;
+  const std::string& text = settings.sample_prompt;
+  attn::generate::GenerateOptions options;
+  options.sampling = {.temperature = 0.8, .top_k = 40};
+  options.max_tokens = 100;
+  options.seed = settings.options.seed;
+  std::vector<int64_t> prompt = {step % tokenizer.size()};
+  if (prepared.source_tokenizer) {
+    prompt = prepared.source_tokenizer->encode(text);
+    options.start = options.ends = {tokenizer.size()};
+    options.sampling.temperature = 0;
+  } else if (!text.empty()) {
+    prompt = tokenizer.encode(text);
+  }
+  const auto result = attn::generate::generate(model, prompt, options);
+  fmt::print("--- sample at step {}\n{}{}{}\n---\n", step, text, prepared.source_tokenizer ? "\n" : "",
+             tokenizer.decode(result.tokens));
   std::fflush(stdout);
 }
 
@@ -240,7 +168,8 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
   say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
   const int64_t tokens = settings.batch * config.context * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
-      config.classes ? " at most" : "", settings.batch, config.context, options.accumulation, grouped(options.steps));
+      config.classes || config.encoder_layers ? " at most" : "", settings.batch, config.context, options.accumulation,
+      grouped(options.steps));
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   say("learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n", options.learning_rate,
       grouped(options.warmup), options.min_learning_rate, grouped(end), end < options.steps ? " and stays there" : "");
@@ -251,8 +180,8 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
 
 /// The files of a training beside its checkpoints.
 const std::vector<std::string>& own_files() {
-  static const std::vector<std::string> names = {kConfigFile, kTokenizerFile, kSettingsFile, kLogFile,
-                                                 attn::models::kLabelsFile};
+  static const std::vector<std::string> names = {kConfigFile,   kTokenizerFile, attn::models::kSourceTokenizerFile,
+                                                 kSettingsFile, kLogFile,       attn::models::kLabelsFile};
   return names;
 }
 
@@ -270,27 +199,6 @@ void check_directory(const Settings& settings) {
   const std::string taken = settings.overwrite ? "" : directory.obstacle(own_files(), false);
   if (!taken.empty())
     throw UsageError(taken + ": --resume continues it, --overwrite replaces it, --out names another directory");
-}
-
-std::unique_ptr<attn::text::Tokenizer> stored_tokenizer(const std::string& directory) {
-  const std::string path = path_in(directory, kTokenizerFile);
-  return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
-}
-
-/// A new model takes its sizes from the data; the data of a resumed one must fit it.
-Prepared prepare(const Settings& settings, attn::models::Config& config) {
-  if (config.classes == 0 && attn::train::is_labelled(settings.data))
-    throw UsageError(settings.data + " has labels, which need --model encoder");
-  if (config.classes > 0 && settings.data.empty())
-    throw UsageError("a classifier learns from a file with labels: .tsv, .csv or .jsonl");
-  std::unique_ptr<attn::text::Tokenizer> tokenizer = settings.resume ? stored_tokenizer(settings.out) : nullptr;
-  Prepared prepared = config.classes ? prepare_sentences(settings, config, std::move(tokenizer))
-                                     : prepare_text(settings, config, std::move(tokenizer));
-  if (!settings.resume) {
-    config.vocab_size = prepared.tokenizer->size();
-    if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
-  }
-  return prepared;
 }
 
 /// Steps from epochs, and a schedule that fits them; that of a resumed training stays. Loss scaling where it is asked
@@ -323,13 +231,14 @@ void begin_directory(const Settings& settings, const attn::models::Config& confi
   std::map<std::string, std::string> files = {{kConfigFile, attn::models::to_json(config)},
                                               {kTokenizerFile, prepared.tokenizer->to_json()},
                                               {kSettingsFile, settings_json(settings)}};
+  if (prepared.source_tokenizer) files[attn::models::kSourceTokenizerFile] = prepared.source_tokenizer->to_json();
   if (config.classes) files[attn::models::kLabelsFile] = attn::models::labels_to_json(prepared.labels);
   attn::models::Checkpoints(settings.out).begin(files, own_files(), settings.overwrite);
 }
 
 /// What happens beside the training: progress, the log, samples, signals. Borrows all it is given.
 attn::train::Trainer::Events events_of(const Settings& settings, const attn::models::Model& model,
-                                       const attn::text::Tokenizer& tokenizer, TrainingProgress& progress) {
+                                       const Prepared& prepared, TrainingProgress& progress) {
   const auto log = [&settings, &progress, fails = std::make_shared<bool>(false)](const Json& row) {
     try {
       attn::io::append_line(path_in(settings.out, kLogFile), row.dump());
@@ -340,7 +249,7 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
   };
   const bool classifies = model.config().classes > 0;
   attn::train::Trainer::Events events;
-  events.step = [=, &settings, &model, &tokenizer, &progress](const attn::train::StepReport& report) {
+  events.step = [=, &settings, &model, &prepared, &progress](const attn::train::StepReport& report) {
     progress.step(report);
     log({{"step", report.step},
          {"loss", rounded(report.loss)},
@@ -352,7 +261,7 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
          {"tokens", report.tokens}});
     if (settings.sample_every > 0 && report.step % settings.sample_every == 0) {
       progress.end();
-      print_sample(model, tokenizer, settings, report.step);
+      print_sample(model, prepared, settings, report.step);
     }
   };
   events.validation = [=, &progress](int64_t step, const attn::train::Validation& result, bool best) {
@@ -365,12 +274,13 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
 }
 
 /// What would otherwise be found out only when the training is over, or in its middle.
-void check_afterwards(const Settings& settings, const attn::models::Config& config,
-                      const attn::text::Tokenizer& tokenizer) {
+void check_afterwards(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
   if (config.classes && settings.interactive)
     throw UsageError("--interactive is for models that write; attn classify takes sentences");
   if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that write");
-  tokenizer.encode(settings.sample_prompt);
+  if (prepared.source_tokenizer && settings.sample_every > 0 && settings.sample_prompt.empty())
+    throw UsageError("--sample-every needs a --sample-prompt to answer");
+  (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode(settings.sample_prompt);
 }
 
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
@@ -385,8 +295,8 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   } else {
     config = config_options.build(attn::train::is_labelled(settings.data) ? "encoder" : "gpt");
   }
-  const Prepared prepared = prepare(settings, config);
-  check_afterwards(settings, config, *prepared.tokenizer);
+  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "");
+  check_afterwards(settings, config, prepared);
   settle_options(settings, *prepared.data);
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::check(config);
@@ -407,7 +317,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
       3 * attn::models::forward_flops(config, prepared.longest) / static_cast<double>(prepared.longest);
   TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
   catch_signals();
-  const bool finished = trainer.run(events_of(settings, model, *prepared.tokenizer, progress));
+  const bool finished = trainer.run(events_of(settings, model, prepared, progress));
   progress.end();
   if (!finished) {
     say("stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(), settings.out);
@@ -427,12 +337,14 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
 void add_data_options(CLI::App& command, Settings& settings) {
   command
       .add_option("data", settings.data,
-                  "a text, or .tsv, .csv or .jsonl with labels; - is standard input; none: a primer")
+                  "a text; .tsv, .csv or .jsonl with labels, or of pairs; - is standard input; none: a primer")
       ->type_name("FILE");
-  command.add_option("--validation", settings.validation, "sentences to validate with; none: the last tenth")
+  command.add_option("--validation", settings.validation, "sentences or pairs to validate with; none: the last tenth")
       ->type_name("FILE");
   command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
   command.add_option("--tokens", settings.tokens, "what a token is; none: characters, of sentences words")
+      ->check(one_of({"characters", "bytes", "words"}));
+  command.add_option("--source-tokens", settings.source_tokens, "the same of what an encoder reads; none: characters")
       ->check(one_of({"characters", "bytes", "words"}));
   command.add_option("--min-count", settings.min_count, "words that are rarer are unknown")->check(whole(1));
   command.add_option("--word-dropout", settings.word_dropout, "share of words hidden in training, of sentences")
@@ -501,10 +413,12 @@ void add_run_options(CLI::App& command, Settings& settings) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "train a model on a text, or a classifier on labelled sentences");
+  CLI::App* command =
+      app.add_subcommand("train", "train a model on a text, on labelled sentences or on pairs of texts");
   command->footer(
       "Examples:\n  attn train text.txt --layers 6 --embed-dim 256 --steps 5000 --out model\n"
-      "  attn train reviews.csv --model encoder --tokens words --out reviews");
+      "  attn train reviews.csv --model encoder --tokens words --out reviews\n"
+      "  attn train words.tsv --model seq2seq --tokens words --out answers");
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
   add_data_options(*command, *settings);

@@ -73,7 +73,7 @@ void ConfigOptions::add(CLI::App& command) {
   fields.reserve(infos.size());  // options keep the places
   for (size_t n = 0; n < infos.size(); ++n) {
     const attn::models::FieldInfo& info = infos[n];
-    if (info.name == "model" || info.name == "vocab_size") continue;
+    if (info.name == "model" || info.name.ends_with("vocab_size")) continue;  // the data say it
     fields.emplace_back(info.name, "");
     command.add_option(flag_of(info.name), fields.back().second, info.description)
         ->group("Model")
@@ -149,12 +149,24 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
 }
 
+namespace {
+
+std::vector<int64_t> prompt_tokens(const attn::models::Loaded& loaded, const std::string& prompt) {
+  const auto& tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
+  std::vector<int64_t> ids = tokenizer->encode_marked(prompt).ids;
+  if (ids.empty()) throw UsageError("the prompt is empty");
+  return ids;
+}
+
+}  // namespace
+
 void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::string& prompt,
                                bool with_statistics) const {
-  const std::vector<int64_t> ids = loaded.tokenizer->encode_marked(prompt).ids;
-  if (ids.empty()) throw UsageError("the prompt is empty");
+  const std::vector<int64_t> ids = prompt_tokens(loaded, prompt);
+  const bool answers = loaded.model->config().encoder_layers > 0;
+  if (answers && loaded.start.empty())
+    throw attn::Error("generate", {"config.json does not say decoder_start_token_id, with which answers begin"});
   attn::generate::StopFilter filter(stop);
-  show(prompt);
   attn::generate::GenerateOptions options;
   options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
   options.max_tokens = tokens;
@@ -162,8 +174,12 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   options.context = context;
   options.cache = !no_cache;
   options.ends = loaded.ends;
+  options.start = loaded.start;
   attn::text::TextStream text(*loaded.tokenizer);
-  for (const int64_t id : ids) text.push(id);  // what comes next may depend on what stands before
+  if (!answers) {
+    show(prompt);
+    for (const int64_t id : ids) text.push(id);  // what comes next may depend on what stands before
+  }
   options.on_token = [&](int64_t token) {
     show(filter.feed(text.push(token)));
     return !filter.stopped() && !signal_seen();

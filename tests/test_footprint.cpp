@@ -45,6 +45,10 @@ class RandomData : public train::Data {
     batch_.sequences = batch;
     batch_.length = config.context;
     for (int64_t n = 0; n < batch * config.context; ++n) batch_.tokens.push_back(random.below(config.vocab_size));
+    if (config.encoder_layers) {
+      batch_.source = batch_.tokens;
+      batch_.source_length = config.context;
+    }
     for (int64_t n = 0; n < (config.classes ? batch : batch * config.context); ++n)
       batch_.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
   }
@@ -113,6 +117,8 @@ std::vector<Case> trainings() {
           {"llama, bfloat16, recomputed", llama, nn::Precision::bfloat16, 12, true},
           {"encoder", shape_of("encoder", 500, 128, 128, 6), nn::Precision::float32, 16},
           {"relative positions", relative, nn::Precision::float32, 8},
+          {"seq2seq", shape_of("seq2seq", 300, 128, 128, 4), nn::Precision::float32, 16},
+          {"seq2seq, recomputed", shape_of("seq2seq", 300, 128, 128, 4), nn::Precision::float32, 24, true},
           {"long", shape_of("gpt", 100, 2048, 128, 4), nn::Precision::float32, 2},
           {"selfhead", shape_of("selfhead", 2000, 256, 256, 1), nn::Precision::float32, 16}};
 }

@@ -40,6 +40,13 @@ Batch random_batch(const Config& config, int64_t sequences, int64_t length, uint
   batch.length = length;
   Random random(seed);
   for (int64_t n = 0; n < sequences * length; ++n) batch.tokens.push_back(random.below(config.vocab_size));
+  if (config.encoder_layers) {
+    batch.source_length = length + 2;
+    for (int64_t n = 0; n < sequences * batch.source_length; ++n)
+      batch.source.push_back(random.below(config.vocab_size));
+    batch.source_lengths.assign(static_cast<size_t>(sequences), batch.source_length);
+    batch.source_lengths.back() = 3;
+  }
   const int64_t targets = config.classes ? sequences : sequences * length;
   for (int64_t n = 0; n < targets; ++n)
     batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
@@ -89,7 +96,7 @@ TEST(Config, FieldsFromText) {
   EXPECT_EQ(reasons_of([&] { set_field(config, "layers", "six"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { set_field(config, "norm", "\xff"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { family("mamba"); }).front(),
-            "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama");
+            "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama, seq2seq");
 }
 
 TEST(Config, FieldsTellWhatTheyTake) {
@@ -185,21 +192,13 @@ Config two_stacks() {
   return config;
 }
 
-Batch with_source(const Config& config) {
-  Batch batch = random_batch(config, 2, 5, 1);
-  batch.source = random_batch(config, 2, 7, 2).tokens;
-  batch.source_length = 7;
-  batch.source_lengths = {7, 3};
-  return batch;
-}
-
 TEST(Model, RecomputedStacksHaveTheSameGradients) {
   const Config config = two_stacks();
   std::vector<std::vector<Values>> gradients;
   for (const bool recomputed : {false, true}) {
     const Model model(config, nn::Precision::float32, 3);
     autograd::Tape tape({.record = true, .training = true, .seed = 5});
-    tape.backward(model.loss(tape, with_source(config), {.recompute = recomputed}));
+    tape.backward(model.loss(tape, random_batch(config, 2, 5, 1), {.recompute = recomputed}));
     gradients.emplace_back();
     for (const nn::Parameter& parameter : model.parameters().all())
       gradients.back().push_back(gradient_of(parameter.value));
@@ -212,7 +211,7 @@ TEST(Model, GradientsOfTwoStacks) {
   const Config config = two_stacks();
   const Model model(config, nn::Precision::float64, 3);
   stir(model.parameters());
-  const Batch batch = with_source(config);
+  const Batch batch = random_batch(config, 2, 5, 1);
   expect_gradients(
       "two stacks", leaves_of(model.parameters()), [&](Tape& tape) { return model.loss(tape, batch); }, 4);
 }

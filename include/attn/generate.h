@@ -28,6 +28,7 @@ struct GenerateOptions {
   int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
   std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
+  std::vector<int64_t> start = {};                   ///< with an encoder: what an answer begins with; not among it
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
 };
@@ -38,8 +39,9 @@ struct Generated {
   double token_seconds = 0;  ///< of all tokens after the first
 };
 
-/// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. Throws
-/// Error for a context beyond learned positions; every other kind of position has no end.
+/// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. A model
+/// with an encoder answers instead: the encoder reads the prompt, and the answer ends at `context` tokens. Throws Error
+/// for a context beyond learned positions; every other kind of position has no end.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
 /// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.

@@ -57,10 +57,12 @@ class Cache {
 };
 
 struct ForwardOptions {
-  Cache* cache = nullptr;                             ///< the tokens continue what is cached; inference only
-  bool last_only = false;                             ///< logits of each sequence's last token alone
-  bool recompute = false;                             ///< keep only the inputs of blocks, compute the rest again
-  std::vector<nn::AttentionTrace>* traces = nullptr;  ///< one a layer, filled
+  Cache* cache = nullptr;                                   ///< the tokens continue what is cached; inference only
+  bool last_only = false;                                   ///< logits of each sequence's last token alone
+  bool recompute = false;                                   ///< keep only the inputs of blocks, compute the rest again
+  std::vector<nn::AttentionTrace>* traces = nullptr;        ///< one a layer, filled
+  std::vector<nn::AttentionTrace>* cross_traces = nullptr;  ///< of the layers' looks at an encoder's rows
+  std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< one a layer of the encoder
 };
 
 class Model {
@@ -101,7 +103,7 @@ class Model {
   Value block(Tape& tape, const Layers& layers, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
   Value embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const;
   Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
-  Value encode(Tape& tape, const Batch& batch, bool keep) const;
+  Value encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
   Value logits(Tape& tape, Value x) const;
   nn::Parameters& owned() const;
@@ -109,7 +111,7 @@ class Model {
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;
-  nn::Embedding tokens_, positions_, types_, encoder_positions_;
+  nn::Embedding tokens_, positions_, types_, encoder_tokens_, encoder_positions_;
   nn::Norm embedding_norm_, encoder_embedding_norm_, encoder_norm_, norm_, head_norm_;
   nn::Linear embedding_projection_, head_dense_, head_;
   Layers encoder_, layers_;
@@ -154,6 +156,8 @@ class Checkpoints {
   std::string directory_;
 };
 
+/// The tokenizer of what an encoder reads, where it has a vocabulary of its own, is this file of its directory.
+inline constexpr const char* kSourceTokenizerFile = "source_tokenizer.json";
 /// The names of a classifier's classes are a list in this file of its directory.
 inline constexpr const char* kLabelsFile = "labels.json";
 /// True for 1 to 256 bytes of UTF-8 without control characters.
@@ -166,9 +170,13 @@ std::vector<std::string> load_labels(const std::string& directory, int64_t class
 /// A model with what belongs to it, from a directory that `attn train` wrote.
 struct Loaded {
   std::unique_ptr<Model> model;
-  std::unique_ptr<text::Tokenizer> tokenizer;  ///< null for a folder of the hub without one
-  std::vector<std::string> labels;             ///< of a classifier: the names of its classes
-  std::vector<int64_t> ends;                   ///< tokens that end a text
+  std::unique_ptr<text::Tokenizer> tokenizer;         ///< null for a folder of the hub without one
+  std::unique_ptr<text::Tokenizer> source_tokenizer;  ///< of what an encoder reads; null where it is the same
+  std::vector<std::string> labels;                    ///< of a classifier: the names of its classes
+  std::vector<int64_t> ends;                          ///< tokens that end a text
+  /// With an encoder: the tokens that every answer begins with. Where attn train made the model this is its last
+  /// token, which no text has, and which ends the answer too.
+  std::vector<int64_t> start;
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };

@@ -1,5 +1,5 @@
-// models: configurations, and what they cost. A family (selfhead, encoder, gpt, llama) is a set of defaults for one
-// configuration; the configuration says how embeddings, blocks and head are put together.
+// models: configurations, and what they cost. A family (selfhead, encoder, gpt, llama, seq2seq) is a set of defaults of
+// one configuration; the configuration says how embeddings, blocks and head are put together.
 #pragma once
 
 #include <string>
@@ -24,12 +24,13 @@ using ops::Activation;
 
 /// All that decides the shape of a model: embeddings, layers (attention, feed-forward and their norms), head.
 struct Config {
-  std::string model = "gpt";   ///< the family, one of families()
-  int64_t vocab_size = 0;      ///< V, from the tokenizer
-  int64_t context = 64;        ///< the longest sequence of training; of learned positions, the longest at all
-  int64_t embed_dim = 128;     ///< C
-  int64_t layers = 4;          ///< N
-  int64_t encoder_layers = 0;  ///< > 0: an encoder that the layers look at through cross-attention
+  std::string model = "gpt";      ///< the family, one of families()
+  int64_t vocab_size = 0;         ///< V, from the tokenizer
+  int64_t context = 64;           ///< the longest sequence of training; of learned positions, the longest at all
+  int64_t embed_dim = 128;        ///< C
+  int64_t layers = 4;             ///< N
+  int64_t encoder_layers = 0;     ///< > 0: an encoder that the layers look at through cross-attention
+  int64_t source_vocab_size = 0;  ///< tokens of the encoder's own vocabulary; 0 = it shares the layers' embeddings
 
   // Embeddings: scale * token + position + type, then perhaps a norm, then perhaps a projection to C.
   int64_t token_width = 0;  ///< 0 = embed_dim; other embeddings are projected

@@ -45,7 +45,8 @@ struct AttentionInputs {
   ConstView<4> mask = {};                ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
   Value bias = {};                       ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
   CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
-  AttentionTrace* trace = nullptr;  ///< filled if given
+  AttentionTrace* trace = nullptr;        ///< filled if given
+  AttentionTrace* cross_trace = nullptr;  ///< the same, of a Block's cross-attention
 };
 
 /// One head as textbooks write it: softmax(Q K^T / sqrt(d_k)) V, with Q = x W_Q, K = x W_K, V = x W_V; and, where an

@@ -98,15 +98,21 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
   return candidates.back().id;
 }
 
-Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
+namespace {
+
+void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   const models::Config& config = model.config();
   model.parameters();
   Checker checker("generate");
   checker.require(!prompt.empty(), "the prompt must have at least one token");
-  require_ids(checker, "prompt", prompt, config.vocab_size);
+  const bool answers = config.encoder_layers > 0;
+  require_ids(checker, "prompt", prompt,
+              answers && config.source_vocab_size ? config.source_vocab_size : config.vocab_size);
   checker.require(options.max_tokens >= 0, "max_tokens must not be negative");
   checker.require(config.causal, "only a causal model can continue a text");
-  checker.require(config.encoder_layers == 0, "a model with an encoder answers a text, it does not continue it");
+  checker.require(options.start.empty() != answers, answers ? "a model with an encoder begins its answer with start"
+                                                            : "start is of models with an encoder");
+  require_ids(checker, "start", options.start, config.vocab_size);
   checker.require(config.head, "the model has no head");
   checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
@@ -116,32 +122,65 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   });
   checker.done();
   check(options.sampling);
-  const int64_t context = options.context ? options.context : config.context;
-  const auto memory = autograd::Tape().memory();
-  std::vector<int64_t> text(prompt.begin(), prompt.end());
+}
+
+/// One sequence whose tokens come one after the other, and what the model has cached of it.
+class Sequence {
+ public:
+  /// `source` is what an encoder reads; empty where there is none.
+  Sequence(const models::Model& model, bool cached, std::span<const int64_t> source)
+      : model_(model), cache_(model.new_cache()), source_(source), cached_(cached) {}
+
+  /// Logits [V] behind `text`, whose beginning is what it was the last time.
+  std::vector<float> next(std::span<const int64_t> text) {
+    const int64_t known = cached_ ? cache_.length() : 0;
+    models::Batch batch;
+    batch.sequences = 1;
+    batch.tokens.assign(text.begin() + known, text.end());
+    batch.length = static_cast<int64_t>(batch.tokens.size());
+    if (known == 0) batch.source.assign(source_.begin(), source_.end());
+    batch.source_length = static_cast<int64_t>(batch.source.size());
+    autograd::Tape tape({}, memory_);
+    const autograd::Value logits =
+        model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true});
+    const autograd::Array& last = logits.data();
+    std::vector<float> values(static_cast<size_t>(last.count()));
+    ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
+    return values;
+  }
+  /// The text begins elsewhere now.
+  void forget() { cache_.truncate(0); }
+
+ private:
+  const models::Model& model_;
+  models::Cache cache_;
+  std::span<const int64_t> source_;
+  bool cached_;
+  std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
+};
+
+}  // namespace
+
+Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
+  check(model, prompt, options);
+  const int64_t context = options.context ? options.context : model.config().context;
+  const bool answers = !options.start.empty();
+  const std::span<const int64_t> begin = answers ? std::span(options.start) : prompt;
+  std::vector<int64_t> text(begin.begin(), begin.end());
   Random random(options.seed);
-  models::Cache cache = model.new_cache();
+  Sequence sequence(model, options.cache, answers ? prompt : std::span<const int64_t>());
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
   while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
     const int64_t length = static_cast<int64_t>(text.size());
     if (length - first > context) {
+      if (answers) break;
       first = length - std::max<int64_t>(context / 2, 1);
-      cache.truncate(0);
+      sequence.forget();
     }
-    const int64_t cached = options.cache ? cache.length() : 0;
-    models::Batch batch;
-    batch.sequences = 1;
-    batch.tokens.assign(text.begin() + first + cached, text.end());
-    batch.length = static_cast<int64_t>(batch.tokens.size());
-    autograd::Tape tape({}, memory);
-    const autograd::Value logits =
-        model.forward(tape, batch, {.cache = options.cache ? &cache : nullptr, .last_only = true});
-    const autograd::Array& last = logits.data();
-    std::vector<float> values(static_cast<size_t>(last.count()));
-    ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
-    const int64_t token = sample(values, std::span(text).subspan(first), options.sampling, random);
+    const std::span<const int64_t> seen = std::span(text).subspan(first);
+    const int64_t token = sample(sequence.next(seen), seen, options.sampling, random);
     if (result.tokens.empty()) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();

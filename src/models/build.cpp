@@ -122,6 +122,9 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
   if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
   if (E != C) embedding_projection_ = nn::Linear(root / "embedding_projection", E, C);
   if (config.encoder_layers) {
+    if (config.source_vocab_size)
+      encoder_tokens_ =
+          nn::Embedding(root / "encoder_tokens", config.source_vocab_size, E, {.scale = embedding_scale(config)});
     if (learned) encoder_positions_ = nn::Embedding(root / "encoder_positions", rows, E);
     make_layers(root / "encoder", encoder_, config.encoder_layers, true);
     nn::Norm& norm = ends_in_norm ? encoder_embedding_norm_ : encoder_norm_;

@@ -72,7 +72,8 @@ void check_source(Checker& checker, const Config& config, const Batch& batch, bo
     return text(static_cast<int64_t>(batch.source.size())) + " tokens are given as the source of " + text(B) +
            " sequences of " + text(L) + " tokens, both at least 1";
   });
-  require_range(checker, "source", batch.source, 0, config.vocab_size, 0);
+  require_range(checker, "source", batch.source, 0,
+                config.source_vocab_size ? config.source_vocab_size : config.vocab_size, 0);
   if (batch.source_lengths.empty()) return;
   checker.require(static_cast<int64_t>(batch.source_lengths.size()) == B, [&] {
     return text(static_cast<int64_t>(batch.source_lengths.size())) + " source_lengths are given for " + text(B) +
@@ -131,7 +132,8 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
       if (sequences > 0) first = cache->length();
     }
     checker.require(!tape.recording(), "a cache serves inference, but the tape records");
-    checker.require(!options.traces, "there are no traces of what continues a cache");
+    checker.require(!options.traces && !options.cross_traces && !options.encoder_traces,
+                    "there are no traces of what continues a cache");
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
   if (whole && positions_.table) {
@@ -140,6 +142,8 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     checker.require(longest <= config_.context,
                     [&] { return text(longest) + " tokens are more than the context of " + text(config_.context); });
   }
+  checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
+                  "cross_traces and encoder_traces are of models with an encoder");
   checker.require(!with_targets || config_.head, "a model without a head has no loss");
   if (with_targets) check_targets(checker, config_, batch, options.last_only);
   checker.done();

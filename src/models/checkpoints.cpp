@@ -345,17 +345,31 @@ Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* n
   });
 }
 
+namespace {
+
+std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, const char* name, int64_t tokens) {
+  const std::string path = directory + "/" + name;
+  auto tokenizer = text::load_tokenizer(io::read_file(path, 1 << 28), path);
+  if (tokenizer->size() != tokens)
+    throw Error("load", {path + " has " + std::to_string(tokenizer->size()) + " tokens, " + directory +
+                         "/config.json says " + std::to_string(tokens)});
+  return tokenizer;
+}
+
+}  // namespace
+
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision) {
   require_choice(which);
   Config config;
-  const std::string config_path = directory + "/config.json", tokenizer_path = directory + "/tokenizer.json";
+  const std::string config_path = directory + "/config.json";
   apply_json(config, io::read_file(config_path, 1 << 20), config_path);
   check(config);
   Loaded loaded;
-  loaded.tokenizer = text::load_tokenizer(io::read_file(tokenizer_path, 1 << 28), tokenizer_path);
-  if (loaded.tokenizer->size() != config.vocab_size)
-    throw Error("load", {tokenizer_path + " has " + std::to_string(loaded.tokenizer->size()) + " tokens, " +
-                         config_path + " says " + std::to_string(config.vocab_size)});
+  const bool answers = config.encoder_layers > 0;
+  loaded.tokenizer = read_tokenizer(directory, "tokenizer.json", config.vocab_size - answers);
+  if (config.source_vocab_size)
+    loaded.source_tokenizer = read_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
+  if (answers) loaded.ends = loaded.start = {config.vocab_size - 1};
   loaded.labels = load_labels(directory, config.classes);
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
   read_first(directory, which, &loaded.notes, [&](const std::string& path) {

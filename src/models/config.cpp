@@ -75,6 +75,8 @@ void each_field(C& config, const Visit& visit) {
   visit("layers", "blocks", config.layers, 1, kMostLayers);
   visit("encoder_layers", "blocks of an encoder that the layers look at; 0 = none", config.encoder_layers, 0,
         kMostLayers);
+  visit("source_vocab_size", "tokens of the encoder's own vocabulary; 0 = it shares the embeddings",
+        config.source_vocab_size, 0, kMany);
   visit("token_width", "width of the embeddings, which a product brings to C; 0 = C", config.token_width, 0, 1 << 16);
   visit("token_types", "kinds of tokens with an embedding each", config.token_types, 0, kMany);
   visit("positions", "how the model knows where a token stands", config.positions);
@@ -141,9 +143,10 @@ void each_field(C& config, const Visit& visit) {
   visit("init", "how weights are drawn", config.init);
 }
 
-const Names kOfBlocks = {"encoder_layers", "attention_scale", "softcap",        "sinks",       "query_key_norm",
-                         "window",         "window_layers",   "rope_scaling",   "qkv_bias",    "norm_branch",
-                         "first_norm",     "parallel",        "embedding_norm", "token_width", "shared_distances"};
+const Names kOfBlocks = {"encoder_layers", "source_vocab_size", "attention_scale", "softcap",
+                         "sinks",          "query_key_norm",    "window",          "window_layers",
+                         "rope_scaling",   "qkv_bias",          "norm_branch",     "first_norm",
+                         "parallel",       "embedding_norm",    "token_width",     "shared_distances"};
 
 std::string joined(const Names& names) {
   std::string text;
@@ -256,7 +259,7 @@ int64_t window_of(const Config& config, int64_t layer) {
   return kinds[static_cast<size_t>(layer) % kinds.size()] == 'w' ? config.window : 0;
 }
 
-std::vector<std::string> families() { return {"selfhead", "encoder", "gpt", "llama"}; }
+std::vector<std::string> families() { return {"selfhead", "encoder", "gpt", "llama", "seq2seq"}; }
 
 Config family(std::string_view name) {
   Config config;
@@ -284,6 +287,11 @@ Config family(std::string_view name) {
     config.activation = Activation::silu;
     config.gated = true;
     config.bias = false;
+    return config;
+  }
+  if (name == "seq2seq") {
+    config.encoder_layers = config.layers = 3;
+    config.dropout = 0.1;
     return config;
   }
   throw Error("model", {"there is no model '" + std::string(name) + "'; choices: " + joined(families())});
@@ -403,6 +411,8 @@ void check(const Config& config) {
                   "a model that predicts tokens must be causal");
   checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),
                   "a model with an encoder must be causal and predict tokens");
+  checker.require(config.encoder_layers > 0 || config.source_vocab_size == 0, "source_vocab_size needs encoder_layers");
+  checker.require(config.model != "seq2seq" || config.encoder_layers > 0, "seq2seq needs encoder_layers");
   checker.require(!config.tie_embeddings || config.classes > 0 || !config.head || !config.token_width ||
                       config.token_width == config.embed_dim || config.head_dense,
                   "tied embeddings need token_width equal to embed_dim, or head_dense");

@@ -31,7 +31,8 @@ std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t
 /// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first stands at `first`.
 Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const {
   const int64_t B = batch.starts.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
-  Value x = tokens_(tape, encoder ? batch.source : batch.tokens, {B, L});
+  const nn::Embedding& tokens = encoder && encoder_tokens_.table ? encoder_tokens_ : tokens_;
+  Value x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
   if (learned.table) {
     x = add(tape, x, learned(tape, places_of(batch, B, L, first + config_.position_offset), {B, L}));
@@ -52,13 +53,15 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
 }
 
 /// What the encoder makes of the batch's source, [B, Ls, C].
-Value Model::encode(Tape& tape, const Batch& batch, bool keep) const {
+Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   Value x = embed(tape, batch, 0, true);
+  if (options.encoder_traces) options.encoder_traces->assign(encoder_.size(), {});
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
+    if (options.encoder_traces) inputs.trace = &(*options.encoder_traces)[n];
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
-    x = keep ? run(tape, x) : recompute(tape, x, run);
+    x = options.recompute ? recompute(tape, x, run) : run(tape, x);
   }
   return encoder_norm_.weight ? encoder_norm_(tape, x) : x;
 }
@@ -73,7 +76,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   Cache* const cache = options.cache;
   const auto memory = std::make_shared<Value>();  // shared with blocks that are computed again
   if (!batch.source.empty()) {
-    *memory = encode(tape, batch, !options.recompute);
+    *memory = encode(tape, batch, options);
     if (cache) {
       cache->memory_lengths_ = batch.source_lengths;
       cache->memories_.clear();
@@ -82,7 +85,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     }
   }
   Value x = embed(tape, batch, cache ? cache->length() : 0, false);
-  if (options.traces) options.traces->assign(layers_.size(), {});
+  for (auto* traces : {options.traces, options.cross_traces})
+    if (traces) traces->assign(layers_.size(), {});
   for (size_t n = 0; n < layers_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.lengths;
@@ -92,6 +96,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
     if (options.traces) inputs.trace = &(*options.traces)[n];
+    if (options.cross_traces) inputs.cross_trace = &(*options.cross_traces)[n];
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
       return block(inner, layers_, n, in, inputs);
     };

@@ -24,7 +24,8 @@ double keys_seen(bool causal, int64_t window, int64_t first, int64_t end) {
 enum class Part { embedding, attention, feed_forward, norm, head };
 
 Part part_of(const std::string& name) {
-  for (const char* table : {"tokens.", "positions.", "types.", "encoder_positions.", "embedding_projection."})
+  for (const char* table :
+       {"tokens.", "positions.", "types.", "encoder_tokens.", "encoder_positions.", "embedding_projection."})
     if (name.starts_with(table)) return Part::embedding;
   if (name.starts_with("head")) return Part::head;
   if (name.find("norm") != std::string::npos) return Part::norm;
@@ -127,23 +128,35 @@ class Arrays {
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
   }
+  /// What a layer's look at an encoder's rows leaves besides: its queries, the rows' keys and values, norm and branch.
+  double cross() const {
+    if (config_.encoder_layers == 0) return 0;
+    const double dropped = config_.dropout > 0 ? 1 : 0;
+    return rows(wide(shape_.heads * D())) + rows(wide(shape_.kv_heads * (D() + shape_.value_width))) + attended() +
+           model(3 + dropped) + statistics(wide(shape_.heads) + 2);
+  }
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
     return model(3) + projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + feed_forward() +
            (config_.positions == Positions::relative ? distances() : 0);
   }
-  /// Embeddings, positions and the last norm.
+  /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
     const bool table = config_.positions == Positions::learned || config_.positions == Positions::sinusoidal;
     const double ids = 40 * B_ * L_;  // tokens, targets and positions as int64, some of them twice
-    return model((table ? 3 : 1) + (config_.dropout > 0 ? 1 : 0) + (has_blocks() ? 1 : 0)) + statistics(2) + ids;
+    const double once =
+        model((table ? 3 : 1) + (config_.dropout > 0 ? 1 : 0) + (has_blocks() ? 1 : 0)) + statistics(2) + ids;
+    return config_.encoder_layers ? 2 * once + model() : once;  // the encoder's rows gather a gradient from all layers
   }
   /// What a layer without a tape has at once.
   double inference() const { return model(4) + projected() * 2 + attended() + feed_forward() + statistics(4); }
 
-  double layers() const { return wide(shape_.layers + config_.encoder_layers); }
+  /// What the tape keeps of all layers, and, where each is computed again, of their inputs and the one that is.
+  double layers() const { return all() * layer() + wide(shape_.layers) * cross(); }
+  double recomputed() const { return all() * model() + layer() + cross() + model(); }
 
  private:
+  double all() const { return wide(shape_.layers + config_.encoder_layers); }
   bool has_blocks() const { return config_.model != "selfhead"; }
   int64_t D() const { return shape_.key_width; }
   /// Numbers of a row in at least float32: means, deviations, log-sum-exps.
@@ -177,8 +190,7 @@ TrainingMemory training_memory(const Config& config, nn::Precision precision, in
   const Arrays arrays(config, element, wide(sequences), wide(length));
   memory.activations = arrays.around() + 2 * arrays.logits(master) + arrays.layer_gradients() +
                        (element < master ? arrays.logits(element) : 0);
-  if (recompute) memory.activations += arrays.layers() * arrays.model() + arrays.layer() + arrays.model();
-  else memory.activations += arrays.layers() * arrays.layer();
+  memory.activations += recompute ? arrays.recomputed() : arrays.layers();
   memory.between = std::max(saved, 2 * arrays.logits(master) + arrays.inference());
   return memory;
 }

@@ -62,6 +62,7 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     across.memory = std::exchange(own.memory, nullptr);
     across.key_value = std::exchange(own.key_value, nullptr);
     across.key_length = inputs.memory_length;
+    across.trace = inputs.cross_trace;
   }
   const auto attend = [&](const Value& in) { return attention(tape, in, own); };
   const auto feed = [&](const Value& in) { return feed_forward(tape, in); };

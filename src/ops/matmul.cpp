@@ -77,6 +77,19 @@ dnnl::matmul build(const Primitives& p, const ConstView<2>& a, const ConstView<2
   return dnnl::matmul({{describe(a), describe(b), bias, describe(c)}, attributes, p.engine});
 }
 
+/// oneDNN multiplies bfloat16 on processors with AVX-512 or newer alone.
+bool has_bfloat16() {
+  static const bool has = [] {
+    const auto any = memory::desc({16, 16}, memory::data_type::bf16, memory::format_tag::ab);
+    try {
+      return dnnl::matmul({{any, any, any}, primitives().engine}).get() != nullptr;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return has;
+}
+
 /// While it lives, oneDNN takes this thread alone, and signals wait. A host may have a team of its own: the number is
 /// put back. A handler that ran amid oneDNN's generated code wrote its frame into what that had there: one of six
 /// products of 16 rows that SIGINT met ended in a corrupted heap (oneDNN 2.7).
@@ -238,7 +251,7 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1]))
     return multiply_on_tiles(a, b, c, options);
   try {
-    if (a.dtype == DType::float16) multiply_float16(a, b, c, options);
+    if (a.dtype == DType::float16 || (a.dtype == DType::bfloat16 && !has_bfloat16())) multiply_half(a, b, c, options);
     else multiply(a, b, c, options);
   } catch (const dnnl::error& error) {
     throw Error("matmul", {std::string("oneDNN: ") + error.what()});

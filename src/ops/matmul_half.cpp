@@ -1,5 +1,5 @@
-// Products of float16: few processors multiply it, so tiles are widened to float32, which is exact, multiplied and
-// summed there, and the result is rounded once.
+// Products of types of 16 bits: few processors multiply float16, and those with AVX2 alone not bfloat16 either, so
+// tiles are widened to float32, which is exact, multiplied and summed there, and the result is rounded once.
 //
 //   for each tile of b's columns, for each tile of a's rows, for each part of the terms
 //     C = A B (+ C), with A and B copies in float32
@@ -53,7 +53,7 @@ ConstView<2> widened(const ConstView<2>& x, Buffer& memory) {
 
 }  // namespace
 
-void multiply_float16(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
+void multiply_half(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
   static thread_local Copies copies;
   const int64_t M = c.size[0], N = c.size[1], K = a.size[1];
   const int64_t terms = std::min(K, kMostTerms), side = std::min(kMostRows, kMostElements / terms);
@@ -64,7 +64,7 @@ void multiply_float16(const ConstView<2>& a, const ConstView<2>& b, const View<2
       const int64_t rows = std::min(side, M - i);
       const View<2> out = part_of(c, i, j, {rows, columns});
       const View<2> sum = c.dtype == DType::float32 ? out : copy_in(copies.c, out.size);
-      if (options.accumulate && c.dtype == DType::float16) convert(out, sum);
+      if (options.accumulate && c.dtype != DType::float32) convert(out, sum);
       for (int64_t k = 0; k < K; k += terms) {
         const int64_t depth = std::min(terms, K - k);
         if (i == 0 || K > terms) wide_b = widened(part_of(b, k, j, {depth, columns}), copies.b);
@@ -76,7 +76,7 @@ void multiply_float16(const ConstView<2>& a, const ConstView<2>& b, const View<2
         }
         matmul(widened(part_of(a, i, k, {rows, depth}), copies.a), wide_b, sum, wide);
       }
-      if (c.dtype == DType::float16) convert(sum, out);
+      if (c.dtype != DType::float32) convert(sum, out);
     }
   }
 }

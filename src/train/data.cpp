@@ -4,6 +4,7 @@
 
 #include "attn/train.h"
 #include "core/checker.h"
+#include "train/batches.h"
 
 namespace attn::train {
 namespace {
@@ -11,21 +12,6 @@ namespace {
 constexpr int64_t kUnknown = 1;  // of word tokens
 
 constexpr int64_t kMostSequences = int64_t{1} << 24;  // of a batch: products of sizes stay within 64 bits
-
-int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-void require_sizes(Checker& checker, int64_t context, int64_t batch) {
-  checker.require(batch > 0 && context > 0, "batch and context must be positive");
-  checker.require(batch <= kMostSequences, [&] {
-    return "a batch of " + std::to_string(batch) + " sequences, at most " + std::to_string(kMostSequences);
-  });
-}
-
-/// The first negative id; -1 if there is none.
-int64_t first_negative(const std::vector<int64_t>& tokens) {
-  const auto found = std::find_if(tokens.begin(), tokens.end(), [](int64_t token) { return token < 0; });
-  return found == tokens.end() ? -1 : found - tokens.begin();
-}
 
 void require_sentences(Checker& checker, const std::string& name, const std::vector<Labelled>& sentences) {
   for (size_t n = 0; n < sentences.size(); ++n) {
@@ -39,6 +25,20 @@ void require_sentences(Checker& checker, const std::string& name, const std::vec
   }
 }
 
+}  // namespace
+
+void require_sizes(Checker& checker, int64_t context, int64_t batch) {
+  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(batch <= kMostSequences, [&] {
+    return "a batch of " + std::to_string(batch) + " sequences, at most " + std::to_string(kMostSequences);
+  });
+}
+
+int64_t first_negative(const std::vector<int64_t>& tokens) {
+  const auto found = std::find_if(tokens.begin(), tokens.end(), [](int64_t token) { return token < 0; });
+  return found == tokens.end() ? -1 : found - tokens.begin();
+}
+
 void require_number(int64_t number, int64_t batches) {
   if (number < 0 || number >= batches)
     throw Error("data", {"there is no validation batch " + std::to_string(number) + " of " + std::to_string(batches)});
@@ -48,7 +48,24 @@ void require_there(bool there) {
   if (!there) throw Error("data", {"the data have been moved away"});
 }
 
-}  // namespace
+std::vector<int64_t> shuffled_batch(int64_t count, int64_t batch, uint64_t seed, uint64_t number,
+                                    const std::function<int64_t(int64_t)>& length) {
+  const int64_t per_epoch = div_up(count, batch);
+  Random random(seed, number / static_cast<uint64_t>(per_epoch));
+  const auto shuffled = [&](int64_t items) {
+    std::vector<int64_t> order(static_cast<size_t>(items));
+    std::iota(order.begin(), order.end(), 0);
+    for (int64_t n = items - 1; n > 0; --n) std::swap(order[n], order[random.below(n + 1)]);
+    return order;
+  };
+  std::vector<int64_t> order = shuffled(count);
+  const std::vector<int64_t> batches = shuffled(per_epoch);
+  const int64_t begin = batches[number % static_cast<uint64_t>(per_epoch)] * batch;
+  const int64_t group = begin / (16 * batch) * 16 * batch;  // of batches; only the one that is asked for is sorted
+  std::stable_sort(order.begin() + group, order.begin() + std::min(group + 16 * batch, count),
+                   [&](int64_t a, int64_t b) { return length(a) < length(b); });
+  return {order.begin() + begin, order.begin() + std::min(begin + batch, count)};
+}
 
 // ------------------------------------------------------------------------------------------------------------- text
 
@@ -137,9 +154,7 @@ models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<
   batch.sequences = static_cast<int64_t>(which.size());
   for (int64_t n : which)
     batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(from[n].tokens.size()), 1, context_));
-  // In steps of eight, so that few shapes of products come about.
-  const int64_t longest = *std::max_element(batch.lengths.begin(), batch.lengths.end());
-  batch.length = std::min(div_up(longest, 8) * 8, context_);
+  batch.length = padded_length(*std::max_element(batch.lengths.begin(), batch.lengths.end()), context_);
   batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), 0);
   for (size_t b = 0; b < which.size(); ++b) {
     const std::vector<int64_t>& tokens = from[which[b]].tokens;
@@ -152,26 +167,9 @@ models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<
 
 models::Batch LabelledData::training(uint64_t number) const {
   require_there(!training_.empty());
-  // Shuffled, then sorted by length within groups of 16 batches, whose order is shuffled again: little padding, and
-  // every epoch other batches.
-  const uint64_t per_epoch = static_cast<uint64_t>(batches_per_epoch());
-  Random random(seed_, number / per_epoch);
-  const auto shuffle = [&](auto& items) {
-    for (int64_t n = static_cast<int64_t>(items.size()) - 1; n > 0; --n)
-      std::swap(items[n], items[random.below(n + 1)]);
-  };
-  std::vector<int64_t> order(training_.size());
-  std::iota(order.begin(), order.end(), 0);
-  shuffle(order);
-  const int64_t total = static_cast<int64_t>(order.size()), group = 16 * batch_;
-  for (int64_t begin = 0; begin < total; begin += group)
-    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + group, total),
-                     [&](int64_t a, int64_t b) { return training_[a].tokens.size() < training_[b].tokens.size(); });
-  std::vector<int64_t> batches(per_epoch);
-  std::iota(batches.begin(), batches.end(), 0);
-  shuffle(batches);
-  const int64_t begin = batches[number % per_epoch] * batch_;
-  models::Batch batch = padded(training_, std::span(order).subspan(begin, std::min(batch_, total - begin)));
+  const auto length = [&](int64_t n) { return static_cast<int64_t>(training_[n].tokens.size()); };
+  models::Batch batch =
+      padded(training_, shuffled_batch(static_cast<int64_t>(training_.size()), batch_, seed_, number, length));
   Random dice(~seed_, number);
   for (int64_t b = 0; word_dropout_ > 0 && b < batch.sequences; ++b)
     for (int64_t n = 0; n < batch.lengths[b]; ++n)

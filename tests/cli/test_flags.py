@@ -43,7 +43,7 @@ def test_help_is_complete(attn):
             assert len(re.sub(r"[\[(].*", "", text)) >= 4, (command, name, text)
     shown = re.sub(r"\s+", " ", attn.run("train", "--help").stdout)
     for row in ("--embed-dim INT width of the model, C (1 to 65536) [default 128]",
-                "--layers INT blocks (1 to 4096) [default 4; selfhead 1]",
+                "--layers INT blocks (1 to 4096) [default 4; selfhead 1; seq2seq 3]",
                 "(one of relu, gelu, gelu_tanh, silu, tanh) [default gelu_tanh; encoder gelu; llama silu]",
                 "--model TEXT the family, whose defaults the other options change (one of selfhead, encoder, gpt, ",
                 "--steps INT updates (1 to 1099511627776) [default 2000]",

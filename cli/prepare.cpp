@@ -1,0 +1,164 @@
+// The data of a training and the tokenizers that are made from them.
+#include "prepare.h"
+
+#include "common.h"
+#include "primer.h"
+
+namespace cli {
+namespace {
+
+using attn::models::Config;
+using attn::text::Tokenizer;
+
+/// What `attn train` is given besides its settings.
+struct Job {
+  const DataSettings& settings;
+  const Config& config;
+  uint64_t seed;
+  std::string resumed;  ///< the directory; empty for a new training
+
+  /// The tokenizer of a training that is resumed; null for a new one.
+  std::unique_ptr<Tokenizer> stored(const char* name) const {
+    if (resumed.empty()) return nullptr;
+    const std::string path = path_in(resumed, name);
+    return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
+  }
+  const std::string& validation_path() const {
+    return settings.validation.empty() ? settings.data : settings.validation;
+  }
+  void measure(Prepared& prepared, size_t tokens) const {
+    prepared.longest =
+        std::max(prepared.longest, std::min<int64_t>((static_cast<int64_t>(tokens) + 7) / 8 * 8, config.context));
+  }
+};
+
+/// The rows to train on and those to validate with: another file, or the last tenth.
+template <class Row, class Read>
+std::pair<std::vector<Row>, std::vector<Row>> split(const DataSettings& settings, const Read& read) {
+  std::vector<Row> rows = read(settings.data), held_out;
+  if (!settings.validation.empty()) return {std::move(rows), read(settings.validation)};
+  const size_t kept = rows.size() - rows.size() / 10;
+  held_out.assign(std::make_move_iterator(rows.begin() + static_cast<int64_t>(kept)),
+                  std::make_move_iterator(rows.end()));
+  rows.resize(kept);
+  return {std::move(rows), std::move(held_out)};
+}
+
+std::vector<std::string> classes_of_all(std::vector<attn::train::LabelledText> rows,
+                                        const std::vector<attn::train::LabelledText>& held_out, int64_t least) {
+  rows.insert(rows.end(), held_out.begin(), held_out.end());
+  return attn::train::classes_of(rows, least);
+}
+
+Prepared prepare_sentences(const Job& job) {
+  const auto& [settings, config, seed, resumed] = job;
+  const auto [rows, held_out] = split<attn::train::LabelledText>(settings, attn::train::read_labelled);
+  Prepared prepared;
+  prepared.tokenizer = job.stored(kTokenizerFile);
+  if (settings.word_dropout > 0 && settings.tokens == "bytes") throw UsageError("--word-dropout is for --tokens words");
+  if (!prepared.tokenizer) {
+    std::vector<std::string> texts;
+    for (const auto& row : rows) texts.push_back(row.text);
+    if (settings.tokens == "bytes") prepared.tokenizer = attn::text::bytes();
+    else if (settings.tokens.empty() || settings.tokens == "words")
+      prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
+    else throw UsageError("sentences take --tokens words or bytes, not '" + settings.tokens + "'");
+  }
+  prepared.labels = resumed.empty() ? classes_of_all(rows, held_out, config.classes)
+                                    : attn::models::load_labels(resumed, config.classes);
+  if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
+    throw attn::Error("train", {fmt::format("{} has {} different labels, the model {} classes", settings.data,
+                                            prepared.labels.size(), config.classes)});
+  const auto encoded = [&](const auto& part, const std::string& path) {
+    auto all = attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);
+    for (const auto& row : all) job.measure(prepared, row.tokens.size());
+    return all;
+  };
+  prepared.data = std::make_unique<attn::train::LabelledData>(encoded(rows, settings.data),
+                                                              encoded(held_out, job.validation_path()), config.context,
+                                                              settings.batch, seed, settings.word_dropout);
+  return prepared;
+}
+
+/// A tokenizer of the kind that --tokens names for these texts.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& kind, const std::vector<std::string>& texts,
+                                          const attn::text::WordOptions& words) {
+  if (kind == "bytes") return attn::text::bytes();
+  if (kind == "words") return attn::text::words_of(texts, words);
+  if (!kind.empty() && kind != "characters")
+    throw UsageError("tokens must be characters, bytes or words, not '" + kind + "'");
+  std::string all;
+  for (const std::string& text : texts) all += text;
+  return attn::text::characters_of(all);
+}
+
+/// Each side has its own tokenizer; words keep their case, as answers should.
+Prepared prepare_pairs(const Job& job) {
+  const auto& [settings, config, seed, resumed] = job;
+  if (settings.word_dropout > 0) throw UsageError("--word-dropout is for sentences with labels");
+  const auto [rows, held_out] = split<attn::train::PairText>(settings, attn::train::read_pairs);
+  Prepared prepared;
+  prepared.tokenizer = job.stored(kTokenizerFile);
+  prepared.source_tokenizer = job.stored(attn::models::kSourceTokenizerFile);
+  if (resumed.empty()) {
+    std::vector<std::string> sources, targets;
+    for (const auto* part : {&rows, &held_out})
+      for (const auto& row : *part) {
+        sources.push_back(row.source);
+        targets.push_back(row.target);
+      }
+    const attn::text::WordOptions words = {.min_count = settings.min_count, .lower_case = false};
+    prepared.tokenizer = make_tokenizer(settings.tokens, targets, words);
+    prepared.source_tokenizer = make_tokenizer(settings.source_tokens, sources, words);
+  }
+  const auto encoded = [&](const auto& part, const std::string& path) {
+    auto all = attn::train::encode_pairs(part, *prepared.source_tokenizer, *prepared.tokenizer, path);
+    for (const auto& pair : all) job.measure(prepared, std::max(pair.source.size(), pair.target.size() + 1));
+    return all;
+  };
+  prepared.data =
+      std::make_unique<attn::train::PairData>(encoded(rows, settings.data), encoded(held_out, job.validation_path()),
+                                              prepared.tokenizer->size(), config.context, settings.batch, seed);
+  return prepared;
+}
+
+Prepared prepare_text(const Job& job) {
+  const auto& [settings, config, seed, resumed] = job;
+  const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
+  const std::string name = settings.data.empty() ? "the primer" : settings.data;
+  if (text.empty()) throw attn::Error("train", {name + " is empty"});
+  Prepared prepared;
+  prepared.tokenizer = job.stored(kTokenizerFile);
+  if (!prepared.tokenizer) {
+    if (settings.tokens != "bytes") attn::text::require_utf8(text, name);
+    prepared.tokenizer = make_tokenizer(settings.tokens, {text}, {.min_count = settings.min_count});
+  }
+  prepared.data = std::make_unique<attn::train::TextData>(prepared.tokenizer->encode(text), config.context,
+                                                          settings.batch, seed, settings.validation_batches);
+  prepared.longest = config.context;
+  return prepared;
+}
+
+}  // namespace
+
+std::string path_in(const std::string& directory, const char* name) { return directory + "/" + name; }
+
+Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, const std::string& resumed) {
+  const bool answers = config.encoder_layers > 0;
+  if (config.classes == 0 && !answers && attn::train::is_labelled(settings.data))
+    throw UsageError(settings.data + " has labels, which need --model encoder, or pairs, which need --model seq2seq");
+  if (config.classes > 0 && settings.data.empty())
+    throw UsageError("a classifier learns from a file with labels: .tsv, .csv or .jsonl");
+  if (answers && settings.data.empty())
+    throw UsageError("a model with an encoder learns from a file of pairs: .tsv, .csv or .jsonl");
+  if (!answers && !settings.source_tokens.empty()) throw UsageError("--source-tokens is for models with an encoder");
+  const Job job = {settings, config, seed, resumed};
+  Prepared prepared = answers ? prepare_pairs(job) : config.classes ? prepare_sentences(job) : prepare_text(job);
+  if (!resumed.empty()) return prepared;
+  config.vocab_size = prepared.tokenizer->size() + answers;  // the last begins and ends answers
+  if (answers) config.source_vocab_size = prepared.source_tokenizer->size();
+  if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
+  return prepared;
+}
+
+}  // namespace cli

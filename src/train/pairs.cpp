@@ -1,0 +1,134 @@
+// Pairs of texts: their files, their batches, and how far an answer is from what was wanted.
+#include "attn/train_pairs.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "train/batches.h"
+#include "train/columns.h"
+
+namespace attn::train {
+namespace {
+
+void require_pairs(Checker& checker, const std::string& name, const std::vector<Pair>& pairs) {
+  for (size_t n = 0; n < pairs.size(); ++n)
+    for (const auto& [side, tokens] : {std::pair("source", &pairs[n].source), std::pair("target", &pairs[n].target)}) {
+      const int64_t bad = first_negative(*tokens);
+      if (!tokens->empty() && bad < 0) continue;
+      checker.require(false, name + "[" + std::to_string(n) + "]." + side + " has " +
+                                 (tokens->empty() ? "no tokens" : "token " + std::to_string((*tokens)[bad])));
+      return;  // the first will do
+    }
+}
+
+std::vector<int64_t> tokens_of(const std::string& text, const text::Tokenizer& tokenizer, const std::string& path,
+                               int64_t line, const char* side) {
+  std::vector<int64_t> tokens;
+  try {
+    tokens = tokenizer.encode(text);
+  } catch (const Error& error) {
+    fail_at(path, line, std::string(side) + ": " + error.reasons().front());
+  }
+  if (tokens.empty()) fail_at(path, line, std::string(side) + " has no token");
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<PairText> read_pairs(const std::string& path) {
+  std::vector<PairText> rows;
+  for (TwoColumns& row : read_columns(path, {"source", "target"}))
+    rows.push_back({std::move(row.first), std::move(row.second), row.line});
+  return rows;
+}
+
+std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Tokenizer& source,
+                               const text::Tokenizer& target, const std::string& path) {
+  std::vector<Pair> pairs;
+  for (const PairText& row : rows)
+    pairs.push_back({tokens_of(row.source, source, path, row.line, "source"),
+                     tokens_of(row.target, target, path, row.line, "target")});
+  return pairs;
+}
+
+PairData::PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context,
+                   int64_t batch, uint64_t seed)
+    : training_(std::move(training)),
+      validation_(std::move(validation)),
+      end_(end),
+      context_(context),
+      batch_(batch),
+      seed_(seed) {
+  Checker checker("data");
+  require_sizes(checker, context, batch);
+  require_pairs(checker, "training", training_);
+  require_pairs(checker, "validation", validation_);
+  checker.require(!training_.empty(), "there are no pairs to train on");
+  checker.require(!validation_.empty(), "there are no pairs to validate with");
+  checker.require(end >= 0, "end is " + std::to_string(end) + ", must not be negative");
+  checker.done();
+}
+
+models::Batch PairData::padded(const std::vector<Pair>& from, std::span<const int64_t> which) const {
+  models::Batch batch;
+  batch.sequences = static_cast<int64_t>(which.size());
+  for (int64_t n : which) {
+    batch.source_lengths.push_back(std::min<int64_t>(static_cast<int64_t>(from[n].source.size()), context_));
+    batch.lengths.push_back(std::min<int64_t>(static_cast<int64_t>(from[n].target.size()) + 1, context_));
+  }
+  batch.source_length =
+      padded_length(*std::max_element(batch.source_lengths.begin(), batch.source_lengths.end()), context_);
+  batch.length = padded_length(*std::max_element(batch.lengths.begin(), batch.lengths.end()), context_);
+  batch.source.assign(static_cast<size_t>(batch.sequences * batch.source_length), 0);
+  batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), end_);
+  batch.targets.assign(batch.tokens.size(), ops::kIgnored);
+  for (size_t b = 0; b < which.size(); ++b) {
+    const auto& [source, target] = from[which[b]];
+    const auto row = static_cast<int64_t>(b), shown = batch.lengths[b] - 1;
+    std::copy_n(source.begin(), batch.source_lengths[b], batch.source.begin() + row * batch.source_length);
+    std::copy_n(target.begin(), shown, batch.tokens.begin() + row * batch.length + 1);
+    const auto wanted = batch.targets.begin() + row * batch.length;
+    std::copy_n(target.begin(), shown, wanted);
+    wanted[shown] = shown < static_cast<int64_t>(target.size()) ? target[shown] : end_;
+  }
+  return batch;
+}
+
+models::Batch PairData::training(uint64_t number) const {
+  require_there(!training_.empty());
+  const auto length = [&](int64_t n) { return static_cast<int64_t>(training_[n].source.size()); };
+  return padded(training_, shuffled_batch(static_cast<int64_t>(training_.size()), batch_, seed_, number, length));
+}
+
+models::Batch PairData::validation(int64_t number) const {
+  require_number(number, validation_batches());
+  const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
+  std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
+  std::iota(which.begin(), which.end(), begin);
+  return padded(validation_, which);
+}
+
+int64_t PairData::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
+
+int64_t PairData::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
+
+std::string PairData::describe() const {
+  return std::to_string(training_.size()) + " pairs to train on, " + std::to_string(validation_.size()) +
+         " to validate";
+}
+
+int64_t edit_distance(std::span<const int64_t> a, std::span<const int64_t> b) {
+  std::vector<int64_t> row(b.size() + 1);  // of the first n of a to each beginning of b
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t n = 1; n <= a.size(); ++n) {
+    int64_t diagonal = std::exchange(row[0], static_cast<int64_t>(n));
+    for (size_t m = 1; m <= b.size(); ++m) {
+      const int64_t changed = diagonal + (a[n - 1] != b[m - 1]);
+      diagonal = row[m];
+      row[m] = std::min({changed, row[m] + 1, row[m - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace attn::train
