@@ -140,6 +140,18 @@ TEST(Seq2Seq, Gradients) {
   }
 }
 
+TEST(Seq2Seq, TheSourceHasItsOwnVocabulary) {
+  Config config = tiny();
+  config.source_vocab_size = 40;  // more than the answers have
+  const Model model(config, nn::Precision::float32, 3);
+  Batch batch = random_pairs(tiny());
+  batch.source[2] = 39;
+  Tape tape;
+  const Values with = numbers(model.forward(tape, batch).data());
+  batch.source[2] = 38;
+  EXPECT_NE(numbers(model.forward(tape, batch).data()), with);
+}
+
 TEST(Seq2Seq, PaddingOfASourceChangesNothing) {
   const Model model(tiny(), nn::Precision::float64, 3);
   stir(model.parameters());

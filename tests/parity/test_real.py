@@ -134,6 +134,48 @@ def test_classes(tmp_path: pathlib.Path) -> None:
             assert abs(share - shares[n].item()) < 2**6 * UNIT["float32"]
 
 
+def answering(kind: str, folder: pathlib.Path) -> torch.nn.Module:
+    """A T5 or BART whose tokenizer puts BERT's marks around a text, and what generation_config.json says beside it."""
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    size, special = tokenizer.get_vocab_size(), {"pad_token_id": 0, "eos_token_id": 102}
+    if kind == "t5":
+        config = transformers.T5Config(vocab_size=size, d_model=32, d_kv=8, d_ff=44, num_layers=2, num_heads=4,
+                                       decoder_start_token_id=0, **special)
+        model = small(transformers.T5ForConditionalGeneration, config, folder)
+    else:
+        config = transformers.BartConfig(vocab_size=size, d_model=32, encoder_layers=2, decoder_layers=2,
+                                         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=44,
+                                         decoder_ffn_dim=44, max_position_embeddings=64, decoder_start_token_id=102,
+                                         bos_token_id=101, forced_eos_token_id=None, **special)
+        model = small(transformers.BartForConditionalGeneration, config, folder)
+        model.generation_config.forced_bos_token_id = 101
+        model.generation_config.save_pretrained(folder)
+    shutil.copy(MINILM / "tokenizer.json", folder)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_answers(kind: str, tmp_path: pathlib.Path) -> None:
+    """The most probable answer to a text, token by token, and where it looks."""
+    model = answering(kind, tmp_path)
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    answers = set()
+    for text in ("a fine film", "it is what it is , and no more", "dull"):
+        ids = torch.tensor([tokenizer.encode(text).ids])
+        with torch.no_grad():
+            answer = model.generate(ids, max_new_tokens=12, min_length=0, do_sample=False, num_beams=1)[0].tolist()
+        forced = 1 if kind == "bart" else 0  # the forced token is one of the twelve there, and part of the start here
+        expected = tokenizer.decode(answer[1 + forced:])
+        answers.add(expected)
+        said = attn("generate", tmp_path, "--prompt", text, "--temperature", 0, "--tokens", 12 - forced)
+        assert said == expected + "\n", text
+        picture = attn("see", tmp_path, "--text", text, "--answer", expected, "--plain", "--head", 3, "--layer", 1)
+        assert "rows attend to columns" in picture
+    assert len(answers) > 1  # they depend on the text
+
+
 @needs_data
 def test_perplexity_with_a_stride(tmp_path: pathlib.Path) -> None:
     """The loop of transformers' guide: windows overlap, and each token is judged once."""
