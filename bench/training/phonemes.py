@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Letters to phonemes: an encoder-decoder learns CMU's pronouncing dictionary, beside the same model in PyTorch. Each side
-trains for so many minutes, as many updates as it makes in them, by the same recipe; then the share of wrong phonemes on
-words that neither has seen.
+"""Letters to phonemes: an encoder-decoder learns CMU's pronouncing dictionary, beside the same model in PyTorch. Each
+side trains for so many minutes, as many updates as it makes in them, by the same recipe; then the share of wrong
+phonemes on words that neither has seen.
 
 usage: phonemes.py --attn=PROGRAM [--minutes=10] [--threads=N] [--out=FOLDER] [--only=ours|torch]
 
@@ -85,8 +85,8 @@ def main():
     options = parser.parse_args()
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
-    print(f"{model}, {platform.system()}, commit {commit.strip()}, {options.threads} threads, {options.minutes:g} minutes "
-          "each\n")
+    print(f"{model}, {platform.system()}, commit {commit.strip()}, {options.threads} threads, "
+          f"{options.minutes:g} minutes each\n")
     print("| | updates | seconds | wrong phonemes | right words |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

@@ -2,8 +2,8 @@
 
 usage: torch_pairs.py JOB.json   prints one JSON object with the measurements
 
-Job fields: train, validation, test (files of pairs), seconds (of training), threads, and the shape: width, layers, heads,
-context, batch, dropout, learning_rate, warmup, seed.
+Job fields: train, validation, test (files of pairs), seconds (of training), threads, and the shape: width, layers,
+heads, context, batch, dropout, learning_rate, warmup, seed.
 """
 
 import json
@@ -207,8 +207,8 @@ def main():
     torch.set_flush_denormal(True)
     torch.manual_seed(job["seed"])
     parts = {name: read(job[name]) for name in ("train", "validation", "test")}
-    index = [{token: n for n, token in enumerate(sorted({t for part in parts.values() for row in part for t in row[side]}))}
-             for side in (0, 1)]
+    kinds = [sorted({token for part in parts.values() for row in part for token in row[side]}) for side in (0, 1)]
+    index = [{token: n for n, token in enumerate(side)} for side in kinds]
     end = len(index[1])
     sources, targets = ([row[side] for row in parts["train"]] for side in (0, 1))
     batches = Batches(tokens_of(sources, index[0]), tokens_of(targets, index[1]), end, job["batch"], job["seed"])
