@@ -50,6 +50,23 @@ TEST(Weights, RowsSumToOne) {
   });
 }
 
+/// An lse that is not the row's, however far below its scores, gives weights beyond all numbers, none that look right.
+TEST(Weights, OfAnotherLseAreInfinite) {
+  for_each_isa([](const std::string& isa) {
+    for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16})
+      for (const int64_t Lq : {int64_t{3}, int64_t{40}})
+        for (const double lse : {-800.0, -1000.0, -1e5, -1e30}) {
+          const Dims dims = {.B = 1, .H = 1, .Lq = Lq, .Lk = 9, .D = 8, .Dv = 8};
+          const Case c = make_case(feature_named("none"), dims, dtype, 83);
+          Array<3> wrong(lse_type(dtype), {1, 1, Lq});
+          for (int64_t row = 0; row < Lq; ++row) wrong.set(row, lse);
+          const Array<4> weights = weights_of(c, wrong, 0, Lq, 0, 9);
+          for (const double weight : weights.values())
+            EXPECT_EQ(weight, kInf) << name_of(dtype) << " " << Lq << " rows, lse " << lse << " on " << isa;
+        }
+  });
+}
+
 /// A rectangle has the bits of the whole, wherever it is cut.
 TEST(Weights, AnyRectangle) {
   for_each_isa([](const std::string& isa) {

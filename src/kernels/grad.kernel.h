@@ -12,6 +12,13 @@
 namespace attn::kernels {
 namespace {
 
+/// The weight of a score that lies d above lse. The caller's lse need not be that of the row, and exp2 may wrap where
+/// the result has no number: from 2^128 on (2^1024 in double) it is infinity. NaN passes.
+template <class V>
+inline __attribute__((always_inline)) typename V::Reg probability(typename V::Reg d) {
+  return weight<V>(V::min(V::set1(sizeof(typename V::T) == 4 ? 64 : 512), d));
+}
+
 template <class V, int NV>
 struct ProbabilityEpilogue {
   static constexpr bool kLimited = true, kScaled = true;
@@ -23,7 +30,8 @@ struct ProbabilityEpilogue {
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) V::store(weights + ((key + i) * NV + v) * V::W, weight<V>(V::sub(c[i][v], lse[v])));
+      for (int v = 0; v < NV; ++v)
+        V::store(weights + ((key + i) * NV + v) * V::W, probability<V>(V::sub(c[i][v], lse[v])));
     }
   }
 };
@@ -65,7 +73,7 @@ struct Probabilities {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const typename V::Reg s = V::load(scores + at + v * V::W);
-        const typename V::Reg p = weight<V>(V::sub(s, lse[v]));  // NaN lse: only where the row may look
+        const typename V::Reg p = probability<V>(V::sub(s, lse[v]));  // NaN lse: only where the row may look
         V::store(weights + at + v * V::W, V::select(V::equal(s, masked), V::zero(), p));
       }
     }
