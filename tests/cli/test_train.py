@@ -94,13 +94,16 @@ def test_crash_at_begin(attn):
     moments = random.Random(5)
     for number in range(6):
         out = f"out{number}"
+        kills = 0
         while not (attn.folder / out / "step-3.safetensors").exists():
             process = attn.start(*train, "--out", out)
-            try:
-                assert process.wait(moments.uniform(0, 1.2 * duration)) == 0, process.stderr.read()
+            try:  # on a busy machine each would be killed: after some it may end
+                limit = moments.uniform(0, 1.2 * duration) if kills < 8 else 120
+                assert process.wait(limit) == 0, process.stderr.read()
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+                kills += 1
         assert attn.last_checkpoint(out, 3) == attn.last_checkpoint("whole", 3)
 
 
@@ -157,13 +160,17 @@ def test_peak(attn):
 
 def test_stopped_bench(attn):
     """A signal ends a long measurement with its status; what was measured is printed and called a part."""
-    process = subprocess.Popen(attn.command("bench", "--model", "gpt", "-p", 16, "-n", 0, "-r", 1000, "--train", 512),
-                               text=True, env=attn.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert process.returncode == 130, (process.returncode, said)
-    assert "is a part" in said and "pp16" in out, (out, said)
+    for seconds in (3, 10, 30):  # a busy machine has measured nothing after the first of them
+        process = subprocess.Popen(
+            attn.command("bench", "--model", "gpt", "-p", 16, "-n", 0, "-r", 1000, "--train", 512),
+            text=True, env=attn.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=60)
+        assert process.returncode == 130, (process.returncode, said)
+        if "is a part" in said and "pp16" in out:
+            return
+    raise AssertionError((out, said))
 
 
 def test_longer(attn):

