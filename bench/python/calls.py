@@ -43,15 +43,15 @@ def main() -> None:
     q, k, v, upstream = (torch.randn(1, 1, 8, 8) for _ in range(4))
     recorded = [x.clone().requires_grad_() for x in (q, k, v)]
     results = _torch_ops._new_results(q, v)
-    views = [_torch_ops._raw(x) for x in (q, k, v, *results)]
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
 
     print(f"torch {torch.__version__}, 1 x 1 x 8 x 8, best of {rounds}, us\n\n| part of a call | us |\n|---|---:|")
     parts = {
-        "who serves it": lambda: face._why_not(q, k, v, None, 0.0, False, None),
-        "its problem": lambda: face._problem(q, k, v, None, False, False),
-        "results": lambda: _torch_ops._new_results(q, v),
-        "views of 5 tensors": lambda: [_torch_ops._raw(x) for x in (q, k, v, *results)],
-        "the extension, with the arithmetic": lambda: _core.forward(*views, {}),
+        "is it simple": lambda: _torch_ops.is_simple(q, k, v, None, False),
+        "result": lambda: _torch_ops._new_out(q, v),
+        "the extension, with the arithmetic": lambda: _core.forward(q, k, v, results[0], None, {}),
+        "else: who serves it": lambda: face._why_not(q, k, v, None, 0.0, False, None),
+        "else: its problem": lambda: face._problem(q, k, v, None, False, False),
         "a recorded function that does nothing": lambda: Nothing.apply(*recorded),
     }
     for name, part in parts.items():
@@ -62,6 +62,8 @@ def main() -> None:
     outs = [function(*recorded) for function in functions]
     wholes = {
         "a call": [lambda f=f: f(q, k, v) for f in functions],
+        "a call with a mask": [lambda f=f: f(q, k, v, mask) for f in functions],
+        "a call with dropout": [lambda f=f: f(q, k, v, None, 0.1) for f in functions],
         "a call, recorded": [lambda f=f: f(*recorded) for f in functions],
         "its backward": [lambda x=x: torch.autograd.grad(x, recorded, upstream, retain_graph=True) for x in outs],
     }

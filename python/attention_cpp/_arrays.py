@@ -45,12 +45,18 @@ def exported(array: Any, writable: bool = False) -> Any:
         raise TypeError("an array must not be a tuple")  # which would be taken for a raw address
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
         return _raw_bfloat16(array, writable)
-    if library_of(array) == "torch" and array.requires_grad:
+    return _exported_tensor(array) if library_of(array) == "torch" else array
+
+
+def _exported_tensor(tensor: Any) -> Any:
+    if tensor.is_neg() or tensor.is_conj():
+        raise Error("an array is a negated view of another: pass its resolve_neg()")
+    if tensor.requires_grad:
         if sys.modules["torch"].is_grad_enabled():
             raise Error("an array requires a gradient, which is recorded by attention_cpp.torch alone: call that, or "
                         "this under torch.no_grad()")
-        return array.detach()
-    return array
+        return tensor.detach()
+    return tensor
 
 
 def dtype_name(array: Any) -> str:

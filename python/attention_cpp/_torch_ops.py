@@ -37,10 +37,16 @@ _library.define(f"attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor
 
 # ------------------------------------------------------------------------------------------------------------ the calls
 
+# From torch 2.10 on the extension reads tensors itself, in 20 ns. Before that it gets their parts, in 1 us (DLPack in
+# Python takes 10 us).
+_DENSE = (Tensor, torch.nn.Parameter)
+_READABLE = (*_DENSE, type(None)) if _core.use_exchange(list(_DENSE)) else (type(None),)
+
+
 def _raw(tensor: Tensor | None):
-    """A tensor as the extension takes it, at a tenth of the cost of DLPack."""
-    if tensor is None:
-        return None
+    """A tensor as the extension takes it."""
+    if type(tensor) in _READABLE:
+        return tensor
     dtype = tensor.dtype
     return tensor.data_ptr(), DTYPES.get(dtype) or str(dtype), tensor.shape, tensor.stride()
 
@@ -67,13 +73,16 @@ def _options(*options) -> dict:
     return given
 
 
+def _new_out(q: Tensor, v: Tensor) -> Tensor:
+    """out [B, H, Lq, Dv], in memory in the order of q's axes where Dv = D, as torch does."""
+    shape, Dv = q.shape, v.shape[-1]
+    return torch.empty_like(q) if shape[-1] == Dv else q.new_empty((*shape[:-1], Dv))
+
+
 def _new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """out [B, H, Lq, Dv], in memory in the order of q's axes where Dv = D, as torch does; lse [B, H, Lq]."""
-    B, H, Lq, D = q.shape
-    Dv = v.shape[-1]
-    out = torch.empty_like(q) if Dv == D else q.new_empty((B, H, Lq, Dv))
-    is_wide = q.dtype in (torch.float32, torch.float64)
-    return out, q.new_empty((B, H, Lq)) if is_wide else q.new_empty((B, H, Lq), dtype=torch.float32)
+    """out and lse [B, H, Lq]."""
+    dtype = q.dtype if q.dtype in (torch.float32, torch.float64) else torch.float32
+    return _new_out(q, v), q.new_empty(q.shape[:-1], dtype=dtype)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]:
@@ -334,14 +343,86 @@ def _is_forward_twice() -> bool:
     return sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1
 
 
-PLAIN = (Tensor, torch.nn.Parameter, type(None))
+PLAIN = (*_DENSE, type(None))
+
+
+def _is_observed() -> bool:
+    """Whether a compiler, a tracer, a mode or the profiler looks on."""
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+            or torch.autograd._profiler_enabled())
 
 
 def _is_watched(*tensors: Tensor | None) -> bool:
-    """Whether a compiler, a tracer, a mode or the profiler looks on, or a tensor is one that wraps another."""
-    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
-            or torch.autograd._profiler_enabled()
-            or any([type(tensor) not in PLAIN for tensor in tensors]))
+    """The same, or a tensor is one that wraps another, or a negated view, which torch's dispatcher makes real."""
+    return _is_observed() or any([type(tensor) not in PLAIN or tensor is not None and tensor.is_neg()
+                                  for tensor in tensors])
+
+
+# ------------------------------------------------------------------------------------------------- the call most made
+
+def is_simple(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
+    """Whether simple_attention() may serve a call: dense tensors that fit together, and nobody looks on."""
+    return (not _is_observed() and type(q) in _DENSE and not q.is_nested
+            and _core.fit_together(q, k, v, mask, is_grouped) and not (q.is_neg() or k.is_neg() or v.is_neg())
+            and (mask is None or not (mask.requires_grad or mask.is_neg()))
+            and not _is_transformed() and not torch.is_autocast_enabled("cpu"))
+
+
+def attention_output(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None,
+                     sink: Tensor | None = None, dropout: float = 0.0, **options) -> Tensor:
+    """out of attention(), by the shortest way."""
+    either = bias if mask is None else mask
+    if (dropout == 0 and sink is None and (mask is None or bias is None) and type(either) in PLAIN
+            and is_simple(q, k, v, either, True)):
+        return simple_attention(q, k, v, either, options)
+    return attention(q, k, v, mask=mask, bias=bias, sink=sink, dropout=dropout, **options)[0]
+
+
+def simple_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict) -> Tensor:
+    """out of attention() where is_simple(), at a third of its cost; with gradients of q, k and v.
+
+    mask is boolean, or a bias; options are those of the extension that are no mask, bias, sink or dropout.
+    """
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Simple.apply(q, k, v, mask, options)
+    out = _new_out(q, v)
+    _core.forward(q, k, v, out, None, _with_mask(options, mask))
+    return out
+
+
+def _with_mask(options: dict, mask: Tensor | None) -> dict:
+    return options if mask is None else {**options, "mask" if mask.dtype == torch.bool else "bias": mask}
+
+
+def _in_order(options: dict) -> list:
+    """Options of the extension as the operators have them (_OPTIONS)."""
+    tensors = [options.get(name) for name in _TENSORS]
+    return [*tensors, options.get("scale"), options.get("softcap", 0.0), options.get("causal", False),
+            *options.get("window", (-1, -1)), options.get("alignment"), 0.0, None]
+
+
+class _Simple(torch.autograd.Function):
+    """The same, recorded."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, options):
+        out, lse = _new_results(q, v)
+        _core.forward(q, k, v, out, lse, _with_mask(options, mask))
+        ctx.save_for_backward(q, k, v, out, lse, mask)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        *tensors, mask = ctx.saved_tensors
+        wanted, options = ctx.needs_input_grad[:3], _with_mask(ctx.options, mask)
+        if torch.is_grad_enabled() or _is_transformed() or _is_watched(dout) or is_legacy_batchedtensor(dout):
+            gradients = _pull(dout, None, *tensors, _in_order(options), [*wanted, False, False])[:3]
+        else:
+            gradients = [torch.empty_like(x) if is_wanted else None for x, is_wanted in zip(tensors, wanted)]
+            given = {name: x for name, x in zip(_GRADIENTS, gradients) if x is not None}
+            _core.backward(*tensors, dout, None, given, options)
+        return (*gradients, None, None)
 
 
 # ------------------------------------------------------------------------------------------------------------ threads

@@ -33,6 +33,8 @@ from ._torch_ops import PLAIN, autocast, share_threads
 __all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
+_CAUSAL = {"causal": True, "alignment": "top_left"}
 _original = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -187,6 +189,15 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, 
         return handle_torch_function(
             scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask=attn_mask,
             dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    if (type(dropout_p) in _NUMBERS and dropout_p == 0 and type(is_causal) is bool and type(scale) in _SCALES
+            and type(attn_mask) in _MASKS and _torch_ops.is_simple(query, key, value, attn_mask, enable_gqa)):
+        options = _CAUSAL if is_causal else {}
+        if scale is not None:
+            options = {**options, "scale": scale}
+        try:
+            return _torch_ops.simple_attention(query, key, value, attn_mask, options)
+        except Error:  # torch says what is wrong
+            pass
     reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if not reason:
         try:

@@ -298,10 +298,12 @@ def attention_cpp_forward(
     query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias)
-    options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux)
-    out, lse = _torch_ops.attention(query, key, value, dropout=dropout, **options)
-    weights = _weights(query, key, lse, options) if _wants_weights(module, output_attentions) else None
-    return out.transpose(1, 2).contiguous(), weights
+    options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
+    if not _wants_weights(module, output_attentions):
+        return _torch_ops.attention_output(query, key, value, **options).transpose(1, 2).contiguous(), None
+    out, lse = _torch_ops.attention(query, key, value, **options)
+    del options["dropout"]
+    return out.transpose(1, 2).contiguous(), _weights(query, key, lse, options)
 
 
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:

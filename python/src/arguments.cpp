@@ -7,12 +7,22 @@
 #include <algorithm>
 #include <optional>
 
+#include "exchange.h"
+
 namespace bindings {
 namespace {
 
-constexpr attn::DType kTypes[] = {attn::DType::float32, attn::DType::float64, attn::DType::bfloat16,
-                                  attn::DType::float16, attn::DType::boolean, attn::DType::int32,
-                                  attn::DType::int64};
+using nb::dlpack::dtype_code;
+
+/// Our types as DLPack has them.
+constexpr struct {
+  attn::DType dtype;
+  dtype_code code;
+  uint8_t bits;
+} kTypes[] = {{attn::DType::float32, dtype_code::Float, 32}, {attn::DType::bfloat16, dtype_code::Bfloat, 16},
+              {attn::DType::float16, dtype_code::Float, 16}, {attn::DType::float64, dtype_code::Float, 64},
+              {attn::DType::boolean, dtype_code::Bool, 8},   {attn::DType::int32, dtype_code::Int, 32},
+              {attn::DType::int64, dtype_code::Int, 64}};
 alignas(64) char empty_array[64];  // where an array without elements lies: a view without data means "not given"
 
 std::string kind_of(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
@@ -27,13 +37,18 @@ bool is_sequence(nb::handle object) {
 }
 
 std::optional<attn::DType> find_type(const std::string& name) {
-  for (attn::DType type : kTypes)
-    if (attn::name_of(type) == name) return type;
+  for (const auto& type : kTypes)
+    if (attn::name_of(type.dtype) == name) return type.dtype;
+  return std::nullopt;
+}
+
+std::optional<attn::DType> find_type(const nb::dlpack::dtype& given) {
+  for (const auto& type : kTypes)
+    if (given.code == static_cast<uint8_t>(type.code) && given.bits == type.bits && given.lanes == 1) return type.dtype;
   return std::nullopt;
 }
 
 std::string name_of(nb::dlpack::dtype type) {
-  using nb::dlpack::dtype_code;
   const auto code = static_cast<dtype_code>(type.code);
   if (code == dtype_code::Bool) return "boolean";
   const char* kind = code == dtype_code::Float     ? "float"
@@ -54,13 +69,6 @@ attn::DType dtype_named(const std::string& operation, const std::string& name) {
 
 // ------------------------------------------------------------------------------------------------------------- arrays
 
-bool Arguments::has_type(const char* name, const std::string& type, attn::DType* to) {
-  const auto known = find_type(type);
-  if (known) *to = *known;
-  else wrong_type(std::string(name) + " is " + type);
-  return known.has_value();
-}
-
 bool Arguments::has_axes(const char* name, size_t given, int rank) {
   const int fewest = rank == 4 ? 2 : 1;
   if (given >= static_cast<size_t>(fewest) && given <= static_cast<size_t>(rank)) return true;
@@ -71,13 +79,42 @@ bool Arguments::has_axes(const char* name, size_t given, int rank) {
 
 Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw, int rank) {
   Taken array;
+  const auto size = nb::cast<std::vector<int64_t>>(raw[2]), stride = nb::cast<std::vector<int64_t>>(raw[3]);
+  const auto type = nb::cast<std::string>(raw[1]);
+  const auto known = find_type(type);
+  if (!known) wrong_type(std::string(name) + " is " + type);
+  if (!known || !has_axes(name, size.size(), rank)) return {};
+  array.dtype = *known;
   array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(raw[0]));
-  const std::string type = nb::cast<std::string>(raw[1]);
-  if (!has_type(name, type, &array.dtype)) return {};
-  array.size = nb::cast<std::vector<int64_t>>(raw[2]);
-  array.stride = nb::cast<std::vector<int64_t>>(raw[3]);
-  if (!has_axes(name, array.size.size(), rank)) return {};
+  array.rank = static_cast<int>(size.size());
+  std::copy(size.begin(), size.end(), array.size.begin());
+  std::copy_n(stride.begin(), size.size(), array.stride.begin());
   return array;
+}
+
+Arguments::Taken Arguments::described(const char* name, const nb::dlpack::dtype& type, void* data, int32_t axes,
+                                      const int64_t* size, const int64_t* stride, int rank) {
+  const auto known = find_type(type);
+  if (!known) wrong_type(std::string(name) + " is " + name_of(type));
+  if (!known || !has_axes(name, static_cast<size_t>(axes), rank)) return {};
+  Taken array;
+  array.data = data;
+  array.dtype = *known;
+  array.rank = axes;
+  std::copy_n(size, axes, array.size.begin());
+  std::copy_n(stride, axes, array.stride.begin());
+  return array;
+}
+
+Arguments::Taken Arguments::take_exchanged(const char* name, nb::handle object, int rank) {
+  nb::dlpack::dltensor tensor;
+  if (!read_exchanged(object, &tensor)) {
+    wrong_type(std::string(name) + " cannot be read: it is no dense tensor of numbers");
+    return {};
+  }
+  if (tensor.device.device_type != nb::device::cpu::value) return not_on_cpu(name), Taken{};
+  return described(name, tensor.dtype, static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.ndim, tensor.shape,
+                   tensor.strides, rank);
 }
 
 Arguments::Taken Arguments::take_array(const char* name, nb::handle object, int rank, bool writable) {
@@ -99,35 +136,26 @@ Arguments::Taken Arguments::take_array(const char* name, nb::handle object, int 
                                           : ""));
     return {};
   }
-  if (view.device_type() != nb::device::cpu::value) {
-    wrong_value(std::string(name) + " is not in the memory of the CPU");
-    return {};
-  }
-  Taken array;
-  array.data = const_cast<void*>(view.data());
-  if (!has_type(name, name_of(view.dtype()), &array.dtype)) return {};
-  if (!has_axes(name, view.ndim(), rank)) return {};  // before they are read: a producer may claim more than it has
-  array.size.assign(view.shape_ptr(), view.shape_ptr() + view.ndim());
-  array.stride.assign(view.stride_ptr(), view.stride_ptr() + view.ndim());
-  arrays_.push_back(std::move(view));
-  return array;
+  if (view.device_type() != nb::device::cpu::value) return not_on_cpu(name), Taken{};
+  arrays_.push_back(view);
+  owners_.push_back(nb::borrow(object));
+  return described(name, view.dtype(), const_cast<void*>(view.data()), static_cast<int32_t>(view.ndim()),
+                   view.shape_ptr(), view.stride_ptr(), rank);
 }
 
 Arguments::Taken Arguments::take(const char* name, nb::handle object, int rank, bool writable) {
   if (object.is_none()) return {};
-  owners_.push_back(nb::borrow(object));
-  Taken array =
-      is_raw(object) ? take_raw(name, nb::borrow<nb::tuple>(object), rank) : take_array(name, object, rank, writable);
-  if (array.size.empty() && array.data == nullptr) return {};
+  Taken array = has_exchange(object) ? take_exchanged(name, object, rank)
+                : is_raw(object)     ? take_raw(name, nb::borrow<nb::tuple>(object), rank)
+                                     : take_array(name, object, rank, writable);
+  if (array.rank == 0) return {};
 
-  const size_t missing = static_cast<size_t>(rank) - array.size.size();
-  if (std::find(array.size.begin(), array.size.end(), 0) != array.size.end()) array.data = empty_array;
+  const auto end = array.size.begin() + array.rank;
+  if (std::find(array.size.begin(), end, 0) != end) array.data = empty_array;
   if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(attn::size_of(array.dtype)) != 0) {
     wrong_value(std::string(name) + " does not lie at a multiple of its element's size");
     return {};
   }
-  array.size.insert(array.size.begin(), missing, 1);
-  array.stride.insert(array.stride.begin(), missing, 0);
   return array;
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,12 +18,13 @@ namespace nb = nanobind;
 
 /// The arrays of one call. Nothing is copied: every view stays valid as long as this object, which keeps its owner.
 ///
-/// An array is anything that speaks DLPack or the buffer protocol and lies in the memory of the CPU, or a tuple
-/// (address, dtype name, shape, strides in elements) of an array that the caller keeps alive. Missing leading axes
-/// count as 1, so that a single head may be given as [L, D].
+/// An array is anything that speaks DLPack or the buffer protocol and lies in the memory of the CPU. Of two kinds it is
+/// the caller who keeps them alive: tensors that are read through DLPack's C functions (exchange.h), and tuples
+/// (address, dtype name, shape, strides in elements). Missing leading axes count as 1, so that a single head may be
+/// given as [L, D].
 class Arguments {
  public:
-  explicit Arguments(std::string operation) : operation_(std::move(operation)) {}
+  explicit Arguments(const char* operation) : operation_(operation) {}
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
@@ -46,10 +48,12 @@ class Arguments {
   void done() const;
 
  private:
+  static constexpr int kMaxRank = 4;
   struct Taken {
     void* data = nullptr;
     attn::DType dtype = attn::DType::float32;
-    std::vector<int64_t> size, stride;
+    int rank = 0;  // 0: nothing was taken
+    std::array<int64_t, kMaxRank> size{}, stride{};
   };
 
   template <int Rank>
@@ -59,18 +63,23 @@ class Arguments {
     view.data = array.data;
     view.dtype = array.dtype;
     for (int axis = 0; axis < Rank; ++axis) {
-      view.size[axis] = array.size[axis];
-      view.stride[axis] = array.stride[axis];
+      const int given = axis - (Rank - array.rank);
+      view.size[axis] = given < 0 ? 1 : array.size[static_cast<size_t>(given)];
+      view.stride[axis] = given < 0 ? 0 : array.stride[static_cast<size_t>(given)];
     }
     return view;
   }
 
   Taken take(const char* name, nb::handle object, int rank, bool writable);
   Taken take_raw(const char* name, const nb::tuple& raw, int rank);
+  Taken take_exchanged(const char* name, nb::handle object, int rank);
+  /// What DLPack says of a tensor.
+  Taken described(const char* name, const nb::dlpack::dtype& type, void* data, int32_t axes, const int64_t* size,
+                  const int64_t* stride, int rank);
   Taken take_array(const char* name, nb::handle object, int rank, bool writable);
-  /// A reason, and nothing is read, where the type is none of ours or there are too many or too few axes.
-  bool has_type(const char* name, const std::string& type, attn::DType* to);
+  /// A reason where there are too many or too few axes: these are not read.
   bool has_axes(const char* name, size_t given, int rank);
+  void not_on_cpu(const char* name) { wrong_value(std::string(name) + " is not in the memory of the CPU"); }
   template <class T>
   std::span<const T> values(const char* name, nb::handle object, const char* what, std::vector<std::vector<T>>& kept);
   void set_option(attn::AttentionOptions& options, const std::string& name, nb::handle value);
@@ -83,7 +92,7 @@ class Arguments {
     reasons_.push_back(std::move(reason));
   }
 
-  std::string operation_;
+  const char* operation_;
   std::vector<std::string> reasons_;
   bool is_type_error_ = false;
   std::vector<nb::object> owners_;

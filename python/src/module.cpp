@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arguments.h"
+#include "exchange.h"
 #include "executor.h"
 
 namespace bindings {
@@ -175,6 +176,9 @@ NB_MODULE(_core, m) {
   m.def("set_isa", [](const std::string& name) { attn::set_isa(name); });
   m.def("thread_count", &attn::thread_count);
   m.def("set_thread_count", &attn::set_thread_count);
+  m.def("use_exchange", &use_exchange);
+  m.def("fit_together", &fit_together, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+        nb::arg("mask").none(), nb::arg("is_grouped"));
   m.def("use_openmp_team", &use_openmp_team);
   m.def("uses_openmp_team", &uses_openmp_team);
 

@@ -276,3 +276,62 @@ def test_an_inner_block_leaves_the_outer_one_on():
         assert F.scaled_dot_product_attention is sdpa
     assert F.scaled_dot_product_attention is torch_sdpa
     call()
+
+
+# --------------------------------------------------------------------------------------------------- the simplest calls
+
+@pytest.mark.parametrize("leaf", range(3))
+def test_negated_views_are_read_as_they_are(leaf):
+    """x.conj().imag is -imag without a copy: torch's dispatcher makes it real, which who reads memory has to do too."""
+    arguments = list(qkv())
+    arguments[leaf] = torch.complex(draw(2, 4, 6, 8), arguments[leaf]).conj().imag
+    assert arguments[leaf].is_neg()
+    near(sdpa(*arguments), torch_sdpa(*arguments), torch_sdpa(*[x.double() for x in arguments]))
+    with pytest.raises(attention_cpp.Error, match="resolve_neg"):
+        attention_cpp.attention(*arguments)
+
+
+def test_a_negated_mask_is_read_as_it_is():
+    q, k, v = qkv()
+    mask = torch.complex(draw(6, 6), draw(6, 6, seed=7)).conj().imag
+    near(sdpa(q, k, v, mask), torch_sdpa(q, k, v, mask), torch_sdpa(*[x.double() for x in (q, k, v, mask)]))
+
+
+@pytest.mark.parametrize("mask", ["", "boolean", "bias"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.5}, {"is_causal": True, "scale": 2.0}])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_a_simple_call_has_the_bits_of_the_general_one(monkeypatch, key_heads, options, mask):
+    """Results, gradients and second derivatives."""
+    q, k, v = leaves = qkv(key_heads=key_heads, grad=True)
+    masks = {"": None, "boolean": draw(6, 6) < 0.7, "bias": draw(2, 1, 6, 6)}
+
+    def results():
+        out = sdpa(q, k, v, masks[mask], enable_gqa=key_heads != 4, **options)
+        first = torch.autograd.grad(out.sin().sum(), leaves, create_graph=True)
+        with torch.no_grad():
+            unrecorded = sdpa(q, k, v, masks[mask], enable_gqa=key_heads != 4, **options)
+        return out, unrecorded, *first, *torch.autograd.grad(sum(x.sin().sum() for x in first), leaves)
+
+    assert face._torch_ops.is_simple(q, k, v, masks[mask], key_heads != 4)
+    simple = results()
+    monkeypatch.setattr(face._torch_ops, "is_simple", lambda *_: False)
+    assert all(torch.equal(a, b) for a, b in zip(simple, results(), strict=True))
+
+
+def test_a_mask_that_changes_before_the_backward_is_found_out():
+    q, k, v = qkv(grad=True)
+    mask = draw(6, 6) < 0.7
+    out = sdpa(q, k, v, mask)
+    mask.logical_not_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_tensors_are_read_without_dlpack_objects_or_by_their_parts(monkeypatch):
+    """An older torch has no C functions for DLPack."""
+    q, k, v = qkv(grad=True)
+    expected = torch.autograd.grad(sdpa(q, k, v).sin().sum(), (q, k, v))
+    monkeypatch.setattr(face._torch_ops, "_READABLE", (type(None),))
+    monkeypatch.setattr(face._torch_ops, "is_simple", lambda *_: False)
+    actual = torch.autograd.grad(sdpa(q, k, v).sin().sum(), (q, k, v))
+    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
