@@ -13,6 +13,7 @@ register(strict=True) raises. `output_attentions=True` returns the weights.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import warnings
 from typing import Any, Callable
@@ -26,7 +27,7 @@ from transformers.utils.output_capturing import _active_collector
 from . import _operator, _torch_ops
 from ._core import Error
 
-__all__ = ["attention_cpp_forward", "attention_cpp_mask", "register"]
+__all__ = ["attention_cpp_forward", "attention_cpp_mask", "packed_encoder", "register"]
 
 _ATTRIBUTE = "attention_cpp_options"
 _ALL = (-1, -1)
@@ -316,3 +317,99 @@ def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = 
         _warned.clear()
     AttentionInterface.register(name, attention_cpp_forward)
     AttentionMaskInterface.register(name, functools.partial(attention_cpp_mask, on_dense=on_dense))
+
+
+# ------------------------------------------------------------------------------------------------- encoders, unpadded
+
+def _collects() -> bool:
+    """Whether transformers keeps what single layers give (output_hidden_states, output_attentions)."""
+    return bool(_active_collector.get())
+
+
+def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
+    """stack(hidden_states [B, L, C], attention_mask) over the tokens that exist, as one sequence [1, T, C]."""
+    given = {**dict(zip(("hidden_states", "attention_mask"), args)), **kwargs}
+    hidden, mask = given["hidden_states"], given.get("attention_mask")
+    options = None if is_tracing(hidden) else getattr(mask, _ATTRIBUTE, None)
+    if options is None or len(args) > 2 or given.get("encoder_hidden_states") is not None or _collects():
+        return stack(*args, **kwargs)
+    exists = mask[:, 0, 0]  # [B, L]
+    lengths = exists.sum(-1, dtype=torch.int32)
+    starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    places = exists.flatten().nonzero().squeeze(1)  # [T] in [0, B L)
+    T = len(places)
+    given["hidden_states"] = hidden.flatten(0, 1).index_select(0, places)[None]
+    given["attention_mask"] = _carrier({"cu_query": starts, "cu_key": starts}, None, (1, T, T), hidden.device)
+    result = stack(**given)
+
+    def padded(packed: Tensor) -> Tensor:
+        B, L, C = hidden.shape
+        return packed.new_zeros(B * L, C).index_copy(0, places, packed[0]).view(B, L, C)
+
+    if isinstance(result, Tensor):
+        return padded(result)
+    if isinstance(result, tuple):
+        return (padded(result[0]), *result[1:])
+    result.last_hidden_state = padded(result.last_hidden_state)
+    return result
+
+
+def _stack_of(model: PreTrainedModel) -> torch.nn.Module:
+    """The one module of a model that runs a list of layers over (hidden_states, attention_mask)."""
+    found = {}
+    for name, module in model.named_modules():
+        lists = [child for child in module.children() if isinstance(child, torch.nn.ModuleList) and len(child) > 0]
+        parameters = inspect.signature(type(module).forward).parameters
+        if len(lists) == 1 and {"hidden_states", "attention_mask"} <= parameters.keys():
+            found[name] = module
+    if len(found) != 1:
+        raise Error(f"[attention_cpp.transformers] {type(model).__name__} has {len(found)} modules that run a list of "
+                    f"layers over (hidden_states, attention_mask){': ' if found else ''}{', '.join(found)}; a packed "
+                    "encoder has one")
+    return found.popitem()[1]
+
+
+def _check_packing(model: PreTrainedModel, stack: torch.nn.Module) -> None:
+    """Runs two sequences of random numbers, one padded, with padding and without it.
+
+    Layers that look at a token's place in the array (relative positions, convolutions) give something else.
+    """
+    weight = next(p for p in stack.parameters() if p.is_floating_point())
+    generator = torch.Generator().manual_seed(0)
+    exists = torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
+    hidden = torch.randn(2, 7, model.config.hidden_size, generator=generator).to(weight.dtype)
+    mask = attention_cpp_mask(2, 7, 7, mask_function=masking_utils.bidirectional_mask_function, attention_mask=exists,
+                              config=model.config)
+    training = stack.training
+    try:
+        with torch.no_grad():
+            stack.eval()
+            results = [run(hidden, attention_mask=mask) for run in (stack, functools.partial(_run_packed, stack))]
+    finally:
+        stack.train(training)
+    expected, actual = ((x if isinstance(x, Tensor) else x[0])[exists].double() for x in results)
+    if not (actual - expected).abs().max() <= 16 * torch.finfo(weight.dtype).eps * expected.abs().max():
+        raise Error(f"[attention_cpp.transformers] the layers of {type(model).__name__} do more than attention between "
+                    "tokens: it cannot be packed")
+
+
+def packed_encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """Removes padding from the layers of an encoder: BERT, RoBERTa, DistilBERT, ELECTRA and their like, with any head.
+
+    From then on the tokens that exist in a batch pass through all layers as one sequence, forward and backward, each
+    attending to its own text alone; the result is padded again, with zeros where no token is. The model is changed,
+    and returned: it takes attn_implementation="attention_cpp", which register() has to have made known. Calls without
+    padding, under a compiler, or that ask for the states or weights of single layers run as before.
+
+    Raises Error for a model that is no such encoder, or whose layers give something else then: that is tried first.
+    """
+    stack = _stack_of(model)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("attention_cpp")
+    try:
+        _check_packing(model, stack)
+    except Error:
+        model.set_attn_implementation(before)
+        raise
+    stack.forward = functools.partial(_run_packed, stack.forward)
+    return model
