@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
@@ -290,7 +290,7 @@ def disable() -> None:
 
 
 @contextlib.contextmanager
-def enabled(*, strict: bool = False, warn: bool = False):
+def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
     """enable() for a with block; what was before it is put back."""
     before = _state
     enable(strict=strict, warn=warn)

@@ -11,6 +11,7 @@ import zipfile
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[2]
 WHEEL = os.environ.get("ATTN_WHEEL", "")
 pytestmark = pytest.mark.skipif(not WHEEL, reason="ATTN_WHEEL names no wheel")
 
@@ -44,10 +45,19 @@ def test_no_openmp_and_no_foreign_library(unpacked):
                          "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
-def test_works_with_numpy_alone(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
-    python = tmp_path / "empty/bin/python"
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A new environment with the wheel and NumPy: runs Python there."""
+    folder = tmp_path_factory.mktemp("empty")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin/python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", WHEEL], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return lambda *arguments: subprocess.run([python, *arguments], capture_output=True, text=True, env=environment,
+                                             cwd=folder)
+
+
+def test_works_with_numpy_alone(empty):
     program = (
         "import sys, numpy as np, attention_cpp\n"
         "x = np.random.default_rng(0).standard_normal((1, 2, 5, 4))\n"
@@ -56,7 +66,33 @@ def test_works_with_numpy_alone(tmp_path):
         "attention_cpp.attention_backward(x, x, x, out, lse, out, causal=True)\n"
         "assert not {'torch', 'jax', 'transformers'} & set(sys.modules)\n"
         "print(attention_cpp.__file__)\n")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run([python, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    result = empty("-c", program)
     assert result.returncode == 0, result.stderr
-    assert pathlib.Path(result.stdout.strip()).is_relative_to(tmp_path)
+    assert "site-packages" in result.stdout and str(ROOT) not in result.stdout
+
+
+def test_it_says_what_it_runs_on_and_tries_itself(empty):
+    result = empty("-m", "attention_cpp")
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if line)
+    assert {"attention_cpp", "processor", "python", "numpy", "instructions", "threads"} <= lines.keys()
+    assert lines["torch"] == "not installed"
+    names = lines["instructions"].split(" of ")[1].split(", ")
+    tried = [line.split()[:3] for line in result.stdout.splitlines() if line.startswith("right")]
+    assert tried == [["right", name, dtype] for name in names for dtype in ("float32", "float64")]
+
+
+def test_a_wrong_result_is_said(monkeypatch, capsys):
+    from attention_cpp import __main__ as program
+
+    monkeypatch.setattr(program, "_plain", lambda *arrays: [x + 1e-3 for x in arrays])
+    assert program.main() == 1 and "right" not in capsys.readouterr().out
+
+
+def test_it_runs_on_other_systems():
+    """The C library that it needs, as auditwheel judges it: a manylinux tag, and nothing that would have to be added."""
+    pytest.importorskip("auditwheel")
+    shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", WHEEL], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    text = " ".join(shown.stdout.split())
+    assert "manylinux" in text and "following external shared libraries are required" not in text, text
