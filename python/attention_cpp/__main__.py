@@ -1,4 +1,4 @@
-"""python -m attention_cpp: the machine, what is chosen for it, which libraries are there, and whether results are right.
+"""python -m attention_cpp: the machine, what is chosen for it, the libraries beside it, and whether results are right.
 
 Exits with 1 where a result is wrong.
 """
@@ -63,7 +63,7 @@ def main() -> int:
     for name in isas():
         isa(name)
         for dtype in (np.float32, np.float64):
-            # Sums of 200 products in any order, through a softmax and back: some hundred roundings, each of half an eps.
+            # Sums of 200 products in any order, through a softmax and back: some hundred roundings of half an eps.
             error, bound = _error(dtype), 100 * float(np.finfo(dtype).eps)
             wrong += not error <= bound
             print(f"{'wrong' if not error <= bound else 'right':<7}{name:<14}{np.dtype(dtype).name}  error {error:.1e}")

@@ -90,7 +90,7 @@ def test_a_wrong_result_is_said(monkeypatch, capsys):
 
 
 def test_it_runs_on_other_systems():
-    """The C library that it needs, as auditwheel judges it: a manylinux tag, and nothing that would have to be added."""
+    """The C library that it needs, as auditwheel judges it: a manylinux tag, and nothing that is to be added."""
     pytest.importorskip("auditwheel")
     shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", WHEEL], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
