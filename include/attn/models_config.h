@@ -11,8 +11,8 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// How a model knows where a token stands.
-enum class Positions { none, learned, sinusoidal, relative, alibi, rope };
+/// How a model knows where a token stands; learned_relative is both, as MPNet has it.
+enum class Positions { none, learned, sinusoidal, relative, alibi, rope, learned_relative };
 enum class NormKind { layer, rms };
 /// What a classifier looks at: the mean of all tokens, the first, or each token, which then has a class of its own.
 enum class Pooling { mean, first, each };
@@ -100,6 +100,10 @@ struct Config {
 };
 /// Where the norms of a layer stand.
 NormPlace norm_place(const Config& config);
+/// True where each position has a learned embedding.
+bool learns_positions(const Config& config);
+/// True where each distance has a learned bias.
+bool learns_distances(const Config& config);
 /// The window of a layer; 0 = none.
 int64_t window_of(const Config& config, int64_t layer);
 

@@ -116,7 +116,7 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   checker.require(config.head, "the model has no head");
   checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
-  checker.require(config.positions != models::Positions::learned || options.context <= config.context, [&] {
+  checker.require(!models::learns_positions(config) || options.context <= config.context, [&] {
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
            std::to_string(config.context) + " positions";
   });

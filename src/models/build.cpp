@@ -11,7 +11,8 @@ namespace {
 nn::Position position_of(Positions positions) {
   switch (positions) {
     case Positions::rope: return nn::Position::rope;
-    case Positions::relative: return nn::Position::relative;
+    case Positions::relative:
+    case Positions::learned_relative: return nn::Position::relative;
     case Positions::alibi: return nn::Position::alibi;
     default: return nn::Position::none;
   }
@@ -116,7 +117,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim, E = token_width(config), rows = config.context + config.position_offset;
-  const bool learned = config.positions == Positions::learned, ends_in_norm = norm_place(config) == NormPlace::after;
+  const bool learned = learns_positions(config), ends_in_norm = norm_place(config) == NormPlace::after;
   tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
   if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
   if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
@@ -148,7 +149,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
 void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder) {
   for (int64_t n = 0; n < count; ++n) {
     nn::Block block(scope / std::to_string(n), config_.embed_dim, block_options(config_, n, encoder));
-    if (block.options.attention.shares_distances && config_.positions == Positions::relative)
+    if (block.options.attention.shares_distances && learns_distances(config_))
       block.attention.share_distances(std::get<nn::Block>(layers.front()).attention);
     layers.emplace_back(std::move(block));
   }

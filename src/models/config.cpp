@@ -22,7 +22,7 @@ const Names kNamesOf;
 template <>
 const Names kNamesOf<Pooling> = {"mean", "first", "each"};
 template <>
-const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
+const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"};
 template <>
 const Names kNamesOf<NormKind> = {"layer", "rms"};
 template <>
@@ -252,6 +252,14 @@ std::string assign(Config& config, const std::string& name, const Json& value) {
 NormPlace norm_place(const Config& config) {
   if (config.norm_first) return config.norm_branch ? NormPlace::around : NormPlace::before;
   return config.norm_branch ? NormPlace::on_branch : NormPlace::after;
+}
+
+bool learns_positions(const Config& config) {
+  return config.positions == Positions::learned || config.positions == Positions::learned_relative;
+}
+
+bool learns_distances(const Config& config) {
+  return config.positions == Positions::relative || config.positions == Positions::learned_relative;
 }
 
 int64_t window_of(const Config& config, int64_t layer) {

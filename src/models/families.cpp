@@ -186,6 +186,22 @@ void positions_behind_padding(const Json& theirs, Config& config) {
   config.context -= config.position_offset;
 }
 
+const Names kMpnetNames = {
+    {"tokens.weight", {"embeddings.word_embeddings.weight"}},
+    {"positions.weight", {"embeddings.position_embeddings.weight"}},
+    {"norm.*", {"embeddings.LayerNorm.*"}},
+    {"blocks.#.attention.qkv.*",
+     {"encoder.layer.#.attention.attn.q.*", "encoder.layer.#.attention.attn.k.*", "encoder.layer.#.attention.attn.v.*"}},
+    {"blocks.#.attention.output.*", {"encoder.layer.#.attention.attn.o.*"}},
+    {"blocks.#.attention.distance_bias", {"encoder.relative_attention_bias.weight"}},
+    {"blocks.#.norm_attention.*", {"encoder.layer.#.attention.LayerNorm.*"}},
+    {"blocks.#.feed_forward.up.*", {"encoder.layer.#.intermediate.dense.*"}},
+    {"blocks.#.feed_forward.down.*", {"encoder.layer.#.output.dense.*"}},
+    {"blocks.#.norm_feed_forward.*", {"encoder.layer.#.output.LayerNorm.*"}}};
+
+/// Two rows stand before the first position, whatever pad_token_id is.
+void mpnet(const Json&, Config& config) { config.context -= config.position_offset; }
+
 const Names kDistilBertNames = {{"tokens.weight", {"embeddings.word_embeddings.weight"}},
                                 {"positions.weight", {"embeddings.position_embeddings.weight"}},
                                 {"norm.*", {"embeddings.LayerNorm.*"}},
@@ -408,6 +424,14 @@ const std::vector<Family>& table() {
        kBertFields + Fields{{"embedding_size", "token_width"}},
        kBertNames,
        kElectraHeads},
+      {"mpnet",
+       "mpnet.",
+       {kBertDefaults, R"({"token_types": 0, "positions": "learned_relative", "shared_distances": true,
+        "position_offset": 2})"},
+       kBertFields + Fields{{"relative_attention_num_buckets", "32", Meaning::required}},
+       kMpnetNames,
+       kRobertaHeads,
+       mpnet},
       {"distilbert",
        "distilbert.",
        {R"({"causal": false, "norm_first": false, "norm_epsilon": 1e-12,

@@ -123,7 +123,7 @@ class Arrays {
     const double dropped = config_.dropout > 0 ? 1 : 0;
     double bytes =
         projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + statistics(wide(shape_.heads));
-    if (config_.positions == Positions::relative) bytes += distances();
+    if (learns_distances(config_)) bytes += distances();
     if (!has_blocks()) return bytes;
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
@@ -138,11 +138,11 @@ class Arrays {
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
     return model(3) + projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + feed_forward() +
-           (config_.positions == Positions::relative ? distances() : 0);
+           (learns_distances(config_) ? distances() : 0);
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
-    const bool table = config_.positions == Positions::learned || config_.positions == Positions::sinusoidal;
+    const bool table = learns_positions(config_) || config_.positions == Positions::sinusoidal;
     const double ids = 40 * B_ * L_;  // tokens, targets and positions as int64, some of them twice
     const double once =
         model((table ? 3 : 1) + (config_.dropout > 0 ? 1 : 0) + (has_blocks() ? 1 : 0)) + statistics(2) + ids;

@@ -92,6 +92,24 @@ def test_embeddings_of_minilm(tmp_path: pathlib.Path) -> None:
             assert (ours - expected).norm() < 2**6 * UNIT["float32"], text
 
 
+def test_embeddings_of_mpnet(tmp_path: pathlib.Path) -> None:
+    """The mean of a sentence's rows, whose positions and distances do not depend on what is packed beside it."""
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    config = transformers.MPNetConfig(vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=2,
+                                      num_attention_heads=4, intermediate_size=44)
+    model = small(transformers.MPNetModel, config, tmp_path).double()
+    shutil.copy(MINILM / "tokenizer.json", tmp_path)
+    texts = ["a fine film", "word " * 300, "it is what it is , and no more", "dull"]
+    found = attn("embed", tmp_path, text="".join(f"{text}\n" for text in texts)).splitlines()
+    for text, line in zip(texts, found, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0].mean(0)
+        ours = torch.tensor(json.loads(line)["embedding"], dtype=torch.float64)
+        assert (ours - expected).norm() < 2**6 * UNIT["float32"] * expected.norm(), text
+
+
 def example(folder: pathlib.Path) -> str:
     return subprocess.run([os.environ["ATTN_EXAMPLE"], folder], capture_output=True, text=True, check=True).stdout
 
