@@ -354,9 +354,8 @@ TEST(Model, LoadListsAllThatIsMissing) {
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
   std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
-  for (const Positions positions :
-       {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi, Positions::rope,
-        Positions::learned_relative}) {
+  for (const Positions positions : {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi,
+                                    Positions::rope, Positions::learned_relative}) {
     configs.push_back(tiny("gpt"));
     configs.back().positions = positions;
     configs.back().head_dim = 6;

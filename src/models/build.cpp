@@ -60,7 +60,9 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
                           .fast = config.rope_fast,
                           .slow = config.rope_slow,
                           .magnitude = config.rope_magnitude,
-                          .whole = config.rope_whole};
+                          .whole = config.rope_whole,
+                          .within = config.rope_within,
+                          .beyond = config.rope_beyond};
   options.buckets = config.buckets;
   options.max_distance = config.max_distance;
   options.shares_distances = config.shared_distances && layer > 0;
@@ -144,6 +146,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
     norm = nn::Norm(root / "norm", ends_in_norm ? E : C, norm_options(config));
   }
   if (config.head) make_head(root, width);
+  if (config.pooler) pooler_ = nn::Linear(root / "pooler", width, width);
 }
 
 void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder) {

@@ -27,7 +27,7 @@ Part part_of(const std::string& name) {
   for (const char* table :
        {"tokens.", "positions.", "types.", "encoder_tokens.", "encoder_positions.", "embedding_projection."})
     if (name.starts_with(table)) return Part::embedding;
-  if (name.starts_with("head")) return Part::head;
+  if (name.starts_with("head") || name.starts_with("pooler")) return Part::head;
   if (name.find("norm") != std::string::npos) return Part::norm;
   return name.find("feed_forward.") != std::string::npos ? Part::feed_forward : Part::attention;
 }
@@ -58,7 +58,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const Part part = part_of(parameter.name);
-    const bool tied = !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
+    const bool tied = config.head && !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
     if (parameter.decay && (part == Part::head || tied)) head += wide(parameter.count());
     else if (parameter.decay && part != Part::embedding) layers += wide(parameter.count());
   }
@@ -68,7 +68,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     pairs += keys_seen(config.causal, window_of(config, n), cached, cached + tokens);
   if (config.encoder_layers) pairs += wide(shape.layers) * wide(tokens) * wide(cached + tokens);
   const double attention = pairs * wide(shape.heads) * wide(shape.key_width + shape.value_width);
-  const double rows = config.classes || last_only ? 1 : wide(tokens);
+  const double rows = config.classes || config.pooler || last_only ? 1 : wide(tokens);
   return 2 * (wide(tokens) * layers + attention + rows * head);
 }
 
