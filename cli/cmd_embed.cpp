@@ -39,10 +39,12 @@ struct Embed {
   int64_t longest = 0, step = 4096;
   bool normalise = false, statistics = false;
 
-  static attn::models::RowPooling pooling_named(const std::string& name) {
+  static std::optional<attn::models::RowPooling> pooling_named(const std::string& name) {
     using attn::models::RowPooling;
+    if (name.empty()) return {};
     if (name == "cls") return RowPooling::first;
     if (name == "last") return RowPooling::last;
+    if (name == "pooler") return RowPooling::pooler;
     return name == "max" ? RowPooling::max : RowPooling::mean;
   }
 
@@ -58,8 +60,7 @@ struct Embed {
   }
 
   void run() const {
-    attn::models::Embedder embedder(directory, precision_named(precision));
-    if (!pooling.empty()) embedder.options.pooling = pooling_named(pooling);
+    attn::models::Embedder embedder(directory, precision_named(precision), pooling_named(pooling));
     if (normalise) embedder.options.normalise = true;
     if (longest) embedder.options.longest = longest;
     embedder.options.tokens_a_step = step;
@@ -144,7 +145,7 @@ void add_embed(CLI::App& app) {
   command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
   command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
-      ->check(one_of({"mean", "cls", "last", "max"}));
+      ->check(one_of({"mean", "cls", "last", "max", "pooler"}));
   command->add_flag("--normalise", run->normalise, "vectors of length 1, even if modules.json does not say so");
   command->add_option("--longest", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
       ->check(whole(0, 1 << 24));

@@ -29,7 +29,10 @@ struct Generate {
 
 void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "continue a text, or answer one");
-  command->footer("Example:\n  attn generate model --prompt \"ROMEO:\" --temperature 0.8");
+  command->footer(
+      "What is not given is as generation_config.json in the model's folder says, else the default. Models with an\n"
+      "encoder answer with the most probable tokens, unless the file or --temperature says otherwise.\n\n"
+      "Example:\n  attn generate model --prompt \"ROMEO:\" --temperature 0.8");
   auto run = std::make_shared<Generate>();
   run->model.add(*command);
   CLI::Option* prompt =

@@ -62,10 +62,9 @@ struct See {
       batch.source_length = static_cast<int64_t>(batch.source.size());
       std::vector<int64_t> said;
       if (answer.empty()) {
-        attn::generate::GenerateOptions options;
+        attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
         options.sampling.temperature = 0;
-        options.start = loaded.start;
-        options.ends = loaded.ends;
+        options.max_length = 0;
         options.max_tokens = context - static_cast<int64_t>(loaded.start.size());
         said = attn::generate::generate(*loaded.model, batch.source, options).tokens;
       } else {

@@ -13,8 +13,6 @@
 #include <system_error>
 #include <utility>
 
-#include "attn/generate.h"
-
 namespace cli {
 
 // ---------------------------------------------------------------------------------------------------- configurations
@@ -50,6 +48,7 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
   };
   const std::string limits = field.kind == "number" ? fmt::format("[{}, {}]", field.lowest, field.highest)
                              : field.kind == "text" && field.choices.empty() ? std::string("TEXT")
+                             : field.kind == "list of numbers"               ? std::string("[NUMBER,...]")
                              : field.choices.empty() ? fmt::format("{:.0f} to {:.0f}", field.lowest, field.highest)
                                                      : "{" + joined(field.choices, ",") + "}";
   return CLI::Validator(check, limits);
@@ -130,15 +129,28 @@ attn::models::Loaded ModelOptions::load() const {
 
 // --------------------------------------------------------------------------------------------------------- generation
 
+namespace {
+
+constexpr double kTemperature = 0.8;
+
+}  // namespace
+
 void GenerationOptions::add(CLI::App& command) {
-  command.add_option("--tokens", tokens, "how many at most")->check(whole(1));
-  command.add_option("--temperature", temperature, "0 = always the most probable token")->check(number(0));
-  command.add_option("--top-k", top_k, "keep the k most probable; 0 = all")->check(whole(0));
-  command.add_option("--top-p", top_p, "keep the fewest that reach this probability")->check(number(0, 1, "(]"));
+  // What is not given here is as generation_config.json of the model's folder says; the defaults are behind that.
+  command.add_option("--tokens", tokens, "how many at most")->check(whole(1))->default_str("256");
+  command.add_option("--temperature", temperature, "0 = always the most probable token, as answers of encoders are")
+      ->check(number(0))
+      ->default_str(fmt::format("{}", kTemperature));
+  command.add_option("--top-k", top_k, "keep the k most probable; 0 = all")->check(whole(0))->default_str("0");
+  command.add_option("--top-p", top_p, "keep the fewest that reach this probability")
+      ->check(number(0, 1, "(]"))
+      ->default_str("1");
   command.add_option("--min-p", min_p, "keep those of at least this part of the largest probability")
-      ->check(number(0, 1));
+      ->check(number(0, 1))
+      ->default_str("0");
   command.add_option("--repetition-penalty", repetition_penalty, "what tokens of the text are divided by; 1 = none")
-      ->check(number(0, std::numeric_limits<double>::infinity(), "(]"));
+      ->check(number(0, std::numeric_limits<double>::infinity(), "(]"))
+      ->default_str("1");
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
   command.add_option("--stop", stop, "a text that ends the output, not shown itself; may be given several times")
       ->allow_extra_args(false);
@@ -160,6 +172,25 @@ std::vector<int64_t> prompt_tokens(const attn::models::Loaded& loaded, const std
 
 }  // namespace
 
+attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models::Loaded& loaded) const {
+  attn::generate::GenerateOptions options =
+      attn::generate::options_of(loaded, {.sampling = {.temperature = kTemperature}});
+  attn::generate::SamplingOptions& sampling = options.sampling;
+  sampling.temperature = temperature.value_or(sampling.temperature);
+  sampling.top_k = top_k.value_or(sampling.top_k);
+  sampling.top_p = top_p.value_or(sampling.top_p);
+  sampling.min_p = min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = repetition_penalty.value_or(sampling.repetition_penalty);
+  if (tokens) {
+    options.max_tokens = *tokens;
+    options.max_length = 0;
+  }
+  options.seed = seed;
+  options.context = context;
+  options.cache = !no_cache;
+  return options;
+}
+
 void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::string& prompt,
                                bool with_statistics) const {
   const std::vector<int64_t> ids = prompt_tokens(loaded, prompt);
@@ -167,14 +198,7 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
   if (answers && loaded.start.empty())
     throw attn::Error("generate", {"config.json does not say decoder_start_token_id, with which answers begin"});
   attn::generate::StopFilter filter(stop);
-  attn::generate::GenerateOptions options;
-  options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
-  options.max_tokens = tokens;
-  options.seed = seed;
-  options.context = context;
-  options.cache = !no_cache;
-  options.ends = loaded.ends;
-  options.start = loaded.start;
+  attn::generate::GenerateOptions options = for_model(loaded);
   attn::text::TextStream text(*loaded.tokenizer);
   if (!answers) {
     show(prompt);

@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "attn/generate.h"
 #include "attn/models.h"
 #include "attn/train.h"
 #include "options.h"
@@ -58,12 +60,14 @@ struct ModelOptions {
 
 /// How text becomes one token after another on standard output.
 struct GenerationOptions {
-  double temperature = 0.8, top_p = 1, min_p = 0, repetition_penalty = 1;
-  int64_t top_k = 0, tokens = 256, context = 0;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;  ///< absent: as the model's folder says
+  std::optional<int64_t> top_k, tokens;
+  int64_t context = 0;
   uint64_t seed = 0;
   bool no_cache = false;
   std::vector<std::string> stop;
   void add(CLI::App& command);
+  attn::generate::GenerateOptions for_model(const attn::models::Loaded& loaded) const;
   /// Streams a continuation of `prompt`; returns tokens and seconds. Ends early at a stop text or a signal.
   void stream(const attn::models::Loaded& loaded, const std::string& prompt, bool with_statistics) const;
   /// Reads prompts line by line and answers each.

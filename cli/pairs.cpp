@@ -17,10 +17,9 @@ void evaluate_pairs(const attn::models::Loaded& loaded, const std::string& file)
        attn::train::encode_pairs(attn::train::read_pairs(file), *source_tokenizer, *loaded.tokenizer, file))
     wanted[std::move(source)].push_back(std::move(target));
   const auto total = static_cast<int64_t>(wanted.size());
-  attn::generate::GenerateOptions options;
+  attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
   options.sampling.temperature = 0;
-  options.start = loaded.start;
-  options.ends = loaded.ends;
+  options.max_length = 0;
   options.max_tokens = loaded.model->config().context;
   catch_signals();
   Meter meter("texts", total);

@@ -152,7 +152,8 @@ std::vector<Config> many_shapes() {
         all.back().positions = positions;
         all.back().tie_embeddings = tied;
       }
-  for (const Positions positions : {Positions::rope, Positions::alibi, Positions::relative}) {
+  for (const Positions positions :
+       {Positions::rope, Positions::alibi, Positions::learned_relative, Positions::relative}) {
     all.push_back(shape_of("gpt", 33, 16, 64, 3));
     all.back().positions = positions;
   }

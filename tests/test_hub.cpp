@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "attn/generate.h"
 #include "attn/models_embed.h"
 #include "folder.h"
 #include "hostile.h"
@@ -208,6 +209,36 @@ TEST(Hub, PackedTextsAreEachAlone) {
   }
 }
 
+TEST(Hub, WhatIsSaidOfGeneration) {
+  const Folder folder;
+  put_llama(folder).put("generation_config.json", R"({"do_sample": true, "temperature": 0.5, "top_k": 3, "top_p": 0.9,
+      "min_p": 0.1, "repetition_penalty": 1.5, "max_length": 7, "suppress_tokens": [1, 2], "eos_token_id": 4})");
+  const generate::GenerateOptions said = generate::options_of(open(folder.path()));
+  EXPECT_EQ(said.sampling.temperature, 0.5);
+  EXPECT_EQ(said.sampling.top_k, 3);
+  EXPECT_EQ(said.sampling.top_p, 0.9);
+  EXPECT_EQ(said.sampling.min_p, 0.1);
+  EXPECT_EQ(said.sampling.repetition_penalty, 1.5);
+  EXPECT_EQ(said.suppressed, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(said.ends, std::vector<int64_t>{4});
+  const auto written = [&](const char* config, generate::GenerateOptions otherwise = {}) {
+    folder.put("generation_config.json", config);
+    const Loaded loaded = open(folder.path());
+    otherwise = generate::options_of(loaded, otherwise);
+    otherwise.ends.clear();
+    return generate::generate(*loaded.model, std::vector<int64_t>{3, 5}, otherwise).tokens;
+  };
+  EXPECT_EQ(written(R"({"max_length": 7})").size(), 5u);
+  EXPECT_EQ(written(R"({"max_length": 7, "forced_eos_token_id": 2})").size(), 4u);
+  EXPECT_EQ(written(R"({"max_length": 7, "max_new_tokens": 6})").size(), 6u);
+  EXPECT_EQ(written("{}", {.max_tokens = 3}).size(), 3u);
+  const auto greedy = written(R"({"do_sample": false, "temperature": 9, "max_new_tokens": 12})");
+  EXPECT_EQ(greedy, written(R"({"temperature": 0, "max_new_tokens": 12})"));
+  EXPECT_NE(greedy, written(R"({"do_sample": true, "temperature": 9, "max_new_tokens": 12})"));
+  const auto others = written(R"({"suppress_tokens": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12], "max_new_tokens": 4})");
+  EXPECT_EQ(others, std::vector<int64_t>(4, 11));
+}
+
 // ------------------------------------------------------------------------------------------------------- hostile ones
 
 void open_with(const std::string& config, const std::string& weights) {
@@ -259,8 +290,15 @@ TEST(HostileHub, Configurations) {
        [] { open_changed("\"attention_bias\": true"); },
        {"attention_bias is true, only false is served"}},
       {"an unknown scaling",
-       [] { open_changed("\"rope_scaling\": {\"type\": \"longrope\"}"); },
-       {"rope_type", "longrope", "yarn"}},
+       [] { open_changed("\"rope_scaling\": {\"type\": \"widerope\"}"); },
+       {"rope_type", "widerope", "yarn"}},
+      {"a factor for each pair of columns that is not there",
+       [] { open_changed("\"rope_scaling\": {\"type\": \"su\", \"long_factor\": [1]}"); },
+       {"config.json", "longrope needs rope_within and rope_beyond of 1 numbers each"}},
+      {"factors that are no numbers",
+       [] { open_changed("\"rope_scaling\": {\"long_factor\": [0], \"short_factor\": \"1\", \"type\": \"su\"}"); },
+       {"config.json: long_factor: rope_beyond must be a list of numbers", "short_factor: rope_within must",
+        "at most 512"}},
       {"a scaling of zero",
        [] { open_changed("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}"); },
        {"factor", "from 1"}},
@@ -343,6 +381,40 @@ TEST(HostileHub, Weights) {
          open(folder.path());
        },
        {"17 tokens", "vocab_size of 13"}},
+  });
+}
+
+void open_generating(const char* config) {
+  const Folder folder;
+  put_llama(folder).put("generation_config.json", config);
+  open(folder.path());
+}
+
+TEST(HostileHub, GenerationConfigs) {
+  expect_refused({
+      {"no JSON", [] { open_generating("{\"top_k\": "); }, {"generation_config.json"}},
+      {"a list", [] { open_generating("[1]"); }, {"[open]", "generation_config.json is not a JSON object"}},
+      {"all that can be wrong",
+       [] {
+         open_generating(R"({"do_sample": 1, "temperature": -1, "top_k": 1.5, "top_p": 0, "min_p": 2,
+             "repetition_penalty": "much", "max_new_tokens": 0, "max_length": 99999999999999999999,
+             "suppress_tokens": [1, 13]})");
+       },
+       {"generation_config.json: do_sample is 1, must be true or false", "temperature is -1, must be a number from 0",
+        "top_k is 1.5, must be a whole number from 0", "top_p is 0, must be a number above 0, at most 1",
+        "min_p is 2, must be", "repetition_penalty is \"much\"", "max_new_tokens is 0, must be a whole number from 1",
+        "max_length is", "suppress_tokens is a list, must be a list of tokens below 13"}},
+      {"tokens that are none", [] { open_generating(R"({"suppress_tokens": 7})"); }, {"suppress_tokens is 7"}},
+      {"a huge temperature", [] { open_generating(R"({"temperature": 1e300})"); }, {"temperature is", "to 1000000.0"}},
+      {"every token suppressed",
+       [] {
+         const Folder folder;
+         put_llama(folder).put("generation_config.json",
+                               R"({"suppress_tokens": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]})");
+         const Loaded loaded = open(folder.path());
+         generate::generate(*loaded.model, std::vector<int64_t>{1}, generate::options_of(loaded));
+       },
+       {"all tokens are suppressed"}},
   });
 }
 

@@ -273,6 +273,31 @@ TEST(Model, FlopsCountProductsAndAttention) {
   EXPECT_EQ(forward_flops(single, 8), 8 * 2 * (16 * (4 + 4 + 6) + 6 * 16 + 13 * 16 + 4.5 * (4 + 6)));
 }
 
+TEST(Model, PositionsAndDistancesAreLearnedTogether) {
+  Config config = tiny("gpt");
+  config.positions = Positions::learned_relative;
+  config.shared_distances = true;
+  const Model model(config, nn::Precision::float32, 3);
+  stir(model.parameters());
+  const Batch batch = random_batch(config, 2, 6, 5);
+  Tape tape;
+  Values logits = numbers(model.forward(tape, batch).data());
+  for (const char* table : {"positions.weight", "blocks.0.attention.distance_bias"}) {
+    ops::scale(model.parameters().find(table)->master.flat(), 3, model.parameters().find(table)->master.flat());
+    const Values others = numbers(model.forward(tape, batch).data());
+    EXPECT_NE(logits, others) << table;
+    logits = others;
+  }
+  EXPECT_EQ(model.parameters().find("blocks.1.attention.distance_bias"), nullptr);
+  generate::GenerateOptions options;
+  options.context = 17;
+  EXPECT_EQ(reasons_of([&] { generate::generate(model, batch.tokens, options); }).front(),
+            "context is 17, but the model has learned 16 positions");
+  const double both = training_memory(config, nn::Precision::float32, 4, 16).total();
+  config.positions = Positions::learned;
+  EXPECT_GT(both, training_memory(config, nn::Precision::float32, 4, 16).total());
+}
+
 TEST(Model, SinusoidalTokensAreScaled) {
   Config config = tiny("gpt");
   config.positions = Positions::sinusoidal;
@@ -329,8 +354,8 @@ TEST(Model, LoadListsAllThatIsMissing) {
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
   std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
-  for (const Positions positions :
-       {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi, Positions::rope}) {
+  for (const Positions positions : {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi,
+                                    Positions::rope, Positions::learned_relative}) {
     configs.push_back(tiny("gpt"));
     configs.back().positions = positions;
     configs.back().head_dim = 6;
@@ -346,7 +371,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
     options.max_tokens = 40;  // beyond the context: the oldest half is forgotten twice
     for (double temperature : {0.0, 1.0}) {
       for (int64_t context : {0, 64}) {  // or shown whole
-        if (context > 0 && config.positions == Positions::learned) continue;
+        if (context > 0 && learns_positions(config)) continue;
         options.sampling.temperature = temperature;
         options.context = context;
         options.cache = true;

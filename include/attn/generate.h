@@ -25,13 +25,20 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
 struct GenerateOptions {
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;
+  int64_t max_length = 0;  ///< of the whole text, the prompt or `start` among it; 0 = any
   int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
   std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
   std::vector<int64_t> start = {};                   ///< with an encoder: what an answer begins with; not among it
+  std::vector<int64_t> suppressed = {};              ///< tokens that are never drawn
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
 };
+
+/// `otherwise` with what the model's folder says instead: ends and start, and what its generation_config.json has (see
+/// models::GenerationDefaults). do_sample false is temperature 0; so is a model with an encoder unless the file says
+/// do_sample true, as transformers has it. max_new_tokens stands above max_length.
+GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwise = {});
 
 struct Generated {
   std::vector<int64_t> tokens;  ///< without the prompt

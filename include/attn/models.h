@@ -12,6 +12,7 @@
 
 #include "attn/io.h"
 #include "attn/models_config.h"
+#include "attn/models_generation.h"
 #include "attn/nn.h"
 #include "attn/text.h"
 
@@ -77,12 +78,15 @@ class Model {
   const nn::Parameters& parameters() const { return owned(); }
 
   /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes] where each token has
-  /// one; [1, R, ..] of R packed tokens. float32, or float64; without a head the rows of hidden(). Throws Error that
+  /// one; [1, R, ..] of R packed tokens. float32, or float64; without a head the rows of hidden(), with a pooler its
+  /// rows [B, C]. Throws Error that
   /// lists all that is wrong with the batch, and with the cache and the traces for it; a batch may be longer than the
   /// context, but with learned positions.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The last layer's rows [B, L, C], behind the last norm.
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
+  /// Of a model with one, what its pooler makes of first rows [R, C]: forward() does so where nothing is packed.
+  Value pooler(Tape& tape, const Value& first) const;
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
@@ -113,7 +117,7 @@ class Model {
   std::unique_ptr<nn::Parameters> parameters_;
   nn::Embedding tokens_, positions_, types_, encoder_tokens_, encoder_positions_;
   nn::Norm embedding_norm_, encoder_embedding_norm_, encoder_norm_, norm_, head_norm_;
-  nn::Linear embedding_projection_, head_dense_, head_;
+  nn::Linear embedding_projection_, head_dense_, head_, pooler_;
   Layers encoder_, layers_;
 };
 
@@ -177,6 +181,7 @@ struct Loaded {
   /// With an encoder: the tokens that every answer begins with. Where attn train made the model this is its last
   /// token, which no text has, and which ends the answer too.
   std::vector<int64_t> start;
+  GenerationDefaults generation;  ///< of a folder of the hub
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };

@@ -11,8 +11,8 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// How a model knows where a token stands.
-enum class Positions { none, learned, sinusoidal, relative, alibi, rope };
+/// How a model knows where a token stands; learned_relative is both, as MPNet has it.
+enum class Positions { none, learned, sinusoidal, relative, alibi, rope, learned_relative };
 enum class NormKind { layer, rms };
 /// What a classifier looks at: the mean of all tokens, the first, or each token, which then has a class of its own.
 enum class Pooling { mean, first, each };
@@ -63,8 +63,10 @@ struct Config {
   int64_t rope_context = 0;              ///< 0 = context
   double rope_low = 1, rope_high = 4;    ///< of llama3
   double rope_fast = 32, rope_slow = 1;  ///< of yarn
-  double rope_magnitude = 0;             ///< of yarn; 0 = 0.1 ln(rope_factor) + 1
+  double rope_magnitude = 0;             ///< of yarn and longrope; 0 = that of nn::rope_magnitude()
   bool rope_whole = true;                ///< of yarn
+  std::vector<double> rope_within = {};  ///< of longrope, a factor for each pair of columns
+  std::vector<double> rope_beyond = {};  ///< the same, where texts are longer than rope_context
   int64_t buckets = 32;                  ///< of relative positions
   int64_t max_distance = 128;            ///< of relative positions
   bool shared_distances = false;         ///< one table of relative positions for all layers, as T5
@@ -84,6 +86,7 @@ struct Config {
 
   // Head: perhaps a product, activation and norm, then logits.
   bool head = true;     ///< false: the model ends in the last layer's rows
+  bool pooler = false;  ///< without a head: it ends in tanh of a product of each text's first row, as BERT's pooler
   int64_t classes = 0;  ///< > 0: classifies instead of predicting tokens
   Pooling pooling = Pooling::mean;
   bool head_dense = false;
@@ -100,6 +103,10 @@ struct Config {
 };
 /// Where the norms of a layer stand.
 NormPlace norm_place(const Config& config);
+/// True where each position has a learned embedding.
+bool learns_positions(const Config& config);
+/// True where each distance has a learned bias.
+bool learns_distances(const Config& config);
 /// The window of a layer; 0 = none.
 int64_t window_of(const Config& config, int64_t layer);
 
@@ -115,7 +122,7 @@ void apply_json(Config& config, std::string_view json, const std::string& source
 /// A field as help texts and forms show it.
 struct FieldInfo {
   std::string name, description;
-  std::string kind;                  ///< "whole number", "number", "text", "true or false"
+  std::string kind;                  ///< "whole number", "number", "text", "true or false", "list of numbers"
   std::vector<std::string> choices;  ///< of text, and true and false
   double lowest = 0, highest = 0;    ///< of numbers
   std::string value;                 ///< as set_field() takes it

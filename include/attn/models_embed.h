@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,7 +16,8 @@ enum class RowPooling {
   mean,   ///< of all rows
   first,  ///< the first, of [CLS]
   last,   ///< the last
-  max     ///< column by column
+  max,    ///< column by column
+  pooler  ///< what the model's pooler makes of the first, as BertModel's pooler_output
 };
 
 struct EmbedOptions {
@@ -30,9 +32,10 @@ struct EmbedOptions {
 class Embedder {
  public:
   /// From a folder of the hub. What modules.json of sentence-transformers and the files it names say of pooling, length
-  /// and normalisation is taken; without them it is the mean. Throws Error as open(), and for modules that are not
-  /// served.
-  explicit Embedder(const std::string& folder, nn::Precision precision = nn::Precision::float32);
+  /// and normalisation is taken; without them it is the mean. `pooling` stands above what they say; a pooler is loaded
+  /// for it alone. Throws Error as open(), and for modules that are not served.
+  explicit Embedder(const std::string& folder, nn::Precision precision = nn::Precision::float32,
+                    std::optional<RowPooling> pooling = {});
 
   EmbedOptions options;
   const Loaded& loaded() const { return loaded_; }

@@ -74,7 +74,8 @@ enum class RopeScaling {
   linear,   ///< all angles divided by `factor`
   dynamic,  ///< beyond `context` tokens a larger theta, as NTK-aware scaling has it
   llama3,   ///< slow angles divided by `factor`, fast ones kept, between them a blend (LLaMA 3.1)
-  yarn      ///< the same by the number of turns, and larger vectors (Peng et al. 2023, arXiv:2309.00071)
+  yarn,     ///< the same by the number of turns, and larger vectors (Peng et al. 2023, arXiv:2309.00071)
+  longrope  ///< a factor for each angle, another beyond `context` (Ding et al. 2024, arXiv:2402.13753)
 };
 struct RopeScalingOptions {
   RopeScaling kind = RopeScaling::none;
@@ -82,11 +83,15 @@ struct RopeScalingOptions {
   int64_t context = 0;         ///< tokens of the first training
   double low = 1, high = 4;    ///< llama3: turns within `context` of the slowest and the fastest that are blended
   double fast = 32, slow = 1;  ///< yarn: the same, the other way round
-  double magnitude = 0;        ///< yarn: factor on queries and keys; 0 = 0.1 ln(factor) + 1
+  double magnitude = 0;        ///< yarn, longrope: factor on queries and keys; 0 = that of rope_magnitude()
   bool whole = true;           ///< yarn: the blend begins and ends at whole pairs
+  /// longrope: what the angle of each pair is divided by where the longest text is within `context`, and where not.
+  std::vector<double> within = {}, beyond = {};
 };
 /// The angle of one step for each of width / 2 pairs, where texts have up to `length` tokens.
 std::vector<double> rope_frequencies(double theta, int64_t width, const RopeScalingOptions& scaling, int64_t length);
+/// What queries and keys are multiplied by: yarn's 0.1 ln(factor) + 1, longrope's sqrt(1 + ln(factor) / ln(context)).
+double rope_magnitude(const RopeScalingOptions& scaling);
 
 /// What is normalised by its root mean square, with a learned gain, between the projections and rope.
 enum class QueryKeyNorm {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/checker.h"
@@ -113,10 +114,14 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   checker.require(options.start.empty() != answers, answers ? "a model with an encoder begins its answer with start"
                                                             : "start is of models with an encoder");
   require_ids(checker, "start", options.start, config.vocab_size);
+  require_ids(checker, "suppressed", options.suppressed, config.vocab_size);
+  const std::set<int64_t> never(options.suppressed.begin(), options.suppressed.end());
+  checker.require(static_cast<int64_t>(never.size()) < config.vocab_size, "all tokens are suppressed");
+  checker.require(options.max_length >= 0, "max_length must not be negative");
   checker.require(config.head, "the model has no head");
   checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
   checker.require(options.context >= 0, "context must not be negative");
-  checker.require(config.positions != models::Positions::learned || options.context <= config.context, [&] {
+  checker.require(!models::learns_positions(config) || options.context <= config.context, [&] {
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
            std::to_string(config.context) + " positions";
   });
@@ -161,6 +166,29 @@ class Sequence {
 
 }  // namespace
 
+GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options) {
+  const models::GenerationDefaults& said = loaded.generation;
+  const bool answers = loaded.model->config().encoder_layers > 0;
+  options.ends = loaded.ends;
+  options.start = loaded.start;
+  options.suppressed = said.suppressed;
+  SamplingOptions& sampling = options.sampling;
+  if (said.do_sample.value_or(false)) sampling.temperature = 1;
+  sampling.temperature = said.temperature.value_or(sampling.temperature);
+  if (!said.do_sample.value_or(!answers)) sampling.temperature = 0;
+  sampling.top_k = said.top_k.value_or(sampling.top_k);
+  sampling.top_p = said.top_p.value_or(sampling.top_p);
+  sampling.min_p = said.min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = said.repetition_penalty.value_or(sampling.repetition_penalty);
+  if (!said.max_new_tokens && !said.max_length) return options;
+  const int64_t ending = said.forced_end ? 1 : 0;  // the last token is the one that ends it, and not shown
+  // What is forced behind the first token of an answer is new there.
+  const int64_t longest = !said.max_new_tokens ? *said.max_length : answers ? 1 + *said.max_new_tokens : 0;
+  options.max_tokens = said.max_new_tokens.value_or(longest) - ending;
+  options.max_length = longest ? longest - ending : 0;
+  return options;
+}
+
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
   const int64_t context = options.context ? options.context : model.config().context;
@@ -174,13 +202,16 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   auto start = std::chrono::steady_clock::now();
   while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
     const int64_t length = static_cast<int64_t>(text.size());
+    if (options.max_length && length >= options.max_length) break;
     if (length - first > context) {
       if (answers) break;
       first = length - std::max<int64_t>(context / 2, 1);
       sequence.forget();
     }
     const std::span<const int64_t> seen = std::span(text).subspan(first);
-    const int64_t token = sample(sequence.next(seen), seen, options.sampling, random);
+    std::vector<float> logits = sequence.next(seen);
+    for (const int64_t id : options.suppressed) logits[id] = -std::numeric_limits<float>::infinity();
+    const int64_t token = sample(logits, seen, options.sampling, random);
     if (result.tokens.empty()) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();

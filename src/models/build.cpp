@@ -11,7 +11,8 @@ namespace {
 nn::Position position_of(Positions positions) {
   switch (positions) {
     case Positions::rope: return nn::Position::rope;
-    case Positions::relative: return nn::Position::relative;
+    case Positions::relative:
+    case Positions::learned_relative: return nn::Position::relative;
     case Positions::alibi: return nn::Position::alibi;
     default: return nn::Position::none;
   }
@@ -59,7 +60,9 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
                           .fast = config.rope_fast,
                           .slow = config.rope_slow,
                           .magnitude = config.rope_magnitude,
-                          .whole = config.rope_whole};
+                          .whole = config.rope_whole,
+                          .within = config.rope_within,
+                          .beyond = config.rope_beyond};
   options.buckets = config.buckets;
   options.max_distance = config.max_distance;
   options.shares_distances = config.shared_distances && layer > 0;
@@ -116,7 +119,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim, E = token_width(config), rows = config.context + config.position_offset;
-  const bool learned = config.positions == Positions::learned, ends_in_norm = norm_place(config) == NormPlace::after;
+  const bool learned = learns_positions(config), ends_in_norm = norm_place(config) == NormPlace::after;
   tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
   if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
   if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
@@ -143,12 +146,13 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
     norm = nn::Norm(root / "norm", ends_in_norm ? E : C, norm_options(config));
   }
   if (config.head) make_head(root, width);
+  if (config.pooler) pooler_ = nn::Linear(root / "pooler", width, width);
 }
 
 void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder) {
   for (int64_t n = 0; n < count; ++n) {
     nn::Block block(scope / std::to_string(n), config_.embed_dim, block_options(config_, n, encoder));
-    if (block.options.attention.shares_distances && config_.positions == Positions::relative)
+    if (block.options.attention.shares_distances && learns_distances(config_))
       block.attention.share_distances(std::get<nn::Block>(layers.front()).attention);
     layers.emplace_back(std::move(block));
   }

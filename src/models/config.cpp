@@ -22,7 +22,7 @@ const Names kNamesOf;
 template <>
 const Names kNamesOf<Pooling> = {"mean", "first", "each"};
 template <>
-const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope"};
+const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"};
 template <>
 const Names kNamesOf<NormKind> = {"layer", "rms"};
 template <>
@@ -30,7 +30,7 @@ const Names kNamesOf<Activation> = {"relu", "gelu", "gelu_tanh", "silu", "tanh"}
 template <>
 const Names kNamesOf<QueryKeyNorm> = {"none", "heads", "rows"};
 template <>
-const Names kNamesOf<RopeScaling> = {"none", "linear", "dynamic", "llama3", "yarn"};
+const Names kNamesOf<RopeScaling> = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
 template <>
 const Names kNamesOf<Scheme> = {"xavier", "gpt2"};
 
@@ -110,9 +110,12 @@ void each_field(C& config, const Visit& visit) {
   visit("rope_high", "llama3: turns of the fastest", config.rope_high, 0.0, 1e6);
   visit("rope_fast", "yarn: turns of the fastest angle that is blended", config.rope_fast, 0.0, 1e6);
   visit("rope_slow", "yarn: turns of the slowest", config.rope_slow, 0.0, 1e6);
-  visit("rope_magnitude", "yarn: factor on queries and keys; 0 = 0.1 ln(rope_factor) + 1", config.rope_magnitude, 0.0,
-        1e6);
+  visit("rope_magnitude", "yarn, longrope: factor on queries and keys; 0 = as rope_factor says", config.rope_magnitude,
+        0.0, 1e6);
   visit("rope_whole", "yarn: the blend begins and ends at whole pairs", config.rope_whole);
+  visit("rope_within", "longrope: what the angle of each pair of columns is divided by, as [1, 1.5]",
+        config.rope_within, 1e-6, 1e6);
+  visit("rope_beyond", "longrope: the same in texts of more than rope_context tokens", config.rope_beyond, 1e-6, 1e6);
   visit("buckets", "of relative positions", config.buckets, 2, 1 << 16);
   visit("max_distance", "of relative positions: all beyond share a bucket", config.max_distance, 1, kMany);
   visit("shared_distances", "one table of relative positions for all layers", config.shared_distances);
@@ -129,6 +132,7 @@ void each_field(C& config, const Visit& visit) {
   visit("parallel", "attention and feed-forward both read what enters the layer", config.parallel);
   visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
   visit("head", "logits; else the model ends in the last layer's rows", config.head);
+  visit("pooler", "without a head: tanh of a product of the first row, as BERT's pooler", config.pooler);
   visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
   visit("pooling", "what a classifier looks at, the mean of all tokens, the first, or each", config.pooling);
   visit("head_dense", "a product with an activation before the logits", config.head_dense);
@@ -203,6 +207,16 @@ struct Assign {
       *reason = name + " must be a number from " + Json(lowest).dump() + " to " + Json(highest).dump() + ", not " +
                 io::as_shown(value);
   }
+  void operator()(const char* field, const char*, std::vector<double>& to, double lowest, double highest) const {
+    if (name != field) return;
+    *found = true;
+    constexpr size_t kMost = 512;  // pairs of columns of the widest head
+    const auto fits = [&](const Json& each) { return each.is_number() && each >= lowest && each <= highest; };
+    if (value.is_array() && value.size() <= kMost && std::all_of(value.begin(), value.end(), fits)) value.get_to(to);
+    else
+      *reason = name + " must be a list of numbers from " + Json(lowest).dump() + " to " + Json(highest).dump() +
+                ", at most " + std::to_string(kMost) + ", not " + io::as_shown(value);
+  }
 
  private:
   std::optional<size_t> choose(const char* field, const Names& names) const {
@@ -252,6 +266,14 @@ std::string assign(Config& config, const std::string& name, const Json& value) {
 NormPlace norm_place(const Config& config) {
   if (config.norm_first) return config.norm_branch ? NormPlace::around : NormPlace::before;
   return config.norm_branch ? NormPlace::on_branch : NormPlace::after;
+}
+
+bool learns_positions(const Config& config) {
+  return config.positions == Positions::learned || config.positions == Positions::learned_relative;
+}
+
+bool learns_distances(const Config& config) {
+  return config.positions == Positions::relative || config.positions == Positions::learned_relative;
 }
 
 int64_t window_of(const Config& config, int64_t layer) {
@@ -320,6 +342,7 @@ std::vector<FieldInfo> field_info(const Config& config) {
     } else {
       info.value = Json(field).dump();
     }
+    if constexpr (std::is_same_v<Field, std::vector<double>>) info.kind = "list of numbers";
     if constexpr (std::is_same_v<Field, bool>) {
       info.kind = "true or false";
       info.choices = {"true", "false"};
@@ -344,7 +367,7 @@ void apply_json(Config& config, std::string_view json, const std::string& source
 void set_field(Config& config, std::string_view field, std::string_view value) {
   const std::string name(field), text(value);
   Json parsed = Json::parse(text, nullptr, false);
-  if (parsed.is_discarded() || parsed.is_structured()) parsed = text;
+  if (parsed.is_discarded() || parsed.is_object()) parsed = text;
   if (std::string reason = assign(config, name, parsed); !reason.empty()) throw Error("config", {reason});
 }
 
@@ -400,6 +423,11 @@ void check(const Config& config) {
     checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
     checker.require(config.positions != Positions::rope || width % 2 == 0,
                     [&] { return "rope needs heads of even width, not " + number(width); });
+    const int64_t pairs = (config.rope_width ? config.rope_width : width) / 2;
+    const auto has_all = [&](const auto& factors) { return static_cast<int64_t>(factors.size()) == pairs; };
+    checker.require(
+        config.rope_scaling != RopeScaling::longrope || (has_all(config.rope_within) && has_all(config.rope_beyond)),
+        [&] { return "longrope needs rope_within and rope_beyond of " + number(pairs) + " numbers each"; });
   }
   checker.require(kv_heads > 0 && config.heads % kv_heads == 0,
                   [&] { return "kv_heads " + number(kv_heads) + " must divide heads " + number(config.heads); });
@@ -407,6 +435,7 @@ void check(const Config& config) {
                   "output_projection is of selfhead; the others always have one");
   if (selfhead) check_selfhead(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
+  checker.require(!config.pooler || !config.head, "a pooler is of models without a head");
   checker.require(config.classes > 0 || config.causal || !config.head || is_among(hub_families(), config.model),
                   "a model that predicts tokens must be causal");
   checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),

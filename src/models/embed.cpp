@@ -65,7 +65,8 @@ void read_modules(const std::string& folder, EmbedOptions& options) {
 void pool(const float* rows, int64_t length, int64_t width, const EmbedOptions& options, float* to) {
   const auto row = [&](int64_t i) { return rows + i * width; };
   switch (options.pooling) {
-    case RowPooling::first: std::copy_n(row(0), width, to); break;
+    case RowPooling::first:
+    case RowPooling::pooler: std::copy_n(row(0), width, to); break;
     case RowPooling::last: std::copy_n(row(length - 1), width, to); break;
     case RowPooling::max:
       std::copy_n(row(0), width, to);
@@ -102,9 +103,10 @@ struct Packed {
 
 }  // namespace
 
-Embedder::Embedder(const std::string& folder, nn::Precision precision) {
+Embedder::Embedder(const std::string& folder, nn::Precision precision, std::optional<RowPooling> pooling) {
   read_modules(folder, options);
-  loaded_ = open(folder, {.precision = precision, .task = "Model"});
+  options.pooling = pooling.value_or(options.pooling);
+  loaded_ = open(folder, {.precision = precision, .task = pooling == RowPooling::pooler ? "Pooler" : "Model"});
   if (!loaded_.tokenizer) throw Error("embed", {folder + " has no tokenizer"});
 }
 
@@ -118,6 +120,8 @@ Array Embedder::operator()(std::span<const std::string> texts,
            std::to_string(config.context);
   });
   checker.require(options.tokens_a_step >= 1, "tokens_a_step must be positive");
+  checker.require(options.pooling != RowPooling::pooler || config.pooler,
+                  "the model was opened without its pooler: the constructor is told to load it");
   checker.done();
   const int64_t longest = options.longest ? options.longest : config.context;
   std::vector<text::Encoding> encodings(texts.size());
@@ -144,13 +148,21 @@ Array Embedder::operator()(std::span<const std::string> texts,
       ++at;
     }
     autograd::Tape tape({}, memory);
-    const Array rows = loaded_.model->hidden(tape, packed.batch).data();
+    Array rows = loaded_.model->hidden(tape, packed.batch).data();
+    std::vector<int64_t>& starts = packed.batch.starts;
+    if (options.pooling == RowPooling::pooler) {  // one row a text is left
+      const Array first(rows.dtype(), {packed.batch.sequences, width()}, false);
+      starts.pop_back();
+      ops::embedding(starts, rows.rows(), first.rows());
+      rows = loaded_.model->pooler(tape, autograd::Value(first)).data();
+      starts.resize(starts.size() + 1);
+      std::iota(starts.begin(), starts.end(), 0);
+    }
     Array wide = rows;
     if (rows.dtype() != DType::float32) {
       wide = Array(DType::float32, rows.shape(), false);
       ops::convert(rows.flat(), wide.flat());
     }
-    const std::vector<int64_t>& starts = packed.batch.starts;
     parallel_for(packed.batch.sequences, [&](int64_t s) {
       pool(static_cast<const float*>(wide.data()) + starts[s] * width(), starts[s + 1] - starts[s], width(), options,
            static_cast<float*>(result.data()) + packed.texts[s] * width());

@@ -144,6 +144,7 @@ const Names kBertNames = {{"tokens.weight", {"embeddings.word_embeddings.weight"
 
 const HeadRule kEachToken = {"ForTokenClassification", R"({"pooling": "each"})", {{"head.*", {"/classifier.*"}}}};
 const HeadRule kNoHead = {"Model", R"({"head": false})", {}};
+const HeadRule kPooler = {"Pooler", R"({"head": false, "pooler": true})", {{"pooler.*", {"pooler.dense.*"}}}};
 const HeadRule kDenseClassifier = {"ForSequenceClassification",
                                    kFirstTokenHead,
                                    {{"head_dense.*", {"/classifier.dense.*"}}, {"head.*", {"/classifier.out_proj.*"}}}};
@@ -158,6 +159,7 @@ const Heads kBertHeads = {{"ForMaskedLM", kMaskedHead, kBertMaskedNames},
                            kFirstTokenHead,
                            {{"head_dense.*", {"pooler.dense.*"}}, {"head.*", {"/classifier.*"}}}},
                           kEachToken,
+                          kPooler,
                           kNoHead};
 const Heads kRobertaHeads = {{"ForMaskedLM",
                               kMaskedHead,
@@ -167,6 +169,7 @@ const Heads kRobertaHeads = {{"ForMaskedLM",
                                {"head.bias", {"/lm_head.decoder.bias"}}}},
                              kDenseClassifier,
                              kEachToken,
+                             kPooler,
                              kNoHead};
 const Heads kElectraHeads = {
     {"ForMaskedLM",
@@ -185,6 +188,22 @@ void positions_behind_padding(const Json& theirs, Config& config) {
   config.position_offset = pad.is_number_integer() && pad >= 0 && pad < 4096 ? pad.get<int64_t>() + 1 : 2;
   config.context -= config.position_offset;
 }
+
+const Names kMpnetNames = {{"tokens.weight", {"embeddings.word_embeddings.weight"}},
+                           {"positions.weight", {"embeddings.position_embeddings.weight"}},
+                           {"norm.*", {"embeddings.LayerNorm.*"}},
+                           {"blocks.#.attention.qkv.*",
+                            {"encoder.layer.#.attention.attn.q.*", "encoder.layer.#.attention.attn.k.*",
+                             "encoder.layer.#.attention.attn.v.*"}},
+                           {"blocks.#.attention.output.*", {"encoder.layer.#.attention.attn.o.*"}},
+                           {"blocks.#.attention.distance_bias", {"encoder.relative_attention_bias.weight"}},
+                           {"blocks.#.norm_attention.*", {"encoder.layer.#.attention.LayerNorm.*"}},
+                           {"blocks.#.feed_forward.up.*", {"encoder.layer.#.intermediate.dense.*"}},
+                           {"blocks.#.feed_forward.down.*", {"encoder.layer.#.output.dense.*"}},
+                           {"blocks.#.norm_feed_forward.*", {"encoder.layer.#.output.LayerNorm.*"}}};
+
+/// Two rows stand before the first position, whatever pad_token_id is.
+void mpnet(const Json&, Config& config) { config.context -= config.position_offset; }
 
 const Names kDistilBertNames = {{"tokens.weight", {"embeddings.word_embeddings.weight"}},
                                 {"positions.weight", {"embeddings.position_embeddings.weight"}},
@@ -362,7 +381,12 @@ const std::vector<Family>& table() {
        kGemma2Names,
        kCausalHead,
        scale_by_width},
-      {"phi3", "model.", {kLlamaDefaults}, kLlamaFields + window, kPhi3Names, kCausalHead},
+      {"phi3",
+       "model.",
+       {kLlamaDefaults, R"({"context": 4096, "rope_context": 4096, "norm_epsilon": 1e-5})"},
+       kLlamaFields + window,
+       kPhi3Names,
+       kCausalHead},
       {"olmo2",
        "model.",
        {kLlamaDefaults, R"({"norm_first": false, "norm_branch": true, "query_key_norm": "rows",
@@ -408,6 +432,14 @@ const std::vector<Family>& table() {
        kBertFields + Fields{{"embedding_size", "token_width"}},
        kBertNames,
        kElectraHeads},
+      {"mpnet",
+       "mpnet.",
+       {kBertDefaults, R"({"token_types": 0, "positions": "learned_relative", "shared_distances": true,
+        "position_offset": 2})"},
+       kBertFields + Fields{{"relative_attention_num_buckets", "32", Meaning::required}},
+       kMpnetNames,
+       kRobertaHeads,
+       mpnet},
       {"distilbert",
        "distilbert.",
        {R"({"causal": false, "norm_first": false, "norm_epsilon": 1e-12,

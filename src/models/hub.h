@@ -25,6 +25,24 @@ struct HubModel {
 /// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not served.
 HubModel read_hub_config(const io::Json& theirs, const std::string& source, const std::string& task);
 
+/// generation_config.json of a folder, where there is one; `config` is its config.json.
+class GenerationFile {
+ public:
+  GenerationFile(const std::string& folder, const io::Json& config, int64_t vocab_size);
+  /// The ids of this role, which has one or a list of them, here or in config.json; none that the vocabulary has not.
+  std::vector<int64_t> tokens(const char* role) const;
+  /// What an answer begins with: the decoder's first token, then perhaps one that is forced.
+  std::vector<int64_t> start() const;
+  /// Throws Error that lists all values that are none.
+  GenerationDefaults defaults() const;
+
+ private:
+  std::string path_;
+  const io::Json& config_;
+  io::Json said_;
+  int64_t vocab_size_;
+};
+
 /// The tensors of a folder's safetensors files, mapped: parameters are used where they lie if they lie there as a layer
 /// wants them.
 class HubWeights {

@@ -1,4 +1,5 @@
 // config.json of transformers as a Config, by the rules of its family.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -112,8 +113,9 @@ class Reader {
     if (rope.contains("rope_theta")) set(config, "rope_theta", rope["rope_theta"], "rope_theta");
     if (rope.contains("partial_rotary_factor"))
       rotated_part(config, rope["partial_rotary_factor"], "partial_rotary_factor");
-    const Json& kind = field_of(rope, rope.contains("rope_type") ? "rope_type" : "type");
+    Json kind = field_of(rope, rope.contains("rope_type") ? "rope_type" : "type");
     if (kind.is_null() || kind == "default") return;
+    if (rope.contains("long_factor")) kind = "longrope";  // older files of Phi 3 say "su" or "yarn"
     set(config, "rope_scaling", kind, "rope_type");
     static const std::vector<std::pair<const char*, const char*>> fields = {
         {"factor", "rope_factor"},
@@ -123,10 +125,17 @@ class Reader {
         {"beta_fast", "rope_fast"},
         {"beta_slow", "rope_slow"},
         {"attention_factor", "rope_magnitude"},
-        {"truncate", "rope_whole"}};
+        {"truncate", "rope_whole"},
+        {"short_factor", "rope_within"},
+        {"long_factor", "rope_beyond"}};
     for (const auto& [theirs, ours] : fields)
       if (const Json& value = field_of(rope, theirs); !value.is_null()) set(config, ours, value, theirs);
+    if (const Json& context = field("original_max_position_embeddings"); !context.is_null())
+      set(config, "rope_context", context, "original_max_position_embeddings");
     if (config.rope_scaling == RopeScaling::dynamic) config.rope_context = 0;  // transformers takes the context
+    if (kind == "longrope" && field_of(rope, "factor").is_null() && config.rope_context > 0)
+      config.rope_factor =
+          std::max(1.0, static_cast<double>(config.context) / static_cast<double>(config.rope_context));
     if (!field_of(rope, "mscale").is_null()) yarn_magnitude(config, rope);
   }
 

@@ -123,10 +123,18 @@ Value Model::logits(Tape& tape, Value x) const {
   return x;
 }
 
+Value Model::pooler(Tape& tape, const Value& first) const {
+  if (!pooler_.weight) throw Error("model", {"the model has no pooler"});
+  return activate(tape, Activation::tanh, pooler_(tape, first));
+}
+
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
+  if (config_.pooler && !batch.starts.empty())
+    throw Error("model", {"packed sequences have hidden() alone, whose first rows pooler() takes"});
   Value x = rows(tape, batch, options);
+  if (config_.pooler) return pooler(tape, select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0)));
   if (!config_.head) return x;
   if (config_.classes && config_.pooling != Pooling::each) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {

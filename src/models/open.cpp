@@ -8,39 +8,6 @@ namespace {
 
 using io::Json;
 
-/// What generation_config.json says of tokens, or, where it does not, config.json.
-class TokenRoles {
- public:
-  TokenRoles(const std::string& folder, const Json& config, int64_t vocab_size)
-      : config_(config), vocab_size_(vocab_size) {
-    const std::string path = folder + "/generation_config.json";
-    if (io::exists(path)) generation_ = io::read_json("open", path);
-  }
-
-  /// The ids of this role, which has one or a list of them; none that the vocabulary has not.
-  std::vector<int64_t> operator()(const char* role) const {
-    Json named = generation_.is_object() ? generation_.value(role, Json()) : Json();
-    if (named.is_null()) named = config_.value(role, Json());
-    std::vector<int64_t> ids;
-    for (const Json& id : named.is_array() ? named : Json::array({named}))
-      if (id.is_number_integer() && id >= 0 && id < vocab_size_) ids.push_back(id.get<int64_t>());
-    return ids;
-  }
-
-  /// What an answer begins with: the decoder's first token, then perhaps one that is forced.
-  std::vector<int64_t> start() const {
-    std::vector<int64_t> ids = (*this)("decoder_start_token_id");
-    if (ids.empty()) ids = (*this)("bos_token_id");
-    for (const int64_t id : (*this)("forced_bos_token_id")) ids.push_back(id);
-    return ids;
-  }
-
- private:
-  const Json& config_;
-  Json generation_;
-  int64_t vocab_size_;
-};
-
 std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   const Json names = config.value("id2label", Json());
   std::vector<std::string> labels;
@@ -86,9 +53,10 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
-  const TokenRoles roles(folder, config, hub.config.vocab_size);
-  loaded.ends = roles("eos_token_id");
-  if (hub.config.encoder_layers) loaded.start = roles.start();
+  const GenerationFile generation(folder, config, hub.config.vocab_size);
+  loaded.generation = generation.defaults();
+  loaded.ends = generation.tokens("eos_token_id");
+  if (hub.config.encoder_layers) loaded.start = generation.start();
   return loaded;
 }
 

@@ -27,7 +27,7 @@ Part part_of(const std::string& name) {
   for (const char* table :
        {"tokens.", "positions.", "types.", "encoder_tokens.", "encoder_positions.", "embedding_projection."})
     if (name.starts_with(table)) return Part::embedding;
-  if (name.starts_with("head")) return Part::head;
+  if (name.starts_with("head") || name.starts_with("pooler")) return Part::head;
   if (name.find("norm") != std::string::npos) return Part::norm;
   return name.find("feed_forward.") != std::string::npos ? Part::feed_forward : Part::attention;
 }
@@ -58,7 +58,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const Part part = part_of(parameter.name);
-    const bool tied = !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
+    const bool tied = config.head && !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
     if (parameter.decay && (part == Part::head || tied)) head += wide(parameter.count());
     else if (parameter.decay && part != Part::embedding) layers += wide(parameter.count());
   }
@@ -68,7 +68,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     pairs += keys_seen(config.causal, window_of(config, n), cached, cached + tokens);
   if (config.encoder_layers) pairs += wide(shape.layers) * wide(tokens) * wide(cached + tokens);
   const double attention = pairs * wide(shape.heads) * wide(shape.key_width + shape.value_width);
-  const double rows = config.classes || last_only ? 1 : wide(tokens);
+  const double rows = config.classes || config.pooler || last_only ? 1 : wide(tokens);
   return 2 * (wide(tokens) * layers + attention + rows * head);
 }
 
@@ -123,7 +123,7 @@ class Arrays {
     const double dropped = config_.dropout > 0 ? 1 : 0;
     double bytes =
         projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + statistics(wide(shape_.heads));
-    if (config_.positions == Positions::relative) bytes += distances();
+    if (learns_distances(config_)) bytes += distances();
     if (!has_blocks()) return bytes;
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
@@ -138,11 +138,11 @@ class Arrays {
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
     return model(3) + projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + feed_forward() +
-           (config_.positions == Positions::relative ? distances() : 0);
+           (learns_distances(config_) ? distances() : 0);
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
-    const bool table = config_.positions == Positions::learned || config_.positions == Positions::sinusoidal;
+    const bool table = learns_positions(config_) || config_.positions == Positions::sinusoidal;
     const double ids = 40 * B_ * L_;  // tokens, targets and positions as int64, some of them twice
     const double once =
         model((table ? 3 : 1) + (config_.dropout > 0 ? 1 : 0) + (has_blocks() ? 1 : 0)) + statistics(2) + ids;

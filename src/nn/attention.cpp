@@ -103,12 +103,6 @@ std::vector<int64_t> positions_of(std::span<const int64_t> starts) {
   return all;
 }
 
-double rope_magnitude(const RopeScalingOptions& scaling) {
-  if (scaling.kind != RopeScaling::yarn) return 1;
-  if (scaling.magnitude > 0) return scaling.magnitude;
-  return scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
-}
-
 }  // namespace
 
 std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
@@ -207,8 +201,9 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   if (options_.position == Position::alibi)
     for (int64_t h = 0; h < H; ++h)
       slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));
-  if (options_.position == Position::rope && options_.rope_scaling.kind != RopeScaling::dynamic)
-    frequencies_ = frequencies_for(0);
+  const RopeScaling scaling = options_.rope_scaling.kind;
+  const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
+  if (options_.position == Position::rope && !by_length) frequencies_ = frequencies_for(0);
   if (options_.position == Position::rope) options_.rope.magnitude = rope_magnitude(options_.rope_scaling);
 }
 

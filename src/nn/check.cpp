@@ -82,12 +82,12 @@ void check_rope(Checker& checker, std::string_view part, int64_t head_width, con
                   reason("rope's theta must be more than 1 and finite"));
   checker.require(options.rope.frequencies.empty() && options.rope.magnitude == 1 && !options.rope.inverse,
                   reason("rope's frequencies, magnitude and direction are the layer's own: rope_scaling changes them"));
-  check_rope_scaling(checker, part, options.rope_scaling);
+  check_rope_scaling(checker, part, options.rope_scaling, (rotated > 0 ? rotated : head_width) / 2);
 }
 
 }  // namespace
 
-void check_rope_scaling(Checker& checker, std::string_view part, const RopeScalingOptions& scaling) {
+void check_rope_scaling(Checker& checker, std::string_view part, const RopeScalingOptions& scaling, int64_t pairs) {
   const auto reason = [&](const std::string& words) { return [=] { return std::string(part) + words; }; };
   if (scaling.kind == RopeScaling::none) return;
   checker.require(scaling.factor >= 1 && std::isfinite(scaling.factor),
@@ -100,6 +100,17 @@ void check_rope_scaling(Checker& checker, std::string_view part, const RopeScali
                   reason("rope's scaling blends from fast to slow, which must be positive and fall"));
   checker.require(scaling.magnitude >= 0 && std::isfinite(scaling.magnitude),
                   reason("the magnitude of rope's scaling must be finite and not negative"));
+  if (scaling.kind != RopeScaling::longrope) return;
+  const auto serve = [&](const std::vector<double>& factors) {
+    const auto is_factor = [](double each) { return each > 0 && std::isfinite(each); };
+    return static_cast<int64_t>(factors.size()) == pairs && std::all_of(factors.begin(), factors.end(), is_factor);
+  };
+  checker.require(serve(scaling.within) && serve(scaling.beyond), [&] {
+    return std::string(part) + "longrope needs a positive factor for each of " + std::to_string(pairs) +
+           " pairs, within its context and beyond, not " + std::to_string(scaling.within.size()) + " and " +
+           std::to_string(scaling.beyond.size());
+  });
+  checker.require(scaling.context > 1, reason("longrope's context must be more than 1"));
 }
 
 void check_options(Checker& checker, std::string_view part, int64_t width, const MultiHeadAttentionOptions& options) {

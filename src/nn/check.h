@@ -22,7 +22,7 @@ void check_option(Checker& checker, std::string_view part, const char* name, int
 void check_dropout(Checker& checker, std::string_view part, double probability);
 void check_buckets(Checker& checker, std::string_view part, bool bidirectional, int64_t buckets, int64_t max_distance);
 
-void check_rope_scaling(Checker& checker, std::string_view part, const RopeScalingOptions& scaling);
+void check_rope_scaling(Checker& checker, std::string_view part, const RopeScalingOptions& scaling, int64_t pairs);
 
 void check_options(Checker& checker, std::string_view part, int64_t width, const NormOptions& options);
 void check_options(Checker& checker, std::string_view part, int64_t width, const FeedForwardOptions& options);

@@ -36,9 +36,18 @@ double yarn(double angle, int64_t pair, double theta, double width, const RopeSc
 
 }  // namespace
 
+double rope_magnitude(const RopeScalingOptions& scaling) {
+  const double growth = std::log(scaling.factor);
+  const bool has_own = scaling.kind == RopeScaling::yarn || scaling.kind == RopeScaling::longrope;
+  if (!has_own || (scaling.magnitude == 0 && growth <= 0)) return 1;
+  if (scaling.magnitude > 0) return scaling.magnitude;
+  if (scaling.kind == RopeScaling::yarn) return 0.1 * growth + 1;
+  return std::sqrt(1 + growth / std::log(static_cast<double>(scaling.context)));
+}
+
 std::vector<double> rope_frequencies(double theta, int64_t width, const RopeScalingOptions& scaling, int64_t length) {
   Checker checker("rope_frequencies");
-  check_rope_scaling(checker, "", scaling);
+  check_rope_scaling(checker, "", scaling, width / 2);
   checker.require(width >= 2 && width % 2 == 0,
                   [&] { return "width is " + std::to_string(width) + ", must be even and at least 2"; });
   checker.require(std::isfinite(theta) && theta > 1, "theta must be more than 1");
@@ -53,6 +62,9 @@ std::vector<double> rope_frequencies(double theta, int64_t width, const RopeScal
       case RopeScaling::linear: angles[i] = angle / scaling.factor; break;
       case RopeScaling::llama3: angles[i] = llama3(angle, scaling); break;
       case RopeScaling::yarn: angles[i] = yarn(angle, i, theta, n, scaling); break;
+      case RopeScaling::longrope:
+        angles[i] = angle / (length > scaling.context ? scaling.beyond : scaling.within)[i];
+        break;
       default: angles[i] = angle;
     }
   }

@@ -70,6 +70,16 @@ def scaled(name: str, cached: bool = True, **rope) -> Folder:
     return folder(f"llama, rope {name}", "Llama", "ForCausalLM", fields, lengths=False, cached=cached)
 
 
+LONGROPE = {"rope_theta": 100.0, "rope_type": "longrope", "short_factor": [1.0, 1.25, 1.5, 2.0],
+            "long_factor": [1.0, 3.0, 7.0, 9.5]}
+
+
+def long_phi3(name: str, cached: bool = True, **fields) -> Folder:
+    """Stretched from the original length to 64."""
+    fields = DECODER | {"rope_parameters": dict(LONGROPE), "max_position_embeddings": 64} | fields
+    return folder(f"phi3, longrope, {name}", "Phi3", "ForCausalLM", fields, cached=cached)
+
+
 BERT = SMALL | ENCODER | {"type_vocab_size": 3}
 DISTIL = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 44, "dropout": 0.0,
           "attention_dropout": 0.0, "max_position_embeddings": 24, "seq_classif_dropout": 0.0}
@@ -105,14 +115,25 @@ FOLDERS = [
            "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}, in_half=True),
     folder("phi3", "Phi3", "ForCausalLM", DECODER | {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default",
            "partial_rotary_factor": 0.5}}),
+    long_phi3("within", original_max_position_embeddings=L),
+    long_phi3("beyond", cached=False, original_max_position_embeddings=L - 1),
+    folder("phi3, longrope, of its own magnitude", "Phi3", "ForCausalLM", DECODER | {
+        "original_max_position_embeddings": 10,
+        "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.5, "attention_factor": 1.5,
+                                       "short_factor": [1.5, 2.0], "long_factor": [3.0, 9.0]}}),
     folder("olmo2", "Olmo2", "ForCausalLM", DECODER),
     folder("bert, masked words", "Bert", "ForMaskedLM", BERT, types=True, in_half=True),
     folder("bert, classes", "Bert", "ForSequenceClassification", BERT | {"num_labels": 3}, types=True),
     folder("bert, classes of tokens", "Bert", "ForTokenClassification", BERT | {"num_labels": 3}),
     folder("bert, rows", "Bert", "Model", BERT, types=True, logits=lambda out: out.last_hidden_state),
+    folder("bert, pooler", "Bert", "Model", BERT, types=True, task="Pooler", logits=lambda out: out.pooler_output),
+    folder("roberta, pooler", "Roberta", "Model", BERT, task="Pooler", logits=lambda out: out.pooler_output),
     folder("roberta, masked words", "Roberta", "ForMaskedLM", BERT),
     folder("roberta, classes", "Roberta", "ForSequenceClassification", BERT | {"num_labels": 3}),
     folder("xlm-roberta", "XLMRoberta", "ForTokenClassification", BERT | {"num_labels": 3}),
+    folder("mpnet, masked words", "MPNet", "ForMaskedLM", SMALL | ENCODER, in_half=True),
+    folder("mpnet, classes", "MPNet", "ForSequenceClassification", SMALL | ENCODER | {"num_labels": 3}),
+    folder("mpnet, rows", "MPNet", "Model", SMALL | ENCODER, logits=lambda out: out.last_hidden_state),
     folder("distilbert, masked words", "DistilBert", "ForMaskedLM", DISTIL),
     folder("distilbert, classes", "DistilBert", "ForSequenceClassification", DISTIL | {"num_labels": 3}),
     folder("electra, masked words", "Electra", "ForMaskedLM", BERT | {"embedding_size": 20}),

@@ -92,6 +92,35 @@ def test_embeddings_of_minilm(tmp_path: pathlib.Path) -> None:
             assert (ours - expected).norm() < 2**6 * UNIT["float32"], text
 
 
+def test_embeddings_of_mpnet(tmp_path: pathlib.Path) -> None:
+    """The mean of a sentence's rows, whose positions and distances do not depend on what is packed beside it."""
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    config = transformers.MPNetConfig(vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=2,
+                                      num_attention_heads=4, intermediate_size=44)
+    model = small(transformers.MPNetModel, config, tmp_path).double()
+    shutil.copy(MINILM / "tokenizer.json", tmp_path)
+    texts = ["a fine film", "word " * 300, "it is what it is , and no more", "dull"]
+    found = attn("embed", tmp_path, text="".join(f"{text}\n" for text in texts)).splitlines()
+    for text, line in zip(texts, found, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0].mean(0)
+        ours = torch.tensor(json.loads(line)["embedding"], dtype=torch.float64)
+        assert (ours - expected).norm() < 2**6 * UNIT["float32"] * expected.norm(), text
+
+
+def test_what_the_pooler_makes(tmp_path: pathlib.Path) -> None:
+    model, tokenizer = small_bert("BertModel", tmp_path)
+    texts = ["a fine film", "word " * 40, "dull"]
+    found = attn("embed", tmp_path, "--pooling", "pooler", "--step", 50, text="".join(f"{text}\n" for text in texts))
+    for text, line in zip(texts, found.splitlines(), strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([tokenizer.encode(text).ids])).pooler_output[0]
+        ours = torch.tensor(json.loads(line)["embedding"])
+        assert (ours - expected).norm() < 2**6 * UNIT["float32"] * expected.norm(), text
+
+
 def example(folder: pathlib.Path) -> str:
     return subprocess.run([os.environ["ATTN_EXAMPLE"], folder], capture_output=True, text=True, check=True).stdout
 
@@ -174,6 +203,43 @@ def test_answers(kind: str, tmp_path: pathlib.Path) -> None:
         picture = attn("see", tmp_path, "--text", text, "--answer", expected, "--plain", "--head", 3, "--layer", 1)
         assert "rows attend to columns" in picture
     assert len(answers) > 1  # they depend on the text
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_what_generation_config_says(kind: str, tmp_path: pathlib.Path) -> None:
+    """transformers' generate() without an argument, next to attn generate without a flag."""
+    model = answering(kind, tmp_path)
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids = torch.tensor([tokenizer.encode("a fine film").ids])
+    said = model.generation_config
+
+    def answers(**fields) -> str:
+        for field, value in fields.items():
+            setattr(said, field, value)
+        said.save_pretrained(tmp_path)
+        with torch.no_grad():
+            answer = model.generate(ids)[0].tolist()
+        expected = tokenizer.decode(answer[2 if kind == "bart" else 1:])
+        assert attn("generate", tmp_path, "--prompt", "a fine film") == expected + "\n", fields
+        return expected
+
+    plain = answers(max_length=9)
+    assert len(answers(max_length=14)) > len(plain)
+    penalised = answers(repetition_penalty=3.0)
+    once = tokenizer.encode(penalised, add_special_tokens=False).ids
+    assert answers(suppress_tokens=once) != penalised
+    ended = answers(forced_eos_token_id=102)
+    assert len(answers(max_new_tokens=5)) < len(ended)
+    if kind == "t5":
+        said.max_new_tokens, said.do_sample, said.temperature = 12, True, 2.0
+        said.save_pretrained(tmp_path)
+        drawn = {attn("generate", tmp_path, "--prompt", "a fine film", "--seed", seed) for seed in range(8)}
+        assert len(drawn) > 1
+        for flags in (("--temperature", 0), ("--top-k", 1)):
+            first = attn("generate", tmp_path, "--prompt", "a fine film", "--tokens", 3, *flags)
+            assert tokenizer.decode(tokenizer.encode(first).ids) and len(first) < min(map(len, drawn)), flags
 
 
 @needs_data
