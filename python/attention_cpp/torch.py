@@ -31,8 +31,10 @@ from ._torch_attention import attention
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
 from ._torch_options import in_order
+from ._torch_weights import attention_weights
 
-__all__ = ["attention", "disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
+__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "scaled_dot_product_attention",
+           "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _original = torch.nn.functional.scaled_dot_product_attention
