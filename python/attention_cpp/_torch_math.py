@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ._operator import dropout_mask
+from ._torch_options import NAMES
+
 
 def _places(count, starts):
     """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
@@ -20,59 +23,66 @@ def _places(count, starts):
     return sequence, row - starts[sequence], inside
 
 
-def _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left, window_right,
-             alignment):
+def _options_of(values: Sequence) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(NAMES, values, strict=True)))
+
+
+def _allowed(q, k, given):
     """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
-    if cu_query is None:
+    if given.cu_query is None:
         i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
         counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
         allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
         of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
     else:
-        sequence, place, inside = _places(Lq, cu_query)
-        key_sequence, key_place, key_inside = _places(Lk, cu_key)
+        sequence, place, inside = _places(Lq, given.cu_query)
+        key_sequence, key_place, key_inside = _places(Lk, given.cu_key)
         of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
         of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
-        counts, lengths = cu_query.long().diff(), cu_key.long().diff()
+        counts, lengths = given.cu_query.long().diff(), given.cu_key.long().diff()
         allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
-    if key_length is not None:
-        lengths = torch.minimum(lengths, key_length.long())
+    if given.key_length is not None:
+        lengths = torch.minimum(lengths, given.key_length.long())
         allowed = allowed & (j < lengths[of_keys])
     p = i
-    if alignment == "bottom_right":
-        p = i + (lengths - (counts if query_length is None else query_length.long()))[of_rows]
-    elif alignment == "offset":
-        p = i + offset.long()[of_rows]
-    if causal:
+    if given.alignment == "bottom_right":
+        p = i + (lengths - (counts if given.query_length is None else given.query_length.long()))[of_rows]
+    elif given.alignment == "offset":
+        p = i + given.offset.long()[of_rows]
+    if given.causal:
         allowed = allowed & (j <= p)
-    if window_left >= 0:
-        allowed = allowed & (j >= p - window_left)
-    if window_right >= 0:
-        allowed = allowed & (j <= p + window_right)
-    return (allowed if mask is None else allowed & mask), p - j
+    if given.window_left >= 0:
+        allowed = allowed & (j >= p - given.window_left)
+    if given.window_right >= 0:
+        allowed = allowed & (j <= p + given.window_right)
+    if given.query_document is not None:
+        allowed = allowed & (given.query_document[:, None, :, None] == given.key_document[:, None, None, :])
+    if given.blocks is not None:
+        rows, columns = torch.arange(Lq) // given.query_block, torch.arange(Lk) // given.key_block
+        allowed = allowed & given.blocks[:, :, rows[:, None], columns]
+    return (allowed if given.mask is None else allowed & given.mask), p - j
 
 
-def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-              softcap, causal, window_left, window_right, alignment, dropout, seed) -> tuple[Tensor, Tensor]:
-    """(out, lse), differentiable any number of times."""
+def composite(q, k, v, *options) -> tuple[Tensor, Tensor]:
+    """(out, lse), differentiable any number of times; options in the order of NAMES."""
+    given = _options_of(options)
     B, H, Lq, D = q.shape
     Lk = k.shape[2]
     work = torch.float64 if q.dtype == torch.float64 else torch.float32
     group = H // max(k.shape[1], 1)
     keys, values = k.to(work).repeat_interleave(group, 1), v.to(work).repeat_interleave(group, 1)
-    s = q.to(work) @ keys.transpose(-1, -2) * (1 / math.sqrt(D) if scale is None else scale)
-    if softcap > 0:
-        s = softcap * torch.tanh(s / softcap)
-    allowed, distance = _allowed(q, k, mask, key_length, query_length, offset, cu_query, cu_key, causal, window_left,
-                                 window_right, alignment)
-    if bias is not None:
-        s = s + bias.to(work)
-    if alibi_slopes is not None:
-        s = s - alibi_slopes.to(work).view(1, H, 1, 1) * distance.abs()
+    s = q.to(work) @ keys.transpose(-1, -2) * (1 / math.sqrt(D) if given.scale is None else given.scale)
+    if given.softcap > 0:
+        s = given.softcap * torch.tanh(s / given.softcap)
+    allowed, distance = _allowed(q, k, given)
+    if given.bias is not None:
+        s = s + given.bias.to(work)
+    if given.alibi_slopes is not None:
+        s = s - given.alibi_slopes.to(work).view(1, H, 1, 1) * distance.abs()
     s = s.masked_fill(~allowed, -math.inf)
-    last = s.new_full((H,), -math.inf) if sink is None else sink.to(work)
+    last = s.new_full((H,), -math.inf) if given.sink is None else given.sink.to(work)
     s = torch.cat([s, last.view(1, H, 1, 1).expand(B, H, Lq, 1)], -1)
     highest = s.detach().amax(-1, keepdim=True)
     highest = highest.masked_fill(highest == -math.inf, 0)
@@ -81,8 +91,8 @@ def composite(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length,
     sees_none = total == 0
     total = total.masked_fill(sees_none, 1)
     p = (e / total)[..., :Lk]
-    if dropout > 0:
-        p = p * torch.from_numpy(dropout_mask(int(seed), dropout, (B, H, Lq, Lk))) / (1 - dropout)
+    if given.dropout > 0:
+        p = p * torch.from_numpy(dropout_mask(given.seed.item(), given.dropout, (B, H, Lq, Lk))) / (1 - given.dropout)
     lse = (highest + total.log()).masked_fill(sees_none, -math.inf)
     return (p @ values).to(q.dtype), lse.squeeze(-1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Sequence
+from typing import Sequence, Unpack
 
 import torch
 from torch import Tensor
@@ -20,19 +20,16 @@ from torch.utils.flop_counter import register_flop_formula
 
 from . import _core
 from ._torch_math import composite, cotangents_of, gradient, tangents_of
+from ._torch_options import SCHEMA, TENSORS, Options, in_order
 from ._torch_vmap import map_backward, map_forward
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16",
           torch.bool: "boolean", torch.int32: "int32", torch.int64: "int64"}
 
-_OPTIONS = ("Tensor? bias, Tensor? sink, Tensor? mask, Tensor? alibi_slopes, Tensor? key_length, Tensor? query_length, "
-            "Tensor? offset, Tensor? cu_query, Tensor? cu_key, float? scale, float softcap, bool causal, "
-            "int window_left, int window_right, str? alignment, float dropout, Tensor? seed")
-
 _library = torch.library.Library("attention_cpp", "DEF")
-_library.define(f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
+_library.define(f"attention(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor, Tensor)")
 _library.define(f"attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-                f"{_OPTIONS}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+                f"{SCHEMA}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
 # ------------------------------------------------------------------------------------------------------------ the calls
@@ -51,13 +48,11 @@ def _raw(tensor: Tensor | None):
     return tensor.data_ptr(), DTYPES.get(dtype) or str(dtype), tensor.shape, tensor.stride()
 
 
-_TENSORS = ("bias", "sink", "mask", "alibi_slopes", "key_length", "query_length", "offset", "cu_query", "cu_key")
-
-
 def _options(*options) -> dict:
     """As the extension takes them: those alone that say something, since each is read by its name."""
-    given = {name: _raw(tensor) for name, tensor in zip(_TENSORS, options) if tensor is not None}
-    scale, softcap, causal, window_left, window_right, alignment, dropout, seed = options[len(_TENSORS):]
+    given = {name: _raw(tensor) for name, tensor in zip(TENSORS, options) if tensor is not None}
+    (scale, softcap, causal, window_left, window_right, alignment, query_block, key_block, float32_precision, same_bits,
+     dropout, seed) = options[len(TENSORS):]
     if scale is not None:
         given["scale"] = scale
     if softcap != 0:
@@ -68,8 +63,14 @@ def _options(*options) -> dict:
         given["window"] = (window_left, window_right)
     if alignment is not None:
         given["alignment"] = alignment
+    if "blocks" in given:
+        given["blocks"] = given["blocks"], query_block, key_block
+    if float32_precision != "full":
+        given["float32_precision"] = float32_precision
+    if same_bits:
+        given["same_bits"] = same_bits
     if dropout != 0:
-        given["dropout"], given["seed"] = dropout, int(seed)
+        given["dropout"], given["seed"] = dropout, seed.item()
     return given
 
 
@@ -298,11 +299,6 @@ torch.library.register_autograd("attention_cpp::attention_backward", _differenti
 
 # ------------------------------------------------------------------------------------------------------------ the entry
 
-def new_seed() -> Tensor:
-    """From torch's own generator, so that torch.manual_seed() decides and activation checkpointing repeats it."""
-    return torch.randint(2**62, ())
-
-
 def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
     """As torch.autocast, where it is on, has the arguments of attention: floating ones but those of float64 lower."""
     if not torch.is_autocast_enabled("cpu"):
@@ -312,14 +308,9 @@ def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
             else tensor for tensor in tensors]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, bias=None, sink=None, mask=None, alibi_slopes=None, key_length=None,
-              query_length=None, offset=None, cu_query=None, cu_key=None, scale=None, softcap=0.0, causal=False,
-              window=(-1, -1), alignment=None, dropout=0.0, seed=None) -> tuple[Tensor, Tensor]:
+def attention(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[Options]) -> tuple[Tensor, Tensor]:
     """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients."""
-    if dropout > 0 and seed is None:
-        seed = new_seed()
-    return _apply(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, scale,
-                  softcap, causal, window[0], window[1], alignment, dropout, seed)
+    return _apply(q, k, v, *in_order(options))
 
 
 def _apply(*arguments) -> tuple[Tensor, Tensor]:
@@ -394,13 +385,6 @@ def _with_mask(options: dict, mask: Tensor | None) -> dict:
     return options if mask is None else {**options, "mask" if mask.dtype == torch.bool else "bias": mask}
 
 
-def _in_order(options: dict) -> list:
-    """Options of the extension as the operators have them (_OPTIONS)."""
-    tensors = [options.get(name) for name in _TENSORS]
-    return [*tensors, options.get("scale"), options.get("softcap", 0.0), options.get("causal", False),
-            *options.get("window", (-1, -1)), options.get("alignment"), 0.0, None]
-
-
 class _Simple(torch.autograd.Function):
     """The same, recorded."""
 
@@ -417,7 +401,7 @@ class _Simple(torch.autograd.Function):
         *tensors, mask = ctx.saved_tensors
         wanted, options = ctx.needs_input_grad[:3], _with_mask(ctx.options, mask)
         if torch.is_grad_enabled() or _is_transformed() or _is_watched(dout) or is_legacy_batchedtensor(dout):
-            gradients = _pull(dout, None, *tensors, _in_order(options), [*wanted, False, False])[:3]
+            gradients = _pull(dout, None, *tensors, in_order(options), [*wanted, False, False])[:3]
         else:
             gradients = [torch.empty_like(x) if is_wanted else None for x, is_wanted in zip(tensors, wanted)]
             given = {name: x for name, x in zip(_GRADIENTS, gradients) if x is not None}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ._torch_math import composite
+from ._torch_options import NAMES
 
-_OPTIONS = tuple(inspect.signature(composite).parameters)[3:]
 _OF_ALL = ("sink", "alibi_slopes", "cu_query", "cu_key", "seed")  # what the whole batch shares
 
 Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]  # the outputs, and where the mapped axis is in each
@@ -29,10 +27,10 @@ def _folded(tensors: Sequence[Tensor | None], dims: Sequence[int | None], count:
 def _folded_options(options: Sequence[Any], dims: Sequence[int | None], count: int, batch: int,
                     own_bias: bool) -> list | None:
     """The options of a batch of count * batch; None where they are not those of a batch."""
-    given, dim_of = dict(zip(_OPTIONS, options)), dict(zip(_OPTIONS, dims))
+    given, dim_of = dict(zip(NAMES, options)), dict(zip(NAMES, dims))
     if given["cu_query"] is not None or given["dropout"] > 0 or any(dim_of[name] is not None for name in _OF_ALL):
         return None
-    for name in ("bias", "mask"):
+    for name in ("bias", "mask", "blocks", "query_document", "key_document"):
         tensor, dim = given[name], dim_of[name]
         if tensor is not None and (dim is not None or len(tensor) > 1 or own_bias and name == "bias"):
             rows = _in_front(tensor, dim, count)

@@ -27,10 +27,14 @@ from . import _torch_ops
 from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
+from ._torch_attention import attention
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
+from ._torch_options import in_order
+from ._torch_weights import attention_weights
 
-__all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
+__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "scaled_dot_product_attention",
+           "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
@@ -319,9 +323,10 @@ def _flash_forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_ma
 
 def _flash_backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
     bias, mask = (None, attn_mask) if attn_mask is not None and attn_mask.dtype == torch.bool else (attn_mask, None)
+    options = in_order({"bias": bias, "mask": mask, "scale": scale, "causal": is_causal,
+                        "alignment": "top_left" if is_causal else None})
     gradients = torch.ops.attention_cpp.attention_backward(
-        grad_out, None, query, key, value, out, logsumexp, bias, None, mask, None, None, None, None, None, None, scale,
-        0.0, is_causal, -1, -1, "top_left" if is_causal else None, 0.0, None, [True, True, True, False, False])
+        grad_out, None, query, key, value, out, logsumexp, *options, [True, True, True, False, False])
     return tuple(gradients[:3])
 
 

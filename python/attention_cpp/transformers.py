@@ -7,7 +7,7 @@
 or model.set_attn_implementation("attention_cpp"). Grouped heads are read in place; windows, softcaps, sinks, position
 biases, padding and caches stay fused; neither the scores nor the mask is stored as n x n. Where a model asks for a mask
 that is none of causal, bidirectional, window and padding, a dense one is made: register(warn=True) tells, and
-register(strict=True) raises. `output_attentions=True` returns the weights.
+register(strict=True) raises. `output_attentions=True` returns the weights, with their gradient.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import _active_collector
 
-from . import _operator, _torch_ops
+from . import _torch_ops
 from ._core import Error
+from ._torch_weights import weights_of
 
 __all__ = ["attention_cpp_forward", "attention_cpp_mask", "packed_encoder", "register"]
 
@@ -247,11 +248,9 @@ def _wants_weights(module: torch.nn.Module, output_attentions: bool | None) -> b
     return collected is not None and any("attentions" in key for key in collected)
 
 
-@torch.compiler.disable
 def _weights(query: Tensor, key: Tensor, lse: Tensor, options: dict[str, Any]) -> Tensor:
-    """[B, H, Lq, Lk], without gradient."""
-    options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
-    return _operator.weights(query.detach(), key.detach(), lse.detach(), **options).to(query.dtype)
+    """[B, H, Lq, Lk]"""
+    return weights_of(query, key, lse, options, (0, query.shape[2]), (0, key.shape[2])).to(query.dtype)
 
 
 def attention_cpp_forward(
@@ -283,8 +282,8 @@ def attention_cpp_forward(
         sliding_window  with no mask and causal: how many keys a query sees, its own included
         s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added; gradients of both
 
-    Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, without gradient and before
-    dropout, otherwise None.
+    Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
+    their gradient, otherwise None.
 
     Raises Error for another device than the CPU and for what does not fit together.
     """

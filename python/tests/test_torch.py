@@ -13,6 +13,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noq
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
 from attention_cpp import _torch_ops  # noqa: E402
+from attention_cpp._torch_options import in_order  # noqa: E402
 
 sdpa = face.scaled_dot_product_attention
 torch_sdpa = F.scaled_dot_product_attention
@@ -187,17 +188,17 @@ def test_first_and_second_derivatives(everything):
 
 def test_the_composite_is_the_operator(everything):
     q, k, v, bias, sink = everything
-    rest = (sink, None, torch.tensor([0.5, 0.25]), torch.tensor([5]), None, None, None, None, None, 2.0, True, 5, -1,
-            "bottom_right", 0.2, torch.tensor(3))
-    for ours, plain in zip(general(*everything), _torch_ops.composite(q, k, v, bias, *rest)):
-        torch.testing.assert_close(ours, plain, **EXACT)
     slopes = torch.tensor([0.5, 0.25])
+    causal = {"causal": True, "alignment": "bottom_right", "alibi_slopes": slopes}
+    cases = [{**causal, "bias": bias, "sink": sink, "key_length": torch.tensor([5]), "softcap": 2.0, "window": (5, -1),
+              "dropout": 0.2, "seed": torch.tensor(3)}]
     for starts, key_starts, lengths in (([0, 2, 2, 4], [0, 1, 3, 6], None), ([0, 2, 3], [0, 2, 5], None),
                                         ([1, 2, 4], [1, 4, 6], None), ([0, 1, 4], [0, 3, 6], torch.tensor([2, 3]))):
-        packed = (None, None, slopes, lengths, None, None, torch.tensor(starts), torch.tensor(key_starts), None, 0.0,
-                  True, 1, -1, "bottom_right", 0.0, None)
-        for ours, plain in zip(torch.ops.attention_cpp.attention(q, k, v, None, *packed),
-                               _torch_ops.composite(q, k, v, None, *packed)):
+        cases.append({**causal, "key_length": lengths, "window": (1, -1), "cu_query": torch.tensor(starts),
+                      "cu_key": torch.tensor(key_starts)})
+    for options in cases:
+        for ours, plain in zip(_torch_ops.attention(q, k, v, **options),
+                               _torch_ops.composite(q, k, v, *in_order(options))):
             torch.testing.assert_close(ours, plain, **EXACT)
 
 
@@ -205,7 +206,7 @@ def test_the_composite_is_the_operator(everything):
 def test_gradient_of_the_sink_and_through_lse(dtype):
     q, k, v = (draw(1, 2, 5, 4, seed=seed, dtype=dtype, grad=True) for seed in range(3))
     sink = torch.tensor([0.5, -0.25], requires_grad=True)
-    arguments = (q, k, v, None, sink, *([None] * 8), 0.0, False, -1, -1, None, 0.0, None)
+    arguments = (q, k, v, *in_order({"sink": sink}))
     results = []
     for function in (torch.ops.attention_cpp.attention, _torch_ops.composite):
         out, lse = function(*arguments)
@@ -219,10 +220,10 @@ def test_gradient_of_the_sink_and_through_lse(dtype):
 def test_operators_pass_torchs_own_checks():
     q, k, v = (draw(1, 2, 5, 4, seed=seed, grad=True) for seed in range(3))
     bias = draw(1, 2, 5, 5, grad=True)
-    rest = (None, None, None, None, None, None, None, None, None, 0.0, True, -1, -1, "top_left", 0.0, None)
-    torch.library.opcheck(torch.ops.attention_cpp.attention.default, (q, k, v, bias, *rest))
-    out, lse = torch.ops.attention_cpp.attention(q, k, v, bias, *rest)
-    arguments = (out.detach(), None, q, k, v, out.detach(), lse.detach(), bias, *rest, [True] * 4 + [False])
+    options = in_order({"bias": bias, "causal": True, "alignment": "top_left"})
+    torch.library.opcheck(torch.ops.attention_cpp.attention.default, (q, k, v, *options))
+    out, lse = torch.ops.attention_cpp.attention(q, k, v, *options)
+    arguments = (out.detach(), None, q, k, v, out.detach(), lse.detach(), *options, [True] * 4 + [False])
     torch.library.opcheck(torch.ops.attention_cpp.attention_backward.default, arguments,
                           test_utils=("test_schema", "test_faketensor"))
 

@@ -11,8 +11,8 @@ from torch.autograd.functional import hvp, vhp  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_math, _torch_ops, flash_attn
-_torch_math = _torch_ops  # noqa: E402
+from attention_cpp import _torch_math, _torch_ops, flash_attn  # noqa: E402
+from attention_cpp._torch_options import in_order  # noqa: E402
 
 sdpa = face.scaled_dot_product_attention
 
@@ -52,12 +52,8 @@ def ours(options):
 
 
 def plain(options):
-    left, right = options.get("window", (-1, -1))
-    given = {"mask": None, "alibi_slopes": None, "key_length": None, "query_length": None, "offset": None,
-             "cu_query": None, "cu_key": None, "scale": None, "softcap": 0.0, "causal": False, "alignment": None,
-             "dropout": 0.0, "seed": None, **options, "window_left": left, "window_right": right}
-    given.pop("window", None)
-    return lambda q, k, v, bias, sink: _torch_math.composite(q, k, v, bias, sink, **given)
+    return lambda q, k, v, bias, sink: _torch_math.composite(
+        q, k, v, *in_order({"bias": bias, "sink": sink, **options}))
 
 
 def loss(function):

@@ -187,6 +187,22 @@ def test_output_attentions(name, padding):
             close(a, e)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "t5"])
+def test_a_loss_on_attentions_trains_the_model(name):
+    """As in the distillation of attention: the gradients of every parameter are those of eager attention."""
+    batch, _ = make_batch(name, "none")
+    gradients = []
+    for model in make(name):
+        with Float64():
+            result = model(**batch, output_attentions=True)
+        maps = result.decoder_attentions if name == "t5" else result.attentions
+        (result.logits.square().mean() + sum(p.square().sum() for p in maps)).backward()
+        gradients.append({key: x.grad for key, x in model.named_parameters() if x.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for key, expected in gradients[0].items():
+        close(gradients[1][key], expected)
+
+
 def generate(model, **arguments):
     with torch.no_grad(), Float64():
         return model.generate(**arguments, max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)

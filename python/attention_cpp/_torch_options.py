@@ -1,0 +1,71 @@
+"""The options of the operator on torch tensors: the one list that the faces, the operators and their maths share."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, Mapping, TypedDict
+
+import torch
+from torch import Tensor
+
+
+class Options(TypedDict, total=False):
+    """The keywords of attention_cpp.attention() that say what is computed; help() of that tells their meaning."""
+
+    scale: float | None
+    softcap: float
+    causal: bool
+    window: tuple[int, int]
+    alignment: str | None
+    key_length: Any  # [B]; as the other lists of numbers a tensor, an array or a list
+    query_length: Any  # [B]
+    offset: Any  # [B]
+    mask: Tensor | None
+    bias: Tensor | None  # has a gradient
+    alibi_slopes: Any  # [H]
+    query_document: Tensor | None
+    key_document: Tensor | None
+    cu_query: Any
+    cu_key: Any
+    blocks: tuple[Tensor, int, int] | None
+    sink: Any  # [H]; has a gradient
+    dropout: float
+    seed: Tensor | int | None  # None: drawn from torch's generator
+    float32_precision: str
+    same_bits: bool
+
+
+# In the order in which operators take them: the name, the type in a schema, what it is if nothing is said. The two that
+# have a gradient come first, the two of dropout last. A window is two numbers here and `blocks` three options.
+_TABLE: tuple[tuple[str, str, Any], ...] = (
+    ("bias", "Tensor?", None), ("sink", "Tensor?", None), ("mask", "Tensor?", None), ("alibi_slopes", "Tensor?", None),
+    ("key_length", "Tensor?", None), ("query_length", "Tensor?", None), ("offset", "Tensor?", None),
+    ("cu_query", "Tensor?", None), ("cu_key", "Tensor?", None), ("query_document", "Tensor?", None),
+    ("key_document", "Tensor?", None), ("blocks", "Tensor?", None), ("scale", "float?", None),
+    ("softcap", "float", 0.0), ("causal", "bool", False), ("window_left", "int", -1), ("window_right", "int", -1),
+    ("alignment", "str?", None), ("query_block", "int", 0), ("key_block", "int", 0),
+    ("float32_precision", "str", "full"), ("same_bits", "bool", False), ("dropout", "float", 0.0),
+    ("seed", "Tensor?", None),
+)
+NAMES = tuple(name for name, _, _ in _TABLE)
+TENSORS = tuple(name for name, kind, _ in _TABLE if kind == "Tensor?" and name != "seed")
+SCHEMA = ", ".join(f"{kind} {name}" for name, kind, _ in _TABLE)
+_DEFAULTS = {name: default for name, _, default in _TABLE}
+
+
+def new_seed() -> Tensor:
+    """From torch's own generator, so that torch.manual_seed() decides and activation checkpointing repeats it."""
+    return torch.randint(2**62, ())
+
+
+def in_order(options: Mapping[str, Any]) -> Collection[Any]:
+    """The values of an Options, in the order of NAMES; a seed is drawn where dropout needs one."""
+    given = {**_DEFAULTS, **options}
+    if "window" in options:
+        given["window_left"], given["window_right"] = given.pop("window")
+    if given["blocks"] is not None:
+        given["blocks"], given["query_block"], given["key_block"] = given["blocks"]
+    if given["dropout"] > 0 and given["seed"] is None:
+        given["seed"] = new_seed()
+    if len(given) != len(_DEFAULTS):
+        raise TypeError(f"[attention] there is no option {', '.join(map(repr, sorted(set(given) - set(_DEFAULTS))))}")
+    return given.values()
