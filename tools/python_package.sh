@@ -10,7 +10,7 @@ python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get
   install_packages python3-dev
 python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 \
   hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 scikit-learn==1.9.1 onnx==1.23.2 onnxscript==0.7.2 \
-  mypy==2.4.1 auditwheel==6.8.2
+  mypy==2.4.1 auditwheel==6.8.2 matplotlib==3.11.2
 rm -f build/wheel/*.whl
 # Kept between calls, so that the second one builds what has changed. Compiled by the same command as in the release
 # build, the library comes out of the compiler cache.

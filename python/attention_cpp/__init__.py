@@ -15,8 +15,12 @@ The faces over it carry other libraries' signatures and conventions, and need th
     attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
     attention_cpp.jax            jax.nn.dot_product_attention
 
+watch(model) keeps what the heads of a torch model look at while it runs.
+
 Every wrong argument raises `Error` (a ValueError) or TypeError that names everything that is wrong at once.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from ._core import Error
 from ._cache import KVCache
@@ -28,3 +32,14 @@ __all__ = [
     "Error", "Gradients", "KVCache", "Plan", "attention", "attention_backward", "dropout_mask", "explain", "isa",
     "isas", "merge", "threads", "weights",
 ]
+
+if TYPE_CHECKING:
+    from ._watch import Seen as Seen, watch as watch
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Seen", "watch"):  # these need torch
+        from . import _watch
+
+        return getattr(_watch, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,10 @@ with n x n memory, in plain torch operations (`_torch_math`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from typing import Sequence, Unpack
+from typing import Callable, Iterator, Sequence, Unpack
 
 import torch
 from torch import Tensor
@@ -310,7 +311,25 @@ def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
 
 def attention(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[Options]) -> tuple[Tensor, Tensor]:
     """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients."""
-    return _apply(q, k, v, *in_order(options))
+    out, lse = _apply(q, k, v, *in_order(options))
+    if _observer is not None and not torch.compiler.is_compiling() and not _is_transformed():
+        _observer(q, k, lse, options)
+    return out, lse
+
+
+Observer = Callable[[Tensor, Tensor, Tensor, Options], None]
+_observer: Observer | None = None
+
+
+@contextlib.contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Lets `observer` see (q, k, lse, options) of every call that is neither compiled nor transformed."""
+    global _observer
+    before, _observer = _observer, observer
+    try:
+        yield
+    finally:
+        _observer = before
 
 
 def _apply(*arguments) -> tuple[Tensor, Tensor]:
@@ -353,7 +372,7 @@ def _is_watched(*tensors: Tensor | None) -> bool:
 
 def is_simple(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
     """Whether simple_attention() may serve a call: dense tensors that fit together, and nobody looks on."""
-    return (not _is_observed() and type(q) in _DENSE and not q.is_nested
+    return (_observer is None and not _is_observed() and type(q) in _DENSE and not q.is_nested
             and _core.fit_together(q, k, v, mask, is_grouped) and not (q.is_neg() or k.is_neg() or v.is_neg())
             and (mask is None or not (mask.requires_grad or mask.is_neg()))
             and not _is_transformed() and not torch.is_autocast_enabled("cpu"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
@@ -259,6 +259,7 @@ class _State(NamedTuple):
     strict: bool
     warn: bool
     modules: FusedModules
+    report: Callable[[str], object] | None = None  # hears why a call is left to torch
 
 
 _state: _State | None = None
@@ -270,6 +271,8 @@ def _tell(reason: str, strict: bool = False) -> None:
         raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
     if _state is not None and _state.warn:
         warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=5)
+    if _state is not None and _state.report is not None:
+        _state.report(reason)
 
 
 def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
@@ -299,6 +302,19 @@ def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
     before = _state
     enable(strict=strict, warn=warn)
     try:
+        yield
+    finally:
+        _set_state(before)
+
+
+@contextlib.contextmanager
+def reporting(report: Callable[[str], object]) -> Iterator[None]:
+    """enabled(), as it is already or anew, where `report` hears why calls are left to torch."""
+    before = _state
+    if before is None:
+        enable()
+    try:
+        _set_state(_state._replace(report=report))
         yield
     finally:
         _set_state(before)

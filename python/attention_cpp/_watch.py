@@ -1,0 +1,204 @@
+"""What the heads of a running torch model look at: attention_cpp.watch()."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import warnings
+from typing import Any, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _torch_ops, _torch_weights
+from . import torch as face
+from ._core import Error
+from ._operator import _range_of, weights as _weights
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of attention, without its values: what every weight can be computed from."""
+
+    q: Tensor  # [B, H, Lq, D]
+    k: Tensor  # [B, Hk, Lk, D]
+    lse: Tensor  # [B, H, Lq]
+    options: dict[str, Any]  # of attention_cpp.attention()
+    first_row: int = 0  # rows of the calls that it continues
+
+
+@dataclasses.dataclass
+class Layer:
+    """The calls of one module, in runs: a run is a prompt and the tokens that were generated after it."""
+
+    name: str
+    runs: list[list[Call]] = dataclasses.field(default_factory=list)
+
+    def run(self, number: int) -> list[Call]:
+        """Run `number`, from the end if negative."""
+        if not -len(self.runs) <= number < len(self.runs):
+            raise Error(f"[watch] {self.name} has {len(self.runs)} runs, there is no run {number}")
+        return self.runs[number]
+
+    def add(self, call: Call) -> None:
+        """Where its keys are those of the last call and more, it continues that: the keys are then kept once."""
+        run = self.runs[-1] if self.runs else []
+        if not run or not _extends(run[-1].k, call.k):
+            self.runs.append([call])
+            return
+        call.first_row = run[-1].first_row + run[-1].q.shape[2]
+        for earlier in run:
+            earlier.k = call.k[:, :, :earlier.k.shape[2]]
+        run.append(call)
+
+
+def _extends(before: Tensor, now: Tensor) -> bool:
+    """Whether `now` begins with the keys of `before`, by its first row and its last."""
+    length = before.shape[2]
+    return (length < now.shape[2] and before.dtype == now.dtype and before.shape[:2] == now.shape[:2]
+            and before.shape[3] == now.shape[3]
+            and all(torch.equal(before[:, :, row], now[:, :, row]) for row in (0, length - 1)))
+
+
+class Seen:
+    """What watch() has kept. Nothing is computed before it is asked for.
+
+    layers   the watched modules, in the order in which they first computed attention
+    missed   why calls were left to torch, of which nothing is known
+    """
+
+    def __init__(self, layers: Sequence[int | str] | None, heads: Sequence[int] | None) -> None:
+        self.layers: list[Layer] = []
+        self.missed: list[str] = []
+        self._wanted, self._heads = layers, None if heads is None else list(heads)
+        self._order: dict[str, int] = {}  # of all modules that compute attention
+        self._running: list[str] = []
+
+    # ------------------------------------------------------------------------------------------------------- capture
+
+    def _is_wanted(self, name: str) -> bool:
+        number = self._order.setdefault(name, len(self._order))
+        return self._wanted is None or any(
+            number == wanted if isinstance(wanted, int) else fnmatch.fnmatchcase(name, wanted)
+            for wanted in self._wanted)
+
+    def _note(self, q: Tensor, k: Tensor, lse: Tensor, options: dict[str, Any]) -> None:
+        name = self._running[-1] if self._running else ""
+        if not self._is_wanted(name):
+            return
+        with torch.no_grad():
+            given = {option: value.detach() if isinstance(value, Tensor) else value for option, value in options.items()
+                     if value is not None}
+            q, k, lse = q.detach(), k.detach(), lse.detach()
+            if self._heads is not None:
+                index = _torch_weights._head_index(self._heads, q.shape[1])
+                given = _torch_weights._of_heads(given, index)
+                k = k.index_select(1, index // (q.shape[1] // k.shape[1]))
+                q, lse = q.index_select(1, index), lse.index_select(1, index)
+            self._layer(name).add(Call(q, k, lse, given))
+
+    def _layer(self, name: str) -> Layer:
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        self.layers.append(Layer(name))
+        return self.layers[-1]
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def layer(self, layer: int | str) -> Layer:
+        """A kept layer by its number among `layers`, or by its name."""
+        count = len(self.layers)
+        found = [one for number, one in enumerate(self.layers) if layer in (number, number - count, one.name)]
+        if not found:
+            names = ", ".join(one.name or "(no module)" for one in self.layers) or "none"
+            raise Error(f"[watch] there is no layer {layer!r}; kept are: {names}")
+        return found[0]
+
+    def weights(self, layer: int | str, head: int | None = None, rows: slice | range | int | None = None,
+                columns: slice | range | int | None = None, *, run: int = -1) -> Tensor:
+        """A rectangle of a layer's attention matrix, recomputed: [B, H, rows, columns], of a head [B, rows, columns].
+
+        Rows and columns count from the beginning of the run: row i of a generated text is its i-th token, and keys
+        that did not exist for it have weight 0.
+        """
+        calls = self.layer(layer).run(run)
+        last = calls[-1]
+        first, count = _range_of(rows, last.first_row + last.q.shape[2], "rows")
+        column, width = _range_of(columns, last.k.shape[2], "columns")
+        parts = []
+        for call in calls:
+            begin, end = max(first - call.first_row, 0), min(first + count - call.first_row, call.q.shape[2])
+            seen = min(column + width, call.k.shape[2])
+            if begin >= end:
+                continue
+            part = _weights(call.q, call.k, call.lse, range(begin, end), range(min(column, seen), seen), **call.options)
+            parts.append(torch.nn.functional.pad(part, (0, width - part.shape[3])))
+        result = torch.cat(parts, 2) if parts else last.lse.new_empty((*last.lse.shape[:2], 0, width))
+        return result if head is None else result[:, head]
+
+    def plot(self, layer: int | str, head: int, *, batch: int = 0, rows: slice | range | None = None,
+             columns: slice | range | None = None, tokens: Sequence[str] | None = None, run: int = -1,
+             axes: Any = None) -> Any:
+        """Draws weights() of one head and text with matplotlib, on `axes` or new ones, which it returns.
+
+        tokens: one for each key, as labels where there are at most 64.
+        """
+        from matplotlib import pyplot
+
+        picture = self.weights(layer, head, rows, columns, run=run)[batch].float().numpy()
+        axes = pyplot.subplots()[1] if axes is None else axes
+        calls = self.layer(layer).run(run)
+        top, _ = _range_of(rows, calls[-1].first_row + calls[-1].q.shape[2], "rows")
+        left, _ = _range_of(columns, calls[-1].k.shape[2], "columns")
+        edges = (left - 0.5, left + picture.shape[1] - 0.5, top + picture.shape[0] - 0.5, top - 0.5)
+        image = axes.imshow(picture, vmin=0, aspect="auto", interpolation="nearest", extent=edges)
+        axes.figure.colorbar(image, ax=axes)
+        axes.set(title=f"{self.layer(layer).name}, head {head}", xlabel="key", ylabel="query")
+        for axis, begin, length in ((axes.xaxis, left, picture.shape[1]), (axes.yaxis, top, picture.shape[0])):
+            if tokens is not None and length <= 64 and begin + length <= len(tokens):
+                axis.set_ticks(range(begin, begin + length), tokens[begin:begin + length])
+        return axes
+
+
+@contextlib.contextmanager
+def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
+          heads: Sequence[int] | None = None) -> Iterator[Seen]:
+    """Keeps q, k and lse of the attention that a model computes inside the with block; the model is not changed.
+
+        >>> with attention_cpp.watch(model, layers=[0, 5]) as seen:
+        ...     model.generate(**inputs)
+        >>> seen.weights(0, head=3, rows=range(90, 100))      # [B, 10, Lk]
+
+    Of any torch model that calls scaled_dot_product_attention, or has attn_implementation="attention_cpp": what it
+    calls is computed by this library meanwhile, as under attention_cpp.torch.enable(). Memory is that of q, k and lse,
+    O(n); the keys of a text that is generated are kept once. What a compiled model computes is not seen, nor is what
+    "eager" attention does, which calls no operator.
+
+    Arguments
+        layers   which modules are kept: numbers in the order in which they first compute attention, or patterns of
+                 their names in the model ("*.layers.3.*"); None: all
+        heads    which query heads; None: all
+
+    Warns where nothing was seen.
+    """
+    seen = Seen(layers, heads)
+
+    def enter(name: str) -> Any:
+        return lambda *_: seen._running.append(name)
+
+    def leave(*_: Any) -> None:
+        seen._running.pop()
+
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(enter(name)).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        stack.enter_context(face.reporting(seen.missed.append))
+        stack.enter_context(_torch_ops.observed(seen._note))
+        yield seen
+    if not seen._order:
+        why = "; ".join(sorted(set(seen.missed))) or ("it called no scaled_dot_product_attention: give a model of "
+                                                      'transformers attn_implementation="sdpa", and do not compile it')
+        warnings.warn(f"attention_cpp.watch saw no attention of this {type(model).__name__}: {why}", stacklevel=3)

@@ -1,0 +1,198 @@
+"""watch(): the weights of running models are those that eager attention returns."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+import torch.nn.functional as F
+import transformers as hf
+
+import attention_cpp
+import attention_cpp.torch as face
+import attention_cpp.transformers
+
+DECODER = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+           "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+           "eos_token_id": None}
+CONFIGS = {
+    "bert": lambda: hf.BertConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+                                  num_attention_heads=4, max_position_embeddings=64),
+    "gpt2": lambda: hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=1,
+                                  eos_token_id=None, pad_token_id=0),
+    "llama": lambda: hf.LlamaConfig(**DECODER, num_key_value_heads=2),
+    "mistral": lambda: hf.MistralConfig(**DECODER, num_key_value_heads=2, sliding_window=4),
+    "gemma2": lambda: hf.Gemma2Config(**DECODER, num_key_value_heads=2, head_dim=8, sliding_window=4,
+                                      attn_logit_softcapping=2.0, query_pre_attn_scalar=8),
+}
+KINDS = {"bert": hf.AutoModel}
+
+
+def model_of(name, implementation="sdpa"):
+    torch.manual_seed(0)
+    attention_cpp.transformers.register()
+    kind = KINDS.get(name, hf.AutoModelForCausalLM)
+    return kind.from_config(CONFIGS[name](), attn_implementation=implementation).eval()
+
+
+def batch(padded=False):
+    ids = torch.randint(5, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[1, :4] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def expected_of(name, inputs):
+    with torch.no_grad():
+        return model_of(name, "eager")(**inputs, output_attentions=True).attentions
+
+
+def near(actual, expected):
+    """Weights of at most 1, each after some ten roundings a layer."""
+    return (actual - expected).abs().max() <= 256 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_weights_are_those_of_eager_attention(name, padded, implementation):
+    inputs = batch(padded)
+    expected = expected_of(name, inputs)
+    model = model_of(name, implementation)
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**inputs)
+    assert len(seen.layers) == len(expected) == 3 and not seen.missed
+    rows = inputs["attention_mask"].bool()
+    for number, weights in enumerate(expected):
+        actual = seen.weights(number)
+        assert near(actual.transpose(1, 2)[rows], weights.transpose(1, 2)[rows])
+        assert torch.equal(seen.weights(number, 2, range(3, 7), slice(1, 5)), actual[:, 2, 3:7, 1:5])
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2"])
+def test_windows_and_softcaps_come_along(name):
+    expected = expected_of(name, batch())
+    model = model_of(name, "attention_cpp")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**batch())
+    assert all(near(seen.weights(number), weights) for number, weights in enumerate(expected))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_generated_text_is_one_run(name, implementation):
+    inputs = {key: value[:1] for key, value in batch().items()}
+    model = model_of(name, implementation)
+    with attention_cpp.watch(model) as seen:
+        text = model.generate(**inputs, max_new_tokens=6, min_new_tokens=6, do_sample=False)
+    expected = expected_of(name, {"input_ids": text[:, :-1]})  # nothing was asked about the last token
+    for number, weights in enumerate(expected):
+        layer = seen.layer(number)
+        assert [call.q.shape[2] for call in layer.run(-1)] == [9, 1, 1, 1, 1, 1] and len(layer.runs) == 1
+        assert near(seen.weights(number), weights)
+        assert near(seen.weights(number, 1, range(7, 12), range(8, 11)), weights[:, 1, 7:12, 8:11])
+        assert len({call.k.untyped_storage().data_ptr() for call in layer.run(0)}) == 1  # one copy of the keys
+
+
+def test_each_text_is_a_run():
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        for _ in range(2):
+            model(**batch())
+    assert [len(layer.runs) for layer in seen.layers] == [2, 2, 2]
+    assert torch.equal(seen.weights(0, run=0), seen.weights(0, run=1))
+    with pytest.raises(attention_cpp.Error, match="has 2 runs, there is no run 2"):
+        seen.weights(0, run=2)
+
+
+def test_layers_and_heads_are_chosen():
+    model = model_of("llama")
+    with torch.no_grad(), attention_cpp.watch(model) as all_:
+        model(**batch())
+    names = [layer.name for layer in all_.layers]
+    assert names == [f"model.layers.{n}.self_attn" for n in range(3)]
+    for wanted in ([1], ["*.1.*"]):
+        with torch.no_grad(), attention_cpp.watch(model, layers=wanted, heads=[3, 0]) as seen:
+            model(**batch())
+        assert [layer.name for layer in seen.layers] == names[1:2]
+        assert torch.equal(seen.weights(0), all_.weights(names[1])[:, [3, 0]])
+    with pytest.raises(attention_cpp.Error, match=r"no layer 7; kept are: model.layers.1.self_attn"):
+        seen.weights(7)
+
+
+def test_nothing_changes_and_nothing_stays(monkeypatch):
+    model = model_of("gpt2", "attention_cpp")
+    before = F.scaled_dot_product_attention
+    plain = model(**batch(), labels=batch()["input_ids"])
+    gradients = torch.autograd.grad(plain.loss, list(model.parameters()))
+    with attention_cpp.watch(model):
+        watched = model(**batch(), labels=batch()["input_ids"])
+    assert torch.equal(plain.logits, watched.logits)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, torch.autograd.grad(watched.loss, model.parameters())))
+    assert F.scaled_dot_product_attention is before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    with pytest.raises(KeyError), attention_cpp.watch(model):
+        raise KeyError
+    assert F.scaled_dot_product_attention is before and face._torch_ops._observer is None
+    with face.enabled(strict=True):
+        enabled = F.scaled_dot_product_attention
+        with attention_cpp.watch(model):
+            pass
+        assert F.scaled_dot_product_attention is enabled and face._state.strict
+
+
+def test_a_call_that_fails_is_forgotten():
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        with pytest.raises(IndexError):
+            model(torch.tensor([[99]]))
+        model.transformer.h[1].attn(torch.randn(1, 4, 32))
+    assert [layer.name for layer in seen.layers] == ["transformer.h.1.attn"]
+    assert not seen._running
+
+
+def test_dropout_is_not_part_of_weights():
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+
+    class Attend(torch.nn.Module):
+        def forward(self, dropout):
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+
+    with attention_cpp.watch(Attend()) as seen:
+        for dropout in (0.0, 0.5):
+            Attend()(dropout)
+    assert torch.equal(seen.weights("", run=0), seen.weights("", run=1))
+
+
+def test_what_torch_computes_is_named():
+    class Attend(torch.nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    with pytest.warns(UserWarning, match="saw no attention of this Attend: .*heads are wider than 1024"), \
+            attention_cpp.watch(Attend()) as seen:
+        Attend()(torch.randn(1, 1, 2, 1025))
+    assert seen.missed == ["heads are wider than 1024"]
+    model = model_of("gpt2", "eager")
+    with pytest.warns(UserWarning, match='saw no attention of this GPT2LMHeadModel: .*attn_implementation="sdpa"'), \
+            attention_cpp.watch(model):
+        model(**batch())
+
+
+def test_plot():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**batch())
+    axes = seen.plot(1, 2, batch=1, rows=range(2, 8), columns=range(1, 5), tokens=[f"t{n}" for n in range(9)])
+    drawn = axes.images[0]
+    assert torch.equal(torch.as_tensor(drawn.get_array()), seen.weights(1, 2, range(2, 8), range(1, 5))[1])
+    assert drawn.get_extent() == [0.5, 4.5, 7.5, 1.5]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["t1", "t2", "t3", "t4"]
+    assert axes.get_title() == "transformer.h.1.attn, head 2"
+    pyplot.close(axes.figure)
