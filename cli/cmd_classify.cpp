@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common.h"
 #include "pairs.h"
@@ -110,6 +111,48 @@ struct Classify {
 
 // --------------------------------------------------------------------------------------------------------------- eval
 
+/// How often each class was right, said and there.
+class Judged {
+ public:
+  explicit Judged(int64_t classes) : counts_(static_cast<size_t>(classes)) {}
+
+  void add(int64_t label, int64_t said) {
+    ++counts_[label].there;
+    ++counts_[said].said;
+    counts_[said].right += said == label;
+  }
+  /// F1 of a class, the harmonic mean of precision and recall; nothing of one that neither was there nor was said.
+  std::optional<double> f1(size_t n) const {
+    const Count& count = counts_[n];
+    if (count.there + count.said == 0) return {};
+    return 2 * static_cast<double>(count.right) / static_cast<double>(count.there + count.said);
+  }
+  /// The mean of F1 over the classes that have one.
+  double macro_f1() const {
+    double sum = 0, classes = 0;
+    for (size_t n = 0; n < counts_.size(); ++n)
+      if (const std::optional<double> each = f1(n)) {
+        sum += *each;
+        ++classes;
+      }
+    return sum / classes;
+  }
+  double accuracy() const {
+    int64_t right = 0, all = 0;
+    for (const Count& count : counts_) {
+      right += count.right;
+      all += count.there;
+    }
+    return static_cast<double>(right) / static_cast<double>(all);
+  }
+
+ private:
+  struct Count {
+    int64_t right = 0, said = 0, there = 0;
+  };
+  std::vector<Count> counts_;
+};
+
 struct Evaluate {
   ModelOptions model;
   std::string file;
@@ -130,7 +173,8 @@ struct Evaluate {
     catch_signals();
     Meter meter("sentences", total);
     double loss = 0;
-    int64_t done = 0, right = 0;
+    int64_t done = 0;
+    Judged judged(loaded.model->config().classes);
     while (done < total && !signal_seen()) {
       const int64_t end = std::min(done + size, total);
       std::vector<Tokens> tokens;
@@ -139,13 +183,17 @@ struct Evaluate {
       for (const std::vector<double>& row : classifier(tokens)) {
         const int64_t label = rows[done++].label;
         loss -= row[label];
-        right += best_of(row) == label;
+        judged.add(label, best_of(row));
       }
       meter.show(done);
     }
     meter.hide();
-    fmt::print("{}: loss {:.4f}, {:.2f} % right\n", part(done, total, "sentences"), loss / static_cast<double>(done),
-               100 * static_cast<double>(right) / static_cast<double>(done));
+    const std::string what = part(done, total, "sentences");
+    std::string of_second;  // of two classes the second is the one that is looked for
+    if (loaded.labels.size() == 2)
+      of_second = fmt::format(", F1 of {} {:.4f}", loaded.labels[1], judged.f1(1).value_or(0));
+    fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}\n", what, loss / static_cast<double>(done),
+               100 * judged.accuracy(), judged.macro_f1(), of_second);
   }
 
   /// Windows of the context, each `stride` tokens behind the one before: only tokens that no window has seen yet count,

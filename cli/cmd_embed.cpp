@@ -48,6 +48,30 @@ struct Embed {
     return name == "max" ? RowPooling::max : RowPooling::mean;
   }
 
+  attn::models::Embedder load() const {
+    Loading loading;
+    return attn::models::Embedder(directory,
+                                  {.precision = precision_named(precision), .on_progress = loading.listener()},
+                                  pooling_named(pooling));
+  }
+
+  /// Of work that was stopped: lines of the vectors that are there. A row of zeros is of a text whose turn had not
+  /// come.
+  void write_done(const Array& rows, const std::vector<std::string>& texts) const {
+    if (out.ends_with(".npy")) throw attn::Error("embed", {"stopped: nothing was written"});
+    std::vector<std::string> done;
+    const float* number = static_cast<const float*>(rows.data());
+    float* to = static_cast<float*>(rows.data());
+    for (size_t n = 0; n < texts.size(); ++n, number += rows.width()) {
+      if (std::all_of(number, number + rows.width(), [](float each) { return each == 0; })) continue;
+      to = std::copy_n(number, rows.width(), to);
+      done.push_back(texts[n]);
+    }
+    write(rows, done);
+    say("attn: stopped: {} of {} texts were written\n", grouped(static_cast<int64_t>(done.size())),
+        grouped(static_cast<int64_t>(texts.size())));
+  }
+
   void write(const Array& rows, const std::vector<std::string>& texts) const {
     if (out.ends_with(".npy")) return attn::io::write_output(out, npy_of(rows));
     std::string lines;
@@ -60,7 +84,7 @@ struct Embed {
   }
 
   void run() const {
-    attn::models::Embedder embedder(directory, precision_named(precision), pooling_named(pooling));
+    attn::models::Embedder embedder = load();
     if (normalise) embedder.options.normalise = true;
     if (longest) embedder.options.longest = longest;
     embedder.options.tokens_a_step = step;
@@ -73,7 +97,7 @@ struct Embed {
       return !signal_seen();
     });
     meter.hide();
-    if (signal_seen()) throw attn::Error("embed", {"stopped: nothing was written"});
+    if (signal_seen()) return write_done(rows, texts);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (statistics) say("{} texts, {:.1f} texts/s\n", texts.size(), static_cast<double>(texts.size()) / seconds);
     write(rows, texts);

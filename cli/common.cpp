@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "progress.h"
+
 namespace cli {
 
 // ---------------------------------------------------------------------------------------------------- configurations
@@ -120,8 +122,9 @@ void ModelOptions::add(CLI::App& command) {
 }
 
 attn::models::Loaded ModelOptions::load() const {
-  attn::models::Loaded loaded =
-      attn::models::open(directory, {.precision = precision_named(precision), .which = which});
+  Loading loading;
+  attn::models::Loaded loaded = attn::models::open(
+      directory, {.precision = precision_named(precision), .which = which, .on_progress = loading.listener()});
   if (!loaded.tokenizer) throw attn::Error("open", {directory + " has no tokenizer"});
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;

@@ -53,6 +53,7 @@ void StatusLine::erase() {
 void Meter::show(int64_t done) {
   if (!line_.is_due()) return;
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin_;
+  if (done == 0) return line_.show(fmt::format("0 of {} {}", grouped(total_), unit_));
   const double rate = static_cast<double>(done) / taken.count();
   line_.show(fmt::format("{} of {} {}, {}/s, {} left", grouped(done), grouped(total_), unit_,
                          grouped(static_cast<int64_t>(rate)), clock_time(static_cast<double>(total_ - done) / rate)));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "attn/train.h"
@@ -43,6 +45,25 @@ class Meter {
   int64_t total_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   StatusLine line_;
+};
+
+/// The line of a model that is being loaded; it goes with the object.
+class Loading {
+ public:
+  ~Loading() {
+    if (meter_) meter_->hide();
+  }
+  /// What OpenOptions::on_progress takes.
+  std::function<bool(int64_t, int64_t)> listener() {
+    return [this](int64_t done, int64_t total) {
+      if (!meter_) meter_.emplace("parameters", total);
+      meter_->show(done);
+      return true;
+    };
+  }
+
+ private:
+  std::optional<Meter> meter_;
 };
 
 /// The line of a training: step, loss, tokens a second, the time that is left.

@@ -137,6 +137,24 @@ TEST(Hub, WeightsLieInTheFileIfTheyFit) {
   EXPECT_EQ(loaded.tokenizer, nullptr);
 }
 
+TEST(Hub, LoadingIsHeardOf) {
+  const Folder folder;
+  put_llama(folder);
+  std::vector<int64_t> heard;
+  OpenOptions options;
+  options.on_progress = [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, count_parameters(read_config(folder.path())).total());
+    heard.push_back(done);
+    return true;
+  };
+  const Loaded loaded = open(folder.path(), options);
+  EXPECT_EQ(heard.size(), loaded.model->parameters().all().size());
+  EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
+  EXPECT_EQ(heard.back(), loaded.model->parameters().count());
+  options.on_progress = [&](int64_t done, int64_t) { return done < heard[2]; };
+  EXPECT_THROW(open(folder.path(), options), Error);
+}
+
 TEST(Hub, WhatIsTrainedLeavesTheFileAsItWas) {
   const Folder folder;
   put_llama(folder);

@@ -1,6 +1,7 @@
 // models: one forward for every family, and what belongs to a model on the disk.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -194,6 +195,9 @@ struct OpenOptions {
   std::string task = {};            ///< of transformers' folders: the end of a class's name, as "Model" for no head;
                                     ///< empty = the class that config.json names
   std::string_view which = "best";  ///< of a training's checkpoints
+  /// Of transformers' folders: hears of the numbers in the parameters that are there by now, and ends the work by
+  /// false, with an Error.
+  std::function<bool(int64_t done, int64_t total)> on_progress = {};
 };
 /// The configuration that a folder of either kind has in its config.json.
 Config read_config(const std::string& folder, const std::string& task = "");

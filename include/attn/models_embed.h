@@ -31,18 +31,19 @@ struct EmbedOptions {
 /// padding, whatever their lengths.
 class Embedder {
  public:
-  /// From a folder of the hub. What modules.json of sentence-transformers and the files it names say of pooling, length
-  /// and normalisation is taken; without them it is the mean. `pooling` stands above what they say; a pooler is loaded
-  /// for it alone. Throws Error as open(), and for modules that are not served.
-  explicit Embedder(const std::string& folder, nn::Precision precision = nn::Precision::float32,
-                    std::optional<RowPooling> pooling = {});
+  /// From a folder of the hub, whose task is the embedder's to choose. What modules.json of sentence-transformers and
+  /// the files it names say of pooling, length and normalisation is taken; without them it is the mean. `pooling`
+  /// stands above what they say; a pooler is loaded for it alone. Throws Error as open(), and for modules that are not
+  /// served.
+  explicit Embedder(const std::string& folder, OpenOptions how = {}, std::optional<RowPooling> pooling = {});
 
   EmbedOptions options;
   const Loaded& loaded() const { return loaded_; }
   /// Columns of the result.
   int64_t width() const { return loaded_.model->config().embed_dim; }
   /// [texts, C] in float32. on_progress, if given, hears of the texts done so far, and ends the work by false: then the
-  /// vectors of the others are zero. Throws Error that names the text for one that is not UTF-8.
+  /// vectors of the others are zero. It hears of 0 while texts become tokens. Throws Error that names the text for one
+  /// that is not UTF-8.
   nn::Array operator()(std::span<const std::string> texts,
                        const std::function<bool(int64_t done)>& on_progress = {}) const;
 

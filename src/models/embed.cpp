@@ -103,10 +103,11 @@ struct Packed {
 
 }  // namespace
 
-Embedder::Embedder(const std::string& folder, nn::Precision precision, std::optional<RowPooling> pooling) {
+Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<RowPooling> pooling) {
   read_modules(folder, options);
   options.pooling = pooling.value_or(options.pooling);
-  loaded_ = open(folder, {.precision = precision, .task = pooling == RowPooling::pooler ? "Pooler" : "Model"});
+  how.task = pooling == RowPooling::pooler ? "Pooler" : "Model";
+  loaded_ = open(folder, how);
   if (!loaded_.tokenizer) throw Error("embed", {folder + " has no tokenizer"});
 }
 
@@ -125,20 +126,24 @@ Array Embedder::operator()(std::span<const std::string> texts,
   checker.done();
   const int64_t longest = options.longest ? options.longest : config.context;
   std::vector<text::Encoding> encodings(texts.size());
-  parallel_for(count, [&](int64_t n) {
-    try {
-      encodings[n] = loaded_.tokenizer->encode_within(longest, texts[n]);
-    } catch (const Error& error) {
-      throw Error("embed", {"text " + std::to_string(n) + ": " + error.reasons().front()});
-    }
-  });
+  Array result(DType::float32, {count, width()});
+  constexpr int64_t kAtOnce = 1 << 14;  // texts that become tokens between two looks at on_progress
+  for (int64_t first = 0; first < count; first += kAtOnce) {
+    if (on_progress && !on_progress(0)) return result;
+    parallel_for(std::min(kAtOnce, count - first), [&](int64_t n) {
+      try {
+        encodings[first + n] = loaded_.tokenizer->encode_within(longest, texts[first + n]);
+      } catch (const Error& error) {
+        throw Error("embed", {"text " + std::to_string(first + n) + ": " + error.reasons().front()});
+      }
+    });
+  }
   std::vector<int64_t> order(texts.size());
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](int64_t n) { return static_cast<int64_t>(encodings[n].ids.size()); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) > length(b); });
   while (!order.empty() && length(order.back()) == 0) order.pop_back();  // no token, no vector
 
-  Array result(DType::float32, {count, width()});
   const auto memory = autograd::Tape().memory();
   for (size_t at = 0; at < order.size();) {
     Packed packed;

@@ -45,18 +45,24 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
   const Json config = io::read_json("open", path);
   if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision);
   const HubModel hub = read_hub_config(config, path, options.task);
-  HubWeights weights(folder, hub);
-  Loaded loaded;
-  loaded.model = std::make_unique<Model>(
-      hub.config, options.precision, [&](const nn::Variable& wanted, const auto&) { return weights.find(wanted); },
-      options.purpose);
-  if (!weights.reasons().empty()) throw Error("open", weights.reasons());
-  loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
-  loaded.labels = labels_of(config, hub.config.classes);
   const GenerationFile generation(folder, config, hub.config.vocab_size);
+  Loaded loaded;
   loaded.generation = generation.defaults();
   loaded.ends = generation.tokens("eos_token_id");
   if (hub.config.encoder_layers) loaded.start = generation.start();
+  HubWeights weights(folder, hub);
+  const int64_t total = count_parameters(hub.config).total();
+  int64_t done = 0;
+  const auto find = [&](const nn::Variable& wanted, const auto&) {
+    nn::Array array = weights.find(wanted);
+    done += array.count();
+    if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
+    return array;
+  };
+  loaded.model = std::make_unique<Model>(hub.config, options.precision, find, options.purpose);
+  if (!weights.reasons().empty()) throw Error("open", weights.reasons());
+  loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
+  loaded.labels = labels_of(config, hub.config.classes);
   return loaded;
 }
 

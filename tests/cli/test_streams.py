@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """What goes into attn and comes out: files of every kind, pipes, terminals, what cannot be written, and signals."""
 
+import array
 import csv
 import json
+import math
 import os
 import pty
+import random
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -89,6 +93,40 @@ def test_labels(attn):
         assert "irectory" in attn.run(*arguments, status=1).stderr, arguments
 
 
+def f1(labels, said, name):
+    right = sum(a == b == name for a, b in zip(labels, said))
+    return 2 * right / (labels.count(name) + said.count(name))
+
+
+def test_scores(attn):
+    """Accuracy and F1 of what classify says, by their definitions; of a class that never occurs there is none."""
+    for names in (("no", "yes"), ("a", "b", "c", "d")):
+        texts = [f"{x} {y} film" for x in ("good", "old", "odd") for y in ("new", "long", "dull", "short")]
+        rows = [(text, names[n % len(names)]) for n, text in enumerate(texts)]
+        attn.file("rows.tsv", "".join(f"{a}\t{b}\n" for a, b in rows * 4 + [("last one", names[-1])] * 4))
+        out = f"of{len(names)}"
+        attn.run("train", "rows.tsv", "--model", "encoder", "--steps", 12, "--out", out, *SHAPE)
+        rows += [(text, names[-2]) for text in texts[:7]]
+
+        def classes_of(rows):
+            lines = attn.run("classify", out, stdin="".join(f"{a}\n" for a, _ in rows)).stdout.splitlines()
+            return [line.split("\t")[0] for line in lines]
+
+        if len(names) > 2:  # a class that is said, but never there
+            said = classes_of(rows)
+            rows = [row for row in rows if row[1] != max(said, key=said.count)]
+        attn.file("test.tsv", "".join(f"{a}\t{b}\n" for a, b in rows))
+        said, labels = classes_of(rows), [label for _, label in rows]
+        right = 100 * sum(a == b for a, b in zip(labels, said)) / len(rows)
+        there = sorted({*labels, *said})
+        macro = sum(f1(labels, said, name) for name in there) / len(there)
+        expected = f", {right:.2f} % right, macro F1 {macro:.4f}"
+        if len(names) == 2:
+            expected += f", F1 of yes {f1(labels, said, 'yes'):.4f}"
+        assert attn.run("eval", out, "test.tsv").stdout.endswith(expected + "\n"), expected
+        assert right < 100 and macro > 0, expected
+
+
 COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate gpt --tokens 40", "eval gpt text.txt",
             "see gpt --text The", "bench gpt -p 4 -n 2 -r 1", "bench gpt -p 4 -n 0 -r 1 -o json",
             "classify encoder rows.csv",
@@ -160,6 +198,68 @@ def test_stopped(attn):
                          preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert stop(process, signal.SIGHUP, 0.3) == 0
     assert re.match(r"\d+ tokens: ", process.stdout.read())
+
+
+def hub_bert(folder, layers=4, width=32):
+    """A folder with a random BERT of twelve tokens."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"good old film bad new one two three".split()]
+    numbers, tensors, data = random.Random(1), {}, b""
+    shapes = {"embeddings.word_embeddings.weight": [len(words), width],
+              "embeddings.position_embeddings.weight": [32, width],
+              "embeddings.token_type_embeddings.weight": [2, width]}
+    norms = ["embeddings.LayerNorm"]
+    for n in range(layers):
+        layer = f"encoder.layer.{n}."
+        norms += [layer + "attention.output.LayerNorm", layer + "output.LayerNorm"]
+        for part in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+                     "intermediate.dense", "output.dense"):
+            shapes[f"{layer}{part}.weight"] = [width, width]
+            shapes[f"{layer}{part}.bias"] = [width]
+    shapes |= {f"{norm}.{part}": [width] for norm in norms for part in ("weight", "bias")}
+    for name, shape in shapes.items():
+        bytes_ = array.array("f", (numbers.gauss(0, 0.3) for _ in range(math.prod(shape)))).tobytes()
+        tensors[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(bytes_)]}
+        data += bytes_
+    header = json.dumps(tensors).encode()
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "bert", "architectures": ["BertModel"], "vocab_size": len(words), "hidden_size": width,
+        "intermediate_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
+        "max_position_embeddings": 32, "type_vocab_size": 2}))
+
+
+def test_embedding_stopped(attn):
+    """Ctrl-C amid many sentences: their progress was shown, and the vectors that are there are written."""
+    hub_bert(attn.folder / "bert")
+    lines = [f"good old film {'new ' * (n % 20)}" for n in range(300000)]
+    attn.file("lines.txt", "".join(f"{line}\n" for line in lines))
+    main_end, terminal = pty.openpty()
+
+    def stopped(*flags):
+        process = subprocess.Popen(attn.command("embed", "bert", "lines.txt", *flags), cwd=attn.folder,
+                                   env=attn.environment, stdout=subprocess.PIPE, stderr=terminal)
+        shown = ""
+        while not re.search(r"[1-9][\d,]+ of 300,000 texts, [\d,]+/s, \d+:\d\d left", shown):
+            shown += os.read(main_end, 1 << 16).decode()
+        assert "0 of 300,000 texts\x1b" in shown and not re.search(r"\D0/s|-\d", shown), repr(shown)
+        process.send_signal(signal.SIGINT)
+        result = process.communicate(timeout=120)[0]
+        assert process.returncode == 130
+        while "stopped: " not in shown or not shown.endswith("\n"):
+            shown += os.read(main_end, 1 << 16).decode()
+        return result, shown
+
+    written, shown = stopped()
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert 0 < len(rows) < len(lines) and f"attn: stopped: {len(rows):,} of 300,000 texts were written" in shown, shown
+    assert len({row["text"] for row in rows}) < 20  # the longest come first, and stand as they stood in the file
+    attn.file("few.txt", "".join(f"{row['text']}\n" for row in rows[:3]))
+    for row, line in zip(rows, attn.run("embed", "bert", "few.txt").stdout.splitlines()):
+        assert max(abs(a - b) for a, b in zip(row["embedding"], json.loads(line)["embedding"])) < 1e-4
+    _, shown = stopped("--out", "all.npy")
+    assert "stopped: nothing was written" in shown and not (attn.folder / "all.npy").exists(), shown
 
 
 def test_lines_as_they_come(attn):
