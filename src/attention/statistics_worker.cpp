@@ -11,6 +11,8 @@ namespace {
 // What row_sums() adds up, then what is added beside it: the masses of the same token, of bands, of labels.
 enum Slot : int64_t { kSum, kEntropy, kSquares, kDistance, kRowSums, kSameToken = kRowSums, kSets };
 
+constexpr int64_t kSliceKeys = 32;
+
 }  // namespace
 
 StatisticsWorker::StatisticsWorker(StatisticsCall& call, const TileKernels& tk)
@@ -219,7 +221,7 @@ void StatisticsWorker::add_labels(Rows& rows, const Tile& tile) {
     add(rows, kSets + call_.bands + n, static_cast<const char*>(pool_) + n * width * tk_.acc_bytes);
 }
 
-/// After the first tiles few weights are above the least of a row's largest.
+/// Slices of a tile are held against what the row has by then: at first most weights are among its largest, later few.
 void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
   const Panel& panel = rows.panel;
   const int64_t n = call_.largest;
@@ -228,23 +230,35 @@ void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
     set(tk_, threshold_, r, r < panel.rows ? rows.weight[r * n + n - 1] : kInfinity);
     any = any || (r < panel.rows && get(tk_, maximum_, r) > rows.weight[r * n + n - 1]);
   }
-  if (!any) return;
-  tk_.above({.weights = tile_, .width = panel.width, .count = tile.count, .threshold = threshold_, .above = mask_});
-  for (int64_t j = 0; j < tile.count; ++j)
-    for (uint64_t lanes = mask_[j]; lanes != 0; lanes &= lanes - 1) {
-      const int r = __builtin_ctzll(lanes);
-      const double x = value(j, panel.width, r);
-      double* weights = rows.weight.data() + r * n;
-      int64_t* places = rows.place.data() + r * n;
-      if (!(x > weights[n - 1])) continue;
-      int64_t at = n - 1;
-      for (; at > 0 && weights[at - 1] < x; --at) {
-        weights[at] = weights[at - 1];
-        places[at] = places[at - 1];
+  for (int64_t done = 0; any && done < tile.count; done += kSliceKeys) {
+    const int64_t count = std::min(kSliceKeys, tile.count - done);
+    tk_.above({.weights = static_cast<const char*>(tile_) + done * panel.width * tk_.acc_bytes,
+               .width = panel.width,
+               .count = count,
+               .threshold = threshold_,
+               .above = mask_});
+    for (int64_t j = 0; j < count; ++j)
+      for (uint64_t lanes = mask_[j]; lanes != 0; lanes &= lanes - 1) {
+        const int r = __builtin_ctzll(lanes);
+        insert(rows, r, get(tk_, tile_, (done + j) * panel.width + r), s_->key_begin + tile.begin + done + j);
       }
-      weights[at] = x;
-      places[at] = s_->key_begin + tile.begin + j;
-    }
+  }
+}
+
+/// Puts a weight among the largest of row r, behind its equals.
+void StatisticsWorker::insert(Rows& rows, int r, double weight, int64_t key) {
+  const int64_t n = call_.largest;
+  double* weights = rows.weight.data() + r * n;
+  int64_t* keys = rows.place.data() + r * n;
+  if (!(weight > weights[n - 1])) return;
+  int64_t at = n - 1;
+  for (; at > 0 && weights[at - 1] < weight; --at) {
+    weights[at] = weights[at - 1];
+    keys[at] = keys[at - 1];
+  }
+  weights[at] = weight;
+  keys[at] = key;
+  set(tk_, threshold_, r, weights[n - 1]);
 }
 
 /// Of row r: sum, entropy, participation, distance, same token, maximum, bands, labels.

@@ -119,11 +119,11 @@ class StatisticsWorker {
   void add_bands(Rows& rows, const Tile& tile);
   void add_labels(Rows& rows, const Tile& tile);
   void add_largest(Rows& rows, const Tile& tile);
+  void insert(Rows& rows, int r, double weight, int64_t key);
   void finish(const Rows& rows);
   void numbers(const Rows& rows, int r, double* to) const;
   void masked(Rows& rows, const Tile& tile, int64_t slot);
   void load_factors(int64_t key, int64_t count);
-  double value(int64_t key, int64_t width, int r) const { return get(tk_, tile_, key * width + r); }
 
   StatisticsCall& call_;
   const Problem& p_;

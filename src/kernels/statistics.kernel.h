@@ -37,18 +37,16 @@ struct RowSums {
     // Far below it a weight is 0, and the product with a finite number is 0 too.
     const Reg low = V::set1(sizeof(T) == 4 ? T(-128) : T(-1024));
     const uint64_t rows = ~uint64_t{0} >> (64 - args.rows);
-    Reg lse[NV], sum[NV], entropy[NV], squares[NV];
+    const T* lse = static_cast<const T*>(args.lse);  // not in registers, of which the sums take nine
+    Reg sum[NV], entropy[NV], squares[NV];
     ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) {
-      lse[v] = V::load(static_cast<const T*>(args.lse) + v * V::W);
-      sum[v] = entropy[v] = squares[v] = V::zero();
-    }
+    for (int v = 0; v < NV; ++v) sum[v] = entropy[v] = squares[v] = V::zero();
     for (int64_t key = 0; key < args.count; ++key, tile += kWidth) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const Reg s = V::load(tile + v * V::W);
         const typename V::Mask none = V::equal(s, masked);
-        const Reg d = V::select(none, V::zero(), V::max(low, V::sub(s, lse[v])));  // NaN passes
+        const Reg d = V::select(none, V::zero(), V::max(low, V::sub(s, V::load(lse + v * V::W))));  // NaN passes
         // Lanes without a row count nothing either: a key that is not finite makes NaN of their zeros.
         const Reg p = V::select(lane_mask<V>(rows, v), V::select(none, V::zero(), probability<V>(d)), V::zero());
         V::store(tile + v * V::W, p);
