@@ -15,6 +15,7 @@
 #include "measure.h"
 #include "parts.h"
 #include "report.h"
+#include "statistics.h"
 #include "workload.h"
 
 namespace bench {
@@ -27,6 +28,7 @@ void print_help() {
       "  --quick             a short set, under a minute\n"
       "  --gate              only whether a kernel has lost much of its speed: exit code 1\n"
       "  --parts             each kernel alone, and what a call makes of them\n"
+      "  --statistics        statistics of attention, in units of the forward beside them\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
       "  --layout=blhd,bhld  where the tensors lie: [B, L, H, D] (default), [B, H, L, D], or qkv, slices of one array\n"
@@ -37,7 +39,7 @@ void print_help() {
 }
 
 struct Flags {
-  bool quick = false, gate = false, parts = false;
+  bool quick = false, gate = false, parts = false, statistics = false;
   std::vector<int> threads = {1};
   std::vector<std::string> isas = {attn::active_isa()};
   std::vector<Layout> layouts = {Layout::blhd};
@@ -95,6 +97,7 @@ Flags parse(int argc, char** argv) {
     if (argument == "--quick") flags.quick = true;
     else if (argument == "--gate") flags.gate = true;
     else if (argument == "--parts") flags.parts = true;
+    else if (argument == "--statistics") flags.statistics = true;
     else if (name == "--threads") flags.threads = thread_counts(value);
     else if (name == "--isa") flags.isas = value == "all" ? attn::available_isas() : split(value);
     else if (name == "--layout") flags.layouts = layouts(value);
@@ -130,6 +133,14 @@ int run(int argc, char** argv) {
       run_parts();
     }
     return 0;
+  }
+  if (flags.statistics) {
+    bool correct = true;
+    for (const std::string& isa : flags.isas) {
+      attn::set_isa(isa);
+      correct = run_statistics() && correct;
+    }
+    return correct ? 0 : 1;
   }
   Report report(flags.threads, flags.repeats, flags.csv, flags.json);
 

@@ -174,6 +174,14 @@ inline double weight_bound(double score, DType dtype) {
   return (kRoundings + 2 * score) * (dtype == DType::float64 ? 4 * kUnit64 : 4 * kUnit32);
 }
 
+/// Relative error of sums of weights and of what they multiply, all of one sign. Weights below 1 / keys^4, whose scores
+/// are known less well, add up to nothing beside kLostWeights; tiles add up 512 keys in the arithmetic's type at most.
+inline double statistic_bound(double lse, int64_t keys, DType dtype) {
+  const double smallest = 4 * std::log(static_cast<double>(keys) + 1);
+  return weight_bound(lse + smallest, dtype) + 512 * (dtype == DType::float64 ? kUnit64 : kUnit32);
+}
+inline constexpr double kLostWeights = 1e-6;
+
 /// A weight that a page computes, as a part of itself: what its 24 bits do to q and k, which the page says (view.h),
 /// and rounding on both sides.
 inline double page_weight_bound(double said, double score, DType dtype) {

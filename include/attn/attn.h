@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/attention_statistics.h"
 #include "attn/autograd.h"
 #include "attn/core.h"
 #include "attn/generate.h"

@@ -75,17 +75,6 @@ bool check_layout(Checker& checker, const char* name, const int64_t* size, const
 
 namespace {
 
-void check_documents(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
-  check_layout(checker, name, view);
-  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64, [&] {
-    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64";
-  });
-  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length, [&] {
-    return std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
-           text(length) + "]";
-  });
-}
-
 void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
   if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;
   check_layout(checker, "blocks.allowed", blocks.allowed);
@@ -146,6 +135,29 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
     return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be " + std::string(name_of(dtype));
   });
   check_layout(checker, name, view);
+}
+
+void check_ids(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length) {
+  check_layout(checker, name, view);
+  checker.require(view.dtype == DType::int32 || view.dtype == DType::int64, [&] {
+    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be int32 or int64";
+  });
+  checker.require((view.size[0] == batch || view.size[0] == 1) && view.size[1] == length, [&] {
+    return std::string(name) + " has size " + to_string<2>(view.size) + ", must be [" + text(batch) + "|1, " +
+           text(length) + "]";
+  });
+}
+
+bool has_positions(const Problem& p) {
+  const AttentionOptions& o = *p.options;
+  if (o.alignment != Alignment::unspecified) return true;
+  if (o.cu_query.empty()) return p.Lq == p.Lk;
+  return std::equal(o.cu_query.begin(), o.cu_query.end(), o.cu_key.begin(), o.cu_key.end());
+}
+
+std::string unnamed_alignment(const Problem& p) {
+  return "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
+         " differs from Lk = " + text(p.Lk);
 }
 
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs) {
@@ -213,12 +225,7 @@ void check_positions(Checker& checker, const Problem& p, const AttentionOptions&
   checker.require(o.alignment != Alignment::offset || !o.offset.empty(), "alignment is offset, but no offset is given");
   checker.require(o.alignment == Alignment::offset || o.offset.empty(), "offset is given, but alignment is not offset");
   const bool positional = o.causal || o.window.left >= 0 || o.window.right >= 0 || !o.alibi_slopes.empty();
-  bool square = p.Lq == p.Lk;
-  if (packed && checker.ok()) square = std::equal(o.cu_query.begin(), o.cu_query.end(), o.cu_key.begin());
-  checker.require(!positional || square || o.alignment != Alignment::unspecified, [&] {
-    return "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
-           " differs from Lk = " + text(p.Lk);
-  });
+  checker.require(!positional || (packed && !checker.ok()) || has_positions(p), [&] { return unnamed_alignment(p); });
 }
 
 void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) {
@@ -233,8 +240,8 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
   }
   if (o.bias) check_bias(checker, o.bias, pairs);
   checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
-  if (o.query_document) check_documents(checker, "query_document", o.query_document, p.B, p.Lq);
-  if (o.key_document) check_documents(checker, "key_document", o.key_document, p.B, p.Lk);
+  if (o.query_document) check_ids(checker, "query_document", o.query_document, p.B, p.Lq);
+  if (o.key_document) check_ids(checker, "key_document", o.key_document, p.B, p.Lk);
   const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
   checker.require(o.blocks.allowed || !has_pairs || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
                   "blocks have sizes, but blocks.allowed is not given");

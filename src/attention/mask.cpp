@@ -12,23 +12,6 @@ namespace {
 
 constexpr int kBits = 64;
 
-/// allowed[key] = rows whose interval holds the key.
-void intervals(const Panel& panel, int64_t begin, int64_t end, uint64_t* allowed) {
-  uint64_t opens[kernels::kMaxBlockKeys + 1], closes[kernels::kMaxBlockKeys + 1];
-  std::fill_n(opens, end - begin + 1, 0);
-  std::fill_n(closes, end - begin + 1, 0);
-  uint64_t now = 0;
-  for (int r = 0; r < panel.rows; ++r) {
-    const int64_t from = std::clamp(panel.begin[r], begin, end), to = std::clamp(panel.end[r], begin, end);
-    opens[from - begin] |= uint64_t{1} << r;
-    closes[to - begin] |= uint64_t{1} << r;
-  }
-  for (int64_t key = 0; key < end - begin; ++key) {
-    now = (now | opens[key]) & ~closes[key];
-    allowed[key] = now;
-  }
-}
-
 void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
                   int64_t end, uint64_t* allowed) {
   const int64_t stride = last_stride(mask);
@@ -62,19 +45,13 @@ void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& pane
   }
 }
 
-int64_t document(const ConstView<2>& ids, int64_t b, int64_t i) {
-  const int64_t offset = (ids.size[0] == 1 ? 0 : b * ids.stride[0]) + i * ids.stride[1];
-  if (ids.dtype == DType::int32) return static_cast<const int32_t*>(ids.data)[offset];
-  return static_cast<const int64_t*>(ids.data)[offset];
-}
-
 void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
                uint64_t* allowed) {
   int64_t ids[kernels::kMaxWidth];
   uint64_t lanes[kernels::kMaxWidth];
   int distinct = 0;
   for (int r = 0; r < panel.rows; ++r) {
-    const int64_t id = document(o.query_document, s.batch, panel.query[r]);
+    const int64_t id = id_at(o.query_document, s.batch, panel.query[r]);
     const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
     if (at_id == distinct) {
       ids[distinct] = id;
@@ -83,7 +60,7 @@ void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel,
     lanes[at_id] |= uint64_t{1} << r;
   }
   for (int64_t key = begin; key < end; ++key) {
-    const int64_t id = document(o.key_document, s.batch, s.key_begin + key);
+    const int64_t id = id_at(o.key_document, s.batch, s.key_begin + key);
     const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
     allowed[key - begin] &= at_id < distinct ? lanes[at_id] : 0;
   }
@@ -105,6 +82,23 @@ void block_layout(const BlockLayout& blocks, const Sequence& s, const Panel& pan
 
 }  // namespace
 
+void interval_masks(const int64_t* first, const int64_t* last, int rows, int64_t begin, int64_t end,
+                    uint64_t* allowed) {
+  uint64_t opens[kernels::kMaxBlockKeys + 1], closes[kernels::kMaxBlockKeys + 1];
+  std::fill_n(opens, end - begin + 1, 0);
+  std::fill_n(closes, end - begin + 1, 0);
+  uint64_t now = 0;
+  for (int r = 0; r < rows; ++r) {
+    const int64_t from = std::clamp(first[r], begin, end), to = std::clamp(last[r], begin, end);
+    opens[from - begin] |= uint64_t{1} << r;
+    closes[to - begin] |= uint64_t{1} << r;
+  }
+  for (int64_t key = 0; key < end - begin; ++key) {
+    now = (now | opens[key]) & ~closes[key];
+    allowed[key] = now;
+  }
+}
+
 TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
                    int64_t end, uint64_t* allowed) {
   if (begin >= end || begin >= panel.high || end <= panel.low) return TileKind::empty;
@@ -112,7 +106,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, cons
   if (inside && !p.has_key_masks()) return TileKind::full;
   const uint64_t everyone = all_lanes(panel.rows);
   if (inside) std::fill(allowed, allowed + (end - begin), everyone);
-  else intervals(panel, begin, end, allowed);
+  else interval_masks(panel.begin, panel.end, panel.rows, begin, end, allowed);
   const AttentionOptions& o = *p.options;
   if (o.mask) boolean_mask(o.mask, s, panel, tk, begin, end, allowed);
   if (o.query_document) documents(o, s, panel, begin, end, allowed);

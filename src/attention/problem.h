@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,18 @@ struct Problem {
   }
 };
 
+/// A part of the matrix of queries and keys.
+struct Rectangle {
+  int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
+};
+
+/// Element i of row b of ids [B|1, n], int32 or int64.
+inline int64_t id_at(const ConstView<2>& ids, int64_t b, int64_t i) {
+  const int64_t offset = (ids.size[0] == 1 ? 0 : b * ids.stride[0]) + i * ids.stride[1];
+  if (ids.dtype == DType::int32) return static_cast<const int32_t*>(ids.data)[offset];
+  return static_cast<const int64_t*>(ids.data)[offset];
+}
+
 /// Address of element (a, b, c, 0) of a rank-4 view; an axis of extent 1 is broadcast.
 template <class Pointer>
 auto* at(const BasicView<Pointer, 4>& view, int64_t a, int64_t b, int64_t c, int64_t d = 0) {
@@ -102,10 +115,17 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
 /// Resolves causal, window, scale and the per-sequence lengths of `problem`, which has its sizes.
 void resolve_options(Checker& checker, Problem& problem, const AttentionOptions& options);
 
+/// True if every query stands somewhere on the axis of keys: the alignment is named, or both axes are one,
+bool has_positions(const Problem& problem);
+/// and what to say if not.
+std::string unnamed_alignment(const Problem& problem);
+
 /// Checks an [B, H, Lq] view of statistics: shape, float32 (float64 where q is).
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& problem);
 /// Checks a bias for all pairs [B, H, Lq, Lk].
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs);
+/// Checks ids [batch|1, length], int32 or int64.
+void check_ids(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length);
 /// Checks that sizes are not negative and every element is addressable with 64-bit offsets.
 [[gnu::visibility("default")]] bool check_layout(Checker& checker, const char* name, const int64_t* size,
                                                  const int64_t* stride, int rank, int64_t element);

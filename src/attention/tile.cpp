@@ -65,13 +65,17 @@ void TileScores::scores(const void* query, int64_t done, int64_t count, void* sc
   });
 }
 
+void TileScores::masked_scores(const void* query, void* scores) {
+  this->scores(query, 0, tile_.count, scores, nullptr);
+  if (!options_.plain()) tk_.transform(options_.transform(scores, 0, tile_.count, softcap_slope_, nullptr));
+}
+
 void TileScores::probabilities(const void* query, const void* lse, void* weights) {
   if (options_.plain()) {
     tk_.scores_probabilities(args(query, keys_.run(tile_.begin, tile_.count)), lse, weights);
     return;
   }
-  scores(query, 0, tile_.count, weights, nullptr);
-  tk_.transform(options_.transform(weights, 0, tile_.count, softcap_slope_, nullptr));
+  masked_scores(query, weights);
   kernels::SoftmaxArgs softmax{};
   softmax.scores = softmax.weights = weights;
   softmax.width = tile_.panel->width;

@@ -38,6 +38,8 @@ class TileScores {
   kernels::ScoresArgs args(const void* query, const KeyRun& run) const;
   /// Scores of `count` keys, `done` keys after the tile's first, before the options; their maxima, if wanted.
   void scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum);
+  /// Scores of the whole tile with every option on them, -infinity where a pair is masked.
+  void masked_scores(const void* query, void* scores);
   /// P of the whole tile, exactly 0 where a pair is masked. lse: from load_lse().
   void probabilities(const void* query, const void* lse, void* weights);
   /// Of the tile's softcap, after probabilities(); null without one.

@@ -22,6 +22,9 @@ enum class TileKind { empty, full, mixed };
 TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, const TileKernels& tk, int64_t begin,
                    int64_t end, uint64_t* allowed);
 
+/// allowed[key - begin] = the rows whose interval [first[r], last[r]) holds the key, for keys in [begin, end).
+void interval_masks(const int64_t* first, const int64_t* last, int rows, int64_t begin, int64_t end, uint64_t* allowed);
+
 /// What a walk needs to know.
 struct Walk {
   const Problem& p;

@@ -8,10 +8,6 @@
 namespace attn::detail {
 namespace {
 
-struct Rectangle {
-  int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
-};
-
 /// The epilogue that stores P.
 class WeightsWorker {
  public:

@@ -168,6 +168,55 @@ struct DropoutArgs {
   uint64_t* keep;  // [count]
 };
 
+/// Sums over the keys of a tile, of each row.
+struct RowSumsArgs {
+  void* tile;  // acc [count][width]: scores, which become weights
+  int width, rows;
+  int64_t count;
+  const void* lse;       // acc [width], in the unit of scores
+  const void* position;  // acc [width]: p_i minus the tile's first key; null = no distances
+  void* sums;            // acc [4][width]: of w, of w (s - lse), of w^2, of w |p_i - key|
+  void* maximum;         // acc [width]: the largest w, 0 if none is above; null = not wanted
+  void* place;           // acc [width]: its key in the tile
+};
+
+/// Sums over the rows of a tile, of each key.
+struct ColumnSumsArgs {
+  const void* weights;  // acc [count][width]
+  int width;
+  int64_t count;
+  const void* place;  // acc [width]: a number a row
+  void* sum;          // acc [count]
+  void* moment;       // acc [count]: of w times the row's number; null = not wanted
+};
+
+struct MaskedSumsArgs {
+  const void* weights;  // acc [count][width]
+  int width;
+  int64_t count;
+  const uint64_t* mask;  // [count] lane masks
+  void* sum;             // acc [width]
+};
+
+struct LabelSumsArgs {
+  const void* weights;  // acc [count][width]
+  int width;
+  int64_t count;
+  const int32_t* label;  // [count]; negative = none
+  int32_t first_label;
+  const void* factor;  // acc [count], multiplies w; null = 1
+  bool largest;        // in place of sums
+  void* out;           // acc [labels][width], from first_label on: what is there takes part
+};
+
+struct AboveArgs {
+  const void* weights;  // acc [count][width]
+  int width;
+  int64_t count;
+  const void* threshold;  // acc [width]
+  uint64_t* above;        // [count] lane masks
+};
+
 /// One arithmetic: f32, f64 or bf16 dot products, with rows in lanes or (few) row-major for decode. Decode gives a row
 /// the bits that prefill gives it, so both have the same blocks and chunks.
 struct TileKernels {
@@ -236,6 +285,12 @@ struct TileKernels {
   void (*outer_non_finite)(const NonFiniteArgs&);
   void (*dropout)(const DropoutArgs&);
   void (*mask)(const MaskArgs&);
+
+  void (*row_sums)(const RowSumsArgs&);
+  void (*column_sums)(const ColumnSumsArgs&);
+  void (*masked_sums)(const MaskedSumsArgs&);
+  void (*label_sums)(const LabelSumsArgs&);
+  void (*above)(const AboveArgs&);
 };
 
 struct ElementKernels;  // elements_table.h

@@ -11,6 +11,7 @@
 #include "kernels/operands.kernel.h"
 #include "kernels/rows.kernel.h"
 #include "kernels/softmax.kernel.h"
+#include "kernels/statistics.kernel.h"
 
 namespace attn::kernels {
 namespace {
@@ -94,7 +95,12 @@ constexpr TileKernels panel_kernels(const char* name) {
           .outer = outer<Dot>,
           .outer_non_finite = outer_non_finite<Dot>,
           .dropout = dropout<U>,
-          .mask = mask_lanes<U>};
+          .mask = mask_lanes<U>,
+          .row_sums = row_sums<V>,
+          .column_sums = column_sums<V>,
+          .masked_sums = masked_sums<V>,
+          .label_sums = label_sums<V>,
+          .above = above<V>};
 }
 
 /// The decode variant: at most `lanes` rows, accumulators row-major. Keys and values of kType stay as they are in

@@ -1,0 +1,285 @@
+// What the files of the float64 reference share: elements in and out, scores and softmax of a call, its checks.
+//
+// A pair that is not allowed is never read. Nothing here is shared with the kernels, nor with the code that turns
+// options into key intervals for them.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "attention/problem.h"
+#include "attn/attention.h"
+
+namespace attn::reference {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---------------------------------------------------------------------------------------------------- elements in, out
+
+template <class T>
+T load(const void* data, DType dtype, int64_t offset) {
+  switch (dtype) {
+    case DType::float32: return static_cast<T>(static_cast<const float*>(data)[offset]);
+    case DType::float64: return static_cast<T>(static_cast<const double*>(data)[offset]);
+    case DType::bfloat16: return static_cast<T>(float{static_cast<const bfloat16*>(data)[offset]});
+    case DType::float16: return static_cast<T>(float{static_cast<const float16*>(data)[offset]});
+    case DType::boolean: return static_cast<T>(static_cast<const uint8_t*>(data)[offset] != 0);
+    case DType::int32: return static_cast<T>(static_cast<const int32_t*>(data)[offset]);
+    case DType::int64: return static_cast<T>(static_cast<const int64_t*>(data)[offset]);
+  }
+  return T{};
+}
+
+inline void store(void* data, DType dtype, int64_t offset, double value) {
+  switch (dtype) {
+    case DType::float32: static_cast<float*>(data)[offset] = static_cast<float>(value); break;
+    case DType::float64: static_cast<double*>(data)[offset] = value; break;
+    case DType::bfloat16: static_cast<bfloat16*>(data)[offset] = bfloat16(static_cast<float>(value)); break;
+    case DType::float16: static_cast<float16*>(data)[offset] = float16(static_cast<float>(value)); break;
+    case DType::int64: static_cast<int64_t*>(data)[offset] = static_cast<int64_t>(value); break;
+    default: break;  // no result is of another type
+  }
+}
+
+/// The element at an index; an axis of extent 1 is broadcast.
+template <class T, int Rank>
+T at(const ConstView<Rank>& view, const Shape<Rank>& index) {
+  int64_t offset = 0;
+  for (int axis = 0; axis < Rank; ++axis) offset += (view.size[axis] == 1 ? 0 : index[axis]) * view.stride[axis];
+  return load<T>(view.data, view.dtype, offset);
+}
+
+/// Where the n-th element in row-major order lies.
+template <int Rank>
+int64_t offset_of(int64_t n, const Shape<Rank>& size, const Shape<Rank>& stride) {
+  int64_t offset = 0;
+  for (int axis = Rank - 1; axis >= 0; --axis) {
+    offset += n % size[axis] * stride[axis];
+    n /= size[axis];
+  }
+  return offset;
+}
+
+/// Calls body(n, offset) for every element in row-major order.
+template <int Rank, class Body>
+void for_each_element(int64_t count, const Shape<Rank>& size, const Shape<Rank>& stride, Body body) {
+  const int64_t row = size[Rank - 1];
+  for (int64_t first = 0; first < count; first += row) {
+    const int64_t offset = offset_of<Rank>(first, size, stride);
+    for (int64_t n = 0; n < row; ++n) body(first + n, offset + n * stride[Rank - 1]);
+  }
+}
+
+template <int Rank>
+Tensor<double, Rank> read(const ConstView<Rank>& view) {
+  if (!view) return {};
+  Tensor<double, Rank> dense(view.size);
+  for_each_element<Rank>(dense.count(), view.size, view.stride,
+                         [&](int64_t n, int64_t offset) { dense[n] = load<double>(view.data, view.dtype, offset); });
+  return dense;
+}
+
+template <int Rank>
+void write(const Tensor<double, Rank>& dense, const View<Rank>& view) {
+  if (!view) return;
+  for_each_element<Rank>(dense.count(), view.size, view.stride,
+                         [&](int64_t n, int64_t offset) { store(view.data, view.dtype, offset, dense[n]); });
+}
+
+/// The last axis of x[b, h, i, :].
+template <class Dense>
+auto* row_of(Dense& x, int64_t b, int64_t h, int64_t i) {
+  const Shape<4>& size = x.size();
+  return x.data() + ((b * size[1] + h) * size[2] + i) * size[3];
+}
+
+inline double dot(const double* a, const double* b, int64_t count) {
+  double sum = 0;
+  for (int64_t n = 0; n < count; ++n) sum += a[n] * b[n];
+  return sum;
+}
+
+/// y += factor * x
+inline void add_scaled(double* y, double factor, const double* x, int64_t count) {
+  for (int64_t n = 0; n < count; ++n) y[n] += factor * x[n];
+}
+
+// -------------------------------------------------------------------------------------------------- scores and softmax
+
+/// exp(score - origin), with its limits where both are infinite: the maximum itself weighs 1, -infinity weighs nothing.
+inline double exp_above(double score, double origin) {
+  if (score == -kInfinity) return 0;
+  return score == origin ? 1 : std::exp(score - origin);
+}
+
+/// Where query i stands. In packed sequences p counts on the packed key axis too, so that p - j is a distance.
+struct Place {
+  int64_t first_key = 0;  // the keys of its sequence: [first_key, end_key)
+  int64_t end_key = 0;
+  int64_t p = 0;
+};
+
+/// A row of P: the allowed keys, their weights, and what the sink took.
+struct Row {
+  std::vector<int64_t> keys;
+  std::vector<double> weights;
+  double sink_weight = 0;
+  double lse = -kInfinity;
+};
+
+/// The part of a call that every function below needs: queries, keys and options.
+class Scores {
+ public:
+  Scores(const ConstView<4>& q, const ConstView<4>& k, const AttentionOptions& options)
+      : options_(options),
+        q_(read(q)),
+        k_(read(k)),
+        D_(q.size[3]),
+        Lq_(q.size[2]),
+        Lk_(k.size[2]),
+        group_(k.size[1] == 0 ? 1 : q.size[1] / k.size[1]) {
+    // Without a single feature every score is 0, whatever it is scaled by.
+    scale_ = options.scale.value_or(D_ == 0 ? 1 : 1 / std::sqrt(static_cast<double>(D_)));
+  }
+
+  int64_t key_head(int64_t h) const { return h / group_; }
+  double scale() const { return scale_; }
+  const double* q_row(int64_t b, int64_t h, int64_t i) const { return row_of(q_, b, h, i); }
+  const double* k_row(int64_t b, int64_t h, int64_t j) const { return row_of(k_, b, key_head(h), j); }
+
+  bool allowed(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const Place place = place_of(b, i);
+    const int64_t ahead = j - place.p;
+    const AttentionOptions& o = options_;
+    if (j < place.first_key || j >= place.end_key) return false;
+    if (o.causal && ahead > 0) return false;
+    if (o.window.right >= 0 && ahead > o.window.right) return false;
+    if (o.window.left >= 0 && -ahead > o.window.left) return false;
+    if (o.mask && !at<bool, 4>(o.mask, {b, h, i, j})) return false;
+    if (o.query_document && at<int64_t, 2>(o.query_document, {b, i}) != at<int64_t, 2>(o.key_document, {b, j}))
+      return false;
+    if (o.blocks.allowed && !at<bool, 4>(o.blocks.allowed, {b, h, i / o.blocks.query_block, j / o.blocks.key_block}))
+      return false;
+    return !(o.bias && at<double, 4>(o.bias, {b, h, i, j}) == -kInfinity);
+  }
+
+  /// scale <q_i, k_j>
+  double product(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return scale_ * dot(q_row(b, h, i), k_row(b, h, j), D_);
+  }
+
+  double cap(double s) const { return options_.softcap > 0 ? options_.softcap * std::tanh(s / options_.softcap) : s; }
+
+  /// d cap(s) / ds: the derivative of tanh is 1 - tanh^2 = 1 / cosh^2, which does not cancel where tanh is nearly 1.
+  double cap_slope(double s) const {
+    if (options_.softcap == 0) return 1;
+    const double cosh = std::cosh(s / options_.softcap);
+    return 1 / (cosh * cosh);
+  }
+
+  double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    double s = cap(product(b, h, i, j));
+    if (options_.bias) s += at<double, 4>(options_.bias, {b, h, i, j});
+    if (!options_.alibi_slopes.empty())
+      s -= options_.alibi_slopes[h] * static_cast<double>(std::abs(place_of(b, i).p - j));
+    return s;
+  }
+
+  Row softmax(int64_t b, int64_t h, int64_t i) const {
+    const bool has_sink = !options_.sink.empty();
+    Row row;
+    double max = has_sink ? double{options_.sink[h]} : -kInfinity;
+    for (int64_t j = 0; j < Lk_; ++j) {
+      if (!allowed(b, h, i, j)) continue;
+      row.keys.push_back(j);
+      row.weights.push_back(score(b, h, i, j));
+      max = std::fmax(max, row.weights.back());
+    }
+    double sum = row.sink_weight = has_sink ? exp_above(options_.sink[h], max) : 0;
+    for (double& weight : row.weights) sum += weight = exp_above(weight, max);
+    if (sum == 0) return row;
+    for (double& weight : row.weights) weight /= sum;
+    row.sink_weight /= sum;
+    row.lse = max + std::log(sum);
+    return row;
+  }
+
+  Place place_of(int64_t b, int64_t i) const {
+    const AttentionOptions& o = options_;
+    int64_t sequence = b, first_query = 0, first_key = 0, queries = Lq_, keys = Lk_;
+    if (!o.cu_query.empty()) {
+      const int64_t sequences = static_cast<int64_t>(o.cu_query.size()) - 1;
+      for (sequence = 0; sequence < sequences; ++sequence)
+        if (o.cu_query[sequence] <= i && i < o.cu_query[sequence + 1]) break;
+      if (sequence == sequences) return {};  // a query of no sequence sees nothing
+      first_query = o.cu_query[sequence];
+      first_key = o.cu_key[sequence];
+      queries = o.cu_query[sequence + 1] - first_query;
+      keys = o.cu_key[sequence + 1] - first_key;
+    }
+    if (!o.key_length.empty()) keys = std::min(keys, o.key_length[sequence]);
+    if (!o.query_length.empty()) queries = o.query_length[sequence];
+    int64_t shift = 0;
+    if (o.alignment == Alignment::bottom_right) shift = keys - queries;
+    if (o.alignment == Alignment::offset) shift = o.offset[sequence];
+    return {first_key, first_key + keys, first_key + (i - first_query) + shift};
+  }
+
+  /// The factor of dropout on P_ij.
+  double keep(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (options_.dropout == 0) return 1;
+    return dropout_keeps(options_.seed, options_.dropout, b, h, i, j) ? 1 / (1 - options_.dropout) : 0;
+  }
+
+ private:
+  const AttentionOptions& options_;
+  Tensor<double, 4> q_, k_;
+  int64_t D_, Lq_, Lk_, group_;
+  double scale_;
+};
+
+/// Visits every (b, h, i) of a query tensor.
+template <class Body>
+void for_each_query(const Shape<4>& q_size, Body body) {
+  for (int64_t b = 0; b < q_size[0]; ++b)
+    for (int64_t h = 0; h < q_size[1]; ++h)
+      for (int64_t i = 0; i < q_size[2]; ++i) body(b, h, i);
+}
+
+/// The checks of a call are the operator's own, but that results may be of any floating type and absent.
+class Checks {
+ public:
+  Checks(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+         const AttentionOptions& options)
+      : checker_(operation), problem_(detail::make_problem(checker_, q, k, v, options)) {}
+
+  void require(bool condition, const char* reason) { checker_.require(condition, reason); }
+  template <class Pointer, int Rank>
+  void require_array(const char* name, const BasicView<Pointer, Rank>& x,
+                     const std::type_identity_t<Shape<Rank>>& size) {
+    checker_.require(is_floating(x.dtype) && x.size == size, [&] {
+      return std::string(name) + " is " + std::string(name_of(x.dtype)) + " of size " + to_string(x.size) +
+             ", must be of a floating type and size " + to_string(size);
+    });
+    detail::check_layout(checker_, name, x);
+    checker_.require(x.data || x.empty(), [&] { return std::string(name) + " must have data"; });
+  }
+  template <int Rank>
+  void require_result(const char* name, const View<Rank>& x, const std::type_identity_t<Shape<Rank>>& size) {
+    if (x) require_array(name, x, size);
+  }
+  Shape<3> rows() const { return {problem_.B, problem_.H, problem_.Lq}; }
+  Shape<4> outputs() const { return {problem_.B, problem_.H, problem_.Lq, problem_.Dv}; }
+  void done() const { checker_.done(); }
+
+ private:
+  Checker checker_;
+  detail::Problem problem_;
+};
+
+}  // namespace attn::reference
