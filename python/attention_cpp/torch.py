@@ -28,13 +28,14 @@ from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
 from ._torch_attention import attention
+from ._torch_masks import add_mask, count_unread, described, is_worth_reading, mask_counts
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
 from ._torch_options import in_order
 from ._torch_weights import attention_weights
 
-__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "scaled_dot_product_attention",
-           "share_threads"]
+__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "mask_counts",
+           "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
@@ -134,7 +135,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     if query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         if attn_mask is not None:
-            options["mask" if attn_mask.dtype == torch.bool else "bias"] = _four_axes(attn_mask, torch.Size())
+            add_mask(options, _four_axes(attn_mask, torch.Size()), query, key)
         return query, key, value, options, query.shape[:1]
 
     heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
@@ -152,8 +153,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         B = batch[0] if batch else 1
         q, k, v = (tensor if tensor.shape[0] == B else tensor.expand(B, -1, -1, -1) for tensor in (q, k, v))
     if attn_mask is not None:
-        flat = batch if attn_mask.dim() > 4 else torch.Size()
-        options["mask" if attn_mask.dtype == torch.bool else "bias"] = _four_axes(attn_mask, flat)
+        add_mask(options, _four_axes(attn_mask, batch if attn_mask.dim() > 4 else torch.Size()), q, k)
     return q, k, v, options, batch
 
 
@@ -194,12 +194,16 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, 
             scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask=attn_mask,
             dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     if (type(dropout_p) in _NUMBERS and dropout_p == 0 and type(is_causal) is bool and type(scale) in _SCALES
-            and type(attn_mask) in _MASKS and _torch_ops.is_simple(query, key, value, attn_mask, enable_gqa)):
+            and type(attn_mask) in _MASKS and _torch_ops.is_simple(query, key, value, attn_mask, enable_gqa)
+            and (attn_mask is None or not is_worth_reading(query, key))):
         options = _CAUSAL if is_causal else {}
         if scale is not None:
             options = {**options, "scale": scale}
         try:
-            return _torch_ops.simple_attention(query, key, value, attn_mask, options)
+            out = _torch_ops.simple_attention(query, key, value, attn_mask, options)
+            if attn_mask is not None:
+                count_unread(attn_mask)
+            return out
         except Error:  # torch says what is wrong
             pass
     reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
@@ -219,7 +223,7 @@ def _speaks_torch_function(*tensors: Any) -> bool:
 def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
-    out, _ = _torch_ops.attention(q, k, v, scale=scale, dropout=dropout_p, **options)
+    out = _torch_ops.attention_output(q, k, v, scale=scale, dropout=dropout_p, **options)
     if query.is_nested:
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
     if query.dim() == 4:
@@ -234,6 +238,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
             *, backward: bool = False) -> Plan | str:
     """What scaled_dot_product_attention() will do with these arguments: a Plan, or why it leaves them to torch.
 
+    With a mask the path tells what that was found to say, "causal, key lengths"; "mask" or "bias": nothing shorter.
     Where an argument is not finite the plan's path names the rule, which differs from torch's: what is masked is not
     read, a NaN reaches the rows that see it and no other, and a score of +infinity wins alone.
     """
@@ -246,6 +251,8 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         plan = _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
     except Error as error:
         return f"left to torch: {error}"
+    if isinstance(attn_mask, Tensor) and not isinstance(attn_mask, CausalBias):
+        plan = plan._replace(path=f"{plan.path}; the mask is read as: {described(options)}")
     if all(bool(tensor.isfinite().all()) for tensor in (q, k, v)):
         return plan
     return plan._replace(path=plan.path + "; not finite: NaN stays in the rows that see it, +infinity wins alone")

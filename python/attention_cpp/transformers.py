@@ -26,6 +26,7 @@ from transformers.utils.output_capturing import _active_collector
 
 from . import _torch_ops
 from ._core import Error
+from ._torch_masks import add_mask
 from ._torch_weights import weights_of
 
 __all__ = ["attention_cpp_forward", "attention_cpp_mask", "packed_encoder", "register"]
@@ -228,10 +229,10 @@ def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool,
         if size != needed:
             raise Error(f"[attention_cpp.transformers] the mask is for B, Lq, Lk = {size}, query and key have {needed}")
         options.update(own[1])
-    elif mask.dtype == torch.bool:
-        options["mask"] = mask
+    elif mask.dtype == torch.bool or mask.dtype.is_floating_point and position_bias is None:
+        add_mask(options, mask, query, key)
     elif mask.dtype.is_floating_point:
-        options["bias"] = mask if position_bias is None else position_bias + mask
+        options["bias"] = position_bias + mask
     else:
         raise Error(f"[attention_cpp.transformers] the mask is {mask.dtype}: it was not made by this module, or the "
                     "model has computed with it; masks are boolean (True = attend) or floating")

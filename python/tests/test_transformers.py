@@ -17,6 +17,8 @@ from transformers import masking_utils
 
 import attention_cpp
 import attention_cpp.transformers as face
+from attention_cpp import _torch_masks
+from attention_cpp.torch import mask_counts
 
 LENGTHS = (11, 7)  # of the sequences of a padded batch
 L = max(LENGTHS)
@@ -385,6 +387,18 @@ def test_packed_sequences_need_a_dense_mask():
         warnings.simplefilter("error")
         close(run(ours, batch, rows)[0], actual)
     close(actual, run(model, batch, rows)[0])
+
+
+def test_dense_masks_of_packed_sequences_run_as_documents(monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    face.register()
+    model, ours = make("llama")
+    batch, rows = packed()
+    before = mask_counts()
+    close(run(ours, batch, rows)[0], run(model, batch, rows)[0])
+    after = mask_counts()
+    assert {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)} == {
+        "causal, documents": 2}  # of two layers, read once
 
 
 def test_chunked_attention_needs_a_dense_mask():

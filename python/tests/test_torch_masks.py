@@ -1,0 +1,244 @@
+"""Masks of n x n entries that say less: what is found, that results are those of the mask, and what is kept."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import attention_cpp.torch as face  # noqa: E402
+from attention_cpp import _torch_masks, _torch_ops  # noqa: E402
+
+torch_sdpa = F.scaled_dot_product_attention
+sdpa = face.scaled_dot_product_attention
+EXACT = dict(rtol=1e-11, atol=1e-12)  # float64
+B, LQ, LK = 3, 40, 48
+
+
+@pytest.fixture(autouse=True)
+def small_calls_too(monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    monkeypatch.setattr(_torch_masks, "_TILE", 7 * B * LK)  # tiles of 7 rows
+
+
+def draw(*shape, seed=0, grad=False):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_(grad)
+
+
+def qkv(queries=LQ, keys=LK):
+    return (draw(B, 4, queries, 8, grad=True), draw(B, 4, keys, 8, seed=1, grad=True),
+            draw(B, 4, keys, 8, seed=2, grad=True))
+
+
+i, j = torch.arange(LQ)[:, None], torch.arange(LK)
+LENGTHS = torch.tensor([LK, 30, 5]).view(B, 1, 1, 1)
+RIGHT, LEFT = j < LENGTHS, j >= LK - LENGTHS
+BOTH = RIGHT & (j >= torch.tensor([0, 7, 3]).view(B, 1, 1, 1))
+QUERY_ID, KEY_ID = torch.div(i, 13, rounding_mode="floor"), torch.div(j, 15, rounding_mode="floor")
+MIXED = torch.tensor([0, 1, 2, 1, 0]).repeat(10)  # documents whose tokens do not lie together
+PACKED_ID = torch.bucketize(torch.arange(LK), torch.tensor([5, 17, 31]), right=True)
+MASKS = {
+    "all": (torch.ones(1, 1, LQ, LK, dtype=torch.bool), "all"),
+    "right padding of one row": (RIGHT, "key lengths"),
+    "right padding": (RIGHT.expand(B, 1, LQ, LK).clone(), "key lengths"),
+    "right padding, expanded": (RIGHT.expand(B, 1, LQ, LK), "key lengths"),
+    "right padding, all heads": (RIGHT.expand(B, 4, LQ, LK), "key lengths"),
+    "left padding": (LEFT.expand(B, 1, LQ, LK).clone(), "keys"),
+    "causal": ((j <= i)[None, None], "causal"),
+    "causal at the end": ((j <= i + LK - LQ)[None, None], "causal"),
+    "causal, right padding": ((j <= i) & RIGHT, "causal, key lengths"),
+    "causal, left padding": ((j <= i + 8) & LEFT, "causal, keys"),
+    "causal, padding of both sides": ((j <= i + 8) & BOTH, "causal, keys"),
+    "causal at its own place": (j <= i + torch.tensor([0, 8, 3]).view(B, 1, 1, 1), "causal"),
+    "window": (((j <= i) & (j > i - 9))[None, None], "causal, window"),
+    "window, left padding": ((j <= i + 8) & (j > i - 9) & LEFT, "causal, window, keys"),
+    "window of both sides": ((abs(j - i) < 6)[None, None], "causal, window"),
+    "documents": ((QUERY_ID == KEY_ID)[None, None], "documents"),
+    "documents, causal": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i), "causal, documents"),
+    "mixed documents": ((MIXED[:LQ, None] == MIXED[:LK])[None, None], "documents"),
+    "mixed documents, causal": ((MIXED[:LQ, None] == MIXED[:LK])[None, None] & (j <= i), "causal, documents"),
+    "padded queries": ((j <= i) & (i < LENGTHS) & RIGHT, "causal, documents"),
+    "documents of each sequence": ((torch.div(i, LENGTHS) == torch.div(j, LENGTHS)).roll(1, -1), None),
+    "nothing": (torch.zeros(1, 1, LQ, LK, dtype=torch.bool), "key lengths"),
+    "any": (draw(B, 1, LQ, LK, seed=4) > 0, "mask"),
+    "causal but for one": ((j <= i)[None, None] ^ ((i == 29) & (j == 41)), "mask"),
+    "prefix": (((j <= i) | (j < 12))[None, None], "mask"),
+    "windows of each sequence": ((j <= i) & (j > i - torch.tensor([9, 5, 3]).view(B, 1, 1, 1)), "mask"),
+    "of each head": (draw(B, 4, LQ, LK, seed=4) > 0, "mask"),
+}
+
+
+def both(mask, **options):
+    inputs = qkv()
+    results = []
+    for function in (sdpa, torch_sdpa):
+        given = mask if mask.dtype == torch.bool or function is sdpa else mask.double()  # torch misreads other types
+        out = function(*inputs, given, **options)
+        results.append((out, *torch.autograd.grad(out.sin().sum(), inputs)))
+    return zip(*results, strict=True)
+
+
+def added(mask, value, dtype=torch.float64):
+    if mask.shape[1] > 1 and mask.stride(1) == 0:
+        return added(mask[:, :1], value, dtype).expand_as(mask)
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, value)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_what_is_found_and_what_comes_out(name):
+    mask, expected = MASKS[name]
+    plan = face.explain(*qkv(), mask)
+    assert expected is None or plan.path.endswith(f"; the mask is read as: {expected}")
+    for ours, theirs in both(mask):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_added_masks(name):
+    """0 and -infinity say the same; the lowest number too, but not in a row that it fills: there it hides none."""
+    mask, expected = MASKS[name]
+    floating = added(mask, -torch.inf)
+    path = face.explain(*qkv(), floating).path
+    assert expected in (None, "mask") or path.endswith(f"; the mask is read as: {expected}")
+    for ours, theirs in both(floating):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+    floating = added(mask, torch.finfo(torch.float32).min, torch.float32)
+    path = face.explain(*qkv(), floating).path
+    full = not mask.any(-1).all()
+    assert expected in (None, "mask") or path.endswith("bias" if full else f"read as: {expected}")
+    for ours, theirs in both(floating):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["right padding", "left padding", "causal", "causal at the end", "window",
+                                  "window, left padding", "documents", "any"])
+def test_masks_beside_is_causal(name):
+    mask = MASKS[name][0]
+    inputs = qkv()
+    out = sdpa(*inputs, mask, is_causal=True)
+    torch.testing.assert_close(out, torch_sdpa(*inputs, mask & (j <= i)), **EXACT)
+
+
+def test_other_numbers_stay_a_bias():
+    for change in (0.5, torch.nan, -1e30, torch.inf):
+        mask = added(MASKS["causal"][0], -torch.inf)
+        mask[0, 0, 20, 3] = change
+        assert face.explain(*qkv(), mask).path.endswith("read as: bias")
+    lowest = added(MASKS["causal"][0], torch.finfo(torch.float16).min, torch.float16)
+    half = [x.detach().half() for x in qkv()]
+    assert face.explain(*half, lowest).path.endswith("read as: bias")  # -65504 is a score that there may be
+    assert face.explain(*half, lowest.masked_fill(lowest < 0, -torch.inf)).path.endswith("read as: causal")
+
+
+def test_a_mask_with_a_gradient_stays_a_bias():
+    mask = added(MASKS["causal"][0], -torch.inf).requires_grad_()
+    assert face.explain(*qkv(), mask).path.endswith("read as: bias")
+    for ours, theirs in zip(*(torch.autograd.grad(f(*qkv(), mask).sin().sum(), mask) for f in (sdpa, torch_sdpa))):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+# ------------------------------------------------------------------------------------------------------------- keeping
+
+@pytest.fixture
+def readings(monkeypatch):
+    seen = []
+    find = _torch_masks.find
+    monkeypatch.setattr(_torch_masks, "find", lambda allowed: (seen.append(1), find(allowed))[1])
+    return seen
+
+
+def test_a_mask_is_read_once(readings):
+    mask = MASKS["causal, left padding"][0].clone()
+    inputs = qkv()
+    for _ in range(3):
+        sdpa(*inputs, mask)
+        sdpa(*inputs, mask[:, :, :])  # another view of the same memory
+    assert len(readings) == 1
+    sdpa(*inputs, mask[:1])
+    assert len(readings) == 2
+    mask[0, 0, 20, 9] = False
+    torch.testing.assert_close(sdpa(*inputs, mask), torch_sdpa(*inputs, mask), **EXACT)
+    assert len(readings) == 3
+
+
+def test_other_memory_is_read_again(readings):
+    inputs = qkv()
+    for n in range(5):  # each may lie where the one before was
+        mask = j <= i + n
+        torch.testing.assert_close(sdpa(*inputs, mask), torch_sdpa(*inputs, mask), **EXACT)
+        del mask
+        gc.collect()
+    assert len(readings) == 5
+
+
+def test_masks_are_not_kept_alive():
+    for n in range(3):
+        sdpa(*qkv(), MASKS["causal"][0].clone())
+    assert sum(not kept[0].expired() for kept in _torch_masks._kept.values() if kept[2] is not None and
+               kept[2].keys() == {"causal", "alignment"}) <= 1
+
+
+def test_inference_mode(readings):
+    """There torch counts no changes."""
+    inputs = [x.detach() for x in qkv()]
+    with torch.inference_mode():
+        mask = MASKS["causal"][0].clone()
+        for _ in range(2):
+            torch.testing.assert_close(sdpa(*inputs, mask), torch_sdpa(*inputs, mask), **EXACT)
+            mask[0, 0, 30] = False
+    assert len(readings) == 2
+    mask = MASKS["documents, causal"][0].clone()
+    with torch.inference_mode():
+        sdpa(*inputs, mask)
+    for ours, theirs in both(mask):  # what was kept serves a call that is recorded
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+def test_calls_over_few_pairs_do_not_read(readings, monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", B * 4 * LQ * LK + 1)
+    sdpa(*qkv(), MASKS["causal"][0])
+    assert not readings
+
+
+def test_where_nothing_can_be_read(readings):
+    mask, inputs = MASKS["causal"][0], [x.detach() for x in qkv()]
+    torch._dynamo.reset()
+    torch.compile(lambda *x: sdpa(*x, mask), backend="aot_eager", fullgraph=True)(*inputs)
+    torch.vmap(lambda m: sdpa(*inputs, m))(torch.stack([mask, mask]))
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        sdpa(*(torch.empty(B, 4, n, 8) for n in (LQ, LK, LK)), torch.empty(1, 1, LQ, LK, dtype=torch.bool))
+    assert not readings
+
+
+def test_counts():
+    before = face.mask_counts()
+    for name in ("causal, left padding", "any", "any"):
+        sdpa(*qkv(), MASKS[name][0])
+    after = face.mask_counts()
+    assert after["causal, keys"] - before.get("causal, keys", 0) == 1 and after["mask"] - before.get("mask", 0) == 2
+
+
+def test_no_lanes_are_computed_in_vain():
+    """A causal mask costs what is_causal does."""
+    inputs = qkv()
+    assert face.explain(*inputs, MASKS["causal"][0]).flops == face.explain(*inputs, is_causal=True).flops
+
+
+def test_masks_that_do_not_fit_are_errors():
+    with pytest.raises(RuntimeError):
+        sdpa(*qkv(), MASKS["causal"][0][..., :-1])
+    with pytest.raises(RuntimeError):
+        sdpa(*qkv(), MASKS["causal"][0][..., :-1, :])
+
+
+def test_operators_see_lengths(monkeypatch):
+    given = []
+    forward = _torch_ops._core.forward
+    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (given.append(set(x[-1])), forward(*x))[1])
+    sdpa(*qkv(), MASKS["causal, right padding"][0])
+    assert given == [{"causal", "alignment", "key_length"}]
