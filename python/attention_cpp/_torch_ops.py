@@ -384,7 +384,8 @@ def attention_output(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = N
     either = bias if mask is None else mask
     if (dropout == 0 and sink is None and (mask is None or bias is None) and type(either) in PLAIN
             and is_simple(q, k, v, either, True)):
-        return simple_attention(q, k, v, either, options)
+        given = {name: value for name, value in options.items() if value is not None}
+        return simple_attention(q, k, v, either, given)
     return attention(q, k, v, mask=mask, bias=bias, sink=sink, dropout=dropout, **options)[0]
 
 
