@@ -39,8 +39,8 @@ struct KeySets {
   ConstView<2> key_token = {};          ///< int32/int64 [B|1, Lk]
 };
 
-/// What there is of a row: [B, H, Lq], or its mean over the rows of a head that see a key: [B, H]. Views without data
-/// are not computed. A row without allowed keys is 0 everywhere; a row whose lse is NaN or +infinity is NaN.
+/// What there is of a row: [B, H, Lq], or its mean over the rows of a head with weight on a key: [B, H]. Views without
+/// data are not computed. A row without allowed keys is 0 everywhere; a row whose lse is NaN or +infinity is NaN.
 template <int Rank>
 struct RowStatistics {
   View<Rank> sum = {};            ///< sum_j P_ij: 1, less what a sink took

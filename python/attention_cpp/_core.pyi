@@ -22,6 +22,10 @@ def backward(
 def weights(
     q: Any, k: Any, lse: Any, weights: Any, first_query: int, first_key: int, options: dict[str, Any]
 ) -> None: ...
+def statistics(
+    q: Any, k: Any, lse: Any, results: dict[str, Any], bands: list[tuple[int, int, int]], labels: Any, query_token: Any,
+    key_token: Any, key_factor: Any, picture: tuple[int, int, int, int, int], options: dict[str, Any]
+) -> None: ...
 def merge(out: Any, lse: Any, out_b: Any, lse_b: Any) -> None: ...
 def explain(
     q: Any, k: Any, v: Any, options: dict[str, Any], backward: bool, with_dbias: bool

@@ -175,16 +175,18 @@ def attention_backward(
     return Gradients(*(finished(results[name], q) if name in results else None for name in Gradients._fields))
 
 
-def _range_of(rows: slice | range | int | None, count: int, name: str) -> tuple[int, int]:
+def _range_of(
+    rows: slice | range | int | None, count: int, name: str, operation: str = "attention_weights"
+) -> tuple[int, int]:
     if rows is None:
         return 0, count
     if isinstance(rows, int):
         rows = range(rows, rows + 1)
     if not isinstance(rows, (slice, range)):
-        raise TypeError(f"[attention_weights] {name} must be a slice, a range or an index, not {type(rows).__name__}")
+        raise TypeError(f"[{operation}] {name} must be a slice, a range or an index, not {type(rows).__name__}")
     first, last, step = (rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows.indices(count)
     if step != 1 or first < 0 or last > count:
-        raise _core.Error(f"[attention_weights] {name} must be a range of step 1 in [0, {count}), not {rows}")
+        raise _core.Error(f"[{operation}] {name} must be a range of step 1 in [0, {count}), not {rows}")
     return first, max(last - first, 0)
 
 

@@ -2,9 +2,13 @@
 // the Python around it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
+
 #include "arguments.h"
+#include "attn/attention_statistics.h"
 #include "exchange.h"
 #include "executor.h"
 
@@ -51,6 +55,61 @@ void weights(nb::handle q, nb::handle k, nb::handle lse, nb::handle out, int64_t
   in.done();
   const nb::gil_scoped_release unlocked;
   attn::attention_weights(q_view, k_view, lse_view, out_view, first_query, first_key, parsed);
+}
+
+/// `results` by name: those of the rows, of the means with "mean_" before it, and the rest.
+attn::AttentionStatistics statistics_of(Arguments& in, const nb::dict& results) {
+  const auto to = [&](const std::string& name) {
+    return results.contains(name.c_str()) ? nb::object(results[name.c_str()]) : nb::none();
+  };
+  attn::AttentionStatistics wanted;
+  const auto rows = [&]<int Rank>(attn::RowStatistics<Rank>& s, const std::string& prefix) {
+    const auto one = [&](const char* name) { return in.output<Rank>((prefix + name).c_str(), to(prefix + name)); };
+    s.sum = one("sum");
+    s.entropy = one("entropy");
+    s.participation = one("participation");
+    s.maximum = one("maximum");
+    s.distance = one("distance");
+    s.same_token = one("same_token");
+    s.bands = in.output<Rank + 1>((prefix + "bands").c_str(), to(prefix + "bands"));
+    s.labels = in.output<Rank + 1>((prefix + "labels").c_str(), to(prefix + "labels"));
+  };
+  rows(wanted.rows, "");
+  rows(wanted.means, "mean_");
+  wanted.position = in.output<3>("position", to("position"));
+  wanted.top_weight = in.output<4>("top_weight", to("top_weight"));
+  wanted.top_key = in.output<4>("top_key", to("top_key"));
+  wanted.column_mass = in.output<3>("column_mass", to("column_mass"));
+  wanted.column_position = in.output<3>("column_position", to("column_position"));
+  wanted.picture.cells = in.output<4>("picture", to("picture"));
+  return wanted;
+}
+
+using Band = std::tuple<int64_t, int64_t, int64_t>;                     // low, high, relative
+using Shown = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // of the picture; 1 = the largest of a cell
+
+void statistics(nb::handle q, nb::handle k, nb::handle lse, const nb::dict& results, const std::vector<Band>& bands,
+                nb::handle labels, nb::handle query_token, nb::handle key_token, nb::handle key_factor,
+                const Shown& picture, const nb::dict& options) {
+  Arguments in("attention_statistics");
+  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
+  const auto lse_view = in.input<3>("lse", lse);
+  attn::AttentionStatistics wanted = statistics_of(in, results);
+  std::vector<attn::KeyBand> key_bands;
+  for (const auto& [low, high, relative] : bands) key_bands.push_back({low, high, relative != 0});
+  wanted.sets.bands = key_bands;
+  wanted.sets.labels = in.input<2>("labels", labels);
+  wanted.sets.query_token = in.input<2>("query_token", query_token);
+  wanted.sets.key_token = in.input<2>("key_token", key_token);
+  wanted.key_factor = in.input<3>("key_factor", key_factor);
+  int64_t largest = 0;
+  std::tie(wanted.picture.first_query, wanted.picture.queries, wanted.picture.first_key, wanted.picture.keys, largest) =
+      picture;
+  wanted.picture.maximum = largest != 0;
+  const attn::AttentionOptions parsed = in.options(options);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  attn::attention_statistics(q_view, k_view, lse_view, wanted, parsed);
 }
 
 void merge(nb::handle out, nb::handle lse, nb::handle out_b, nb::handle lse_b) {
@@ -164,6 +223,9 @@ NB_MODULE(_core, m) {
         nb::arg("options"));
   m.def("weights", &weights, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("weights"),
         nb::arg("first_query"), nb::arg("first_key"), nb::arg("options"));
+  m.def("statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("results"),
+        nb::arg("bands"), nb::arg("labels").none(), nb::arg("query_token").none(), nb::arg("key_token").none(),
+        nb::arg("key_factor").none(), nb::arg("picture"), nb::arg("options"));
   m.def("merge", &merge, nb::arg("out").none(), nb::arg("lse").none(), nb::arg("out_b").none(),
         nb::arg("lse_b").none());
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"),

@@ -74,7 +74,7 @@ class Statistics {
       const bool sees = at<double, 3>(lse_, {b, h, i}) != -kInfinity;
       const RowNumbers numbers = row(b, h, i, sees);
       numbers.write(wanted_.rows, {b, h, i});
-      if (!sees) continue;
+      if (numbers.sum == 0) continue;
       ++seeing;
       mean.with(numbers, [](double& total, double number) { total += number; });
     }

@@ -290,7 +290,7 @@ void StatisticsWorker::finish(const Rows& rows) {
       if (wanted.top_weight) store_value<4>(wanted.top_weight, {b, h, i, n}, rows.weight[r * call_.largest + n]);
       if (wanted.top_key) store_key<4>(wanted.top_key, {b, h, i, n}, rows.place[r * call_.largest + n]);
     }
-    if (lse == -kInfinity) continue;
+    if (row_[0] == 0) continue;
     ++slab_->seeing;
     for (size_t n = 0; n < row_.size(); ++n) slab_->means[n] += row_[n];
   }

@@ -81,7 +81,7 @@ struct Slab {
   std::vector<double> mass, moment;       // [key_count]: sums of P, and of P times the row's position
   std::vector<double> cells;              // [rows of cells from first_cell on][cell_columns]
   int64_t first_cell = 0;
-  std::vector<double> means;  // [numbers]: sums over the rows that see a key
+  std::vector<double> means;  // [numbers]: sums over the rows with weight on a key
   double seeing = 0;          // such rows
 };
 

@@ -1,0 +1,127 @@
+"""Statistics of the attention matrix by name: allocates the results and calls the extension."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from . import _core
+from ._arrays import as_array, empty, exported, finished
+from ._operator import Array, _lse_dtype, _options, _range_of, _shape
+
+_ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
+_COLUMNS = ("column_mass", "column_position")
+_BANDS = {"first": (0, 0, 0), "self": (0, 0, 1), "previous": (-1, -1, 1), "next": (1, 1, 1)}  # low, high, relative
+_NAMES = (*_ROWS, "position", *_BANDS, *_COLUMNS)
+
+
+def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) -> None:
+    reasons = []
+    if isinstance(wanted, str):
+        raise TypeError("[attention_statistics] wanted must be a list of names, not one name")
+    unknown = sorted(set(wanted) - set(_NAMES))
+    if unknown:
+        reasons.append("there is no statistic " + ", ".join(map(repr, unknown)) + "; there are " + ", ".join(_NAMES))
+    taken = sorted(set(bands) & {*_NAMES, "labels", "picture", "top_weight", "top_key"})
+    if taken:
+        reasons.append("a band must not be called " + ", ".join(map(repr, taken)))
+    reasons += [f"bands[{name!r}] must be (low, high), not {band!r}" for name, band in bands.items()
+                if not (isinstance(band, (tuple, list)) and len(band) == 2)]
+    if reasons:
+        raise _core.Error("[attention_statistics] " + "; ".join(reasons))
+
+
+def _count_of(labels: Any) -> int:
+    """Sets that there are: up to the highest label."""
+    return max(int(labels.max()) + 1, 0) if all(_shape(labels)) else 0
+
+
+def attention_statistics(
+    q: Array,
+    k: Array,
+    lse: Array,
+    wanted: Sequence[str] = ("entropy", "maximum", "position", "distance", "first", "self", "previous"),
+    *,
+    means: bool = False,
+    bands: Mapping[str, tuple[int, int]] | None = None,
+    labels: Array | None = None,
+    label_sets: int | None = None,
+    query_token: Array | None = None,
+    key_token: Array | None = None,
+    top: int = 0,
+    picture: tuple[int, int] | None = None,
+    picture_of: str = "mean",
+    picture_rows: slice | range | int | None = None,
+    picture_columns: slice | range | int | None = None,
+    key_factor: Array | None = None,
+    **options: Any,
+) -> dict[str, Array]:
+    """Numbers that describe the attention matrix P, in one pass and O(n) memory: P is never stored.
+
+    Arguments
+        q, k, lse   of the forward, with return_lse=True
+        wanted      names. A row, [B, H, Lq]: "sum", "entropy" (nats), "participation" (1 / sum P^2), "maximum",
+                    "position" (int64: the key of the maximum; -1: none), "distance" (mean |p_i - j|), and the mass on
+                    keys: "first", "self", "previous", "next", "same_token". A key, [B, H, Lk]: "column_mass" (received
+                    in all), "column_position" (of who looks, on the mean)
+        means       also the mean of each row statistic over the rows of a head with weight on a key, [B, H]: "mean_..."
+        bands       {name: (low, high)}: the mass on keys p_i + low .. p_i + high, both included
+        labels      int [B|1, Lk], the set of each key from 0 on, negative = none: "labels" [B, H, Lq, label_sets] is
+                    the mass on each; label_sets is at most 64, default max + 1
+        query_token, key_token   int ids [B|1, Lq] and [B|1, Lk], for "same_token"
+        top         n > 0, at most 256: "top_weight" and "top_key" [B, H, Lq, n], the largest of each row, falling
+        picture     (R, C): "picture" [B, H, R, C], P pooled; picture_of "mean" or "max"; picture_rows, picture_columns:
+                    the part that is shown, as in weights()
+        key_factor  [B|1, H|Hk|1, Lk] of lse's type, not negative: multiplies P in column_mass and in the picture
+        options     those of the forward
+
+    Returns {name: array}, arrays of the kind of q, float32 (float64 for float64).
+
+    Raises as attention() does; Error too if lse is not that of q, k and the options: each row of P is summed up.
+    """
+    q, k = as_array(q), as_array(k)
+    bands = dict(bands or {})
+    _check_names(wanted, bands)
+    if picture_of not in ("mean", "max"):
+        raise _core.Error(f"[attention_statistics] picture_of is {picture_of!r}, must be 'mean' or 'max'")
+    sets = {name: _BANDS[name] for name in wanted if name in _BANDS}
+    sets |= {name: (low, high, 1) for name, (low, high) in bands.items()}
+    labels = None if labels is None else as_array(labels)
+    if labels is not None and label_sets is None:
+        label_sets = _count_of(labels)
+
+    arrays: dict[str, Any] = {}
+    shown = (0, -1, 0, -1)
+    if len(_shape(q)) >= 2 and len(_shape(k)) >= 2:  # otherwise the extension says what is wrong
+        rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], _lse_dtype(q)
+        shapes = {name: () for name in _ROWS if name in wanted}
+        shapes |= {"bands": (len(sets),)} if sets else {}
+        shapes |= {"labels": (label_sets,)} if labels is not None else {}
+        for name, more in shapes.items():
+            arrays[name] = empty(q, (*rows, *more), dtype)
+            if means:
+                arrays["mean_" + name] = empty(q, (*heads, *more) or (1,), dtype)
+        for name in _COLUMNS:
+            if name in wanted:
+                arrays[name] = empty(q, (*heads, _shape(k)[-2]), dtype)
+        if "position" in wanted:
+            arrays["position"] = empty(q, rows, "int64")
+        if top:
+            arrays |= {"top_weight": empty(q, (*rows, top), dtype), "top_key": empty(q, (*rows, top), "int64")}
+        if picture:
+            arrays["picture"] = empty(q, (*heads, *picture), dtype)
+            shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
+                     *_range_of(picture_columns, _shape(k)[-2], "picture_columns", "attention_statistics"))
+    _core.statistics(
+        exported(q), exported(k), exported(lse), {name: exported(array, True) for name, array in arrays.items()},
+        list(sets.values()), exported(labels), exported(query_token), exported(key_token), exported(key_factor),
+        (*shown, int(picture_of == "max")), _options(options))
+
+    results = {name: finished(array, q) for name, array in arrays.items()}
+    for prefix in ("", "mean_"):
+        masses = results.pop(prefix + "bands", None)
+        if masses is not None:
+            results |= {prefix + name: masses[..., n] for n, name in enumerate(sets)}
+    if not heads:  # of one head the means are numbers
+        results |= {name: array.reshape(()) for name, array in results.items()
+                    if name.startswith("mean_") and name != "mean_labels"}
+    return results
