@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import html
 import warnings
 from typing import Any, Iterator, Sequence
 
@@ -15,6 +16,11 @@ from . import _torch_ops, _torch_weights
 from . import torch as face
 from ._core import Error
 from ._operator import _range_of, weights as _weights
+from ._statistics import attention_statistics
+
+# Entropy in nats; of each row the largest weight, the mean distance in tokens, and the mass on the first key, on the
+# query's own and on the one before it.
+STATISTICS = ("entropy", "maximum", "distance", "first", "self", "previous")
 
 
 @dataclasses.dataclass
@@ -137,6 +143,45 @@ class Seen:
             parts.append(torch.nn.functional.pad(part, (0, width - part.shape[3])))
         result = torch.cat(parts, 2) if parts else last.lse.new_empty((*last.lse.shape[:2], 0, width))
         return result if head is None else result[:, head]
+
+    def statistics(self, wanted: Sequence[str] = STATISTICS, *, layers: Sequence[int | str] | None = None,
+                   run: int = -1) -> dict[str, Tensor]:
+        """What attention_statistics() tells of each row, as {name: [layers, B, H, rows]}.
+
+        Arguments
+            wanted   names of row statistics, as "entropy", "position" or "previous", or "column_mass": what a key has
+                     received in all, [layers, B, H, Lk]
+            layers   which of the kept layers, by number or name; they must have the same B, H and Lq. None: all
+        """
+        numbers = range(len(self.layers)) if layers is None else layers
+        found = [self._statistics_of(self.layer(layer).run(run), wanted) for layer in numbers]
+        sizes = {tuple(one[name].shape) for one in found for name in wanted if name != "column_mass"}
+        if len(sizes) > 1:
+            raise Error(f"[watch] the layers have rows of {' and '.join(map(str, sorted(sizes)))}: name those of one kind")
+        return {name: torch.stack([one[name] for one in found]) for name in wanted} if found else {}
+
+    @staticmethod
+    def _statistics_of(calls: list[Call], wanted: Sequence[str]) -> dict[str, Tensor]:
+        parts = []
+        for call in calls:
+            options = {"alignment": "bottom_right", **call.options}
+            parts.append(attention_statistics(call.q, call.k, call.lse, wanted, **options))
+        length = calls[-1].k.shape[2]
+        received = [torch.nn.functional.pad(part.pop("column_mass"), (0, length - call.k.shape[2]))
+                    for part, call in zip(parts, calls) if "column_mass" in part]
+        joined = {name: torch.cat([part[name] for part in parts], 2) for name in parts[0]}
+        return {**joined, "column_mass": torch.stack(received).sum(0)} if received else joined
+
+    def _repr_html_(self) -> str:
+        """A table: of each head what its rows do on the mean."""
+        rows = []
+        for layer in self.layers:
+            statistics = self._statistics_of(layer.run(-1), STATISTICS)
+            for head in range(statistics["entropy"].shape[1]):
+                means = "".join(f"<td>{statistics[name][:, head].mean():.3f}</td>" for name in STATISTICS)
+                rows.append(f"<tr><td>{html.escape(layer.name)}</td><td>{head}</td>{means}</tr>")
+        names = "".join(f"<th>{name}</th>" for name in ("layer", "head", *STATISTICS))
+        return f"<table><tr>{names}</tr>{''.join(rows)}</table>"
 
     def plot(self, layer: int | str, head: int, *, batch: int = 0, rows: slice | range | None = None,
              columns: slice | range | None = None, tokens: Sequence[str] | None = None, run: int = -1,

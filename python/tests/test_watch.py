@@ -15,6 +15,7 @@ import transformers as hf
 import attention_cpp
 import attention_cpp.torch as face
 import attention_cpp.transformers
+from attention_cpp._watch import STATISTICS
 
 DECODER = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
            "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
@@ -182,6 +183,29 @@ def test_what_torch_computes_is_named():
     with pytest.warns(UserWarning, match='saw no attention of this GPT2LMHeadModel: .*attn_implementation="sdpa"'), \
             attention_cpp.watch(model):
         model(**batch())
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
+def test_statistics_are_those_of_the_weights(implementation):
+    model = model_of("llama", implementation)
+    inputs = {key: value[:1] for key, value in batch().items()}
+    with attention_cpp.watch(model) as seen:
+        model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    weights = torch.stack([seen.weights(number) for number in range(3)])
+    statistics = seen.statistics((*STATISTICS, "column_mass"))
+    n = weights.shape[-1]
+    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+    expected = {"entropy": torch.special.entr(weights).sum(-1), "maximum": weights.amax(-1),
+                "distance": (weights * distance).sum(-1), "first": weights[..., 0],
+                "self": weights.diagonal(dim1=-2, dim2=-1), "column_mass": weights.sum(-2),
+                "previous": F.pad(weights.diagonal(-1, -2, -1), (1, 0))}
+    assert statistics.keys() == expected.keys()
+    for name, value in expected.items():
+        assert statistics[name].shape == value.shape == (3, 1, 4, n)
+        assert (statistics[name] - value).abs().max() <= 64 * n * torch.finfo(torch.float32).eps, name
+    assert torch.equal(seen.statistics(["self"], layers=[2])["self"], statistics["self"][2:])
+    table = seen._repr_html_()
+    assert table.count("<tr>") == 1 + 3 * 4 and f"<td>{expected['entropy'][1, 0, 2].mean():.3f}</td>" in table
 
 
 def test_plot():
