@@ -157,7 +157,8 @@ class Seen:
         found = [self._statistics_of(self.layer(layer).run(run), wanted) for layer in numbers]
         sizes = {tuple(one[name].shape) for one in found for name in wanted if name != "column_mass"}
         if len(sizes) > 1:
-            raise Error(f"[watch] the layers have rows of {' and '.join(map(str, sorted(sizes)))}: name those of one kind")
+            raise Error(f"[watch] the layers have rows of {' and '.join(map(str, sorted(sizes)))}: name those of one "
+                        "kind")
         return {name: torch.stack([one[name] for one in found]) for name in wanted} if found else {}
 
     @staticmethod
