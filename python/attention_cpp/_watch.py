@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import fnmatch
 import html
+import json
+import os
 import warnings
 from typing import Any, Iterator, Sequence
 
@@ -23,6 +25,9 @@ from ._statistics import attention_statistics
 STATISTICS = ("entropy", "maximum", "distance", "first", "self", "previous")
 
 
+_SAVED = ("scale", "softcap", "causal", "window", "alignment", "offset", "key_length")
+
+
 @dataclasses.dataclass
 class Call:
     """One call of attention, without its values: what every weight can be computed from."""
@@ -30,7 +35,7 @@ class Call:
     q: Tensor  # [B, H, Lq, D]
     k: Tensor  # [B, Hk, Lk, D]
     lse: Tensor  # [B, H, Lq]
-    options: dict[str, Any]  # of attention_cpp.attention()
+    options: dict[str, Any]  # of attention_cpp.attention(), but dropout, which weights are without
     first_row: int = 0  # rows of the calls that it continues
 
 
@@ -57,6 +62,39 @@ class Layer:
         for earlier in run:
             earlier.k = call.k[:, :, :earlier.k.shape[2]]
         run.append(call)
+
+
+def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
+    """The options of a run as numbers."""
+    given = dict(calls[0].options)
+    other = sorted(name for name, value in given.items() if name not in _SAVED and value is not None)
+    if other:
+        raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which a file has no place for")
+    for name in ("offset", "key_length"):
+        if given.get(name) is not None:
+            given[name] = int(given[name][batch])
+    if len(calls) > 1:  # each token saw all that there was
+        given = {**given, "causal": True, "alignment": "top_left"}
+        given.pop("offset", None)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _write_safetensors(file: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The format's own rules: the length of the header, the header, then the data without holes."""
+    names = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16"}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    parts, begin = [], 0
+    for name, tensor in tensors.items():
+        parts.append(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        end = begin + len(parts[-1])
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(len(text).to_bytes(8, "little"))
+        out.write(text)
+        out.writelines(parts)
 
 
 def _extends(before: Tensor, now: Tensor) -> bool:
@@ -95,7 +133,7 @@ class Seen:
             return
         with torch.no_grad():
             given = {option: value.detach() if isinstance(value, Tensor) else value for option, value in options.items()
-                     if value is not None}
+                     if value is not None and option not in ("dropout", "seed")}
             q, k, lse = q.detach(), k.detach(), lse.detach()
             if self._heads is not None:
                 index = _torch_weights._head_index(self._heads, q.shape[1])
@@ -172,6 +210,24 @@ class Seen:
                     for part, call in zip(parts, calls) if "column_mass" in part]
         joined = {name: torch.cat([part[name] for part in parts], 2) for name in parts[0]}
         return {**joined, "column_mass": torch.stack(received).sum(0)} if received else joined
+
+    def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0,
+             run: int = -1) -> None:
+        """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and makes pages of.
+
+        tokens: one for each key. The program has no place for masks, biases, documents, slopes and sinks: a layer with
+        one of these is an Error.
+        """
+        tensors: dict[str, Tensor] = {}
+        options: dict[str, dict[str, Any]] = {}
+        for layer in self.layers:
+            calls = layer.run(run)
+            options[layer.name] = _said(layer.name, calls, batch)
+            parts = {"q": torch.cat([call.q[batch] for call in calls], 1), "k": calls[-1].k[batch],
+                     "lse": torch.cat([call.lse[batch] for call in calls], 1)}
+            tensors.update({f"{layer.name}.{name}": part for name, part in parts.items()})
+        said = {"attention": json.dumps(options)} | ({} if tokens is None else {"tokens": json.dumps(list(tokens))})
+        _write_safetensors(file, tensors, said)
 
     def _repr_html_(self) -> str:
         """A table: of each head what its rows do on the mean."""

@@ -1,5 +1,6 @@
 """watch(): the weights of running models are those that eager attention returns."""
 
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -206,6 +207,32 @@ def test_statistics_are_those_of_the_weights(implementation):
     assert torch.equal(seen.statistics(["self"], layers=[2])["self"], statistics["self"][2:])
     table = seen._repr_html_()
     assert table.count("<tr>") == 1 + 3 * 4 and f"<td>{expected['entropy'][1, 0, 2].mean():.3f}</td>" in table
+
+
+@pytest.mark.parametrize("name, implementation", [("gpt2", "sdpa"), ("mistral", "attention_cpp")])
+def test_a_text_is_saved(tmp_path, name, implementation):
+    safetensors = pytest.importorskip("safetensors")
+    model = model_of(name, implementation)
+    inputs = {key: value[:1] for key, value in batch().items()}
+    with attention_cpp.watch(model, heads=[1, 2]) as seen:
+        model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    seen.save(tmp_path / "seen.safetensors", tokens=list("abcdefghijk"))
+    with safetensors.safe_open(tmp_path / "seen.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["tokens"]) == list("abcdefghijk")
+        options = json.loads(file.metadata()["attention"])
+        assert sorted(options) == sorted(layer.name for layer in seen.layers)
+        for number, layer in enumerate(seen.layers):
+            q, k, lse = (file.get_tensor(f"{layer.name}.{part}")[None] for part in ("q", "k", "lse"))
+            assert torch.equal(attention_cpp.weights(q, k, lse, **options[layer.name]), seen.weights(number))
+
+
+def test_masks_are_not_saved(tmp_path):
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**batch(padded=True))
+    with pytest.raises(attention_cpp.Error, match="transformer.h.0.attn has mask, which a file has no place for"):
+        seen.save(tmp_path / "seen.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_plot():
