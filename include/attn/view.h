@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +75,23 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
 /// costs O(n), what is not 4 bytes a pair. The page has at most 2^28 bytes.
 std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
                       const std::vector<Layer>& layers, const Selection& selection = {});
+
+/// Attention that was kept in a file.
+struct SavedAttention {
+  std::vector<std::string> tokens;     ///< one a key; none where the file names none
+  std::vector<Layer> layers;           ///< as many queries and keys in each, 2 before 10 by their names
+  std::shared_ptr<const void> memory;  ///< what the layers borrow from
+};
+
+/// Reads a safetensors file that has, of each layer, NAME.q [H, Lq, D], NAME.k [Hk, Lk, D] and, perhaps, NAME.lse
+/// [H, Lq], which is computed where it is not there. Its metadata may have "tokens", a list of texts, and "attention",
+/// {"NAME": {"scale", "softcap", "causal", "window": [left, right], "alignment", "offset", "key_length"}}, both as
+/// JSON. attention_cpp.watch() in Python saves such files of any model. Throws Error that names the file and what is
+/// wrong.
+SavedAttention read_attention(const std::string& path);
+/// The bytes of such a file. Throws Error for what it has no place for: masks, biases, slopes, documents, packed
+/// sequences and blocks; a sink is part of lse.
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
 
 }  // namespace attn::view
 #pragma GCC visibility pop

@@ -1,0 +1,258 @@
+// Attention that is kept in a safetensors file: tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
+// "attention",
+// {"NAME": options}, and "tokens", both JSON.
+#include <algorithm>
+#include <array>
+
+#include "attn/io.h"
+#include "io/json.h"
+#include "view/weights.h"
+
+namespace attn::view {
+namespace {
+
+constexpr const char* kRead = "read_attention";
+constexpr std::array kAlignments = {std::pair{"top_left", Alignment::top_left},
+                                    std::pair{"bottom_right", Alignment::bottom_right},
+                                    std::pair{"offset", Alignment::offset}};
+
+/// What the layers of a file borrow from.
+struct Memory {
+  std::vector<Buffer> arrays;
+  std::vector<std::unique_ptr<int64_t>> numbers;  // of options that are one number a text
+};
+
+// ------------------------------------------------------------------------------------------------------------ reading
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// "layer 2" before "layer 10".
+bool counts_before(std::string_view a, std::string_view b) {
+  const auto take_number = [](std::string_view& text) {
+    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    std::string_view number = text.substr(0, digits);
+    text.remove_prefix(digits);
+    number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+    return std::pair(number.size(), number);
+  };
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a[0]) && is_digit(b[0])) {
+      const auto left = take_number(a), right = take_number(b);
+      if (left != right) return left < right;
+    } else {
+      if (a[0] != b[0]) return a[0] < b[0];
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
+/// One file on its way to layers: collects what is wrong with it.
+class FileReader {
+ public:
+  explicit FileReader(const std::string& path)
+      : path_(path), file_(io::Safetensors::open(path)), checker_(kRead), memory_(std::make_shared<Memory>()) {}
+
+  SavedAttention read() {
+    SavedAttention saved;
+    const io::Json options = metadata("attention", io::Json::object());
+    if (!options.is_object()) wrong("\"attention\" must be an object");
+    for (const std::string& name : names()) {
+      Layer layer{.name = name};
+      if (options.is_object() && options.contains(name)) read_options(options[name], layer);
+      if (read_arrays(layer)) saved.layers.push_back(std::move(layer));
+    }
+    if (checker_.ok() && saved.layers.empty()) wrong("there is no tensor NAME.q");
+    checker_.done();
+    check_layers(checker_, saved.layers, -1);
+    checker_.done();
+    read_tokens(saved);
+    checker_.done();
+    saved.memory = memory_;
+    return saved;
+  }
+
+ private:
+  void wrong(const std::string& reason) { checker_.require(false, path_ + ": " + reason); }
+
+  io::Json metadata(const std::string& name, io::Json otherwise) const {
+    const auto found = file_.metadata().find(name);
+    return found == file_.metadata().end() ? otherwise : io::parse_json(kRead, path_ + ": " + name, found->second);
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, info] : file_.tensors())
+      if (name.ends_with(".q")) names.push_back(name.substr(0, name.size() - 2));
+    std::stable_sort(names.begin(), names.end(), counts_before);
+    return names;
+  }
+
+  /// The tensor with 1 in front of its axes; a view without data, and a reason, where it is not such a tensor.
+  template <int Rank>
+  ConstView<Rank> array(const std::string& name) {
+    const auto found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) return wrong("there is no tensor " + io::in_quotes(name)), ConstView<Rank>{};
+    const io::TensorInfo& info = found->second;
+    if (info.shape.size() != Rank - 1 || !is_floating(info.dtype)) {
+      wrong(io::in_quotes(name) + " must be of a floating type and have " + std::to_string(Rank - 1) + " axes");
+      return {};
+    }
+    Shape<Rank> size;
+    size[0] = 1;
+    std::copy(info.shape.begin(), info.shape.end(), size.begin() + 1);
+    memory_->arrays.emplace_back(std::max<int64_t>(info.end - info.begin, 1));
+    file_.copy(name, info.dtype, info.shape, memory_->arrays.back().data());
+    return ConstView<Rank>(memory_->arrays.back().data(), info.dtype, size);
+  }
+
+  bool read_arrays(Layer& layer) {
+    layer.q = array<4>(layer.name + ".q");
+    layer.k = array<4>(layer.name + ".k");
+    if (!layer.q.data || !layer.k.data || !checker_.ok()) return false;
+    if (file_.has(layer.name + ".lse")) {
+      layer.lse = array<3>(layer.name + ".lse");
+      return layer.lse.data != nullptr;
+    }
+    return compute_lse(layer);
+  }
+
+  /// As the forward gives it; keys serve as values, which nobody looks at.
+  bool compute_lse(Layer& layer) {
+    const DType type = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+    Buffer out(std::max<int64_t>(layer.q.count() * size_of(layer.q.dtype), 1));
+    const Shape<3> rows = {1, layer.q.size[1], layer.q.size[2]};
+    View<3> lse(nullptr, type, rows);
+    memory_->arrays.emplace_back(std::max<int64_t>(lse.count() * size_of(type), 1));
+    lse.data = memory_->arrays.back().data();
+    try {
+      attention(layer.q, layer.k, layer.k, View<4>(out.data(), layer.q.dtype, layer.q.size), lse, layer.options);
+    } catch (const Error& error) {
+      for (const std::string& reason : error.reasons()) wrong(io::in_quotes(layer.name) + ": " + reason);
+    }
+    layer.lse = lse;
+    return checker_.ok();
+  }
+
+  void read_options(const io::Json& given, Layer& layer) {
+    if (!given.is_object()) return wrong("the options of " + io::in_quotes(layer.name) + " must be an object");
+    for (const auto& [name, value] : given.items())
+      if (!read_option(name, value, layer.options))
+        wrong("the options of " + io::in_quotes(layer.name) + " have " + io::in_quotes(name) + ": " +
+              io::as_shown(value));
+  }
+
+  /// False for what is no option, or no value of it.
+  bool read_option(const std::string& name, const io::Json& value, AttentionOptions& options) {
+    if (name == "scale" && value.is_number()) options.scale = value.get<double>();
+    else if (name == "softcap" && value.is_number()) options.softcap = value.get<double>();
+    else if (name == "causal" && value.is_boolean()) options.causal = value.get<bool>();
+    else if (name == "window") return read_window(value, options.window);
+    else if (name == "alignment") return read_alignment(value, options.alignment);
+    else if (name == "offset") return read_number(value, options.offset);
+    else if (name == "key_length") return read_number(value, options.key_length);
+    else return false;
+    return true;
+  }
+
+  static bool read_window(const io::Json& value, Window& window) {
+    if (!value.is_array() || value.size() != 2) return false;
+    if (!value[0].is_number_integer() || !value[1].is_number_integer()) return false;
+    window = {value[0].get<int64_t>(), value[1].get<int64_t>()};
+    return true;
+  }
+
+  static bool read_alignment(const io::Json& value, Alignment& alignment) {
+    for (const auto& [name, one] : kAlignments)
+      if (value == name) return alignment = one, true;
+    return false;
+  }
+
+  bool read_number(const io::Json& value, std::span<const int64_t>& to) {
+    if (!value.is_number_integer()) return false;
+    memory_->numbers.push_back(std::make_unique<int64_t>(value.get<int64_t>()));
+    to = {memory_->numbers.back().get(), 1};
+    return true;
+  }
+
+  void read_tokens(SavedAttention& saved) {
+    const io::Json tokens = metadata("tokens", io::Json::array());
+    const bool are_texts = tokens.is_array() && std::all_of(tokens.begin(), tokens.end(),
+                                                            [](const io::Json& token) { return token.is_string(); });
+    if (!are_texts) return wrong("\"tokens\" must be a list of texts");
+    saved.tokens = tokens.get<std::vector<std::string>>();
+    const auto keys = static_cast<size_t>(saved.layers[0].k.size[2]);
+    if (!saved.tokens.empty() && saved.tokens.size() != keys)
+      wrong("there are " + std::to_string(saved.tokens.size()) + " tokens and " + std::to_string(keys) + " keys");
+  }
+
+  std::string path_;
+  io::Safetensors file_;
+  Checker checker_;
+  std::shared_ptr<Memory> memory_;
+};
+
+// ------------------------------------------------------------------------------------------------------------ writing
+
+/// A view [1, ...] as a dense tensor without its first axis.
+template <int Rank>
+io::NamedTensor dense(const std::string& name, const ConstView<Rank>& view, std::vector<Buffer>& memory) {
+  const int64_t bytes = size_of(view.dtype);
+  memory.emplace_back(std::max<int64_t>(view.count() * bytes, 1));
+  auto* to = static_cast<char*>(memory.back().data());
+  for (int64_t n = 0; n < view.count(); ++n) {
+    int64_t rest = n, offset = 0;
+    for (int axis = Rank - 1; axis > 0; rest /= view.size[axis], --axis)
+      offset += rest % view.size[axis] * view.stride[axis];
+    std::copy_n(static_cast<const char*>(view.data) + offset * bytes, bytes, to + n * bytes);
+  }
+  return {name, view.dtype, std::vector<int64_t>(view.size.begin() + 1, view.size.end()), memory.back().data()};
+}
+
+io::Json options_json(Checker& checker, const std::string& layer, const AttentionOptions& options) {
+  io::Json said = io::Json::object();
+  if (options.scale) said["scale"] = *options.scale;
+  if (options.softcap != 0) said["softcap"] = options.softcap;
+  if (options.causal) said["causal"] = true;
+  if (options.window.left >= 0 || options.window.right >= 0)
+    said["window"] = {options.window.left, options.window.right};
+  for (const auto& [name, alignment] : kAlignments)
+    if (options.alignment == alignment) said["alignment"] = name;
+  if (!options.offset.empty()) said["offset"] = options.offset[0];
+  if (!options.key_length.empty()) said["key_length"] = options.key_length[0];
+  checker.require(!options.mask && !options.bias && options.alibi_slopes.empty() && !options.query_document &&
+                      options.cu_query.empty() && !options.blocks.allowed && options.query_length.empty(),
+                  layer + ": masks, biases, slopes, documents, packed sequences and blocks have no place in a file");
+  return said;
+}
+
+}  // namespace
+
+SavedAttention read_attention(const std::string& path) { return FileReader(path).read(); }
+
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
+  Checker checker("saved_attention");
+  check_layers(checker, layers, -1);
+  checker.done();
+  checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
+                  "there must be as many tokens as keys, or none");
+  std::vector<Buffer> memory;
+  std::vector<io::NamedTensor> tensors;
+  io::Json options = io::Json::object();
+  for (size_t n = 0; n < layers.size(); ++n) {
+    const Layer& layer = layers[n];
+    checker.require(!options.contains(layer.name), "two layers are called " + io::in_quotes(layer.name));
+    options[layer.name] = options_json(checker, "layers[" + std::to_string(n) + "]", layer.options);
+    tensors.push_back(dense(layer.name + ".q", layer.q, memory));
+    tensors.push_back(dense(layer.name + ".k", layer.k, memory));
+    tensors.push_back(dense(layer.name + ".lse", layer.lse, memory));
+  }
+  checker.done();
+  const auto replaced = io::Json::error_handler_t::replace;  // what is no UTF-8
+  std::map<std::string, std::string> metadata = {{"attention", options.dump(-1, ' ', false, replaced)}};
+  if (!tokens.empty()) metadata["tokens"] = io::Json(tokens).dump(-1, ' ', false, replaced);
+  return io::format_safetensors(tensors, metadata);
+}
+
+}  // namespace attn::view

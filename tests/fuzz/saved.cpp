@@ -1,0 +1,24 @@
+// A file of saved attention, which is drawn if it can be read.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "attn/io.h"
+#include "attn/view.h"
+#include "target.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace attn;
+  static const std::string path = "/tmp/attn_fuzz_saved." + std::to_string(getpid());
+  io::write_file(path, fuzz::bytes_of(data, size));
+  fuzz::read_or_refuse([&] {
+    const view::SavedAttention saved = view::read_attention(path);
+    const std::vector<std::string> labels(static_cast<size_t>(saved.layers[0].q.size[2]), "t");
+    const std::vector<std::string> columns(static_cast<size_t>(saved.layers[0].k.size[2]), "t");
+    fuzz::require(!view::terminal_heatmap(saved.layers[0], 0, labels, columns).empty());
+    const std::string again = view::saved_attention(saved.tokens, saved.layers);
+    fuzz::require(io::Safetensors::parse(again, "again").tensors().size() == 3 * saved.layers.size());
+  });
+  std::remove(path.c_str());
+  return 0;
+}
