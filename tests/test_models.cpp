@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "attn/generate.h"
 #include "layers.h"
@@ -382,6 +383,65 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
       }
     }
   }
+}
+
+/// A decoder beside an encoder that reads rows, as Whisper's.
+Config of_rows() {
+  Config config = tiny("gpt");
+  config.model = "whisper";
+  config.encoder_layers = 2;
+  config.reads_rows = true;
+  config.source_context = 20;
+  return config;
+}
+
+TEST(Generate, AnswersToRows) {
+  const Config config = of_rows();
+  const Model model(config, nn::Precision::float32, 3);
+  stir(model.parameters(), 0.5);
+  generate::GenerateOptions options;
+  options.start = {1};
+  options.max_tokens = 12;
+  options.sampling.temperature = 0;
+  std::set<std::vector<int64_t>> answers;
+  for (const uint64_t seed : {1, 2, 3}) {
+    options.rows = random_array(DType::float32, {1, 18, 16}, seed);  // more than the context of 16
+    options.cache = true;
+    const std::vector<int64_t> cached = generate::generate(model, {}, options).tokens;
+    options.cache = false;
+    EXPECT_EQ(cached, generate::generate(model, {}, options).tokens);
+    answers.insert(cached);
+  }
+  EXPECT_GT(answers.size(), 1u);
+  EXPECT_EQ(reasons_of([&] { generate::generate(model, options.start, options); }).front(),
+            "the model reads rows, not a prompt");
+}
+
+TEST(Model, WrongRowsAreErrors) {
+  const Config config = of_rows();
+  const Model model(config, nn::Precision::float32);
+  const auto reason = [&](const autograd::Array& rows, std::vector<int64_t> source = {}) {
+    Batch batch = random_batch(config, 2, 5, 1);
+    batch.source = std::move(source);
+    batch.source_length = 7;
+    batch.rows = rows;
+    Tape tape;
+    return reasons_of([&] { model.forward(tape, batch); }).front();
+  };
+  EXPECT_EQ(reason({}), "rows are not given, must be [2, 7, 16] of a floating type");
+  EXPECT_TRUE(reason(autograd::Array(DType::float32, {2, 7, 15})).ends_with("must be [2, 7, 16] of a floating type"));
+  EXPECT_TRUE(reason(autograd::Array(DType::int64, {2, 7, 16})).ends_with("of a floating type"));
+  EXPECT_EQ(reason(autograd::Array(DType::float32, {2, 7, 16}), std::vector<int64_t>(14, 1)),
+            "rows are read in place of tokens, which are given too");
+  Config other = tiny("gpt");
+  const Model reads_tokens(other, nn::Precision::float32);
+  Batch batch = random_batch(other, 2, 5, 1);
+  batch.rows = autograd::Array(DType::float32, {2, 5, 16});
+  Tape tape;
+  EXPECT_EQ(reasons_of([&] { reads_tokens.forward(tape, batch); }).front(),
+            "rows are given, but the model reads tokens");
+  other.reads_rows = true;
+  EXPECT_FALSE(reasons_of([&] { check(other); }).empty());
 }
 
 TEST(Generate, ALongerContextIsSeen) {

@@ -30,6 +30,7 @@ struct GenerateOptions {
   uint64_t seed = 0;
   std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
   std::vector<int64_t> start = {};                   ///< with an encoder: what an answer begins with; not among it
+  autograd::Array rows = {};                         ///< [1, L, C]: what an encoder of rows reads in place of a prompt
   std::vector<int64_t> suppressed = {};              ///< tokens that are never drawn
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
@@ -47,7 +48,8 @@ struct Generated {
 };
 
 /// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. A model
-/// with an encoder answers instead: the encoder reads the prompt, and the answer ends at `context` tokens. Throws Error
+/// with an encoder answers instead: the encoder reads the prompt, or the rows of the options where it reads rows, and
+/// the answer ends at `context` tokens. Throws Error
 /// for a context beyond learned positions; every other kind of position has no end.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 

@@ -39,6 +39,9 @@ struct Batch {
   std::vector<int64_t> source = {};
   std::vector<int64_t> source_lengths = {};  ///< [B]; empty = all source_length
   int64_t source_length = 0;
+  /// What a model that reads rows is given in place of tokens, or of the source: embeddings [B, L, C] of a picture's
+  /// class token and patches, or [B, source_length, C] of sound, without their positions. They get no gradient.
+  nn::Array rows = {};
 };
 
 /// The keys and values that a model has seen, for a batch of sequences.

@@ -31,6 +31,8 @@ struct Config {
   int64_t layers = 4;             ///< N
   int64_t encoder_layers = 0;     ///< > 0: an encoder that the layers look at through cross-attention
   int64_t source_vocab_size = 0;  ///< tokens of the encoder's own vocabulary; 0 = it shares the layers' embeddings
+  int64_t source_context = 0;     ///< of the encoder's learned positions; 0 = context
+  bool reads_rows = false;        ///< Batch::rows in place of tokens: of the encoder's, where there is one
 
   // Embeddings: scale * token + position + type, then perhaps a norm, then perhaps a projection to C.
   int64_t token_width = 0;  ///< 0 = embed_dim; other embeddings are projected

@@ -105,7 +105,8 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   const models::Config& config = model.config();
   model.parameters();
   Checker checker("generate");
-  checker.require(!prompt.empty(), "the prompt must have at least one token");
+  if (config.reads_rows) checker.require(prompt.empty() && options.rows, "the model reads rows, not a prompt");
+  else checker.require(!prompt.empty(), "the prompt must have at least one token");
   const bool answers = config.encoder_layers > 0;
   require_ids(checker, "prompt", prompt,
               answers && config.source_vocab_size ? config.source_vocab_size : config.vocab_size);
@@ -132,9 +133,9 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
 /// One sequence whose tokens come one after the other, and what the model has cached of it.
 class Sequence {
  public:
-  /// `source` is what an encoder reads; empty where there is none.
-  Sequence(const models::Model& model, bool cached, std::span<const int64_t> source)
-      : model_(model), cache_(model.new_cache()), source_(source), cached_(cached) {}
+  /// `source` or `rows` are what an encoder reads; empty where there is none.
+  Sequence(const models::Model& model, bool cached, std::span<const int64_t> source, autograd::Array rows)
+      : model_(model), cache_(model.new_cache()), source_(source), rows_(std::move(rows)), cached_(cached) {}
 
   /// Logits [V] behind `text`, whose beginning is what it was the last time.
   std::vector<float> next(std::span<const int64_t> text) {
@@ -144,7 +145,8 @@ class Sequence {
     batch.tokens.assign(text.begin() + known, text.end());
     batch.length = static_cast<int64_t>(batch.tokens.size());
     if (known == 0) batch.source.assign(source_.begin(), source_.end());
-    batch.source_length = static_cast<int64_t>(batch.source.size());
+    if (known == 0) batch.rows = rows_;
+    batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(batch.source.size());
     autograd::Tape tape({}, memory_);
     const autograd::Value logits =
         model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true});
@@ -160,6 +162,7 @@ class Sequence {
   const models::Model& model_;
   models::Cache cache_;
   std::span<const int64_t> source_;
+  autograd::Array rows_;
   bool cached_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
 };
@@ -196,7 +199,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   const std::span<const int64_t> begin = answers ? std::span(options.start) : prompt;
   std::vector<int64_t> text(begin.begin(), begin.end());
   Random random(options.seed);
-  Sequence sequence(model, options.cache, answers ? prompt : std::span<const int64_t>());
+  Sequence sequence(model, options.cache, answers ? prompt : std::span<const int64_t>(), options.rows);
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();

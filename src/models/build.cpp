@@ -120,7 +120,8 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
   const nn::Scope root(*parameters_);
   const int64_t C = config.embed_dim, E = token_width(config), rows = config.context + config.position_offset;
   const bool learned = learns_positions(config), ends_in_norm = norm_place(config) == NormPlace::after;
-  tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
+  if (has_tokens(config))
+    tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
   if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
   if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
   if (E != C) embedding_projection_ = nn::Linear(root / "embedding_projection", E, C);
@@ -128,7 +129,8 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
     if (config.source_vocab_size)
       encoder_tokens_ =
           nn::Embedding(root / "encoder_tokens", config.source_vocab_size, E, {.scale = embedding_scale(config)});
-    if (learned) encoder_positions_ = nn::Embedding(root / "encoder_positions", rows, E);
+    const int64_t source_rows = config.source_context ? config.source_context + config.position_offset : rows;
+    if (learned) encoder_positions_ = nn::Embedding(root / "encoder_positions", source_rows, E);
     make_layers(root / "encoder", encoder_, config.encoder_layers, true);
     nn::Norm& norm = ends_in_norm ? encoder_embedding_norm_ : encoder_norm_;
     norm = nn::Norm(root / "encoder_norm", ends_in_norm ? E : C, norm_options(config));

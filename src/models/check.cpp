@@ -61,14 +61,32 @@ void check_packed(Checker& checker, const Config& config, const Batch& batch, co
   checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model takes no packed sequences");
 }
 
+/// The rows that stand for tokens, of the batch or of its source.
+void check_rows(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
+  if (!config.reads_rows) {
+    checker.require(!batch.rows, "rows are given, but the model reads tokens");
+    return;
+  }
+  const bool of_source = config.encoder_layers > 0;
+  if (!batch.rows && of_source && remembered) return;
+  const std::vector<int64_t> wanted = {batch.sequences, of_source ? batch.source_length : batch.length,
+                                       config.embed_dim};
+  checker.require(batch.rows && batch.rows.shape() == wanted && is_floating(batch.rows.dtype()) && wanted[1] >= 1, [&] {
+    return "rows are " + (batch.rows ? batch.rows.describe() : "not given") + ", must be " +
+           to_string(wanted.data(), 3) + " of a floating type";
+  });
+  checker.require(batch.source.empty() && (of_source || (batch.tokens.empty() && batch.starts.empty())),
+                  "rows are read in place of tokens, which are given too");
+}
+
 void check_source(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
   if (config.encoder_layers == 0) {
     checker.require(batch.source.empty(), "a source is given, but the model has no encoder");
     return;
   }
   const int64_t B = batch.sequences, L = batch.source_length;
-  if (batch.source.empty() && remembered) return;
-  checker.require(L >= 1 && has_size(batch.source.size(), B, L), [&] {
+  if (!has_source(config, batch) && remembered) return;
+  checker.require(config.reads_rows || (L >= 1 && has_size(batch.source.size(), B, L)), [&] {
     return text(static_cast<int64_t>(batch.source.size())) + " tokens are given as the source of " + text(B) +
            " sequences of " + text(L) + " tokens, both at least 1";
   });
@@ -94,7 +112,8 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   Checker checker("model");
   const int64_t B = batch.sequences, L = batch.length;
   const bool packed = !batch.starts.empty();
-  const bool whole = checker.require(B >= 1 && L >= 1 && has_size(batch.tokens.size(), packed ? 1 : B, L), [&] {
+  const bool has_all = !has_tokens(config_) || has_size(batch.tokens.size(), packed ? 1 : B, L);
+  const bool whole = checker.require(B >= 1 && L >= 1 && has_all, [&] {
     return text(static_cast<int64_t>(batch.tokens.size())) + " tokens are given for " + text(B) + " sequences of " +
            text(L) + (packed ? " tokens in all" : " tokens") + ", both at least 1";
   });
@@ -104,7 +123,9 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     require_range(checker, "types", batch.types, 0, config_.token_types, config_.token_types ? 0 : -1);
   }
   if (packed && whole) check_packed(checker, config_, batch, options);
-  check_source(checker, config_, batch, options.cache && !options.cache->memories_.empty());
+  const bool remembered = options.cache && !options.cache->memories_.empty();
+  check_rows(checker, config_, batch, remembered);
+  check_source(checker, config_, batch, remembered);
   if (!batch.lengths.empty()) {
     checker.require(static_cast<int64_t>(batch.lengths.size()) == B, [&] {
       return std::to_string(batch.lengths.size()) + " lengths are given for " + text(B) + " sequences";
@@ -137,10 +158,13 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
   if (whole && positions_.table) {
-    const int64_t longest =
-        std::max(first + (packed ? longest_of(batch.starts) : L), batch.source.empty() ? 0 : batch.source_length);
-    checker.require(longest <= config_.context,
-                    [&] { return text(longest) + " tokens are more than the context of " + text(config_.context); });
+    const auto require_within = [&](int64_t length, int64_t context) {
+      checker.require(length <= context,
+                      [&] { return text(length) + " tokens are more than the context of " + text(context); });
+    };
+    require_within(first + (packed ? longest_of(batch.starts) : L), config_.context);
+    if (has_source(config_, batch))
+      require_within(batch.source_length, config_.source_context ? config_.source_context : config_.context);
   }
   checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
                   "cross_traces and encoder_traces are of models with an encoder");

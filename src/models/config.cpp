@@ -9,6 +9,7 @@
 #include "attn/models.h"
 #include "core/checker.h"
 #include "io/json.h"
+#include "models/shape.h"
 
 namespace attn::models {
 namespace {
@@ -77,6 +78,9 @@ void each_field(C& config, const Visit& visit) {
         kMostLayers);
   visit("source_vocab_size", "tokens of the encoder's own vocabulary; 0 = it shares the embeddings",
         config.source_vocab_size, 0, kMany);
+  visit("source_context", "learned positions of the encoder; 0 = context", config.source_context, 0, kMany);
+  visit("reads_rows", "it is given rows of width C in place of tokens, its encoder where it has one",
+        config.reads_rows);
   visit("token_width", "width of the embeddings, which a product brings to C; 0 = C", config.token_width, 0, 1 << 16);
   visit("token_types", "kinds of tokens with an embedding each", config.token_types, 0, kMany);
   visit("positions", "how the model knows where a token stands", config.positions);
@@ -413,7 +417,13 @@ void check(const Config& config) {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool selfhead = config.model == "selfhead";
   const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
-  checker.require(config.vocab_size > 0, "vocab_size must be given");
+  const bool has_text = has_tokens(config);
+  checker.require(config.vocab_size > 0 || !has_text, "vocab_size must be given");
+  checker.require(has_text || config.classes > 0 || !config.head, "a model that reads rows has no tokens to predict");
+  checker.require(!config.reads_rows || (is_among(hub_families(), config.model) && config.token_width == 0 &&
+                                         config.token_types == 0 && config.source_vocab_size == 0),
+                  "rows in place of tokens are read by models of the hub, and have no token_width, token_types nor "
+                  "source_vocab_size");
   const bool whole = config.heads > 0 && (config.head_dim || config.embed_dim % config.heads == 0);
   if (checker.require(whole, [&] {
         return "heads " + number(config.heads) + " must divide embed_dim " + number(config.embed_dim) +
@@ -440,7 +450,8 @@ void check(const Config& config) {
                   "a model that predicts tokens must be causal");
   checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),
                   "a model with an encoder must be causal and predict tokens");
-  checker.require(config.encoder_layers > 0 || config.source_vocab_size == 0, "source_vocab_size needs encoder_layers");
+  checker.require(config.encoder_layers > 0 || (config.source_vocab_size == 0 && config.source_context == 0),
+                  "source_vocab_size and source_context need encoder_layers");
   checker.require(config.model != "seq2seq" || config.encoder_layers > 0, "seq2seq needs encoder_layers");
   checker.require(!config.tie_embeddings || config.classes > 0 || !config.head || !config.token_width ||
                       config.token_width == config.embed_dim || config.head_dense,

@@ -347,6 +347,45 @@ void bart(const Json& theirs, Config& config) {
       throw Error("config", {std::string(encoder) + " and " + decoder + " differ, which is not served"});
 }
 
+// --------------------------------------------------------------------------------------------------- pictures and
+// sound
+
+const Names kVitNames = {{"positions.weight", {"embeddings.position_embeddings"}},
+                         {"blocks.#.attention.qkv.*",
+                          {"encoder.layer.#.attention.attention.query.*", "encoder.layer.#.attention.attention.key.*",
+                           "encoder.layer.#.attention.attention.value.*"}},
+                         {"blocks.#.attention.output.*", {"encoder.layer.#.attention.output.dense.*"}},
+                         {"blocks.#.norm_attention.*", {"encoder.layer.#.layernorm_before.*"}},
+                         {"blocks.#.feed_forward.up.*", {"encoder.layer.#.intermediate.dense.*"}},
+                         {"blocks.#.feed_forward.down.*", {"encoder.layer.#.output.dense.*"}},
+                         {"blocks.#.norm_feed_forward.*", {"encoder.layer.#.layernorm_after.*"}},
+                         {"norm.*", {"layernorm.*"}}};
+const Heads kVitHeads = {
+    {"ForImageClassification", R"({"pooling": "first"})", {{"head.*", {"/classifier.*"}}}}, kPooler, kNoHead};
+
+/// The class token and the square patches of a square picture.
+void vit(const Json& theirs, Config& config) {
+  const int64_t size = theirs.value("image_size", int64_t{224}), patch = theirs.value("patch_size", int64_t{16});
+  if (patch < 1 || size < patch || size / patch > 1024)
+    throw Error("config", {"image_size is " + std::to_string(size) + " and patch_size " + std::to_string(patch) +
+                           ", must be 1 to 1024 patches in a row"});
+  config.context = 1 + (size / patch) * (size / patch);
+}
+
+const Names kWhisperNames =
+    Names{{"tokens.weight", {"decoder.embed_tokens.weight"}},
+          {"positions.weight", {"decoder.embed_positions.weight"}},
+          {"encoder_positions.weight", {"encoder.embed_positions.weight"}},
+          {"norm.*", {"decoder.layer_norm.*"}},
+          {"encoder_norm.*", {"encoder.layer_norm.*"}},
+          {"encoder.#.attention.qkv.bias",
+           {"encoder.layers.#.self_attn.q_proj.bias", kZeros, "encoder.layers.#.self_attn.v_proj.bias"}},
+          {"blocks.#.attention.qkv.bias",
+           {"decoder.layers.#.self_attn.q_proj.bias", kZeros, "decoder.layers.#.self_attn.v_proj.bias"}},
+          {"blocks.#.cross.key_value.bias", {kZeros, "decoder.layers.#.encoder_attn.v_proj.bias"}},
+          {"head.weight", {"/proj_out.weight"}}} +
+    kBartEncoder + kBartDecoder;
+
 // ----------------------------------------------------------------------------------------------------------- the table
 
 const std::vector<Family>& table() {
@@ -505,6 +544,39 @@ const std::vector<Family>& table() {
         {"dropout", "dropout"},
         {"tie_word_embeddings", "tie_embeddings"}},
        kBartNames,
+       {{"ForConditionalGeneration", "{}", {}}},
+       bart},
+      {"vit",
+       "vit.",
+       {R"({"causal": false, "reads_rows": true, "activation": "gelu", "norm_epsilon": 1e-12, "heads": 12,
+        "tie_embeddings": false})"},
+       {{"hidden_size", "embed_dim"},
+        {"num_hidden_layers", "layers"},
+        {"num_attention_heads", "heads"},
+        {"intermediate_size", "hidden_dim"},
+        {"layer_norm_eps", "norm_epsilon"},
+        {"hidden_dropout_prob", "dropout"},
+        {"hidden_act", "activation", Meaning::activation},
+        {"qkv_bias", "true", Meaning::required},
+        {"pooler_act", "\"tanh\"", Meaning::required}},
+       kVitNames,
+       kVitHeads,
+       vit},
+      {"whisper",
+       "model.",
+       {R"({"reads_rows": true, "activation": "gelu", "context": 448, "source_context": 1500, "encoder_layers": 4})"},
+       {{"vocab_size", "vocab_size"},
+        {"d_model", "embed_dim"},
+        {"encoder_layers", "encoder_layers"},
+        {"decoder_layers", "layers"},
+        {"decoder_attention_heads", "heads"},
+        {"decoder_ffn_dim", "hidden_dim"},
+        {"max_target_positions", "context"},
+        {"max_source_positions", "source_context"},
+        {"activation_function", "activation", Meaning::activation},
+        {"dropout", "dropout"},
+        {"tie_word_embeddings", "tie_embeddings"}},
+       kWhisperNames,
        {{"ForConditionalGeneration", "{}", {}}},
        bart},
   };

@@ -17,6 +17,9 @@ enum class Layout {
   plus_one      ///< a gain that is stored as its distance from 1: Gemma
 };
 
+/// Among the names of theirs: a bias that is not there, as large as the last of the list.
+inline constexpr const char* kZeros = "0";
+
 /// Where a parameter lies. In names # is the number of a layer and * is weight or bias. Theirs stand behind the
 /// family's prefix, but for those that begin with a slash.
 struct NameRule {

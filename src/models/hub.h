@@ -53,7 +53,7 @@ class HubWeights {
   /// All that was not there, or of another shape.
   const std::vector<std::string>& reasons() const { return reasons_; }
 
-  /// A tensor of one of the files.
+  /// A tensor of one of the files; without a file zeros.
   struct Piece {
     const io::Safetensors* file;
     std::string name;

@@ -129,6 +129,10 @@ std::vector<HubWeights::Piece> HubWeights::pieces_of(const NameRule& rule, const
   std::vector<Piece> pieces;
   if (!found) return pieces;
   for (const char* theirs : rule.theirs) {
+    if (std::string_view(theirs) == kZeros) {
+      pieces.push_back({nullptr, ""});
+      continue;
+    }
     const std::string name = filled(theirs, *found);
     if (std::optional<Piece> part = piece(name)) pieces.push_back(std::move(*part));
     else
@@ -165,15 +169,17 @@ void require_fit(const nn::Variable& wanted, const std::vector<HubWeights::Piece
   for (const int64_t extent : wanted.shape) all *= extent;
   std::string shapes;
   for (const HubWeights::Piece& part : pieces) {
-    const io::TensorInfo& info = part.info();
+    const io::TensorInfo& info = (part.file ? part : pieces.back()).info();
+    std::vector<int64_t> shape = info.shape;
+    if (shape.size() > wanted.shape.size() && shape.front() == 1) shape.erase(shape.begin());
     int64_t numbers = 1;
-    for (const int64_t extent : info.shape) numbers *= extent;
-    const int64_t width = info.shape.empty() ? 1 : turned ? info.shape.front() : info.shape.back();
-    fit = fit && is_floating(info.dtype) &&
-          (wanted.shape.size() < 2 || (info.shape.size() == 2 && width == wanted.shape[1]));
+    for (const int64_t extent : shape) numbers *= extent;
+    const int64_t width = shape.empty() ? 1 : turned ? shape.front() : shape.back();
+    fit =
+        fit && is_floating(info.dtype) && (wanted.shape.size() < 2 || (shape.size() == 2 && width == wanted.shape[1]));
     count += numbers;
-    shapes +=
-        (shapes.empty() ? "" : " + ") + part.name + " " + std::string(name_of(info.dtype)) + " " + shape_of(info.shape);
+    shapes += (shapes.empty() ? "" : " + ") + (part.file ? part.name : "zeros as of " + pieces.back().name) + " " +
+              std::string(name_of(info.dtype)) + " " + shape_of(info.shape);
   }
   if (!fit || count != all)
     throw Error("open", {shapes + ": must make " + wanted.name + " " + shape_of(wanted.shape) +
@@ -185,9 +191,12 @@ void gather(const std::vector<HubWeights::Piece>& pieces, const Array& to) {
   char* at = static_cast<char*>(to.data());
   for (const HubWeights::Piece& part : pieces) {
     std::vector<char> copy;
-    const View<2> numbers = numbers_of(*part.file, part.name, copy);
-    ops::convert(numbers, View<2>(at, to.dtype(), numbers.size));
-    at += numbers.size[1] * size_of(to.dtype());
+    const HubWeights::Piece& sized = part.file ? part : pieces.back();
+    const View<2> numbers = numbers_of(*sized.file, sized.name, copy);
+    const int64_t bytes = numbers.size[1] * size_of(to.dtype());
+    if (part.file) ops::convert(numbers, View<2>(at, to.dtype(), numbers.size));
+    else std::fill_n(at, bytes, '\0');
+    at += bytes;
   }
 }
 

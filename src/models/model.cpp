@@ -32,7 +32,14 @@ std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t
 Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const {
   const int64_t B = batch.starts.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
   const nn::Embedding& tokens = encoder && encoder_tokens_.table ? encoder_tokens_ : tokens_;
-  Value x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
+  Value x;
+  if (config_.reads_rows && (encoder || encoder_.empty())) {
+    const nn::Array given = tape.array(parameters_->dtype(), batch.rows.shape());
+    ops::convert(batch.rows.flat(), given.flat());
+    x = Value(given);
+  } else {
+    x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
+  }
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
   if (learned.table) {
     x = add(tape, x, learned(tape, places_of(batch, B, L, first + config_.position_offset), {B, L}));
@@ -75,7 +82,7 @@ Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& option
 Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   Cache* const cache = options.cache;
   const auto memory = std::make_shared<Value>();  // shared with blocks that are computed again
-  if (!batch.source.empty()) {
+  if (has_source(config_, batch)) {
     *memory = encode(tape, batch, options);
     if (cache) {
       cache->memory_lengths_ = batch.source_lengths;

@@ -12,6 +12,14 @@ struct AttentionShape {
 
 inline bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
+/// False where all that a model reads is rows.
+inline bool has_tokens(const Config& config) { return !config.reads_rows || config.encoder_layers > 0; }
+
+/// True where an encoder has something to read.
+inline bool has_source(const Config& config, const Batch& batch) {
+  return !batch.source.empty() || (config.encoder_layers > 0 && batch.rows);
+}
+
 inline int64_t token_width(const Config& config) { return config.token_width ? config.token_width : config.embed_dim; }
 
 inline AttentionShape attention_shape(const Config& config) {

@@ -112,13 +112,13 @@ class Results {
 // ------------------------------------------------------------------------------------------------------------ models
 
 models::Batch batch_of(const Inputs& inputs) {
-  const std::vector<int64_t> shape = inputs.array("tokens").shape();
-  if (shape.size() != 2) throw Error("parity", {"input.tokens must be [B, L]"});
+  const std::vector<int64_t> shape = inputs.array(inputs.has("tokens") ? "tokens" : "rows").shape();
+  if (shape.size() < 2) throw Error("parity", {"input.tokens must be [B, L]"});
   const auto numbers = [&](const char* name) {
     return inputs.has(name) ? inputs.integers(name) : std::vector<int64_t>();
   };
   models::Batch batch;
-  batch.tokens = inputs.integers("tokens");
+  batch.tokens = numbers("tokens");
   batch.targets = numbers("targets");
   batch.lengths = numbers("lengths");
   batch.types = numbers("types");
@@ -127,6 +127,8 @@ models::Batch batch_of(const Inputs& inputs) {
   batch.source = numbers("source");
   batch.source_lengths = numbers("source_lengths");
   if (!batch.source.empty()) batch.source_length = inputs.array("source").shape()[1];
+  if (inputs.has("rows")) batch.rows = inputs.array("rows");
+  if (batch.rows && inputs.has("tokens")) batch.source_length = batch.rows.shape()[1];
   return batch;
 }
 
@@ -164,6 +166,7 @@ void run_cached(const models::Model& model, const models::Batch& batch, Results&
     const Array logits = model.forward(tape, part, {.cache = &cache}).data();
     if (end == L) results.add("cached", logits);
     part.source.clear();
+    part.rows = {};
   }
 }
 

@@ -45,7 +45,16 @@ class Folder:
     in_half: bool = False
     cached: bool = True  # what a cache gives is the same
     task: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()  # parts of names in the file, and of the parameters
     logits: Callable = field(default=lambda out: out.logits)
+
+    @property
+    def sees(self) -> bool:
+        return self.config.model_type == "vit"
+
+    @property
+    def hears(self) -> bool:
+        return self.config.model_type == "whisper"
 
     @property
     def encodes(self) -> bool:
@@ -53,7 +62,7 @@ class Folder:
 
     @property
     def per_text(self) -> bool:
-        return self.model.__name__.endswith("SequenceClassification")
+        return self.model.__name__.endswith(("SequenceClassification", "ImageClassification"))
 
     @property
     def causal(self) -> bool:
@@ -92,6 +101,15 @@ BART = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_l
         "dropout": 0.0}
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, "resid_pdrop": 0.0,
         "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+VIT = SMALL | ENCODER | {"image_size": 12, "patch_size": 4, "num_channels": 2}
+OF_VIT = {"lengths": False, "renamed": (
+    ("attention.attention.query", "attention.q_proj"), ("attention.attention.key", "attention.k_proj"),
+    ("attention.attention.value", "attention.v_proj"), ("attention.output.dense", "attention.o_proj"),
+    ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"), ("encoder.layer.", "layers."))}
+WHISPER = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3,
+           "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 44, "decoder_ffn_dim": 44,
+           "num_mel_bins": 6, "max_source_positions": SOURCE, "max_target_positions": 24, "pad_token_id": 1,
+           "bos_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 3}
 FOLDERS = [
     folder("gpt2", "GPT2", "LMHeadModel", GPT2, in_half=True),
     folder("gpt_neox", "GPTNeoX", "ForCausalLM", SMALL | {"rope_parameters": {"rope_theta": 100.0,
@@ -143,12 +161,16 @@ FOLDERS = [
     folder("t5", "T5", "ForConditionalGeneration", T5, in_half=True),
     folder("t5 1.1", "T5", "ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu",
            "tie_word_embeddings": False}),
+    folder("vit", "ViT", "ForImageClassification", VIT | {"num_labels": 3}, **OF_VIT),
+    folder("vit, pooler", "ViT", "Model", VIT, task="Pooler", logits=lambda out: out.pooler_output, **OF_VIT),
+    folder("whisper", "Whisper", "ForConditionalGeneration", WHISPER, lengths=False),
     folder("bart", "Bart", "ForConditionalGeneration", BART | {"scale_embedding": True}, in_half=True),
 ]
 BY_NAME = {case.name: case for case in FOLDERS}
 
 
 FLOAT32 = torch.float32
+ZERO = "what is not in the file"  # number 0: a bias of keys, whose gradient is zero
 
 
 @functools.lru_cache(maxsize=None)
@@ -186,6 +208,7 @@ def built(case: Folder, fused: bool, moved: int = 0, precision: str = "float32")
                 sign = torch.randint(0, 2, parameter.shape, generator=random) * 2 - 1
                 values = values * (1 + UNIT[precision] * sign)
             parameter.copy_(values)
+            parameter.requires_grad_(True)  # Whisper's sinusoids too, which transformers does not train
     return model
 
 
@@ -195,12 +218,17 @@ def integers(seed: int, low: int, high: int, *shape: int) -> torch.Tensor:
 
 def given(case: Folder, padded: bool) -> Tensors:
     inputs = {"tokens": integers(1, 3, VOCABULARY, B, L)}
+    if case.sees:
+        size = case.config.image_size
+        inputs = {"pixels": weights("pixels", (B, case.config.num_channels, size, size))}
+    if case.hears:
+        inputs["features"] = weights("features", (B, case.config.num_mel_bins, 2 * SOURCE))
     classes = getattr(case.config, "num_labels", 0) if case.model.__name__.endswith("Classification") else VOCABULARY
     if case.task != "Model" and not case.model.__name__.endswith("Model") or case.causal:
         inputs["targets"] = integers(2, 0, classes, B) if case.per_text else integers(2, 0, classes, B, L)
     if case.types:
         inputs["types"] = integers(3, 0, case.config.type_vocab_size, B, L)
-    if case.encodes:
+    if case.encodes and not case.hears:
         inputs["source"] = integers(4, 3, VOCABULARY, B, SOURCE)
     if padded:
         inputs["lengths"] = LENGTHS
@@ -209,6 +237,19 @@ def given(case: Folder, padded: bool) -> Tensors:
         if case.encodes:
             inputs["source_lengths"] = SOURCE_LENGTHS
     return inputs
+
+
+def rows_of(case: Folder, inputs: Tensors) -> Tensors:
+    """What stands before the layers of ViT and Whisper, without positions."""
+    with float64_throughout(), torch.no_grad():
+        model = built(case, False).double()
+        if case.sees:
+            embeddings = getattr(model, "vit", model).embeddings
+            patches = embeddings.patch_embeddings(inputs["pixels"].double())
+            return {"rows": torch.cat([embeddings.cls_token.expand(B, -1, -1), patches], 1)}
+        encoder = model.model.encoder
+        sound = F.gelu(encoder.conv1(inputs["features"].double()))
+        return {"rows": F.gelu(encoder.conv2(sound)).transpose(1, 2)}
 
 
 def there(lengths: torch.Tensor | None, length: int) -> torch.Tensor | None:
@@ -229,8 +270,13 @@ def theirs(name: str, precision: str, padded: bool, fused: bool = False, moved: 
         model = built(case, fused, moved, precision)
         inputs = given(case, padded)
         mask = there(inputs.get("lengths"), L)
-        arguments = {"input_ids": inputs["tokens"], "attention_mask": mask}
-        if case.encodes:
+        arguments = {"input_ids": inputs.get("tokens"), "attention_mask": mask}
+        if case.sees:
+            arguments = {"pixel_values": inputs["pixels"].to(torch.get_default_dtype())}
+        elif case.hears:
+            arguments = {"input_features": inputs["features"].to(torch.get_default_dtype()),
+                         "decoder_input_ids": inputs["tokens"]}
+        elif case.encodes:
             arguments = {"input_ids": inputs["source"], "decoder_input_ids": inputs["tokens"],
                          "decoder_attention_mask": mask,
                          "attention_mask": there(inputs.get("source_lengths"), SOURCE)}
@@ -249,6 +295,7 @@ def theirs(name: str, precision: str, padded: bool, fused: bool = False, moved: 
             results["loss"] = loss.reshape(1)
             for key, parameter in model.named_parameters():
                 gradients[key] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradients[ZERO] = torch.zeros(1)
     return {key: value.detach() for key, value in results.items()}, gradients
 
 
@@ -258,13 +305,14 @@ def saved(case: Folder, where: str, numbered: bool) -> list[torch.Tensor]:
     model = built(case, False)
     model.save_pretrained(where)
     path = os.path.join(where, "model.safetensors")
-    tensors, order, begin = safetensors.torch.load_file(path), [], 0
+    tensors, order, begin = safetensors.torch.load_file(path), [(ZERO, 1)], 1
     parameters = dict(model.named_parameters(remove_duplicate=False))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for key, tensor in tensors.items():
         if numbered and tensor.is_floating_point():
             tensors[key] = (4 * torch.arange(begin, begin + tensor.numel())).double().reshape(tensor.shape)
-            own = parameters.get({"embed_out.weight": "lm_head.weight"}.get(key, key))
+            named = {"embed_out.weight": "lm_head.weight"}.get(key, key)
+            own = parameters.get(functools.reduce(lambda text, pair: text.replace(*pair), case.renamed, named))
             order.append((names[id(own)] if own is not None else "", tensor.numel()))
             begin += tensor.numel()
     if numbered:
@@ -277,9 +325,11 @@ def places(name: str) -> tuple[list, Tensors]:
     case = BY_NAME[name]
     with tempfile.TemporaryDirectory() as where:
         order = saved(case, where, True)
-        out = run_program({"folder": where, "precision": "float64", "task": case.task},
-                          {"input.tokens": torch.zeros(1, 1, dtype=torch.long)} |
-                          ({"input.source": torch.zeros(1, 1, dtype=torch.long)} if case.encodes else {}))
+        token, row = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, SMALL["hidden_size"])
+        sent = {"input.rows": row} if case.sees else {"input.tokens": token}
+        if case.encodes:
+            sent |= {"input.rows": row} if case.hears else {"input.source": token.clone()}
+        out = run_program({"folder": where, "precision": "float64", "task": case.task}, sent)
     prefix = "parameter."
     return order, {key[len(prefix):]: value for key, value in out.items() if key.startswith(prefix)}
 
@@ -301,7 +351,9 @@ def in_our_names(name: str, *arguments) -> Tensors:
 
 def compare(case: Folder, precision: str, padded: bool):
     inputs = given(case, padded)
-    sent = {f"input.{key}": value for key, value in inputs.items()}
+    sent = {f"input.{key}": value for key, value in inputs.items() if key not in ("pixels", "features")}
+    if case.sees or case.hears:
+        sent |= {f"input.{key}": value.contiguous() for key, value in rows_of(case, inputs).items()}
     if "targets" in inputs:
         sent["input.targets"] = torch.where(inputs["targets"] == IGNORED, -1, inputs["targets"])
     with tempfile.TemporaryDirectory() as where:
