@@ -29,8 +29,10 @@ from ._operator import Plan
 from ._operator import explain as _explain
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
+from ._torch_statistics import attention_statistics
 
-__all__ = ["disable", "enable", "enabled", "explain", "scaled_dot_product_attention", "share_threads"]
+__all__ = ["attention_statistics", "disable", "enable", "enabled", "explain", "scaled_dot_product_attention",
+           "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _original = torch.nn.functional.scaled_dot_product_attention
