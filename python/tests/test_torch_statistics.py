@@ -63,7 +63,8 @@ def test_are_those_of_the_operator():
 
 def test_rows_without_keys_and_refusals():
     q, k = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
-    entropy, masses = face.attention_statistics(q, k, torch.zeros(1, 5, dtype=torch.int64), key_length=torch.tensor([0]))
+    labels, none = torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0])
+    entropy, masses = face.attention_statistics(q, k, labels, key_length=none)
     entropy.sum().backward()
     assert (entropy == 0).all() and (masses == 0).all() and (q.grad == 0).all()
     with pytest.raises(attention_cpp.Error, match="of bias, softcap there is no gradient"):

@@ -44,7 +44,8 @@ def test_statistics(attn):
 def test_cross(attn):
     """Of an answer's look at the text there are no distances."""
     attn.file("pairs.tsv", "".join(f"{a}{b}\tNo{a} No{b}\n" for a in "abc" for b in "abc"))
-    attn.run("train", "pairs.tsv", "--model", "seq2seq", "--encoder-layers", 1, *SHAPE, "--steps", 2, "--out", "out")
+    attn.run("train", "pairs.tsv", "--validation", "pairs.tsv", "--model", "seq2seq", "--encoder-layers", 1, *SHAPE,
+             "--steps", 2, "--out", "out")
     names = attn.run("see", "out", "--text", "ab", "--csv", "-").stdout.splitlines()[0].split(",")
     assert "entropy" in names and not {"self", "distance"} & set(names), names
     for part in ("encoder", "decoder"):
