@@ -7,6 +7,7 @@
 #include "attn/generate.h"
 #include "attn/view.h"
 #include "common.h"
+#include "see_statistics.h"
 
 namespace cli {
 namespace {
@@ -16,6 +17,7 @@ struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
+  bool own_text = true;  ///< the tokens that look are those that are seen
 };
 
 std::vector<std::string> labels_of(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
@@ -42,9 +44,9 @@ void write_out(const std::string& name, const std::string& bytes, const char* wh
 
 struct See {
   ModelOptions model;
-  std::string text, file, png, html, part, answer;
+  std::string text, file, png, html, csv, json, part, answer;
   attn::view::Selection selection;
-  bool log = false, plain = false, no_terminal = false;
+  bool log = false, plain = false, no_terminal = false, stats = false;
 
   /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
   attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
@@ -89,6 +91,7 @@ struct See {
     loaded.model->forward(tape, batch, options);
     const auto& source_tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
     seen.rows = encoder ? labels_of(*source_tokenizer, batch.source) : labels_of(*loaded.tokenizer, batch.tokens);
+    seen.own_text = !cross;
     seen.columns = cross ? labels_of(*source_tokenizer, batch.source) : seen.rows;
     const auto rows = static_cast<int64_t>(seen.rows.size());
     for (size_t n = 0; n < seen.traces.size(); ++n) {
@@ -109,10 +112,20 @@ struct See {
       }
   }
 
+  /// The selected heads in numbers, in place of pictures on the terminal.
+  void count(const Seen& seen, bool files_only) const {
+    const std::vector<HeadStatistics> heads =
+        head_statistics(seen.layers, selection, seen.rows, seen.columns, seen.own_text);
+    if (!csv.empty()) write_out(csv, statistics_csv(heads, seen.own_text), "statistics");
+    if (!json.empty()) write_out(json, statistics_json(heads, seen.own_text), "statistics");
+    if (!files_only) fmt::print("{}", statistics_table(heads, seen.own_text));
+  }
+
   void run() const {
     if (text.empty() == file.empty()) throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
-    if (png == "-" && html == "-") throw UsageError("--png and --html cannot both be standard output");
-    const bool piped = png == "-" || html == "-";  // then nothing else belongs there
+    int piped = 0;  // if a file is standard output nothing else belongs there
+    for (const std::string& name : {png, html, csv, json}) piped += name == "-";
+    if (piped > 1) throw UsageError("only one of --png, --html, --csv and --json can be standard output");
     const attn::models::Loaded loaded = model.load();
     const Seen seen = look(loaded);
     check_numbers("layer", selection.layers, static_cast<int64_t>(seen.layers.size()));
@@ -134,14 +147,15 @@ struct See {
     if (!html.empty())
       write_out(html, attn::view::html_page(model.directory, seen.rows, seen.layers, selection),
                 "open it in a browser; it needs no network");
-    if (!no_terminal && !piped) show(seen, options);
+    if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
+    else if (!no_terminal && !piped) show(seen, options);
   }
 };
 
 }  // namespace
 
 void add_see(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("see", "pictures of attention: terminal, PNG, HTML");
+  CLI::App* command = app.add_subcommand("see", "attention on a text: terminal, PNG, HTML, statistics");
   auto run = std::make_shared<See>();
   run->model.add(*command);
   command->add_option("--text", run->text, "the text to look at");
@@ -163,6 +177,9 @@ void add_see(CLI::App& app) {
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
+  command->add_flag("--stats", run->stats, "a table of what each head does, in place of the picture");
+  command->add_option("--csv", run->csv, "write that table; - is standard output")->type_name("FILE");
+  command->add_option("--json", run->json, "write that table; - is standard output")->type_name("FILE");
   command->add_flag("--log", run->log, "logarithmic colours");
   command->add_flag("--plain", run->plain, "no colours on the terminal");
   command->add_flag("--no-terminal", run->no_terminal, "files only");

@@ -328,6 +328,25 @@ TEST(StatisticsErrors, NoneForLargeScores) {
   });
 }
 
+/// Products that are rounded more give P that an exact lse fits less well.
+TEST(StatisticsErrors, NoneForRoundedProducts) {
+  for_each_isa([](const std::string& isa) {
+    for (const Float32Precision precision : {Float32Precision::high, Float32Precision::fast}) {
+      Case c = make_case(feature_named("none"), {.B = 1, .H = 2, .Hk = 1, .Lq = 60, .Lk = 300, .D = 64, .Dv = 8},
+                         DType::float32, 87);
+      const Array<3> exact = run(c, false).lse;
+      c.scalars.float32_precision = precision;
+      Array<3> sum(DType::float32, exact.size());
+      AttentionStatistics wanted;
+      wanted.rows.sum = sum.view();
+      for (const Array<3>& lse : {exact, run(c, false).lse})
+        EXPECT_EQ(message_of([&] { attention_statistics(c.q.view(), c.k.view(), lse.view(), wanted, c.options()); }),
+                  "no error")
+            << isa;
+    }
+  });
+}
+
 TEST(StatisticsErrors, SayWhatIsWrong) {
   const Question question = large_questions()[0];
   const Array<3> lse = run(question.c, false).lse;

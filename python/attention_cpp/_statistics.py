@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 from . import _core
-from ._arrays import as_array, empty, exported, finished
+from ._arrays import as_array, dtype_name, empty, exported, finished
 from ._operator import Array, _lse_dtype, _options, _range_of, _shape
 
 _ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
@@ -31,8 +31,14 @@ def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) ->
 
 
 def _count_of(labels: Any) -> int:
-    """Sets that there are: up to the highest label."""
-    return max(int(labels.max()) + 1, 0) if all(_shape(labels)) else 0
+    """Sets that there are: up to the highest label; none of what are no labels, as the extension says then."""
+    is_given = _shape(labels) and all(_shape(labels)) and dtype_name(labels) in ("int32", "int64")
+    return max(int(labels.max()) + 1, 0) if is_given else 0
+
+
+def _check_number(name: str, value: Any, most: int) -> None:
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise _core.Error(f"[attention_statistics] {name} is {value!r}, must be a whole number from 0 to {most}")
 
 
 def attention_statistics(
@@ -86,13 +92,18 @@ def attention_statistics(
     sets = {name: _BANDS[name] for name in wanted if name in _BANDS}
     sets |= {name: (low, high, 1) for name, (low, high) in bands.items()}
     labels = None if labels is None else as_array(labels)
-    if labels is not None and label_sets is None:
-        label_sets = _count_of(labels)
+    if labels is not None:
+        label_sets = _count_of(labels) if label_sets is None else label_sets
+        _check_number("label_sets", label_sets, 64)
+    _check_number("top", top, 256)
+    if picture is not None and not (len(picture) == 2 and all(isinstance(n, int) and n >= 0 for n in picture)):
+        raise _core.Error(f"[attention_statistics] picture is {picture!r}, must be (rows, columns) of cells")
 
     arrays: dict[str, Any] = {}
     shown = (0, -1, 0, -1)
+    rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], "float32"
     if len(_shape(q)) >= 2 and len(_shape(k)) >= 2:  # otherwise the extension says what is wrong
-        rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], _lse_dtype(q)
+        dtype = _lse_dtype(q)
         shapes = {name: () for name in _ROWS if name in wanted}
         shapes |= {"bands": (len(sets),)} if sets else {}
         shapes |= {"labels": (label_sets,)} if labels is not None else {}
@@ -107,7 +118,7 @@ def attention_statistics(
             arrays["position"] = empty(q, rows, "int64")
         if top:
             arrays |= {"top_weight": empty(q, (*rows, top), dtype), "top_key": empty(q, (*rows, top), "int64")}
-        if picture:
+        if picture is not None:
             arrays["picture"] = empty(q, (*heads, *picture), dtype)
             shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
                      *_range_of(picture_columns, _shape(k)[-2], "picture_columns", "attention_statistics"))

@@ -32,10 +32,11 @@ from ._torch_masks import add_mask, count_unread, described, is_worth_reading, m
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
 from ._torch_options import in_order
+from ._torch_statistics import attention_statistics
 from ._torch_weights import attention_weights
 
-__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "mask_counts",
-           "scaled_dot_product_attention", "share_threads"]
+__all__ = ["attention", "attention_statistics", "attention_weights", "disable", "enable", "enabled", "explain",
+           "mask_counts", "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls

@@ -67,6 +67,7 @@ def test_forward_and_what_follows(q, k, v, given_options, out):
     if result is not None:
         attempt(attention_cpp.attention_backward, q, k, v, *result, result[0], **given_options)
         attempt(attention_cpp.weights, q, k, result[1], **given_options)
+        attempt(attention_cpp.attention_statistics, q, k, result[1], top=2, picture=(1, 1), **given_options)
 
 
 @often
@@ -79,6 +80,8 @@ def test_backward(q, k, v, out, lse, dout, given_options):
 @given(anything, anything, anything, st.one_of(st.none(), st.integers(-9, 9), st.slices(9)), numbers)
 def test_weights_and_merge(a, b, c, rows, columns):
     attempt(attention_cpp.weights, a, b, c, rows, columns)
+    attempt(attention_cpp.attention_statistics, a, b, c, ["same_token", "column_mass"], labels=b, query_token=a,
+            key_token=c, key_factor=c, picture=(1, 2), picture_rows=rows, picture_columns=columns)
     attempt(attention_cpp.merge, a, b, a, c)
 
 

@@ -104,6 +104,13 @@ def test_errors():
         call(q, k, lse + 1)
     with pytest.raises(attention_cpp.Error, match="same_token is wanted"):
         call(q, k, lse, ["same_token"])
+    for wrong, name in ((-1, "top"), (257, "top"), (2.5, "top"), (65, "label_sets")):
+        with pytest.raises(attention_cpp.Error, match=f"{name} is {wrong}, must be a whole number"):
+            call(q, k, lse, labels=np.zeros(10, int), **{name: wrong})
+    with pytest.raises(attention_cpp.Error, match=r"picture is \(3, 4, 5\), must be \(rows, columns\)"):
+        call(q, k, lse, [], picture=(3, 4, 5))
+    with pytest.raises(attention_cpp.Error, match="rows of cells for 10 queries"):
+        call(q, k, lse, [], picture=(11, 1))
     with pytest.raises(attention_cpp.Error, match="picture_rows must be a range"):
         call(q, k, lse, [], picture=(1, 1), picture_rows=range(0, 10, 2))
     with pytest.raises(TypeError, match="labels"):

@@ -42,7 +42,7 @@ void StatisticsWorker::run(Slab& slab) {
   s_ = slab.sequence;
   keys_ = KeyRows::keys(p_, *s_, slab.head / p_.G);
   for (int lane = 0; lane < tk_.panel; ++lane) set(tk_, lane_, lane, lane);
-  std::fill_n(token_rows_, call_.tokens, 0);
+  if (call_.same_token) clear_tokens();
   const int64_t group = static_cast<int64_t>(panels_.size()) * tk_.panel;
   for (int64_t first = 0; first < slab.rows; first += group) {
     const int64_t rows = std::min(group, slab.rows - first);
@@ -170,6 +170,15 @@ void StatisticsWorker::add_cells(const Panel& panel, const Tile& tile) {
 void StatisticsWorker::masked(Rows& rows, const Tile& tile, int64_t slot) {
   tk_.masked_sums({.weights = tile_, .width = rows.panel.width, .count = tile.count, .mask = mask_, .sum = sums_});
   add(rows, slot, sums_);
+}
+
+/// Of the whole table only what the slab and its keys will look at: packed sequences are many and short.
+void StatisticsWorker::clear_tokens() {
+  const int32_t* query = row_of(call_.query_token, p_.Lq, s_->batch) + s_->query_begin + slab_->first;
+  const int32_t* key = row_of(call_.key_token, p_.Lk, s_->batch) + s_->key_begin;
+  for (int64_t j = 0; j < s_->key_count; ++j) token_rows_[key[j]] = 0;
+  for (int64_t i = 0; i < slab_->rows; ++i)
+    if (query[i] >= 0) token_rows_[query[i]] = 0;
 }
 
 /// A table by token has the rows of the panel that have it, for as long as the tile lasts.

@@ -115,6 +115,7 @@ class StatisticsWorker {
   void add(Rows& rows, int64_t slot, const void* sums);
   void add_columns(const Panel& panel, const Tile& tile);
   void add_cells(const Panel& panel, const Tile& tile);
+  void clear_tokens();
   void add_same_token(Rows& rows, const Tile& tile);
   void add_bands(Rows& rows, const Tile& tile);
   void add_labels(Rows& rows, const Tile& tile);

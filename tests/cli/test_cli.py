@@ -302,7 +302,7 @@ def test_bad_input(attn):
         (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9, only 0 to 1"),
         (("see", "gpt", "--text", "The", "--layer", "1,2"), 2, "no layer 2, only 0 to 1"),
         (("see", "gpt", "--text", "The", "--layer", "1,1"), 2, "layer 1 is given twice"),
-        (("see", "gpt", "--text", "The", "--png", "-", "--html", "-"), 2, "cannot both"),
+        (("see", "gpt", "--text", "The", "--png", "-", "--html", "-"), 2, "only one of --png"),
         (("see", "gpt", "--text", "The", "--html", "nowhere/a.html"), 1, "nowhere/a.html"),
         (("see", "gpt", "--text", ""), 2, "empty"),
     ]

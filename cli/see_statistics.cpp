@@ -1,0 +1,187 @@
+#include "see_statistics.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "attn/attention_statistics.h"
+
+namespace cli {
+namespace {
+
+/// One column of the table.
+struct Number {
+  const char* title;
+  const char* name;  // in files
+  double HeadStatistics::*value;
+  bool positional;  // wants tokens that look at their own text
+};
+constexpr Number kNumbers[] = {{"entropy", "entropy", &HeadStatistics::entropy, false},
+                               {"maximum", "maximum", &HeadStatistics::maximum, false},
+                               {"keys", "participation", &HeadStatistics::participation, false},
+                               {"distance", "distance", &HeadStatistics::distance, true},
+                               {"first", "first", &HeadStatistics::first, false},
+                               {"self", "self", &HeadStatistics::self, true},
+                               {"previous", "previous", &HeadStatistics::previous, true},
+                               {"next", "next", &HeadStatistics::next, true},
+                               {"same", "same_token", &HeadStatistics::same_token, false}};
+
+template <class Body>
+void each_number(bool own_text, const Body& body) {
+  for (const Number& number : kNumbers)
+    if (own_text || !number.positional) body(number);
+}
+
+/// Equal tokens have equal numbers.
+attn::Tensor<int64_t, 2> numbered_tokens(const std::vector<std::string>& tokens,
+                                         std::map<std::string, int64_t>& known) {
+  attn::Tensor<int64_t, 2> ids({1, static_cast<int64_t>(tokens.size())});
+  for (size_t n = 0; n < tokens.size(); ++n)
+    ids[static_cast<int64_t>(n)] = known.emplace(tokens[n], static_cast<int64_t>(known.size())).first->second;
+  return ids;
+}
+
+/// An array of lse's type.
+template <int Rank>
+class LayerValues {
+ public:
+  LayerValues(attn::DType dtype, const attn::Shape<Rank>& size)
+      : view_(nullptr, dtype, size), memory_(view_.count() * attn::size_of(dtype), true) {
+    view_.data = memory_.data();
+  }
+  operator attn::View<Rank>() const { return view_; }
+  double operator[](int64_t n) const {
+    if (view_.dtype == attn::DType::float64) return static_cast<const double*>(view_.data)[n];
+    return static_cast<const float*>(view_.data)[n];
+  }
+
+ private:
+  attn::View<Rank> view_;
+  attn::Buffer memory_;
+};
+
+/// Of every head of a layer.
+std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, attn::ConstView<2> row_tokens,
+                                             attn::ConstView<2> column_tokens, const std::vector<std::string>& columns,
+                                             bool own_text) {
+  const int64_t H = layer.q.size[1], Lk = layer.k.size[2];
+  const attn::DType dtype = layer.lse.dtype;
+  const std::vector<attn::KeyBand> bands =
+      own_text ? std::vector<attn::KeyBand>{attn::key_bands::first, attn::key_bands::self, attn::key_bands::previous,
+                                            attn::key_bands::next}
+               : std::vector<attn::KeyBand>{attn::key_bands::first};
+  const auto sets = static_cast<int64_t>(bands.size());
+  const LayerValues<2> entropy(dtype, {1, H}), maximum(dtype, {1, H}), participation(dtype, {1, H}),
+      distance(dtype, {1, H}), same_token(dtype, {1, H});
+  const LayerValues<3> masses(dtype, {1, H, sets}), received(dtype, {1, H, Lk});
+  attn::AttentionStatistics wanted;
+  wanted.means.entropy = entropy;
+  wanted.means.maximum = maximum;
+  wanted.means.participation = participation;
+  wanted.means.same_token = same_token;
+  wanted.means.bands = masses;
+  if (own_text) wanted.means.distance = distance;
+  wanted.column_mass = received;
+  wanted.sets.bands = bands;
+  wanted.sets.query_token = row_tokens;
+  wanted.sets.key_token = column_tokens;
+  attn::attention_statistics(layer.q, layer.k, layer.lse, wanted, layer.options);
+
+  std::vector<HeadStatistics> heads;
+  for (int64_t h = 0; h < H; ++h) {
+    HeadStatistics head{.head = h,
+                        .entropy = entropy[h],
+                        .maximum = maximum[h],
+                        .participation = participation[h],
+                        .first = masses[h * sets],
+                        .same_token = same_token[h],
+                        .distance = distance[h]};
+    if (own_text) {
+      head.self = masses[h * sets + 1];
+      head.previous = masses[h * sets + 2];
+      head.next = masses[h * sets + 3];
+    }
+    double all = 0;
+    for (int64_t j = 0; j < Lk; ++j) {
+      all += received[h * Lk + j];
+      if (received[h * Lk + j] > received[h * Lk + head.most_seen_at]) head.most_seen_at = j;
+    }
+    head.most_seen = columns[static_cast<size_t>(head.most_seen_at)];
+    head.most_seen_share = all > 0 ? received[h * Lk + head.most_seen_at] / all : 0;
+    heads.push_back(head);
+  }
+  return heads;
+}
+
+std::string quoted(const std::string& text) {
+  std::string field = "\"";
+  for (const char c : text) field += c == '"' ? "\"\"" : std::string(1, c);
+  return field + "\"";
+}
+
+}  // namespace
+
+std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>& layers,
+                                            const attn::view::Selection& selection,
+                                            const std::vector<std::string>& rows,
+                                            const std::vector<std::string>& columns, bool own_text) {
+  std::map<std::string, int64_t> known;
+  const attn::Tensor<int64_t, 2> row_tokens = numbered_tokens(rows, known);
+  const attn::Tensor<int64_t, 2> column_tokens = numbered_tokens(columns, known);
+  std::vector<int64_t> chosen = selection.layers;
+  if (chosen.empty()) {
+    chosen.resize(layers.size());
+    std::iota(chosen.begin(), chosen.end(), 0);
+  }
+  std::vector<HeadStatistics> all;
+  for (const int64_t n : chosen) {
+    const attn::view::Layer& layer = layers[static_cast<size_t>(n)];
+    std::vector<HeadStatistics> heads = layer_statistics(layer, row_tokens, column_tokens, columns, own_text);
+    for (HeadStatistics& head : heads) head.layer = n;
+    if (selection.heads.empty()) all.insert(all.end(), heads.begin(), heads.end());
+    for (const int64_t h : selection.heads) all.push_back(heads[static_cast<size_t>(h)]);
+  }
+  return all;
+}
+
+std::string statistics_table(const std::vector<HeadStatistics>& heads, bool own_text) {
+  std::string text = fmt::format("{:>5}{:>6}", "layer", "head");
+  each_number(own_text, [&](const Number& number) { text += fmt::format("{:>10}", number.title); });
+  text += "  most seen\n";
+  for (const HeadStatistics& head : heads) {
+    text += fmt::format("{:>5}{:>6}", head.layer, head.head);
+    each_number(own_text, [&](const Number& number) { text += fmt::format("{:>10.3f}", head.*number.value); });
+    text += fmt::format("  {:.3f} {} at {}\n", head.most_seen_share, head.most_seen, head.most_seen_at);
+  }
+  return text;
+}
+
+std::string statistics_csv(const std::vector<HeadStatistics>& heads, bool own_text) {
+  std::string text = "layer,head";
+  each_number(own_text, [&](const Number& number) { text += std::string(",") + number.name; });
+  text += ",most_seen,most_seen_at,most_seen_share\n";
+  for (const HeadStatistics& head : heads) {
+    text += fmt::format("{},{}", head.layer, head.head);
+    each_number(own_text, [&](const Number& number) { text += fmt::format(",{:.9g}", head.*number.value); });
+    text += fmt::format(",{},{},{:.9g}\n", quoted(head.most_seen), head.most_seen_at, head.most_seen_share);
+  }
+  return text;
+}
+
+std::string statistics_json(const std::vector<HeadStatistics>& heads, bool own_text) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const HeadStatistics& head : heads) {
+    nlohmann::ordered_json one = {{"layer", head.layer}, {"head", head.head}};
+    each_number(own_text, [&](const Number& number) { one[number.name] = head.*number.value; });
+    one["most_seen"] = head.most_seen;
+    one["most_seen_at"] = head.most_seen_at;
+    one["most_seen_share"] = head.most_seen_share;
+    all.push_back(std::move(one));
+  }
+  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace cli

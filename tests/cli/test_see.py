@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""attn see --stats: what heads do in numbers, as a table, CSV and JSON.
+
+usage: test_see.py ATTN [TEST...]
+"""
+
+import csv
+import io
+import json
+import sys
+
+from test_cli import SHAPE, TEXT, main
+
+
+def test_statistics(attn):
+    """A text of one token leaves nothing open; one of equal tokens little; what is selected comes in its order."""
+    attn.file("text.txt", TEXT + '"')
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    table = attn.run("see", "gpt", "--text", "T", "--stats").stdout.splitlines()
+    names = ["layer", "head", "entropy", "maximum", "keys", "distance", "first", "self", "previous", "next", "same"]
+    assert table[0].split() == [*names, "most", "seen"], table[0]
+    alone = ["0.000", "1.000", "1.000", "0.000", "1.000", "1.000", "0.000", "0.000", "1.000", "1.000", "T", "at", "0"]
+    assert [line.split() for line in table[1:]] == [[str(n // 2), str(n % 2), *alone] for n in range(4)], table
+
+    equal = json.loads(attn.run("see", "gpt", "--text", "tttt", "--json", "-", "--layer", "1,0", "--head", 1).stdout)
+    assert [(row["layer"], row["head"]) for row in equal] == [(1, 1), (0, 1)]
+    for row in equal:
+        assert abs(row["same_token"] - 1) < 1e-5 and row["next"] == 0 and row["most_seen"] == "t", row
+        # The first of four causal rows is sure; the others know at most their number.
+        assert 0 < row["entropy"] < 0.7946 and 0.25 < row["self"] < 1 and 0 < row["distance"] < 1.5, row
+        assert 1 <= row["participation"] <= 2.5 and 0.25 < row["most_seen_share"] < 1, row
+
+    said = attn.run("see", "gpt", "--text", 'a "b"', "--csv", "a.csv", "--json", "a.json", "--no-terminal").stdout
+    assert "a.csv: statistics" in said and "entropy" not in said, said
+    rows = list(csv.DictReader(io.StringIO((attn.folder / "a.csv").read_text())))
+    same = json.loads((attn.folder / "a.json").read_text())
+    assert len(rows) == len(same) == 4 and list(rows[0]) == list(same[0])
+    for row, other in zip(rows, same):
+        for name, value in other.items():
+            assert row[name] == value or abs(float(row[name]) - value) < 1e-8, (name, row, other)
+    assert "only one of" in attn.run("see", "gpt", "--text", "a", "--csv", "-", "--json", "-", status=2).stderr
+
+
+def test_cross(attn):
+    """Of an answer's look at the text there are no distances."""
+    attn.file("pairs.tsv", "".join(f"{a}{b}\tNo{a} No{b}\n" for a in "abc" for b in "abc"))
+    attn.run("train", "pairs.tsv", "--validation", "pairs.tsv", "--model", "seq2seq", "--encoder-layers", 1, *SHAPE,
+             "--steps", 2, "--out", "out")
+    names = attn.run("see", "out", "--text", "ab", "--csv", "-").stdout.splitlines()[0].split(",")
+    assert "entropy" in names and not {"self", "distance"} & set(names), names
+    for part in ("encoder", "decoder"):
+        rows = json.loads(attn.run("see", "out", "--text", "ab", "--part", part, "--json", "-").stdout)
+        assert all((row["next"] > 0) == (part == "encoder") for row in rows), rows
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals()))
