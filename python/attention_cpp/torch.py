@@ -28,13 +28,14 @@ from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
 from ._torch_attention import attention
-from ._torch_masks import add_mask, described, mask_counts
+from ._torch_masks import add_mask, mask_counts
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
 from ._torch_options import in_order
+from ._torch_structure import described
 from ._torch_weights import attention_weights
 
-__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "mask_counts",
+__all__ = ["attention", "attention_weights", "disable", "enable", "enabled", "explain", "flex_attention", "mask_counts",
            "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -241,6 +242,15 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     if all(bool(tensor.isfinite().all()) for tensor in (q, k, v)):
         return plan
     return plan._replace(path=plan.path + "; not finite: NaN stays in the rows that see it, +infinity wins alone")
+
+
+def __getattr__(name: str) -> Any:
+    """flex_attention, which imports a part of torch that takes long, when it is asked for."""
+    if name == "flex_attention":
+        from ._flex import flex_attention
+
+        return flex_attention
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # --------------------------------------------------------------------------------------------- in the place of torch's
