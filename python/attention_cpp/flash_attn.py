@@ -39,8 +39,8 @@ from torch import Tensor
 
 from . import _flash_transformers, _torch_ops
 from ._core import Error
-from ._flash_parts import (apply_rotary_emb, check, fail, index_first_axis, index_put_first_axis, outside, pad_input,
-                           rotated, unpad_input, unpad_input_for_concatenated_sequences)
+from ._flash_parts import (apply_rotary_emb, check, fail, gathered, index_first_axis, index_put_first_axis, lengths_of,
+                           outside, pad_input, rotated, unpad_input, unpad_input_for_concatenated_sequences)
 
 _INTERFACE = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
               "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
@@ -131,27 +131,6 @@ def _dense(function: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, sof
     return (out, lse, None) if return_attn_probs else out
 
 
-def _lengths(function: str, name: str, cu_seqlens: Tensor, total: int | None = None) -> Tensor:
-    """The length of each packed sequence."""
-    lengths = cu_seqlens.long().diff()
-    if len(cu_seqlens) < 2 or cu_seqlens[0] < 0 or (lengths < 0).any() or total is not None and cu_seqlens[-1] > total:
-        fail(function, [f"{name} must rise from 0" + ("" if total is None else f" to at most {total}")])
-    return lengths
-
-
-def _gathered(function: str, k: Tensor, v: Tensor, cu_seqlens_k: Tensor, block_table: Tensor) -> tuple[Tensor, ...]:
-    """Packed copies of the keys and values that block_table names, and cu_seqlens_k from 0 on."""
-    lengths = _lengths(function, "cu_seqlens_k", cu_seqlens_k)
-    cu_seqlens_k = cu_seqlens_k - cu_seqlens_k[0]
-    page_size = k.shape[1]
-    fail(function, outside("the lengths of cu_seqlens_k", lengths, 0, block_table.shape[1] * page_size))
-    sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
-    place = torch.arange(len(sequence)) - cu_seqlens_k[sequence]
-    pages, slots = block_table[sequence, place // max(page_size, 1)].long(), place % max(page_size, 1)
-    fail(function, outside("block_table", pages, 0, len(k) - 1))
-    return k[pages, slots], v[pages, slots], cu_seqlens_k
-
-
 def _varlen(function: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
             dropout_p: float, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
             alibi_slopes: Tensor | None, return_attn_probs: bool, block_table: Tensor | None = None) -> Result:
@@ -162,14 +141,14 @@ def _varlen(function: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
           alibi_slopes=(alibi_slopes, _slope_axes(alibi_slopes)))
     options = _options(function, dropout_p, softmax_scale, causal, window_size, softcap)
     if block_table is not None:
-        k, v, cu_seqlens_k = _gathered(function, k, v, cu_seqlens_k, block_table)
+        k, v, cu_seqlens_k = gathered(function, k, v, cu_seqlens_k, block_table)
     slopes = _one_row(alibi_slopes)
     if slopes is None or slopes.dim() == 1:
         out, lse = _attend_packed(function, q, k, v, alibi_slopes=slopes, cu_query=cu_seqlens_q, cu_key=cu_seqlens_k,
                                   **options)
     else:  # one by one, and the queries before the first sequence and after the last with no keys
-        queries = _lengths(function, "cu_seqlens_q", cu_seqlens_q, len(q)).tolist()
-        keys = _lengths(function, "cu_seqlens_k", cu_seqlens_k, len(k)).tolist()
+        queries = lengths_of(function, "cu_seqlens_q", cu_seqlens_q, len(q)).tolist()
+        keys = lengths_of(function, "cu_seqlens_k", cu_seqlens_k, len(k)).tolist()
         start, key_start = int(cu_seqlens_q[0]), int(cu_seqlens_k[0])
         ks, vs = (packed[key_start:key_start + sum(keys)].split([0, *keys, 0]) for packed in (k, v))
         qs = q.split([start, *queries, len(q) - start - sum(queries)])

@@ -28,20 +28,23 @@ from ._core import Error
 from ._operator import Plan
 from ._operator import explain as _explain
 from ._torch_attention import attention
-from ._torch_masks import add_mask, count_unread, described, is_worth_reading, mask_counts
+from ._torch_masks import add_mask, count_unread, is_worth_reading, mask_counts
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
 from ._torch_options import in_order
 from ._torch_statistics import attention_statistics
+from ._torch_structure import described
+from ._torch_varlen import VarlenKernels
 from ._torch_weights import attention_weights
 
 __all__ = ["attention", "attention_statistics", "attention_weights", "disable", "enable", "enabled", "explain",
-           "mask_counts", "scaled_dot_product_attention", "share_threads"]
+           "flex_attention", "mask_counts", "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
 _CAUSAL = {"causal": True, "alignment": "top_left"}
 _original = torch.nn.functional.scaled_dot_product_attention
+_bias_function = CausalBias.__dict__["__torch_function__"]
 
 
 # ------------------------------------------------------------------------------------------------------- who serves it
@@ -259,6 +262,15 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return plan._replace(path=plan.path + "; not finite: NaN stays in the rows that see it, +infinity wins alone")
 
 
+def __getattr__(name: str) -> Any:
+    """flex_attention, which imports a part of torch that takes long, when it is asked for."""
+    if name == "flex_attention":
+        from ._flex import flex_attention
+
+        return flex_attention
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 # --------------------------------------------------------------------------------------------- in the place of torch's
 
 class _State(NamedTuple):
@@ -266,7 +278,7 @@ class _State(NamedTuple):
 
     strict: bool
     warn: bool
-    modules: FusedModules
+    kernels: tuple[FusedModules, VarlenKernels]
     report: Callable[[str], object] | None = None  # hears why a call is left to torch
 
 
@@ -283,9 +295,19 @@ def _tell(reason: str, strict: bool = False) -> None:
         _state.report(reason)
 
 
+def _serve_bias(kind: type, function: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
+    """torch's own function, imported before enable(), with a causal bias: that would take the bias for a mask, since it
+    knows itself by the name that is ours now."""
+    if function is _original:
+        return scaled_dot_product_attention(*arguments, **(options or {}))
+    return _bias_function.__func__(kind, function, types, arguments, options)
+
+
 def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
     _tell(reason, strict)
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = arguments
+    if isinstance(attn_mask, CausalBias):
+        return CausalBias._dispatch(*arguments)
     return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
@@ -293,10 +315,11 @@ def enable(*, strict: bool = False, warn: bool = False) -> None:
     """Puts our function in the place of torch.nn.functional.scaled_dot_product_attention.
 
     nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path has ours in it too, nested
-    tensors included. Code that imported the function by name before keeps torch's. strict: raise for what would be left
-    to torch; warn: warn of it.
+    tensors included; torch.nn.attention.varlen runs on the CPU. Code that imported the function by name before keeps
+    torch's, but for causal biases (torch.nn.attention.bias), which are served there too. strict: raise for what would
+    be left to torch; warn: warn of it.
     """
-    _set_state(_State(strict, warn, FusedModules(_tell) if _state is None else _state.modules))
+    _set_state(_State(strict, warn, (FusedModules(_tell), VarlenKernels()) if _state is None else _state.kernels))
 
 
 def disable() -> None:
@@ -331,9 +354,11 @@ def reporting(report: Callable[[str], object]) -> Iterator[None]:
 def _set_state(state: _State | None) -> None:
     global _state
     if state is None and _state is not None:
-        _state.modules.remove()
+        for kernels in _state.kernels:
+            kernels.remove()
     _state = state
     torch.nn.functional.scaled_dot_product_attention = _original if state is None else scaled_dot_product_attention
+    CausalBias.__torch_function__ = _bias_function if state is None else classmethod(_serve_bias)
 
 
 # --------------------------------------------------------------------------------------------- torch's provider hook

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_masks, _torch_ops  # noqa: E402
+from attention_cpp import _torch_masks, _torch_ops, _torch_structure  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 sdpa = face.scaled_dot_product_attention
@@ -20,7 +20,7 @@ B, LQ, LK = 3, 40, 48
 @pytest.fixture(autouse=True)
 def small_calls_too(monkeypatch):
     monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
-    monkeypatch.setattr(_torch_masks, "_TILE", 7 * B * LK)  # tiles of 7 rows
+    monkeypatch.setattr(_torch_structure, "TILE", 7 * B * LK)  # tiles of 7 rows
 
 
 def draw(*shape, seed=0, grad=False):
@@ -62,6 +62,9 @@ MASKS = {
     "mixed documents, causal": ((MIXED[:LQ, None] == MIXED[:LK])[None, None] & (j <= i), "causal, documents"),
     "padded queries": ((j <= i) & (i < LENGTHS) & RIGHT, "causal, documents"),
     "documents of each sequence": ((torch.div(i, LENGTHS) == torch.div(j, LENGTHS)).roll(1, -1), None),
+    "documents, window": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i) & (j > i - 4),
+                          "causal, window, documents"),
+    "documents, window of both sides": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (abs(j - i) < 4), None),
     "nothing": (torch.zeros(1, 1, LQ, LK, dtype=torch.bool), "key lengths"),
     "any": (draw(B, 1, LQ, LK, seed=4) > 0, "mask"),
     "causal but for one": ((j <= i)[None, None] ^ ((i == 29) & (j == 41)), "mask"),
@@ -146,7 +149,7 @@ def test_a_mask_with_a_gradient_stays_a_bias():
 def readings(monkeypatch):
     seen = []
     find = _torch_masks.find
-    monkeypatch.setattr(_torch_masks, "find", lambda allowed: (seen.append(1), find(allowed))[1])
+    monkeypatch.setattr(_torch_masks, "find", lambda *x: (seen.append(1), find(*x))[1])
     return seen
 
 

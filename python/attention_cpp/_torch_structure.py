@@ -1,0 +1,182 @@
+"""What a mask says: found in a few of its rows, then held against every entry.
+
+A mask is read through a function from rows to booleans [B, rows, Lk], so that it need not be stored: it may be a
+tensor, or computed a tile of rows at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import Tensor
+
+TILE = 1 << 22  # entries that are looked at a time
+_SAMPLE = 16  # rows that make the guess
+
+Structure = dict[str, Any]  # what a mask says, as options of the operator
+Read = Callable[[Tensor], Tensor]  # the indices of rows to their entries [B, rows, Lk], True = attend
+
+
+def any_of(allowed: Tensor, axis: int) -> Tensor:
+    """allowed.any(axis), of bytes, which torch reduces several times as fast."""
+    return allowed.view(torch.uint8).amax(axis).view(torch.bool) if allowed.shape[axis] else allowed.any(axis)
+
+
+def _differs(a: Tensor, b: Tensor) -> bool:
+    a, b = torch.broadcast_tensors(a, b)
+    return a.numel() > 0 and bool(a.view(torch.uint8).bitwise_xor(b.view(torch.uint8)).amax())
+
+
+def tiles(count: int, entries: int) -> Iterator[Tensor]:
+    """The rows, as many at a time as have TILE entries together; `entries` is what one row has."""
+    step = max(1, TILE // max(entries, 1))
+    return (torch.arange(first, min(first + step, count)) for first in range(0, count, step))
+
+
+class _Rows:
+    """The rows of a mask, and what a guess would have in their place."""
+
+    def __init__(self, read: Read, batch: int, count: int, keys: int) -> None:
+        self.read, self.batch, self.count = read, batch, count
+        self.key = torch.arange(keys, dtype=torch.int32)
+        self.sample = torch.linspace(0, count - 1, min(count, _SAMPLE)).round().long()
+        self.of_sample = read(self.sample)
+
+    def _tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((rows, self.read(rows)) for rows in tiles(self.count, self.batch * self.key.numel()))
+
+    def _differ(self, rows: Tensor, allowed: Tensor, keys: Tensor | None = None,
+                documents: tuple[Tensor, Tensor] | None = None, low: Tensor | None = None, high: Tensor | None = None,
+                prefix: Tensor | None = None) -> bool:
+        """Whether those rows are not what the guess says: each part of it, all of them together."""
+        guess = torch.ones(1, 1, 1, dtype=torch.bool)
+        row = rows.to(torch.int32)[None, :, None]
+        for limit, compare in ((high, torch.le), (low, torch.ge)):
+            if limit is not None:
+                limit = limit[:1] if bool((limit == limit[0]).all()) else limit
+                guess = guess & compare(self.key, row + limit[:, None, None])
+        if prefix is not None:
+            guess = guess | (self.key < prefix[:, None, None])
+        if keys is not None:
+            guess = guess & keys[:, None]
+        if documents is not None:
+            guess = guess & (documents[0][:, rows, None] == documents[1][:, None])
+        return _differs(allowed, guess)
+
+    def are(self, **guess: Any) -> bool:
+        """Whether every entry is what the guess says: the sample first, which refuses most that are not."""
+        return not self._differ(self.sample, self.of_sample, **guess) and not any(
+            self._differ(rows, allowed, **guess) for rows, allowed in self._tiles())
+
+    def keys(self) -> Tensor:
+        """Which keys anyone sees, [B, Lk]."""
+        seen = torch.zeros(self.batch, self.key.numel(), dtype=torch.bool)
+        for _, allowed in self._tiles():
+            seen |= any_of(allowed, 1)
+        return seen
+
+    def limits(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest j - i of an allowed pair in the sample, [B] each."""
+        distance = self.key - self.sample.to(torch.int32)[:, None]
+        far = self.key.numel() + self.count
+        low = torch.where(self.of_sample, distance, far).amin((1, 2))
+        high = torch.where(self.of_sample, distance, -far).amax((1, 2))
+        return torch.where(low == far, 0, low), torch.where(high == -far, 0, high)
+
+    def reached(self, high: Tensor, low: Tensor | None = None) -> Tensor:
+        """Keys [B, Lk] that a query would see, were they all there."""
+        last = self.key <= high[:, None] + (self.count - 1)
+        return last if low is None else last & (self.key >= low[:, None])
+
+    def documents(self) -> tuple[Tensor, Tensor]:
+        """Ids of queries and keys, if these are documents: the first key that a query sees, of a key those of its
+        queries. -1 and -2: nobody."""
+        of_queries = torch.full((self.batch, self.count), -1, dtype=torch.int32)
+        of_keys = torch.full((self.batch, self.key.numel()), -2, dtype=torch.int32)
+        for rows, allowed in self._tiles():
+            first = torch.from_numpy(allowed.numpy().argmax(-1)).to(torch.int32)  # NumPy's stops at the first
+            of_queries[:, rows] = first.masked_fill(~any_of(allowed, -1), -1)
+            of_keys = torch.maximum(of_keys, torch.where(allowed, first[:, :, None], -2).amax(1))
+        return of_queries, of_keys
+
+    def neighbours(self, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The same if tokens of a document lie together and a window hides its first: each token sees the one before
+        it, but for the first one."""
+        starts = torch.ones(self.batch, self.count, dtype=torch.bool)
+        for rows, allowed in self._tiles():
+            before = rows + high[:, None] - 1
+            inside = (before >= 0) & (before < self.key.numel())
+            sees = allowed.gather(2, before.clamp(0, self.key.numel() - 1)[:, :, None]).squeeze(2)
+            starts[:, rows] = ~(sees & inside)
+        of_queries = starts.cumsum(1, dtype=torch.int32)
+        query = self.key - high[:, None]  # whose own key this is
+        inside = (query >= 0) & (query < self.count)
+        return of_queries, of_queries.gather(1, query.clamp(0, self.count - 1).long()).masked_fill(~inside, -2)
+
+
+def _of_keys(keys: Tensor, reached: Tensor | None = None) -> Structure:
+    """Options for the keys [B, Lk] that there are, none where these are all that are reached anyway."""
+    if bool((keys if reached is None else keys | ~reached).all()):
+        return {}
+    lengths = keys.sum(-1)
+    is_first = bool((keys == (torch.arange(keys.shape[1]) < lengths[:, None])).all())
+    return {"key_length": lengths} if is_first else {"mask": keys[:, None, None, :].contiguous()}
+
+
+def _of_band(high: Tensor, low: Tensor | None) -> Structure:
+    """low <= j - i <= high is causal at an offset, with a window."""
+    options: Structure = {"causal": True, "alignment": "offset", "offset": high.long()}
+    if bool((high == 0).all()):
+        options = {"causal": True, "alignment": "top_left"}
+    return options if low is None else {**options, "window": (int((high - low).max()), -1)}
+
+
+def _of_documents(documents: tuple[Tensor, Tensor]) -> Structure:
+    return dict(zip(("query_document", "key_document"), documents))
+
+
+def find(read: Read, batch: int, count: int, key_count: int) -> Structure | None:
+    """What a mask of `count` rows says, or None."""
+    rows = _Rows(read, batch, count, key_count)
+    keys = rows.keys()
+    if count == 1 or rows.are(keys=keys):
+        return _of_keys(keys)
+    low, high = rows.limits()
+    if rows.are(keys=keys, high=high):
+        return {**_of_band(high, None), **_of_keys(keys, rows.reached(high))}
+    low = high - (high - low).max()  # the same width for all sequences; in a shorter one it may not show
+    if rows.are(keys=keys, high=high, low=low):
+        return {**_of_band(high, low), **_of_keys(keys, rows.reached(high, low))}
+    documents = rows.documents()
+    if rows.are(documents=documents):
+        return _of_documents(documents)
+    if rows.are(documents=documents, high=high):
+        return {**_of_documents(documents), **_of_band(high, None)}
+    documents = rows.neighbours(high)
+    if rows.are(documents=documents, high=high, low=low):
+        return {**_of_documents(documents), **_of_band(high, low)}
+    return None
+
+
+def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Structure] | None:
+    """The same, or structures over disjoint keys: a prefix that all queries see, and the others, causal."""
+    whole = find(read, batch, count, key_count)
+    if whole is not None:
+        return [whole]
+    rows = _Rows(read, batch, count, key_count)
+    prefix = rows.of_sample[:, 0].cumprod(1).sum(1, dtype=torch.int32)
+    key = rows.key.expand(batch, -1)
+    high = torch.where(rows.of_sample[:, -1], key, 0).amax(1) - (count - 1)
+    if not rows.are(prefix=prefix, high=high):
+        return None
+    return [{"key_length": prefix.long()}, {**_of_band(high, None), "mask": (key >= prefix[:, None])[:, None, None, :]}]
+
+
+def described(options: Structure) -> str:
+    """Which options say who sees whom: "causal, key lengths"."""
+    names = {"causal": "causal", "window": "window", "query_document": "documents", "key_length": "key lengths",
+             "mask": "mask", "bias": "bias"}
+    is_row = "mask" in options and options["mask"].shape[2] == 1
+    found = [name for option, name in names.items() if option in options]
+    return ", ".join("keys" if name == "mask" and is_row else name for name in found) or "all"
