@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "attn/generate.h"
@@ -17,8 +18,24 @@ struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
-  bool own_text = true;  ///< the tokens that look are those that are seen
+  bool own_text = true;                     ///< the tokens that look are those that are seen
+  std::shared_ptr<const void> memory = {};  ///< what the layers borrow from
 };
+
+/// Attention that was saved. Where there are fewer queries than keys, these are the last tokens.
+Seen saved(const std::string& file) {
+  attn::view::SavedAttention attention = attn::view::read_attention(file);
+  Seen seen;
+  const int64_t rows = attention.layers[0].q.size[2], columns = attention.layers[0].k.size[2];
+  for (int64_t n = 0; n < columns; ++n)
+    seen.columns.push_back(attention.tokens.empty() ? std::to_string(n) : attention.tokens[static_cast<size_t>(n)]);
+  for (int64_t n = columns - rows; n < columns; ++n)
+    seen.rows.push_back(n < 0 ? std::to_string(n + rows - columns) : seen.columns[static_cast<size_t>(n)]);
+  seen.own_text = rows == columns;
+  seen.layers = std::move(attention.layers);
+  seen.memory = std::move(attention.memory);
+  return seen;
+}
 
 std::vector<std::string> labels_of(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
@@ -44,7 +61,7 @@ void write_out(const std::string& name, const std::string& bytes, const char* wh
 
 struct See {
   ModelOptions model;
-  std::string text, file, png, html, csv, json, part, answer;
+  std::string text, file, png, html, csv, json, save, part, answer;
   attn::view::Selection selection;
   bool log = false, plain = false, no_terminal = false, stats = false;
 
@@ -102,6 +119,13 @@ struct See {
     return seen;
   }
 
+  Seen look() const {
+    const auto loaded = std::make_shared<const attn::models::Loaded>(model.load());
+    Seen seen = look(*loaded);
+    seen.memory = loaded;
+    return seen;
+  }
+
   /// The heads that are named, each on its own; layer 0 and head 0 where none is.
   void show(const Seen& seen, const attn::view::HeatmapOptions& options) const {
     const std::vector<int64_t> first = {0};
@@ -122,14 +146,19 @@ struct See {
   }
 
   void run() const {
-    if (text.empty() == file.empty()) throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
+    const bool is_saved = std::filesystem::is_regular_file(model.directory);
+    if (is_saved && !(text + file + part + answer).empty())
+      throw UsageError("--text, --file, --part and --answer are for models, " + model.directory + " is a file");
+    if (!is_saved && text.empty() == file.empty())
+      throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
     int piped = 0;  // if a file is standard output nothing else belongs there
-    for (const std::string& name : {png, html, csv, json}) piped += name == "-";
-    if (piped > 1) throw UsageError("only one of --png, --html, --csv and --json can be standard output");
-    const attn::models::Loaded loaded = model.load();
-    const Seen seen = look(loaded);
+    for (const std::string& name : {png, html, csv, json, save}) piped += name == "-";
+    if (piped > 1) throw UsageError("only one of --png, --html, --csv, --json and --save can be standard output");
+    const Seen seen = is_saved ? saved(model.directory) : look();
     check_numbers("layer", selection.layers, static_cast<int64_t>(seen.layers.size()));
-    check_numbers("head", selection.heads, seen.traces[0].q.heads);
+    for (const attn::view::Layer& layer : seen.layers) check_numbers("head", selection.heads, layer.q.size[1]);
+    if (!save.empty())
+      write_out(save, attn::view::saved_attention(seen.columns, seen.layers), "queries, keys and lse of all heads");
     attn::view::HeatmapOptions options;
     options.scale = log ? attn::view::Scale::log : attn::view::Scale::linear;
     options.colour = !plain && isatty(STDOUT_FILENO);
@@ -158,6 +187,8 @@ void add_see(CLI::App& app) {
   CLI::App* command = app.add_subcommand("see", "attention on a text: terminal, PNG, HTML, statistics");
   auto run = std::make_shared<See>();
   run->model.add(*command);
+  command->get_option("directory")
+      ->description("a model's folder, or a file that --save wrote, or attention_cpp.watch()");
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
@@ -177,6 +208,11 @@ void add_see(CLI::App& app) {
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
+  command
+      ->add_option("--save", run->save,
+                   "write queries, keys and lse, which attn see takes in a folder's place;"
+                   " - is standard output")
+      ->type_name("FILE");
   command->add_flag("--stats", run->stats, "a table of what each head does, in place of the picture");
   command->add_option("--csv", run->csv, "write that table; - is standard output")->type_name("FILE");
   command->add_option("--json", run->json, "write that table; - is standard output")->type_name("FILE");

@@ -41,6 +41,29 @@ def test_statistics(attn):
     assert "only one of" in attn.run("see", "gpt", "--text", "a", "--csv", "-", "--json", "-", status=2).stderr
 
 
+def test_saved(attn):
+    """A file in a model's place gives the same pictures, statistics and page."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    asked = ["gpt", "--text", "To be, or", "--layer", "1,0"]
+    said = attn.run("see", *asked, "--save", "seen.safetensors", "--json", "model.json", "--png", "model.png", "--html",
+                    "gpt.html", "--plain").stdout
+    assert "seen.safetensors: queries, keys and lse" in said, said
+    attn.run("see", "seen.safetensors", "--layer", "1,0", "--json", "file.json", "--png", "file.png", "--html",
+             "file.html", "--plain")
+    for end in ("json", "png"):
+        assert (attn.folder / f"model.{end}").read_bytes() == (attn.folder / f"file.{end}").read_bytes()
+    pages = [(attn.folder / f"{name}.html").read_text() for name in ("gpt", "file")]
+    assert pages[0].replace('"title":"gpt"', '"title":"seen.safetensors"') == pages[1]
+    shown = [attn.run("see", *part, *asked[3:], "--plain", "--head", 1).stdout
+             for part in (asked[:3], ["seen.safetensors"])]
+    assert shown[0] == shown[1] and "layer 1, head 1" in shown[0]
+    attn.file("broken.safetensors", "no such thing")
+    said = attn.run("see", "broken.safetensors", status=1).stderr
+    assert "broken.safetensors" in said, said
+    assert "are for models" in attn.run("see", "seen.safetensors", "--text", "a", status=2).stderr
+
+
 def test_cross(attn):
     """Of an answer's look at the text there are no distances."""
     attn.file("pairs.tsv", "".join(f"{a}{b}\tNo{a} No{b}\n" for a in "abc" for b in "abc"))
