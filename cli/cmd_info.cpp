@@ -145,13 +145,15 @@ struct Info {
     describe_machine();
     if (!directory.empty()) {
       const attn::models::Config shape = attn::models::read_config(directory);
-      const auto tokenizer = attn::text::open_tokenizer(directory);
+      const bool of_hub = is_of_hub(shape);
+      const auto tokenizer = of_hub ? attn::text::find_tokenizer(directory) : attn::text::open_tokenizer(directory);
       const std::optional<int64_t> step = attn::models::Checkpoints(directory).last_step();
       fmt::print("\n");
-      row("directory", directory + (step               ? fmt::format(", step {}", *step)
-                                    : is_of_hub(shape) ? ""
-                                                       : ", no checkpoint"));
-      describe_model(shape, fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind()), batch);
+      row("directory", directory + (step ? fmt::format(", step {}", *step) : of_hub ? "" : ", no checkpoint"));
+      describe_model(shape,
+                     tokenizer ? fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind())
+                               : fmt::format("{}, no tokenizer", grouped(shape.vocab_size)),
+                     batch);
     } else if (!config.family.empty() || !config.file.empty()) {
       attn::models::Config shape = config.build("gpt");
       if (!shape.vocab_size) shape.vocab_size = vocabulary;

@@ -258,6 +258,9 @@ def test_embedding_stopped(attn):
     attn.file("few.txt", "".join(f"{row['text']}\n" for row in rows[:3]))
     for row, line in zip(rows, attn.run("embed", "bert", "few.txt").stdout.splitlines()):
         assert max(abs(a - b) for a, b in zip(row["embedding"], json.loads(line)["embedding"])) < 1e-4
+    (attn.folder / "bert" / "vocab.txt").rename(attn.folder / "vocab.txt")
+    assert "12, no tokenizer" in attn.run("info", "bert").stdout
+    (attn.folder / "vocab.txt").rename(attn.folder / "bert" / "vocab.txt")
     _, shown = stopped("--out", "all.npy")
     assert "stopped: nothing was written" in shown and not (attn.folder / "all.npy").exists(), shown
 

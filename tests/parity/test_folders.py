@@ -159,6 +159,7 @@ FOLDERS = [
     folder("modernbert, masked words", "ModernBert", "ForMaskedLM", MODERN, in_half=True),
     folder("modernbert, classes", "ModernBert", "ForSequenceClassification", MODERN | {"num_labels": 3}),
     folder("t5", "T5", "ForConditionalGeneration", T5, in_half=True),
+    folder("t5, not tied", "T5", "ForConditionalGeneration", T5 | {"tie_word_embeddings": False}),
     folder("t5 1.1", "T5", "ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu",
            "tie_word_embeddings": False}),
     folder("vit", "ViT", "ForImageClassification", VIT | {"num_labels": 3}, **OF_VIT),
