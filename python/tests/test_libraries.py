@@ -1,4 +1,4 @@
-"""Libraries over torch and transformers, each where it is installed: results and gradients are those of eager attention.
+"""Libraries over torch and transformers, where they are installed: results and gradients are those of eager attention.
 
 Models are tiny and random, in float64 where the library allows it.
 """
