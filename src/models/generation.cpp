@@ -19,7 +19,7 @@ class Said {
     if (!value.is_null()) refuse(name, value, "true or false");
     return {};
   }
-  /// Finite, and from `lowest` to `highest`; 0 alone only where `with_zero`.
+  /// Finite, above 0, or 0 too `with_zero`, and at most `highest`.
   std::optional<double> number(const char* name, double highest, bool with_zero) {
     const Json value = object_.value(name, Json());
     const double given = value.is_number() ? value.get<double>() : -1;
