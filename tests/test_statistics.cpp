@@ -252,6 +252,38 @@ TEST(Statistics, AloneOrTogether) {
   EXPECT_TRUE(close_float64(picture.cells.values(), picture.cells.values()));
 }
 
+/// Results and inputs lie anywhere: heads innermost, rows backwards, one factor for all.
+TEST(Statistics, AnyStrides) {
+  Question question =
+      make_question(make_case(feature_named("causal bottom_right"), small_dims()[1], DType::float32, 92), 93);
+  const Dims& d = question.c.dims;
+  question.key_factor.fill(0.5);
+  const Answer expected = ask(question);
+  Answer answer(question, DType::float32);
+  AttentionStatistics wanted = answer.wanted(question);
+  const int64_t sets = static_cast<int64_t>(question.bands.size());
+  float* last = static_cast<float*>(wanted.rows.entropy.data) + (d.Lq - 1) * d.H;
+  wanted.rows.entropy = View<3>(last, DType::float32, {d.B, d.H, d.Lq}, {d.H * d.Lq, 1, -d.H});
+  wanted.rows.bands.stride = {d.H * d.Lq * sets, 1, d.H * sets, d.H};
+  wanted.column_mass.stride = {d.H * d.Lk, 1, d.H};
+  wanted.top_key.stride = {1, d.B, d.B * d.H, d.B * d.H * d.Lq};
+  wanted.key_factor.stride = {0, 0, 0};
+  attention_statistics(question.c.q.view(), question.c.k.view(), run(question.c, false).lse.view(), wanted,
+                       question.c.options());
+  for (int64_t b = 0; b < d.B; ++b)
+    for (int64_t h = 0; h < d.H; ++h) {
+      for (int64_t i = 0; i < d.Lq; ++i) {
+        ASSERT_EQ(answer.entropy.get((b * d.Lq + d.Lq - 1 - i) * d.H + h), expected.entropy.get({b, h, i}));
+        for (int64_t n = 0; n < sets; ++n)
+          ASSERT_EQ(answer.bands.get(((b * d.Lq + i) * sets + n) * d.H + h), expected.bands.get({b, h, i, n}));
+        for (int64_t n = 0; n < question.largest; ++n)
+          ASSERT_EQ(answer.top_key.get(((n * d.Lq + i) * d.H + h) * d.B + b), expected.top_key.get({b, h, i, n}));
+      }
+      for (int64_t j = 0; j < d.Lk; ++j)
+        ASSERT_EQ(answer.column_mass.get((b * d.Lk + j) * d.H + h), expected.column_mass.get({b, h, j}));
+    }
+}
+
 /// A key that is masked is not read; a row of NaN is NaN and nobody else is.
 TEST(Statistics, NaNStaysWhereItIs) {
   for_each_isa([](const std::string& isa) {

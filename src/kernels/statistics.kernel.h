@@ -174,26 +174,37 @@ void masked_sums(const MaskedSumsArgs& args) {
   for_width<V::W>(args.width, MaskedSums<V>{args});
 }
 
+/// Keys of one label that follow each other are added up in registers first.
 template <class V>
 struct LabelSums {
   const LabelSumsArgs& args;
 
   template <int NV>
   void run() const {
+    return args.largest ? run<NV, true>() : run<NV, false>();
+  }
+
+  template <int NV, bool kLargest>
+  void run() const {
     using T = typename V::T;
     using Reg = typename V::Reg;
     const T* tile = static_cast<const T*>(args.weights);
     const T* factors = static_cast<const T*>(args.factor);
-    const bool largest = args.largest;
-    for (int64_t key = 0; key < args.count; ++key, tile += NV * V::W) {
-      if (args.label[key] < 0) continue;
-      T* out = static_cast<T*>(args.out) + (args.label[key] - args.first_label) * (NV * V::W);
-      const Reg factor = V::set1(factors ? factors[key] : T(1));
+    const auto both = [](Reg a, Reg b) { return kLargest ? V::max(a, b) : V::add(a, b); };
+    for (int64_t key = 0; key < args.count;) {
+      const int32_t label = args.label[key];
+      Reg sum[NV];
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        const Reg p = V::mul(V::load(tile + v * V::W), factor), before = V::load(out + v * V::W);
-        V::store(out + v * V::W, largest ? V::max(before, p) : V::add(before, p));
+      for (int v = 0; v < NV; ++v) sum[v] = V::zero();
+      for (; key < args.count && args.label[key] == label; ++key, tile += NV * V::W) {
+        const Reg factor = V::set1(factors ? factors[key] : T(1));
+        ATTN_UNROLL
+        for (int v = 0; v < NV; ++v) sum[v] = both(sum[v], V::mul(V::load(tile + v * V::W), factor));
       }
+      if (label < 0) continue;
+      T* out = static_cast<T*>(args.out) + (label - args.first_label) * (NV * V::W);
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) V::store(out + v * V::W, both(V::load(out + v * V::W), sum[v]));
     }
   }
 };
