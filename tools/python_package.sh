@@ -10,6 +10,10 @@ python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get
   install_packages python3-dev
 python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 \
   hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 scikit-learn==1.9.1 onnx==1.23.2 onnxscript==0.7.2
+# Libraries over torch and transformers: test_libraries.py says which of them there are.
+python_install build/venv requests psutil importlib_metadata &&
+  python_install build/venv --no-deps sentence-transformers==6.2.0 peft==0.21.2 accelerate==1.15.0 diffusers==0.42.1 ||
+  echo "   test_libraries.py skips what is not there"
 rm -f build/wheel/*.whl
 # Kept between calls, so that the second one builds what has changed. Compiled by the same command as in the release
 # build, the library comes out of the compiler cache.

@@ -1,0 +1,146 @@
+"""Libraries over torch and transformers, where they are installed: results and gradients are those of eager attention.
+
+Models are tiny and random, in float64 where the library allows it.
+"""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+hf = pytest.importorskip("transformers")
+
+import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.transformers  # noqa: E402
+from attention_cpp import _torch_masks  # noqa: E402
+
+SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4}
+
+
+@pytest.fixture(autouse=True)
+def small_calls_too(monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)  # masks of tiny models are read as those of large ones
+    attention_cpp.transformers.register()
+    torch.manual_seed(0)
+
+
+def same(actual, expected):
+    """One formula in another order: norms and softmaxes of these models are float32, and there are few layers."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=256 * torch.finfo(torch.float32).eps)
+
+
+def served(what):
+    """The result, and how many calls of ours there were, masked or not."""
+    calls = []
+    forward = face._torch_ops._core.forward
+    face._torch_ops._core.forward = lambda *x: (calls.append(1), forward(*x))[1]
+    try:
+        return what(), len(calls)
+    finally:
+        face._torch_ops._core.forward = forward
+
+
+def llama(**options):
+    config = hf.LlamaConfig(**SMALL, num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, bos_token_id=1,
+                            eos_token_id=None, **options)
+    torch.manual_seed(1)
+    return hf.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_generation(kind, cache, implementation):
+    """A padded batch; mistral has a window that is shorter than the prompt, and so a sliding cache."""
+    if kind == "llama":
+        model = llama()
+    else:
+        torch.manual_seed(1)
+        model = hf.MistralForCausalLM(hf.MistralConfig(
+            **SMALL, num_key_value_heads=2, sliding_window=5, pad_token_id=0, bos_token_id=1, eos_token_id=None)).eval()
+    ids = torch.randint(3, 64, (2, 9))
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, :4] = 0
+    options = dict(attention_mask=mask, max_new_tokens=10, min_new_tokens=10, do_sample=False, pad_token_id=0,
+                   cache_implementation=cache, output_logits=True, return_dict_in_generate=True, disable_compile=True)
+    model.set_attn_implementation("eager")
+    expected = model.generate(ids, **options)
+    model.set_attn_implementation(implementation)
+    with face.enabled(strict=True):
+        actual, calls = served(lambda: model.generate(ids, **options))
+    assert calls >= 2 * 10
+    assert torch.equal(actual.sequences, expected.sequences)
+    same(torch.stack(actual.logits), torch.stack(expected.logits))
+
+
+def test_sentence_transformers(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"a b c d e f g".split()]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    config = hf.BertConfig(**{**SMALL, "vocab_size": len(words)}, max_position_embeddings=64)
+    hf.BertModel(config).save_pretrained(tmp_path)
+    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    texts = ["a b c", "d", "e f g a b c d e f"]
+    results = []
+    for implementation in ("eager", "sdpa", "attention_cpp"):
+        module = Transformer(str(tmp_path), model_kwargs={"attn_implementation": implementation})
+        model = st.SentenceTransformer(modules=[module, Pooling(32)], device="cpu")
+        with face.enabled(strict=True):
+            result, calls = served(lambda: model.encode(texts, convert_to_tensor=True))
+        assert (calls > 0) == (implementation != "eager")
+        results.append(result)
+    same(results[1], results[0])
+    same(results[2], results[0])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
+def test_peft_trains_adapters(implementation):
+    peft = pytest.importorskip("peft")
+    ids = torch.randint(3, 64, (2, 12))
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    model = peft.get_peft_model(llama(), peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4,
+                                                         init_lora_weights=False))
+    other = copy.deepcopy(model)
+    model.base_model.model.set_attn_implementation("eager")
+    other.base_model.model.set_attn_implementation(implementation)
+    gradients = []
+    for tuned in (model, other):
+        with face.enabled(strict=True):
+            loss, calls = served(lambda: tuned(input_ids=ids, attention_mask=mask,
+                                               labels=ids.masked_fill(mask == 0, -100)).loss)
+            loss.backward()
+        gradients.append({name: x.grad for name, x in tuned.named_parameters() if x.grad is not None})
+    assert calls == 2 and gradients[0].keys() == gradients[1].keys() and gradients[0]
+    for name, expected in gradients[0].items():
+        same(gradients[1][name], expected)
+
+
+def test_diffusers():
+    """A transformer of its attention dispatcher, and a UNet of its attention processors."""
+    diffusers = pytest.importorskip("diffusers")
+    flux = diffusers.FluxTransformer2DModel(
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=[4, 4, 8]).eval()
+    unet = diffusers.UNet2DConditionModel(
+        block_out_channels=(32, 64), layers_per_block=1, sample_size=16, in_channels=4, out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=32, norm_num_groups=8, attention_head_dim=8).eval()
+    calls_of = {
+        flux: dict(hidden_states=torch.randn(1, 16, 4), encoder_hidden_states=torch.randn(1, 6, 32),
+                   pooled_projections=torch.randn(1, 32), timestep=torch.tensor([1.0]), img_ids=torch.zeros(16, 3),
+                   txt_ids=torch.zeros(6, 3)),
+        unet: dict(sample=torch.randn(1, 4, 16, 16), timestep=1, encoder_hidden_states=torch.randn(1, 5, 32)),
+    }
+    for model, arguments in calls_of.items():
+        expected = model(**arguments).sample
+        with face.enabled(strict=True):
+            actual, calls = served(lambda: model(**arguments).sample)
+        assert calls >= 2
+        same(actual, expected)
+        parameter = next(model.parameters())
+        for theirs, ours in zip(*(torch.autograd.grad(x.square().mean(), parameter) for x in (expected, actual))):
+            same(ours, theirs)
