@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from . import _operator, _torch_ops
+from ._torch_masks import add_mask
 
 _NAME = "_native_multi_head_attention"
 _PADDING = 1  # mask_type of a mask [B, Lk]
@@ -63,6 +64,8 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
     else:
         options = _mask_option(mask, mask_type)
     q, k, v = _projected(query, key, value, qkv_weight, qkv_bias, num_head)
+    if "bias" in options:  # a boolean one is inverted in each call, and so would be read in each
+        add_mask(options, options.pop("bias"), q, k)
     out, lse = _torch_ops.attention(q, k, v, **options)
     result = linear(out.transpose(1, 2).flatten(2), proj_weight, proj_bias)
     if sizes is not None:

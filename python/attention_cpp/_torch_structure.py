@@ -89,6 +89,17 @@ class _Rows:
         last = self.key <= high[:, None] + (self.count - 1)
         return last if low is None else last & (self.key >= low[:, None])
 
+    def are_runs(self) -> bool:
+        """Whether each row of the sample sees keys that lie together."""
+        starts = self.of_sample[..., 1:] & ~self.of_sample[..., :-1]
+        return bool((starts.sum(-1) + self.of_sample[..., 0] <= 1).all())
+
+    def are_apart(self) -> bool:
+        """Whether of two rows of the sample either sees no key of the other's, or all."""
+        a, b = self.of_sample[:, :, None], self.of_sample[:, None]
+        common, more = any_of(a & b, 3), any_of(a & ~b, 3)
+        return bool((~common | ~more | ~more.transpose(1, 2)).all())
+
     def documents(self) -> tuple[Tensor, Tensor]:
         """Ids of queries and keys, if these are documents: the first key that a query sees, of a key those of its
         queries. -1 and -2: nobody."""
@@ -148,14 +159,16 @@ def find(read: Read, batch: int, count: int, key_count: int) -> Structure | None
     low = high - (high - low).max()  # the same width for all sequences; in a shorter one it may not show
     if rows.are(keys=keys, high=high, low=low):
         return {**_of_band(high, low), **_of_keys(keys, rows.reached(high, low))}
-    documents = rows.documents()
-    if rows.are(documents=documents):
-        return _of_documents(documents)
-    if rows.are(documents=documents, high=high):
-        return {**_of_documents(documents), **_of_band(high, None)}
-    documents = rows.neighbours(high)
-    if rows.are(documents=documents, high=high, low=low):
-        return {**_of_documents(documents), **_of_band(high, low)}
+    if rows.are_apart():
+        documents = rows.documents()
+        if rows.are(documents=documents):
+            return _of_documents(documents)
+        if rows.are(documents=documents, high=high):
+            return {**_of_documents(documents), **_of_band(high, None)}
+    if rows.are_runs():
+        documents = rows.neighbours(high)
+        if rows.are(documents=documents, high=high, low=low):
+            return {**_of_documents(documents), **_of_band(high, low)}
     return None
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_ops  # noqa: E402
+from attention_cpp import _torch_masks, _torch_ops  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 LENGTHS = (6, 4, 1)
@@ -99,6 +99,17 @@ def test_a_floating_mask_is_added_on_the_fused_path(modules):
     expected = encoder.train()(X, mask=mask)
     with torch.no_grad(), face.enabled(strict=True):
         same(encoder.eval()(X, mask=mask), expected)
+
+
+def test_masks_of_the_fused_path_are_read(modules, monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    encoder = modules[0].eval()
+    before = face.mask_counts().get("causal", 0)
+    with torch.no_grad():
+        expected = encoder(X, mask=CAUSAL)
+        with face.enabled(strict=True):
+            same(encoder(X, mask=CAUSAL), expected)
+    assert face.mask_counts()["causal"] == before + 2  # layers
 
 
 def test_nested_tensors_of_modules(modules, calls):
