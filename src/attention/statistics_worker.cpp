@@ -246,11 +246,15 @@ void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
                .count = count,
                .threshold = threshold_,
                .above = mask_});
-    for (int64_t j = 0; j < count; ++j)
+    uint64_t keys = 0;  // first which keys, without a branch: few have a lane
+    for (int64_t j = 0; j < count; ++j) keys |= uint64_t{mask_[j] != 0} << j;
+    for (; keys != 0; keys &= keys - 1) {
+      const int j = __builtin_ctzll(keys);
       for (uint64_t lanes = mask_[j]; lanes != 0; lanes &= lanes - 1) {
         const int r = __builtin_ctzll(lanes);
         insert(rows, r, get(tk_, tile_, (done + j) * panel.width + r), s_->key_begin + tile.begin + done + j);
       }
+    }
   }
 }
 
