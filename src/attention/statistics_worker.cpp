@@ -11,7 +11,7 @@ namespace {
 // What row_sums() adds up, then what is added beside it: the masses of the same token, of bands, of labels.
 enum Slot : int64_t { kSum, kEntropy, kSquares, kDistance, kRowSums, kSameToken = kRowSums, kSets };
 
-constexpr int64_t kSliceKeys = 32;
+constexpr int64_t kCandidateKeys = 32;
 
 }  // namespace
 
@@ -239,8 +239,8 @@ void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
     set(tk_, threshold_, r, r < panel.rows ? rows.weight[r * n + n - 1] : kInfinity);
     any = any || (r < panel.rows && get(tk_, maximum_, r) > rows.weight[r * n + n - 1]);
   }
-  for (int64_t done = 0; any && done < tile.count; done += kSliceKeys) {
-    const int64_t count = std::min(kSliceKeys, tile.count - done);
+  for (int64_t done = 0; any && done < tile.count; done += kCandidateKeys) {
+    const int64_t count = std::min(kCandidateKeys, tile.count - done);
     tk_.above({.weights = static_cast<const char*>(tile_) + done * panel.width * tk_.acc_bytes,
                .width = panel.width,
                .count = count,
