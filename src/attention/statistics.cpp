@@ -29,7 +29,7 @@ std::vector<int32_t> labels_of(const ConstView<2>& ids) {
 }
 
 /// The distinct ids, rising.
-std::vector<int64_t> distinct(const ConstView<2>& ids) {
+std::vector<int64_t> distinct_ids(const ConstView<2>& ids) {
   std::vector<int64_t> all;
   all.reserve(ids.size[0] * ids.size[1]);
   for (int64_t b = 0; b < ids.size[0]; ++b)
@@ -282,7 +282,7 @@ StatisticsCall::StatisticsCall(const Problem& p_, const ConstView<3>& lse_, cons
   labels = label_count(wanted);
   if (labels > 0) label = labels_of(sets.labels);
   if (same_token) {
-    const std::vector<int64_t> known = distinct(sets.key_token);
+    const std::vector<int64_t> known = distinct_ids(sets.key_token);
     tokens = static_cast<int64_t>(known.size());
     query_token = numbered(sets.query_token, known);
     key_token = numbered(sets.key_token, known);

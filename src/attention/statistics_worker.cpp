@@ -11,7 +11,7 @@ namespace {
 // What row_sums() adds up, then what is added beside it: the masses of the same token, of bands, of labels.
 enum Slot : int64_t { kSum, kEntropy, kSquares, kDistance, kRowSums, kSameToken = kRowSums, kSets };
 
-constexpr int64_t kSliceKeys = 32;
+constexpr int64_t kCandidateKeys = 32;
 
 }  // namespace
 
@@ -239,18 +239,22 @@ void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
     set(tk_, threshold_, r, r < panel.rows ? rows.weight[r * n + n - 1] : kInfinity);
     any = any || (r < panel.rows && get(tk_, maximum_, r) > rows.weight[r * n + n - 1]);
   }
-  for (int64_t done = 0; any && done < tile.count; done += kSliceKeys) {
-    const int64_t count = std::min(kSliceKeys, tile.count - done);
+  for (int64_t done = 0; any && done < tile.count; done += kCandidateKeys) {
+    const int64_t count = std::min(kCandidateKeys, tile.count - done);
     tk_.above({.weights = static_cast<const char*>(tile_) + done * panel.width * tk_.acc_bytes,
                .width = panel.width,
                .count = count,
                .threshold = threshold_,
                .above = mask_});
-    for (int64_t j = 0; j < count; ++j)
+    uint64_t keys = 0;  // first which keys, without a branch: few have a lane
+    for (int64_t j = 0; j < count; ++j) keys |= uint64_t{mask_[j] != 0} << j;
+    for (; keys != 0; keys &= keys - 1) {
+      const int j = __builtin_ctzll(keys);
       for (uint64_t lanes = mask_[j]; lanes != 0; lanes &= lanes - 1) {
         const int r = __builtin_ctzll(lanes);
         insert(rows, r, get(tk_, tile_, (done + j) * panel.width + r), s_->key_begin + tile.begin + done + j);
       }
+    }
   }
 }
 
