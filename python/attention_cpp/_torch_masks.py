@@ -76,8 +76,8 @@ def structure_of(mask: Tensor) -> Structure | None:
 
 def _is_readable(mask: Tensor, q: Tensor, k: Tensor) -> bool:
     """Whether its entries are there to be looked at, say the same of all heads, and are worth it."""
-    B, H, Lq, Lk = *q.shape[:3], k.shape[2]
-    return (Lq > 1 and B * H * Lq * Lk >= WORTH_READING and mask.dim() == 4 and mask.shape[0] in (1, B)
+    (B, H, Lq, _), Lk = q.shape, k.shape[2]
+    return (B * H * Lq * Lk >= WORTH_READING and Lq > 1 and mask.dim() == 4 and mask.shape[0] in (1, B)
             and (mask.shape[1] == 1 or mask.stride(1) == 0) and mask.shape[2] in (1, Lq) and mask.shape[3] == Lk
             and not mask.requires_grad and not torch.compiler.is_compiling()
             and torch._C._len_torch_dispatch_stack() == 0 and type(mask) in _torch_ops.PLAIN
@@ -98,10 +98,13 @@ def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Structure | None:
 def add_mask(options: dict[str, Any], mask: Tensor, q: Tensor, k: Tensor) -> None:
     """Adds to the options what a mask [B|1, H|1, Lq|1, Lk|1] says: in O(n) where it can be, or else itself."""
     structure = structure_for(mask, q, k)
-    if structure is None or structure.keys() & options.keys():
-        structure = {"mask" if mask.dtype == torch.bool else "bias": mask}
-    count_mask(described(structure))
-    options.update(structure)
+    if structure is not None and not structure.keys() & options.keys():
+        count_mask(described(structure))
+        options.update(structure)
+        return
+    name = "mask" if mask.dtype == torch.bool else "bias"
+    count_mask(name)
+    options[name] = mask
 
 
 def count_mask(what: str) -> None:
@@ -111,7 +114,7 @@ def count_mask(what: str) -> None:
 def mask_counts() -> dict[str, int]:
     """How many calls with a mask there were, by what the mask was found to say: {"causal, key lengths": 24, "bias": 1}.
 
-    "keys" is one row for all queries; "mask" and "bias" are masks of n x n entries that say nothing shorter, or calls
-    over few pairs, where masks are not read.
+    "keys" is one row for all queries; "mask" and "bias" are masks of which nothing shorter was found, or which were not
+    read: in calls over few pairs, of one query, and where a compiler or a transform looks on.
     """
     return dict(_counts)
