@@ -89,15 +89,16 @@ class _Plan(NamedTuple):
     parts: list[Structure] | None  # who sees whom, if that is found
     has_bias: bool  # evaluated in tiles
     what: str
+    entries: int = 0  # that a row of the bias or the mask has, of those heads for which it is evaluated
     factor: float = 1.0  # of all scores
     options: dict[str, Any] = {}  # softcap, slopes
 
 
-def _slopes(call: _Call, structure: Structure, dtype: torch.dtype) -> Tensor | None:
+def _slopes(call: _Call, structure: Structure, entries: int, dtype: torch.dtype) -> Tensor | None:
     """[H] if the bias is -slope |p_i - j| wherever a key is seen, to the rounding of its own computation."""
     offset = structure.get("offset", torch.zeros(1, dtype=torch.int64))
     slopes = None
-    for rows in (torch.tensor([call.Lq - 1]), *tiles(call.Lq, call.B * call.H * call.Lk)):
+    for rows in (torch.tensor([call.Lq - 1]), *tiles(call.Lq, entries)):
         reading, allowed = call.read(rows)
         bias = reading.bias
         if bias.shape[0] > 1:
@@ -124,6 +125,7 @@ def _find(call: _Call, dtype: torch.dtype) -> _Plan:
     with torch.enable_grad():
         reading, allowed = call.read(torch.arange(min(call.Lq, 1)))
     bias = None if reading is None else reading.bias
+    entries = max([x.shape[0] * x.shape[1] for x in (bias, allowed) if x is not None], default=0) * call.Lk
 
     own = reading is not None and reading.allowed is not None
 
@@ -138,16 +140,16 @@ def _find(call: _Call, dtype: torch.dtype) -> _Plan:
             parts = find_parts(of_one_head, allowed.shape[0], call.Lq, call.Lk)
     what = "mask" if parts is None else " and ".join(described(part) for part in parts)
     if reading is None:
-        return _Plan(parts, False, what)
+        return _Plan(parts, False, what, entries)
     options = {"softcap": reading.softcap} if reading.softcap else {}
     if bias is None:
-        return _Plan(parts, False, what, reading.factor, options)
+        return _Plan(parts, False, what, entries, reading.factor, options)
     may_be_slopes = parts is not None and len(parts) == 1 and call.Lq > 0 and not bias.requires_grad
-    slopes = _slopes(call, parts[0], dtype) if may_be_slopes else None
+    slopes = _slopes(call, parts[0], entries, dtype) if may_be_slopes else None
     if slopes is None:
-        return _Plan(parts, True, what + ", bias", reading.factor, options)
+        return _Plan(parts, True, what + ", bias", entries, reading.factor, options)
     parts = [{"alignment": "top_left", **parts[0]}]
-    return _Plan(parts, False, what + ", slopes", reading.factor, {**options, "alibi_slopes": slopes})
+    return _Plan(parts, False, what + ", slopes", entries, reading.factor, {**options, "alibi_slopes": slopes})
 
 
 def _expanded(options: Structure, batch: int) -> dict[str, Any]:
@@ -167,10 +169,10 @@ def merged(a: Results, b: Results) -> Results:
     return out, (highest + total.log()).masked_fill(sees_none, -torch.inf)
 
 
-def _in_tiles(call: _Call, q: Tensor, attend: Callable[[Tensor, Tensor], tuple]) -> tuple:
+def _in_tiles(call: _Call, entries: int, q: Tensor, attend: Callable[[Tensor, Tensor], tuple]) -> tuple:
     """attend(q of some rows, rows) for all rows; the backward evaluates the functions once more, and stores nothing."""
     results = []
-    steps = list(tiles(call.Lq, call.B * call.H * call.Lk)) or [torch.arange(0)]
+    steps = list(tiles(call.Lq, entries)) or [torch.arange(0)]
     for rows in steps:
         of_rows = q.narrow(2, int(rows[0]) if len(rows) else 0, len(rows))
         if torch.is_grad_enabled() and len(steps) > 1:
@@ -198,7 +200,7 @@ def _fused(call: _Call, plan: _Plan, q: Tensor, k: Tensor, v: Tensor, scale: flo
             options["mask"] = allowed
         return _torch_ops.attention(of_rows, k, v, **options)
 
-    return _in_tiles(call, q, attend)
+    return _in_tiles(call, plan.entries, q, attend)
 
 
 def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,7 +220,7 @@ def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[
         lse = scores.logsumexp(-1).masked_fill((scores == -torch.inf).all(-1), -torch.inf)
         return (torch._safe_softmax(scores, -1) @ values).to(q.dtype), lse, scores.amax(-1)
 
-    return _in_tiles(call, q, attend)
+    return _in_tiles(call, call.B * call.H * call.Lk, q, attend)
 
 
 # ------------------------------------------------------------------------------------------------------------ the entry

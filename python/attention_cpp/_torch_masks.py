@@ -104,10 +104,12 @@ def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Structure | None:
 def add_mask(options: dict[str, Any], mask: Tensor, q: Tensor, k: Tensor) -> None:
     """Adds to the options what a mask [B|1, H|1, Lq|1, Lk|1] says: in O(n) where it can be, or else itself."""
     structure = structure_for(mask, q, k)
-    if structure is None or structure.keys() & options.keys():
-        structure = {"mask" if mask.dtype == torch.bool else "bias": mask}
-    count_mask(described(structure))
-    options.update(structure)
+    if structure is not None and not structure.keys() & options.keys():
+        count_mask(described(structure))
+        options.update(structure)
+        return
+    count_unread(mask)
+    options["mask" if mask.dtype == torch.bool else "bias"] = mask
 
 
 def count_unread(mask: Tensor) -> None:
@@ -122,7 +124,7 @@ def count_mask(what: str) -> None:
 def mask_counts() -> dict[str, int]:
     """How many calls with a mask there were, by what the mask was found to say: {"causal, key lengths": 24, "bias": 1}.
 
-    "keys" is one row for all queries; "mask" and "bias" are masks of n x n entries that say nothing shorter, or calls
-    over few pairs, where masks are not read.
+    "keys" is one row for all queries; "mask" and "bias" are masks of which nothing shorter was found, or which were not
+    read: in calls over few pairs, of one query, and where a compiler or a transform looks on.
     """
     return dict(_counts)

@@ -39,3 +39,8 @@ def test_transformers_in_one_line():
 def test_rows_of_a_long_input():
     output = run(ROOT / "examples/python/03_rows_of_a_long_input.py")
     assert "sum to 1.00000" in output and "on token 12345" in output and "64 MB: True" in output
+
+
+def test_a_head_learns_where_to_look():
+    output = run(ROOT / "examples/python/04_teaching_a_head_where_to_look.py")
+    assert float(re.search(r"step 60: the token before has ([\d.]+)", output)[1]) > 0.3

@@ -1,8 +1,11 @@
 """Masks of n x n entries that say less: what is found, that results are those of the mask, and what is kept."""
 
 import gc
+from types import SimpleNamespace
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -10,6 +13,8 @@ import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
 from attention_cpp import _torch_masks, _torch_ops, _torch_structure  # noqa: E402
+from attention_cpp._torch_math import _allowed  # noqa: E402
+from attention_cpp._torch_options import NAMES, in_order  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 sdpa = face.scaled_dot_product_attention
@@ -245,3 +250,31 @@ def test_operators_see_lengths(monkeypatch):
     monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (given.append(set(x[-1])), forward(*x))[1])
     sdpa(*qkv(), MASKS["causal, right padding"][0])
     assert given == [{"causal", "alignment", "key_length"}]
+
+
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(st.integers(0, 2**32 - 1))
+def test_any_composition_is_the_mask(seed):
+    """Masks of random parts, and some with a wrong entry: what is found allows what the mask allows."""
+    random = torch.Generator().manual_seed(seed)
+
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=random))
+
+    batch, queries, keys = number(1, 4), number(2, 34), number(1, 40)
+    i, j = torch.arange(queries)[:, None], torch.arange(keys)
+    allowed = torch.ones(batch, 1, queries, keys, dtype=torch.bool)
+    for part in range(6):
+        if number(0, 3) == 0:
+            each = torch.randint(-3, 12, (batch, 1, 1, 1), generator=random) if number(0, 2) else number(-3, 12)
+            ids = torch.randint(0, 3, (batch, queries + keys), generator=random)
+            ids = ids.sort(-1).values if number(0, 2) else ids
+            allowed = allowed & [j <= i + each, j > i - each, j < each * 3, j >= each,
+                                 (ids[:, None, :queries, None] == ids[:, None, None, -keys:]), i < each * 3][part]
+    if number(0, 3) == 0:
+        allowed[number(0, batch), 0, number(0, queries), number(0, keys)] ^= True
+    found = _torch_structure.find(lambda rows: allowed[:, 0].index_select(1, rows), batch, queries, keys)
+    if found is not None:
+        q, k = torch.zeros(batch, 1, queries, 1), torch.zeros(batch, 1, keys, 1)
+        given = SimpleNamespace(**dict(zip(NAMES, in_order(found))))
+        assert torch.equal(_allowed(q, k, given)[0].expand_as(allowed), allowed)
