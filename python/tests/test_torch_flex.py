@@ -331,7 +331,7 @@ def test_tiles_are_as_large_as_what_they_evaluate(monkeypatch):
 
     lengths = []
     forward = _flex._torch_ops._core.forward
-    monkeypatch.setattr(_flex._torch_ops._core, "forward", lambda q, *x: (lengths.append(q[2][2]), forward(q, *x))[1])
+    monkeypatch.setattr(_flex._torch_ops._core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
     monkeypatch.setattr(_torch_structure, "TILE", 16 * LK)
     inputs = qkv()
     for name, expected in (("any", [16, 16, 8]), ("of each head", [4] * 10)):
