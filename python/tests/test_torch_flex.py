@@ -329,9 +329,9 @@ def test_tiles_are_as_large_as_what_they_evaluate(monkeypatch):
     """A mask that is the same for all heads is no reason for a call for every few rows."""
     from attention_cpp import _flex
 
-    lengths = []
-    forward = _flex._torch_ops._core.forward
-    monkeypatch.setattr(_flex._torch_ops._core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
+    lengths, core = [], _flex._torch_ops._core
+    forward = core.forward
+    monkeypatch.setattr(core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
     monkeypatch.setattr(_torch_structure, "TILE", 16 * LK)
     inputs = qkv()
     for name, expected in (("any", [16, 16, 8]), ("of each head", [4] * 10)):
