@@ -173,7 +173,7 @@ def main() -> None:
         ours, theirs = by_turns([lambda: problem.run(face.scaled_dot_product_attention),
                                  lambda: problem.run(F.scaled_dot_product_attention)], options.rounds)
         memory = ours_bytes(problem), peak_bytes(lambda: problem.run(F.scaled_dot_product_attention))
-        print(f"| {w.name} | {ours[0] * 1e3:.3g} ± {ours[1] * 1e3:.1g} | {theirs[0] * 1e3:.3g} ± {theirs[1] * 1e3:.1g} "
+        print(f"| {w.name} | {ours[0] * 1e3:.3g} ± {ours[1] * 1e3:.2g} | {theirs[0] * 1e3:.3g} ± {theirs[1] * 1e3:.2g} "
               f"| **{theirs[0] / ours[0]:.2f}** | {memory[0] / 1e6:.1f} | {memory[1] / 1e6:.1f} | {error} |",
               flush=True)
 

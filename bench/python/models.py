@@ -166,7 +166,7 @@ def measure(name, dtype, rounds):
             raise SystemExit(f"{name}: ours differs from eager by {(result - eager).abs().max():.1e} of {size:.1e}")
     times = by_turns(works, rounds)
     memory = [peak_bytes(name, implementation, dtype) for implementation in implementations_of(name)[:3]]
-    cells = [f"{middle:.3g} ± {spread:.1g}" for middle, spread in times] + ["-"] * (len(IMPLEMENTATIONS) - len(times))
+    cells = [f"{middle:.3g} ± {spread:.2g}" for middle, spread in times] + ["-"] * (len(IMPLEMENTATIONS) - len(times))
     ratios = [f"**{times[1][0] / middle:.2f}**" for middle, _ in times[2:]] + ["-"] * (4 - len(times))
     print(f"| {name} | {' | '.join(cells)} | {' | '.join(ratios)} "
           f"| {' | '.join(f'{bytes_ / 1e6:.0f}' for bytes_ in memory)} |", flush=True)
