@@ -79,24 +79,6 @@ def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _write_safetensors(file: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The format's own rules: the length of the header, the header, then the data without holes."""
-    names = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16"}
-    header: dict[str, Any] = {"__metadata__": metadata}
-    parts, begin = [], 0
-    for name, tensor in tensors.items():
-        parts.append(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        end = begin + len(parts[-1])
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(file, "wb") as out:
-        out.write(len(text).to_bytes(8, "little"))
-        out.write(text)
-        out.writelines(parts)
-
-
 def _extends(before: Tensor, now: Tensor) -> bool:
     """Whether `now` begins with the keys of `before`, by its first row and its last."""
     length = before.shape[2]
@@ -216,8 +198,10 @@ class Seen:
         """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and makes pages of.
 
         tokens: one for each key. The program has no place for masks, biases, documents, slopes and sinks: a layer with
-        one of these is an Error.
+        one of these is an Error. Needs the package safetensors.
         """
+        from safetensors.torch import save_file
+
         tensors: dict[str, Tensor] = {}
         options: dict[str, dict[str, Any]] = {}
         for layer in self.layers:
@@ -225,9 +209,9 @@ class Seen:
             options[layer.name] = _said(layer.name, calls, batch)
             parts = {"q": torch.cat([call.q[batch] for call in calls], 1), "k": calls[-1].k[batch],
                      "lse": torch.cat([call.lse[batch] for call in calls], 1)}
-            tensors.update({f"{layer.name}.{name}": part for name, part in parts.items()})
+            tensors.update({f"{layer.name}.{name}": part.contiguous().clone() for name, part in parts.items()})
         said = {"attention": json.dumps(options)} | ({} if tokens is None else {"tokens": json.dumps(list(tokens))})
-        _write_safetensors(file, tensors, said)
+        save_file(tensors, file, said)
 
     def _repr_html_(self) -> str:
         """A table: of each head what its rows do on the mean."""
