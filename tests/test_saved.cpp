@@ -123,7 +123,6 @@ TEST(Saved, ViewsWithStridesAreWrittenDense) {
   layer.lse.stride[2] = 2;
   const SavedAttention saved = read(view::saved_attention({}, {layer}));
   EXPECT_EQ(saved.layers[0].q.stride[1], 5 * 8);
-  Tensor<float, 3> expected({1, 2, 5});
   for (int64_t h = 0; h < 2; ++h)
     for (int64_t i = 0; i < 5; ++i)
       EXPECT_EQ(static_cast<const float*>(saved.layers[0].lse.data)[h * 5 + i], text.lse.get({0, h, 2 * i}));
