@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "attn/io.h"
 #include "attn/view.h"
@@ -9,7 +10,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace attn;
-  static const std::string path = "/tmp/attn_fuzz_saved." + std::to_string(getpid());
+  static const std::string path =
+      std::filesystem::temp_directory_path() / ("attn_fuzz_saved." + std::to_string(getpid()));
   io::write_file(path, fuzz::bytes_of(data, size));
   fuzz::read_or_refuse([&] {
     const view::SavedAttention saved = view::read_attention(path);
