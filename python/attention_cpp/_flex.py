@@ -23,7 +23,7 @@ from ._core import Error
 from ._flex_mods import Unreadable, captured, mapped, narrowed, read_score
 from ._torch_masks import count_mask
 from ._torch_structure import Structure, described, find_parts, tiles
-from ._torch_weights import _of_rows
+from ._torch_weights import options_of_rows
 
 Results = tuple[Tensor, Tensor]  # out [B, H, Lq, Dv] and lse [B, H, Lq]
 
@@ -195,7 +195,7 @@ def _fused(call: _Call, plan: _Plan, q: Tensor, k: Tensor, v: Tensor, scale: flo
         if reading is not None and reading.bias is not None:
             options["bias"] = reading.bias
         if parts is not None and len(parts) == 1:
-            options |= _of_rows(parts[0], q, k, int(rows[0]) if len(rows) else 0, len(rows))
+            options |= options_of_rows(parts[0], q, k, int(rows[0]) if len(rows) else 0, len(rows))
         elif allowed is not None:
             options["mask"] = allowed
         return _torch_ops.attention(of_rows, k, v, **options)

@@ -101,7 +101,7 @@ def weights_of(q: Tensor, k: Tensor, lse: Tensor, options: Options, rows: tuple[
 
 # ------------------------------------------------------------------------------------------------------ some rows alone
 
-def _of_heads(options: dict[str, Any], index: Tensor) -> dict[str, Any]:
+def options_of_heads(options: dict[str, Any], index: Tensor) -> dict[str, Any]:
     """The options of those heads alone."""
     given = dict(options)
     for name, axis in (("mask", 1), ("bias", 1), ("alibi_slopes", 0), ("sink", 0)):
@@ -112,7 +112,7 @@ def _of_heads(options: dict[str, Any], index: Tensor) -> dict[str, Any]:
     return given
 
 
-def _of_rows(options: dict[str, Any], q: Tensor, k: Tensor, first: int, count: int) -> dict[str, Any] | None:
+def options_of_rows(options: dict[str, Any], q: Tensor, k: Tensor, first: int, count: int) -> dict[str, Any] | None:
     """The options of those queries alone; None where they do not say it: in packed sequences and blocks."""
     if "cu_query" in options or "blocks" in options:
         return None
@@ -133,7 +133,7 @@ def _of_rows(options: dict[str, Any], q: Tensor, k: Tensor, first: int, count: i
 
 def _lse(q: Tensor, k: Tensor, options: dict[str, Any], first: int, count: int) -> Tensor:
     """[B, H, Lq] with gradients; of few rows those alone, the others 0."""
-    given = _of_rows(options, q, k, first, count) if count < q.shape[2] else None
+    given = options_of_rows(options, q, k, first, count) if count < q.shape[2] else None
     value = k[..., :1].detach()
     if given is None:
         return _torch_ops.attention(q, k, value, **options)[1]
@@ -176,8 +176,8 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
     q, k = _torch_ops.autocast(with_axes(q, 4), with_axes(k, 4))
     lse = None if lse is None else with_axes(lse, 3)
     if heads is not None:
-        index = _head_index(heads, q.shape[1])
-        given = _of_heads(given, index)
+        index = head_index(heads, q.shape[1])
+        given = options_of_heads(given, index)
         lse = None if lse is None else lse.index_select(1, index)
         k = k.index_select(1, index // max(q.shape[1] // max(k.shape[1], 1), 1))
         q = q.index_select(1, index)
@@ -189,7 +189,7 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
     return weights.reshape(weights.shape[4 - axes:])
 
 
-def _head_index(heads: int | slice | range | Sequence[int], count: int) -> Tensor:
+def head_index(heads: int | slice | range | Sequence[int], count: int) -> Tensor:
     if isinstance(heads, int):
         heads = [heads]
     index = torch.arange(count)[heads] if isinstance(heads, slice) else torch.as_tensor(list(heads), dtype=torch.int64)

@@ -118,8 +118,8 @@ class Seen:
                      if value is not None and option not in ("dropout", "seed")}
             q, k, lse = q.detach(), k.detach(), lse.detach()
             if self._heads is not None:
-                index = _torch_weights._head_index(self._heads, q.shape[1])
-                given = _torch_weights._of_heads(given, index)
+                index = _torch_weights.head_index(self._heads, q.shape[1])
+                given = _torch_weights.options_of_heads(given, index)
                 k = k.index_select(1, index // (q.shape[1] // k.shape[1]))
                 q, lse = q.index_select(1, index), lse.index_select(1, index)
             self._layer(name).add(Call(q, k, lse, given))
