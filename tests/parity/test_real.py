@@ -46,9 +46,7 @@ def small(model: type, config, folder: pathlib.Path) -> torch.nn.Module:
 
 
 def small_bert(kind: str, folder: pathlib.Path, **fields) -> tuple[torch.nn.Module, Tokenizer]:
-    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = whole_tokenizer()
     config = transformers.BertConfig(vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=2,
                                      num_attention_heads=4, intermediate_size=44, **fields)
     model = small(getattr(transformers, kind), config, folder)
@@ -94,9 +92,7 @@ def test_embeddings_of_minilm(tmp_path: pathlib.Path) -> None:
 
 def test_embeddings_of_mpnet(tmp_path: pathlib.Path) -> None:
     """The mean of a sentence's rows, whose positions and distances do not depend on what is packed beside it."""
-    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = whole_tokenizer()
     config = transformers.MPNetConfig(vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=2,
                                       num_attention_heads=4, intermediate_size=44)
     model = small(transformers.MPNetModel, config, tmp_path).double()
@@ -183,13 +179,19 @@ def answering(kind: str, folder: pathlib.Path) -> torch.nn.Module:
     return model
 
 
+def whole_tokenizer() -> Tokenizer:
+    """MiniLM's, without what its file says of padding and truncation."""
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_answers(kind: str, tmp_path: pathlib.Path) -> None:
     """The most probable answer to a text, token by token, and where it looks."""
     model = answering(kind, tmp_path)
-    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = whole_tokenizer()
     answers = set()
     for text in ("a fine film", "it is what it is , and no more", "dull"):
         ids = torch.tensor([tokenizer.encode(text).ids])
@@ -209,9 +211,7 @@ def test_answers(kind: str, tmp_path: pathlib.Path) -> None:
 def test_what_generation_config_says(kind: str, tmp_path: pathlib.Path) -> None:
     """transformers' generate() without an argument, next to attn generate without a flag."""
     model = answering(kind, tmp_path)
-    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = whole_tokenizer()
     ids = torch.tensor([tokenizer.encode("a fine film").ids])
     said = model.generation_config
 
