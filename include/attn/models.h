@@ -83,9 +83,8 @@ class Model {
 
   /// Logits [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes] where each token has
   /// one; [1, R, ..] of R packed tokens. float32, or float64; without a head the rows of hidden(), with a pooler its
-  /// rows [B, C]. Throws Error that
-  /// lists all that is wrong with the batch, and with the cache and the traces for it; a batch may be longer than the
-  /// context, but with learned positions.
+  /// rows [B, C]. Throws Error that lists all that is wrong with the batch, and with the cache and the traces for it; a
+  /// batch may be longer than the context, but with learned positions.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The last layer's rows [B, L, C], behind the last norm.
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;

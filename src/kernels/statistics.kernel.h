@@ -1,8 +1,7 @@
 // Statistics of a tile of scores or weights, [key][width], rows in lanes.
 //
 //   row_sums     w = 2^(2 (s - lse)) in place of s; sums of w, w (s - lse) and w^2 of each row; its largest w and
-//   where,
-//                its sum of w |position - key|
+//                where; its sum of w |position - key|
 //   column_sums  sums of w, and of w times the row's place, over the rows of each key
 //   masked_sums  sums of w over the keys whose lane masks name the row
 //   label_sums   sums, or the largest, of w f over the keys of each label
