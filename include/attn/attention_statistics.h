@@ -67,10 +67,10 @@ struct AttentionStatistics {
   RowStatistics<3> rows = {};
   RowStatistics<2> means = {};
   /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1 where no weight is above 0.
+  /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1: no weight above 0.
   View<3> position = {};
-  /// [B, H, Lq, n]: the n largest weights of a row, falling, and their keys, int64, rising among equals; 0 and -1 where
-  /// fewer are above 0. n at most 256.
-  View<4> top_weight = {};
+  View<4> top_weight = {};  ///< [B, H, Lq, n]: the n largest weights of a row, falling; n at most 256
+  /// int64 [B, H, Lq, n]: their keys, rising among equals; -1 and weight 0 where there are fewer.
   View<4> top_key = {};
   View<3> column_mass = {};      ///< [B, H, Lk]: sum_i P_ij, times the key's factor
   View<3> column_position = {};  ///< [B, H, Lk]: sum_i P_ij p_i / sum_i P_ij, on the axis of keys; NaN: nobody looks
