@@ -61,7 +61,10 @@ def in_order(options: Mapping[str, Any]) -> Collection[Any]:
     """The values of an Options, in the order of NAMES; a seed is drawn where dropout needs one."""
     given = {**_DEFAULTS, **options}
     if "window" in options:
-        given["window_left"], given["window_right"] = given.pop("window")
+        window = given.pop("window")
+        if not (isinstance(window, (tuple, list)) and len(window) == 2):
+            raise TypeError(f"[attention] window must be (left, right), -1 = no limit, not {window!r}")
+        given["window_left"], given["window_right"] = window
     if given["blocks"] is not None:
         given["blocks"], given["query_block"], given["key_block"] = given["blocks"]
     if given["dropout"] > 0 and given["seed"] is None:

@@ -118,7 +118,10 @@ class Seen:
                      if value is not None and option not in ("dropout", "seed")}
             q, k, lse = q.detach(), k.detach(), lse.detach()
             if self._heads is not None:
-                index = _torch_weights.head_index(self._heads, q.shape[1])
+                try:
+                    index = _torch_weights.head_index(self._heads, q.shape[1])
+                except Error as error:  # which scaled_dot_product_attention would leave to torch
+                    raise IndexError(f"[watch] {name}: {error}") from None
                 given = _torch_weights.options_of_heads(given, index)
                 k = k.index_select(1, index // (q.shape[1] // k.shape[1]))
                 q, lse = q.index_select(1, index), lse.index_select(1, index)
@@ -151,6 +154,8 @@ class Seen:
         """
         calls = self.layer(layer).run(run)
         last = calls[-1]
+        if head is not None and not 0 <= head < last.q.shape[1]:
+            raise Error(f"[watch] head must be in [0, {last.q.shape[1]}), not {head}")
         first, count = _range_of(rows, last.first_row + last.q.shape[2], "rows")
         column, width = _range_of(columns, last.k.shape[2], "columns")
         parts = []
@@ -233,7 +238,10 @@ class Seen:
         """
         from matplotlib import pyplot
 
-        picture = self.weights(layer, head, rows, columns, run=run)[batch].float().numpy()
+        weights = self.weights(layer, head, rows, columns, run=run)
+        if not 0 <= batch < len(weights):
+            raise Error(f"[watch] batch must be in [0, {len(weights)}), not {batch}")
+        picture = weights[batch].float().numpy()
         axes = pyplot.subplots()[1] if axes is None else axes
         calls = self.layer(layer).run(run)
         top, _ = _range_of(rows, calls[-1].first_row + calls[-1].q.shape[2], "rows")
@@ -267,8 +275,10 @@ def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
                  their names in the model ("*.layers.3.*"); None: all
         heads    which query heads; None: all
 
-    Warns where nothing was seen.
+    Warns where nothing was seen. Raises TypeError for what is no torch.nn.Module.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"[watch] the model must be a torch.nn.Module, not {type(model).__name__}")
     seen = Seen(layers, heads)
 
     def enter(name: str) -> Any:

@@ -403,6 +403,10 @@ def packed_encoder(model: PreTrainedModel) -> PreTrainedModel:
 
     Raises Error for a model that is no such encoder, or whose layers give something else then: that is tried first.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"[attention_cpp.transformers] the model must be a PreTrainedModel, not {type(model).__name__}")
+    if "attention_cpp" not in AttentionInterface().valid_keys():
+        raise Error("[attention_cpp.transformers] call register() first")
     stack = _stack_of(model)
     before = model.config._attn_implementation
     model.set_attn_implementation("attention_cpp")

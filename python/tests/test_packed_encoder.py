@@ -121,7 +121,13 @@ def test_a_model_in_training_stays_so():
     assert face.packed_encoder(model).encoder.training
 
 
-def test_models_that_cannot_be_packed():
+def test_models_that_cannot_be_packed(monkeypatch):
+    with pytest.raises(TypeError, match="must be a PreTrainedModel, not int"):
+        face.packed_encoder(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(hf.AttentionInterface, "valid_keys", lambda *_: ["sdpa"])
+        with pytest.raises(attention_cpp.Error, match=r"call register\(\) first"):
+            face.packed_encoder(hf.AutoModel.from_config(CONFIGS["bert"]()))
     gpt2 = hf.AutoModel.from_config(hf.GPT2Config(n_embd=32, n_layer=2, n_head=4))
     with pytest.raises(attention_cpp.Error, match="GPT2Model has 0 modules that run a list"):
         face.packed_encoder(gpt2)

@@ -234,3 +234,10 @@ def test_errors(name):
 def test_help_tells_the_options():
     assert "every option of attention_cpp.attention()" in inspect.getdoc(face.attention)
     assert "torch" in sys.modules and "attention" in face.__all__
+
+
+@pytest.mark.parametrize("window", ["a", 3, (1, 2, 3)])
+def test_a_window_is_two_numbers(window):
+    q, k, v = qkv(grad=False)
+    with pytest.raises(TypeError, match=r"window must be \(left, right\)"):
+        face.attention(q, k, v, window=window)

@@ -127,6 +127,22 @@ def test_layers_and_heads_are_chosen():
         seen.weights(7)
 
 
+def test_what_is_not_there_is_an_error():
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**batch())
+    with pytest.raises(attention_cpp.Error, match=r"head must be in \[0, 4\), not 4"):
+        seen.weights(0, 4)
+    pytest.importorskip("matplotlib")
+    with pytest.raises(attention_cpp.Error, match=r"batch must be in \[0, 2\), not 2"):
+        seen.plot(0, 0, batch=2)
+    with pytest.raises(IndexError, match=r"transformer.h.0.attn: .*heads must be in \[0, 4\), not \[7\]"), \
+            attention_cpp.watch(model, heads=[7]):
+        model(**batch())
+    with pytest.raises(TypeError, match="must be a torch.nn.Module, not int"), attention_cpp.watch(3):
+        pass
+
+
 def test_nothing_changes_and_nothing_stays(monkeypatch):
     model = model_of("gpt2", "attention_cpp")
     before = F.scaled_dot_product_attention
