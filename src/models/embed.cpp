@@ -122,7 +122,7 @@ Array Embedder::operator()(std::span<const std::string> texts,
   });
   checker.require(options.tokens_a_step >= 1, "tokens_a_step must be positive");
   checker.require(options.pooling != RowPooling::pooler || config.pooler,
-                  "the model was opened without its pooler: the constructor is told to load it");
+                  "the model has no pooler, or was opened without it: the constructor takes what is to be loaded");
   checker.done();
   const int64_t longest = options.longest ? options.longest : config.context;
   std::vector<text::Encoding> encodings(texts.size());
