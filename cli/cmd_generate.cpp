@@ -1,15 +1,20 @@
 // attn generate: what a trained model makes of the beginning of a text.
+#include <filesystem>
 #include <memory>
 
+#include "attn/view_recorder.h"
 #include "common.h"
 
 namespace cli {
 namespace {
 
+using attn::view::Part;
+
 struct Generate {
   ModelOptions model;
   GenerationOptions generation;
-  std::string prompt, file;
+  std::string prompt, file, record, part = "decoder";
+  attn::view::Selection selection;
   bool interactive = false, statistics = false;
 
   void run() const {
@@ -17,11 +22,34 @@ struct Generate {
     if (loaded.model->config().classes) throw UsageError(model.directory + " is a classifier: attn classify");
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     catch_signals();
-    if (interactive) return generation.converse(loaded);
+    if (interactive) {
+      generation.converse(loaded);
+      return;
+    }
     if (text.empty() && loaded.model->config().encoder_layers)
       throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
     if (text.empty()) text = loaded.tokenizer->decode(std::vector<int64_t>{0});
-    generation.stream(loaded, text, statistics);
+    if (record.empty()) generation.stream(loaded, text, statistics);
+    else stream_recorded(loaded, text);
+  }
+
+  /// Queries and keys lie in files without a name beside the one that they become.
+  void stream_recorded(const attn::models::Loaded& loaded, const std::string& text) const {
+    const std::filesystem::path folder = std::filesystem::path(record).parent_path();
+    attn::view::Recorder recorder({.part = part == "cross"     ? Part::cross
+                                           : part == "encoder" ? Part::encoder
+                                                               : Part::own,
+                                   .selection = selection,
+                                   .folder = folder.empty() ? "." : folder.string()});
+    const GenerationOptions::Streamed streamed = generation.stream(loaded, text, statistics, &recorder);
+    const std::vector<attn::view::Layer> layers = recorder.layers();
+    if (layers.empty()) return;  // stopped before the first token
+    const auto& source = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
+    std::vector<std::string> labels =
+        part == "decoder" ? token_labels(*loaded.tokenizer, streamed.text) : token_labels(*source, streamed.prompt);
+    labels.resize(static_cast<size_t>(layers[0].k.size[2]));  // nobody has asked what the last token looks at
+    recorder.save(record, labels);
+    say("{}: queries, keys and lse of {} layers, {} tokens\n", record, layers.size(), layers[0].q.size[2]);
   }
 };
 
@@ -39,11 +67,30 @@ void add_generate(CLI::App& app) {
       command->add_option("--prompt", run->prompt, "the beginning, or what is answered; none: the first token");
   CLI::Option* file = command->add_option("--file", run->file, "a file with the beginning; - is standard input");
   file->type_name("FILE")->excludes(prompt);
-  command->add_flag("--interactive", run->interactive, "read beginnings line by line")
-      ->excludes(prompt)
-      ->excludes(file);
+  CLI::Option* interactive = command->add_flag("--interactive", run->interactive, "read beginnings line by line")
+                                 ->excludes(prompt)
+                                 ->excludes(file);
   command->add_flag("--stats", run->statistics, "print tokens a second");
   run->generation.add(*command);
+  CLI::Option* record =
+      command->add_option("--record", run->record, "keep what every token looked at in a file that attn see draws");
+  record->type_name("FILE.safetensors")->excludes(interactive)->group("Attention");
+  command->add_option("--layer", run->selection.layers, "of these layers alone, as 0,2")
+      ->delimiter(',')
+      ->check(whole(0))
+      ->needs(record)
+      ->group("Attention");
+  command->add_option("--head", run->selection.heads, "of these heads alone")
+      ->delimiter(',')
+      ->check(whole(0))
+      ->needs(record)
+      ->group("Attention");
+  command
+      ->add_option("--part", run->part,
+                   "with an encoder: where the answer looks in itself, or in the text, or the text in itself")
+      ->check(one_of({"decoder", "cross", "encoder"}))
+      ->needs(record)
+      ->group("Attention");
   command->callback([=] { run->run(); });
 }
 

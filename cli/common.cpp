@@ -194,14 +194,15 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
   return options;
 }
 
-void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::string& prompt,
-                               bool with_statistics) const {
+GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded& loaded, const std::string& prompt,
+                                                      bool with_statistics, attn::view::Recorder* recorder) const {
   const std::vector<int64_t> ids = prompt_tokens(loaded, prompt);
   const bool answers = loaded.model->config().encoder_layers > 0;
   if (answers && loaded.start.empty())
     throw attn::Error("generate", {"config.json does not say decoder_start_token_id, with which answers begin"});
   attn::generate::StopFilter filter(stop);
   attn::generate::GenerateOptions options = for_model(loaded);
+  options.recorder = recorder;
   attn::text::TextStream text(*loaded.tokenizer);
   if (!answers) {
     show(prompt);
@@ -218,6 +219,16 @@ void GenerationOptions::stream(const attn::models::Loaded& loaded, const std::st
     say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", ids.size(),
         static_cast<double>(ids.size()) / result.prompt_seconds, result.tokens.size(),
         count > 1 ? (count - 1) / result.token_seconds : 0.0);
+  Streamed streamed = {ids, answers ? options.start : ids};
+  streamed.text.insert(streamed.text.end(), result.tokens.begin(), result.tokens.end());
+  streamed.text.erase(streamed.text.begin(), streamed.text.begin() + result.forgotten);
+  return streamed;
+}
+
+std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
+  for (const int64_t id : ids) labels.push_back(id < tokenizer.size() ? tokenizer.label(id) : "<start>");
+  return labels;
 }
 
 void GenerationOptions::converse(const attn::models::Loaded& loaded) const {

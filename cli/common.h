@@ -68,11 +68,20 @@ struct GenerationOptions {
   std::vector<std::string> stop;
   void add(CLI::App& command);
   attn::generate::GenerateOptions for_model(const attn::models::Loaded& loaded) const;
-  /// Streams a continuation of `prompt`; returns tokens and seconds. Ends early at a stop text or a signal.
-  void stream(const attn::models::Loaded& loaded, const std::string& prompt, bool with_statistics) const;
+  /// What a text was made of.
+  struct Streamed {
+    std::vector<int64_t> prompt, text;  ///< what an encoder read; prompt and continuation, or the answer with its start
+  };
+  /// Streams a continuation of `prompt`. Ends early at a stop text or a signal. The text is what a recorder, if one is
+  /// given, has seen, and perhaps one token more.
+  Streamed stream(const attn::models::Loaded& loaded, const std::string& prompt, bool with_statistics,
+                  attn::view::Recorder* recorder = nullptr) const;
   /// Reads prompts line by line and answers each.
   void converse(const attn::models::Loaded& loaded) const;
 };
+
+/// Of each token what the pictures call it.
+std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids);
 
 /// From now on SIGINT, SIGTERM, SIGHUP and a closed pipe set signal_seen(), and the program ends with 128 + its number.
 /// The second signal ends it at once. What was ignored when the program began, as nohup does, stays ignored.

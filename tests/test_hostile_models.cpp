@@ -263,13 +263,6 @@ TEST(HostileModels, Caches) {
          }
        },
        {"[model]", "9 tokens", "context of 8"}},
-      {"with traces",
-       [] {
-         Cache cache = model().new_cache(2);
-         std::vector<nn::AttentionTrace> traces;
-         forward(good(), {.cache = &cache, .traces = &traces});
-       },
-       {"[model]", "traces"}},
       {"with lengths",
        [] {
          Cache cache = model().new_cache(2);

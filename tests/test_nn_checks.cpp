@@ -208,6 +208,22 @@ TEST(LayerChecks, LayersThatHaveNotBeenMade) {
       {"SelfAttention", [&] { SelfAttention()(tape, x); }, "SelfAttention", reason},
       {"MultiHeadAttention", [&] { MultiHeadAttention()(tape, x); }, "MultiHeadAttention", reason},
       {"Block", [&] { nn::Block()(tape, x); }, "Block", reason},
+      {"a trace of what continues a cache",
+       [] {
+         nn::Parameters parameters({.seed = 3});
+         const MultiHeadAttention layer(Scope(parameters), 8, {.heads = 2, .causal = true});
+         KvCache cache({.kv_heads = 2, .head_dim = 4});
+         const std::vector<int64_t> sequences = {cache.add()};
+         AttentionTrace trace;
+         AttentionInputs inputs;
+         inputs.cache = {&cache, sequences};
+         inputs.trace = &trace;
+         Tape cached;
+         for (int n = 0; n < 2; ++n) layer(cached, Value(Array(DType::float32, {1, 3, 8})), inputs);
+         trace.weights();
+       },
+       "AttentionTrace",
+       {"a cache of 3 tokens"}},
       {"an empty trace", [] { AttentionTrace().weights(); }, "AttentionTrace", {"it is empty"}},
   });
 }
@@ -421,7 +437,6 @@ TEST(LayerChecks, Caches) {
   };
   const auto plain = [](AttentionInputs&) { return false; };
   const std::vector<int64_t> lengths = {5, 5};
-  AttentionTrace trace;
   expect_refused({
       {"wider heads",
        call(attention, wide, both, plain),
@@ -447,15 +462,7 @@ TEST(LayerChecks, Caches) {
               return false;
             }),
        "attention",
-       {"without memory, key_length, starts, mask, bias and trace"}},
-      {"a trace",
-       call(attention, fits, both,
-            [&](AttentionInputs& in) {
-              in.trace = &trace;
-              return false;
-            }),
-       "attention",
-       {"trace"}},
+       {"without memory, key_length, starts, mask and bias"}},
       {"positions of other sequences",
        [&] {
          CacheSlot{&fits, one}.positions(2, 3);

@@ -25,7 +25,7 @@ MODULES = {
     "autograd": (("core", "attention", "ops"), ()),
     "view": (("core", "attention", "io"), ("png.h", "utf8proc.h")),
     "nn": (("core", "attention", "autograd"), ()),
-    "models": (("core", "attention", "autograd", "nn", "io", "text"), ("nlohmann/",)),
+    "models": (("core", "attention", "autograd", "nn", "io", "text", "view"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
     "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }

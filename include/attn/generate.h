@@ -33,6 +33,7 @@ struct GenerateOptions {
   autograd::Array rows = {};                         ///< [1, L, C]: what an encoder of rows reads in place of a prompt
   std::vector<int64_t> suppressed = {};              ///< tokens that are never drawn
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
+  view::Recorder* recorder = nullptr;                ///< keeps the attention of prompt and answer
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
 };
 
@@ -43,14 +44,15 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwi
 
 struct Generated {
   std::vector<int64_t> tokens;  ///< without the prompt
+  int64_t forgotten = 0;        ///< tokens of the text at its beginning that the model no longer saw at its end
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first
 };
 
 /// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. A model
 /// with an encoder answers instead: the encoder reads the prompt, or the rows of the options where it reads rows, and
-/// the answer ends at `context` tokens. Throws Error
-/// for a context beyond learned positions; every other kind of position has no end.
+/// the answer ends at `context` tokens. Throws Error for a context beyond learned positions; every other kind of
+/// position has no end.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
 /// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.

@@ -47,15 +47,16 @@ uint32_t crc32(std::string_view bytes, uint32_t seed = 0);
 /// That of two texts, one after the other, from theirs; the second has `length` bytes.
 uint32_t crc32_combined(uint32_t first, uint32_t second, int64_t length);
 
-/// One tensor of a file that is to be written. `data` is dense row-major.
+/// One tensor of a file that is to be written.
 struct NamedTensor {
   std::string name;
   DType dtype = DType::float32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
+  std::vector<int64_t> stride = {};  ///< in elements, one an axis; empty = dense row-major. Of numbers, not of booleans
 };
 
-/// The bytes of such a tensor. Throws Error for what format_safetensors() would refuse of it.
+/// The bytes of such a tensor, a dense one. Throws Error for what format_safetensors() would refuse of it.
 std::string_view bytes_of(const NamedTensor& tensor);
 
 struct TensorInfo {
@@ -111,6 +112,9 @@ class Safetensors {
 /// parse() would refuse.
 std::string format_safetensors(std::span<const NamedTensor> tensors,
                                const std::map<std::string, std::string>& metadata);
+/// write_file() of these bytes, which are never in memory as a whole.
+void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata);
 
 }  // namespace attn::io
 #pragma GCC visibility pop

@@ -16,6 +16,7 @@
 #include "attn/models_generation.h"
 #include "attn/nn.h"
 #include "attn/text.h"
+#include "attn/view_recorder.h"
 
 #pragma GCC visibility push(default)
 namespace attn::models {
@@ -65,6 +66,7 @@ struct ForwardOptions {
   Cache* cache = nullptr;                                   ///< the tokens continue what is cached; inference only
   bool last_only = false;                                   ///< logits of each sequence's last token alone
   bool recompute = false;                                   ///< keep only the inputs of blocks, compute the rest again
+  view::Recorder* recorder = nullptr;                       ///< keeps one text's attention, also behind a cache
   std::vector<nn::AttentionTrace>* traces = nullptr;        ///< one a layer, filled
   std::vector<nn::AttentionTrace>* cross_traces = nullptr;  ///< of the layers' looks at an encoder's rows
   std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< one a layer of the encoder

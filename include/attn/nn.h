@@ -23,7 +23,8 @@ struct AttentionTrace {
   Array lse;                 ///< [B, H, Lq]
   AttentionOptions options;  ///< without dropout; borrows what the layer's inputs borrowed, and `bias`
   Array bias;                ///< the memory of options.bias, if there is one
-  /// [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace.
+  int64_t first = 0;         ///< tokens that a cache had of the batch's first text: q and k are of those behind them
+  /// [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace, and where a cache has earlier keys.
   Array weights() const;
 };
 
@@ -45,7 +46,7 @@ struct AttentionInputs {
   ConstView<4> mask = {};                ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
   Value bias = {};                       ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
   CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
-  AttentionTrace* trace = nullptr;        ///< filled if given
+  AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, of what x adds to it
   AttentionTrace* cross_trace = nullptr;  ///< the same, of a Block's cross-attention
 };
 

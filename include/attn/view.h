@@ -92,6 +92,8 @@ SavedAttention read_attention(const std::string& path);
 /// The bytes of such a file. Throws Error for what it has no place for: masks, biases, slopes, documents, packed
 /// sequences and blocks; a sink is part of lse.
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
+/// io::write_file() of these bytes, which are never in memory as a whole.
+void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
 
 }  // namespace attn::view
 #pragma GCC visibility pop

@@ -133,9 +133,14 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
 /// One sequence whose tokens come one after the other, and what the model has cached of it.
 class Sequence {
  public:
-  /// `source` or `rows` are what an encoder reads; empty where there is none.
-  Sequence(const models::Model& model, bool cached, std::span<const int64_t> source, autograd::Array rows)
-      : model_(model), cache_(model.new_cache()), source_(source), rows_(std::move(rows)), cached_(cached) {}
+  /// `source`, or the rows of the options, are what an encoder reads; empty where there is none.
+  Sequence(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
+      : model_(model),
+        cache_(model.new_cache()),
+        source_(source),
+        rows_(options.rows),
+        recorder_(options.recorder),
+        cached_(options.cache) {}
 
   /// Logits [V] behind `text`, whose beginning is what it was the last time.
   std::vector<float> next(std::span<const int64_t> text) {
@@ -149,7 +154,7 @@ class Sequence {
     batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(batch.source.size());
     autograd::Tape tape({}, memory_);
     const autograd::Value logits =
-        model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true});
+        model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
     const autograd::Array& last = logits.data();
     std::vector<float> values(static_cast<size_t>(last.count()));
     ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
@@ -163,6 +168,7 @@ class Sequence {
   models::Cache cache_;
   std::span<const int64_t> source_;
   autograd::Array rows_;
+  view::Recorder* recorder_;
   bool cached_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
 };
@@ -199,7 +205,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   const std::span<const int64_t> begin = answers ? std::span(options.start) : prompt;
   std::vector<int64_t> text(begin.begin(), begin.end());
   Random random(options.seed);
-  Sequence sequence(model, options.cache, answers ? prompt : std::span<const int64_t>(), options.rows);
+  Sequence sequence(model, answers ? prompt : std::span<const int64_t>(), options);
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
@@ -225,6 +231,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
     if (options.on_token && !options.on_token(token)) break;
   }
   result.token_seconds = seconds_since(start);
+  result.forgotten = first;
   return result;
 }
 

@@ -18,6 +18,7 @@
 
 #include "attn/io.h"
 #include "io/reader.h"
+#include "io/sink.h"
 
 namespace attn::io {
 namespace {
@@ -81,11 +82,14 @@ int64_t read_all(std::string_view operation, const std::string& path, int64_t at
   return done;
 }
 
-void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes) {
+/// `first` is where they stand in the file.
+void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes,
+               int64_t first = 0) {
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t put = uninterrupted([&] { return ::write(file, bytes.data() + done, bytes.size() - done); });
-    if (put <= 0) fail_in(operation, path, "write at byte " + std::to_string(done), put < 0 ? errno : EIO);
+    const auto at = [&] { return "write at byte " + std::to_string(first + static_cast<int64_t>(done)); };
+    if (put <= 0) fail_in(operation, path, at(), put < 0 ? errno : EIO);
     done += static_cast<size_t>(put);
   }
 }
@@ -270,6 +274,10 @@ void write_output(const std::string& path, std::string_view bytes) {
 }
 
 void write_file(const std::string& path, std::string_view bytes) {
+  write_file(path, [&](const Sink& sink) { sink(bytes); });
+}
+
+void write_file(const std::string& path, const std::function<void(const Sink&)>& produce) {
   require_path("write_file", path);
   const fs::path target = target_of(path);
   if (target.filename().empty()) fail("write_file", path, "is the name of a directory");
@@ -283,7 +291,11 @@ void write_file(const std::string& path, std::string_view bytes) {
   Descriptor file(temporary.file());
   if (existing && ::fchmod(file.get(), existing->st_mode & 0777) != 0)
     fail_in("write_file", path, "give it the mode of the old file", errno);
-  write_all("write_file", path, file.get(), bytes);
+  int64_t written = 0;
+  produce([&](std::string_view bytes) {
+    write_all("write_file", path, file.get(), bytes, written);
+    written += static_cast<int64_t>(bytes.size());
+  });
   if (uninterrupted([&] { return ::fsync(file.get()); }) != 0) fail_in("write_file", path, "sync", errno);
   if (!file.close()) fail_in("write_file", path, "close", errno);
   if (::renameat(directory.get(), temporary.name(), directory.get(), target.filename().c_str()) != 0)

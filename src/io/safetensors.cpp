@@ -10,6 +10,7 @@
 #include "core/checker.h"
 #include "io/json.h"
 #include "io/reader.h"
+#include "io/sink.h"
 
 namespace attn::io {
 namespace {
@@ -233,6 +234,13 @@ void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
   if (!checker.require(bytes >= 0, [&] { return "shape " + to_text(shape) + " has more than 2^63 - 1 bytes"; }) ||
       !checker.require(bytes == 0 || tensor.data, [] { return "has no data"; }) || bytes == 0)
     return;
+  if (!tensor.stride.empty()) {
+    checker.require(tensor.stride.size() == shape.size() && tensor.dtype != DType::boolean, [&] {
+      return to_text(tensor.stride) + " are no strides of shape " + to_text(shape) +
+             (tensor.dtype == DType::boolean ? ": booleans are dense" : "");
+    });
+    return;
+  }
   const std::string_view data(static_cast<const char*>(tensor.data), static_cast<size_t>(bytes));
   const int64_t bad = tensor.dtype == DType::boolean ? first_bad_boolean(data) : -1;
   checker.require(bad < 0, [&] { return "byte " + std::to_string(bad) + " is neither 0 nor 1, but boolean"; });
@@ -246,6 +254,91 @@ std::string entry_of(const NamedTensor& tensor, int64_t begin, int64_t end) {
     text += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
   return text + "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
+
+/// Hands over the elements of a tensor in order; rows along the last axis are the pieces that are copied at once.
+void write_elements(const NamedTensor& tensor, const Sink& sink) {
+  const int64_t element = size_of(tensor.dtype), bytes = bytes_of(tensor.dtype, tensor.shape);
+  const auto* data = static_cast<const char*>(tensor.data);
+  if (bytes == 0) return;
+  if (tensor.stride.empty() || tensor.shape.empty()) return sink({data, static_cast<size_t>(bytes)});
+  constexpr size_t kPiece = size_t{1} << 20;
+  const size_t last = tensor.shape.size() - 1;
+  const int64_t width = tensor.shape[last], rows = bytes / element / width;
+  std::string piece;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t rest = row, offset = 0;
+    for (size_t axis = last; axis-- > 0; rest /= tensor.shape[axis])
+      offset += rest % tensor.shape[axis] * tensor.stride[axis];
+    const char* from = data + offset * element;
+    if (tensor.stride[last] == 1) piece.append(from, static_cast<size_t>(width * element));
+    else
+      for (int64_t n = 0; n < width; ++n)
+        piece.append(from + n * tensor.stride[last] * element, static_cast<size_t>(element));
+    if (piece.size() < kPiece && row + 1 < rows) continue;
+    sink(piece);
+    piece.clear();
+  }
+}
+
+/// Tensors that have been checked, in the order of the file, and the header that says where they lie.
+class Layout {
+ public:
+  Layout(std::string_view operation, std::span<const NamedTensor> tensors,
+         const std::map<std::string, std::string>& metadata) {
+    check(operation, tensors, metadata);
+    for (const NamedTensor& tensor : tensors) order_.push_back(&tensor);
+    std::sort(order_.begin(), order_.end(), [](const NamedTensor* a, const NamedTensor* b) {
+      return std::pair(order_of(a->dtype), std::string_view(a->name)) <
+             std::pair(order_of(b->dtype), std::string_view(b->name));
+    });
+    header_ = "{";
+    if (!metadata.empty()) {
+      header_ += "\"__metadata__\":{";
+      for (const auto& [key, value] : metadata) header_ += *json_string(key) + ":" + *json_string(value) + ",";
+      header_.back() = '}';
+    }
+    for (const NamedTensor* tensor : order_) {
+      const int64_t begin = data_bytes_;
+      if (__builtin_add_overflow(begin, bytes_of(tensor->dtype, tensor->shape), &data_bytes_))
+        throw Error(operation, {"the tensors have more than 2^63 - 1 bytes"});
+      if (header_.size() > 1) header_ += ",";
+      header_ += entry_of(*tensor, begin, data_bytes_);
+    }
+    header_ += "}";
+    header_.resize((header_.size() + 7) / 8 * 8, ' ');
+    if (static_cast<int64_t>(header_.size()) > kMaxHeader)
+      throw Error(operation, {"the header has " + std::to_string(header_.size()) + " bytes, at most " +
+                              std::to_string(kMaxHeader) + " are allowed"});
+  }
+
+  int64_t size() const { return kLengthBytes + static_cast<int64_t>(header_.size()) + data_bytes_; }
+
+  void write(const Sink& sink) const {
+    std::string length;
+    for (int n = 0; n < kLengthBytes; ++n) length += static_cast<char>(header_.size() >> 8 * n & 255);
+    sink(length + header_);
+    for (const NamedTensor* tensor : order_) write_elements(*tensor, sink);
+  }
+
+ private:
+  static void check(std::string_view operation, std::span<const NamedTensor> tensors,
+                    const std::map<std::string, std::string>& metadata) {
+    Checker checker(operation);
+    std::set<std::string_view> names;
+    for (const NamedTensor& tensor : tensors) {
+      TensorChecker tensor_checker(checker, "", tensor.name);
+      check_tensor(tensor_checker, tensor);
+      tensor_checker.require(names.insert(tensor.name).second, [] { return "the name occurs twice"; });
+    }
+    for (const auto& [key, value] : metadata)
+      checker.require(json_string(key) && json_string(value), "metadata " + in_quotes(key) + " is not UTF-8");
+    checker.done();
+  }
+
+  std::vector<const NamedTensor*> order_;
+  std::string header_;
+  int64_t data_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -370,57 +463,24 @@ std::string_view bytes_of(const NamedTensor& tensor) {
   Checker checker("format_safetensors");
   TensorChecker tensor_checker(checker, "", tensor.name);
   check_tensor(tensor_checker, tensor);
+  tensor_checker.require(tensor.stride.empty(), [] { return "has strides: its bytes lie apart"; });
   checker.done();
   return {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  Checker checker("format_safetensors");
-  std::set<std::string_view> names;
-  int64_t data_bytes = 0;
-  for (const NamedTensor& tensor : tensors) {
-    TensorChecker tensor_checker(checker, "", tensor.name);
-    check_tensor(tensor_checker, tensor);
-    tensor_checker.require(names.insert(tensor.name).second, [] { return "the name occurs twice"; });
-  }
-  for (const auto& [key, value] : metadata)
-    checker.require(json_string(key) && json_string(value), "metadata " + in_quotes(key) + " is not UTF-8");
-  checker.done();
-
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return std::pair(order_of(a->dtype), std::string_view(a->name)) <
-           std::pair(order_of(b->dtype), std::string_view(b->name));
-  });
-  std::string header = "{";
-  if (!metadata.empty()) {
-    header += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) header += *json_string(key) + ":" + *json_string(value) + ",";
-    header.back() = '}';
-  }
-  for (const NamedTensor* tensor : order) {
-    const int64_t begin = data_bytes;
-    if (__builtin_add_overflow(begin, bytes_of(tensor->dtype, tensor->shape), &data_bytes))
-      throw Error("format_safetensors", {"the tensors have more than 2^63 - 1 bytes"});
-    if (header.size() > 1) header += ",";
-    header += entry_of(*tensor, begin, data_bytes);
-  }
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  if (static_cast<int64_t>(header.size()) > kMaxHeader)
-    throw Error("format_safetensors", {"the header has " + std::to_string(header.size()) + " bytes, at most " +
-                                       std::to_string(kMaxHeader) + " are allowed"});
-
+  const Layout layout("format_safetensors", tensors, metadata);
   std::string bytes;
-  bytes.reserve(kLengthBytes + header.size() + static_cast<size_t>(data_bytes));
-  for (int n = 0; n < kLengthBytes; ++n) bytes += static_cast<char>(header.size() >> 8 * n & 255);
-  bytes += header;
-  for (const NamedTensor* tensor : order)
-    if (const int64_t count = bytes_of(tensor->dtype, tensor->shape); count > 0)
-      bytes.append(static_cast<const char*>(tensor->data), static_cast<size_t>(count));
+  bytes.reserve(static_cast<size_t>(layout.size()));
+  layout.write([&](std::string_view piece) { bytes += piece; });
   return bytes;
+}
+
+void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  const Layout layout("write_safetensors", tensors, metadata);
+  write_file(path, [&](const Sink& sink) { layout.write(sink); });
 }
 
 }  // namespace attn::io

@@ -153,8 +153,6 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
       if (sequences > 0) first = cache->length();
     }
     checker.require(!tape.recording(), "a cache serves inference, but the tape records");
-    checker.require(!options.traces && !options.cross_traces && !options.encoder_traces,
-                    "there are no traces of what continues a cache");
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
   if (whole && positions_.table) {
@@ -168,6 +166,20 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   }
   checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
                   "cross_traces and encoder_traces are of models with an encoder");
+  if (const view::Recorder* recorder = options.recorder) {
+    const view::RecorderOptions& wanted = recorder->options();
+    checker.require(!options.recompute, "a recorder goes without recompute, which would compute its blocks twice");
+    checker.require(wanted.part == view::Part::own || config_.encoder_layers > 0,
+                    "the recorder is for a part that only models with an encoder have");
+    checker.require(!whole || wanted.sequence < B, [&] {
+      return "the recorder is for sequence " + text(wanted.sequence) + " of a batch of " + text(B);
+    });
+    const int64_t layers = wanted.part == view::Part::encoder ? config_.encoder_layers : config_.layers;
+    for (const int64_t layer : wanted.selection.layers)
+      checker.require(layer < layers, [&] {
+        return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);
+      });
+  }
   checker.require(!with_targets || config_.head, "a model without a head has no loss");
   if (with_targets) check_targets(checker, config_, batch, options.last_only);
   checker.done();

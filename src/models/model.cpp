@@ -26,6 +26,67 @@ std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t
   return places;
 }
 
+/// Rows `first` .. `last` of sequence b of a view [B, H, L, ..].
+template <int Rank>
+ConstView<Rank> rows_of(const ConstView<Rank>& x, int64_t b, int64_t first, int64_t last) {
+  ConstView<Rank> part = x;
+  part.data = static_cast<const char*>(x.data) + (b * x.stride[0] + first * x.stride[2]) * size_of(x.dtype);
+  part.size[0] = 1;
+  part.size[2] = last - first;
+  return part;
+}
+
+/// One layer's attention on its way to a recorder, if that wants it.
+class Telling {
+ public:
+  Telling(view::Recorder* recorder, view::Part part, size_t layer)
+      : recorder_(recorder), part_(part), layer_(static_cast<int64_t>(layer)) {
+    wanted_ = recorder && recorder->options().part == part && recorder->wants(layer_);
+  }
+
+  /// What the layer fills: of its own if the caller wants none.
+  nn::AttentionTrace* trace(nn::AttentionTrace* callers) {
+    trace_ = callers ? callers : wanted_ ? &own_ : nullptr;
+    return trace_;
+  }
+
+  /// Of the recorder's text in the batch, without padding; `first` are the tokens before the batch.
+  void tell(const Batch& batch, std::span<const int64_t> memory_lengths, int64_t first) const {
+    if (!wanted_) return;
+    const bool encoder = part_ == view::Part::encoder, packed = !encoder && !batch.starts.empty();
+    const auto at = static_cast<size_t>(recorder_->options().sequence);
+    const std::vector<int64_t>& lengths = encoder ? batch.source_lengths : batch.lengths;
+    const int64_t b = packed ? 0 : static_cast<int64_t>(at), begin = packed ? batch.starts[at] : 0;
+    const int64_t whole = trace_->q.array.shape()[1];
+    const int64_t end = packed ? batch.starts[at + 1] : lengths.empty() ? whole : lengths[at];
+    const nn::Array& lse = trace_->lse;
+    const ConstView<3> all(lse.data(), lse.dtype(), {lse.shape()[0], lse.shape()[1], lse.shape()[2]});
+    view::Layer call;
+    call.name = "layer " + std::to_string(layer_);
+    call.q = rows_of<4>(trace_->q.view(), b, begin, end);
+    call.lse = rows_of<3>(all, b, begin, end);
+    const int64_t keys = memory_lengths.empty() ? trace_->k.array.shape()[1] : memory_lengths[at];
+    const bool across = part_ == view::Part::cross;
+    call.k = rows_of<4>(trace_->k.view(), b, across ? 0 : begin, across ? keys : end);
+    call.options = trace_->options;
+    call.options.key_length = call.options.cu_query = call.options.cu_key = {};
+    ConstView<4>& bias = call.options.bias;
+    if (bias && bias.size[2] == whole) {  // by distance alone: the first rows serve any text
+      bias.size[2] = end - begin;
+      bias.size[3] -= whole - (end - begin);
+    }
+    recorder_->record(layer_, first, call);
+  }
+
+ private:
+  view::Recorder* recorder_;
+  view::Part part_;
+  int64_t layer_;
+  bool wanted_ = false;
+  nn::AttentionTrace own_ = {};
+  nn::AttentionTrace* trace_ = nullptr;
+};
+
 }  // namespace
 
 /// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first stands at `first`.
@@ -66,9 +127,11 @@ Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& option
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
-    if (options.encoder_traces) inputs.trace = &(*options.encoder_traces)[n];
+    Telling telling(options.recorder, view::Part::encoder, n);
+    inputs.trace = telling.trace(options.encoder_traces ? &(*options.encoder_traces)[n] : nullptr);
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
+    telling.tell(batch, {}, 0);
   }
   return encoder_norm_.weight ? encoder_norm_(tape, x) : x;
 }
@@ -91,7 +154,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
         cache->memories_.push_back(std::get<nn::Block>(layer).cross.key_value(tape, *memory));
     }
   }
-  Value x = embed(tape, batch, cache ? cache->length() : 0, false);
+  const int64_t first = cache ? cache->length() : 0;
+  Value x = embed(tape, batch, first, false);
   for (auto* traces : {options.traces, options.cross_traces})
     if (traces) traces->assign(layers_.size(), {});
   for (size_t n = 0; n < layers_.size(); ++n) {
@@ -102,12 +166,15 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (*memory) inputs.memory = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
-    if (options.traces) inputs.trace = &(*options.traces)[n];
-    if (options.cross_traces) inputs.cross_trace = &(*options.cross_traces)[n];
+    Telling own(options.recorder, view::Part::own, n), across(options.recorder, view::Part::cross, n);
+    inputs.trace = own.trace(options.traces ? &(*options.traces)[n] : nullptr);
+    inputs.cross_trace = across.trace(options.cross_traces ? &(*options.cross_traces)[n] : nullptr);
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
       return block(inner, layers_, n, in, inputs);
     };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
+    own.tell(batch, {}, first);
+    across.tell(batch, inputs.memory_length, first);
   }
   return norm_.weight ? norm_(tape, x) : x;
 }

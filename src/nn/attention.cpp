@@ -60,13 +60,26 @@ View<4> sequence(View<4> all, int64_t b) {
   return all;
 }
 
+/// lse [1, H, B L] of a cache's packed queries as [B, H, L].
+Array sequences_first(const Array& packed, int64_t B, int64_t H, int64_t L) {
+  Array lse(packed.dtype(), {B, H, L});
+  const int64_t bytes = L * size_of(packed.dtype());
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t h = 0; h < H; ++h)
+      std::copy_n(static_cast<const char*>(packed.data()) + (h * B + b) * bytes, bytes,
+                  static_cast<char*>(lse.data()) + (b * H + h) * bytes);
+  return lse;
+}
+
 /// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached: in one call, or, where every
 /// sequence has a bias of its own by `distances`, one after the other.
 Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
-                    const Distances& distances, const Value& sink) {
+                    const Distances& distances, const Value& sink, AttentionTrace* trace) {
   const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], width = heads.v.width;
   const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
   KvCache& cache = *slot.cache;
+  options.dropout = 0;
+  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, cache.length(slot.sequences[0])};
   std::vector<int64_t> cu_query(static_cast<size_t>(B) + 1, 0);
   for (int64_t b = 0; b < B; ++b) {
     cache.append(slot.sequences[b], sequence(keys, b), sequence(values, b));
@@ -75,24 +88,32 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
   const Array out = tape.array(heads.q.array.dtype(), {B, L, heads.q.heads * width});
   const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
   options.alignment = Alignment::bottom_right;
-  options.dropout = 0;
   std::vector<float> sinks(sink ? static_cast<size_t>(sink.data().count()) : 0);
   if (sink) ops::convert(sink.data().flat(), View<2>(sinks.data(), {1, sink.data().count()}));
   options.sink = sinks;
+  const int64_t H = heads.q.heads;
+  Array lse;
+  if (trace) lse = Array(out.dtype() == DType::float64 ? DType::float64 : DType::float32, {H, B * L});
+  const View<3> lse_of_all = trace ? View<3>(lse.data(), lse.dtype(), {1, H, B * L}) : View<3>();
   if (distances.table) {
     for (int64_t b = 0; b < B; ++b) {
       const int64_t length = cache.length(slot.sequences[b]);
       options.bias = distances.view(length - L, L, length);
+      View<3> own = lse_of_all;
+      own.size[2] = L;
+      if (trace) own.data = static_cast<char*>(own.data) + b * L * size_of(own.dtype);
       cache.attend(slot.sequences.subspan(b, 1), std::span(cu_query).first(2), sequence(queries, b),
-                   sequence(results, b), {}, options);
+                   sequence(results, b), trace ? own : View<3>(), options);
     }
+    if (trace) trace->options.bias = options.bias;
   } else {
     // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
     const auto packed = [&](View<4> x) {
       return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
     };
-    cache.attend(slot.sequences, cu_query, packed(queries), packed(results), {}, options);
+    cache.attend(slot.sequences, cu_query, packed(queries), packed(results), lse_of_all, options);
   }
+  if (trace) trace->lse = sequences_first(lse, B, H, L);
   return tape.result("attention", out, {});
 }
 
@@ -121,6 +142,10 @@ std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
 Array AttentionTrace::weights() const {
   Checker checker("AttentionTrace");
   checker.require(q.array && k.array && lse, "it is empty: give it to a call of an attention layer first");
+  checker.require(first == 0, [&] {
+    return "it continues a cache of " + std::to_string(first) +
+           " tokens, whose keys it has not: a view::Recorder keeps them";
+  });
   checker.done();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1], Lk = k.array.shape()[1];
   const DType type = q.array.dtype() == DType::float64 ? DType::float64 : DType::float32;
@@ -168,7 +193,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
-  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {})
+  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
                                         : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
   return options.output_width ? output(tape, seen) : seen;
 }
@@ -292,8 +317,9 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  return output(tape, inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_)
-                                         : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace));
+  return output(tape, inputs.cache.cache
+                          ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
+                          : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace));
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {

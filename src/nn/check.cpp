@@ -201,9 +201,8 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
   check_sequences(checker, inputs.cache, B);
   checker.require(layer.causal, "a cache needs a causal layer: earlier rows would have seen later ones");
   checker.require(!layer.recording, "a cache serves inference alone, not a tape that records");
-  checker.require(!inputs.memory && inputs.key_length.empty() && inputs.starts.empty() && !inputs.mask &&
-                      !inputs.bias && !inputs.trace,
-                  "a cache goes without memory, key_length, starts, mask, bias and trace");
+  checker.require(!inputs.memory && inputs.key_length.empty() && inputs.starts.empty() && !inputs.mask && !inputs.bias,
+                  "a cache goes without memory, key_length, starts, mask and bias");
 }
 
 /// `name` is [B|1, H|1, Lq|1, Lk|1].

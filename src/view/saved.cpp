@@ -1,6 +1,5 @@
 // Attention that is kept in a safetensors file: tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
-// "attention",
-// {"NAME": options}, and "tokens", both JSON.
+// "attention", {"NAME": options}, and "tokens", both JSON.
 #include <algorithm>
 #include <array>
 
@@ -195,19 +194,14 @@ class FileReader {
 
 // ------------------------------------------------------------------------------------------------------------ writing
 
-/// A view [1, ...] as a dense tensor without its first axis.
+/// A view [1, ...] without its first axis.
 template <int Rank>
-io::NamedTensor dense(const std::string& name, const ConstView<Rank>& view, std::vector<Buffer>& memory) {
-  const int64_t bytes = size_of(view.dtype);
-  memory.emplace_back(std::max<int64_t>(view.count() * bytes, 1));
-  auto* to = static_cast<char*>(memory.back().data());
-  for (int64_t n = 0; n < view.count(); ++n) {
-    int64_t rest = n, offset = 0;
-    for (int axis = Rank - 1; axis > 0; rest /= view.size[axis], --axis)
-      offset += rest % view.size[axis] * view.stride[axis];
-    std::copy_n(static_cast<const char*>(view.data) + offset * bytes, bytes, to + n * bytes);
-  }
-  return {name, view.dtype, std::vector<int64_t>(view.size.begin() + 1, view.size.end()), memory.back().data()};
+io::NamedTensor tensor_of(const std::string& name, const ConstView<Rank>& view) {
+  return {name,
+          view.dtype,
+          {view.size.begin() + 1, view.size.end()},
+          view.data,
+          {view.stride.begin() + 1, view.stride.end()}};
 }
 
 io::Json options_json(Checker& checker, const std::string& layer, const AttentionOptions& options) {
@@ -227,32 +221,45 @@ io::Json options_json(Checker& checker, const std::string& layer, const Attentio
   return said;
 }
 
+/// What a file of attention is made of.
+struct Contents {
+  std::vector<io::NamedTensor> tensors;
+  std::map<std::string, std::string> metadata;
+
+  Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
+    Checker checker(operation);
+    check_layers(checker, layers, -1);
+    checker.done();
+    checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
+                    "there must be as many tokens as keys, or none");
+    io::Json options = io::Json::object();
+    for (size_t n = 0; n < layers.size(); ++n) {
+      const Layer& layer = layers[n];
+      checker.require(!options.contains(layer.name), "two layers are called " + io::in_quotes(layer.name));
+      options[layer.name] = options_json(checker, "layers[" + std::to_string(n) + "]", layer.options);
+      tensors.push_back(tensor_of(layer.name + ".q", layer.q));
+      tensors.push_back(tensor_of(layer.name + ".k", layer.k));
+      tensors.push_back(tensor_of(layer.name + ".lse", layer.lse));
+    }
+    checker.done();
+    const auto replaced = io::Json::error_handler_t::replace;  // what is no UTF-8
+    metadata = {{"attention", options.dump(-1, ' ', false, replaced)}};
+    if (!tokens.empty()) metadata["tokens"] = io::Json(tokens).dump(-1, ' ', false, replaced);
+  }
+};
+
 }  // namespace
 
 SavedAttention read_attention(const std::string& path) { return FileReader(path).read(); }
 
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
-  Checker checker("saved_attention");
-  check_layers(checker, layers, -1);
-  checker.done();
-  checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
-                  "there must be as many tokens as keys, or none");
-  std::vector<Buffer> memory;
-  std::vector<io::NamedTensor> tensors;
-  io::Json options = io::Json::object();
-  for (size_t n = 0; n < layers.size(); ++n) {
-    const Layer& layer = layers[n];
-    checker.require(!options.contains(layer.name), "two layers are called " + io::in_quotes(layer.name));
-    options[layer.name] = options_json(checker, "layers[" + std::to_string(n) + "]", layer.options);
-    tensors.push_back(dense(layer.name + ".q", layer.q, memory));
-    tensors.push_back(dense(layer.name + ".k", layer.k, memory));
-    tensors.push_back(dense(layer.name + ".lse", layer.lse, memory));
-  }
-  checker.done();
-  const auto replaced = io::Json::error_handler_t::replace;  // what is no UTF-8
-  std::map<std::string, std::string> metadata = {{"attention", options.dump(-1, ' ', false, replaced)}};
-  if (!tokens.empty()) metadata["tokens"] = io::Json(tokens).dump(-1, ' ', false, replaced);
-  return io::format_safetensors(tensors, metadata);
+  const Contents contents("saved_attention", tokens, layers);
+  return io::format_safetensors(contents.tensors, contents.metadata);
+}
+
+void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
+  const Contents contents("save_attention", tokens, layers);
+  io::write_safetensors(path, contents.tensors, contents.metadata);
 }
 
 }  // namespace attn::view

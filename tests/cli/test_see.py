@@ -71,9 +71,33 @@ def test_cross(attn):
              "--steps", 2, "--out", "out")
     names = attn.run("see", "out", "--text", "ab", "--csv", "-").stdout.splitlines()[0].split(",")
     assert "entropy" in names and not {"self", "distance"} & set(names), names
+    attn.run("generate", "out", "--prompt", "ab", "--tokens", 3, "--record", "cross", "--part", "cross")
+    assert {row["most_seen"] for row in json.loads(attn.run("see", "cross", "--json", "-").stdout)} <= {"a", "b"}
     for part in ("encoder", "decoder"):
         rows = json.loads(attn.run("see", "out", "--text", "ab", "--part", part, "--json", "-").stdout)
         assert all((row["next"] > 0) == (part == "encoder") for row in rows), rows
+
+
+def test_recorded(attn):
+    """What a text was looking at while it was made is what attn see finds in the whole of it."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    said = attn.run("generate", "gpt", "--prompt", "T", "--tokens", 9, "--record", "all.safetensors", "--layer", 1)
+    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked behind
+    assert "all.safetensors: queries, keys and lse of 1 layers, 9 tokens" in said.stderr, said.stderr
+    options = ["--json", "-", "--head", "1,0"]
+    kept = json.loads(attn.run("see", "all.safetensors", *options).stdout)
+    seen = json.loads(attn.run("see", "gpt", "--text", text, "--layer", 1, *options).stdout)
+    assert len(kept) == len(seen) == 2
+    for a, b in zip(kept, seen):
+        assert a["most_seen"] == b["most_seen"]
+        assert all(abs(a[name] - b[name]) < 1e-5 for name in a if isinstance(a[name], float)), (a, b)
+    few = ["generate", "gpt", "--prompt", "T", "--tokens", 3]
+    assert "--layer requires" in attn.run(*few, "--layer", 1, status=2).stderr
+    assert "layer 2, there are 0 to 1" in attn.run(*few, "--record", "a", "--layer", 2, status=1).stderr
+    assert "models with an encoder" in attn.run(*few, "--record", "a", "--part", "cross", status=1).stderr
+    assert "nowhere: create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
+    assert not list(attn.folder.glob(".attn*")) and not (attn.folder / "a").exists()
 
 
 if __name__ == "__main__":

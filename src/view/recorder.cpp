@@ -1,0 +1,270 @@
+// The recorder: of each layer rows of tokens, [tokens, H, D] of queries and keys and [tokens, H] of lse, which grow at
+// the end.
+#include "attn/view_recorder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/checker.h"
+#include "io/growing.h"
+#include "view/weights.h"
+
+namespace attn::view {
+namespace {
+
+std::string text(int64_t number) { return std::to_string(number); }
+
+/// Tokens `first` .. `last` of x [1, heads, tokens, D], the heads that are named.
+void append(io::GrowingBytes& to, const ConstView<4>& x, int64_t first, int64_t last,
+            const std::vector<int64_t>& heads) {
+  const int64_t element = size_of(x.dtype), D = x.size[3];
+  const auto count = static_cast<int64_t>(heads.size());
+  const int64_t before = to.size();
+  to.resize(before + (last - first) * count * D * element);
+  char* at = to.data() + before;
+  for (int64_t token = first; token < last; ++token)
+    for (int64_t head : heads) {
+      const char* from = static_cast<const char*>(x.data) + (head * x.stride[1] + token * x.stride[2]) * element;
+      if (x.stride[3] == 1) std::memcpy(at, from, static_cast<size_t>(D * element));
+      else
+        for (int64_t d = 0; d < D; ++d)
+          std::memcpy(at + d * element, from + d * x.stride[3] * element, static_cast<size_t>(element));
+      at += D * element;
+    }
+}
+
+/// [1, heads, tokens, D] of such rows.
+ConstView<4> view_of(const io::GrowingBytes& rows, DType type, int64_t heads, int64_t tokens, int64_t D) {
+  return {rows.data(), type, {1, heads, tokens, D}, {0, D, heads * D, 1}};
+}
+
+/// lse [1, H, Lq] as [1, H, Lq, 1].
+ConstView<4> with_width(const ConstView<3>& x) {
+  return {x.data, x.dtype, {x.size[0], x.size[1], x.size[2], 1}, {x.stride[0], x.stride[1], x.stride[2], 1}};
+}
+
+/// A bias that is one number a head and distance.
+bool is_by_distance(const ConstView<4>& bias, int64_t queries, int64_t keys) {
+  return bias.size[2] == queries && bias.size[3] == keys && bias.stride[2] == -bias.stride[3];
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------------------- one layer
+
+class Recorder::Kept {
+ public:
+  Kept(const RecorderOptions& options, int64_t number, const Layer& call)
+      : wanted_(options),
+        number_(number),
+        all_heads_(call.q.size[1]),
+        all_kv_heads_(call.k.size[1]),
+        D_(call.q.size[3]),
+        type_(call.q.dtype),
+        lse_type_(call.lse.dtype),
+        heads_(selected(options.selection.heads, all_heads_)),
+        kv_heads_(selected({}, all_kv_heads_)),
+        name_(call.name),
+        q_(options.folder),
+        k_(options.folder),
+        lse_(options.folder) {
+    if (!options.selection.heads.empty()) {  // each with the keys that it reads
+      kv_heads_.clear();
+      for (int64_t head : heads_) kv_heads_.push_back(head / (all_heads_ / all_kv_heads_));
+    }
+    options_.scale = call.options.scale;
+    options_.softcap = call.options.softcap;
+    options_.causal = call.options.causal;
+    options_.window = call.options.window;
+    if (call.options.alibi_slopes.size() == static_cast<size_t>(all_heads_))
+      for (int64_t head : heads_) slopes_.push_back(call.options.alibi_slopes[static_cast<size_t>(head)]);
+  }
+
+  void record(int64_t first, const Layer& call) {
+    check(first, call);
+    const int64_t Lq = call.q.size[2], end = wanted_.queries < 0 ? first + Lq : wanted_.first_query + wanted_.queries;
+    const auto kept_of = [&](int64_t token) { return std::max<int64_t>(token - wanted_.first_query, 0); };
+    rows_ = std::min(rows_, kept_of(first));
+    q_.resize(rows_ * query_bytes());
+    lse_.resize(rows_ * heads() * size_of(lse_type_));
+    const int64_t from = std::max(wanted_.first_query, first), to = std::min(end, first + Lq);
+    if (from < to) {
+      append(q_, call.q, from - first, to - first, heads_);
+      append(lse_, with_width(call.lse), from - first, to - first, heads_);
+      rows_ += to - from;
+    }
+    record_keys(first, call);
+    if (call.options.bias) read_distances(first, call);
+    tokens_ = first + Lq;
+  }
+
+  bool is_empty() const { return rows_ == 0; }
+
+  Layer layer() const {
+    Layer layer;
+    layer.name = name_;
+    layer.q = view_of(q_, type_, heads(), rows_, D_);
+    layer.k = view_of(k_, type_, kv_heads(), keys_, D_);
+    layer.lse = {lse_.data(), lse_type_, {1, heads(), rows_}, {0, 1, heads()}};
+    layer.options = options_;
+    layer.options.alibi_slopes = slopes_;
+    layer.options.alignment = Alignment::top_left;
+    if (wanted_.first_query > 0 && wanted_.part != Part::cross) {
+      layer.options.alignment = Alignment::offset;
+      layer.options.offset = {&wanted_.first_query, 1};
+    }
+    if (!distances_.empty()) {
+      const int64_t zero = nearest_ - wanted_.first_query;
+      layer.options.bias = {distances_.data() + zero * size_of(bias_type_),
+                            bias_type_,
+                            {1, heads(), rows_, keys_},
+                            {0, static_cast<int64_t>(distances_.size()) / (heads() * size_of(bias_type_)), -1, 1}};
+    }
+    return layer;
+  }
+
+ private:
+  int64_t heads() const { return static_cast<int64_t>(heads_.size()); }
+  int64_t kv_heads() const { return static_cast<int64_t>(kv_heads_.size()); }
+  int64_t query_bytes() const { return heads() * D_ * size_of(type_); }
+  int64_t key_bytes() const { return kv_heads() * D_ * size_of(type_); }
+
+  void check(int64_t first, const Layer& call) const {
+    const AttentionOptions& given = call.options;
+    const bool across = wanted_.part == Part::cross;
+    const int64_t Lq = call.q.size[2], Lk = call.k.size[2];
+    Checker checker("Recorder");
+    const std::string where = "layer " + text(number_) + ": ";
+    checker.require(call.q.data && call.k.data && call.lse.data, where + "q, k and lse must have data");
+    const Shape<4> q = {1, all_heads_, Lq, D_}, k = {1, all_kv_heads_, across && first > 0 ? keys_ : Lk, D_};
+    checker.require(
+        call.q.size == q && call.k.size == k && call.lse.size == Shape<3>{1, all_heads_, Lq} && (across || Lq == Lk) &&
+            call.q.dtype == type_ && call.k.dtype == type_ && call.lse.dtype == lse_type_,
+        [&] {
+          return where + "q " + to_string<4>(call.q.size) + ", k " + to_string<4>(call.k.size) + " and lse " +
+                 to_string<3>(call.lse.size) + " do not continue " + to_string<4>({1, all_heads_, tokens_, D_}) + ", " +
+                 to_string<4>({1, all_kv_heads_, keys_, D_}) + " in " + std::string(name_of(type_));
+        });
+    checker.require(first >= 0 && first <= tokens_, [&] {
+      return where + "the call begins at token " + text(first) + ", but " + text(tokens_) + " are recorded";
+    });
+    checker.require(!given.mask && !given.query_document && !given.blocks.allowed && given.cu_query.empty() &&
+                        given.key_length.empty() && given.query_length.empty() && given.offset.empty(),
+                    where + "masks, documents, blocks, packed sequences, lengths and offsets are not recorded");
+    checker.require(!given.bias || (!across && is_by_distance(given.bias, Lq, first + Lk)),
+                    where + "a bias is recorded that is a function of the distance, no other");
+    checker.require(given.alibi_slopes.empty() || static_cast<int64_t>(given.alibi_slopes.size()) == all_heads_,
+                    where + "there must be a slope a head");
+    checker.done();
+  }
+
+  void record_keys(int64_t first, const Layer& call) {
+    if (wanted_.part == Part::cross) {
+      if (first > 0) return;
+      keys_ = 0;
+      k_.resize(0);
+      append(k_, call.k, 0, call.k.size[2], kv_heads_);
+      keys_ = call.k.size[2];
+      return;
+    }
+    const int64_t last = std::min(first + call.k.size[2], last_seen(call.options));
+    keys_ = std::min(keys_, first);
+    k_.resize(keys_ * key_bytes());
+    if (last <= first) return;
+    append(k_, call.k, 0, last - first, kv_heads_);
+    keys_ = last;
+  }
+
+  /// How many keys the kept rows can see.
+  int64_t last_seen(const AttentionOptions& options) const {
+    const int64_t right = options.causal ? 0 : options.window.right;
+    if (wanted_.queries < 0 || right < 0) return std::numeric_limits<int64_t>::max();
+    return wanted_.first_query + wanted_.queries + right;
+  }
+
+  /// Of the call that has seen most: its last row has the distances of all rows to what lies before them, its first
+  /// those behind.
+  void read_distances(int64_t first, const Layer& call) {
+    const ConstView<4>& bias = call.options.bias;
+    const int64_t Lq = bias.size[2], Lk = bias.size[3], element = size_of(bias.dtype);
+    const int64_t nearest = first + Lq - 1, count = nearest + Lk;
+    bias_type_ = bias.dtype;
+    nearest_ = nearest;
+    distances_.assign(static_cast<size_t>(heads() * count * element), 0);
+    char* to = distances_.data();
+    for (int64_t head : heads_)
+      for (int64_t d = -nearest; d < Lk; ++d, to += element) {
+        const bool before = d + nearest < Lk;
+        const int64_t row = before ? Lq - 1 : 0, column = d + (before ? nearest : first);
+        if (column >= Lk) continue;  // no row of this call is so near to the beginning, and no causal one looks there
+        const int64_t along = bias.size[1] == 1 ? 0 : head * bias.stride[1];
+        const int64_t offset = along + row * bias.stride[2] + column * bias.stride[3];
+        std::memcpy(to, static_cast<const char*>(bias.data) + offset * element, static_cast<size_t>(element));
+      }
+  }
+
+  RecorderOptions wanted_;
+  int64_t number_, all_heads_, all_kv_heads_, D_;
+  DType type_, lse_type_, bias_type_ = DType::float32;
+  std::vector<int64_t> heads_, kv_heads_;
+  std::string name_;
+  io::GrowingBytes q_, k_, lse_;
+  int64_t tokens_ = 0, rows_ = 0, keys_ = 0;  // tokens that were seen; of which queries and keys are kept
+  AttentionOptions options_;                  // borrows nothing
+  std::vector<float> slopes_;
+  std::vector<char> distances_;  // [heads, distances], that of distance 0 at `nearest_`
+  int64_t nearest_ = 0;
+};
+
+// ------------------------------------------------------------------------------------------------------- all layers
+
+Recorder::Recorder(RecorderOptions options) : options_(std::move(options)) {
+  Checker checker("Recorder");
+  const auto positive = [](const std::vector<int64_t>& all) {
+    return std::all_of(all.begin(), all.end(), [](int64_t n) { return n >= 0; });
+  };
+  checker.require(positive(options_.selection.layers) && positive(options_.selection.heads),
+                  "layers and heads must not be negative");
+  checker.require(options_.sequence >= 0 && options_.first_query >= 0 && options_.queries >= -1,
+                  "sequence and first_query must not be negative, nor queries but for -1");
+  checker.done();
+}
+Recorder::~Recorder() = default;
+Recorder::Recorder(Recorder&&) noexcept = default;
+Recorder& Recorder::operator=(Recorder&&) noexcept = default;
+
+bool Recorder::wants(int64_t layer) const {
+  const std::vector<int64_t>& named = options_.selection.layers;
+  return named.empty() || std::find(named.begin(), named.end(), layer) != named.end();
+}
+
+void Recorder::record(int64_t layer, int64_t first, const Layer& call) {
+  if (!wants(layer)) return;
+  const int64_t heads = call.q.size[1], kv_heads = call.k.size[1];
+  Checker checker("Recorder");
+  checker.require(layer >= 0, "a layer's number must not be negative");
+  checker.require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, [&] {
+    return text(heads) + " query heads and " + text(kv_heads) + " key/value heads do not go together";
+  });
+  for (int64_t head : options_.selection.heads)
+    checker.require(head < heads, [&] { return "there is no head " + text(head) + ", only 0 to " + text(heads - 1); });
+  checker.done();
+  if (static_cast<size_t>(layer) >= layers_.size()) layers_.resize(static_cast<size_t>(layer) + 1);
+  std::unique_ptr<Kept>& kept = layers_[static_cast<size_t>(layer)];
+  if (!kept || first == 0) kept = std::make_unique<Kept>(options_, layer, call);
+  kept->record(first, call);
+}
+
+std::vector<Layer> Recorder::layers() const {
+  std::vector<Layer> all;
+  for (const auto& kept : layers_)
+    if (kept && !kept->is_empty()) all.push_back(kept->layer());
+  return all;
+}
+
+void Recorder::save(const std::string& path, const std::vector<std::string>& tokens) const {
+  save_attention(path, tokens, layers());
+}
+
+}  // namespace attn::view
