@@ -154,6 +154,20 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_option("--repetition-penalty", repetition_penalty, "what tokens of the text are divided by; 1 = none")
       ->check(number(0, std::numeric_limits<double>::infinity(), "(]"))
       ->default_str("1");
+  command.add_option("--min-tokens", min_tokens, "no text ends before it has so many")
+      ->check(whole(0))
+      ->default_str("0");
+  command.add_option("--no-repeat", no_repeat, "no run of so many tokens occurs twice; 0 = any may")
+      ->check(whole(0))
+      ->default_str("0");
+  command
+      .add_option("--beams", beams,
+                  "search so many texts at a time for the most probable one, which is shown when it is whole")
+      ->check(whole(1, 1024))
+      ->default_str("1");
+  command.add_option("--length-penalty", length_penalty, "of beams: above 0 for longer texts, below for shorter")
+      ->check(number(-1e6, 1e6))
+      ->default_str("1");
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
   command.add_option("--stop", stop, "a text that ends the output, not shown itself; may be given several times")
       ->allow_extra_args(false);
@@ -184,6 +198,15 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
   sampling.top_p = top_p.value_or(sampling.top_p);
   sampling.min_p = min_p.value_or(sampling.min_p);
   sampling.repetition_penalty = repetition_penalty.value_or(sampling.repetition_penalty);
+  if (min_tokens) {
+    options.min_tokens = *min_tokens;
+    options.min_length = 0;
+  }
+  options.no_repeat = no_repeat.value_or(options.no_repeat);
+  options.beam.beams = beams.value_or(sampling.temperature == 0 || !temperature ? options.beam.beams : 1);
+  if (beams.value_or(1) > 1 && !temperature) sampling.temperature = 0;
+  options.beam.length_penalty = length_penalty.value_or(options.beam.length_penalty);
+  options.beam.on_step = [] { return !signal_seen(); };
   if (tokens) {
     options.max_tokens = *tokens;
     options.max_length = 0;

@@ -61,7 +61,8 @@ struct ModelOptions {
 /// How text becomes one token after another on standard output.
 struct GenerationOptions {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;  ///< absent: as the model's folder says
-  std::optional<int64_t> top_k, tokens;
+  std::optional<int64_t> top_k, tokens, min_tokens, no_repeat, beams;
+  std::optional<double> length_penalty;
   int64_t context = 0;
   uint64_t seed = 0;
   bool no_cache = false;

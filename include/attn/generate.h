@@ -22,28 +22,52 @@ struct SamplingOptions {
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random);
 
+/// When a search of beams ends before its texts have reached their length.
+enum class EarlyStopping {
+  full,      ///< as soon as there are as many finished texts as beams
+  hopeless,  ///< once no running text, scored as if it ended here, is better than the worst of these
+  certain    ///< the same, scored with the length that helps it most
+};
+
+/// Several texts at a time: of all that continue them by one token the most probable go on (transformers' beam search,
+/// without drawing). The best is the one with the largest sum of log probabilities / length^length_penalty, where the
+/// length is of what is new, the token that ends it among it.
+struct BeamOptions {
+  int64_t beams = 1;          ///< 1 = no search: one token after the other
+  double length_penalty = 1;  ///< above 0 for longer texts, below for shorter
+  EarlyStopping early_stopping = EarlyStopping::hopeless;
+  bool forced_end = false;             ///< a text that reaches its length is scored with the end behind it
+  std::function<bool()> on_step = {};  ///< heard after each step; false ends the search
+};
+
 struct GenerateOptions {
   SamplingOptions sampling = {};
+  BeamOptions beam = {};  ///< with temperature 0
   int64_t max_tokens = 256;
   int64_t max_length = 0;  ///< of the whole text, the prompt or `start` among it; 0 = any
+  int64_t min_tokens = 0;  ///< no text ends before it has so many new ones
+  int64_t min_length = 0;  ///< the same, counted as max_length
   int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
   std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
   std::vector<int64_t> start = {};                   ///< with an encoder: what an answer begins with; not among it
   autograd::Array rows = {};                         ///< [1, L, C]: what an encoder of rows reads in place of a prompt
   std::vector<int64_t> suppressed = {};              ///< tokens that are never drawn
+  std::vector<int64_t> suppressed_first = {};        ///< tokens that are not drawn first
+  int64_t no_repeat = 0;                             ///< n > 0: no n tokens in a row occur twice in the whole text
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   view::Recorder* recorder = nullptr;                ///< keeps the attention of prompt and answer
-  std::function<bool(int64_t token)> on_token = {};  ///< false ends the text
+  std::function<bool(int64_t token)> on_token = {};  ///< false ends the text; of beams, heard when all is known
 };
 
 /// `otherwise` with what the model's folder says instead: ends and start, and what its generation_config.json has (see
 /// models::GenerationDefaults). do_sample false is temperature 0; so is a model with an encoder unless the file says
-/// do_sample true, as transformers has it. max_new_tokens stands above max_length.
+/// do_sample true, as transformers has it. max_new_tokens stands above max_length, min_new_tokens above min_length.
 GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwise = {});
 
 struct Generated {
   std::vector<int64_t> tokens;  ///< without the prompt
+  double score = 0;             ///< of beams: the sum of log probabilities / length^length_penalty
   int64_t forgotten = 0;        ///< tokens of the text at its beginning that the model no longer saw at its end
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first

@@ -53,6 +53,9 @@ class Cache {
   int64_t bytes() const;
   /// Forgets the tokens from `length` on.
   void truncate(int64_t length);
+  /// Its sequences are from now on those that are named, each by its number, perhaps several times: they share what is
+  /// there and go on by themselves.
+  void select(std::span<const int64_t> sequences);
 
  private:
   friend class Model;
@@ -60,6 +63,7 @@ class Cache {
   std::vector<int64_t> sequences_;
   std::vector<Value> memories_;  // what the cross-attention of each layer makes of the encoder's rows
   std::vector<int64_t> memory_lengths_;
+  std::vector<int64_t> sources_;  // what each sequence's memory is of: equal numbers, equal rows
 };
 
 struct ForwardOptions {

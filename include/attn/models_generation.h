@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #pragma GCC visibility push(default)
@@ -15,8 +16,14 @@ struct GenerationDefaults {
   std::optional<int64_t> top_k;
   std::optional<int64_t> max_new_tokens;
   std::optional<int64_t> max_length;  ///< of the whole text, the prompt or what an answer begins with among it
-  bool forced_end = false;            ///< the last token of a text that reaches its length is the one that ends it
-  std::vector<int64_t> suppressed;    ///< tokens that are never drawn
+  std::optional<int64_t> min_new_tokens, min_length;  ///< no text ends before it has so many, counted likewise
+  bool forced_end = false;                ///< the last token of a text that reaches its length is the one that ends it
+  std::vector<int64_t> suppressed;        ///< tokens that are never drawn
+  std::vector<int64_t> suppressed_first;  ///< tokens that do not come first
+  std::optional<int64_t> no_repeat;       ///< no run of so many tokens occurs twice
+  std::optional<int64_t> beams;           ///< texts that are searched at a time
+  std::optional<double> length_penalty;   ///< of beams
+  std::optional<std::string> early_stopping;  ///< of beams: "true", "false" or "never"
 };
 
 }  // namespace attn::models

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/checker.h"
+#include "generate/loop.h"
 
 namespace attn::generate {
 namespace {
@@ -101,6 +102,17 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
 
 namespace {
 
+void check_beams(Checker& checker, const GenerateOptions& options) {
+  const BeamOptions& beam = options.beam;
+  checker.require(beam.beams >= 1 && beam.beams <= 1024, "beams must be from 1 to 1024");
+  checker.require(std::isfinite(beam.length_penalty), "length_penalty must be finite");
+  if (beam.beams == 1) return;
+  checker.require(options.sampling.temperature == 0, "beams are for the most probable text: temperature must be 0");
+  checker.require(!options.recorder, "beams go without a recorder");
+  checker.require(!options.rows || options.cache, "beams of a model that reads rows need the cache");
+  checker.require(!beam.forced_end || !options.ends.empty(), "forced_end needs a token that ends a text");
+}
+
 void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   const models::Config& config = model.config();
   model.parameters();
@@ -116,6 +128,10 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
                                                             : "start is of models with an encoder");
   require_ids(checker, "start", options.start, config.vocab_size);
   require_ids(checker, "suppressed", options.suppressed, config.vocab_size);
+  require_ids(checker, "suppressed_first", options.suppressed_first, config.vocab_size);
+  checker.require(options.min_tokens >= 0 && options.min_length >= 0 && options.no_repeat >= 0,
+                  "min_tokens, min_length and no_repeat must not be negative");
+  check_beams(checker, options);
   const std::set<int64_t> never(options.suppressed.begin(), options.suppressed.end());
   checker.require(static_cast<int64_t>(never.size()) < config.vocab_size, "all tokens are suppressed");
   checker.require(options.max_length >= 0, "max_length must not be negative");
@@ -130,50 +146,59 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   check(options.sampling);
 }
 
-/// One sequence whose tokens come one after the other, and what the model has cached of it.
-class Sequence {
- public:
-  /// `source`, or the rows of the options, are what an encoder reads; empty where there is none.
-  Sequence(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
-      : model_(model),
-        cache_(model.new_cache()),
-        source_(source),
-        rows_(options.rows),
-        recorder_(options.recorder),
-        cached_(options.cache) {}
-
-  /// Logits [V] behind `text`, whose beginning is what it was the last time.
-  std::vector<float> next(std::span<const int64_t> text) {
-    const int64_t known = cached_ ? cache_.length() : 0;
-    models::Batch batch;
-    batch.sequences = 1;
-    batch.tokens.assign(text.begin() + known, text.end());
-    batch.length = static_cast<int64_t>(batch.tokens.size());
-    if (known == 0) batch.source.assign(source_.begin(), source_.end());
-    if (known == 0) batch.rows = rows_;
-    batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(batch.source.size());
-    autograd::Tape tape({}, memory_);
-    const autograd::Value logits =
-        model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
-    const autograd::Array& last = logits.data();
-    std::vector<float> values(static_cast<size_t>(last.count()));
-    ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
-    return values;
-  }
-  /// The text begins elsewhere now.
-  void forget() { cache_.truncate(0); }
-
- private:
-  const models::Model& model_;
-  models::Cache cache_;
-  std::span<const int64_t> source_;
-  autograd::Array rows_;
-  view::Recorder* recorder_;
-  bool cached_;
-  std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
-};
-
 }  // namespace
+
+bool is_end(int64_t token, const GenerateOptions& options) {
+  return std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end();
+}
+
+std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options) {
+  std::vector<int64_t> ids = options.suppressed;
+  const auto add = [&](const std::vector<int64_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
+  const auto length = static_cast<int64_t>(text.size());
+  if (length == given) add(options.suppressed_first);
+  if (length - given < options.min_tokens || length < options.min_length) add(options.ends);
+  const int64_t before = options.no_repeat - 1;  // what the last tokens of a run follow
+  if (before < 0) return ids;
+  for (int64_t at = 0; at + before < length; ++at)
+    if (std::equal(text.begin() + at, text.begin() + at + before, text.end() - before))
+      ids.push_back(text[at + before]);
+  return ids;
+}
+
+// ------------------------------------------------------------------------------------------------- texts and the model
+
+Sequences::Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
+    : model_(model),
+      cache_(model.new_cache()),
+      source_(source),
+      rows_(options.rows),
+      recorder_(options.recorder),
+      cached_(options.cache) {}
+
+std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, int64_t first) {
+  const int64_t known = cached_ ? cache_.length() : 0;
+  models::Batch batch;
+  batch.sequences = static_cast<int64_t>(texts.size());
+  for (const std::vector<int64_t>& text : texts)
+    batch.tokens.insert(batch.tokens.end(), text.begin() + first + known, text.end());
+  batch.length = static_cast<int64_t>(batch.tokens.size()) / batch.sequences;
+  if (known == 0)
+    for (size_t n = 0; n < texts.size(); ++n) batch.source.insert(batch.source.end(), source_.begin(), source_.end());
+  if (known == 0) batch.rows = rows_;
+  batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(source_.size());
+  autograd::Tape tape({}, memory_);
+  const autograd::Value logits =
+      model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
+  const autograd::Array& last = logits.data();
+  std::vector<float> values(static_cast<size_t>(last.count()));
+  ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
+  return values;
+}
+
+void Sequences::select(std::span<const int64_t> texts) {
+  if (cached_) cache_.select(texts);
+}
 
 GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options) {
   const models::GenerationDefaults& said = loaded.generation;
@@ -181,6 +206,15 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
   options.ends = loaded.ends;
   options.start = loaded.start;
   options.suppressed = said.suppressed;
+  options.suppressed_first = said.suppressed_first;
+  options.no_repeat = said.no_repeat.value_or(0);
+  options.beam.beams = said.beams.value_or(1);
+  options.beam.length_penalty = said.length_penalty.value_or(1);
+  options.beam.forced_end = said.forced_end;
+  if (said.early_stopping == "true") options.beam.early_stopping = EarlyStopping::full;
+  if (said.early_stopping == "never") options.beam.early_stopping = EarlyStopping::certain;
+  if (said.min_new_tokens) (answers ? options.min_length : options.min_tokens) = *said.min_new_tokens + answers;
+  else options.min_length = said.min_length.value_or(0);
   SamplingOptions& sampling = options.sampling;
   if (said.do_sample.value_or(false)) sampling.temperature = 1;
   sampling.temperature = said.temperature.value_or(sampling.temperature);
@@ -200,12 +234,14 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
 
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
+  if (options.beam.beams > 1) return search(model, prompt, options);
   const int64_t context = options.context ? options.context : model.config().context;
   const bool answers = !options.start.empty();
   const std::span<const int64_t> begin = answers ? std::span(options.start) : prompt;
   std::vector<int64_t> text(begin.begin(), begin.end());
   Random random(options.seed);
-  Sequence sequence(model, answers ? prompt : std::span<const int64_t>(), options);
+  const auto given = static_cast<int64_t>(text.size());
+  Sequences sequence(model, answers ? prompt : std::span<const int64_t>(), options);
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
@@ -217,15 +253,14 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
       first = length - std::max<int64_t>(context / 2, 1);
       sequence.forget();
     }
-    const std::span<const int64_t> seen = std::span(text).subspan(first);
-    std::vector<float> logits = sequence.next(seen);
-    for (const int64_t id : options.suppressed) logits[id] = -std::numeric_limits<float>::infinity();
-    const int64_t token = sample(logits, seen, options.sampling, random);
+    std::vector<float> logits = sequence.next({&text, 1}, first);
+    for (const int64_t id : forbidden(text, given, options)) logits[id] = -std::numeric_limits<float>::infinity();
+    const int64_t token = sample(logits, std::span(text).subspan(first), options.sampling, random);
     if (result.tokens.empty()) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();
     }
-    if (std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end()) break;
+    if (is_end(token, options)) break;
     text.push_back(token);
     result.tokens.push_back(token);
     if (options.on_token && !options.on_token(token)) break;

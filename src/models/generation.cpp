@@ -30,6 +30,20 @@ class Said {
                        : "a number above 0, at most " + Json(highest).dump());
     return {};
   }
+  std::optional<double> any_number(const char* name) {
+    const Json value = object_.value(name, Json());
+    if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
+    if (!value.is_null()) refuse(name, value, "a number");
+    return {};
+  }
+  /// "true", "false" or that word.
+  std::optional<std::string> boolean_or(const char* name, const char* word) {
+    const Json value = object_.value(name, Json());
+    if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
+    if (value == word) return word;
+    if (!value.is_null()) refuse(name, value, "true, false or \"" + std::string(word) + "\"");
+    return {};
+  }
   std::optional<int64_t> whole(const char* name, int64_t lowest) {
     const Json value = object_.value(name, Json());
     const std::optional<int64_t> given = io::whole_number(value);
@@ -97,7 +111,14 @@ GenerationDefaults GenerationFile::defaults() const {
   found.repetition_penalty = said.number("repetition_penalty", 1e6, false);
   found.max_new_tokens = said.whole("max_new_tokens", 1);
   found.max_length = said.whole("max_length", 1);
+  found.min_new_tokens = said.whole("min_new_tokens", 0);
+  found.min_length = said.whole("min_length", 0);
   found.suppressed = said.tokens("suppress_tokens", vocab_size_);
+  found.suppressed_first = said.tokens("begin_suppress_tokens", vocab_size_);
+  found.no_repeat = said.whole("no_repeat_ngram_size", 0);
+  found.beams = said.whole("num_beams", 1);
+  found.length_penalty = said.any_number("length_penalty");
+  found.early_stopping = said.boolean_or("early_stopping", "never");
   found.forced_end = !tokens("forced_eos_token_id").empty();
   said.done();
   return found;

@@ -36,6 +36,18 @@ ConstView<Rank> rows_of(const ConstView<Rank>& x, int64_t b, int64_t first, int6
   return part;
 }
 
+/// [n, ..] of x [B, ..].
+nn::Array sequences_of(const nn::Array& x, std::span<const int64_t> sequences) {
+  std::vector<int64_t> shape = x.shape();
+  const int64_t bytes = x.count() / shape[0] * size_of(x.dtype());
+  shape[0] = static_cast<int64_t>(sequences.size());
+  const nn::Array some(x.dtype(), shape);
+  for (size_t n = 0; n < sequences.size(); ++n)
+    std::copy_n(static_cast<const char*>(x.data()) + sequences[n] * bytes, bytes,
+                static_cast<char*>(some.data()) + static_cast<int64_t>(n) * bytes);
+  return some;
+}
+
 /// One layer's attention on its way to a recorder, if that wants it.
 class Telling {
  public:
@@ -149,6 +161,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     *memory = encode(tape, batch, options);
     if (cache) {
       cache->memory_lengths_ = batch.source_lengths;
+      cache->sources_.resize(static_cast<size_t>(batch.sequences));
+      std::iota(cache->sources_.begin(), cache->sources_.end(), 0);
       cache->memories_.clear();
       for (const auto& layer : layers_)
         cache->memories_.push_back(std::get<nn::Block>(layer).cross.key_value(tape, *memory));
@@ -267,6 +281,33 @@ void Cache::truncate(int64_t length) {
     throw Error("Cache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
   for (KvCache& layer : layers_)
     for (int64_t id : sequences_) layer.truncate(id, length);
+}
+
+void Cache::select(std::span<const int64_t> sequences) {
+  Checker checker("Cache");
+  for (const int64_t n : sequences)
+    checker.require(n >= 0 && n < static_cast<int64_t>(sequences_.size()), [&] {
+      return "there is no sequence " + std::to_string(n) + " of " + std::to_string(sequences_.size());
+    });
+  checker.done();
+  const auto selected = [&](const std::vector<int64_t>& of) {
+    std::vector<int64_t> some;
+    if (!of.empty())
+      for (const int64_t n : sequences) some.push_back(of[static_cast<size_t>(n)]);
+    return some;
+  };
+  std::vector<int64_t> ids;  // the same in all layers, which are treated alike
+  for (KvCache& layer : layers_) {
+    ids.clear();
+    for (const int64_t id : selected(sequences_)) ids.push_back(layer.fork(id, layer.length(id)));
+    for (const int64_t id : sequences_) layer.remove(id);
+  }
+  sequences_ = std::move(ids);
+  const std::vector<int64_t> sources = selected(sources_);
+  if (sources != sources_)
+    for (Value& memory : memories_) memory = Value(sequences_of(memory.data(), sequences));
+  sources_ = sources;
+  memory_lengths_ = selected(memory_lengths_);
 }
 
 void Model::load(const io::Safetensors& file, const std::string& prefix) {

@@ -97,7 +97,7 @@ def test_bash_completion(attn):
     assert completions(attn, ["attn", "train", "--positions", "=", "al"]) == ["alibi"]
     assert completions(attn, ["attn", "train", "--positions", "="])[:2] == ["none", "learned"]
     assert completions(attn, ["attn", "train", "--embed_"]) == ["--embed-dim"]
-    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p"]
+    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p", "--min-tokens"]
     assert completions(attn, ["attn", "train", "--layers", ""]) == []
     assert completions(attn, ["attn", "train", "--out", "a"]) == ["afolder"]
     assert completions(attn, ["attn", "see", "--thr"]) == ["--threads"]

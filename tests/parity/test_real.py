@@ -232,6 +232,12 @@ def test_what_generation_config_says(kind: str, tmp_path: pathlib.Path) -> None:
     assert answers(suppress_tokens=once) != penalised
     ended = answers(forced_eos_token_id=102)
     assert len(answers(max_new_tokens=5)) < len(ended)
+    answers(min_new_tokens=4, suppress_tokens=None, begin_suppress_tokens=once[:1])
+    answers(no_repeat_ngram_size=2, repetition_penalty=1.0, max_new_tokens=14)
+    for beams, stopping, penalty, forced in ((2, True, 1.0, None), (5, False, -1.0, 102), (3, "never", 2.0, 102)):
+        answers(num_beams=beams, early_stopping=stopping, length_penalty=penalty, forced_eos_token_id=forced)
+    said.num_beams, said.early_stopping, said.length_penalty = 1, False, 1.0
+    said.no_repeat_ngram_size, said.begin_suppress_tokens = 0, None
     if kind == "t5":
         said.max_new_tokens, said.do_sample, said.temperature = 12, True, 2.0
         said.save_pretrained(tmp_path)
@@ -240,6 +246,38 @@ def test_what_generation_config_says(kind: str, tmp_path: pathlib.Path) -> None:
         for flags in (("--temperature", 0), ("--top-k", 1)):
             first = attn("generate", tmp_path, "--prompt", "a fine film", "--tokens", 3, *flags)
             assert tokenizer.decode(tokenizer.encode(first).ids) and len(first) < min(map(len, drawn)), flags
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_beams(kind: str, tmp_path: pathlib.Path) -> None:
+    """The text that a search of beams finds, of models whose texts end by themselves."""
+    model = answering(kind, tmp_path)
+    tokenizer = whole_tokenizer()
+    greedy = {"do_sample": False, "num_beams": 1, "min_length": 0}
+    ids = torch.tensor([tokenizer.encode("a fine film").ids])
+    token = model.generate(ids, max_new_tokens=6, **greedy)[0, 4]
+    row = model.get_output_embeddings().weight[token].detach().clone()
+    with torch.no_grad():  # the end is said sooner or later in place of another token
+        for factor in (0.97 + 0.04 * step for step in range(80)):
+            model.get_output_embeddings().weight[102] = factor * row
+            if 102 in model.generate(ids, max_new_tokens=10, **greedy)[0, 2:]:
+                break
+    model.save_pretrained(tmp_path)
+    found, ended = set(), 0
+    for text in ("a fine film", "it is what it is , and no more", "dull"):
+        ids = torch.tensor([tokenizer.encode(text).ids])
+        for beams, penalty, repeat in ((2, -1.0, 0), (4, 1.0, 0), (4, -1.0, 2), (3, 2.0, 2)):
+            with torch.no_grad():
+                answer = model.generate(ids, **{**greedy, "num_beams": beams}, max_new_tokens=12,
+                                        length_penalty=penalty, no_repeat_ngram_size=repeat)[0].tolist()
+            forced = 1 if kind == "bart" else 0
+            ended += 102 in answer[1:]
+            expected = tokenizer.decode(answer[1 + forced:])
+            said = attn("generate", tmp_path, "--prompt", text, "--beams", beams, "--length-penalty", penalty,
+                        "--no-repeat", repeat, "--tokens", 12 - forced)
+            assert said == expected + "\n", (text, beams, penalty, repeat)
+            found.add(expected)
+    assert len(found) > 2 and ended > 2, (found, ended)
 
 
 @needs_data

@@ -1,0 +1,38 @@
+// loop: what drawing token by token and the search of beams share.
+#pragma once
+
+#include "attn/generate.h"
+
+namespace attn::generate {
+
+/// The tokens that must not come next, behind `text` whose first `given` tokens nobody chose.
+std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options);
+
+bool is_end(int64_t token, const GenerateOptions& options);
+
+/// Texts of one length whose tokens come one after the other, and what the model has cached of them.
+class Sequences {
+ public:
+  /// One text. `source`, or the rows of the options, are what an encoder reads; empty where there is none.
+  Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options);
+  /// Logits [texts, V] behind texts whose beginnings are what they were the last time.
+  std::vector<float> next(std::span<const std::vector<int64_t>> texts, int64_t first = 0);
+  /// The texts that are named, each by its number, in place of those that there are.
+  void select(std::span<const int64_t> texts);
+  /// The texts begin elsewhere now.
+  void forget() { cache_.truncate(0); }
+
+ private:
+  const models::Model& model_;
+  models::Cache cache_;
+  std::span<const int64_t> source_;
+  autograd::Array rows_;
+  view::Recorder* recorder_;
+  bool cached_;
+  std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
+};
+
+/// The search, of options that have been checked.
+Generated search(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
+
+}  // namespace attn::generate
