@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Error
 from ._cache import KVCache
+from ._heads import HEAD_MEASURES, HeadMeasures, repeated_tokens
 from ._machine import isa, isas, threads
 from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
 from ._statistics import attention_statistics
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "Gradients", "KVCache", "Plan", "attention", "attention_backward", "attention_statistics",
-    "dropout_mask", "explain", "isa", "isas", "merge", "threads", "weights",
+    "Error", "Gradients", "HEAD_MEASURES", "HeadMeasures", "KVCache", "Plan", "attention", "attention_backward",
+    "attention_statistics", "dropout_mask", "explain", "isa", "isas", "merge", "repeated_tokens", "threads", "weights",
 ]
 
 if TYPE_CHECKING:

@@ -1,0 +1,87 @@
+// heads: what the heads of a model do, in named numbers, from queries, keys and lse of its layers.
+//
+// Everything here is a function of the attention matrix P as attention_weights() gives it: exactly 0 where a pair is
+// masked, before dropout. P is never stored whole: the measures take O(n) memory, the rest a few rows of it at a time,
+// and the cost is said beside each. docs/heads.md has the formulas.
+//
+// Sources: Clark et al. 2019 (arXiv:1906.04341), Voita et al. 2019 (arXiv:1905.09418), Olsson et al. 2022
+// (arXiv:2209.11895), Xiao et al. 2023 (arXiv:2309.17453), Gu et al. 2024 (arXiv:2410.10781), Vig & Belinkov 2019
+// (arXiv:1906.04284), Abnar & Zuidema 2020 (arXiv:2005.00928).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/attention.h"
+
+#pragma GCC visibility push(default)
+namespace attn::heads {
+
+/// The attention of one layer on B texts of n tokens that look at themselves.
+struct Layer {
+  ConstView<4> q = {};            ///< [B, H, n, D], after rotary positions
+  ConstView<4> k = {};            ///< [B, Hk, n, D]
+  ConstView<3> lse = {};          ///< [B, H, n]
+  AttentionOptions options = {};  ///< of the forward, as attention_weights() takes them
+};
+
+/// What a token is.
+enum class Kind : int { padding = -1, word = 0, punctuation = 1, start = 2, separator = 3 };
+
+/// The texts that layers were computed on.
+struct Texts {
+  ConstView<2> ids = {};    ///< int32/int64 [B, n]: equal tokens have equal numbers
+  ConstView<2> kinds = {};  ///< int32/int64 [B, n]: the Kind of each; without data all are words
+};
+
+// ----------------------------------------------------------------------------------------------------------- measures
+
+/// One measure. Its value for a head is the mean over texts of the mean over the tokens that it is about.
+struct Measure {
+  std::string name;        ///< "previous"
+  std::string unit;        ///< "share", "nats", "tokens" or "texts"
+  std::string definition;  ///< in a line
+  std::string source;      ///< "Clark et al. 2019"
+  double threshold;        ///< above it the head is called by the name; NaN: nobody has named one
+};
+/// All of them, in the order of HeadValues::values.
+const std::vector<Measure>& measures();
+
+struct HeadValues {
+  int64_t layer = 0, head = 0;
+  std::vector<double> values = {};  ///< one a measure; NaN where no text has had such tokens
+};
+/// The names of the measures that are above their thresholds.
+std::vector<std::string> roles(const HeadValues& head);
+
+/// The measures of all heads, over one text after another: each text weighs the same, however long it is.
+class Measures {
+ public:
+  Measures();
+  ~Measures();
+  Measures(Measures&&) noexcept;
+  Measures& operator=(Measures&&) noexcept;
+
+  /// Two passes of attention_statistics() a layer, and one over what the masks allow. Layers and heads are those of the
+  /// first call. Texts without a token count nothing. Throws Error with all reasons, and has then added nothing.
+  void add(std::span<const Layer> layers, const Texts& texts);
+  int64_t texts() const;
+  /// Layer by layer. Throws Error where nothing was added.
+  std::vector<HeadValues> table() const;
+
+ private:
+  struct [[gnu::visibility("hidden")]] State;
+  std::unique_ptr<State> state_;
+};
+
+/// A sequence for the scores of induction and of duplicates: `start` if it is not negative, then `length` different
+/// tokens drawn from [lowest, highest), then the same again, `copies` times in all. Throws Error where there are fewer
+/// than `length` tokens.
+std::vector<int64_t> repeated_tokens(int64_t length, int64_t copies, int64_t lowest, int64_t highest, int64_t start,
+                                     uint64_t seed);
+
+}  // namespace attn::heads
+#pragma GCC visibility pop

@@ -1,0 +1,91 @@
+"""What the heads of a model do, in named numbers: docs/heads.md has the definitions."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from . import _core
+from ._arrays import as_array, exported
+from ._operator import Array, _options
+
+PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
+
+
+class HeadMeasure(NamedTuple):
+    """One measure: its unit, its definition in a line, whose it is, and above what a head is called by its name."""
+
+    unit: str
+    definition: str
+    source: str
+    threshold: float  # NaN: nobody has named one
+
+
+HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *rest in _core.head_measures()}
+
+
+def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
+    """(q, k, lse, options) as the extension takes them."""
+    given = []
+    for layer in layers:
+        if not (isinstance(layer, Sequence) and len(layer) in (3, 4)):
+            raise TypeError("[heads] a layer must be (q, k, lse) or (q, k, lse, options)")
+        q, k, lse, options = (*layer, {})[:4]
+        if not isinstance(options, Mapping):
+            raise TypeError(f"[heads] the options of a layer must be a dict, not {type(options).__name__}")
+        given.append((exported(as_array(q)), exported(as_array(k)), exported(as_array(lse)), _options(dict(options))))
+    return given
+
+
+def _whole(values: Any) -> Any:
+    """Lists of numbers as an array [B, n]; arrays as they are."""
+    return np.asarray(values, np.int64) if isinstance(values, (list, tuple)) else exported(values)
+
+
+class HeadMeasures:
+    """The measures of all heads, over one text after another; each text weighs the same, however long it is.
+
+        >>> measures = attention_cpp.HeadMeasures()
+        >>> measures.add([(q, k, lse, {"causal": True})], ids)
+        >>> measures.table()["previous"]
+
+    HEAD_MEASURES has their names, units, definitions and sources.
+    """
+
+    def __init__(self) -> None:
+        self._sums = _core.HeadMeasures()
+
+    def add(self, layers: Iterable[Sequence[Any]], ids: Array, kinds: Array | None = None) -> None:
+        """Adds B texts of n tokens.
+
+        Arguments
+            layers   of each layer (q, k, lse) or (q, k, lse, options): q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]
+                     and the options of attention(), as weights() takes them
+            ids      int [B, n]: equal tokens have equal numbers
+            kinds    int [B, n]: what each token is, 0 a word, 1 punctuation, 2 the start of a text ([CLS], <s>), 3 a
+                     separator ([SEP], </s>), -1 padding, which stands behind the text. None: all are words
+
+        Raises as attention() does; Error too if an lse is not that of q, k and the options. Nothing is added then.
+        """
+        self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
+
+    @property
+    def texts(self) -> int:
+        """How many were added."""
+        return self._sums.texts()
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns: "layer" and "head", then each measure, a number a head, NaN where no text had such tokens."""
+        rows = self._sums.table()
+        columns = {"layer": np.array([row[0] for row in rows]), "head": np.array([row[1] for row in rows])}
+        values = np.array([row[2] for row in rows])
+        return columns | {name: values[:, number] for number, name in enumerate(HEAD_MEASURES)}
+
+
+def repeated_tokens(
+    length: int, lowest: int, highest: int, *, copies: int = 2, start: int | None = None, seed: int = 0
+) -> list[int]:
+    """Random tokens for the scores of induction and of duplicates: `length` different ones from range(lowest, highest),
+    `copies` times in a row, with `start` before them if it is given."""
+    return _core.repeated_tokens(length, copies, lowest, highest, -1 if start is None else start, seed)

@@ -1,0 +1,61 @@
+#include "heads.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "arguments.h"
+#include "attn/heads.h"
+
+namespace bindings {
+namespace {
+
+using GivenLayer = std::tuple<nb::object, nb::object, nb::object, nb::dict>;  // q, k, lse, options
+using Row = std::tuple<int64_t, int64_t, std::vector<double>>;                // layer, head, values
+
+std::vector<attn::heads::Layer> layers_of(Arguments& in, const std::vector<GivenLayer>& given) {
+  std::vector<attn::heads::Layer> layers;
+  for (const auto& [q, k, lse, options] : given)
+    layers.push_back({in.input<4>("q", q), in.input<4>("k", k), in.input<3>("lse", lse), in.options(options)});
+  return layers;
+}
+
+void add(attn::heads::Measures& measures, const std::vector<GivenLayer>& given, nb::handle ids, nb::handle kinds) {
+  Arguments in("head_measures");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const attn::heads::Texts texts{in.input<2>("ids", ids), in.input<2>("kinds", kinds)};
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  measures.add(layers, texts);
+}
+
+std::vector<Row> table(const attn::heads::Measures& measures) {
+  std::vector<Row> rows;
+  for (attn::heads::HeadValues& head : measures.table()) rows.emplace_back(head.layer, head.head, head.values);
+  return rows;
+}
+
+/// name, unit, definition, source, threshold
+std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> measure_list() {
+  std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> list;
+  for (const attn::heads::Measure& m : attn::heads::measures())
+    list.emplace_back(m.name, m.unit, m.definition, m.source, m.threshold);
+  return list;
+}
+
+}  // namespace
+
+void add_heads(nb::module_& m) {
+  nb::class_<attn::heads::Measures>(m, "HeadMeasures")
+      .def(nb::init<>())
+      .def("add", &add, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
+      .def("texts", &attn::heads::Measures::texts)
+      .def("table", &table);
+  m.def("head_measures", &measure_list);
+  m.def("repeated_tokens", &attn::heads::repeated_tokens, nb::arg("length"), nb::arg("copies"), nb::arg("lowest"),
+        nb::arg("highest"), nb::arg("start"), nb::arg("seed"));
+}
+
+}  // namespace bindings
