@@ -1,0 +1,95 @@
+#include "heads_texts.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "attn/autograd.h"
+
+namespace cli {
+namespace {
+
+using attn::heads::Kind;
+
+/// "." and ",", but not "a." and not a space.
+bool is_punctuation(const std::string& text) {
+  bool any = false;
+  for (const unsigned char c : text) {
+    if (std::isspace(c)) continue;
+    if (!std::ispunct(c)) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
+
+HeadsReader::HeadsReader(const attn::models::Loaded& loaded)
+    : loaded_(loaded), tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()) {
+  if (!tokenizer_) throw attn::Error("heads", {"the model has no tokenizer"});
+  const attn::models::Config& config = loaded.model->config();
+  context_ = config.encoder_layers && config.source_context ? config.source_context : config.context;
+  marks_ = tokenizer_->encode_marked("").ids;
+}
+
+HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
+  HeadsText text{std::move(ids), {}};
+  for (const int64_t id : text.ids) {
+    Kind kind = Kind::word;
+    if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? Kind::start : Kind::separator;
+    else if (is_punctuation(tokenizer_->decode(std::vector<int64_t>{id}))) kind = Kind::punctuation;
+    text.kinds.push_back(static_cast<int64_t>(kind));
+  }
+  return text;
+}
+
+HeadsText HeadsReader::of_text(const std::string& text, int64_t& cut) const {
+  std::vector<int64_t> ids = tokenizer_->encode_marked(text).ids;
+  if (static_cast<int64_t>(ids.size()) > context_) {
+    ids = tokenizer_->encode_within(context_, text).ids;
+    ++cut;
+  }
+  return with_kinds(std::move(ids));
+}
+
+HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
+  std::vector<int64_t> all = ids;
+  if (!marks_.empty()) {  // the first stands before a text, the others behind it
+    all.insert(all.begin(), marks_[0]);
+    all.insert(all.end(), marks_.begin() + 1, marks_.end());
+  }
+  return with_kinds(std::move(all));
+}
+
+std::vector<int64_t> HeadsReader::usable() const {
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; id < tokenizer_->size(); ++id)
+    if (!tokenizer_->is_special(id)) ids.push_back(id);
+  return ids;
+}
+
+void HeadsReader::look(const HeadsText& text, const Look& at) const {
+  const auto n = static_cast<int64_t>(text.ids.size());
+  attn::models::Batch batch;
+  batch.sequences = 1;
+  batch.tokens = text.ids;
+  std::vector<attn::nn::AttentionTrace> traces;
+  attn::models::ForwardOptions options;
+  options.traces = &traces;
+  if (loaded_.model->config().encoder_layers) {
+    batch.source = std::exchange(batch.tokens, loaded_.start);
+    batch.source_length = n;
+    options.traces = nullptr;
+    options.encoder_traces = &traces;
+  }
+  batch.length = static_cast<int64_t>(batch.tokens.size());
+  attn::autograd::Tape tape;
+  loaded_.model->hidden(tape, batch, options);
+  std::vector<attn::heads::Layer> layers;
+  for (const attn::nn::AttentionTrace& trace : traces) {
+    const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, n});
+    layers.push_back({trace.q.view(), trace.k.view(), lse, trace.options});
+  }
+  at(layers, {attn::ConstView<2>(text.ids.data(), {1, n}), attn::ConstView<2>(text.kinds.data(), {1, n})});
+}
+
+}  // namespace cli
