@@ -83,5 +83,51 @@ class Measures {
 std::vector<int64_t> repeated_tokens(int64_t length, int64_t copies, int64_t lowest, int64_t highest, int64_t start,
                                      uint64_t seed);
 
+// ---------------------------------------------------------------------------------------------------------- distances
+
+/// How differently heads attend: of each two the mean, over the tokens of texts, of the Jensen-Shannon divergence of
+/// their rows, as Clark et al. have it but for their smoothing; here a text weighs as much as its tokens are. What a
+/// sink takes counts as one more key. All heads of a band of rows are in memory at once, O(heads n); the time is that
+/// of heads^2 / 2 logarithms a weight.
+class Distances {
+ public:
+  Distances();
+  ~Distances();
+  Distances(Distances&&) noexcept;
+  Distances& operator=(Distances&&) noexcept;
+
+  /// As Measures::add().
+  void add(std::span<const Layer> layers, const Texts& texts);
+  /// [N, N], layer by layer, in nats: 0 to ln 2. Throws Error where nothing was added.
+  std::vector<double> divergences() const;
+
+ private:
+  struct [[gnu::visibility("hidden")]] State;
+  std::unique_ptr<State> state_;
+};
+
+/// Points [N, 2] whose distances are nearest to the roots of these divergences [N, N], which are a metric: classical
+/// scaling (Torgerson 1952). The first axis is the one of largest variance; of each the sign is that of its largest
+/// coordinate. Throws Error for what is no such matrix.
+std::vector<double> scaled(std::span<const double> divergences);
+
+/// The cluster of each of N heads, of `count`, numbered in the order in which they appear: the two whose heads are
+/// nearest on the mean are joined until so many are left. Throws Error unless 1 <= count <= N.
+std::vector<int64_t> clusters(std::span<const double> divergences, int64_t count);
+
+// -------------------------------------------------------------------------------------------------- through the layers
+
+/// Abnar & Zuidema's graph of a text: a node a token and layer, and from token i of layer l to token j below it an edge
+/// of (A_ij + [i = j]) / (sum_j A_ij + 1), with A the mean of the layer's heads: half of it is the residual stream.
+///
+/// Attention rollout: how much of token `query` of the last layer comes from each token of the text, [n]; 1 in all.
+/// O(n) memory and a pass over the weights of each layer.
+std::vector<double> rollout(std::span<const Layer> layers, int64_t query);
+
+/// Attention flow: the most that can flow from each token of the text to token `query` of the last layer [n], exactly,
+/// by Dinic's algorithm, a run a token. Edges below `threshold` are left out: with 0 none, and otherwise the flow of a
+/// token is too small by at most `missing`, if it is not null. At most 512 tokens; O(layers n^2) memory.
+std::vector<double> flow(std::span<const Layer> layers, int64_t query, double threshold = 0, double* missing = nullptr);
+
 }  // namespace attn::heads
 #pragma GCC visibility pop

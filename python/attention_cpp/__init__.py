@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Error
 from ._cache import KVCache
-from ._heads import HEAD_MEASURES, HeadMeasures, repeated_tokens
+from ._heads import (HEAD_MEASURES, HeadDistances, HeadMeasures, attention_flow, attention_rollout, head_clusters,
+                     head_points, repeated_tokens)
 from ._machine import isa, isas, threads
 from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
 from ._statistics import attention_statistics
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "Gradients", "HEAD_MEASURES", "HeadMeasures", "KVCache", "Plan", "attention", "attention_backward",
-    "attention_statistics", "dropout_mask", "explain", "isa", "isas", "merge", "repeated_tokens", "threads", "weights",
+    "Error", "Gradients", "HEAD_MEASURES", "HeadDistances", "HeadMeasures", "KVCache", "Plan", "attention",
+    "attention_backward", "attention_flow", "attention_rollout", "attention_statistics", "dropout_mask", "explain",
+    "head_clusters", "head_points", "isa", "isas", "merge", "repeated_tokens", "threads", "weights",
 ]
 
 if TYPE_CHECKING:

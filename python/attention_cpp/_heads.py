@@ -83,6 +83,51 @@ class HeadMeasures:
         return columns | {name: values[:, number] for number, name in enumerate(HEAD_MEASURES)}
 
 
+class HeadDistances:
+    """How differently heads attend, over one text after another: the mean Jensen-Shannon divergence of their rows."""
+
+    def __init__(self) -> None:
+        self._sums = _core.HeadDistances()
+
+    def add(self, layers: Iterable[Sequence[Any]], ids: Array, kinds: Array | None = None) -> None:
+        """As HeadMeasures.add(); of ids nothing but their number matters."""
+        self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
+
+    def divergences(self) -> np.ndarray:
+        """[N, N] of N heads, layer by layer, in nats: 0 to ln 2. Their roots are a metric."""
+        values = np.array(self._sums.divergences())
+        return values.reshape((round(len(values) ** 0.5),) * 2)
+
+
+def head_points(divergences: Array) -> np.ndarray:
+    """Points [N, 2] whose distances are nearest to the roots of the divergences [N, N]: classical scaling."""
+    return np.array(_core.scaled(np.ravel(divergences).tolist())).reshape(-1, 2)
+
+
+def head_clusters(divergences: Array, count: int) -> np.ndarray:
+    """The cluster of each of N heads [N], `count` of them: those nearest on the mean are joined first."""
+    return np.array(_core.clusters(np.ravel(divergences).tolist(), count))
+
+
+def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> np.ndarray:
+    """How much of token `query` of the last layer comes from each token of the text: [n], 1 in all.
+
+    layers: of one text, as HeadMeasures.add() takes them; each mixes tokens by half the mean of its heads and half the
+    token itself (Abnar & Zuidema 2020).
+    """
+    return np.array(_core.rollout(_layers_of(layers), query))
+
+
+def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float = 0.0) -> tuple[np.ndarray, float]:
+    """The most that can flow from each token of a text to token `query` of the last layer, [n], by exact maximum flow.
+
+    The graph is that of attention_rollout(), without edges below `threshold`. Returns the flows, and by how much each
+    of them may be too small for that. At most 512 tokens.
+    """
+    flows, missing = _core.flow(_layers_of(layers), query, threshold)
+    return np.array(flows), missing
+
+
 def repeated_tokens(
     length: int, lowest: int, highest: int, *, copies: int = 2, start: int | None = None, seed: int = 0
 ) -> list[int]:

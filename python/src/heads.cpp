@@ -22,13 +22,33 @@ std::vector<attn::heads::Layer> layers_of(Arguments& in, const std::vector<Given
   return layers;
 }
 
-void add(attn::heads::Measures& measures, const std::vector<GivenLayer>& given, nb::handle ids, nb::handle kinds) {
-  Arguments in("head_measures");
+/// Of Measures and of Distances.
+template <class Sums>
+void add(Sums& sums, const std::vector<GivenLayer>& given, nb::handle ids, nb::handle kinds) {
+  Arguments in("heads");
   const std::vector<attn::heads::Layer> layers = layers_of(in, given);
   const attn::heads::Texts texts{in.input<2>("ids", ids), in.input<2>("kinds", kinds)};
   in.done();
   const nb::gil_scoped_release unlocked;
-  measures.add(layers, texts);
+  sums.add(layers, texts);
+}
+
+std::vector<double> rollout(const std::vector<GivenLayer>& given, int64_t query) {
+  Arguments in("rollout");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  return attn::heads::rollout(layers, query);
+}
+
+std::tuple<std::vector<double>, double> flow(const std::vector<GivenLayer>& given, int64_t query, double threshold) {
+  Arguments in("flow");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  double missing = 0;
+  std::vector<double> flows = attn::heads::flow(layers, query, threshold, &missing);
+  return {std::move(flows), missing};
 }
 
 std::vector<Row> table(const attn::heads::Measures& measures) {
@@ -50,10 +70,20 @@ std::vector<std::tuple<std::string, std::string, std::string, std::string, doubl
 void add_heads(nb::module_& m) {
   nb::class_<attn::heads::Measures>(m, "HeadMeasures")
       .def(nb::init<>())
-      .def("add", &add, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
+      .def("add", &add<attn::heads::Measures>, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
       .def("texts", &attn::heads::Measures::texts)
       .def("table", &table);
+  nb::class_<attn::heads::Distances>(m, "HeadDistances")
+      .def(nb::init<>())
+      .def("add", &add<attn::heads::Distances>, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
+      .def("divergences", &attn::heads::Distances::divergences);
   m.def("head_measures", &measure_list);
+  m.def("scaled", [](const std::vector<double>& divergences) { return attn::heads::scaled(divergences); });
+  m.def("clusters", [](const std::vector<double>& divergences, int64_t count) {
+    return attn::heads::clusters(divergences, count);
+  });
+  m.def("rollout", &rollout);
+  m.def("flow", &flow);
   m.def("repeated_tokens", &attn::heads::repeated_tokens, nb::arg("length"), nb::arg("copies"), nb::arg("lowest"),
         nb::arg("highest"), nb::arg("start"), nb::arg("seed"));
 }

@@ -1,5 +1,6 @@
 #include "heads/layers.h"
 
+#include <algorithm>
 #include <string>
 
 namespace attn::heads {
@@ -44,6 +45,16 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
     checker.require(B > 0 && n > 0 && layer.q.size[1] > 0, name + ": there must be a text, a head and a token");
     checker.require(layer.options.cu_query.empty(), name + ": packed texts must be given one by one");
     check_call(checker, name, layer);
+  }
+}
+
+void for_each_band(const Layer& layer, int64_t rows, const BandSink& sink) {
+  const int64_t n = layer.q.size[2];
+  for (int64_t first = 0; first < n; first += rows) {
+    const int64_t count = std::min(rows, n - first);
+    const Values<4> weights(layer, {layer.q.size[0], layer.q.size[1], count, n});
+    attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
+    sink(first, count, weights);
   }
 }
 
