@@ -5,8 +5,10 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common.h"
+#include "heads_syntax.h"
 #include "heads_texts.h"
 #include "progress.h"
 
@@ -15,7 +17,14 @@ namespace {
 
 using attn::heads::HeadValues;
 using attn::heads::Measure;
-using HeadTable = std::vector<HeadValues>;
+
+/// A row a head: its measures and, where they are asked for, its cluster and its place among the heads.
+struct HeadTable {
+  std::vector<HeadValues> heads = {};
+  std::vector<int64_t> cluster = {};
+  std::vector<double> points = {};
+  int64_t texts = 0;
+};
 
 // What the terminal has room for; files have all.
 const std::vector<std::string> kShown = {"previous",    "next",      "self",     "first",      "separator",
@@ -41,12 +50,16 @@ std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown
   std::string text = fmt::format("{:>5}{:>6}", "layer", "head");
   const auto width = [&](size_t place) { return std::max<size_t>(attn::heads::measures()[place].name.size() + 2, 9); };
   for (const size_t place : shown) text += fmt::format("{:>{}}", attn::heads::measures()[place].name, width(place));
+  if (!table.cluster.empty()) text += fmt::format("{:>9}{:>8}{:>8}", "cluster", "x", "y");
   text += "  above its threshold\n";
-  for (const HeadValues& head : table) {
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
     text += fmt::format("{:>5}{:>6}", head.layer, head.head);
     for (const size_t place : shown)
       text += std::isnan(head.values[place]) ? fmt::format("{:>{}}", "-", width(place))
                                              : fmt::format("{:>{}.3f}", head.values[place], width(place));
+    if (!table.cluster.empty())
+      text += fmt::format("{:>9}{:>8.3f}{:>8.3f}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
     text += "  " + joined(attn::heads::roles(head), ", ") + "\n";
   }
   return text;
@@ -55,20 +68,23 @@ std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown
 std::string heads_csv(const HeadTable& table, const std::vector<size_t>& shown) {
   std::string text = "layer,head";
   for (const size_t place : shown) text += "," + attn::heads::measures()[place].name;
-  text += ",roles\n";
-  for (const HeadValues& head : table) {
+  text += table.cluster.empty() ? ",roles\n" : ",cluster,x,y,roles\n";
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
     text += fmt::format("{},{}", head.layer, head.head);
     for (const size_t place : shown)
       text += std::isnan(head.values[place]) ? "," : fmt::format(",{:.9g}", head.values[place]);
+    if (!table.cluster.empty())
+      text += fmt::format(",{},{:.9g},{:.9g}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
     text += "," + joined(attn::heads::roles(head), " ") + "\n";
   }
   return text;
 }
 
-std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown, int64_t texts) {
+std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown) {
   using Json = nlohmann::ordered_json;
   const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
-  Json all = {{"texts", texts}, {"measures", Json::object()}, {"heads", Json::array()}};
+  Json all = {{"texts", table.texts}, {"measures", Json::object()}, {"heads", Json::array()}};
   for (const size_t place : shown) {
     const Measure& measure = attn::heads::measures()[place];
     all["measures"][measure.name] = {{"unit", measure.unit},
@@ -76,21 +92,53 @@ std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown,
                                      {"source", measure.source},
                                      {"threshold", number(measure.threshold)}};
   }
-  for (const HeadValues& head : table) {
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
     Json one = {{"layer", head.layer}, {"head", head.head}};
     for (const size_t place : shown) one[attn::heads::measures()[place].name] = number(head.values[place]);
+    if (!table.cluster.empty()) {
+      one["cluster"] = table.cluster[n];
+      one["x"] = table.points[2 * n];
+      one["y"] = table.points[2 * n + 1];
+    }
     one["roles"] = attn::heads::roles(head);
     all["heads"].push_back(std::move(one));
   }
   return all.dump(2) + "\n";
 }
 
+/// What reaches one token of the last layer: rollout and flow of each token of the text.
+struct Reach {
+  std::vector<std::string> tokens = {};
+  std::vector<double> rollout = {}, flow = {};
+};
+
+std::string reach_table(const Reach& reach) {
+  std::string text = fmt::format("{:>5}{:>10}{:>10}  {}\n", "token", "rollout", "flow", "text");
+  for (size_t n = 0; n < reach.tokens.size(); ++n)
+    text += fmt::format("{:>5}{:>10.4f}{:>10.4f}  {}\n", n, reach.rollout[n], reach.flow[n], reach.tokens[n]);
+  return text;
+}
+
+std::string reach_csv(const Reach& reach) {
+  std::string text = "token,rollout,flow,text\n";
+  for (size_t n = 0; n < reach.tokens.size(); ++n)
+    text += fmt::format("{},{:.9g},{:.9g},{}\n", n, reach.rollout[n], reach.flow[n], quoted(reach.tokens[n]));
+  return text;
+}
+
+std::string reach_json(const Reach& reach) {
+  const nlohmann::ordered_json all = {{"tokens", reach.tokens}, {"rollout", reach.rollout}, {"flow", reach.flow}};
+  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 struct Heads {
   ModelOptions model;
-  std::string text, file, csv, json;
+  std::string text, file, conllu, csv, json;
   std::vector<std::string> named;
   bool induction = false;
-  int64_t length = 0, copies = 2, sequences = 10, most = 0;
+  int64_t length = 0, copies = 2, sequences = 10, most = 0, clusters = 0;
+  std::optional<int64_t> reach;
   uint64_t seed = 0;
 
   /// Lines that are not empty, at most `most`.
@@ -132,35 +180,61 @@ struct Heads {
   }
 
   void check() const {
-    const int sources = !text.empty() + !file.empty() + induction;
-    if (sources != 1) throw UsageError("give one of --text TEXT, --file FILE and --induction");
+    const int sources = !text.empty() + !file.empty() + !conllu.empty() + induction;
+    if (sources != 1) throw UsageError("give one of --text TEXT, --file FILE, --conllu FILE and --induction");
     if (csv == "-" && json == "-") throw UsageError("only one of --csv and --json can be standard output");
+    if (reach && text.empty()) throw UsageError("--reach is of one text: --text TEXT");
+    if (clusters && (reach || !conllu.empty())) throw UsageError("--clusters is of the table of measures");
   }
 
   void run() const {
     check();
     const attn::models::Loaded loaded = model.load();
     const HeadsReader reader(loaded);
-    const std::vector<HeadsText> texts = induction ? repeats(reader) : read(reader);
+    if (!conllu.empty()) heads_syntax(reader, conllu, csv, json);
+    else if (reach) show_reach(reader);
+    else show_measures(reader, induction ? repeats(reader) : read(reader));
+  }
+
+  void show_reach(const HeadsReader& reader) const {
+    const HeadsText one = read(reader).front();
+    Reach found;
+    reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
+      found.rollout = attn::heads::rollout(layers, *reach);
+      found.flow = attn::heads::flow(layers, *reach);
+    });
+    for (const int64_t id : one.ids) found.tokens.push_back(reader.tokenizer().label(id));
+    if (!csv.empty()) attn::io::write_output(csv, reach_csv(found));
+    if (!json.empty()) attn::io::write_output(json, reach_json(found));
+    if (csv.empty() && json.empty()) show(reach_table(found));
+  }
+
+  void show_measures(const HeadsReader& reader, const std::vector<HeadsText>& texts) const {
     catch_signals();
     Meter meter("texts", static_cast<int64_t>(texts.size()));
     attn::heads::Measures measures;
+    attn::heads::Distances distances;
     for (const HeadsText& one : texts) {
       if (signal_seen()) break;
-      reader.look(one, [&](const auto& layers, const attn::heads::Texts& tokens) { measures.add(layers, tokens); });
+      reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts& tokens) {
+        measures.add(layers, tokens);
+        if (clusters) distances.add(layers, tokens);
+      });
       meter.show(measures.texts());
     }
     meter.hide();
     if (measures.texts() == 0) throw attn::Error("heads", {"stopped before there was a result"});
     if (signal_seen()) say("attn: stopped: of {} of {} texts\n", measures.texts(), texts.size());
-    write(measures);
-  }
-
-  void write(const attn::heads::Measures& measures) const {
-    const HeadTable table = measures.table();
+    HeadTable table{.heads = measures.table(), .texts = measures.texts()};
+    if (clusters) {
+      const std::vector<double> divergences = distances.divergences();
+      table.cluster =
+          attn::heads::clusters(divergences, std::min<int64_t>(clusters, static_cast<int64_t>(table.heads.size())));
+      table.points = attn::heads::scaled(divergences);
+    }
     const std::vector<size_t> files = places_of(named.empty() ? measure_names() : named);
     if (!csv.empty()) attn::io::write_output(csv, heads_csv(table, files));
-    if (!json.empty()) attn::io::write_output(json, heads_json(table, files, measures.texts()));
+    if (!json.empty()) attn::io::write_output(json, heads_json(table, files));
     if (csv.empty() && json.empty()) show(heads_table(table, places_of(named.empty() ? kShown : named)));
   }
 };
@@ -181,6 +255,16 @@ void add_heads(CLI::App& app) {
   command->add_option("--copies", run->copies, "of these tokens in a row")->check(whole(2, 1 << 16));
   command->add_option("--sequences", run->sequences, "such texts")->check(whole(1, 1 << 24));
   command->add_option("--seed", run->seed, "of the random tokens");
+  command
+      ->add_option("--conllu", run->conllu,
+                   "sentences with dependency arcs: of each relation the share that each head finds")
+      ->type_name("FILE");
+  command->add_option("--clusters", run->clusters, "so many groups of heads that attend alike, and a map of them")
+      ->check(whole(0, 1 << 16));
+  command
+      ->add_option("--reach", run->reach,
+                   "what of the text reaches this token through all layers, from 0: attention rollout and flow")
+      ->check(whole(0));
   command->add_option("--measures", run->named, "only these: previous,induction (terminal: the usual ones; files: all)")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "attn/autograd.h"
+#include "options.h"
 
 namespace cli {
 namespace {
@@ -58,6 +59,28 @@ HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
     all.insert(all.end(), marks_.begin() + 1, marks_.end());
   }
   return with_kinds(std::move(all));
+}
+
+std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
+    const std::vector<std::string>& words) const {
+  const std::vector<int64_t> whole = tokenizer_->encode(joined(words, " "));
+  for (const char* space : {"", " "}) {  // which belongs to no word, or to the one behind it
+    std::vector<int64_t> ids, word_of;
+    bool each_has_one = true;
+    for (size_t word = 0; word < words.size(); ++word) {
+      const std::vector<int64_t> more = tokenizer_->encode((word > 0 ? space : "") + words[word]);
+      each_has_one &= !more.empty();
+      ids.insert(ids.end(), more.begin(), more.end());
+      word_of.insert(word_of.end(), more.size(), static_cast<int64_t>(word));
+    }
+    if (ids != whole || !each_has_one || static_cast<int64_t>(ids.size()) + marks() > context_) continue;
+    if (!marks_.empty()) {
+      word_of.insert(word_of.begin(), -1);
+      word_of.insert(word_of.end(), marks_.size() - 1, -1);
+    }
+    return std::pair(of_ids(ids), word_of);
+  }
+  return {};
 }
 
 std::vector<int64_t> HeadsReader::usable() const {

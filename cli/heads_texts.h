@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ class HeadsReader {
   HeadsText of_text(const std::string& text, int64_t& cut) const;
   /// Around `ids` what the tokenizer has around a text.
   HeadsText of_ids(const std::vector<int64_t>& ids) const;
+  /// A sentence of these words, and the word of each token [n], -1 for those around the text. Nothing where it is
+  /// longer than the context, where a word has no token, or where a token is of two words.
+  std::optional<std::pair<HeadsText, std::vector<int64_t>>> of_words(const std::vector<std::string>& words) const;
   /// Tokens that of_ids() adds.
   int64_t marks() const { return static_cast<int64_t>(marks_.size()); }
   /// The tokens that are text.

@@ -16,8 +16,8 @@ using attn::models::Batch;
 constexpr int64_t kVocabulary = 256, kContext = 64, kBatch = 32;
 constexpr uint64_t kValidation = uint64_t{1} << 40, kRepeats = 7;  // numbers and seeds that the training does not use
 
-/// Texts of kContext tokens: a segment of 10 to 30 tokens, again and again. Tokens are as rare as words are: the n-th
-/// has a share of 1 / n (Zipf). Nothing but what came before in the text tells what a repeated token will be.
+/// Texts of kContext tokens: a segment of 10 to 30 random tokens, again and again. Nothing but what came before in the
+/// text tells what a token will be: one of the first segment cannot be known, one that repeats can.
 class Repeating : public attn::train::Data {
  public:
   explicit Repeating(uint64_t seed) : seed_(seed) {}
@@ -27,7 +27,7 @@ class Repeating : public attn::train::Data {
   int64_t batches_per_epoch() const override { return 1; }
   std::string describe() const override { return "segments that repeat"; }
 
-  /// A validation batch whose targets are the tokens of first segments, of later ones, or both.
+  /// A validation batch whose targets are tokens that cannot be known, tokens that repeat, or both.
   Batch part(int64_t number, bool first, bool later) const {
     return batch(kValidation + static_cast<uint64_t>(number), first, later);
   }
@@ -45,12 +45,13 @@ class Repeating : public attn::train::Data {
         text.push_back(text.size() < segment ? random.below(kVocabulary) : text[text.size() - segment]);
       for (size_t i = 0; i < kContext; ++i) {
         batch.tokens.push_back(text[i]);
-        const bool counts = i + 1 < segment ? first : i + 1 > segment ? later : first;
-        batch.targets.push_back(counts ? text[i + 1] : attn::ops::kIgnored);
+        const bool repeats = i + 1 > segment;  // the first token of a second segment cannot be known either
+        batch.targets.push_back((repeats ? later : first) ? text[i + 1] : attn::ops::kIgnored);
       }
     }
     return batch;
   }
+
   uint64_t seed_;
 };
 
@@ -131,7 +132,7 @@ int run(int64_t steps, int64_t every, uint64_t seed, int64_t width) {
 int main(int argc, char** argv) {
   const auto number = [&](int place, int64_t otherwise) { return argc > place ? std::atoll(argv[place]) : otherwise; };
   try {
-    return run(number(1, 2000), number(2, 25), static_cast<uint64_t>(number(3, 1337)), number(4, 128));
+    return run(number(1, 1500), number(2, 25), static_cast<uint64_t>(number(3, 1337)), number(4, 128));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "attn_induction: %s\n", error.what());
     return 1;

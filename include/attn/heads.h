@@ -129,5 +129,50 @@ std::vector<double> rollout(std::span<const Layer> layers, int64_t query);
 /// token is too small by at most `missing`, if it is not null. At most 512 tokens; O(layers n^2) memory.
 std::vector<double> flow(std::span<const Layer> layers, int64_t query, double threshold = 0, double* missing = nullptr);
 
+// -------------------------------------------------------------------------------------------------------------- syntax
+
+/// A sentence with its dependency arcs.
+struct Sentence {
+  std::vector<std::string> words = {};
+  std::vector<int64_t> heads = {};          ///< of each word the word that it depends on, from 0; -1: none, the root
+  std::vector<std::string> relations = {};  ///< of each word to that one: "nsubj"
+  int64_t line = 0;                         ///< where it begins in its file, from 1
+};
+
+/// Sentences of CoNLL-U (https://universaldependencies.org/format.html), of which FORM, HEAD and DEPREL are read.
+/// Comments, ranges of multiword tokens (3-4) and empty nodes (5.1) are passed over. Throws Error with the lines that
+/// are wrong, the first 20 of them; `source` is the name that it uses.
+std::vector<Sentence> read_conllu(std::string_view text, const std::string& source);
+
+/// How often a word that a head looks at most is the one of an annotated arc (Clark et al. 2019, section 4.2).
+struct Relation {
+  std::string name;                       ///< "nsubj"; the first is "all"
+  int64_t arcs = 0;                       ///< of the sentences; the root has none
+  int64_t offset = 0;                     ///< the commonest place of the head, from the dependent
+  double baseline = 0;                    ///< the share of arcs with that offset
+  std::vector<double> to_head = {};       ///< [heads of all layers]: the dependent's row has its largest weight there
+  std::vector<double> to_dependent = {};  ///< the head's row has the largest weight on the dependent of all rows
+};
+
+/// Counts over one sentence after another. The weight of word b for word a is the sum over the tokens of b, the mean
+/// over those of a; a word's weight on itself, and tokens of no word, do not count. O(heads words^2) memory.
+class Syntax {
+ public:
+  Syntax();
+  ~Syntax();
+  Syntax(Syntax&&) noexcept;
+  Syntax& operator=(Syntax&&) noexcept;
+
+  /// Layers of one text of n tokens; word_of [n]: the word of each, or -1. Throws Error with all reasons, and has then
+  /// added nothing.
+  void add(std::span<const Layer> layers, const Sentence& sentence, std::span<const int64_t> word_of);
+  /// By falling number of arcs. Throws Error where no sentence had an arc.
+  std::vector<Relation> relations() const;
+
+ private:
+  struct [[gnu::visibility("hidden")]] State;
+  std::unique_ptr<State> state_;
+};
+
 }  // namespace attn::heads
 #pragma GCC visibility pop

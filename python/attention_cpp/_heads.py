@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import as_array, exported
-from ._operator import Array, _options
+from ._operator import Array, _options, _range_of, _shape, weights
 
 PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
 
@@ -126,6 +126,84 @@ def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float
     """
     flows, missing = _core.flow(_layers_of(layers), query, threshold)
     return np.array(flows), missing
+
+
+class Sentence(NamedTuple):
+    """A sentence with its dependency arcs."""
+
+    words: list[str]
+    heads: list[int]  # of each word the word that it depends on, from 0; -1: the root
+    relations: list[str]  # of each word to that one: "nsubj"
+
+
+class HeadRelation(NamedTuple):
+    """How often the word that a head looks at most is the one of an annotated arc."""
+
+    arcs: int
+    offset: int  # the commonest place of the head, from the dependent
+    baseline: float  # the share of arcs with that offset
+    to_head: np.ndarray  # [heads of all layers]: the dependent's row has its largest weight on the head
+    to_dependent: np.ndarray  # the head's row has the largest weight on the dependent of all rows
+
+
+def read_conllu(text: str, source: str = "text") -> list[Sentence]:
+    """Sentences of CoNLL-U. Multiword tokens and empty nodes are passed over; Error names the lines that are wrong."""
+    return [Sentence(*sentence) for sentence in _core.read_conllu(text, source)]
+
+
+class HeadSyntax:
+    """Which dependency relations heads know, over one sentence after another (Clark et al. 2019)."""
+
+    def __init__(self) -> None:
+        self._counts = _core.HeadSyntax()
+
+    def add(self, layers: Iterable[Sequence[Any]], sentence: Sentence, word_of: Sequence[int]) -> None:
+        """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1 for
+        those of none. Every word has a token."""
+        words, heads, relations = sentence
+        self._counts.add(_layers_of(layers), (list(words), list(heads), list(relations)), list(word_of))
+
+    def relations(self) -> dict[str, HeadRelation]:
+        """By name, "all" first, then by falling number of arcs."""
+        return {name: HeadRelation(*rest[:3], np.array(rest[3]), np.array(rest[4]))
+                for name, *rest in self._counts.relations()}
+
+
+def gradient_times_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    lse: Array,
+    dout: Array,
+    rows: slice | range | int | None = None,
+    columns: slice | range | int | None = None,
+    **options: Any,
+) -> Any:
+    """P_ij dL/dP_ij, of a rectangle of the attention matrix: [B, H, rows, columns].
+
+    Arguments
+        q, k, v, lse   of the forward, with return_lse=True
+        dout           [B, H, Lq, Dv], the gradient of the loss with respect to out: dL/dP_ij = <dout_i, v_j>
+        rows, columns  as in weights()
+        options        those of the forward, without dropout
+
+    Positive where the loss falls with less weight. The sum over all pairs of a head is the sum over its rows of
+    <dout_i, out_i>, O(n): its absolute value is the head's importance (Michel et al. 2019).
+    """
+    if options.get("dropout"):
+        raise _core.Error("[gradient_times_attention] dropout must be 0")
+    p = weights(q, k, lse, rows, columns, **options)
+    first_row, row_count = _range_of(rows, _shape(q)[-2], "rows", "gradient_times_attention")
+    first_column, column_count = _range_of(columns, _shape(k)[-2], "columns", "gradient_times_attention")
+    heads = _shape(q)[-3] if len(_shape(q)) > 2 else 1
+    dout = dout[..., first_row:first_row + row_count, :]
+    v = v[..., first_column:first_column + column_count, :]
+    if len(_shape(v)) > 2 and heads != _shape(v)[-3]:  # query heads that share a key/value head
+        shape = (*_shape(v)[:-3], _shape(v)[-3], heads // _shape(v)[-3], *_shape(dout)[-2:])
+        shared = p.reshape((*shape[:-2], *_shape(p)[-2:]))
+        product = dout.reshape(shape) @ v[..., :, None, :, :].swapaxes(-1, -2)
+        return (shared * product).reshape(_shape(p))
+    return p * (dout @ v.swapaxes(-1, -2))
 
 
 def repeated_tokens(

@@ -57,6 +57,34 @@ std::vector<Row> table(const attn::heads::Measures& measures) {
   return rows;
 }
 
+using GivenSentence = std::tuple<std::vector<std::string>, std::vector<int64_t>, std::vector<std::string>>;
+
+std::vector<GivenSentence> read_conllu(const std::string& text, const std::string& source) {
+  std::vector<GivenSentence> sentences;
+  for (attn::heads::Sentence& one : attn::heads::read_conllu(text, source))
+    sentences.emplace_back(std::move(one.words), std::move(one.heads), std::move(one.relations));
+  return sentences;
+}
+
+void add_sentence(attn::heads::Syntax& syntax, const std::vector<GivenLayer>& given, const GivenSentence& sentence,
+                  const std::vector<int64_t>& word_of) {
+  Arguments in("head_syntax");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const auto& [words, heads, relations] = sentence;
+  const nb::gil_scoped_release unlocked;
+  syntax.add(layers, {words, heads, relations}, word_of);
+}
+
+/// name, arcs, offset, baseline, to_head, to_dependent
+using GivenRelation = std::tuple<std::string, int64_t, int64_t, double, std::vector<double>, std::vector<double>>;
+std::vector<GivenRelation> relations(const attn::heads::Syntax& syntax) {
+  std::vector<GivenRelation> list;
+  for (const attn::heads::Relation& one : syntax.relations())
+    list.emplace_back(one.name, one.arcs, one.offset, one.baseline, one.to_head, one.to_dependent);
+  return list;
+}
+
 /// name, unit, definition, source, threshold
 std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> measure_list() {
   std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> list;
@@ -77,6 +105,11 @@ void add_heads(nb::module_& m) {
       .def(nb::init<>())
       .def("add", &add<attn::heads::Distances>, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
       .def("divergences", &attn::heads::Distances::divergences);
+  nb::class_<attn::heads::Syntax>(m, "HeadSyntax")
+      .def(nb::init<>())
+      .def("add", &add_sentence)
+      .def("relations", &relations);
+  m.def("read_conllu", &read_conllu);
   m.def("head_measures", &measure_list);
   m.def("scaled", [](const std::vector<double>& divergences) { return attn::heads::scaled(divergences); });
   m.def("clusters", [](const std::vector<double>& divergences, int64_t count) {

@@ -69,7 +69,8 @@ def test_points_keep_distances(count):
     places = np.random.default_rng(count).standard_normal((count, 2)) * [3, 1]
     squares = ((places[:, None] - places) ** 2).sum(-1)
     found = attention_cpp.head_points(squares)
-    np.testing.assert_allclose(((found[:, None] - found) ** 2).sum(-1), squares, rtol=0, atol=1e-12 * (1 + squares.max()))
+    kept = ((found[:, None] - found) ** 2).sum(-1)
+    np.testing.assert_allclose(kept, squares, rtol=0, atol=1e-12 * (1 + squares.max()))
     other = divergences_of(layers_with({}), LENGTHS)
     other = (other + other.T) / 2
     np.fill_diagonal(other, 0)

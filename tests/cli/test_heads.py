@@ -69,6 +69,52 @@ def test_repeats(attn):
     assert "--length 9 is too long: 8 tokens a copy are possible with a context of 16" in said, said
 
 
+ARCS = """# a comment
+1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_
+2\tcat\tcat\tNOUN\t_\t_\t3\tnsubj\t_\t_
+3\tsat\tsit\tVERB\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+def test_syntax(attn):
+    """Arcs of a file; what does not fit is passed over and said; what is wrong has its line."""
+    model(attn)
+    attn.file("arcs.conllu", ARCS + ARCS.replace("sat", "sat" * 9))
+    done = attn.run("heads", "gpt", "--conllu", "arcs.conllu", "--json", "-")
+    assert "1 of 2 sentences were passed over" in done.stderr, done.stderr
+    found = json.loads(done.stdout)
+    assert found["sentences"] == 1 and found["heads"] == ["0.0", "0.1", "1.0", "1.1"]
+    assert [(one["name"], one["arcs"], one["offset"], one["baseline"]) for one in found["relations"]] == [
+        ("all", 2, 1, 1), ("det", 1, 1, 1), ("nsubj", 1, 1, 1)]
+    for one in found["relations"]:  # causal: no word sees its head behind it, but a head may look at its dependent
+        assert one["to_head"] == [0] * 4 and len(one["to_dependent"]) == 4
+    lines = attn.run("heads", "gpt", "--conllu", "arcs.conllu").stdout.splitlines()
+    assert lines[0].split()[:3] == ["relation", "arcs", "baseline"] and lines[1].split()[:3] == ["all", "2", "1.000"]
+    rows = list(csv.DictReader(io.StringIO(attn.run("heads", "gpt", "--conllu", "arcs.conllu", "--csv", "-").stdout)))
+    assert len(rows) == 12 and rows[0]["relation"] == "all" and rows[3]["head"] == "1.1"
+    attn.file("wrong.conllu", ARCS.replace("2\tdet", "7\tdet"))
+    said = attn.run("heads", "gpt", "--conllu", "wrong.conllu", status=1).stderr
+    assert "wrong.conllu:2: HEAD is 7, the sentence has 3 words" in said, said
+
+
+def test_reach_and_clusters(attn):
+    model(attn)
+    found = json.loads(attn.run("heads", "gpt", "--text", "The cat", "--reach", 3, "--json", "-").stdout)
+    assert len(found["tokens"]) == 7 and abs(sum(found["rollout"]) - 1) < 1e-6
+    assert found["rollout"][4:] == found["flow"][4:] == [0] * 3 and min(found["flow"][:4]) > 0  # causal
+    table = attn.run("heads", "gpt", "--text", "The cat", "--reach", 3).stdout.splitlines()
+    assert table[0].split() == ["token", "rollout", "flow", "text"] and len(table) == 8
+    assert "there is no token 9, only 0 to 6" in attn.run("heads", "gpt", "--text", "The cat", "--reach", 9,
+                                                         status=1).stderr
+    assert "--reach is of one text" in attn.run("heads", "gpt", "--induction", "--reach", 0, status=2).stderr
+    attn.file("lines.txt", "The cat sat.\nThe dog\n")
+    heads = json.loads(attn.run("heads", "gpt", "--file", "lines.txt", "--clusters", 2, "--json", "-").stdout)["heads"]
+    assert {head["cluster"] for head in heads} == {0, 1} and abs(sum(head["x"] for head in heads)) < 1e-6
+    row = attn.run("heads", "gpt", "--file", "lines.txt", "--clusters", 4, "--csv", "-").stdout.splitlines()[0]
+    assert row.endswith(",induction,cluster,x,y,roles"), row
+
+
 def test_refused(attn):
     model(attn)
     for arguments in ([], ["--text", "a", "--induction"], ["--text", "a", "--file", "b"]):
