@@ -35,8 +35,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Error", "Gradients", "HEAD_MEASURES", "HeadDistances", "HeadMeasures", "HeadRelation", "HeadSyntax", "KVCache",
     "Plan", "Sentence", "attention", "attention_backward", "attention_flow", "attention_rollout",
-    "attention_statistics", "dropout_mask", "explain", "gradient_times_attention", "head_clusters", "head_points", "isa",
-    "isas", "merge", "read_conllu", "repeated_tokens", "threads", "weights",
+    "attention_statistics", "dropout_mask", "explain", "gradient_times_attention", "head_clusters", "head_points",
+    "isa", "isas", "merge", "read_conllu", "repeated_tokens", "threads", "weights",
 ]
 
 if TYPE_CHECKING:

@@ -158,8 +158,8 @@ class HeadSyntax:
         self._counts = _core.HeadSyntax()
 
     def add(self, layers: Iterable[Sequence[Any]], sentence: Sentence, word_of: Sequence[int]) -> None:
-        """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1 for
-        those of none. Every word has a token."""
+        """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1
+        for those of none. Every word has a token."""
         words, heads, relations = sentence
         self._counts.add(_layers_of(layers), (list(words), list(heads), list(relations)), list(word_of))
 

@@ -80,8 +80,8 @@ def test_arcs(name):
     sentences, syntax = read_conllu(CONLLU), HeadSyntax()
     hits, names, offsets = [], [], []
     for number, (sentence, word_of) in enumerate(zip(sentences, WORD_OF)):
-        layers = [(draw(1, H, len(word_of), D, seed=10 * number + n), draw(1, HK, len(word_of), D, seed=20 + number + n),
-                   OPTIONS[name]) for n in range(2)]
+        layers = [(draw(1, H, len(word_of), D, seed=10 * number + n),
+                   draw(1, HK, len(word_of), D, seed=20 + number + n), OPTIONS[name]) for n in range(2)]
         syntax.add([layer_of(*layer) for layer in layers], sentence, word_of)
         hits.append(np.concatenate([hits_of(reference.weights(q, k, **options)[0][0], sentence, word_of)
                                     for q, k, options in layers]))
