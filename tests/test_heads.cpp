@@ -149,5 +149,73 @@ TEST(HeadMeasures, RepeatedTokens) {
       "[repeated_tokens] length must be at least 1 and copies at least 2; 0 different tokens are wanted of [5, 4)");
 }
 
+TEST(HeadDistances, KnownRowsClustersAndPoints) {
+  const Known alike(2, {1, 0, .5, .5}), apart(2, {0, 1, .5, .5});
+  const Tokens tokens({1, 2}, {0, 0});
+  heads::Distances distances;
+  distances.add(std::vector{alike.layer(), apart.layer(), alike.layer()}, tokens);
+  const double half = std::log(2) / 2;  // one row of two
+  const Values expected = {0, half, 0, half, 0, half, 0, half, 0};
+  EXPECT_TRUE(close_float64(distances.divergences(), expected));
+  EXPECT_EQ(heads::clusters(expected, 2), (std::vector<int64_t>{0, 1, 0}));
+  const double root = std::sqrt(half);  // two of three points stand together
+  EXPECT_TRUE(close_float64(heads::scaled(expected), {root / -3, 0, 2 * root / 3, 0, root / -3, 0}));
+  EXPECT_TRUE(close_float64(heads::scaled(Values{0}), {0, 0}));
+  // Padding is no row: what is left is the first.
+  heads::Distances first;
+  first.add(std::vector{alike.layer(), apart.layer()}, Tokens({1, 2}, {0, -1}));
+  EXPECT_TRUE(close_float64(first.divergences(), {0, std::log(2), std::log(2), 0}));
+  EXPECT_EQ(error_of([&] {
+              heads::scaled(Values{0, 1, kNaN, 0});
+            }),
+            "[scaled] divergences[1, 0] is nan, must be that of [0, 1], a number, 0 on the diagonal");
+  EXPECT_EQ(error_of([&] { heads::Distances().divergences(); }), "[head_distances] no text was added");
+}
+
+TEST(HeadFlow, KnownGraph) {
+  // Token 1 looks at 0 alone in both layers: half of what reaches it is its own.
+  const Known layer(2, {1, 0, 1, 0});
+  const std::vector<heads::Layer> layers = {layer.layer(), layer.layer()};
+  EXPECT_TRUE(close_float64(heads::rollout(layers, 1), {.75, .25}));
+  // From 1: .5 to 1 and .5 to 0, whose edge to 0 takes 1; of the first half .5 may go on to 0, so all of it can.
+  EXPECT_TRUE(close_float64(heads::flow(layers, 1), {1, .5}));
+  // The first path to token 1, over 0 and 0, has to give way: 2 reaches 1 over 0 alone, 0 over itself or 1.
+  const Known bottom(3, {0, 1, 0, 0, 1, 0, 0, 0, 1}), middle(3, {0, 1, 0, 0, 1, 0, 1, 0, 0}),
+      top(3, {1, 0, 0, 0, 1, 0, 1, 0, 0});
+  EXPECT_TRUE(close_float64(heads::flow(std::vector{bottom.layer(), middle.layer(), top.layer()}, 2), {.5, 1, .5}));
+  double missing = 0;
+  EXPECT_TRUE(close_float64(heads::flow(layers, 1, .6, &missing), {0, 0}));
+  EXPECT_EQ(missing, 1);
+  EXPECT_EQ(error_of([&] { heads::flow(layers, -1, -1); }),
+            "[flow] there is no token -1, only 0 to 1; threshold is -1.000000, must be in [0, 1)");
+}
+
+TEST(HeadSyntax, KnownArcs) {
+  // A word of two tokens, whose mean looks at word 1, and a token of no word that everybody looks at.
+  const Known known(4, {0, .1, .2, .7, .3, 0, .1, .6, .05, .1, .05, .8, 0, 0, 0, 1});
+  const heads::Sentence sentence{{"ab", "c"}, {1, -1}, {"nsubj", "root"}};
+  heads::Syntax syntax;
+  syntax.add(std::vector{known.layer()}, sentence, std::vector<int64_t>{0, 0, 1, -1});
+  const std::vector<heads::Relation> relations = syntax.relations();
+  ASSERT_EQ(relations.size(), 2u);
+  EXPECT_EQ(relations[0].name, "all");
+  EXPECT_EQ(relations[1].name, "nsubj");
+  for (const heads::Relation& one : relations) {
+    EXPECT_EQ(one.arcs, 1);
+    EXPECT_EQ(one.offset, 1);
+    EXPECT_EQ(one.baseline, 1);
+    EXPECT_EQ(one.to_head, Values{1});
+    EXPECT_EQ(one.to_dependent, Values{1});
+  }
+  EXPECT_EQ(error_of([&] {
+              syntax.add(std::vector{known.layer()}, sentence, std::vector<int64_t>{0, 0, 0, -1});
+            }),
+            "[head_syntax] word 1 has no token");
+  EXPECT_EQ(error_of([] { heads::read_conllu("# nothing\n\n", "file"); }), "[conllu] file has no sentence");
+  EXPECT_EQ(error_of([] { heads::read_conllu("x\x1b\ta\t_\t_\t_\t_\t2\t_\t_\t_\n", "file"); }),
+            "[conllu] file:1: the ID is 'x?', must be 1; file:1: there is no DEPREL; "
+            "file:1: HEAD is 2, the sentence has 1 words");
+}
+
 }  // namespace
 }  // namespace attn::test

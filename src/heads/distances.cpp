@@ -14,9 +14,9 @@ constexpr int64_t kBandElements = 1 << 21;  // weights of all heads in memory at
 double x_ln_x(double x) { return x > 0 ? x * std::log(x) : 0; }
 
 /// Some rows of every head of all layers on one text, each as a distribution over the keys and, last, the sink.
-class Rows {
+class HeadRows {
  public:
-  Rows(int64_t heads, int64_t count, int64_t n)
+  HeadRows(int64_t heads, int64_t count, int64_t n)
       : width_(n + 1), size_(count * width_), weights_(static_cast<size_t>(heads * size_)), sums_(heads) {}
 
   void set(int64_t head, const Layer& layer, const Values<4>& weights, int64_t begin, int64_t count) {
@@ -140,7 +140,7 @@ void Distances::add(std::span<const Layer> layers, const Texts& texts) {
     }
     for (int64_t b = 0; b < B; ++b) {
       const int64_t there = std::clamp<int64_t>(lengths[static_cast<size_t>(b)] - first, 0, count);
-      Rows rows(N, count, n);
+      HeadRows rows(N, count, n);
       for (int64_t l = 0, head = 0; l < static_cast<int64_t>(layers.size()); ++l)
         for (int64_t h = 0; h < counts[static_cast<size_t>(l)]; ++h, ++head)
           rows.set(head, layers[static_cast<size_t>(l)], weights[static_cast<size_t>(l)],
@@ -188,7 +188,8 @@ std::vector<double> scaled(std::span<const double> divergences) {
   std::vector<double> points(static_cast<size_t>(2 * N));
   for (int64_t axis = 0; axis < std::min<int64_t>(2, N); ++axis) {
     const int64_t column = order[static_cast<size_t>(axis)];
-    const double length = std::sqrt(std::max(variance(column), 0.0));
+    const double rounding = static_cast<double>(N) * 0x1p-50 * variance(order[0]);
+    const double length = variance(column) > rounding ? std::sqrt(variance(column)) : 0;
     double largest = 0;
     for (int64_t n = 0; n < N; ++n)
       if (const double x = vectors[static_cast<size_t>(n * N + column)]; std::abs(x) > std::abs(largest)) largest = x;

@@ -8,8 +8,7 @@
 namespace attn::heads {
 namespace {
 
-constexpr int64_t kMostTokens = 512;  // of a flow
-constexpr int64_t kBandRows = 64;
+constexpr int64_t kMostTokens = 512;    // of a flow
 constexpr double kSaturated = 0x1p-52;  // capacity that is left by rounding alone
 
 void check_graph(const char* operation, std::span<const Layer> layers, int64_t query, int64_t most, double threshold) {
@@ -32,7 +31,7 @@ template <class RowSink>
 void for_each_edge_row(const Layer& layer, const RowSink& sink) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> edges(static_cast<size_t>(n));
-  for_each_band(layer, kBandRows, [&](int64_t first, int64_t count, const Values<4>& weights) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const Values<4>& weights) {
     for (int64_t row = 0; row < count; ++row) {
       std::fill(edges.begin(), edges.end(), 0.0);
       double sum = 1;
@@ -90,7 +89,7 @@ class MaximumFlow {
     double flow = 0;
     while (reach()) {
       std::fill(next_.begin(), next_.end(), 0);
-      while (const double more = fill_path()) flow += more;
+      for (double more = fill_path(); more > 0; more = fill_path()) flow += more;
     }
     return flow;
   }

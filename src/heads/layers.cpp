@@ -6,6 +6,8 @@
 namespace attn::heads {
 namespace {
 
+constexpr int64_t kBandRows = 64;
+
 /// All that attention_weights() says of an empty rectangle: it checks everything and computes nothing.
 void check_call(Checker& checker, const std::string& name, const Layer& layer) {
   const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
@@ -48,10 +50,10 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
   }
 }
 
-void for_each_band(const Layer& layer, int64_t rows, const BandSink& sink) {
+void for_each_band(const Layer& layer, const BandSink& sink) {
   const int64_t n = layer.q.size[2];
-  for (int64_t first = 0; first < n; first += rows) {
-    const int64_t count = std::min(rows, n - first);
+  for (int64_t first = 0; first < n; first += kBandRows) {
+    const int64_t count = std::min(kBandRows, n - first);
     const Values<4> weights(layer, {layer.q.size[0], layer.q.size[1], count, n});
     attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
     sink(first, count, weights);

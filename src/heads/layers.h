@@ -39,9 +39,9 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
 /// a token is of no kind.
 std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n);
 
-/// Hands over P [B, H, count, n] of the rows first .. first + count of a layer, at most `rows` at a time.
+/// Hands over P [B, H, count, n] of the rows first .. first + count of a layer, some rows at a time.
 using BandSink = std::function<void(int64_t first, int64_t count, const Values<4>& weights)>;
-void for_each_band(const Layer& layer, int64_t rows, const BandSink& sink);
+void for_each_band(const Layer& layer, const BandSink& sink);
 
 /// An element of ids or kinds.
 int64_t whole_at(const ConstView<2>& view, int64_t b, int64_t i);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char* kSyntax = "head_syntax";
 constexpr size_t kColumns = 10, kMostReasons = 20;
-constexpr int64_t kBandRows = 64;
 
 std::optional<int64_t> number_of(std::string_view text) {
   int64_t value = 0;
@@ -57,7 +56,13 @@ class ConlluReader {
     if (reasons_.size() == kMostReasons) reasons_.push_back("and more");
     if (reasons_.size() < kMostReasons) reasons_.push_back(source_ + ":" + std::to_string(line) + ": " + reason);
   }
-  static std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 40)) + "'"; }
+  /// Fit for a terminal.
+  static std::string quoted(std::string_view text) {
+    std::string shown(text.substr(0, 40));
+    std::replace_if(
+        shown.begin(), shown.end(), [](char c) { return c < 32 || c >= 127; }, '?');
+    return "'" + shown + "'";
+  }
 
   void add(std::string_view line) {
     if (sentence_.line == 0) sentence_.line = line_;
@@ -108,7 +113,7 @@ std::vector<double> word_weights(const Layer& layer, int64_t words, std::span<co
                                  const std::vector<int64_t>& tokens) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> weights(static_cast<size_t>(H * words * words));
-  for_each_band(layer, kBandRows, [&](int64_t first, int64_t count, const Values<4>& band) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const Values<4>& band) {
     for (int64_t h = 0; h < H; ++h)
       for (int64_t row = 0; row < count; ++row) {
         const int64_t a = word_of[static_cast<size_t>(first + row)];
