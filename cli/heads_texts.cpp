@@ -30,13 +30,16 @@ HeadsReader::HeadsReader(const attn::models::Loaded& loaded)
   const attn::models::Config& config = loaded.model->config();
   context_ = config.encoder_layers && config.source_context ? config.source_context : config.context;
   marks_ = tokenizer_->encode_marked("").ids;
+  for (const char* word : {"[UNK]", "<unk>", "[MASK]", "<mask>"})
+    if (const auto id = tokenizer_->find(word)) words_.insert(*id);
 }
 
 HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
   HeadsText text{std::move(ids), {}};
   for (const int64_t id : text.ids) {
     Kind kind = Kind::word;
-    if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? Kind::start : Kind::separator;
+    if (words_.contains(id)) kind = Kind::word;
+    else if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? Kind::start : Kind::separator;
     else if (is_punctuation(tokenizer_->decode(std::vector<int64_t>{id}))) kind = Kind::punctuation;
     text.kinds.push_back(static_cast<int64_t>(kind));
   }

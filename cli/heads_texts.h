@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ class HeadsReader {
   const attn::text::Tokenizer* tokenizer_;
   int64_t context_;
   std::vector<int64_t> marks_;  // of an empty text
+  std::set<int64_t> words_;     // special tokens that stand for words
 };
 
 }  // namespace cli
