@@ -207,6 +207,14 @@ TEST(HeadSyntax, KnownArcs) {
     EXPECT_EQ(one.to_head, Values{1});
     EXPECT_EQ(one.to_dependent, Values{1});
   }
+  // To the last word both tokens of the first give 0.3, the second word 0.5: of these means the second is larger.
+  const Known column(4, {.7, 0, 0, .3, .7, 0, 0, .3, .5, 0, 0, .5, 1, 0, 0, 0});
+  const heads::Sentence longer{{"ab", "c", "d"}, {-1, 0, 1}, {"root", "obj", "det"}};
+  heads::Syntax means;
+  means.add(std::vector{column.layer()}, longer, std::vector<int64_t>{0, 0, 1, 2});
+  EXPECT_EQ(means.relations()[1].name, "det");
+  EXPECT_EQ(means.relations()[1].to_dependent, Values{1});
+  EXPECT_EQ(means.relations()[1].to_head, Values{0});
   EXPECT_EQ(error_of([&] {
               syntax.add(std::vector{known.layer()}, sentence, std::vector<int64_t>{0, 0, 0, -1});
             }),
