@@ -281,20 +281,24 @@ std::vector<Measure> all_measures() {
                 0.5};
   all[kStart] = {"start", "share", "mass on tokens that start a text, as [CLS]", clark, 0.6};
   all[kSeparator] = {"separator", "share", "mass on separators, as [SEP]", clark, 0.6};
-  all[kSeparatorFromOthers] = {"separator_from_others", "share", "the same, of tokens that are none", clark, kNone};
-  all[kSeparatorFromSeparators] = {"separator_from_separators", "share", "the same, of separators", clark, kNone};
+  all[kSeparatorFromOthers] = {"separator_from_others", "share", "mass on separators, of tokens that are none", clark,
+                               kNone};
+  all[kSeparatorFromSeparators] = {"separator_from_separators", "share", "mass on separators, of separators", clark,
+                                   kNone};
   all[kPunctuation] = {"punctuation", "share", "mass on punctuation", clark, 0.6};
   all[kEntropy] = {"entropy", "nats", "entropy of a row", clark, kNone};
   all[kEntropyOfFirst] = {"entropy_of_first", "nats", "entropy of the first token's row", clark, kNone};
   all[kEntropyUniform] = {"entropy_uniform", "nats", "ln of the keys that the masks allow a row", clark, kNone};
-  all[kEntropyRelative] = {"entropy_relative", "share", "entropy over that, of rows with a choice", clark, 0.783};
+  all[kEntropyRelative] = {"entropy_relative", "share", "entropy over entropy_uniform, of rows with a choice", clark,
+                           0.783};
   all[kDistance] = {"distance", "tokens", "mean distance of what a token looks at", "Vig & Belinkov 2019", kNone};
   all[kConfidence] = {"confidence", "share", "largest weight of a word's row", voita, kNone};
   all[kPositional] = {"positional", "share", "words whose largest weight is at the commonest offset", voita, 0.9};
-  all[kOffset] = {"offset", "tokens", "that offset", voita, kNone};
+  all[kOffset] = {"offset", "tokens", "the commonest offset of words' largest weights", voita, kNone};
   all[kDuplicate] = {"duplicate", "share", "mass on the same token elsewhere, of words that have occurred", olsson,
                      kNone};
-  all[kInduction] = {"induction", "share", "mass on what stands behind it there, of the same words", olsson, kNone};
+  all[kInduction] = {"induction", "share", "mass on what stands behind the same token elsewhere, of those words",
+                     olsson, kNone};
   return all;
 }
 
