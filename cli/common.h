@@ -29,6 +29,7 @@ void add_embed(CLI::App& app);
 void add_fill(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_see(CLI::App& app);
+void add_heads(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);

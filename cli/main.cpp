@@ -57,6 +57,7 @@ int run(int argc, char** argv) {
   add_fill(app);
   add_convert(app);
   add_see(app);
+  add_heads(app);
   add_bench(app);
   add_tokenizer(app);
   add_info(app);

@@ -16,6 +16,8 @@ CLI::Validator number(double lowest, double highest = std::numeric_limits<double
 CLI::Validator one_of(const std::vector<std::string>& choices);
 
 std::string joined(const std::vector<std::string>& parts, const std::string& separator);
+/// A field of CSV.
+std::string quoted(const std::string& text);
 
 /// An option as it is shown.
 struct OptionInfo {

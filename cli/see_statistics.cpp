@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "attn/attention_statistics.h"
+#include "options.h"
 
 namespace cli {
 namespace {
@@ -114,12 +115,6 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
     heads.push_back(head);
   }
   return heads;
-}
-
-std::string quoted(const std::string& text) {
-  std::string field = "\"";
-  for (const char c : text) field += c == '"' ? "\"\"" : std::string(1, c);
-  return field + "\"";
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ MODULES = {
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h", "sys/syscall.h", "unistd.h")),
     "attention": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),
+    "heads": (("core", "attention"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),

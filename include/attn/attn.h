@@ -1,5 +1,5 @@
-// attention.cpp: everything public in one include. core and attention need the library attn::attn alone; the rest needs
-// attn::models.
+// attention.cpp: everything public in one include. core, attention and heads need the library attn::attn alone; the
+// rest needs attn::models.
 #pragma once
 
 #include "attn/attention.h"
@@ -7,6 +7,7 @@
 #include "attn/autograd.h"
 #include "attn/core.h"
 #include "attn/generate.h"
+#include "attn/heads.h"
 #include "attn/io.h"
 #include "attn/models.h"
 #include "attn/models_embed.h"

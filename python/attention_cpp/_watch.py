@@ -17,6 +17,7 @@ from torch import Tensor
 from . import _torch_ops, _torch_weights
 from . import torch as face
 from ._core import Error
+from ._heads import HeadMeasures
 from ._operator import _range_of, weights as _weights
 from ._statistics import attention_statistics
 
@@ -197,6 +198,29 @@ class Seen:
                     for part, call in zip(parts, calls) if "column_mass" in part]
         joined = {name: torch.cat([part[name] for part in parts], 2) for name in parts[0]}
         return {**joined, "column_mass": torch.stack(received).sum(0)} if received else joined
+
+    def heads(self, ids: Any, kinds: Any = None, *, run: int = -1) -> dict[str, Any]:
+        """What each head of the kept layers does on the texts of a run, measure by measure: HeadMeasures.table().
+
+        ids and kinds [B, n], of the tokens that were seen, as HeadMeasures.add() takes them. docs/heads.md has the
+        definitions; for more texts than one batch, add self.inputs() of each to one HeadMeasures.
+        """
+        measures = HeadMeasures()
+        measures.add(self.inputs(run=run), ids, kinds)
+        return measures.table()
+
+    def inputs(self, *, run: int = -1) -> list[tuple[Tensor, Tensor, Tensor, dict[str, Any]]]:
+        """(q, k, lse, options) of each kept layer, as HeadMeasures, HeadDistances, HeadSyntax and rollout take them."""
+        found = []
+        for layer in self.layers:
+            calls = layer.run(run)
+            options = dict(calls[0].options)
+            if len(calls) > 1:  # each token saw all that there was
+                options |= {"causal": True, "alignment": "top_left"}
+                options.pop("offset", None)
+            found.append((torch.cat([call.q for call in calls], 2), calls[-1].k,
+                          torch.cat([call.lse for call in calls], 2), options))
+        return found
 
     def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0,
              run: int = -1) -> None:

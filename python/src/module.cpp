@@ -11,6 +11,7 @@
 #include "attn/attention_statistics.h"
 #include "exchange.h"
 #include "executor.h"
+#include "heads.h"
 
 namespace bindings {
 namespace {
@@ -244,6 +245,7 @@ NB_MODULE(_core, m) {
   m.def("use_openmp_team", &use_openmp_team);
   m.def("uses_openmp_team", &uses_openmp_team);
 
+  add_heads(m);
   nb::class_<Cache>(m, "Cache")
       .def("__init__",
            [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,

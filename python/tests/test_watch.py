@@ -263,3 +263,39 @@ def test_plot():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["t1", "t2", "t3", "t4"]
     assert axes.get_title() == "transformer.h.1.attn, head 2"
     pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_heads_of_a_watched_model(name):
+    """The measures are those of the weights that eager attention returns."""
+    inputs = {"input_ids": batch()["input_ids"]}
+    expected = expected_of(name, inputs)
+    model = model_of(name)
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**inputs)
+    table = seen.heads(inputs["input_ids"])
+    assert len(table["head"]) == 12
+    for layer, weights in enumerate(expected):
+        rows = slice(4 * layer, 4 * layer + 4)
+        for measure, diagonal in (("previous", -1), ("next", 1), ("self", 0)):
+            means = weights.diagonal(diagonal, -2, -1).mean((0, -1))
+            assert near(torch.from_numpy(table[measure][rows]), means.double()), measure
+        assert near(torch.from_numpy(table["confidence"][rows]), weights.amax(-1).mean((0, -1)).double())
+    text = [(q[:1], k[:1], lse[:1], options) for q, k, lse, options in seen.inputs()]
+    mixed = torch.eye(9)
+    for weights in expected:
+        mixed = (weights[0].mean(0) + torch.eye(9)) / 2 @ mixed
+    assert near(torch.from_numpy(attention_cpp.attention_rollout(text, 5)), mixed[5].double())
+
+
+def test_heads_of_a_generated_text():
+    inputs = {"input_ids": batch()["input_ids"]}
+    model = model_of("llama")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        ids = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    with torch.no_grad(), attention_cpp.watch(model) as whole:
+        model(input_ids=ids[:, :-1])
+    tables = [one.heads(ids[:, :-1]) for one in (seen, whole)]
+    for measure, values in tables[0].items():
+        if measure not in ("offset", "positional"):  # ties of weights that differ by a rounding
+            assert abs(torch.from_numpy(values - tables[1][measure])).nan_to_num().max() < 1e-5, measure

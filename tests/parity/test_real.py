@@ -90,6 +90,58 @@ def test_embeddings_of_minilm(tmp_path: pathlib.Path) -> None:
             assert (ours - expected).norm() < 2**6 * UNIT["float32"], text
 
 
+def heads_of(weights: torch.Tensor, ids: list[int], tokens: list[str]) -> dict[str, torch.Tensor]:
+    """Measures [layers, heads] of one text, from all its weights [layers, heads, n, n]."""
+    n = len(ids)
+    i = torch.arange(n)
+    kinds = ["start"] + ["punctuation" if not any(c.isalnum() for c in token) else "word" for token in tokens[1:-1]]
+    kinds.append("separator")
+    words = [place for place in range(n) if kinds[place] in ("word", "punctuation")]
+
+    def mass(kind: str) -> torch.Tensor:
+        return weights[..., [place for place in range(n) if kinds[place] == kind]].sum(-1).mean(-1)
+
+    entropy = torch.special.entr(weights).sum(-1)
+    distance = (weights * (i[:, None] - i).abs()).sum(-1)
+    found = {"previous": weights.diagonal(-1, -2, -1).mean(-1), "next": weights.diagonal(1, -2, -1).mean(-1),
+             "self": weights.diagonal(0, -2, -1).mean(-1), "first": weights[..., 0].mean(-1), "start": mass("start"),
+             "separator": mass("separator"), "entropy": entropy.mean(-1), "entropy_of_first": entropy[..., 0],
+             "entropy_relative": entropy.mean(-1) / torch.tensor(n).log(), "distance": distance.mean(-1),
+             "confidence": weights.amax(-1)[..., words].mean(-1)}
+    repeated = [place for place in words if ids[place] in ids[:place]]
+    if "punctuation" in kinds:
+        found["punctuation"] = mass("punctuation")
+    if repeated:
+        same = torch.tensor([[a == b for b in ids] for a in ids]) & (i[:, None] != i)
+        behind = torch.nn.functional.pad(same, (1, 0))[:, :-1]
+        found["duplicate"] = (weights * same).sum(-1)[..., repeated].mean(-1)
+        found["induction"] = (weights * behind).sum(-1)[..., repeated].mean(-1)
+    return found
+
+
+@needs_data
+def test_heads_of_minilm() -> None:
+    """What its heads do, against the weights that transformers' eager attention returns in float64."""
+    texts = [*sentences(20), "a [MASK] film \u2603 , a [MASK] film"]  # both special tokens are words
+    said = json.loads(attn("heads", MINILM, "--file", "-", "--json", "-", text="".join(f"{text}\n" for text in texts)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+    model = transformers.AutoModel.from_pretrained(MINILM, attn_implementation="eager").eval().double()
+    measures: dict[str, list[torch.Tensor]] = {}
+    with torch.no_grad():
+        for text in texts:
+            batch = tokenizer(text, return_tensors="pt")
+            weights = torch.cat(model(**batch, output_attentions=True).attentions)
+            ids = batch["input_ids"][0].tolist()
+            for name, values in heads_of(weights, ids, tokenizer.convert_ids_to_tokens(ids)).items():
+                measures.setdefault(name, []).append(values)
+    assert said["texts"] == len(texts) and len(measures) == 14
+    for name, values in measures.items():
+        expected = torch.stack(values).mean(0)
+        ours = torch.tensor([head[name] for head in said["heads"]], dtype=torch.float64).reshape(expected.shape)
+        # Six layers of random roundings, as of the embeddings; distances and entropies are larger than 1.
+        assert (ours - expected).abs().max() < 2**6 * UNIT["float32"] * max(1, expected.abs().max()), name
+
+
 def test_embeddings_of_mpnet(tmp_path: pathlib.Path) -> None:
     """The mean of a sentence's rows, whose positions and distances do not depend on what is packed beside it."""
     tokenizer = whole_tokenizer()

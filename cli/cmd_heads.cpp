@@ -1,0 +1,278 @@
+// attn heads: what the heads of a model do on texts, measure by measure.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "common.h"
+#include "heads_syntax.h"
+#include "heads_texts.h"
+#include "progress.h"
+
+namespace cli {
+namespace {
+
+using attn::heads::HeadValues;
+using attn::heads::Measure;
+
+/// A row a head: its measures and, where they are asked for, its cluster and its place among the heads.
+struct HeadTable {
+  std::vector<HeadValues> heads = {};
+  std::vector<int64_t> cluster = {};
+  std::vector<double> points = {};
+  int64_t texts = 0;
+};
+
+// What the terminal has room for; files have all.
+const std::vector<std::string> kShown = {"previous",    "next",      "self",     "first",      "separator",
+                                         "punctuation", "entropy",   "distance", "confidence", "positional",
+                                         "offset",      "duplicate", "induction"};
+
+std::vector<std::string> measure_names() {
+  std::vector<std::string> names;
+  for (const Measure& measure : attn::heads::measures()) names.push_back(measure.name);
+  return names;
+}
+
+/// The places of these measures among all.
+std::vector<size_t> places_of(const std::vector<std::string>& named) {
+  const std::vector<std::string> all = measure_names();
+  std::vector<size_t> places;
+  for (const std::string& name : named)
+    places.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), name) - all.begin()));
+  return places;
+}
+
+std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown) {
+  std::string text = fmt::format("{:>5}{:>6}", "layer", "head");
+  const auto width = [&](size_t place) { return std::max<size_t>(attn::heads::measures()[place].name.size() + 2, 9); };
+  for (const size_t place : shown) text += fmt::format("{:>{}}", attn::heads::measures()[place].name, width(place));
+  if (!table.cluster.empty()) text += fmt::format("{:>9}{:>8}{:>8}", "cluster", "x", "y");
+  text += "  above its threshold\n";
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
+    text += fmt::format("{:>5}{:>6}", head.layer, head.head);
+    for (const size_t place : shown)
+      text += std::isnan(head.values[place]) ? fmt::format("{:>{}}", "-", width(place))
+                                             : fmt::format("{:>{}.3f}", head.values[place], width(place));
+    if (!table.cluster.empty())
+      text += fmt::format("{:>9}{:>8.3f}{:>8.3f}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
+    text += "  " + joined(attn::heads::roles(head), ", ") + "\n";
+  }
+  return text;
+}
+
+std::string heads_csv(const HeadTable& table, const std::vector<size_t>& shown) {
+  std::string text = "layer,head";
+  for (const size_t place : shown) text += "," + attn::heads::measures()[place].name;
+  text += table.cluster.empty() ? ",roles\n" : ",cluster,x,y,roles\n";
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
+    text += fmt::format("{},{}", head.layer, head.head);
+    for (const size_t place : shown)
+      text += std::isnan(head.values[place]) ? "," : fmt::format(",{:.9g}", head.values[place]);
+    if (!table.cluster.empty())
+      text += fmt::format(",{},{:.9g},{:.9g}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
+    text += "," + joined(attn::heads::roles(head), " ") + "\n";
+  }
+  return text;
+}
+
+std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown) {
+  using Json = nlohmann::ordered_json;
+  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
+  Json all = {{"texts", table.texts}, {"measures", Json::object()}, {"heads", Json::array()}};
+  for (const size_t place : shown) {
+    const Measure& measure = attn::heads::measures()[place];
+    all["measures"][measure.name] = {{"unit", measure.unit},
+                                     {"definition", measure.definition},
+                                     {"source", measure.source},
+                                     {"threshold", number(measure.threshold)}};
+  }
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const HeadValues& head = table.heads[n];
+    Json one = {{"layer", head.layer}, {"head", head.head}};
+    for (const size_t place : shown) one[attn::heads::measures()[place].name] = number(head.values[place]);
+    if (!table.cluster.empty()) {
+      one["cluster"] = table.cluster[n];
+      one["x"] = table.points[2 * n];
+      one["y"] = table.points[2 * n + 1];
+    }
+    one["roles"] = attn::heads::roles(head);
+    all["heads"].push_back(std::move(one));
+  }
+  return all.dump(2) + "\n";
+}
+
+/// What reaches one token of the last layer: rollout and flow of each token of the text.
+struct Reach {
+  std::vector<std::string> tokens = {};
+  std::vector<double> rollout = {}, flow = {};
+};
+
+std::string reach_table(const Reach& reach) {
+  std::string text = fmt::format("{:>5}{:>10}{:>10}  {}\n", "token", "rollout", "flow", "text");
+  for (size_t n = 0; n < reach.tokens.size(); ++n)
+    text += fmt::format("{:>5}{:>10.4f}{:>10.4f}  {}\n", n, reach.rollout[n], reach.flow[n], reach.tokens[n]);
+  return text;
+}
+
+std::string reach_csv(const Reach& reach) {
+  std::string text = "token,rollout,flow,text\n";
+  for (size_t n = 0; n < reach.tokens.size(); ++n)
+    text += fmt::format("{},{:.9g},{:.9g},{}\n", n, reach.rollout[n], reach.flow[n], quoted(reach.tokens[n]));
+  return text;
+}
+
+std::string reach_json(const Reach& reach) {
+  const nlohmann::ordered_json all = {{"tokens", reach.tokens}, {"rollout", reach.rollout}, {"flow", reach.flow}};
+  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+struct Heads {
+  ModelOptions model;
+  std::string text, file, conllu, csv, json;
+  std::vector<std::string> named;
+  bool induction = false;
+  int64_t length = 0, copies = 2, sequences = 10, most = 0, clusters = 0;
+  std::optional<int64_t> reach;
+  uint64_t seed = 0;
+
+  /// Lines that are not empty, at most `most`.
+  std::vector<HeadsText> read(const HeadsReader& reader) const {
+    std::vector<HeadsText> texts;
+    int64_t cut = 0;
+    const auto add = [&](const std::string& line) {
+      if (HeadsText one = reader.of_text(line, cut); !line.empty() && !one.ids.empty()) texts.push_back(std::move(one));
+    };
+    if (file.empty()) {
+      add(text);
+    } else {
+      Lines lines(file);
+      for (std::string line; (!most || static_cast<int64_t>(texts.size()) < most) && lines.next(line);) add(line);
+    }
+    if (texts.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
+    if (cut) say("attn: {} of {} texts were cut to {} tokens\n", cut, texts.size(), reader.context());
+    return texts;
+  }
+
+  /// Random tokens that repeat.
+  std::vector<HeadsText> repeats(const HeadsReader& reader) const {
+    const std::vector<int64_t> usable = reader.usable();
+    const auto words = static_cast<int64_t>(usable.size());
+    const int64_t fitting = std::min((reader.context() - reader.marks()) / copies, words);
+    if (length > fitting || fitting < 1)
+      throw UsageError(
+          fmt::format("--length {} is too long: {} tokens a copy are possible with a context of {} and a "
+                      "vocabulary of {}",
+                      length, fitting, reader.context(), words));
+    std::vector<HeadsText> texts;
+    for (int64_t n = 0; n < sequences; ++n) {
+      std::vector<int64_t> ids = attn::heads::repeated_tokens(length ? length : std::min<int64_t>(50, fitting), copies,
+                                                              0, words, -1, seed + static_cast<uint64_t>(n));
+      for (int64_t& id : ids) id = usable[static_cast<size_t>(id)];
+      texts.push_back(reader.of_ids(ids));
+    }
+    return texts;
+  }
+
+  void check() const {
+    const int sources = !text.empty() + !file.empty() + !conllu.empty() + induction;
+    if (sources != 1) throw UsageError("give one of --text TEXT, --file FILE, --conllu FILE and --induction");
+    if (csv == "-" && json == "-") throw UsageError("only one of --csv and --json can be standard output");
+    if (reach && text.empty()) throw UsageError("--reach is of one text: --text TEXT");
+    if (clusters && (reach || !conllu.empty())) throw UsageError("--clusters is of the table of measures");
+  }
+
+  void run() const {
+    check();
+    const attn::models::Loaded loaded = model.load();
+    const HeadsReader reader(loaded);
+    if (!conllu.empty()) heads_syntax(reader, conllu, csv, json);
+    else if (reach) show_reach(reader);
+    else show_measures(reader, induction ? repeats(reader) : read(reader));
+  }
+
+  void show_reach(const HeadsReader& reader) const {
+    const HeadsText one = read(reader).front();
+    Reach found;
+    reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
+      found.rollout = attn::heads::rollout(layers, *reach);
+      found.flow = attn::heads::flow(layers, *reach);
+    });
+    for (const int64_t id : one.ids) found.tokens.push_back(reader.tokenizer().label(id));
+    if (!csv.empty()) attn::io::write_output(csv, reach_csv(found));
+    if (!json.empty()) attn::io::write_output(json, reach_json(found));
+    if (csv.empty() && json.empty()) show(reach_table(found));
+  }
+
+  void show_measures(const HeadsReader& reader, const std::vector<HeadsText>& texts) const {
+    catch_signals();
+    Meter meter("texts", static_cast<int64_t>(texts.size()));
+    attn::heads::Measures measures;
+    attn::heads::Distances distances;
+    for (const HeadsText& one : texts) {
+      if (signal_seen()) break;
+      reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts& tokens) {
+        measures.add(layers, tokens);
+        if (clusters) distances.add(layers, tokens);
+      });
+      meter.show(measures.texts());
+    }
+    meter.hide();
+    if (measures.texts() == 0) throw attn::Error("heads", {"stopped before there was a result"});
+    if (signal_seen()) say("attn: stopped: of {} of {} texts\n", measures.texts(), texts.size());
+    HeadTable table{.heads = measures.table(), .texts = measures.texts()};
+    if (clusters) {
+      const std::vector<double> divergences = distances.divergences();
+      table.cluster =
+          attn::heads::clusters(divergences, std::min<int64_t>(clusters, static_cast<int64_t>(table.heads.size())));
+      table.points = attn::heads::scaled(divergences);
+    }
+    const std::vector<size_t> files = places_of(named.empty() ? measure_names() : named);
+    if (!csv.empty()) attn::io::write_output(csv, heads_csv(table, files));
+    if (!json.empty()) attn::io::write_output(json, heads_json(table, files));
+    if (csv.empty() && json.empty()) show(heads_table(table, places_of(named.empty() ? kShown : named)));
+  }
+};
+
+}  // namespace
+
+void add_heads(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("heads", "what each head does on texts, measure by measure");
+  command->footer("Example:\n  attn heads all-MiniLM-L6-v2 --file sentences.txt --csv heads.csv");
+  auto run = std::make_shared<Heads>();
+  run->model.add(*command);
+  command->add_option("--text", run->text, "one text");
+  command->add_option("--file", run->file, "texts, one a line; - is standard input")->type_name("FILE");
+  command->add_option("--most", run->most, "texts of the file; 0 = all")->check(whole(0));
+  command->add_flag("--induction", run->induction, "random tokens that repeat, in place of texts");
+  command->add_option("--length", run->length, "tokens of a copy; 0 = 50, or as many as the context takes")
+      ->check(whole(0, 1 << 24));
+  command->add_option("--copies", run->copies, "of these tokens in a row")->check(whole(2, 1 << 16));
+  command->add_option("--sequences", run->sequences, "such texts")->check(whole(1, 1 << 24));
+  command->add_option("--seed", run->seed, "of the random tokens");
+  command
+      ->add_option("--conllu", run->conllu,
+                   "sentences with dependency arcs: of each relation the share that each head finds")
+      ->type_name("FILE");
+  command->add_option("--clusters", run->clusters, "so many groups of heads that attend alike, and a map of them")
+      ->check(whole(0, 1 << 16));
+  command
+      ->add_option("--reach", run->reach,
+                   "what of the text reaches this token through all layers, from 0: attention rollout and flow")
+      ->check(whole(0));
+  command->add_option("--measures", run->named, "only these: previous,induction (terminal: the usual ones; files: all)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(one_of(measure_names()));
+  command->add_option("--csv", run->csv, "write the table; - is standard output")->type_name("FILE");
+  command->add_option("--json", run->json, "write it with definitions and sources; - is standard output")
+      ->type_name("FILE");
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli

@@ -1,0 +1,121 @@
+#include "heads_texts.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "attn/autograd.h"
+#include "options.h"
+
+namespace cli {
+namespace {
+
+using attn::heads::Kind;
+
+/// "." and ",", but not "a." and not a space.
+bool is_punctuation(const std::string& text) {
+  bool any = false;
+  for (const unsigned char c : text) {
+    if (std::isspace(c)) continue;
+    if (!std::ispunct(c)) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
+
+HeadsReader::HeadsReader(const attn::models::Loaded& loaded)
+    : loaded_(loaded), tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()) {
+  if (!tokenizer_) throw attn::Error("heads", {"the model has no tokenizer"});
+  const attn::models::Config& config = loaded.model->config();
+  context_ = config.encoder_layers && config.source_context ? config.source_context : config.context;
+  marks_ = tokenizer_->encode_marked("").ids;
+  for (const char* word : {"[UNK]", "<unk>", "[MASK]", "<mask>"})
+    if (const auto id = tokenizer_->find(word)) words_.insert(*id);
+}
+
+HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
+  HeadsText text{std::move(ids), {}};
+  for (const int64_t id : text.ids) {
+    Kind kind = Kind::word;
+    if (words_.contains(id)) kind = Kind::word;
+    else if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? Kind::start : Kind::separator;
+    else if (is_punctuation(tokenizer_->decode(std::vector<int64_t>{id}))) kind = Kind::punctuation;
+    text.kinds.push_back(static_cast<int64_t>(kind));
+  }
+  return text;
+}
+
+HeadsText HeadsReader::of_text(const std::string& text, int64_t& cut) const {
+  std::vector<int64_t> ids = tokenizer_->encode_marked(text).ids;
+  if (static_cast<int64_t>(ids.size()) > context_) {
+    ids = tokenizer_->encode_within(context_, text).ids;
+    ++cut;
+  }
+  return with_kinds(std::move(ids));
+}
+
+HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
+  std::vector<int64_t> all = ids;
+  if (!marks_.empty()) {  // the first stands before a text, the others behind it
+    all.insert(all.begin(), marks_[0]);
+    all.insert(all.end(), marks_.begin() + 1, marks_.end());
+  }
+  return with_kinds(std::move(all));
+}
+
+std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
+    const std::vector<std::string>& words) const {
+  const std::vector<int64_t> whole = tokenizer_->encode(joined(words, " "));
+  for (const char* space : {"", " "}) {  // which belongs to no word, or to the one behind it
+    std::vector<int64_t> ids, word_of;
+    bool each_has_one = true;
+    for (size_t word = 0; word < words.size(); ++word) {
+      const std::vector<int64_t> more = tokenizer_->encode((word > 0 ? space : "") + words[word]);
+      each_has_one &= !more.empty();
+      ids.insert(ids.end(), more.begin(), more.end());
+      word_of.insert(word_of.end(), more.size(), static_cast<int64_t>(word));
+    }
+    if (ids != whole || !each_has_one || static_cast<int64_t>(ids.size()) + marks() > context_) continue;
+    if (!marks_.empty()) {
+      word_of.insert(word_of.begin(), -1);
+      word_of.insert(word_of.end(), marks_.size() - 1, -1);
+    }
+    return std::pair(of_ids(ids), word_of);
+  }
+  return {};
+}
+
+std::vector<int64_t> HeadsReader::usable() const {
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; id < tokenizer_->size(); ++id)
+    if (!tokenizer_->is_special(id)) ids.push_back(id);
+  return ids;
+}
+
+void HeadsReader::look(const HeadsText& text, const Look& at) const {
+  const auto n = static_cast<int64_t>(text.ids.size());
+  attn::models::Batch batch;
+  batch.sequences = 1;
+  batch.tokens = text.ids;
+  std::vector<attn::nn::AttentionTrace> traces;
+  attn::models::ForwardOptions options;
+  options.traces = &traces;
+  if (loaded_.model->config().encoder_layers) {
+    batch.source = std::exchange(batch.tokens, loaded_.start);
+    batch.source_length = n;
+    options.traces = nullptr;
+    options.encoder_traces = &traces;
+  }
+  batch.length = static_cast<int64_t>(batch.tokens.size());
+  attn::autograd::Tape tape;
+  loaded_.model->hidden(tape, batch, options);
+  std::vector<attn::heads::Layer> layers;
+  for (const attn::nn::AttentionTrace& trace : traces) {
+    const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, n});
+    layers.push_back({trace.q.view(), trace.k.view(), lse, trace.options});
+  }
+  at(layers, {attn::ConstView<2>(text.ids.data(), {1, n}), attn::ConstView<2>(text.kinds.data(), {1, n})});
+}
+
+}  // namespace cli

@@ -1,0 +1,214 @@
+"""What the heads of a model do, in named numbers: docs/heads.md has the definitions."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from . import _core
+from ._arrays import as_array, exported
+from ._operator import Array, _options, _range_of, _shape, weights
+
+PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
+
+
+class HeadMeasure(NamedTuple):
+    """One measure: its unit, its definition in a line, whose it is, and above what a head is called by its name."""
+
+    unit: str
+    definition: str
+    source: str
+    threshold: float  # NaN: nobody has named one
+
+
+HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *rest in _core.head_measures()}
+
+
+def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
+    """(q, k, lse, options) as the extension takes them."""
+    given = []
+    for layer in layers:
+        if not (isinstance(layer, Sequence) and len(layer) in (3, 4)):
+            raise TypeError("[heads] a layer must be (q, k, lse) or (q, k, lse, options)")
+        q, k, lse, options = (*layer, {})[:4]
+        if not isinstance(options, Mapping):
+            raise TypeError(f"[heads] the options of a layer must be a dict, not {type(options).__name__}")
+        given.append((exported(as_array(q)), exported(as_array(k)), exported(as_array(lse)), _options(dict(options))))
+    return given
+
+
+def _whole(values: Any) -> Any:
+    """Lists of numbers as an array [B, n]; arrays as they are."""
+    return np.asarray(values, np.int64) if isinstance(values, (list, tuple)) else exported(values)
+
+
+class HeadMeasures:
+    """The measures of all heads, over one text after another; each text weighs the same, however long it is.
+
+        >>> measures = attention_cpp.HeadMeasures()
+        >>> measures.add([(q, k, lse, {"causal": True})], ids)
+        >>> measures.table()["previous"]
+
+    HEAD_MEASURES has their names, units, definitions and sources.
+    """
+
+    def __init__(self) -> None:
+        self._sums = _core.HeadMeasures()
+
+    def add(self, layers: Iterable[Sequence[Any]], ids: Array, kinds: Array | None = None) -> None:
+        """Adds B texts of n tokens.
+
+        Arguments
+            layers   of each layer (q, k, lse) or (q, k, lse, options): q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]
+                     and the options of attention(), as weights() takes them
+            ids      int [B, n]: equal tokens have equal numbers
+            kinds    int [B, n]: what each token is, 0 a word, 1 punctuation, 2 the start of a text ([CLS], <s>), 3 a
+                     separator ([SEP], </s>), -1 padding, which stands behind the text. None: all are words
+
+        Raises as attention() does; Error too if an lse is not that of q, k and the options. Nothing is added then.
+        """
+        self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
+
+    @property
+    def texts(self) -> int:
+        """How many were added."""
+        return self._sums.texts()
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns: "layer" and "head", then each measure, a number a head, NaN where no text had such tokens."""
+        rows = self._sums.table()
+        columns = {"layer": np.array([row[0] for row in rows]), "head": np.array([row[1] for row in rows])}
+        values = np.array([row[2] for row in rows])
+        return columns | {name: values[:, number] for number, name in enumerate(HEAD_MEASURES)}
+
+
+class HeadDistances:
+    """How differently heads attend, over one text after another: the mean Jensen-Shannon divergence of their rows."""
+
+    def __init__(self) -> None:
+        self._sums = _core.HeadDistances()
+
+    def add(self, layers: Iterable[Sequence[Any]], ids: Array, kinds: Array | None = None) -> None:
+        """As HeadMeasures.add(); of ids nothing but their number matters."""
+        self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
+
+    def divergences(self) -> np.ndarray:
+        """[N, N] of N heads, layer by layer, in nats: 0 to ln 2. Their roots are a metric."""
+        values = np.array(self._sums.divergences())
+        return values.reshape((round(len(values) ** 0.5),) * 2)
+
+
+def head_points(divergences: Array) -> np.ndarray:
+    """Points [N, 2] whose distances are nearest to the roots of the divergences [N, N]: classical scaling."""
+    return np.array(_core.scaled(np.ravel(divergences).tolist())).reshape(-1, 2)
+
+
+def head_clusters(divergences: Array, count: int) -> np.ndarray:
+    """The cluster of each of N heads [N], `count` of them: those nearest on the mean are joined first."""
+    return np.array(_core.clusters(np.ravel(divergences).tolist(), count))
+
+
+def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> np.ndarray:
+    """How much of token `query` of the last layer comes from each token of the text: [n], 1 in all.
+
+    layers: of one text, as HeadMeasures.add() takes them; each mixes tokens by half the mean of its heads and half the
+    token itself (Abnar & Zuidema 2020).
+    """
+    return np.array(_core.rollout(_layers_of(layers), query))
+
+
+def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float = 0.0) -> tuple[np.ndarray, float]:
+    """The most that can flow from each token of a text to token `query` of the last layer, [n], by exact maximum flow.
+
+    The graph is that of attention_rollout(), without edges below `threshold`. Returns the flows, and by how much each
+    of them may be too small for that. At most 512 tokens.
+    """
+    flows, missing = _core.flow(_layers_of(layers), query, threshold)
+    return np.array(flows), missing
+
+
+class Sentence(NamedTuple):
+    """A sentence with its dependency arcs."""
+
+    words: list[str]
+    heads: list[int]  # of each word the word that it depends on, from 0; -1: the root
+    relations: list[str]  # of each word to that one: "nsubj"
+
+
+class HeadRelation(NamedTuple):
+    """How often the word that a head looks at most is the one of an annotated arc."""
+
+    arcs: int
+    offset: int  # the commonest place of the head, from the dependent
+    baseline: float  # the share of arcs with that offset
+    to_head: np.ndarray  # [heads of all layers]: the dependent's row has its largest weight on the head
+    to_dependent: np.ndarray  # the head's row has the largest weight on the dependent of all rows
+
+
+def read_conllu(text: str, source: str = "text") -> list[Sentence]:
+    """Sentences of CoNLL-U. Multiword tokens and empty nodes are passed over; Error names the lines that are wrong."""
+    return [Sentence(*sentence) for sentence in _core.read_conllu(text, source)]
+
+
+class HeadSyntax:
+    """Which dependency relations heads know, over one sentence after another (Clark et al. 2019)."""
+
+    def __init__(self) -> None:
+        self._counts = _core.HeadSyntax()
+
+    def add(self, layers: Iterable[Sequence[Any]], sentence: Sentence, word_of: Sequence[int]) -> None:
+        """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1
+        for those of none. Every word has a token."""
+        words, heads, relations = sentence
+        self._counts.add(_layers_of(layers), (list(words), list(heads), list(relations)), list(word_of))
+
+    def relations(self) -> dict[str, HeadRelation]:
+        """By name, "all" first, then by falling number of arcs."""
+        return {name: HeadRelation(*rest[:3], np.array(rest[3]), np.array(rest[4]))
+                for name, *rest in self._counts.relations()}
+
+
+def gradient_times_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    lse: Array,
+    dout: Array,
+    rows: slice | range | int | None = None,
+    columns: slice | range | int | None = None,
+    **options: Any,
+) -> Any:
+    """P_ij dL/dP_ij, of a rectangle of the attention matrix: [B, H, rows, columns].
+
+    Arguments
+        q, k, v, lse   of the forward, with return_lse=True
+        dout           [B, H, Lq, Dv], the gradient of the loss with respect to out: dL/dP_ij = <dout_i, v_j>
+        rows, columns  as in weights()
+        options        those of the forward, without dropout
+
+    Positive where the loss falls with less weight. The sum over all pairs of a head is the sum over its rows of
+    <dout_i, out_i>, O(n): its absolute value is the head's importance (Michel et al. 2019).
+    """
+    if options.get("dropout"):
+        raise _core.Error("[gradient_times_attention] dropout must be 0")
+    p = weights(q, k, lse, rows, columns, **options)
+    first_row, row_count = _range_of(rows, _shape(q)[-2], "rows", "gradient_times_attention")
+    first_column, column_count = _range_of(columns, _shape(k)[-2], "columns", "gradient_times_attention")
+    heads = _shape(q)[-3] if len(_shape(q)) > 2 else 1
+    dout = dout[..., first_row:first_row + row_count, :]
+    v = v[..., first_column:first_column + column_count, :]
+    if len(_shape(v)) > 2 and heads != _shape(v)[-3]:  # query heads that share a key/value head
+        shape = (*_shape(v)[:-3], _shape(v)[-3], heads // _shape(v)[-3], *_shape(dout)[-2:])
+        shared = p.reshape((*shape[:-2], *_shape(p)[-2:]))
+        product = dout.reshape(shape) @ v[..., :, None, :, :].swapaxes(-1, -2)
+        return (shared * product).reshape(_shape(p))
+    return p * (dout @ v.swapaxes(-1, -2))
+
+
+def repeated_tokens(
+    length: int, lowest: int, highest: int, *, copies: int = 2, start: int | None = None, seed: int = 0
+) -> list[int]:
+    """Random tokens for the scores of induction and of duplicates: `length` different ones from range(lowest, highest),
+    `copies` times in a row, with `start` before them if it is given."""
+    return _core.repeated_tokens(length, copies, lowest, highest, -1 if start is None else start, seed)

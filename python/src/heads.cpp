@@ -1,0 +1,124 @@
+#include "heads.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "arguments.h"
+#include "attn/heads.h"
+
+namespace bindings {
+namespace {
+
+using GivenLayer = std::tuple<nb::object, nb::object, nb::object, nb::dict>;  // q, k, lse, options
+using Row = std::tuple<int64_t, int64_t, std::vector<double>>;                // layer, head, values
+
+std::vector<attn::heads::Layer> layers_of(Arguments& in, const std::vector<GivenLayer>& given) {
+  std::vector<attn::heads::Layer> layers;
+  for (const auto& [q, k, lse, options] : given)
+    layers.push_back({in.input<4>("q", q), in.input<4>("k", k), in.input<3>("lse", lse), in.options(options)});
+  return layers;
+}
+
+/// Of Measures and of Distances.
+template <class Sums>
+void add(Sums& sums, const std::vector<GivenLayer>& given, nb::handle ids, nb::handle kinds) {
+  Arguments in("heads");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const attn::heads::Texts texts{in.input<2>("ids", ids), in.input<2>("kinds", kinds)};
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  sums.add(layers, texts);
+}
+
+std::vector<double> rollout(const std::vector<GivenLayer>& given, int64_t query) {
+  Arguments in("rollout");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  return attn::heads::rollout(layers, query);
+}
+
+std::tuple<std::vector<double>, double> flow(const std::vector<GivenLayer>& given, int64_t query, double threshold) {
+  Arguments in("flow");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const nb::gil_scoped_release unlocked;
+  double missing = 0;
+  std::vector<double> flows = attn::heads::flow(layers, query, threshold, &missing);
+  return {std::move(flows), missing};
+}
+
+std::vector<Row> table(const attn::heads::Measures& measures) {
+  std::vector<Row> rows;
+  for (attn::heads::HeadValues& head : measures.table()) rows.emplace_back(head.layer, head.head, head.values);
+  return rows;
+}
+
+using GivenSentence = std::tuple<std::vector<std::string>, std::vector<int64_t>, std::vector<std::string>>;
+
+std::vector<GivenSentence> read_conllu(const std::string& text, const std::string& source) {
+  std::vector<GivenSentence> sentences;
+  for (attn::heads::Sentence& one : attn::heads::read_conllu(text, source))
+    sentences.emplace_back(std::move(one.words), std::move(one.heads), std::move(one.relations));
+  return sentences;
+}
+
+void add_sentence(attn::heads::Syntax& syntax, const std::vector<GivenLayer>& given, const GivenSentence& sentence,
+                  const std::vector<int64_t>& word_of) {
+  Arguments in("head_syntax");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  const auto& [words, heads, relations] = sentence;
+  const nb::gil_scoped_release unlocked;
+  syntax.add(layers, {words, heads, relations}, word_of);
+}
+
+/// name, arcs, offset, baseline, to_head, to_dependent
+using GivenRelation = std::tuple<std::string, int64_t, int64_t, double, std::vector<double>, std::vector<double>>;
+std::vector<GivenRelation> relations(const attn::heads::Syntax& syntax) {
+  std::vector<GivenRelation> list;
+  for (const attn::heads::Relation& one : syntax.relations())
+    list.emplace_back(one.name, one.arcs, one.offset, one.baseline, one.to_head, one.to_dependent);
+  return list;
+}
+
+/// name, unit, definition, source, threshold
+std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> measure_list() {
+  std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> list;
+  for (const attn::heads::Measure& m : attn::heads::measures())
+    list.emplace_back(m.name, m.unit, m.definition, m.source, m.threshold);
+  return list;
+}
+
+}  // namespace
+
+void add_heads(nb::module_& m) {
+  nb::class_<attn::heads::Measures>(m, "HeadMeasures")
+      .def(nb::init<>())
+      .def("add", &add<attn::heads::Measures>, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
+      .def("texts", &attn::heads::Measures::texts)
+      .def("table", &table);
+  nb::class_<attn::heads::Distances>(m, "HeadDistances")
+      .def(nb::init<>())
+      .def("add", &add<attn::heads::Distances>, nb::arg("layers"), nb::arg("ids").none(), nb::arg("kinds").none())
+      .def("divergences", &attn::heads::Distances::divergences);
+  nb::class_<attn::heads::Syntax>(m, "HeadSyntax")
+      .def(nb::init<>())
+      .def("add", &add_sentence)
+      .def("relations", &relations);
+  m.def("read_conllu", &read_conllu);
+  m.def("head_measures", &measure_list);
+  m.def("scaled", [](const std::vector<double>& divergences) { return attn::heads::scaled(divergences); });
+  m.def("clusters", [](const std::vector<double>& divergences, int64_t count) {
+    return attn::heads::clusters(divergences, count);
+  });
+  m.def("rollout", &rollout);
+  m.def("flow", &flow);
+  m.def("repeated_tokens", &attn::heads::repeated_tokens, nb::arg("length"), nb::arg("copies"), nb::arg("lowest"),
+        nb::arg("highest"), nb::arg("start"), nb::arg("seed"));
+}
+
+}  // namespace bindings

@@ -1,0 +1,93 @@
+#include "heads/layers.h"
+
+#include <algorithm>
+#include <string>
+
+namespace attn::heads {
+namespace {
+
+constexpr int64_t kBandRows = 64;
+
+/// All that attention_weights() says of an empty rectangle: it checks everything and computes nothing.
+void check_call(Checker& checker, const std::string& name, const Layer& layer) {
+  const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+  try {
+    attention_weights(layer.q, layer.k, layer.lse, View<4>(nullptr, dtype, {layer.q.size[0], layer.q.size[1], 0, 0}), 0,
+                      0, layer.options);
+  } catch (const Error& error) {
+    for (const std::string& reason : error.reasons()) checker.require(false, name + ": " + reason);
+  }
+}
+
+bool is_whole(const ConstView<2>& view) { return view.dtype == DType::int32 || view.dtype == DType::int64; }
+
+void check_array(Checker& checker, const char* name, const ConstView<2>& view, int64_t B, int64_t n) {
+  checker.require(is_whole(view) && view.size == Shape<2>{B, n}, [&] {
+    return std::string(name) + " are " + std::string(name_of(view.dtype)) + " " + to_string<2>(view.size) +
+           ", must be int32 or int64 " + to_string<2>({B, n});
+  });
+}
+
+}  // namespace
+
+void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text) {
+  checker.require(!layers.empty(), "there must be a layer");
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const Layer& layer = layers[l];
+    const std::string name = "layers[" + std::to_string(l) + "]";
+    const int64_t B = layer.q.size[0], n = layer.q.size[2];
+    checker.require(layer.q.data && layer.k.data && layer.lse.data, name + ": q, k and lse must have data");
+    checker.require(!one_text || B == 1, [&] { return name + ": " + std::to_string(B) + " texts, must be one"; });
+    checker.require(n == layer.k.size[2], [&] {
+      return name + ": " + std::to_string(n) + " queries and " + std::to_string(layer.k.size[2]) +
+             " keys, must be tokens that look at themselves";
+    });
+    checker.require(B == layers[0].q.size[0] && n == layers[0].q.size[2],
+                    name + ": must have as many texts and tokens as layers[0]");
+    checker.require(B > 0 && n > 0 && layer.q.size[1] > 0, name + ": there must be a text, a head and a token");
+    checker.require(layer.options.cu_query.empty(), name + ": packed texts must be given one by one");
+    check_call(checker, name, layer);
+  }
+}
+
+void for_each_band(const Layer& layer, const BandSink& sink) {
+  const int64_t n = layer.q.size[2];
+  for (int64_t first = 0; first < n; first += kBandRows) {
+    const int64_t count = std::min(kBandRows, n - first);
+    const Values<4> weights(layer, {layer.q.size[0], layer.q.size[1], count, n});
+    attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
+    sink(first, count, weights);
+  }
+}
+
+int64_t whole_at(const ConstView<2>& view, int64_t b, int64_t i) {
+  const int64_t offset = b * view.stride[0] + i * view.stride[1];
+  return view.dtype == DType::int32 ? static_cast<const int32_t*>(view.data)[offset]
+                                    : static_cast<const int64_t*>(view.data)[offset];
+}
+
+std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n) {
+  check_array(checker, "ids", texts.ids, B, n);
+  checker.require(texts.ids.data != nullptr, "ids must have data");
+  if (texts.kinds) check_array(checker, "kinds", texts.kinds, B, n);
+  std::vector<int64_t> lengths(static_cast<size_t>(B), n);
+  if (!checker.ok() || !texts.kinds) return lengths;
+  const auto where = [](int64_t b, int64_t i) {
+    return "kinds[" + std::to_string(b) + ", " + std::to_string(i) + "] is ";
+  };
+  for (int64_t b = 0; b < B; ++b) {
+    int64_t& length = lengths[static_cast<size_t>(b)];
+    while (length > 0 && whole_at(texts.kinds, b, length - 1) == static_cast<int>(Kind::padding)) --length;
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t kind = whole_at(texts.kinds, b, i);
+      const bool is_padding = kind == static_cast<int>(Kind::padding);
+      if (!checker.require(!is_padding, [&] { return where(b, i) + "padding, which must stand behind the text"; }) ||
+          !checker.require(kind >= 0 && kind <= static_cast<int>(Kind::separator),
+                           [&] { return where(b, i) + std::to_string(kind) + ", must be from -1 to 3"; }))
+        break;  // the first of a text will do
+    }
+  }
+  return lengths;
+}
+
+}  // namespace attn::heads
