@@ -28,6 +28,8 @@ PATH="$PWD/build/venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no
 if [[ ${1:-} == --test ]]; then
   export ATTN_WHEEL
   ATTN_WHEEL=$(echo "$PWD"/build/wheel/*.whl)
+  # The page of what a model looked at is made by the program, which the release build has.
+  export ATTN_PROGRAM=${ATTN_PROGRAM:-$PWD/build/release/cli/attn}
   # Away from the sources: what is tested is the installed package, under the interpreter's own checks.
   cd build/wheel
   export OMP_WAIT_POLICY=passive TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 PYTHONDEVMODE=1 PYTHONWARNINGS=ignore

@@ -8,6 +8,9 @@ import fnmatch
 import html
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 import warnings
 from typing import Any, Iterator, Sequence
 
@@ -241,6 +244,25 @@ class Seen:
             tensors.update({f"{layer.name}.{name}": part.contiguous().clone() for name, part in parts.items()})
         said = {"attention": json.dumps(options)} | ({} if tokens is None else {"tokens": json.dumps(list(tokens))})
         save_file(tensors, file, said)
+
+    def page(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0, run: int = -1,
+             program: str = "attn") -> None:
+        """Writes one text as a page to explore in a browser: docs/seeing.md says what it shows.
+
+        Made by the program attn of this project out of what save() writes, where it may be anywhere in PATH; the page
+        itself needs neither. Error says what is missing.
+        """
+        found = shutil.which(program)
+        if found is None:
+            raise Error(f"[watch] there is no program {program!r}, which makes pages: build it, or save() what was seen "
+                        "and use `attn see FILE --html PAGE` elsewhere")
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page")
+            self.save(saved, tokens=tokens, batch=batch, run=run)
+            done = subprocess.run([found, "see", saved, "--html", os.path.abspath(file), "--no-terminal"],
+                                  capture_output=True, text=True)
+        if done.returncode:
+            raise Error(f"[watch] {done.stderr.strip()}")
 
     def _repr_html_(self) -> str:
         """A table: of each head what its rows do on the mean."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -240,6 +241,25 @@ def test_a_text_is_saved(tmp_path, name, implementation):
         for number, layer in enumerate(seen.layers):
             q, k, lse = (file.get_tensor(f"{layer.name}.{part}")[None] for part in ("q", "k", "lse"))
             assert torch.equal(attention_cpp.weights(q, k, lse, **options[layer.name]), seen.weights(number))
+
+
+def test_a_page(tmp_path):
+    """Made by the program, where there is one; without it the error says what to do."""
+    pytest.importorskip("safetensors")
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**{key: value[:1] for key, value in batch().items()})
+    with pytest.raises(attention_cpp.Error, match="there is no program 'attn-of-nowhere'"):
+        seen.page(tmp_path / "page.html", program="attn-of-nowhere")
+    program = os.environ.get("ATTN_PROGRAM", "attn")
+    if shutil.which(program) is None:
+        pytest.skip("the program attn is not there")
+    seen.page(tmp_path / "page.html", tokens=[f"<{n}>" for n in range(9)], program=program)
+    page = (tmp_path / "page.html").read_text()
+    assert "transformer.h.1.attn" in page and "<script" in page and "<8>" not in page
+    with pytest.raises(attention_cpp.Error, match="nowhere"):
+        seen.page(tmp_path / "nowhere" / "page.html", program=program)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_masks_are_not_saved(tmp_path):
