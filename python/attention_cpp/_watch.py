@@ -254,8 +254,8 @@ class Seen:
         """
         found = shutil.which(program)
         if found is None:
-            raise Error(f"[watch] there is no program {program!r}, which makes pages: build it, or save() what was seen "
-                        "and use `attn see FILE --html PAGE` elsewhere")
+            raise Error(f"[watch] there is no program {program!r}, which makes pages: build it, or save() what was "
+                        "seen and use `attn see FILE --html PAGE` elsewhere")
         with tempfile.TemporaryDirectory() as folder:
             saved = os.path.join(folder, os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page")
             self.save(saved, tokens=tokens, batch=batch, run=run)
