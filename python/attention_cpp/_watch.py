@@ -257,10 +257,10 @@ class Seen:
             raise Error(f"[watch] there is no program {program!r}, which makes pages: build it, or save() what was "
                         "seen and use `attn see FILE --html PAGE` elsewhere")
         with tempfile.TemporaryDirectory() as folder:
-            saved = os.path.join(folder, os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page")
-            self.save(saved, tokens=tokens, batch=batch, run=run)
-            done = subprocess.run([found, "see", saved, "--html", os.path.abspath(file), "--no-terminal"],
-                                  capture_output=True, text=True)
+            title = os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page"
+            self.save(os.path.join(folder, title), tokens=tokens, batch=batch, run=run)
+            done = subprocess.run([os.path.abspath(found), "see", f"./{title}", "--html", os.path.abspath(file),
+                                   "--no-terminal"], cwd=folder, capture_output=True, text=True)
         if done.returncode:
             raise Error(f"[watch] {done.stderr.strip()}")
 
