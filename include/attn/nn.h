@@ -44,6 +44,8 @@ struct AttentionInputs {
   std::span<const int64_t> starts = {};  ///< [n + 1], from 0 to L: x [1, L, C] is n sequences, one after the other
   ConstView<4> mask = {};                ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
   Value bias = {};                       ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
+  Value gates = {};                      ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
+  Value cross_gates = {};                ///< the same, of a Block's cross-attention
   CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
   AttentionTrace* trace = nullptr;        ///< filled if given
   AttentionTrace* cross_trace = nullptr;  ///< the same, of a Block's cross-attention

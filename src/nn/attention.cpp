@@ -168,8 +168,9 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
-  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {})
-                                        : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
+  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {})
+                                  : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
+  if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   return options.output_width ? output(tape, seen) : seen;
 }
 
@@ -292,8 +293,10 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  return output(tape, inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_)
-                                         : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace));
+  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_)
+                                  : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace);
+  if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
+  return output(tape, seen);
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {
