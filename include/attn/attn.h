@@ -10,6 +10,7 @@
 #include "attn/io.h"
 #include "attn/models.h"
 #include "attn/models_embed.h"
+#include "attn/models_prune.h"
 #include "attn/nn.h"
 #include "attn/ops.h"
 #include "attn/tensor.h"

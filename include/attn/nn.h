@@ -107,8 +107,11 @@ enum class Position {
   none,
   rope,      ///< queries and keys are rotated by their positions
   relative,  ///< T5's buckets of distances, a learned bias a head (Raffel et al. 2019, arXiv:1910.10683)
-  alibi      ///< a penalty on distance, 2^(-8 (h + 1) / H) for head h (Press et al. 2021, arXiv:2108.12409)
+  alibi      ///< a penalty on distance, alibi_slopes() (Press et al. 2021, arXiv:2108.12409)
 };
+
+/// 2^(-8 (h + 1) / H) for h = 0 .. H - 1.
+std::vector<float> alibi_slopes(int64_t heads);
 
 struct QueryKeyValue {
   autograd::Heads q, k, v;
@@ -130,6 +133,7 @@ struct MultiHeadAttentionOptions {
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   double norm_epsilon = 1e-6;  ///< of query_key_norm
   Position position = Position::none;
+  std::vector<float> slopes = {};  ///< of Position::alibi, one a head; empty = alibi_slopes(heads)
   ops::RopeOptions rope = {};
   RopeScalingOptions rope_scaling = {};
   int64_t buckets = 32;           ///< of Position::relative

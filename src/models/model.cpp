@@ -59,6 +59,12 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
   return embedding_projection_.weight ? embedding_projection_(tape, x) : x;
 }
 
+/// The gates of a layer; empty where there are none.
+Value Model::gates_of(const ForwardOptions& options, AttentionPart part, size_t layer) const {
+  if (!options.gates) return {};
+  return (*options.gates)[static_cast<size_t>(attention_place(config_, part, static_cast<int64_t>(layer)))];
+}
+
 /// What the encoder makes of the batch's source, [B, Ls, C].
 Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   Value x = embed(tape, batch, 0, true);
@@ -66,6 +72,7 @@ Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& option
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
+    inputs.gates = gates_of(options, AttentionPart::encoder, n);
     if (options.encoder_traces) inputs.trace = &(*options.encoder_traces)[n];
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
@@ -102,6 +109,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (*memory) inputs.memory = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
+    inputs.gates = gates_of(options, AttentionPart::own, n);
+    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, AttentionPart::cross, n);
     if (options.traces) inputs.trace = &(*options.traces)[n];
     if (options.cross_traces) inputs.cross_trace = &(*options.cross_traces)[n];
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
@@ -158,8 +167,8 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
 }
 
-KvCache::Config Model::cache_config() const {
-  const AttentionShape heads = attention_shape(config_);
+KvCache::Config Model::cache_config(int64_t layer) const {
+  const AttentionShape heads = attention_shape(config_, layer);
   KvCache::Config shape;
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.key_width;
@@ -174,9 +183,8 @@ Cache Model::new_cache(int64_t sequences) const {
   checker.require(sequences > 0,
                   [&] { return "a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"; });
   checker.done();
-  const KvCache::Config shape = cache_config();
   Cache cache;
-  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(shape);
+  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(cache_config(n));
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
     for (KvCache& layer : cache.layers_) id = layer.add();

@@ -176,6 +176,14 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
 
 // --------------------------------------------------------------------------------------------------------- many heads
 
+std::vector<float> alibi_slopes(int64_t heads) {
+  if (heads < 1) throw Error("alibi_slopes", {std::to_string(heads) + " heads, must be 1 or more"});
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < heads; ++h)
+    slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(heads))));
+  return slopes;
+}
+
 MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options)
     : Layer("MultiHeadAttention", scope), options_(options) {
   Checker checker(name());
@@ -199,9 +207,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
   if (options_.position == Position::relative && !options_.shares_distances)
     distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
-  if (options_.position == Position::alibi)
-    for (int64_t h = 0; h < H; ++h)
-      slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));
+  if (options_.position == Position::alibi) slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
   if (options_.position == Position::rope && !by_length) frequencies_ = frequencies_for(0);

@@ -134,6 +134,12 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
     });
   if (options.position == Position::relative)
     check_buckets(checker, part, !options.causal, options.buckets, options.max_distance);
+  checker.require(options.slopes.empty() ||
+                      (options.position == Position::alibi && static_cast<int64_t>(options.slopes.size()) == heads),
+                  [&] {
+                    return std::string(part) + std::to_string(options.slopes.size()) +
+                           " slopes are given, must be one for each of " + std::to_string(heads) + " heads, of alibi";
+                  });
   if (heads < 1 || width < 1 || options.head_width < 0) return;
   const int64_t head_width = options.head_width ? options.head_width : width / heads;
   checker.require(options.head_width > 0 || width % heads == 0, [&] {
