@@ -17,4 +17,5 @@
 #include "attn/text.h"
 #include "attn/train.h"
 #include "attn/train_pairs.h"
+#include "attn/train_prune.h"
 #include "attn/view.h"
