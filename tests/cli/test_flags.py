@@ -9,7 +9,7 @@ import sys
 
 from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
 
-SUBCOMMANDS = "train generate classify eval embed fill convert see bench tokenizer info completion man".split()
+SUBCOMMANDS = "train generate classify eval embed fill convert prune see bench tokenizer info completion man".split()
 
 
 def flags(attn, command):
