@@ -7,6 +7,7 @@ usage: prune.py --attn=PROGRAM [--data=FOLDER] [--seeds=N] [--threads=N] [--pict
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import platform
@@ -20,8 +21,8 @@ SHARE = "40%"
 RANDOM_SEEDS = 3  # orders at random for each model
 MARKS = "<!-- the tables of bench/pruning -->", "<!-- end of the tables -->"
 
-CLASSIFIER = ("--embed-dim 64 --layers 3 --heads 8 --context 64 --batch 32 --epochs 4 --learning-rate 1e-3 --dropout 0.5 "
-              "--eval-every 54").split()
+CLASSIFIER = ("--embed-dim 64 --layers 3 --heads 8 --context 64 --batch 32 --epochs 4 --learning-rate 1e-3 "
+              "--dropout 0.5 --eval-every 54").split()
 TEXT = "--embed-dim 128 --layers 4 --heads 8 --context 64 --batch 12 --steps 2000 --bias false".split()
 
 
@@ -29,7 +30,8 @@ class Task:
     """A model to train and prune, and the number that says how good it is."""
 
     def __init__(self, name, files, flags, retrain, number, unit):
-        self.name, self.files, self.flags, self.retrain, self.number, self.unit = name, files, flags, retrain, number, unit
+        self.name, self.files, self.flags, self.retrain = name, files, flags, retrain
+        self.number, self.unit = number, unit
 
 
 def tasks(data):
@@ -37,7 +39,7 @@ def tasks(data):
     return [
         Task("SST-2 classifier", (sst2 / "train.tsv", "--validation", sst2 / "dev.tsv"), CLASSIFIER, 87,
              lambda row: 100 * row["accuracy"], "% right of the test set"),
-        Task("text model", (text,), TEXT, 200, lambda row: 2.718281828459045 ** row["loss"], "perplexity"),
+        Task("text model", (text,), TEXT, 200, lambda row: math.exp(row["loss"]), "perplexity"),
     ]
 
 
@@ -165,7 +167,8 @@ def main():
                         help="the folder with sst2 and tinyshakespeare; or ATTN_SHARED")
     parser.add_argument("--seeds", type=int, default=3, help="models of each kind")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--picture", type=pathlib.Path, default=HERE.parent.parent / "docs" / "pictures" / "pruning.png")
+    parser.add_argument("--picture", type=pathlib.Path,
+                        default=HERE.parent.parent / "docs" / "pictures" / "pruning.png")
     parser.add_argument("--page", type=pathlib.Path, help="whose tables are replaced, as docs/pruning.md")
     options = parser.parse_args()
     if options.data is None:
