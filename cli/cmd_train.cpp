@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/generate.h"
+#include "attn/train_prune.h"
 #include "common.h"
 #include "memory.h"
 #include "prepare.h"
@@ -88,6 +89,7 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
       config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
+  if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
   say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
   const int64_t tokens = settings.batch * config.context * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
