@@ -73,6 +73,27 @@ void time_batches(const Model& first, const Model& second, const attn::models::B
   }
 }
 
+/// The same data, with a line that tells how much of it scoring and retraining have read; a signal ends them.
+class Watched : public attn::train::Data {
+ public:
+  Watched(const attn::train::Data& data, int64_t total) : data_(data), meter_("batches", total) {}
+  attn::models::Batch training(uint64_t number) const override {
+    if (signal_seen()) throw attn::Error("prune", {"stopped before there was a result"});
+    meter_.show(++done_);
+    return data_.training(number);
+  }
+  attn::models::Batch validation(int64_t number) const override { return data_.validation(number); }
+  int64_t validation_batches() const override { return data_.validation_batches(); }
+  int64_t batches_per_epoch() const override { return data_.batches_per_epoch(); }
+  std::string describe() const override { return data_.describe(); }
+  void hide() { meter_.hide(); }
+
+ private:
+  const attn::train::Data& data_;
+  mutable Meter meter_;
+  mutable int64_t done_ = 0;
+};
+
 struct Point {
   int64_t heads;
   attn::train::Validation validation;
@@ -123,8 +144,20 @@ struct Prune {
     options.retrain = retrain;
     options.training = settings.options;
     options.training.eval_every = 0;
-    options.events.stop = [] { return signal_seen() != 0; };
     return options;
+  }
+
+  /// Batches of the training data that prune() will read, of a model with so many heads.
+  int64_t batches_to_read(const attn::train::PruneOptions& how, int64_t total) const {
+    int64_t all = rounds * retrain * how.training.accumulation;
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t left = total - how.heads * round / rounds;
+      all += how.scoring == Scoring::gradient        ? batches
+             : how.scoring == Scoring::leave_one_out ? batches * (left + 1)
+             : how.scoring == Scoring::gates         ? gates.steps
+                                                     : 0;
+    }
+    return all;
   }
 
   /// What validation says where gates close the heads of the lowest scores, a tenth of all more at each point.
@@ -177,11 +210,10 @@ struct Prune {
     how.on_round = [&](int64_t round, const HeadScores& found, const HeadLists&) {
       if (round == 0) scores = found;
     };
-    Meter meter("updates", std::max<int64_t>(1, rounds * retrain));
-    how.events.step = [&, done = int64_t{0}](const attn::train::StepReport&) mutable { meter.show(++done); };
     Measured before = measure(model, *prepared.data, directory, which);
-    Model pruned = attn::train::prune(model, *prepared.data, how);
-    meter.hide();
+    Watched watched(*prepared.data, batches_to_read(how, total));
+    Model pruned = attn::train::prune(model, watched, how);
+    watched.hide();
     save(pruned, trained, prepared);
     Measured after = measure(pruned, *prepared.data, out, "best");
     time_batches(model, pruned, prepared.data->validation(0), before, after);

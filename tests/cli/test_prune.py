@@ -6,7 +6,9 @@ usage: test_prune.py ATTN [TEST...]
 
 import json
 import re
+import signal
 import sys
+import time
 
 from test_cli import TEXT, main
 from test_pairs import SHAPE as PAIRS
@@ -99,6 +101,17 @@ def test_answers(attn):
     said = [attn.run("generate", "small", "--prompt", "cab", "--temperature", 0, *flags).stdout
             for flags in ((), ("--no-cache",))]
     assert said[0] == said[1] and "texts" in attn.run("eval", "small", "pairs.tsv").stdout
+
+
+def test_stopped(attn):
+    """Ctrl-C ends what takes long, and nothing is written."""
+    text_model(attn)
+    running = attn.start("prune", "model", "--heads", 3, "--method", "gates", "--gate-steps", 10**8, "--out", "small")
+    time.sleep(1.5)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGINT and "stopped before there was a result" in said, said
+    assert not (attn.folder / "small").exists()
 
 
 def test_refused(attn):
