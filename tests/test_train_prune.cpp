@@ -276,6 +276,12 @@ TEST(PrunedTraining, WrongNumbersAreErrors) {
                   "layer");
   EXPECT_EQ(reason({.heads = 2, .rounds = 3}), "rounds must be from 1 to the number of heads that go");
   EXPECT_EQ(reason({.heads = 2, .retrain = -1}), "retrain must not be negative");
+  PruneOptions wrong{.heads = 2, .retrain = 5};
+  wrong.training.clip = -1;
+  wrong.on_round = [](int64_t, const HeadScores&, const HeadLists&) {
+    ADD_FAILURE() << "scored before it was refused";
+  };
+  EXPECT_EQ(reason(wrong), "weight_decay and clip must not be negative");
   PruneOptions stopped{.heads = 2, .scoring = Scoring::random, .retrain = 3};
   stopped.events.stop = [] { return true; };
   EXPECT_EQ(reason(stopped), "stopped in round 1");

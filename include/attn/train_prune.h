@@ -13,12 +13,12 @@ namespace attn::train {
 /// Of each of models::attention_layers() a number a head: the larger, the more it matters.
 using HeadScores = std::vector<std::vector<double>>;
 
-/// Scores read this many batches of the training data, from the first. All below throw Error unless that is positive.
+/// Scores read so many batches of the training data, from the first, and throw Error unless that is positive.
 constexpr int64_t kScoreBatches = 20;
 
 /// The mean over samples x of |dL(x) / dg|, g = 1 a gate on the head's output: by how much the loss of one sample
-/// changes with the head, to first order (Michel et al. 2019, arXiv:1905.10650, equation 2). `normalise` divides the
-/// scores of each layer by their Euclidean norm, as the paper does. One backward a batch.
+/// changes with the head, to first order (Michel et al. 2019, arXiv:1905.10650). `normalise` divides the scores of each
+/// layer by their Euclidean norm, as the paper does. One backward a batch.
 HeadScores gradient_scores(const models::Model& model, const Data& data, int64_t batches = kScoreBatches,
                            bool normalise = true);
 /// By how much the mean loss rises without the head. A forward a batch and head.
@@ -46,7 +46,8 @@ struct GateOptions {
   uint64_t seed = 0;
 };
 /// log_alpha of each head after training the gates alone: the loss with gates sampled for each sequence, and the
-/// penalty; weights stay as they are. At 0 the median gate is 1/2: that is where gates are open or closed for good.
+/// penalty; weights stay as they are. A head whose number is negative is closed more often than not: Voita et al.
+/// remove these.
 HeadScores learned_gates(const models::Model& model, const Data& data, const GateOptions& options = {});
 
 /// The `count` heads of the lowest scores, of equal ones the first. The best head of each layer stays. Throws Error
@@ -72,8 +73,8 @@ struct PruneOptions {
   Trainer::Events events = {};  ///< of the retraining; where `stop` says so, prune() throws Error
 };
 HeadScores scores(const models::Model& model, const Data& data, const PruneOptions& options);
-/// The model without the heads that matter least, perhaps retrained. Throws Error with all options that do not serve,
-/// before anything is computed.
+/// The model without the heads that matter least, perhaps retrained. Throws Error for options that do not serve, before
+/// anything is scored.
 models::Model prune(const models::Model& model, const Data& data, const PruneOptions& options);
 
 }  // namespace attn::train

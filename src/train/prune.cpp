@@ -250,6 +250,20 @@ HeadScores scores(const models::Model& model, const Data& data, const PruneOptio
   }
 }
 
+namespace {
+
+/// Of the updates after a round.
+Options training_of(const PruneOptions& options, int64_t round) {
+  Options training = options.training;
+  training.steps = options.retrain;
+  training.decay_steps = 0;
+  training.warmup = std::min(training.warmup, options.retrain / 10);
+  training.seed += static_cast<uint64_t>(round);
+  return training;
+}
+
+}  // namespace
+
 models::Model prune(const models::Model& model, const Data& data, const PruneOptions& options) {
   const int64_t most = removable_heads(model.config());
   Checker checker("prune");
@@ -261,6 +275,7 @@ models::Model prune(const models::Model& model, const Data& data, const PruneOpt
                   "rounds must be from 1 to the number of heads that go");
   checker.require(options.retrain >= 0, "retrain must not be negative");
   checker.done();
+  if (options.retrain > 0) learning_rate(training_of(options, 0), 0);  // which checks them
   models::Model left = remove_heads(model, HeadLists(models::attention_layers(model.config()).size()));
   for (int64_t round = 0; round < options.rounds; ++round) {
     const int64_t before = options.heads * round / options.rounds, after = options.heads * (round + 1) / options.rounds;
@@ -269,12 +284,7 @@ models::Model prune(const models::Model& model, const Data& data, const PruneOpt
     if (options.on_round) options.on_round(round, found, removed);
     left = remove_heads(left, removed);
     if (options.retrain == 0) continue;
-    Options training = options.training;
-    training.steps = options.retrain;
-    training.decay_steps = 0;
-    training.warmup = std::min(training.warmup, options.retrain / 10);
-    training.seed += static_cast<uint64_t>(round);
-    Trainer trainer(left, data, training, "");
+    Trainer trainer(left, data, training_of(options, round), "");
     if (!trainer.run(options.events)) throw Error("prune", {"stopped in round " + std::to_string(round + 1)});
   }
   return left;
