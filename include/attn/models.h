@@ -71,8 +71,6 @@ struct ForwardOptions {
   const std::vector<Value>* gates = nullptr;  ///< one for each of attention_layers(), as nn::AttentionInputs has them
 };
 
-enum class AttentionPart;
-
 class Model {
  public:
   /// Throws Error as check() does. `precision` and `seed` are of the parameters.
@@ -118,7 +116,6 @@ class Model {
   Value logits(Tape& tape, Value x) const;
   nn::Parameters& owned() const;
   KvCache::Config cache_config(int64_t layer) const;
-  Value gates_of(const ForwardOptions& options, AttentionPart part, size_t layer) const;
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;

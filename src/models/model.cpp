@@ -16,6 +16,12 @@ Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& 
 
 namespace {
 
+/// The gates of a layer; empty where there are none.
+Value gates_of(const ForwardOptions& options, const Config& config, AttentionPart part, size_t layer) {
+  if (!options.gates) return {};
+  return (*options.gates)[static_cast<size_t>(attention_place(config, part, static_cast<int64_t>(layer)))];
+}
+
 /// Where each token stands in its sequence, the first at `first`.
 std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t first) {
   std::vector<int64_t> places(static_cast<size_t>(B * L));
@@ -59,12 +65,6 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
   return embedding_projection_.weight ? embedding_projection_(tape, x) : x;
 }
 
-/// The gates of a layer; empty where there are none.
-Value Model::gates_of(const ForwardOptions& options, AttentionPart part, size_t layer) const {
-  if (!options.gates) return {};
-  return (*options.gates)[static_cast<size_t>(attention_place(config_, part, static_cast<int64_t>(layer)))];
-}
-
 /// What the encoder makes of the batch's source, [B, Ls, C].
 Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   Value x = embed(tape, batch, 0, true);
@@ -72,7 +72,7 @@ Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& option
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
-    inputs.gates = gates_of(options, AttentionPart::encoder, n);
+    inputs.gates = gates_of(options, config_, AttentionPart::encoder, n);
     if (options.encoder_traces) inputs.trace = &(*options.encoder_traces)[n];
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
@@ -109,8 +109,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (*memory) inputs.memory = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
-    inputs.gates = gates_of(options, AttentionPart::own, n);
-    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, AttentionPart::cross, n);
+    inputs.gates = gates_of(options, config_, AttentionPart::own, n);
+    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, config_, AttentionPart::cross, n);
     if (options.traces) inputs.trace = &(*options.traces)[n];
     if (options.cross_traces) inputs.cross_trace = &(*options.cross_traces)[n];
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
