@@ -1,5 +1,5 @@
 // attn info: the machine, and a model in numbers.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <fstream>
@@ -76,7 +76,7 @@ std::string pattern_of(const std::string& name) {
   return name;
 }
 
-/// One line for the same parameter of all blocks.
+/// One line for the same parameter of all blocks, where they have it in one shape.
 void list_parameters(const attn::models::Config& config) {
   struct Line {
     std::string name, shape;
@@ -86,10 +86,9 @@ void list_parameters(const attn::models::Config& config) {
   std::map<std::string, size_t> line_of;
   for (const attn::models::ParameterShape& parameter : attn::models::parameter_shapes(config)) {
     const std::string name = pattern_of(parameter.name);
-    const auto [place, is_new] = line_of.emplace(name, lines.size());
-    if (is_new)
-      lines.push_back(
-          {name, attn::to_string(parameter.shape.data(), static_cast<int>(parameter.shape.size())), parameter.count()});
+    const std::string shape = attn::to_string(parameter.shape.data(), static_cast<int>(parameter.shape.size()));
+    const auto [place, is_new] = line_of.emplace(name + shape, lines.size());
+    if (is_new) lines.push_back({name, shape, parameter.count()});
     ++lines[place->second].copies;
   }
   fmt::print("\n{:<40}{:>20}{:>8}{:>24}\n", "parameter", "shape", "times", "numbers");
@@ -105,6 +104,10 @@ void describe_model(const attn::models::Config& config, const std::string& token
   row("model", config.model);
   row("shape", fmt::format("{} layers, {} heads, {} key/value heads, width {}, context {}", config.layers, config.heads,
                            config.kv_heads ? config.kv_heads : config.heads, config.embed_dim, config.context));
+  if (!config.kept_heads.empty())
+    for (const attn::models::AttentionLayer& layer : attn::models::attention_layers(config))
+      row(("  " + layer.name).c_str(),
+          fmt::format("{} of {} heads: {}", layer.heads, config.heads, fmt::join(layer.kept, ", ")));
   row("tokens", tokens);
   row("parameters", grouped(counts.total()));
   for (const auto& [part, count] : {std::pair("  embedding", counts.embedding),

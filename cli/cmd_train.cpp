@@ -8,10 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/generate.h"
+#include "attn/train_prune.h"
 #include "common.h"
 #include "memory.h"
 #include "prepare.h"
 #include "progress.h"
+#include "settings.h"
 
 namespace cli {
 namespace {
@@ -19,100 +21,22 @@ namespace {
 using Json = nlohmann::ordered_json;
 using attn::train::Options;
 
-// In a model's directory, beside its checkpoints and its tokenizers.
-constexpr const char *kConfigFile = "config.json", *kSettingsFile = "training.json", *kLogFile = "log.jsonl";
-
-/// Everything `attn train` can be told, beside the model's configuration.
-struct Settings : DataSettings {
-  std::string out = "model", precision = "float32", loss_scaling = "auto";
-  double epochs = 0;
-  Options options;
-  bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
-  int64_t sample_every = 0;
-  std::string sample_prompt;
-};
-
-enum class WhenResumed { stays, may_change };
-
-/// What a resumed training takes over from the one that was stopped. What decides the numbers stays.
-template <class S, class Visit>
-void each_saved(S& settings, const Visit& visit) {
-  auto& options = settings.options;
-  constexpr WhenResumed stays = WhenResumed::stays, may_change = WhenResumed::may_change;
-  visit("data", settings.data, may_change);
-  visit("validation", settings.validation, may_change);
-  visit("tokens", settings.tokens, stays);
-  visit("source_tokens", settings.source_tokens, stays);
-  visit("min_count", settings.min_count, stays);
-  visit("precision", settings.precision, stays);
-  visit("batch", settings.batch, stays);
-  visit("validation_batches", settings.validation_batches, may_change);
-  visit("word_dropout", settings.word_dropout, stays);
-  visit("steps", options.steps, may_change);
-  visit("accumulation", options.accumulation, stays);
-  visit("learning_rate", options.learning_rate, stays);
-  visit("min_learning_rate", options.min_learning_rate, stays);
-  visit("warmup", options.warmup, stays);
-  visit("decay_steps", options.decay_steps, may_change);
-  visit("beta1", options.beta1, stays);
-  visit("beta2", options.beta2, stays);
-  visit("epsilon", options.epsilon, stays);
-  visit("weight_decay", options.weight_decay, stays);
-  visit("clip", options.clip, stays);
-  visit("eval_every", options.eval_every, may_change);
-  visit("save_every", options.save_every, may_change);
-  visit("keep_every", options.keep_every, may_change);
-  visit("recompute", options.recompute, may_change);
-  visit("skip_nonfinite", options.skip_nonfinite, may_change);
-  visit("loss_scaling", settings.loss_scaling, stays);
-  visit("loss_scale", options.scaling.initial, stays);
-  visit("scale_growth", options.scaling.growth, stays);
-  visit("scale_backoff", options.scaling.backoff, stays);
-  visit("scale_interval", options.scaling.interval, stays);
-  visit("seed", options.seed, stays);
-}
-
-/// Files by their absolute names, so that the training can be resumed from another folder.
-std::string settings_json(Settings settings) {
-  for (std::string* path : {&settings.data, &settings.validation})
-    if (!path->empty() && *path != "-") *path = std::filesystem::absolute(*path).lexically_normal().string();
-  Json object;
-  each_saved(settings, [&](const char* name, const auto& field, WhenResumed) { object[name] = field; });
-  return object.dump(2) + "\n";
-}
-
-template <class T>
-bool is_of_type(const Json& value) {
-  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-  if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
-  else if constexpr (std::is_same_v<T, std::string>) return value.is_string();
-  else if constexpr (std::is_same_v<T, double>) return value.is_number();
-  else return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= kMost);
-}
-
 /// Fields that the command line does not name come from the file; adds to `reasons` those that it names and that must
 /// stay. The cosine ends where it did, unless --decay-steps is given.
 void take_over(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
-  const std::string path = path_in(settings.out, kSettingsFile), text = attn::io::read_file(path, 1 << 20);
-  attn::io::check_json("train", path, text);
-  const Json object = Json::parse(text);
-  if (!object.is_object()) throw attn::Error("train", {path + " is not a JSON object"});
+  const std::string path = path_in(settings.out, kSettingsFile);
   const auto is_given = [&](const std::string& name) {
     return command.count(name == "data" ? name : flag_of(name)) > 0;
   };
   int64_t old_steps = 0, old_decay = 0;
-  each_saved(settings, [&](const std::string& name, auto& field, WhenResumed when) {
-    using Field = std::decay_t<decltype(field)>;
-    if (!object.contains(name) || !is_of_type<Field>(object[name]))
-      throw attn::Error("train", {path + ": '" + name + "' is missing or of another type"});
-    const Field stored = object[name].get<Field>();
-    if constexpr (std::is_same_v<Field, int64_t>) {
+  each_stored(settings, settings.out, [&](const std::string& name, auto& field, const auto& stored, WhenResumed when) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(stored)>, int64_t>) {
       if (name == "steps") old_steps = stored;
       if (name == "decay_steps") old_decay = stored;
     }
     if (!is_given(name)) field = stored;
     else if (when == WhenResumed::stays && field != stored)
-      reasons.push_back(fmt::format("{} is {} in {}, not {}", name, object[name].dump(), path, Json(field).dump()));
+      reasons.push_back(fmt::format("{} is {} in {}, not {}", name, Json(stored).dump(), path, Json(field).dump()));
   });
   if (!is_given("decay_steps")) settings.options.decay_steps = old_decay ? old_decay : old_steps;
   else if (settings.options.decay_steps == 0) settings.options.decay_steps = settings.options.steps;
@@ -165,6 +89,7 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
       config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
+  if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
   say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
   const int64_t tokens = settings.batch * config.context * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
@@ -178,13 +103,6 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
                                                   prepared.longest, options.recompute)));
 }
 
-/// The files of a training beside its checkpoints.
-const std::vector<std::string>& own_files() {
-  static const std::vector<std::string> names = {kConfigFile,   kTokenizerFile, attn::models::kSourceTokenizerFile,
-                                                 kSettingsFile, kLogFile,       attn::models::kLabelsFile};
-  return names;
-}
-
 /// What can be said before anything is read.
 void check_directory(const Settings& settings) {
   const attn::models::Checkpoints directory(settings.out);
@@ -194,11 +112,7 @@ void check_directory(const Settings& settings) {
     if (!directory.last_step()) throw UsageError("--resume: " + settings.out + " holds no checkpoint");
     return;
   }
-  if (const std::string reason = directory.obstacle(own_files(), true); !reason.empty())
-    throw UsageError(reason + ": --out must name a new directory, an empty one, or that of an earlier training");
-  const std::string taken = settings.overwrite ? "" : directory.obstacle(own_files(), false);
-  if (!taken.empty())
-    throw UsageError(taken + ": --resume continues it, --overwrite replaces it, --out names another directory");
+  require_free(settings.out, settings.overwrite, "--resume continues it, ");
 }
 
 /// Steps from epochs, and a schedule that fits them; that of a resumed training stays. Loss scaling where it is asked
@@ -224,16 +138,6 @@ void resume(attn::train::Trainer& trainer, const Settings& settings) {
     say("all {} updates are done: a larger --steps goes on\n", grouped(settings.options.steps));
   attn::models::Checkpoints(settings.out).claim(own_files());
   attn::io::write_file(path_in(settings.out, kSettingsFile), settings_json(settings));
-}
-
-/// The directory, and all that a model needs in it besides its weights.
-void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
-  std::map<std::string, std::string> files = {{kConfigFile, attn::models::to_json(config)},
-                                              {kTokenizerFile, prepared.tokenizer->to_json()},
-                                              {kSettingsFile, settings_json(settings)}};
-  if (prepared.source_tokenizer) files[attn::models::kSourceTokenizerFile] = prepared.source_tokenizer->to_json();
-  if (config.classes) files[attn::models::kLabelsFile] = attn::models::labels_to_json(prepared.labels);
-  attn::models::Checkpoints(settings.out).begin(files, own_files(), settings.overwrite);
 }
 
 /// What happens beside the training: progress, the log, samples, signals. Borrows all it is given.
@@ -306,7 +210,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
   if (settings.resume) resume(trainer, settings);
-  else begin_directory(settings, config, prepared);
+  else begin_directory(settings, config, prepared, settings.overwrite);
 
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) {

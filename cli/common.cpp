@@ -51,6 +51,7 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
   const std::string limits = field.kind == "number" ? fmt::format("[{}, {}]", field.lowest, field.highest)
                              : field.kind == "text" && field.choices.empty() ? std::string("TEXT")
                              : field.kind == "list of numbers"               ? std::string("[NUMBER,...]")
+                             : field.kind.starts_with("list of lists")       ? std::string("[[INT,...],...]")
                              : field.choices.empty() ? fmt::format("{:.0f} to {:.0f}", field.lowest, field.highest)
                                                      : "{" + joined(field.choices, ",") + "}";
   return CLI::Validator(check, limits);

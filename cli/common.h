@@ -28,6 +28,7 @@ void add_eval(CLI::App& app);
 void add_embed(CLI::App& app);
 void add_fill(CLI::App& app);
 void add_convert(CLI::App& app);
+void add_prune(CLI::App& app);
 void add_see(CLI::App& app);
 void add_heads(CLI::App& app);
 void add_bench(CLI::App& app);

@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
   add_embed(app);
   add_fill(app);
   add_convert(app);
+  add_prune(app);
   add_see(app);
   add_heads(app);
   add_bench(app);

@@ -346,6 +346,24 @@ TEST(HostileAutograd, RowsAndLoss) {
          mean_pool(tape, value({2, 3, 2}), {3, 4});
        },
        {"[mean_pool]", "lengths[1] is 4"}},
+      {"scale_heads of rank 2",
+       [] {
+         Tape tape;
+         scale_heads(tape, value({6, 2}), value({1, 2}));
+       },
+       {"[scale_heads]", "x is float32 [6, 2], must be [B, L, C]"}},
+      {"scale_heads without gates",
+       [] {
+         Tape tape;
+         scale_heads(tape, value({2, 3, 2}), {});
+       },
+       {"[scale_heads]", "gates is an empty value"}},
+      {"scale_heads of gates that do not divide",
+       [] {
+         Tape tape;
+         scale_heads(tape, value({2, 3, 2}), value({4, 3}));
+       },
+       {"[scale_heads]", "gates are [4, 3]"}},
       {"select_rows beyond L",
        [] {
          Tape tape;

@@ -143,6 +143,7 @@ struct Variant {
   const char* name;
   MultiHeadAttentionOptions options;
   bool lengths = false, mask = false, bias = false, memory = false;
+  int64_t gates = 0;  // how many, of each sequence
 };
 
 TEST(LayerGradients, MultiHeadAttention) {
@@ -171,6 +172,9 @@ TEST(LayerGradients, MultiHeadAttention) {
        false,
        true},
       {"cross", {.heads = 2, .kv_heads = 1, .memory_width = 6}, false, false, false, true},
+      {"gates", {.heads = 2, .causal = true}, false, false, false, false, 2},
+      {"gates of heads in groups", {.heads = 4, .kv_heads = 2}, true, false, false, false, 4},
+      {"gates of groups", {.heads = 4, .kv_heads = 2, .memory_width = 6}, false, false, false, true, 2},
   };
   for (const Variant& variant : variants) {
     SCOPED_TRACE(variant.name);
@@ -194,9 +198,36 @@ TEST(LayerGradients, MultiHeadAttention) {
       inputs.memory = &memory;
       leaves.emplace_back("memory", memory);
     }
+    if (variant.gates) {
+      inputs.gates = Value(random_array(DType::float64, {kB, variant.gates}, 41), true);
+      leaves.emplace_back("gates", inputs.gates);
+    }
     expect_gradients(
         variant.name, leaves, [&](Tape& tape) { return layer(tape, x, inputs); }, 8);
   }
+}
+
+/// Gates of all sequences alike get the sum of the gradients that gates of each would get.
+TEST(LayerGradients, GatesOfEachSequenceAndOfAll) {
+  nn::Parameters parameters(exact());
+  const MultiHeadAttention layer(Scope(parameters) / "attention", kC, {.heads = 4});
+  stir(parameters);
+  const auto gradient = [&](int64_t sequences) {
+    Array ones(DType::float64, {sequences, 4});
+    for (int64_t n = 0; n < ones.count(); ++n) static_cast<double*>(ones.data())[n] = 1;
+    const Value gates(ones, true);
+    Tape tape({.record = true});
+    const Value y = layer(tape, input(), {.gates = gates});
+    Tape plain;
+    EXPECT_TRUE(numbers(y.data()) == numbers(layer(plain, input()).data())) << "a gate of 1 changes no bit";
+    y.add_gradient(tape, random_array(DType::float64, y.shape(), 12));
+    tape.backward();
+    return gradient_of(gates);
+  };
+  const Values each = gradient(kB), all = gradient(1);
+  Values sum(4, 0);
+  for (size_t n = 0; n < each.size(); ++n) sum[n % 4] += each[n];
+  EXPECT_TRUE(close_float64(all, sum));
 }
 
 BlockOptions block_options(bool norm_first) {

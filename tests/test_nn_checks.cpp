@@ -356,6 +356,29 @@ TEST(LayerChecks, InputsOfAttention) {
        {"memory is [3, 3, 6], must have as many sequences as x [2, 5, 8]"}},
       {"a memory of rank 1", call(single, [&](In& in) { in.memory = &flat; }), "single", {"memory is [6]"}},
       {"an empty memory", call(single, [&](In& in) { in.memory = &none; }), "single", {"memory is empty"}},
+      {"gates of other heads",
+       call(self,
+            [&](In& in) {
+              in.gates = rows({2, 3});
+            }),
+       "self",
+       {"gates are [2, 3] of float32, must be [2, 2] with the first axis perhaps 1, of float32"}},
+      {"gates of another batch",
+       call(single,
+            [&](In& in) {
+              in.gates = rows({3, 1});
+            }),
+       "single",
+       {"gates are [3, 1] of float32, must be [2, 1]"}},
+      {"gates of another type",
+       call(cross,
+            [&](In& in) {
+              in.memory = &memory;
+              in.gates = rows({1, 2}, DType::float64);
+            }),
+       "cross",
+       {"gates are [1, 2] of float64, must be [2, 2]"}},
+      {"gates of rank 1", call(self, [&](In& in) { in.gates = rows({2}); }), "self", {"gates are [2]"}},
       {"too few lengths",
        call(self, [&](In& in) { in.key_length = few; }),
        "self",

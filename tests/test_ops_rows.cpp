@@ -164,6 +164,49 @@ TEST(OpsRows, MeanPoolGradient) {
   });
 }
 
+// -------------------------------------------------------------------------------------------------------------- gates
+
+/// Two sequences of three rows, three heads; gates of each sequence, and gates of both.
+TEST(OpsRows, ScaleHeads) {
+  for_each_layout([](DType dtype, int64_t D, int64_t gap, const std::string& what) {
+    Random random(8);
+    for (const int64_t G : {2, 1}) {
+      Matrix x(dtype, 6, 3 * D, gap), y(dtype, 6, 3 * D, 1), dy(dtype, 6, 3 * D, gap);
+      Matrix gates(parameter_of(dtype), G, 3, gap), dgates(parameter_of(dtype), G, 3, 2);
+      x.fill_normal(random);
+      dy.fill_normal(random);
+      gates.fill_normal(random);
+      const auto sequence = [&](int64_t r) { return G == 1 ? 0 : r / 3; };
+      scale_heads(x, gates, y);
+      EXPECT_TRUE(holds(y, [&](int64_t r, int64_t c) {
+        const double value = x.get(r, c) * gates.get(sequence(r), c / D);
+        return Expected{value, std::abs(value)};
+      })) << what;
+      dgates.fill(1);
+      scale_heads_backward(x, dy, dgates);
+      EXPECT_TRUE(holds(dgates, [&](int64_t g, int64_t h) {
+        Expected e{1, 1, static_cast<double>(6 / G * D)};  // added to what was there
+        for (int64_t r = 0; r < 6; ++r)
+          for (int64_t c = h * D; sequence(r) == g && c < (h + 1) * D; ++c) {
+            e.value += x.get(r, c) * dy.get(r, c);
+            e.magnitude += std::abs(x.get(r, c) * dy.get(r, c));
+          }
+        return e;
+      })) << what;
+    }
+  });
+}
+
+TEST(OpsRows, GatesThatDoNotFit) {
+  Matrix x(DType::float32, 6, 12), y = Matrix::like(x), three(DType::float32, 4, 3), five(DType::float32, 1, 5),
+                                   wide(DType::float64, 1, 3), none(DType::float32, 0, 3);
+  for (auto* gates : {&three, &five, &none})
+    EXPECT_TRUE(contains(complaint([&] { scale_heads(x, *gates, y); }), "must divide the rows and columns of x"));
+  EXPECT_TRUE(contains(complaint([&] { scale_heads(x, wide, y); }), "gates is float64 [1, 3], must be float32"));
+  EXPECT_TRUE(contains(complaint([&] { scale_heads_backward(x, three, five); }),
+                       "[scale_heads_backward] dy is float32 [4, 3], must be float32 [6, 12]"));
+}
+
 // -------------------------------------------------------------------------------------------------------------- others
 
 TEST(OpsRows, ThreadsDoNotMatter) {
@@ -185,7 +228,12 @@ TEST(OpsRows, ThreadsDoNotMatter) {
       embedding_backward(ids, x, dtable);
       mean_pool(x, lengths, pooled);
       mean_pool_backward(pooled, lengths, dx);
-      for (const Matrix& m : {y, out, dtable, pooled, dx}) results.push_back(m);
+      Matrix gates(parameter_of(dtype), 20, 6), gated(dtype, R, C), dgates = Matrix::like(gates);
+      gates.fill_normal(random);
+      dgates.fill(0);
+      scale_heads(x, gates, gated);
+      scale_heads_backward(x, out, dgates);
+      for (const Matrix& m : {y, out, dtable, pooled, dx, gated, dgates}) results.push_back(m);
     }
     return results;
   });

@@ -185,6 +185,9 @@ Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up);
 Value add(Tape& tape, const Value& a, const Value& b);
 /// factor x; x itself where the factor is 1.
 Value scale(Tape& tape, const Value& x, double factor);
+/// x [B, L, C] with the n heads in its columns times gates [B|1, n], which get their gradient: of [B, n] each
+/// sequence's own.
+Value scale_heads(Tape& tape, const Value& x, const Value& gates);
 /// x unchanged where the tape does not train.
 Value dropout(Tape& tape, const Value& x, double probability);
 /// Rotates the first `heads` heads of width D of x [.., C] and copies the columns after them; positions [R]. The

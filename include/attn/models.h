@@ -74,6 +74,7 @@ struct ForwardOptions {
   std::vector<nn::AttentionTrace>* traces = nullptr;        ///< one a layer, filled
   std::vector<nn::AttentionTrace>* cross_traces = nullptr;  ///< of the layers' looks at an encoder's rows
   std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< one a layer of the encoder
+  const std::vector<Value>* gates = nullptr;  ///< one for each of attention_layers(), as nn::AttentionInputs has them
 };
 
 class Model {
@@ -120,7 +121,7 @@ class Model {
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
   Value logits(Tape& tape, Value x) const;
   nn::Parameters& owned() const;
-  KvCache::Config cache_config() const;
+  KvCache::Config cache_config(int64_t layer) const;
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;

@@ -72,6 +72,9 @@ struct Config {
   int64_t buckets = 32;                  ///< of relative positions
   int64_t max_distance = 128;            ///< of relative positions
   bool shared_distances = false;         ///< one table of relative positions for all layers, as T5
+  /// What pruning has left: of each of attention_layers() the key/value heads, of 0 .. Hk, each with the heads that
+  /// share it; empty = all. `heads` and `kv_heads` stay those of the whole model.
+  std::vector<std::vector<int64_t>> kept_heads = {};
 
   // Feed-forward and norms.
   int64_t hidden_dim = 0;  ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
@@ -112,6 +115,15 @@ bool learns_distances(const Config& config);
 /// The window of a layer; 0 = none.
 int64_t window_of(const Config& config, int64_t layer);
 
+/// An attention layer of a model: its name, and the heads that it has.
+struct AttentionLayer {
+  std::string name;           ///< "blocks.0.attention", of its parameters
+  int64_t heads, kv_heads;    ///< H and Hk
+  std::vector<int64_t> kept;  ///< the numbers of its key/value heads in the model before any were removed
+};
+/// First the layers' own, then, of a model with an encoder, their cross-attention, then the encoder's.
+std::vector<AttentionLayer> attention_layers(const Config& config);
+
 /// The defaults of a family; throws Error that lists the families.
 Config family(std::string_view name);
 std::vector<std::string> families();
@@ -124,7 +136,7 @@ void apply_json(Config& config, std::string_view json, const std::string& source
 /// A field as help texts and forms show it.
 struct FieldInfo {
   std::string name, description;
-  std::string kind;                  ///< "whole number", "number", "text", "true or false", "list of numbers"
+  std::string kind;                  ///< "whole number", "number", "text", "true or false", "list of numbers" ...
   std::vector<std::string> choices;  ///< of text, and true and false
   double lowest = 0, highest = 0;    ///< of numbers
   std::string value;                 ///< as set_field() takes it

@@ -45,6 +45,8 @@ struct AttentionInputs {
   std::span<const int64_t> starts = {};  ///< [n + 1], from 0 to L: x [1, L, C] is n sequences, one after the other
   ConstView<4> mask = {};                ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
   Value bias = {};                       ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
+  Value gates = {};                      ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
+  Value cross_gates = {};                ///< the same, of a Block's cross-attention
   CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, of what x adds to it
   AttentionTrace* cross_trace = nullptr;  ///< the same, of a Block's cross-attention
@@ -106,8 +108,11 @@ enum class Position {
   none,
   rope,      ///< queries and keys are rotated by their positions
   relative,  ///< T5's buckets of distances, a learned bias a head (Raffel et al. 2019, arXiv:1910.10683)
-  alibi      ///< a penalty on distance, 2^(-8 (h + 1) / H) for head h (Press et al. 2021, arXiv:2108.12409)
+  alibi      ///< a penalty on distance, alibi_slopes() (Press et al. 2021, arXiv:2108.12409)
 };
+
+/// 2^(-8 (h + 1) / H) for h = 0 .. H - 1.
+std::vector<float> alibi_slopes(int64_t heads);
 
 struct QueryKeyValue {
   autograd::Heads q, k, v;
@@ -129,6 +134,7 @@ struct MultiHeadAttentionOptions {
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   double norm_epsilon = 1e-6;  ///< of query_key_norm
   Position position = Position::none;
+  std::vector<float> slopes = {};  ///< of Position::alibi, one a head; empty = alibi_slopes(heads)
   ops::RopeOptions rope = {};
   RopeScalingOptions rope_scaling = {};
   int64_t buckets = 32;           ///< of Position::relative

@@ -88,6 +88,12 @@ void add_rows(ConstView<2> x, View<1> total);
 /// call on dy. y may be x.
 void dropout(ConstView<2> x, double probability, uint64_t seed, uint64_t stream, View<2> y);
 
+/// y = x with head h of sequence b times gates[b, h].  x, y [B L, n D], a head D columns wide; gates [B, n],
+/// parameters, or [1, n] for all sequences alike; y may be x. The backward for x is the same call on dy.
+void scale_heads(ConstView<2> x, ConstView<2> gates, View<2> y);
+/// dgates[b, h] += the sum of x dy over the head and the sequence.
+void scale_heads_backward(ConstView<2> x, ConstView<2> dy, View<2> dgates);
+
 // -------------------------------------------------------------------------------------------------- rotary positions
 
 /// Rotates pairs of features by position angles p theta^(-2 i / n) (Su et al. 2021, arXiv:2104.09864).

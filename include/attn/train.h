@@ -166,8 +166,8 @@ struct Validation {
   double loss = 0;
   double accuracy = 0;  ///< share of targets that have the largest logit
 };
-/// Throws Error where no target takes part.
-Validation validate(const models::Model& model, const Data& data);
+/// Throws Error where no target takes part. `options` are of every forward, as gates are.
+Validation validate(const models::Model& model, const Data& data, const models::ForwardOptions& options = {});
 
 // --------------------------------------------------------------------------------------------------------------- loop
 

@@ -180,6 +180,25 @@ Value scale(Tape& tape, const Value& x, double factor) {
   return y;
 }
 
+Value scale_heads(Tape& tape, const Value& x, const Value& gates) {
+  Checker checker("scale_heads");
+  require_rank(checker, "x", x, 3, "[B, L, C]");
+  require_rank(checker, "gates", gates, 2, "[B|1, n]");
+  checker.done();
+  const Array data = tape.array(x.dtype(), x.shape());
+  ops::scale_heads(x.data().rows(), gates.data().rows(), data.rows());
+  Value y = tape.result("scale_heads", data, {x, gates});
+  tape.record(y, [=, &tape] {
+    if (gates.wants_gradient())
+      ops::scale_heads_backward(x.data().rows(), y.gradient().rows(), gates.gradient_memory(tape).rows());
+    if (!x.wants_gradient()) return;
+    const Array dx = tape.array(x.dtype(), x.shape());
+    ops::scale_heads(y.gradient().rows(), gates.data().rows(), dx.rows());
+    x.add_gradient(tape, dx);
+  });
+  return y;
+}
+
 Value dropout(Tape& tape, const Value& x, double probability) {
   Checker checker("dropout");
   require_rows(checker, "x", x);

@@ -28,11 +28,12 @@ nn::NormOptions norm_options(const Config& config) {
 }
 
 /// What self-attention and cross-attention have in common.
-nn::MultiHeadAttentionOptions shared_options(const Config& config) {
+nn::MultiHeadAttentionOptions shared_options(const Config& config, view::Part part, int64_t layer) {
   nn::MultiHeadAttentionOptions options;
-  options.heads = config.heads;
-  options.kv_heads = config.kv_heads;
-  options.head_width = config.head_dim;
+  const AttentionShape shape = attention_shape(config, attention_place(config, part, layer));
+  options.heads = shape.heads;
+  options.kv_heads = shape.kv_heads;
+  options.head_width = shape.key_width;
   options.bias = config.bias || config.qkv_bias;
   options.output_bias = config.bias;
   options.dropout = config.dropout;
@@ -41,8 +42,21 @@ nn::MultiHeadAttentionOptions shared_options(const Config& config) {
   return options;
 }
 
+/// ALiBi's slopes of the heads that are left, which are those of the whole model.
+std::vector<float> slopes_of(const Config& config, view::Part part, int64_t layer) {
+  if (config.positions != Positions::alibi || config.kept_heads.empty()) return {};
+  const std::vector<float> all = nn::alibi_slopes(config.heads);
+  const int64_t group = config.kv_heads ? config.heads / config.kv_heads : 1;
+  std::vector<float> slopes;
+  for (const int64_t kept : config.kept_heads[static_cast<size_t>(attention_place(config, part, layer))])
+    slopes.insert(slopes.end(), all.begin() + kept * group, all.begin() + (kept + 1) * group);
+  return slopes;
+}
+
 nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t layer, bool encoder) {
-  nn::MultiHeadAttentionOptions options = shared_options(config);
+  const view::Part part = encoder ? view::Part::encoder : view::Part::own;
+  nn::MultiHeadAttentionOptions options = shared_options(config, part, layer);
+  options.slopes = slopes_of(config, part, layer);
   options.causal = config.causal && !encoder;
   options.window = window_of(config, layer);
   options.sink = config.sinks;
@@ -73,7 +87,7 @@ nn::BlockOptions block_options(const Config& config, int64_t layer, bool encoder
   nn::BlockOptions options;
   options.attention = attention_options(config, layer, encoder);
   if (config.encoder_layers && !encoder) {
-    options.cross = shared_options(config);
+    options.cross = shared_options(config, view::Part::cross, layer);
     options.cross.memory_width = config.embed_dim;
   }
   options.feed_forward = {

@@ -134,24 +134,24 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   }
   int64_t first = 0;
   if (const Cache* cache = options.cache) {
-    const KvCache::Config own = cache_config();
     const int64_t layers = static_cast<int64_t>(cache->layers_.size());
     const int64_t sequences = static_cast<int64_t>(cache->sequences_.size());
     checker.require(layers == config_.layers && (!whole || sequences == B), [&] {
       return "the cache is of " + text(layers) + " layers and " + text(sequences) + " sequences, must be of " +
              text(config_.layers) + " and " + text(B) + ": new_cache() makes one";
     });
-    if (layers > 0) {
-      const KvCache::Config& its = cache->layers_.front().config();
-      checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim && its.value_dim == own.value_dim &&
-                          its.dtype == own.dtype,
-                      [&] {
-                        return "the cache has " + text(its.kv_heads) + " heads of width " + text(its.head_dim) +
-                               " in " + std::string(name_of(its.dtype)) + ", must have " + text(own.kv_heads) +
-                               " of width " + text(own.head_dim) + " in " + std::string(name_of(own.dtype));
-                      });
-      if (sequences > 0) first = cache->length();
+    for (int64_t n = 0; layers == config_.layers && n < layers; ++n) {
+      const KvCache::Config &its = cache->layers_[static_cast<size_t>(n)].config(), own = cache_config(n);
+      if (!checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim &&
+                               its.value_dim == own.value_dim && its.dtype == own.dtype,
+                           [&] {
+                             return "the cache has " + text(its.kv_heads) + " heads of width " + text(its.head_dim) +
+                                    " in " + std::string(name_of(its.dtype)) + ", must have " + text(own.kv_heads) +
+                                    " of width " + text(own.head_dim) + " in " + std::string(name_of(own.dtype));
+                           }))
+        break;
     }
+    if (layers > 0 && sequences > 0) first = cache->length();
     checker.require(!tape.recording(), "a cache serves inference, but the tape records");
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
@@ -180,6 +180,11 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
         return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);
       });
   }
+  if (options.gates)
+    checker.require(static_cast<int64_t>(options.gates->size()) == attention_count(config_), [&] {
+      return "gates are given for " + text(static_cast<int64_t>(options.gates->size())) +
+             " attention layers, must be " + text(attention_count(config_)) + ": those of attention_layers()";
+    });
   checker.require(!with_targets || config_.head, "a model without a head has no loss");
   if (with_targets) check_targets(checker, config_, batch, options.last_only);
   checker.done();

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -123,6 +124,8 @@ void each_field(C& config, const Visit& visit) {
   visit("buckets", "of relative positions", config.buckets, 2, 1 << 16);
   visit("max_distance", "of relative positions: all beyond share a bucket", config.max_distance, 1, kMany);
   visit("shared_distances", "one table of relative positions for all layers", config.shared_distances);
+  visit("kept_heads", "what pruning left: the key/value heads of each attention layer, as [[0, 2], [1]]",
+        config.kept_heads, 0, 1 << 12);
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
         config.hidden_dim, 0, 1 << 20);
   visit("activation", "of the feed-forward", config.activation);
@@ -151,10 +154,10 @@ void each_field(C& config, const Visit& visit) {
   visit("init", "how weights are drawn", config.init);
 }
 
-const Names kOfBlocks = {"encoder_layers", "source_vocab_size", "attention_scale", "softcap",
-                         "sinks",          "query_key_norm",    "window",          "window_layers",
-                         "rope_scaling",   "qkv_bias",          "norm_branch",     "first_norm",
-                         "parallel",       "embedding_norm",    "token_width",     "shared_distances"};
+const Names kOfBlocks = {
+    "encoder_layers", "source_vocab_size", "attention_scale", "softcap",          "sinks",       "query_key_norm",
+    "window",         "window_layers",     "rope_scaling",    "qkv_bias",         "norm_branch", "first_norm",
+    "parallel",       "embedding_norm",    "token_width",     "shared_distances", "kept_heads"};
 
 std::string joined(const Names& names) {
   std::string text;
@@ -222,6 +225,20 @@ struct Assign {
                 ", at most " + std::to_string(kMost) + ", not " + io::as_shown(value);
   }
 
+  void operator()(const char* field, const char*, std::vector<std::vector<int64_t>>& to, int64_t lowest,
+                  int64_t highest) const {
+    if (name != field) return;
+    *found = true;
+    const auto fits = [&](const Json& each) { return each.is_number_integer() && each >= lowest && each <= highest; };
+    const auto is_list = [&](const Json& each) {
+      return each.is_array() && std::all_of(each.begin(), each.end(), fits);
+    };
+    if (value.is_array() && std::all_of(value.begin(), value.end(), is_list)) value.get_to(to);
+    else
+      *reason = name + " must be a list of lists of whole numbers from " + std::to_string(lowest) + " to " +
+                std::to_string(highest) + ", not " + io::as_shown(value);
+  }
+
  private:
   std::optional<size_t> choose(const char* field, const Names& names) const {
     if (name != field) return {};
@@ -283,6 +300,24 @@ bool learns_distances(const Config& config) {
 int64_t window_of(const Config& config, int64_t layer) {
   const std::string& kinds = config.window_layers;
   return kinds[static_cast<size_t>(layer) % kinds.size()] == 'w' ? config.window : 0;
+}
+
+std::vector<AttentionLayer> attention_layers(const Config& config) {
+  check(config);
+  std::vector<AttentionLayer> all;
+  const auto add = [&](const std::string& name) {
+    const size_t place = all.size();
+    const AttentionShape shape = attention_shape(config, static_cast<int64_t>(place));
+    std::vector<int64_t> kept(static_cast<size_t>(shape.kv_heads));
+    std::iota(kept.begin(), kept.end(), 0);
+    if (!config.kept_heads.empty()) kept = config.kept_heads[place];
+    all.push_back({name, shape.heads, shape.kv_heads, std::move(kept)});
+  };
+  if (is_selfhead(config)) add("attention");
+  for (int64_t n = 0; n < config.layers && !is_selfhead(config); ++n) add("blocks." + std::to_string(n) + ".attention");
+  for (int64_t n = 0; n < config.layers && config.encoder_layers; ++n) add("blocks." + std::to_string(n) + ".cross");
+  for (int64_t n = 0; n < config.encoder_layers; ++n) add("encoder." + std::to_string(n) + ".attention");
+  return all;
 }
 
 std::vector<std::string> families() { return {"selfhead", "encoder", "gpt", "llama", "seq2seq"}; }
@@ -347,6 +382,8 @@ std::vector<FieldInfo> field_info(const Config& config) {
       info.value = Json(field).dump();
     }
     if constexpr (std::is_same_v<Field, std::vector<double>>) info.kind = "list of numbers";
+    if constexpr (std::is_same_v<Field, std::vector<std::vector<int64_t>>>)
+      info.kind = "list of lists of whole numbers";
     if constexpr (std::is_same_v<Field, bool>) {
       info.kind = "true or false";
       info.choices = {"true", "false"};
@@ -409,6 +446,26 @@ void check_selfhead(Checker& checker, const Config& config) {
   }
 }
 
+/// Each layer keeps at least one head, and nothing mixes the heads of a layer, or of two.
+void check_kept_heads(Checker& checker, const Config& config) {
+  const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads, count = attention_count(config);
+  const auto& lists = config.kept_heads;
+  checker.require(static_cast<int64_t>(lists.size()) == count, [&] {
+    return "kept_heads has " + std::to_string(lists.size()) + " lists, must have one for each of " +
+           std::to_string(count) + " attention layers";
+  });
+  for (size_t n = 0; n < lists.size(); ++n) {
+    const bool rising = std::adjacent_find(lists[n].begin(), lists[n].end(), std::greater_equal<>()) == lists[n].end();
+    checker.require(!lists[n].empty() && rising && lists[n].front() >= 0 && lists[n].back() < kv_heads, [&] {
+      return "kept_heads[" + std::to_string(n) + "] must rise, from 0 to below the " + std::to_string(kv_heads) +
+             " key/value heads, and keep at least one";
+    });
+  }
+  checker.require(config.query_key_norm != QueryKeyNorm::rows,
+                  "kept_heads does not go with query_key_norm rows, which mixes all heads of a token");
+  checker.require(!config.shared_distances, "kept_heads does not go with shared_distances: layers differ in heads");
+}
+
 }  // namespace
 
 void check(const Config& config) {
@@ -444,6 +501,7 @@ void check(const Config& config) {
   checker.require(selfhead || !config.output_projection,
                   "output_projection is of selfhead; the others always have one");
   if (selfhead) check_selfhead(checker, config);
+  if (!config.kept_heads.empty() && !selfhead) check_kept_heads(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
   checker.require(!config.pooler || !config.head, "a pooler is of models without a head");
   checker.require(config.classes > 0 || config.causal || !config.head || is_among(hub_families(), config.model),

@@ -16,6 +16,12 @@ Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& 
 
 namespace {
 
+/// The gates of a layer; empty where there are none.
+Value gates_of(const ForwardOptions& options, const Config& config, view::Part part, size_t layer) {
+  if (!options.gates) return {};
+  return (*options.gates)[static_cast<size_t>(attention_place(config, part, static_cast<int64_t>(layer)))];
+}
+
 /// Where each token stands in its sequence, the first at `first`.
 std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t first) {
   std::vector<int64_t> places(static_cast<size_t>(B * L));
@@ -139,6 +145,7 @@ Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& option
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
+    inputs.gates = gates_of(options, config_, view::Part::encoder, n);
     Telling telling(options.recorder, view::Part::encoder, n);
     inputs.trace = telling.trace(options.encoder_traces ? &(*options.encoder_traces)[n] : nullptr);
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
@@ -180,6 +187,8 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (*memory) inputs.memory = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
+    inputs.gates = gates_of(options, config_, view::Part::own, n);
+    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, config_, view::Part::cross, n);
     Telling own(options.recorder, view::Part::own, n), across(options.recorder, view::Part::cross, n);
     inputs.trace = own.trace(options.traces ? &(*options.traces)[n] : nullptr);
     inputs.cross_trace = across.trace(options.cross_traces ? &(*options.cross_traces)[n] : nullptr);
@@ -239,8 +248,8 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
 }
 
-KvCache::Config Model::cache_config() const {
-  const AttentionShape heads = attention_shape(config_);
+KvCache::Config Model::cache_config(int64_t layer) const {
+  const AttentionShape heads = attention_shape(config_, layer);
   KvCache::Config shape;
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.key_width;
@@ -255,9 +264,8 @@ Cache Model::new_cache(int64_t sequences) const {
   checker.require(sequences > 0,
                   [&] { return "a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"; });
   checker.done();
-  const KvCache::Config shape = cache_config();
   Cache cache;
-  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(shape);
+  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(cache_config(n));
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
     for (KvCache& layer : cache.layers_) id = layer.add();

@@ -5,9 +5,9 @@
 
 namespace attn::models {
 
-/// The attention of each layer: heads H and Hk, widths D and Dv.
+/// An attention layer: heads H and Hk, widths D and Dv.
 struct AttentionShape {
-  int64_t layers, heads, kv_heads, key_width, value_width;
+  int64_t heads, kv_heads, key_width, value_width;
 };
 
 inline bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
@@ -22,12 +22,24 @@ inline bool has_source(const Config& config, const Batch& batch) {
 
 inline int64_t token_width(const Config& config) { return config.token_width ? config.token_width : config.embed_dim; }
 
-inline AttentionShape attention_shape(const Config& config) {
+/// Where the attention of a layer stands in attention_layers().
+inline int64_t attention_place(const Config& config, view::Part part, int64_t layer) {
+  return (part == view::Part::own ? 0 : part == view::Part::cross ? 1 : 2) * config.layers + layer;
+}
+/// As many as attention_layers() lists.
+inline int64_t attention_count(const Config& config) {
+  return config.encoder_layers ? 2 * config.layers + config.encoder_layers : config.layers;
+}
+
+/// Of the attention layer at this place; of the whole model where nothing has been removed.
+inline AttentionShape attention_shape(const Config& config, int64_t place = 0) {
   const int64_t C = config.embed_dim;
-  if (is_selfhead(config))
-    return {1, 1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
+  if (is_selfhead(config)) return {1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
   const int64_t D = config.head_dim ? config.head_dim : C / config.heads;
-  return {config.layers, config.heads, config.kv_heads ? config.kv_heads : config.heads, D, D};
+  const int64_t whole = config.kv_heads ? config.kv_heads : config.heads, group = config.heads / whole;
+  const int64_t kept =
+      config.kept_heads.empty() ? whole : static_cast<int64_t>(config.kept_heads[static_cast<size_t>(place)].size());
+  return {kept * group, kept, D, D};
 }
 
 }  // namespace attn::models

@@ -62,20 +62,27 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     if (parameter.decay && (part == Part::head || tied)) head += wide(parameter.count());
     else if (parameter.decay && part != Part::embedding) layers += wide(parameter.count());
   }
-  const AttentionShape shape = attention_shape(config);
-  double pairs = wide(config.encoder_layers) * wide(tokens) * wide(tokens);
-  for (int64_t n = 0; n < shape.layers; ++n)
-    pairs += keys_seen(config.causal, window_of(config, n), cached, cached + tokens);
-  if (config.encoder_layers) pairs += wide(shape.layers) * wide(tokens) * wide(cached + tokens);
-  const double attention = pairs * wide(shape.heads) * wide(shape.key_width + shape.value_width);
+  double attention = 0;
+  for (int64_t place = 0; place < attention_count(config); ++place) {
+    const AttentionShape shape = attention_shape(config, place);
+    const double seen = place < config.layers
+                            ? keys_seen(config.causal, window_of(config, place), cached, cached + tokens)
+                            : wide(tokens) * wide(place < 2 * config.layers ? cached + tokens : tokens);
+    attention += seen * wide(shape.heads) * wide(shape.key_width + shape.value_width);
+  }
   const double rows = config.classes || config.pooler || last_only ? 1 : wide(tokens);
   return 2 * (wide(tokens) * layers + attention + rows * head);
 }
 
 int64_t cache_bytes_per_token(const Config& config, DType dtype) {
   if (config.heads < 1) throw Error("model", {"heads is " + std::to_string(config.heads) + ", must be positive"});
-  const AttentionShape shape = attention_shape(config);
-  return size_of(dtype) * shape.layers * shape.kv_heads * (shape.key_width + shape.value_width);
+  if (!config.kept_heads.empty()) check(config);
+  int64_t numbers = 0;
+  for (int64_t n = 0; n < config.layers; ++n) {
+    const AttentionShape shape = attention_shape(config, n);
+    numbers += shape.kv_heads * (shape.key_width + shape.value_width);
+  }
+  return size_of(dtype) * numbers;
 }
 
 // -------------------------------------------------------------------------------------------------------------- memory
@@ -99,7 +106,7 @@ double recycled(double bytes) {
 class Arrays {
  public:
   Arrays(const Config& config, double element, double sequences, double length)
-      : config_(config), shape_(attention_shape(config)), element_(element), B_(sequences), L_(length) {
+      : config_(config), element_(element), B_(sequences), L_(length) {
     for (const ParameterShape& parameter : parameter_shapes(config)) {
       if (parameter.name.ends_with("feed_forward.up.weight")) up_ = wide(parameter.shape[0]);
       if (parameter.name.ends_with("feed_forward.down.weight")) hidden_ = wide(parameter.shape[1]);
@@ -109,36 +116,38 @@ class Arrays {
   /// [B, L, width], `count` of them.
   double rows(double width, double count = 1) const { return count * recycled(B_ * L_ * width * element_); }
   double model(double count = 1) const { return rows(wide(config_.embed_dim), count); }
-  double qkv() const { return rows(wide(shape_.heads * D() + shape_.kv_heads * (D() + shape_.value_width))); }
-  double attended() const { return rows(wide(shape_.heads * shape_.value_width)); }
-  /// Queries, keys and values of the textbook's single head are three arrays.
-  double projected() const { return has_blocks() ? qkv() : rows(wide(D()), 2) + rows(wide(shape_.value_width)); }
+  double attended(const AttentionShape& of) const { return rows(wide(of.heads * of.value_width)); }
+  /// Queries, keys and values; of the textbook's single head they are three arrays.
+  double projected(const AttentionShape& of) const {
+    if (!has_blocks()) return rows(wide(of.key_width), 2) + rows(wide(of.value_width));
+    return rows(wide(of.heads * of.key_width + of.kv_heads * (of.key_width + of.value_width)));
+  }
   double feed_forward() const { return has_blocks() ? rows(up_) + rows(hidden_) : 0; }
   double logits(double size) const {
     return recycled(size * (config_.classes ? B_ * wide(config_.classes) : B_ * L_ * wide(config_.vocab_size)));
   }
 
   /// What one layer leaves on the tape.
-  double layer() const {
+  double layer(const AttentionShape& of) const {
     const double dropped = config_.dropout > 0 ? 1 : 0;
     double bytes =
-        projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + statistics(wide(shape_.heads));
-    if (learns_distances(config_)) bytes += distances();
+        projected(of) * (config_.positions == Positions::rope ? 2 : 1) + attended(of) + statistics(wide(of.heads));
+    if (learns_distances(config_)) bytes += distances(of);
     if (!has_blocks()) return bytes;
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
   }
   /// What a layer's look at an encoder's rows leaves besides: its queries, the rows' keys and values, norm and branch.
-  double cross() const {
-    if (config_.encoder_layers == 0) return 0;
+  double cross(const AttentionShape& of) const {
     const double dropped = config_.dropout > 0 ? 1 : 0;
-    return rows(wide(shape_.heads * D())) + rows(wide(shape_.kv_heads * (D() + shape_.value_width))) + attended() +
-           model(3 + dropped) + statistics(wide(shape_.heads) + 2);
+    return rows(wide(of.heads * of.key_width)) + rows(wide(of.kv_heads * (of.key_width + of.value_width))) +
+           attended(of) + model(3 + dropped) + statistics(wide(of.heads) + 2);
   }
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
-    return model(3) + projected() * (config_.positions == Positions::rope ? 2 : 1) + attended() + feed_forward() +
-           (learns_distances(config_) ? distances() : 0);
+    const AttentionShape of = largest();
+    return model(3) + projected(of) * (config_.positions == Positions::rope ? 2 : 1) + attended(of) + feed_forward() +
+           (learns_distances(config_) ? distances(of) : 0);
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
@@ -149,23 +158,42 @@ class Arrays {
     return config_.encoder_layers ? 2 * once + model() : once;  // the encoder's rows gather a gradient from all layers
   }
   /// What a layer without a tape has at once.
-  double inference() const { return model(4) + projected() * 2 + attended() + feed_forward() + statistics(4); }
+  double inference() const {
+    return model(4) + projected(largest()) * 2 + attended(largest()) + feed_forward() + statistics(4);
+  }
 
   /// What the tape keeps of all layers, and, where each is computed again, of their inputs and the one that is.
-  double layers() const { return all() * layer() + wide(shape_.layers) * cross(); }
-  double recomputed() const { return all() * model() + layer() + cross() + model(); }
+  double layers() const {
+    double bytes = 0;
+    for (int64_t place = 0; place < attention_count(config_); ++place) {
+      const AttentionShape of = attention_shape(config_, place);
+      bytes += is_cross(place) ? cross(of) : layer(of);
+    }
+    return bytes;
+  }
+  double recomputed() const {
+    return wide(config_.layers + config_.encoder_layers + 1) * model() + layer(largest()) +
+           (config_.encoder_layers ? cross(largest()) : 0);
+  }
 
  private:
-  double all() const { return wide(shape_.layers + config_.encoder_layers); }
   bool has_blocks() const { return config_.model != "selfhead"; }
-  int64_t D() const { return shape_.key_width; }
+  bool is_cross(int64_t place) const { return place >= config_.layers && place < 2 * config_.layers; }
+  /// The attention layer with the most heads.
+  AttentionShape largest() const {
+    AttentionShape most = attention_shape(config_);
+    for (int64_t place = 1; place < attention_count(config_); ++place)
+      if (const AttentionShape other = attention_shape(config_, place); other.heads > most.heads) most = other;
+    return most;
+  }
   /// Numbers of a row in at least float32: means, deviations, log-sum-exps.
   double statistics(double count) const { return count * recycled(B_ * L_ * std::max(element_, 4.0)); }
   /// T5's bias: looked up, with heads first, and the buckets.
-  double distances() const { return 2 * recycled(L_ * L_ * wide(shape_.heads) * element_) + 8 * L_ * L_; }
+  double distances(const AttentionShape& of) const {
+    return 2 * recycled(L_ * L_ * wide(of.heads) * element_) + 8 * L_ * L_;
+  }
 
   const Config& config_;
-  AttentionShape shape_;
   double element_, B_, L_, up_ = 0, hidden_ = 0;
 };
 

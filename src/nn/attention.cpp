@@ -193,12 +193,21 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
-  const Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
-                                        : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
+  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
+                                  : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
+  if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   return options.output_width ? output(tape, seen) : seen;
 }
 
 // --------------------------------------------------------------------------------------------------------- many heads
+
+std::vector<float> alibi_slopes(int64_t heads) {
+  if (heads < 1) throw Error("alibi_slopes", {std::to_string(heads) + " heads, must be 1 or more"});
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < heads; ++h)
+    slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(heads))));
+  return slopes;
+}
 
 MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options)
     : Layer("MultiHeadAttention", scope), options_(options) {
@@ -223,9 +232,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
   if (options_.position == Position::relative && !options_.shares_distances)
     distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
-  if (options_.position == Position::alibi)
-    for (int64_t h = 0; h < H; ++h)
-      slopes_.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(H))));
+  if (options_.position == Position::alibi) slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
   if (options_.position == Position::rope && !by_length) frequencies_ = frequencies_for(0);
@@ -317,9 +324,10 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  return output(tape, inputs.cache.cache
-                          ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
-                          : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace));
+  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
+                                  : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace);
+  if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
+  return output(tape, seen);
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {

@@ -63,6 +63,7 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     across.key_value = std::exchange(own.key_value, nullptr);
     across.key_length = inputs.memory_length;
     across.trace = inputs.cross_trace;
+    across.gates = inputs.cross_gates;
   }
   const auto attend = [&](const Value& in) { return attention(tape, in, own); };
   const auto feed = [&](const Value& in) { return feed_forward(tape, in); };

@@ -134,6 +134,12 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
     });
   if (options.position == Position::relative)
     check_buckets(checker, part, !options.causal, options.buckets, options.max_distance);
+  checker.require(options.slopes.empty() ||
+                      (options.position == Position::alibi && static_cast<int64_t>(options.slopes.size()) == heads),
+                  [&] {
+                    return std::string(part) + std::to_string(options.slopes.size()) +
+                           " slopes are given, must be one for each of " + std::to_string(heads) + " heads, of alibi";
+                  });
   if (heads < 1 || width < 1 || options.head_width < 0) return;
   const int64_t head_width = options.head_width ? options.head_width : width / heads;
   checker.require(options.head_width > 0 || width % heads == 0, [&] {
@@ -230,6 +236,20 @@ void check_bias(Checker& checker, const AttentionShape& layer, const Value& bias
   });
 }
 
+/// [B|1, H|Hk] of the parameters' type.
+void check_gates(Checker& checker, const AttentionShape& layer, const Value& gates, int64_t B) {
+  const std::vector<int64_t>& shape = gates.shape();
+  const DType type = layer.dtype == DType::float64 ? DType::float64 : DType::float32;
+  const bool fits =
+      shape.size() == 2 && (shape[0] == B || shape[0] == 1) && (shape[1] == layer.heads || shape[1] == layer.kv_heads);
+  checker.require(fits && gates.dtype() == type, [&] {
+    const std::string heads = std::to_string(layer.heads), groups = std::to_string(layer.kv_heads);
+    return "gates are " + shape_of(gates) + " of " + std::string(name_of(gates.dtype())) + ", must be [" +
+           std::to_string(B) + ", " + heads + (layer.heads == layer.kv_heads ? "" : " or " + groups) +
+           "] with the first axis perhaps 1, of " + std::string(name_of(type));
+  });
+}
+
 void check_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t B, int64_t keys) {
   checker.require(lengths.empty() || static_cast<int64_t>(lengths.size()) == B, [&] {
     return "key_length has " + std::to_string(lengths.size()) + " entries, must have B = " + std::to_string(B);
@@ -279,6 +299,7 @@ void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x,
   if (!inputs.starts.empty()) check_starts(checker, inputs, full[0], full[2]);
   if (inputs.mask) check_pairs(checker, "mask", inputs.mask.size, full);
   if (inputs.bias) check_bias(checker, layer, inputs.bias, full);
+  if (inputs.gates) check_gates(checker, layer, inputs.gates, full[0]);
 }
 
 }  // namespace attn::nn

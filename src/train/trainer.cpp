@@ -135,7 +135,7 @@ void LossScaler::restore(double scale, int64_t streak) {
 
 // ---------------------------------------------------------------------------------------------------------- validation
 
-Validation validate(const models::Model& model, const Data& data) {
+Validation validate(const models::Model& model, const Data& data, const models::ForwardOptions& options) {
   Validation result;
   int64_t counted = 0, right = 0;
   double total = 0;
@@ -143,7 +143,7 @@ Validation validate(const models::Model& model, const Data& data) {
   for (int64_t n = 0; n < data.validation_batches(); ++n) {
     const models::Batch batch = data.validation(n);
     Tape tape({}, memory);
-    const Value logits = model.forward(tape, batch);
+    const Value logits = model.forward(tape, batch, options);
     const double loss = scalar(cross_entropy(tape, logits, batch.targets));  // which checks the targets
     const View<2> rows = logits.data().rows();
     Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);

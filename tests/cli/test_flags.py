@@ -9,7 +9,7 @@ import sys
 
 from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
 
-SUBCOMMANDS = ("train generate classify eval embed fill convert see heads bench tokenizer info completion "
+SUBCOMMANDS = ("train generate classify eval embed fill convert prune see heads bench tokenizer info completion "
                "man").split()
 
 

@@ -285,6 +285,8 @@ LAYERS = [
     attention("rope, interleaved, part of a head", rotated_width=4, rope_interleaved=True, rope_theta=100.0, **ROPE),
     attention("sinks, causal, window, rope", kv_heads=2, window=5, causal=True, sink=True, **ROPE),
     attention("sinks, lengths", PADDED, peer=written_attention, sink=True),
+    attention("gates of each sequence", {"gates": random_numbers(15, B, HEADS)}, peer=written_attention),
+    attention("gates of groups", {"gates": random_numbers(16, 1, 2)}, peer=written_attention, kv_heads=2),
     block("norm last, gelu", activation="gelu", norm_first=False),
     block("norm last, relu, lengths", PADDED, activation="relu", norm_first=False),
     block("norm first, gelu, causal", activation="gelu", norm_first=True, causal=True),

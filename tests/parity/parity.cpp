@@ -9,9 +9,9 @@
 // IN holds all parameters under their own names, and of a model
 //     input.tokens [B, L], input.targets [B, L] or [B], input.lengths [B]    int64; lengths may be absent
 // of a layer
-//     input.x, input.dout, the gradient of its result; and where wanted input.memory, input.bias, input.mask (boolean),
-//     input.lengths
-// OUT gets logits and loss, or out, and "gradient.<name>" of every parameter, of x, of memory and of bias.
+//     input.x, input.dout, the gradient of its result; and where wanted input.memory, input.bias, input.gates,
+//     input.mask (boolean), input.lengths
+// OUT gets logits and loss, or out, and "gradient.<name>" of every parameter, of x, memory, bias and gates.
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -258,12 +258,14 @@ void run_layer(Fields& field, const std::string& kind, nn::Precision precision, 
   parameters.refresh();
 
   const DType type = parameters.dtype();
-  const Value x = inputs.leaf("x", type), memory = inputs.leaf("memory", type), bias = inputs.leaf("bias", type);
+  const Value x = inputs.leaf("x", type), memory = inputs.leaf("memory", type), bias = inputs.leaf("bias", type),
+              gates = inputs.leaf("gates", type == DType::float64 ? type : DType::float32);
   const Value dout = inputs.leaf("dout", type);
   if (!x || !dout) throw Error("parity", {"a layer needs input.x and input.dout"});
   nn::AttentionInputs given;
   if (memory) given.memory = &memory;
   given.bias = bias;
+  given.gates = gates;
   const std::vector<int64_t> lengths = inputs.has("lengths") ? inputs.integers("lengths") : std::vector<int64_t>();
   given.key_length = lengths;
   const Array mask = inputs.has("mask") ? inputs.array("mask") : Array();
@@ -282,6 +284,7 @@ void run_layer(Fields& field, const std::string& kind, nn::Precision precision, 
   results.add_gradient("x", x);
   if (memory) results.add_gradient("memory", memory);
   if (bias) results.add_gradient("bias", bias);
+  if (gates) results.add_gradient("gates", gates);
   results.add_gradients(parameters);
 }
 

@@ -43,7 +43,7 @@ def theirs(name: str, precision: str, fused: bool = False, moved: int = 0) -> Te
                 sign = torch.randint(0, 2, parameter.shape, generator=random) * 2 - 1
                 parameter.copy_(parameter.double() * (1 + UNIT[precision] * sign))
     inputs = given_inputs(case, dtype)
-    leaves = {key: inputs[key].requires_grad_() for key in ("x", "memory", "bias") if key in inputs}
+    leaves = {key: inputs[key].requires_grad_() for key in ("x", "memory", "bias", "gates") if key in inputs}
     with torch.autocast("cpu", HALVES.get(precision, torch.bfloat16), enabled=precision in HALVES):
         out = peer.forward(inputs)
     if case.is_model:

@@ -135,7 +135,11 @@ def attention(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) 
     seen = visible(config, queries, keys, given.get("lengths"))
     if "mask" in given:
         seen = seen & given["mask"]
-    return p.linear("output", softmax_values(q, k, v, seen, bias, config["fused"], p.get("sink")))
+    values = softmax_values(q, k, v, seen, bias, config["fused"], p.get("sink"))
+    if "gates" in given:
+        gates = given["gates"].repeat_interleave(values.shape[-1] // given["gates"].shape[1], 1)
+        values = values * gates[:, None]
+    return p.linear("output", values)
 
 
 def feed_forward(p: Parameters, config: dict, x: Tensor) -> Tensor:
