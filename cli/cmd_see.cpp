@@ -7,6 +7,7 @@
 
 #include "attn/generate.h"
 #include "attn/view.h"
+#include "attn/view_page.h"
 #include "common.h"
 #include "see_statistics.h"
 
@@ -126,6 +127,12 @@ struct See {
     return seen;
   }
 
+  attn::view::PageTexts page_texts(const Seen& seen) const {
+    attn::view::PageTexts texts{.title = model.directory, .queries = seen.rows};
+    if (!seen.own_text) texts.keys = seen.columns;
+    return texts;
+  }
+
   /// The heads that are named, each on its own; layer 0 and head 0 where none is.
   void show(const Seen& seen, const attn::view::HeatmapOptions& options) const {
     const std::vector<int64_t> first = {0};
@@ -171,10 +178,8 @@ struct See {
                 : selection.layers.empty() && selection.heads.empty() ? "all layers and heads"
                                                                       : "heads");
     }
-    if (!html.empty() && seen.rows.size() != seen.columns.size())
-      throw UsageError("--html is of a text that looks at itself: --part decoder or encoder");
     if (!html.empty())
-      write_out(html, attn::view::html_page(model.directory, seen.rows, seen.layers, selection),
+      write_out(html, attn::view::html_page(page_texts(seen), seen.layers, {.selection = selection}),
                 "open it in a browser; it needs no network");
     if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
     else if (!no_terminal && !piped) show(seen, options);

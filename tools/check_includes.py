@@ -23,7 +23,7 @@ MODULES = {
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "ops"), ()),
-    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h")),
+    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "autograd"), ()),
     "models": (("core", "attention", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
@@ -44,7 +44,7 @@ PROGRAMS = {
     ),
     "tests": (
         "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
-        "omp.h",
+        "omp.h", "zlib.h",
     ),
 }
 

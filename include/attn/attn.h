@@ -17,3 +17,4 @@
 #include "attn/train.h"
 #include "attn/train_pairs.h"
 #include "attn/view.h"
+#include "attn/view_page.h"

@@ -65,7 +65,7 @@ class FileReader {
     }
     if (checker_.ok() && saved.layers.empty()) wrong("there is no tensor NAME.q");
     checker_.done();
-    check_layers(checker_, saved.layers, -1);
+    check_layers(checker_, saved.layers);
     checker_.done();
     read_tokens(saved);
     checker_.done();
@@ -233,7 +233,7 @@ SavedAttention read_attention(const std::string& path) { return FileReader(path)
 
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
   Checker checker("saved_attention");
-  check_layers(checker, layers, -1);
+  check_layers(checker, layers);
   checker.done();
   checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
                   "there must be as many tokens as keys, or none");

@@ -18,8 +18,6 @@ namespace {
 constexpr double kLargestWeight = 1 + 1.0 / 64;
 constexpr int64_t kBlockRows = 128;  // some tasks for the threads in every block
 
-bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }  // false for NaN
-
 std::string at_cell(int64_t row, int64_t column, double value) {
   return "query " + std::to_string(row) + ", key " + std::to_string(column) + " has weight " + std::to_string(value) +
          ", must be in [0, 1]";
@@ -38,7 +36,9 @@ void check_call(Checker& checker, const std::string& name, const Layer& layer) {
 
 }  // namespace
 
-void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens) {
+bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }
+
+void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t queries, int64_t keys) {
   checker.require(!layers.empty(), "there must be a layer");
   for (size_t n = 0; n < layers.size(); ++n) {
     const Layer& layer = layers[n];
@@ -49,10 +49,10 @@ void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t to
       return name + ": q has size " + to_string<4>(layer.q.size) + ", must be one text: [1, H, Lq, D]";
     });
     checker.require(layer.q.size[1] > 0 && Lq > 0 && Lk > 0, name + ": there must be a head, a query and a key");
-    if (tokens >= 0) {
-      checker.require(Lq == tokens && Lk == tokens, [&] {
+    if (queries >= 0) {
+      checker.require(Lq == queries && Lk == keys, [&] {
         return name + ": " + std::to_string(Lq) + " queries and " + std::to_string(Lk) + " keys, but " +
-               std::to_string(tokens) + " tokens";
+               std::to_string(queries) + (keys != queries ? " and " + std::to_string(keys) : "") + " tokens";
       });
     } else {
       checker.require(Lq == layers[0].q.size[2] && Lk == layers[0].k.size[2],
