@@ -9,6 +9,7 @@
 #include "attn/view.h"
 #include "attn/view_page.h"
 #include "common.h"
+#include "see_serve.h"
 #include "see_statistics.h"
 
 namespace cli {
@@ -64,7 +65,8 @@ struct See {
   ModelOptions model;
   std::string text, file, png, html, csv, json, save, part, answer;
   attn::view::Selection selection;
-  bool log = false, plain = false, no_terminal = false, stats = false;
+  int port = 0;
+  bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
   /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
   attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
@@ -181,6 +183,7 @@ struct See {
     if (!html.empty())
       write_out(html, attn::view::html_page(page_texts(seen), seen.layers, {.selection = selection}),
                 "open it in a browser; it needs no network");
+    if (served) return serve(attn::view::ServedPage(page_texts(seen), seen.layers, selection), port);
     if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
     else if (!no_terminal && !piped) show(seen, options);
   }
@@ -213,6 +216,11 @@ void add_see(CLI::App& app) {
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
+  CLI::Option* served =
+      command->add_option("--serve", run->port, "answer a page on 127.0.0.1 at this port; 0 or none: any that is free")
+          ->type_name("PORT")
+          ->expected(0, 1)
+          ->check(whole(0, 65535));
   command
       ->add_option("--save", run->save,
                    "write queries, keys and lse, which attn see takes in a folder's place;"
@@ -224,7 +232,10 @@ void add_see(CLI::App& app) {
   command->add_flag("--log", run->log, "logarithmic colours");
   command->add_flag("--plain", run->plain, "no colours on the terminal");
   command->add_flag("--no-terminal", run->no_terminal, "files only");
-  command->callback([=] { run->run(); });
+  command->callback([=] {
+    run->served = served->count() > 0;
+    run->run();
+  });
 }
 
 }  // namespace cli

@@ -35,7 +35,7 @@ FACES = {"tensor": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": ("CLI/", "fmt/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
+    "cli": ("CLI/", "fmt/", "httplib.h", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (
