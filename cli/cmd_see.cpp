@@ -25,8 +25,7 @@ struct Seen {
 };
 
 /// Attention that was saved. Where there are fewer queries than keys, these are the last tokens.
-Seen saved(const std::string& file) {
-  attn::view::SavedAttention attention = attn::view::read_attention(file);
+Seen saved(attn::view::SavedAttention attention) {
   Seen seen;
   const int64_t rows = attention.layers[0].q.size[2], columns = attention.layers[0].k.size[2];
   for (int64_t n = 0; n < columns; ++n)
@@ -61,8 +60,37 @@ void write_out(const std::string& name, const std::string& bytes, const char* wh
   if (name != "-") fmt::print("{}: {}\n", name, what);
 }
 
+/// Queries and keys of .npy files, and how they attend.
+struct Arrays {
+  std::string q, k, lse;
+  double scale = 0;
+  bool causal = false;
+
+  void add(CLI::App& command) {
+    command.add_option("--q", q, "queries, a .npy file [H, Lq, D], in a folder's place; with --k")->type_name("FILE");
+    command.add_option("--k", k, "keys [Hk, Lk, D]")->type_name("FILE");
+    command.add_option("--lse", lse, "the natural-log sum of exponentials of each row [H, Lq]; none: computed")
+        ->type_name("FILE");
+    command.add_flag("--causal", causal, "of --q and --k: each query sees the keys up to its own");
+    command.add_option("--scale", scale, "of --q and --k; 0: 1/sqrt(D)")->check(number(0, 1e6, "[)"));
+  }
+  bool given() const { return !q.empty(); }
+  /// All of what there must be, or nothing.
+  bool whole() const { return q.empty() == k.empty() && (given() || (lse.empty() && !causal && scale == 0)); }
+
+  /// With `causal` the queries are the last of the keys' tokens.
+  Seen look() const {
+    attn::AttentionOptions options;
+    if (scale != 0) options.scale = scale;
+    options.causal = causal;
+    options.alignment = attn::Alignment::bottom_right;
+    return saved(attn::view::read_arrays(q, k, lse, options));
+  }
+};
+
 struct See {
   ModelOptions model;
+  Arrays arrays;
   std::string text, file, png, html, csv, json, save, part, answer;
   attn::view::Selection selection;
   int port = 0;
@@ -129,8 +157,10 @@ struct See {
     return seen;
   }
 
+  const std::string& source() const { return arrays.given() ? arrays.q : model.directory; }
+
   attn::view::PageTexts page_texts(const Seen& seen) const {
-    attn::view::PageTexts texts{.title = model.directory, .queries = seen.rows};
+    attn::view::PageTexts texts{.title = source(), .queries = seen.rows};
     if (!seen.own_text) texts.keys = seen.columns;
     return texts;
   }
@@ -155,15 +185,19 @@ struct See {
   }
 
   void run() const {
-    const bool is_saved = std::filesystem::is_regular_file(model.directory);
+    if (model.directory.empty() != arrays.given() || !arrays.whole())
+      throw UsageError("give a model's folder or a saved file, or --q and --k, with --lse, --causal and --scale");
+    const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
     if (is_saved && !(text + file + part + answer).empty())
-      throw UsageError("--text, --file, --part and --answer are for models, " + model.directory + " is a file");
+      throw UsageError("--text, --file, --part and --answer are for models, " + source() + " is a file");
     if (!is_saved && text.empty() == file.empty())
       throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
     int piped = 0;  // if a file is standard output nothing else belongs there
     for (const std::string& name : {png, html, csv, json, save}) piped += name == "-";
     if (piped > 1) throw UsageError("only one of --png, --html, --csv, --json and --save can be standard output");
-    const Seen seen = is_saved ? saved(model.directory) : look();
+    const Seen seen = arrays.given() ? arrays.look()
+                      : is_saved     ? saved(attn::view::read_attention(model.directory))
+                                     : look();
     check_numbers("layer", selection.layers, static_cast<int64_t>(seen.layers.size()));
     for (const attn::view::Layer& layer : seen.layers) check_numbers("head", selection.heads, layer.q.size[1]);
     if (!save.empty())
@@ -197,6 +231,8 @@ void add_see(CLI::App& app) {
   run->model.add(*command);
   command->get_option("directory")
       ->description("a model's folder, or a file that --save wrote, or attention_cpp.watch()");
+  command->get_option("directory")->required(false);
+  run->arrays.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");

@@ -89,8 +89,12 @@ struct SavedAttention {
 /// JSON. attention_cpp.watch() in Python saves such files of any model. Throws Error that names the file and what is
 /// wrong.
 SavedAttention read_attention(const std::string& path);
-/// The bytes of such a file. Throws Error for what it has no place for: masks, biases, slopes, documents, packed
-/// sequences and blocks; a sink is part of lse.
+/// The same of arrays that NumPy saved (.npy), one layer of one text without tokens: q [H, Lq, D] or [Lq, D], k
+/// [Hk, Lk, D] or [Lk, D], lse [H, Lq] or [Lq], computed where no file is named; float16, float32 or float64.
+SavedAttention read_arrays(const std::string& q, const std::string& k, const std::string& lse = "",
+                           const AttentionOptions& options = {});
+/// The bytes of such a file of read_attention(). Throws Error for what it has no place for: masks, biases, slopes,
+/// documents, packed sequences and blocks; a sink is part of lse.
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
 
 }  // namespace attn::view

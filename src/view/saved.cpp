@@ -118,20 +118,12 @@ class FileReader {
     return compute_lse(layer);
   }
 
-  /// As the forward gives it; keys serve as values, which nobody looks at.
   bool compute_lse(Layer& layer) {
-    const DType type = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-    Buffer out(std::max<int64_t>(layer.q.count() * size_of(layer.q.dtype), 1));
-    const Shape<3> rows = {1, layer.q.size[1], layer.q.size[2]};
-    View<3> lse(nullptr, type, rows);
-    memory_->arrays.emplace_back(std::max<int64_t>(lse.count() * size_of(type), 1));
-    lse.data = memory_->arrays.back().data();
     try {
-      attention(layer.q, layer.k, layer.k, View<4>(out.data(), layer.q.dtype, layer.q.size), lse, layer.options);
+      layer.lse = forward_lse(layer, memory_->arrays);
     } catch (const Error& error) {
       for (const std::string& reason : error.reasons()) wrong(io::in_quotes(layer.name) + ": " + reason);
     }
-    layer.lse = lse;
     return checker_.ok();
   }
 

@@ -28,6 +28,9 @@ void check_weights(Checker& checker, const ConstView<4>& weights);
 /// In [0, 1] but for rounding; not NaN.
 bool is_weight(double value);
 
+/// The lse that attention() gives for q, k and options; it lives in `memory`.
+ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory);
+
 /// One head of a layer as a layer of its own: its part of q, k and lse, and of what the options hold for each head.
 Layer head_of(const Layer& layer, int64_t head);
 
