@@ -67,12 +67,13 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
 /// One self-contained page: thumbnails of the selected heads and of each layer's mean of them, click to enlarge, zoom,
 /// hover for the pair of tokens and its weight, linear or log scale, a row or a column highlighted, tokens coloured by
 /// weight. No network, a strict content-security policy; every text is escaped. Each layer has a query and a key a
-/// token, tokens [n] at most 8192. "page.html#layer=1&head=2" opens a head.
+/// token, tokens [n]. "page.html#layer=1&head=2" opens a head.
 ///
-/// The page holds q, k and lse, 3 bytes an element of q and k, and computes the weights it shows: O(n D) a head. A
-/// weight w is off by at most w (exp(d) - 1) with d = 2^-23 scale D max|q_i| max|k_j|, beyond rounding in float32; the
-/// page says the largest d. Masks and biases come along as far as they are irregular: what is a function of i - j
-/// costs O(n), what is not 4 bytes a pair. The page has at most 2^28 bytes.
+/// Up to 8192 tokens and 2^28 bytes the page holds q, k and lse, 3 bytes an element of q and k, and computes the
+/// weights it shows: O(n D) a head. A weight w is off by at most w (exp(d) - 1) with d = 2^-23 scale D max|q_i|
+/// max|k_j|, beyond rounding in float32; the page says the largest d. Masks and biases come along as far as they are
+/// irregular: what is a function of i - j costs O(n), what is not 4 bytes a pair. Beyond, it is pooled:
+/// attn/view_page.h, which has two texts and pages that are served, too.
 std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
                       const std::vector<Layer>& layers, const Selection& selection = {});
 

@@ -61,16 +61,18 @@ std::string pack_numbers(const std::vector<float>& numbers) {
   return deflated(bytes);
 }
 
-/// As fine as `bytes` a head allow: half of them are for the picture, the rest for rows. Its coarsest otherwise.
+/// As fine as `bytes` a head allow: half of them are for the picture, the rest for numbers of rows and columns and for
+/// the largest weights; all are for the picture where the rest has no room for these numbers.
 Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
+  const double lines = 2 * packed_bytes(2.0 * static_cast<double>(Lq + Lk));
+  const double for_picture = lines <= bytes / 2 ? bytes / 2 : bytes;
   Fineness fine;
   for (int64_t side = kFinest; side >= kCoarsest; side /= 2) {
     fine.rows = std::min(side, Lq);
     fine.columns = std::min(side, Lk);
-    if (packed_bytes(static_cast<double>(fine.rows * fine.columns)) <= bytes / 2) break;
+    if (packed_bytes(static_cast<double>(fine.rows * fine.columns)) <= for_picture) break;
   }
   bytes -= packed_bytes(static_cast<double>(fine.rows * fine.columns));
-  const double lines = 2 * packed_bytes(2.0 * static_cast<double>(Lq + Lk));
   if (lines > bytes) return fine;
   fine.lines = true;
   const auto top_bytes = [&](int64_t top) { return packed_bytes(static_cast<double>(Lq * kTopBytes * top)); };
