@@ -9,8 +9,6 @@
 namespace attn::view {
 namespace {
 
-constexpr int64_t kThumbnail = 96;  // pixels a side, at most
-
 /// The place of `text` among `texts`, which it joins if it is new.
 size_t place_of(std::vector<std::string>& texts, std::string text) {
   const auto found = std::find(texts.begin(), texts.end(), text);

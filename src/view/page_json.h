@@ -21,6 +21,8 @@ struct LogCode {
 };
 inline constexpr LogCode kCellCode = {8, 24}, kTopCode = {16, 32};
 
+inline constexpr int64_t kThumbnail = 96;  ///< pixels of a thumbnail's side, at most
+
 struct PageFrame {
   const PageTexts& texts;
   std::string_view kind;  ///< "exact", "pooled" or "served"

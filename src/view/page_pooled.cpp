@@ -12,7 +12,6 @@
 namespace attn::view {
 namespace {
 
-constexpr int64_t kThumbnail = 96;     // pixels a side, at most
 constexpr int64_t kFinest = 2048;      // cells of a picture's side, at most
 constexpr int64_t kCoarsest = 64;      // and where there are many heads
 constexpr int64_t kMostTop = 16;       // largest weights of a row

@@ -15,7 +15,6 @@ namespace {
 
 constexpr const char* kAnswer = "ServedPage::answer";
 constexpr int64_t kMostNumbers = 1 << 22;
-constexpr int64_t kThumbnail = 96;  // pixels a side, at most
 
 /// The fields of a question: what is missing, unknown, twice, no number or outside is a reason.
 class Question {
@@ -75,11 +74,11 @@ std::vector<float> checked_weights(const void* data, DType dtype, int64_t count)
   return weights;
 }
 
-struct Window {
+struct Asked {
   int64_t query, queries, key, keys, rows, columns;
 };
 
-std::vector<float> window_of(const Layer& head, const Window& window) {
+std::vector<float> window_of(const Layer& head, const Asked& window) {
   const bool exact = window.rows == window.queries && window.columns == window.keys;
   const DType own = head.q.dtype == DType::float64 ? DType::float64 : DType::float32;
   const DType dtype = exact ? own : head.lse.dtype;
@@ -122,9 +121,9 @@ std::vector<float> vectors_of(Question& question, const Layer& head) {
   return numbers;
 }
 
-Window window_asked(Question& question, const Layer& head) {
+Asked window_asked(Question& question, const Layer& head) {
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
-  Window window{};
+  Asked window{};
   window.query = question.number("query", 0, Lq - 1);
   window.queries = question.number("queries", 1, Lq - window.query);
   window.key = question.number("key", 0, Lk - 1);
@@ -174,7 +173,7 @@ std::string ServedPage::answer(std::string_view path, const Parameters& paramete
     const std::vector<double> measures = look_at_head(head, texts_.keys.empty(), {}).measures;
     return bytes_of(std::vector<float>(measures.begin(), measures.end()));
   }
-  Window window{0, Lq, 0, Lk, Lq, Lk};
+  Asked window{0, Lq, 0, Lk, Lq, Lk};
   if (path == "/window") window = window_asked(question, head);
   else if (path == "/row") window = {question.number("query", 0, Lq - 1), 1, 0, Lk, 1, Lk};
   else if (path == "/column") window = {0, Lq, question.number("key", 0, Lk - 1), 1, Lq, 1};
