@@ -67,7 +67,7 @@ double largest_lse(const Text& text) {
   return largest;
 }
 
-/// One head of 300 tokens as fine as 600 kB allow, of causal attention, of two heads one selected.
+/// One of two heads, causal, of 300 tokens, as fine as three numbers of bytes allow.
 TEST(PooledPage, HoldsWhatItSays) {
   constexpr int64_t kTokens = 300;
   for (int64_t most : {200'000, 230'000, 600'000}) {

@@ -199,6 +199,10 @@ def test_two_texts(folder, *_):
         assert "token=7" in address_of(page) and "by=key" in address_of(page)
         assert page.run("return document.querySelectorAll('#chips .chip').length") == 5
         assert page.run("return document.querySelector('#choices .chip').textContent") == "<b>"
+        hovered = page.run("""
+            document.querySelectorAll('#chips .chip')[3].dispatchEvent(new MouseEvent('mousemove'));
+            return document.getElementById('tip').textContent;""")
+        assert re.match(r"query 3 .*key 7 ", hovered, re.S) and "0." in hovered, hovered
         page.press("v")
         assert page.run("return document.querySelectorAll('script').length") == 2
         assert page.run("return document.querySelectorAll('b:not(:is(#chosen, #tip) > b)').length") == 0

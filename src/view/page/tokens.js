@@ -2,6 +2,7 @@
 // The tokens of a row or a column: as buttons coloured by weight, in the order of weights, and by search.
 
 const MOST_CHIPS = 2048;  // tokens that have a button; of longer texts those around the chosen one
+const NEIGHBOURS = 50;
 const RANKED = 12;
 
 /** Buttons for the tokens of an axis, in a box that scrolls. They stay the same as long as the same tokens have one. */
@@ -16,9 +17,8 @@ class Chips {
 
   /** Makes buttons for the tokens around `t`. */
   around(axis, t) {
+    if (this.axis === axis && this.isAmid(t)) return;
     const most = Math.min(count[axis], MOST_CHIPS);
-    const has = this.axis === axis && t >= this.first && t < this.first + this.chips.length;
-    if (has && (most < MOST_CHIPS || this.chips.length === count[axis] || this.isAmid(t))) return;
     this.axis = axis;
     this.first = Math.min(Math.max(t - most / 2, 0), count[axis] - most);
     this.chips = Array.from({ length: most }, (_, i) => this.chip(this.first + i));
@@ -27,22 +27,20 @@ class Chips {
                              ...more(count[axis] - this.first - most, 'behind'));
   }
 
+  /** It has a button, and so have its neighbours. */
   isAmid(t) {
-    const place = t - this.first;
-    return (place > 50 || this.first === 0) &&
-      (place < this.chips.length - 50 || this.first + this.chips.length === count[this.axis]);
+    const end = this.first + this.chips.length;
+    return (t >= this.first + NEIGHBOURS || this.first === 0) && (t < end - NEIGHBOURS || end === count[this.axis]);
   }
 
   chip(t) {
     const { axis } = this, chip = element('button', 'chip', word(axis, t));
     chip.addEventListener('click', () => this.choose(axis, t));
     chip.addEventListener('mousemove', event => {
-      const far = !ownText && axis === state.axis ? null : t;
-      const weight = far === null ? undefined : shown.source?.line(state.axis, state.token)?.[far];
-      const chosen = weight === undefined ? null : state.token;
-      hover(state.axis === 'query' && far !== null ? { query: chosen, key: t, weight }
-        : far !== null ? { query: t, key: chosen, weight }
-          : { query: null, key: null, [axis]: t }, event);
+      const pair = { [state.axis]: state.token, [across[state.axis]]: t };
+      if (ownText || axis !== state.axis) pair.weight = shown.source.line(state.axis, state.token)?.[t];
+      else Object.assign(pair, { query: null, key: null, [axis]: t });  // one that may be chosen
+      hover(pair, event);
     });
     chip.addEventListener('mouseleave', () => hover(null));
     return chip;
