@@ -266,6 +266,14 @@ TEST(ServedPage, RefusesOtherQuestions) {
     asked.insert({{"rows", rows}, {"columns", columns}});
     EXPECT_NE(said(page, "/window", asked), "") << rows << " x " << columns;
   }
+  EXPECT_EQ(
+      said(page, "/window",
+           with({{"query", "60"}, {"queries", "11"}, {"key", "60"}, {"keys", "11"}, {"rows", "1"}, {"columns", "1"}})),
+      "/window: queries is 11, must be from 1 to 10");
+  EXPECT_EQ(
+      said(page, "/window",
+           with({{"query", "60"}, {"queries", "10"}, {"key", "60"}, {"keys", "11"}, {"rows", "1"}, {"columns", "1"}})),
+      "/window: keys is 11, must be from 1 to 10");
   EXPECT_EQ(reasons_of([&] { view::ServedPage({.queries = {"a"}}, {text.layer()}); }),
             (Strings{"layers[0]: 70 queries and 70 keys, but 1 tokens"}));
 }
