@@ -7,7 +7,9 @@
 
 #include "attn/generate.h"
 #include "attn/view.h"
+#include "attn/view_page.h"
 #include "common.h"
+#include "see_serve.h"
 #include "see_statistics.h"
 
 namespace cli {
@@ -22,25 +24,23 @@ struct Seen {
   std::shared_ptr<const void> memory = {};  ///< what the layers borrow from
 };
 
-/// Attention that was saved. Where there are fewer queries than keys, these are the last tokens.
-Seen saved(const std::string& file) {
-  attn::view::SavedAttention attention = attn::view::read_attention(file);
+/// Attention that was saved. Where there are fewer queries than keys, these are the last tokens, unless it says where
+/// the first one stands.
+Seen saved(attn::view::SavedAttention attention) {
   Seen seen;
   const int64_t rows = attention.layers[0].q.size[2], columns = attention.layers[0].k.size[2];
   for (int64_t n = 0; n < columns; ++n)
     seen.columns.push_back(attention.tokens.empty() ? std::to_string(n) : attention.tokens[static_cast<size_t>(n)]);
-  for (int64_t n = columns - rows; n < columns; ++n)
-    seen.rows.push_back(n < 0 ? std::to_string(n + rows - columns) : seen.columns[static_cast<size_t>(n)]);
-  seen.own_text = rows == columns;
+  const std::span<const int64_t> offset = attention.layers[0].options.offset;
+  const int64_t first = offset.empty() ? columns - rows : offset[0];
+  const bool within = first >= 0 && first <= columns - rows;
+  for (int64_t n = 0; n < rows; ++n)
+    seen.rows.push_back(within ? seen.columns[static_cast<size_t>(first + n)] : std::to_string(n));
+  seen.own_text = rows == columns && attention.queries.empty();
+  if (!attention.queries.empty()) seen.rows = std::move(attention.queries);
   seen.layers = std::move(attention.layers);
   seen.memory = std::move(attention.memory);
   return seen;
-}
-
-std::vector<std::string> labels_of(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
-  std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
-  for (const int64_t id : ids) labels.push_back(id < tokenizer.size() ? tokenizer.label(id) : "<start>");
-  return labels;
 }
 
 /// What is named must be below `count`, once.
@@ -59,11 +59,41 @@ void write_out(const std::string& name, const std::string& bytes, const char* wh
   if (name != "-") fmt::print("{}: {}\n", name, what);
 }
 
+/// Queries and keys of .npy files, and how they attend.
+struct Arrays {
+  std::string q, k, lse;
+  double scale = 0;
+  bool causal = false;
+
+  void add(CLI::App& command) {
+    command.add_option("--q", q, "queries, a .npy file [H, Lq, D], in a folder's place; with --k")->type_name("FILE");
+    command.add_option("--k", k, "keys [Hk, Lk, D]")->type_name("FILE");
+    command.add_option("--lse", lse, "the natural-log sum of exponentials of each row [H, Lq]; none: computed")
+        ->type_name("FILE");
+    command.add_flag("--causal", causal, "of --q and --k: each query sees the keys up to its own");
+    command.add_option("--scale", scale, "of --q and --k; 0: 1/sqrt(D)")->check(number(0, 1e6, "[)"));
+  }
+  bool given() const { return !q.empty(); }
+  /// All of what there must be, or nothing.
+  bool whole() const { return q.empty() == k.empty() && (given() || (lse.empty() && !causal && scale == 0)); }
+
+  /// With `causal` the queries are the last of the keys' tokens.
+  Seen look() const {
+    attn::AttentionOptions options;
+    if (scale != 0) options.scale = scale;
+    options.causal = causal;
+    options.alignment = attn::Alignment::bottom_right;
+    return saved(attn::view::read_arrays(q, k, lse, options));
+  }
+};
+
 struct See {
   ModelOptions model;
+  Arrays arrays;
   std::string text, file, png, html, csv, json, save, part, answer;
   attn::view::Selection selection;
-  bool log = false, plain = false, no_terminal = false, stats = false;
+  int port = 0;
+  bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
   /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
   attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
@@ -107,9 +137,9 @@ struct See {
     attn::autograd::Tape tape;
     loaded.model->forward(tape, batch, options);
     const auto& source_tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
-    seen.rows = encoder ? labels_of(*source_tokenizer, batch.source) : labels_of(*loaded.tokenizer, batch.tokens);
+    seen.rows = encoder ? token_labels(*source_tokenizer, batch.source) : token_labels(*loaded.tokenizer, batch.tokens);
     seen.own_text = !cross;
-    seen.columns = cross ? labels_of(*source_tokenizer, batch.source) : seen.rows;
+    seen.columns = cross ? token_labels(*source_tokenizer, batch.source) : seen.rows;
     const auto rows = static_cast<int64_t>(seen.rows.size());
     for (size_t n = 0; n < seen.traces.size(); ++n) {
       const attn::nn::AttentionTrace& trace = seen.traces[n];
@@ -124,6 +154,14 @@ struct See {
     Seen seen = look(*loaded);
     seen.memory = loaded;
     return seen;
+  }
+
+  const std::string& source() const { return arrays.given() ? arrays.q : model.directory; }
+
+  attn::view::PageTexts page_texts(const Seen& seen) const {
+    attn::view::PageTexts texts{.title = source(), .queries = seen.rows};
+    if (!seen.own_text) texts.keys = seen.columns;
+    return texts;
   }
 
   /// The heads that are named, each on its own; layer 0 and head 0 where none is.
@@ -146,19 +184,26 @@ struct See {
   }
 
   void run() const {
-    const bool is_saved = std::filesystem::is_regular_file(model.directory);
+    if (model.directory.empty() != arrays.given() || !arrays.whole())
+      throw UsageError("give a model's folder or a saved file, or --q and --k, with --lse, --causal and --scale");
+    const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
     if (is_saved && !(text + file + part + answer).empty())
-      throw UsageError("--text, --file, --part and --answer are for models, " + model.directory + " is a file");
+      throw UsageError("--text, --file, --part and --answer are for models, " + source() + " is a file");
     if (!is_saved && text.empty() == file.empty())
       throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
     int piped = 0;  // if a file is standard output nothing else belongs there
     for (const std::string& name : {png, html, csv, json, save}) piped += name == "-";
     if (piped > 1) throw UsageError("only one of --png, --html, --csv, --json and --save can be standard output");
-    const Seen seen = is_saved ? saved(model.directory) : look();
+    const Seen seen = arrays.given() ? arrays.look()
+                      : is_saved     ? saved(attn::view::read_attention(model.directory))
+                                     : look();
     check_numbers("layer", selection.layers, static_cast<int64_t>(seen.layers.size()));
     for (const attn::view::Layer& layer : seen.layers) check_numbers("head", selection.heads, layer.q.size[1]);
     if (!save.empty())
-      write_out(save, attn::view::saved_attention(seen.columns, seen.layers), "queries, keys and lse of all heads");
+      write_out(save,
+                attn::view::saved_attention(seen.columns, seen.layers,
+                                            seen.own_text ? std::vector<std::string>() : seen.rows),
+                "queries, keys and lse of all heads");
     attn::view::HeatmapOptions options;
     options.scale = log ? attn::view::Scale::log : attn::view::Scale::linear;
     options.colour = !plain && isatty(STDOUT_FILENO);
@@ -171,11 +216,10 @@ struct See {
                 : selection.layers.empty() && selection.heads.empty() ? "all layers and heads"
                                                                       : "heads");
     }
-    if (!html.empty() && seen.rows.size() != seen.columns.size())
-      throw UsageError("--html is of a text that looks at itself: --part decoder or encoder");
     if (!html.empty())
-      write_out(html, attn::view::html_page(model.directory, seen.rows, seen.layers, selection),
+      write_out(html, attn::view::html_page(page_texts(seen), seen.layers, {.selection = selection}),
                 "open it in a browser; it needs no network");
+    if (served) return serve(attn::view::ServedPage(page_texts(seen), seen.layers, selection), port);
     if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
     else if (!no_terminal && !piped) show(seen, options);
   }
@@ -189,6 +233,8 @@ void add_see(CLI::App& app) {
   run->model.add(*command);
   command->get_option("directory")
       ->description("a model's folder, or a file that --save wrote, or attention_cpp.watch()");
+  command->get_option("directory")->required(false);
+  run->arrays.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
@@ -208,6 +254,11 @@ void add_see(CLI::App& app) {
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
+  CLI::Option* served =
+      command->add_option("--serve", run->port, "answer a page on 127.0.0.1 at this port; 0 or none: any that is free")
+          ->type_name("PORT")
+          ->expected(0, 1)
+          ->check(whole(0, 65535));
   command
       ->add_option("--save", run->save,
                    "write queries, keys and lse, which attn see takes in a folder's place;"
@@ -219,7 +270,10 @@ void add_see(CLI::App& app) {
   command->add_flag("--log", run->log, "logarithmic colours");
   command->add_flag("--plain", run->plain, "no colours on the terminal");
   command->add_flag("--no-terminal", run->no_terminal, "files only");
-  command->callback([=] { run->run(); });
+  command->callback([=] {
+    run->served = served->count() > 0;
+    run->run();
+  });
 }
 
 }  // namespace cli

@@ -249,12 +249,14 @@ TEST(Recorder, SavesWhatIsReadBack) {
     Tape tape;
     model.forward(tape, batch_of(config, random_tokens(9, 2), {}), {.recorder = &recorder});
     const std::string path = folder / "seen.safetensors";
-    recorder.save(path, std::vector<std::string>(9, "a"));
+    recorder.save(path, std::vector<std::string>(9, "a"), std::vector<std::string>(5, "b"));
     const view::SavedAttention read = view::read_attention(path);
     ASSERT_EQ(read.layers.size(), 2u);
     EXPECT_EQ(read.tokens.size(), 9u);
+    EXPECT_EQ(read.queries, std::vector<std::string>(5, "b"));
+    EXPECT_THROW(recorder.save(path, {}, std::vector<std::string>(9, "b")), Error);
     for (size_t n = 0; n < 2; ++n) EXPECT_EQ(weights_of(read.layers[n]), weights_of(recorder.layers()[n]));
-    EXPECT_EQ(io::read_file(path), view::saved_attention(read.tokens, recorder.layers()));
+    EXPECT_EQ(io::read_file(path), view::saved_attention(read.tokens, recorder.layers(), read.queries));
   }
 }
 

@@ -166,5 +166,82 @@ TEST(SavedErrors, OfWhatIsToBeWritten) {
   EXPECT_THROW(view::saved_attention({}, {}), Error);
 }
 
+/// A .npy file of float32 (or as `type` says) as NumPy writes it.
+std::string npy(const std::string& shape, const std::string& data, const std::string& type = "<f4",
+                const std::string& order = "False") {
+  std::string header = "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+  header.resize((header.size() + 10 + 64) / 64 * 64 - 10, ' ');
+  header.back() = '\n';
+  const std::string length = {static_cast<char>(header.size()), static_cast<char>(header.size() >> 8)};
+  return "\x93NUMPY\x01" + std::string(1, '\0') + length + header + data;
+}
+
+template <int Rank>
+std::string data_of(const Array<Rank>& array) {
+  return {reinterpret_cast<const char*>(array.bytes().data()), array.bytes().size()};
+}
+
+TEST(SavedArrays, ComeBack) {
+  for (DType dtype : {DType::float32, DType::float64, DType::float16}) {
+    const std::string type = dtype == DType::float32 ? "<f4" : dtype == DType::float64 ? "<f8" : "<f2";
+    const std::string lse_type = dtype == DType::float64 ? "<f8" : "<f4";
+    const Folder folder;
+    Text text("layer 0", kTokens, 2, 1, dtype, 3, {.causal = true, .alignment = Alignment::bottom_right});
+    const Layer wanted = text.attend().layer();
+    io::write_file(folder / "q.npy", npy("(1, 2, 11, 8)", data_of(text.q), type));
+    io::write_file(folder / "k.npy", npy("(11, 8)", data_of(text.k), type));
+    io::write_file(folder / "lse.npy", npy("(2, 11)", data_of(text.lse), lse_type));
+    for (const std::string& lse : {std::string(), std::string(folder / "lse.npy")}) {
+      const SavedAttention saved = view::read_arrays(folder / "q.npy", folder / "k.npy", lse, text.options);
+      ASSERT_EQ(saved.layers.size(), 1u);
+      EXPECT_EQ(weights_of(saved.layers[0]), weights_of(wanted)) << type;
+    }
+  }
+}
+
+/// Everything that is wrong with a file is said, whatever it holds.
+TEST(SavedArrays, Refused) {
+  const Folder folder;
+  const std::string numbers(4 * 24, '\0'), good = npy("(3, 8)", numbers);
+  const auto said = [&](const std::string& q, const std::string& k, const std::string& lse = "") {
+    io::write_file(folder / "q.npy", q);
+    io::write_file(folder / "k.npy", k);
+    io::write_file(folder / "lse.npy", lse);
+    try {
+      view::read_arrays(folder / "q.npy", folder / "k.npy", lse.empty() ? lse : std::string(folder / "lse.npy"));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_EQ(said(good, good), "nothing was thrown");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "no .npy file"},
+      {"\x93NUMPY", "no .npy file"},
+      {std::string("\x93NUMPY\x09\0\0\0\0\0\0\0", 13), "version 9"},
+      {std::string("\x93NUMPY\x01\0\xff\xff{}{}", 14), "cut off"},
+      {std::string("\x93NUMPY\x02\0\xff\xff\xff\xff{}{}", 16), "cut off"},
+      {npy("(3, 8)", numbers, "|O"), "has the type"},
+      {npy("(3, 8)", numbers, ">f4"), "has the type"},
+      {npy("(3, 8)", numbers, "<f4", "True"), "C order"},
+      {npy("(3, 9)", numbers), "shorter than its shape"},
+      {npy("(3, 7)", numbers), "longer than its shape"},
+      {npy("(999999999999999, 999999999999999)", numbers), "shorter than its shape"},
+      {npy("(9999999999999999, 1)", numbers), "has the shape"},
+      {npy("(-3, 8)", numbers), "has the shape"},
+      {npy("(3, x)", numbers), "has the shape"},
+      {npy("()", numbers), "must have 1 to 4 axes"},
+      {npy("(1, 1, 1, 3, 8)", numbers), "must have 1 to 4 axes"},
+      {npy("(0, 8)", ""), "must be"},
+      {npy("(2, 12)", numbers), ""},
+  };
+  for (const auto& [file, reason] : cases) {
+    const std::string error = said(file, good);
+    EXPECT_TRUE(error != "nothing was thrown" && error.find(reason) != std::string::npos) << reason << ": " << error;
+  }
+  EXPECT_NE(said(npy("(3, 1)", numbers), npy("(3, 1)", numbers)).find("k.npy"), std::string::npos) << "all at once";
+  EXPECT_NE(said(good, good, npy("(4)", std::string(16, '\0'))).find("lse has size"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace attn::test

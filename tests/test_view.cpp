@@ -4,6 +4,7 @@
 
 #include "attn/view.h"
 #include "checks.h"
+#include "pages.h"
 #include "pictures.h"
 #include "view/colour.h"
 #include "view/picture.h"
@@ -369,16 +370,6 @@ TEST(Png, ManySmallWeightsShow) {
 // ---------------------------------------------------------------------------------------------------------------
 // errors
 
-template <class F>
-std::vector<std::string> reasons_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.reasons();
-  }
-  return {};
-}
-
 TEST(ViewErrors, OneHead) {
   EXPECT_EQ(reasons_of([] {
               view::terminal_heatmap(Array<4>(DType::float64, {1, 2, 3, 3}).view(), numbered(2), numbered(4),
@@ -435,10 +426,7 @@ TEST(ViewErrors, Layers) {
   huge.q.stride[1] = huge.lse.stride[1] = 0;
   huge.lse.size[1] = 1 << 25;
   EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(5), {huge}); }),
-            (Labels{"the page would have 5369 MB, at most 268"}));
-  Text longer("longer", 8193, 1, 1, DType::float32, 10);
-  EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(8193), {longer.layer()}); }),
-            (Labels{"8193 tokens, at most 8192 fit a page"}));
+            (Labels{"33554432 heads of 5 x 5 weights need a page of 433265.8 MB, at most 20.0"}));
 }
 
 /// What is not there is refused with what is, everything at once.

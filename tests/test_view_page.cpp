@@ -6,6 +6,7 @@
 
 #include "attn/view.h"
 #include "checks.h"
+#include "pages.h"
 #include "pictures.h"
 #include "view/text.h"
 
@@ -26,19 +27,6 @@ struct Sample {
       texts.push_back(std::make_unique<Text>("layer", n, H, H, DType::float32, 41 + texts.size(), options));
       layers.push_back(texts.back()->attend().layer());
     }
-  }
-};
-
-/// A page in three parts: what stands before, in and after its data.
-struct Page {
-  std::string before, data, after;
-
-  explicit Page(const std::string& page) {
-    const std::string open = "<script type=\"application/json\" id=\"data\">", close = "</script>";
-    const size_t begin = page.find(open) + open.size(), end = page.find(close, begin);
-    before = page.substr(0, begin);
-    data = page.substr(begin, end - begin);
-    after = page.substr(end);
   }
 };
 
@@ -207,33 +195,6 @@ TEST(Page, MalformedUtf8BecomesTheReplacementCharacter) {
 // ---------------------------------------------------------------------------------------------------------------
 // weights
 
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<uint8_t> bytes;
-  for (size_t n = 0; n < text.size(); n += 4) {
-    uint32_t bits = 0;
-    for (size_t d = n; d < n + 4; ++d)
-      bits = bits << 6 | (text[d] == '=' ? 0 : static_cast<uint32_t>(digits.find(text[d])));
-    for (size_t b = 0; b < 3 && text[n + b + 1] != '='; ++b)
-      bytes.push_back(static_cast<uint8_t>(bits >> (16 - 8 * b)));
-  }
-  return bytes;
-}
-
-template <class T>
-std::vector<T> numbers_of(const std::vector<uint8_t>& bytes) {
-  std::vector<T> numbers(bytes.size() / sizeof(T));
-  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(T));
-  return numbers;
-}
-
-Values codes_of(const std::vector<uint8_t>& bytes, size_t first) {
-  Values codes;
-  for (size_t n = first; n + 3 <= bytes.size(); n += 3)
-    codes.push_back(bytes[n] | bytes[n + 1] << 8 | bytes[n + 2] << 16);
-  return codes;
-}
-
 /// Queries or keys [n, D] as the page unpacks them.
 Values vectors_of(const std::string& text, int64_t n) {
   const std::vector<uint8_t> bytes = bytes_of(text);
@@ -244,7 +205,7 @@ Values vectors_of(const std::string& text, int64_t n) {
   return values;
 }
 
-/// What is added to the scores [n, n].
+/// What is added to the scores [queries, n].
 Values added_of(const std::string& text, int64_t n) {
   const std::vector<uint8_t> bytes = bytes_of(text);
   const auto words = numbers_of<uint32_t>(bytes);
@@ -262,15 +223,15 @@ Values added_of(const std::string& text, int64_t n) {
   return added;
 }
 
-/// The weights [n, n] of a head of a page.
-Values weights_of(const json& layer, const json& head, int64_t n) {
-  const Values q = vectors_of(head["q"], n), k = vectors_of(layer["keys"][head["keys"].get<size_t>()], n);
+/// The weights [queries, n] of a head of a page.
+Values weights_of(const json& layer, const json& head, int64_t queries, int64_t n) {
+  const Values q = vectors_of(head["q"], queries), k = vectors_of(layer["keys"][head["keys"].get<size_t>()], n);
   const Values added = added_of(layer["added"][head["added"].get<size_t>()], n);
   const auto lse = numbers_of<double>(bytes_of(head["lse"]));
   const double scale = layer["scale"], softcap = layer["softcap"];
-  const int64_t D = static_cast<int64_t>(q.size()) / n;
+  const int64_t D = static_cast<int64_t>(q.size()) / queries;
   Values weights;
-  for (int64_t i = 0; i < n; ++i)
+  for (int64_t i = 0; i < queries; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double score = 0;
       for (int64_t d = 0; d < D; ++d) score += q[i * D + d] * k[j * D + d];
@@ -301,7 +262,7 @@ TEST(Page, WeightsComeOfWhatIsStored) {
     const double bound = page_weight_bound(data["error"], largest_score(*text), text->q.dtype());
     const Array<4> expected = text->weights();
     for (int64_t h = 0; h < 4; ++h) {
-      const Values actual = weights_of(layer, layer["heads"][h], kTokens);
+      const Values actual = weights_of(layer, layer["heads"][h], kTokens, kTokens);
       for (int64_t n = 0; n < kTokens * kTokens; ++n) {
         const double weight = std::min(expected.get(h * kTokens * kTokens + n), 1.0);
         ASSERT_TRUE(std::abs(actual[n] - weight) <= bound * weight + kPageLeastWeight)
@@ -309,6 +270,36 @@ TEST(Page, WeightsComeOfWhatIsStored) {
       }
     }
   }
+}
+
+/// Of two texts, rows are of the one and columns of the other.
+TEST(Page, TwoTexts) {
+  constexpr int64_t kKeys = 9, kQueries = 5;
+  Text text("cross", kKeys, 2, 1, DType::float32, 6);
+  text.attend();
+  view::Layer layer = text.layer();
+  layer.q.size[2] = layer.lse.size[2] = kQueries;
+  const Strings queries(kQueries, "a"), keys(kKeys, "b");
+  const json data = json::parse(Page(view::html_page({.title = "t", .queries = queries, .keys = keys}, {layer})).data);
+  EXPECT_EQ(data["tokens"].get<Strings>(), queries);
+  EXPECT_EQ(data["key_tokens"].get<Strings>(), keys);
+  EXPECT_EQ(data["thumbnail"], json({kQueries, kKeys}));
+  for (const json& measure : data["measures"]) EXPECT_NE(measure["name"], "distance") << "there is none";
+  const Array<4> expected = text.weights();
+  for (int64_t h = 0; h < 2; ++h) {
+    const json& head = data["layers"][0]["heads"][h];
+    const Values actual = weights_of(data["layers"][0], head, kQueries, kKeys);
+    const double bound = page_weight_bound(data["error"], largest_score(text), DType::float32);
+    double most = 0;
+    for (int64_t n = 0; n < kQueries * kKeys; ++n) {
+      const double weight = expected.get(h * kKeys * kKeys + n);
+      EXPECT_LE(std::abs(actual[n] - weight), bound * weight) << h << " " << n;
+      most += weight * (n % kKeys == 0) / kQueries;
+    }
+    EXPECT_NEAR(head["measures"][3].get<double>(), most, kSixDigits) << "the mean weight on the first key";
+  }
+  EXPECT_EQ(reasons_of([&] { view::html_page({.queries = keys, .keys = queries}, {layer}); }),
+            (Strings{"layers[0]: 5 queries and 9 keys, but 9 and 5 tokens"}));
 }
 
 /// Masks that are regular take no room: what the heads share is there once, and the square nowhere.
@@ -334,7 +325,7 @@ TEST(Page, Thumbnails) {
   constexpr int64_t kTokens = 230, kGroup = 3, kSide = 77;  // more than one block of rows
   const Sample sample(kTokens, {3});
   const json data = json::parse(Page(view::html_page("t", Strings(kTokens, "t"), sample.layers)).data);
-  EXPECT_EQ(data["group"], kGroup);
+  EXPECT_EQ(data["groups"], json({kGroup, kGroup}));
   const Array<4> weights = sample.texts[0]->weights();
   for (int64_t h = 0; h < 4; ++h) {
     const json& head = data["layers"][0]["heads"][h];
@@ -367,7 +358,7 @@ TEST(Page, HasWhatIsSelected) {
     const Array<4> expected = sample.texts[l ? 0 : 2]->weights();
     for (size_t h = 0; h < 2; ++h) {
       EXPECT_EQ(layers[l]["heads"][h]["name"], h ? "1" : "3");
-      const Values actual = weights_of(layers[l], layers[l]["heads"][h], 4);
+      const Values actual = weights_of(layers[l], layers[l]["heads"][h], 4, 4);
       for (int64_t n = 0; n < 16; ++n)
         EXPECT_TRUE(std::abs(actual[n] - expected.get((h ? 1 : 3) * 16 + n)) <=
                     page_weight_bound(kPageMostSaid, largest_score(*sample.texts[0]), DType::float32));

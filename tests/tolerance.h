@@ -195,6 +195,13 @@ inline constexpr double kPageMostSaid = 1e-4;
 inline double shown_weight_bound(double said, double score, DType dtype) {
   return page_weight_bound(said, score, dtype) + 0.5e-4;
 }
+/// What a page rounds to six digits.
+inline constexpr double kSixDigits = 1e-5;
+/// A weight that a pooled page keeps by its logarithm: half a step of `range` powers of two in `bits` bits, to both
+/// sides, and what statistics are off by.
+inline double log_code_bound(int bits, int range, double statistic) {
+  return std::exp2(0.5 * range / (std::exp2(bits) - 2)) - 1 + statistic;
+}
 /// A weight of a thumbnail, in 24 bits of a float.
 inline constexpr double kPageThumbnailStep = 0.5 / (0x1p24 - 1) + kUnit32;
 

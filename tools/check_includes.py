@@ -24,7 +24,7 @@ MODULES = {
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "ops"), ()),
-    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h")),
+    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "autograd"), ()),
     "models": (("core", "attention", "autograd", "nn", "io", "text", "view"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
@@ -36,7 +36,7 @@ FACES = {"tensor": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": ("CLI/", "fmt/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
+    "cli": ("CLI/", "fmt/", "httplib.h", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (
@@ -45,7 +45,7 @@ PROGRAMS = {
     ),
     "tests": (
         "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
-        "omp.h",
+        "omp.h", "zlib.h",
     ),
 }
 

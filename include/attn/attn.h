@@ -20,3 +20,4 @@
 #include "attn/train_pairs.h"
 #include "attn/train_prune.h"
 #include "attn/view.h"
+#include "attn/view_page.h"

@@ -67,33 +67,41 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
 /// One self-contained page: thumbnails of the selected heads and of each layer's mean of them, click to enlarge, zoom,
 /// hover for the pair of tokens and its weight, linear or log scale, a row or a column highlighted, tokens coloured by
 /// weight. No network, a strict content-security policy; every text is escaped. Each layer has a query and a key a
-/// token, tokens [n] at most 8192. "page.html#layer=1&head=2" opens a head.
+/// token, tokens [n]. "page.html#layer=1&head=2" opens a head.
 ///
-/// The page holds q, k and lse, 3 bytes an element of q and k, and computes the weights it shows: O(n D) a head. A
-/// weight w is off by at most w (exp(d) - 1) with d = 2^-23 scale D max|q_i| max|k_j|, beyond rounding in float32; the
-/// page says the largest d. Masks and biases come along as far as they are irregular: what is a function of i - j
-/// costs O(n), what is not 4 bytes a pair. The page has at most 2^28 bytes.
+/// Up to 8192 tokens and 2^28 bytes the page holds q, k and lse, 3 bytes an element of q and k, and computes the
+/// weights it shows: O(n D) a head. A weight w is off by at most w (exp(d) - 1) with d = 2^-23 scale D max|q_i|
+/// max|k_j|, beyond rounding in float32; the page says the largest d. Masks and biases come along as far as they are
+/// irregular: what is a function of i - j costs O(n), what is not 4 bytes a pair. Beyond, it is pooled:
+/// attn/view_page.h, which has two texts and pages that are served, too.
 std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
                       const std::vector<Layer>& layers, const Selection& selection = {});
 
 /// Attention that was kept in a file.
 struct SavedAttention {
   std::vector<std::string> tokens;     ///< one a key; none where the file names none
+  std::vector<std::string> queries;    ///< one a query, where these are other tokens than the keys
   std::vector<Layer> layers;           ///< as many queries and keys in each, 2 before 10 by their names
   std::shared_ptr<const void> memory;  ///< what the layers borrow from
 };
 
 /// Reads a safetensors file that has, of each layer, NAME.q [H, Lq, D], NAME.k [Hk, Lk, D] and, perhaps, NAME.lse
-/// [H, Lq], which is computed where it is not there. Its metadata may have "tokens", a list of texts, and "attention",
-/// {"NAME": {"scale", "softcap", "causal", "window": [left, right], "alignment", "offset", "key_length"}}, both as
-/// JSON. attention_cpp.watch() in Python saves such files of any model. Throws Error that names the file and what is
-/// wrong.
+/// [H, Lq], which is computed where it is not there. Its metadata may have "tokens" and "query_tokens", lists of
+/// texts, and "attention", {"NAME": {"scale", "softcap", "causal", "window": [left, right], "alignment", "offset",
+/// "key_length"}}, all as JSON. attention_cpp.watch() in Python saves such files of any model. Throws Error that names
+/// the file and what is wrong.
 SavedAttention read_attention(const std::string& path);
-/// The bytes of such a file. Throws Error for what it has no place for: masks, biases, slopes, documents, packed
-/// sequences and blocks; a sink is part of lse.
-std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
+/// The same of arrays that NumPy saved (.npy), one layer of one text without tokens: q [H, Lq, D] or [Lq, D], k
+/// [Hk, Lk, D] or [Lk, D], lse [H, Lq] or [Lq], computed where no file is named; float16, float32 or float64.
+SavedAttention read_arrays(const std::string& q, const std::string& k, const std::string& lse = "",
+                           const AttentionOptions& options = {});
+/// The bytes of such a file of read_attention(). Throws Error for what it has no place for: masks, biases, slopes,
+/// documents, packed sequences and blocks; a sink is part of lse.
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+                            const std::vector<std::string>& queries = {});
 /// io::write_file() of these bytes, which are never in memory as a whole.
-void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers);
+void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+                    const std::vector<std::string>& queries = {});
 
 }  // namespace attn::view
 #pragma GCC visibility pop

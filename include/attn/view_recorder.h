@@ -43,8 +43,10 @@ class Recorder {
   /// The kept layers, in order, for attn/view.h; valid until the next call of record().
   std::vector<Layer> layers() const;
   /// Writes what read_attention() reads, and `attn see FILE` draws: the old file is replaced when the new one is whole.
-  /// `tokens` are one a key, or none. Throws Error for what such a file has no place for, as saved_attention() does.
-  void save(const std::string& path, const std::vector<std::string>& tokens = {}) const;
+  /// `tokens` are one a key, or none; `queries`, where they are other tokens, one a query. Throws Error for what such a
+  /// file has no place for, as saved_attention() does.
+  void save(const std::string& path, const std::vector<std::string>& tokens = {},
+            const std::vector<std::string>& queries = {}) const;
 
  private:
   class Kept;

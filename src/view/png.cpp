@@ -189,7 +189,7 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
 std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
   check_scale(checker, options.scale);
-  check_layers(checker, {layer}, -1);
+  check_layers(checker, {layer});
   check_selection(checker, {layer}, {.heads = {head}});
   const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2], cell = cell_of(checker, Lq, Lk, options);
   return draw_heatmap(Pooled("png_heatmap", layer, head, Lq, Lk), cell, options.scale);
@@ -200,7 +200,7 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
   checker.require(options.cell >= 0, "cell must not be negative");
   check_scale(checker, options.scale);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
-  check_layers(checker, layers, -1);
+  check_layers(checker, layers);
   check_selection(checker, layers, selection);
   checker.done();
   const int64_t Lq = layers[0].q.size[2], Lk = layers[0].k.size[2];

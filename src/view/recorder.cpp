@@ -263,8 +263,9 @@ std::vector<Layer> Recorder::layers() const {
   return all;
 }
 
-void Recorder::save(const std::string& path, const std::vector<std::string>& tokens) const {
-  save_attention(path, tokens, layers());
+void Recorder::save(const std::string& path, const std::vector<std::string>& tokens,
+                    const std::vector<std::string>& queries) const {
+  save_attention(path, tokens, layers(), queries);
 }
 
 }  // namespace attn::view

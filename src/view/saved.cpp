@@ -1,5 +1,5 @@
 // Attention that is kept in a safetensors file: tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
-// "attention", {"NAME": options}, and "tokens", both JSON.
+// "attention", {"NAME": options}, "tokens" and "query_tokens", all JSON.
 #include <algorithm>
 #include <array>
 
@@ -64,9 +64,10 @@ class FileReader {
     }
     if (checker_.ok() && saved.layers.empty()) wrong("there is no tensor NAME.q");
     checker_.done();
-    check_layers(checker_, saved.layers, -1);
+    check_layers(checker_, saved.layers);
     checker_.done();
-    read_tokens(saved);
+    saved.tokens = read_texts("tokens", "keys", saved.layers[0].k.size[2]);
+    saved.queries = read_texts("query_tokens", "queries", saved.layers[0].q.size[2]);
     checker_.done();
     saved.memory = memory_;
     return saved;
@@ -117,20 +118,12 @@ class FileReader {
     return compute_lse(layer);
   }
 
-  /// As the forward gives it; keys serve as values, which nobody looks at.
   bool compute_lse(Layer& layer) {
-    const DType type = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-    Buffer out(std::max<int64_t>(layer.q.count() * size_of(layer.q.dtype), 1));
-    const Shape<3> rows = {1, layer.q.size[1], layer.q.size[2]};
-    View<3> lse(nullptr, type, rows);
-    memory_->arrays.emplace_back(std::max<int64_t>(lse.count() * size_of(type), 1));
-    lse.data = memory_->arrays.back().data();
     try {
-      attention(layer.q, layer.k, layer.k, View<4>(out.data(), layer.q.dtype, layer.q.size), lse, layer.options);
+      layer.lse = forward_lse(layer, memory_->arrays);
     } catch (const Error& error) {
       for (const std::string& reason : error.reasons()) wrong(io::in_quotes(layer.name) + ": " + reason);
     }
-    layer.lse = lse;
     return checker_.ok();
   }
 
@@ -175,15 +168,14 @@ class FileReader {
     return true;
   }
 
-  void read_tokens(SavedAttention& saved) {
-    const io::Json tokens = metadata("tokens", io::Json::array());
-    const bool are_texts = tokens.is_array() && std::all_of(tokens.begin(), tokens.end(),
-                                                            [](const io::Json& token) { return token.is_string(); });
-    if (!are_texts) return wrong("\"tokens\" must be a list of texts");
-    saved.tokens = tokens.get<std::vector<std::string>>();
-    const auto keys = static_cast<size_t>(saved.layers[0].k.size[2]);
-    if (!saved.tokens.empty() && saved.tokens.size() != keys)
-      wrong("there are " + std::to_string(saved.tokens.size()) + " tokens and " + std::to_string(keys) + " keys");
+  /// The texts of a list, one for each of `count`; none where there is no such list.
+  std::vector<std::string> read_texts(const std::string& name, const char* what, int64_t count) {
+    const io::Json texts = metadata(name, io::Json::array());
+    if (!texts.is_array() || !std::all_of(texts.begin(), texts.end(), [](const io::Json& t) { return t.is_string(); }))
+      return wrong(io::in_quotes(name) + " must be a list of texts"), std::vector<std::string>{};
+    if (!texts.empty() && static_cast<int64_t>(texts.size()) != count)
+      wrong("there are " + std::to_string(texts.size()) + " tokens and " + std::to_string(count) + " " + what);
+    return texts.get<std::vector<std::string>>();
   }
 
   std::string path_;
@@ -226,12 +218,15 @@ struct Contents {
   std::vector<io::NamedTensor> tensors;
   std::map<std::string, std::string> metadata;
 
-  Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
+  Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+           const std::vector<std::string>& queries) {
     Checker checker(operation);
-    check_layers(checker, layers, -1);
+    check_layers(checker, layers);
     checker.done();
     checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
                     "there must be as many tokens as keys, or none");
+    checker.require(queries.empty() || static_cast<int64_t>(queries.size()) == layers[0].q.size[2],
+                    "there must be as many tokens of queries as queries, or none");
     io::Json options = io::Json::object();
     for (size_t n = 0; n < layers.size(); ++n) {
       const Layer& layer = layers[n];
@@ -245,6 +240,7 @@ struct Contents {
     const auto replaced = io::Json::error_handler_t::replace;  // what is no UTF-8
     metadata = {{"attention", options.dump(-1, ' ', false, replaced)}};
     if (!tokens.empty()) metadata["tokens"] = io::Json(tokens).dump(-1, ' ', false, replaced);
+    if (!queries.empty()) metadata["query_tokens"] = io::Json(queries).dump(-1, ' ', false, replaced);
   }
 };
 
@@ -252,13 +248,15 @@ struct Contents {
 
 SavedAttention read_attention(const std::string& path) { return FileReader(path).read(); }
 
-std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
-  const Contents contents("saved_attention", tokens, layers);
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+                            const std::vector<std::string>& queries) {
+  const Contents contents("saved_attention", tokens, layers, queries);
   return io::format_safetensors(contents.tensors, contents.metadata);
 }
 
-void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers) {
-  const Contents contents("save_attention", tokens, layers);
+void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+                    const std::vector<std::string>& queries) {
+  const Contents contents("save_attention", tokens, layers, queries);
   io::write_safetensors(path, contents.tensors, contents.metadata);
 }
 

@@ -231,7 +231,7 @@ std::string terminal_heatmap(const Layer& layer, int64_t head, const std::vector
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options) {
   Checker checker("terminal_heatmap");
   check_labels(checker, row_labels, column_labels, layer.q.size[2], layer.k.size[2], options);
-  check_layers(checker, {layer}, -1);
+  check_layers(checker, {layer});
   check_selection(checker, {layer}, {.heads = {head}});
   checker.done();
   const Pooled grid("terminal_heatmap", layer, head, options.max_rows, options.max_columns);

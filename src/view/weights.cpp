@@ -18,8 +18,6 @@ namespace {
 constexpr double kLargestWeight = 1 + 1.0 / 64;
 constexpr int64_t kBlockRows = 128;  // some tasks for the threads in every block
 
-bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }  // false for NaN
-
 std::string at_cell(int64_t row, int64_t column, double value) {
   return "query " + std::to_string(row) + ", key " + std::to_string(column) + " has weight " + std::to_string(value) +
          ", must be in [0, 1]";
@@ -38,7 +36,9 @@ void check_call(Checker& checker, const std::string& name, const Layer& layer) {
 
 }  // namespace
 
-void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens) {
+bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }
+
+void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t queries, int64_t keys) {
   checker.require(!layers.empty(), "there must be a layer");
   for (size_t n = 0; n < layers.size(); ++n) {
     const Layer& layer = layers[n];
@@ -49,10 +49,10 @@ void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t to
       return name + ": q has size " + to_string<4>(layer.q.size) + ", must be one text: [1, H, Lq, D]";
     });
     checker.require(layer.q.size[1] > 0 && Lq > 0 && Lk > 0, name + ": there must be a head, a query and a key");
-    if (tokens >= 0) {
-      checker.require(Lq == tokens && Lk == tokens, [&] {
+    if (queries >= 0) {
+      checker.require(Lq == queries && Lk == keys, [&] {
         return name + ": " + std::to_string(Lq) + " queries and " + std::to_string(Lk) + " keys, but " +
-               std::to_string(tokens) + " tokens";
+               std::to_string(queries) + (keys != queries ? " and " + std::to_string(keys) : "") + " tokens";
       });
     } else {
       checker.require(Lq == layers[0].q.size[2] && Lk == layers[0].k.size[2],
@@ -107,6 +107,17 @@ std::vector<int64_t> selected(const std::vector<int64_t>& named, int64_t count) 
   std::vector<int64_t> all(static_cast<size_t>(count));
   std::iota(all.begin(), all.end(), 0);
   return all;
+}
+
+/// Keys serve as values, which nobody looks at.
+ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory) {
+  const DType type = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+  const Buffer out(std::max<int64_t>(layer.q.count() * size_of(layer.q.dtype), 1));
+  View<3> lse(nullptr, type, {1, layer.q.size[1], layer.q.size[2]});
+  memory.emplace_back(std::max<int64_t>(lse.count() * size_of(type), 1));
+  lse.data = memory.back().data();
+  attention(layer.q, layer.k, layer.k, View<4>(out.data(), layer.q.dtype, layer.q.size), lse, layer.options);
+  return lse;
 }
 
 Layer head_of(const Layer& layer, int64_t head) {

@@ -10,9 +10,9 @@
 
 namespace attn::view {
 
-/// Every layer must be what attention_weights() takes, for one text. With `tokens` >= 0, queries and keys are that
-/// many; otherwise all layers must have the same numbers of them.
-void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t tokens);
+/// Every layer must be what attention_weights() takes, for one text, and all have the same numbers of queries and keys:
+/// these, where they are named.
+void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t queries = -1, int64_t keys = -1);
 
 /// What is named must exist in `layers`, once.
 void check_selection(Checker& checker, const std::vector<Layer>& layers, const Selection& selection);
@@ -24,6 +24,12 @@ void check_scale(Checker& checker, Scale scale);
 
 /// One head's weights as the pictures of one head take them.
 void check_weights(Checker& checker, const ConstView<4>& weights);
+
+/// In [0, 1] but for rounding; not NaN.
+bool is_weight(double value);
+
+/// The lse that attention() gives for q, k and options; it lives in `memory`.
+ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory);
 
 /// One head of a layer as a layer of its own: its part of q, k and lse, and of what the options hold for each head.
 Layer head_of(const Layer& layer, int64_t head);

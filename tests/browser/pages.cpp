@@ -8,6 +8,7 @@
 
 #include "../pictures.h"
 #include "../tolerance.h"
+#include "attn/view_page.h"
 
 namespace attn::test {
 namespace {
@@ -90,12 +91,48 @@ void write_pages(const std::string& folder) {
   write(folder + "/selected.html", view::html_page("some", tokens(9), layers, {.layers = {2, 0}, .heads = {3, 1}}));
 }
 
+/// A dense array as it lies in memory.
+template <int Rank>
+void write_numbers(const std::string& path, const Array<Rank>& array) {
+  write(path, std::string(reinterpret_cast<const char*>(array.bytes().data()), array.bytes().size()));
+}
+
+/// Beside each page q, k and lse, which its weights are computed from.
+void write_with_numbers(const std::string& name, const Text& text, const std::string& page) {
+  write(name + ".html", page);
+  write_numbers(name + ".q", text.q);
+  write_numbers(name + ".k", text.k);
+  write_numbers(name + ".lse", text.lse);
+}
+
+void write_long_pages(const std::string& folder) {
+  for (int64_t n : {20'000, 100'000}) {
+    Text text("layer 0", n, 1, 1, DType::float32, 9, {.causal = true}, 8, 1.6);
+    text.attend();
+    std::vector<std::string> list = tokens(n);
+    list[static_cast<size_t>(n / 3)] = "needle in </script><b>hay</b>";
+    write_with_numbers(folder + "/long_" + std::to_string(n), text, view::html_page("long", list, {text.layer()}));
+  }
+  Text cross("layer 0", 9, 2, 1, DType::float32, 10);
+  view::Layer layer = cross.attend().layer();
+  layer.q.size[2] = layer.lse.size[2] = 5;
+  const view::PageTexts texts{.title = "two texts", .queries = tokens(5), .keys = std::vector<std::string>(9, "<b>")};
+  write_with_numbers(folder + "/two_texts", cross, view::html_page(texts, {layer}));
+  Text few("layer 0", 6, 2, 1, DType::float32, 12);
+  write_with_numbers(folder + "/tokens_6", few, view::html_page("six", tokens(6), {few.attend().layer()}));
+  Text served("layer 0", 600, 2, 1, DType::float32, 11, {.causal = true});
+  served.attend();
+  write_with_numbers(folder + "/served", served, "");
+  write(folder + "/served.safetensors", view::saved_attention(tokens(600), {served.layer()}));
+}
+
 }  // namespace
 }  // namespace attn::test
 
 int main(int argc, char** argv) try {
   if (argc != 2) throw std::invalid_argument("usage: pages FOLDER");
   attn::test::write_pages(argv[1]);
+  attn::test::write_long_pages(argv[1]);
   return 0;
 } catch (const std::exception& error) {
   std::cerr << "pages: " << error.what() << "\n";

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Opens pages of attention in a browser and compares what they show with the library's weights.
 #
-# usage: run.sh FOLDER [TEST...]     FOLDER: what the program pages has written
+# usage: run.sh FILE FOLDER [TEST [ATTN]]     FILE: test_page or test_views, FOLDER: what the program pages has written
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=$here/../../build/venv/bin/python
@@ -13,4 +13,4 @@ if ! command -v chromium > /dev/null || ! command -v chromedriver > /dev/null; t
   echo "there is no chromium and chromedriver: ./test installs Debian's packages chromium and chromium-driver"
   exit 1
 fi
-PYTHONDONTWRITEBYTECODE=1 exec "$python" "$here/test_page.py" "$@"
+PYTHONDONTWRITEBYTECODE=1 exec "$python" "$here/$1.py" "${@:2}"

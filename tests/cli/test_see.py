@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn see --stats: what heads do in numbers, as a table, CSV and JSON.
+"""attn see: what heads do in numbers, as a table, CSV and JSON; pages, from models and files, and served.
 
 usage: test_see.py ATTN [TEST...]
 """
@@ -7,7 +7,13 @@ usage: test_see.py ATTN [TEST...]
 import csv
 import io
 import json
+import math
+import re
+import signal
+import struct
+import subprocess
 import sys
+import urllib.request
 
 from test_cli import SHAPE, TEXT, main
 
@@ -73,6 +79,8 @@ def test_cross(attn):
     assert "entropy" in names and not {"self", "distance"} & set(names), names
     attn.run("generate", "out", "--prompt", "ab", "--tokens", 3, "--record", "cross", "--part", "cross")
     assert {row["most_seen"] for row in json.loads(attn.run("see", "cross", "--json", "-").stdout)} <= {"a", "b"}
+    page = attn.run("see", "cross", "--html", "-").stdout
+    assert '"tokens":["<start>"' in page and '"key_tokens":["a","b"]' in page
     for part in ("encoder", "decoder"):
         rows = json.loads(attn.run("see", "out", "--text", "ab", "--part", part, "--json", "-").stdout)
         assert all((row["next"] > 0) == (part == "encoder") for row in rows), rows
@@ -98,6 +106,75 @@ def test_recorded(attn):
     assert "models with an encoder" in attn.run(*few, "--record", "a", "--part", "cross", status=1).stderr
     assert "nowhere: create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
     assert not list(attn.folder.glob(".attn*")) and not (attn.folder / "a").exists()
+
+
+def npy(shape, numbers):
+    """A .npy file of float32."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    data = struct.pack(f"<{len(numbers)}f", *numbers)
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+def test_arrays(attn):
+    """Queries and keys of NumPy's files, with and without their lse; one that is another's is refused."""
+    rows, keys, width = 3, 5, 4
+    q = [math.sin(n) for n in range(rows * width)]
+    k = [math.cos(3 * n) for n in range(keys * width)]
+    lse = []
+    for i in range(rows):  # the last three of five tokens
+        scores = [sum(q[i * width + d] * k[j * width + d] for d in range(width)) / 2 for j in range(i + 3)]
+        lse.append(math.log(sum(map(math.exp, scores))))
+    attn.file("q.npy", npy((rows, width), q))
+    attn.file("k.npy", npy((keys, width), k))
+    attn.file("lse.npy", npy((rows,), lse))
+    attn.file("wrong.npy", npy((rows,), [value + 0.01 for value in lse]))
+    both = ["see", "--q", "q.npy", "--k", "k.npy", "--causal"]
+    computed, given = (attn.run(*both, *more, "--plain").stdout for more in ((), ("--lse", "lse.npy")))
+    assert computed == given and computed.rstrip().splitlines()[-1].split()[:2] == ["2", "4"], computed
+    page = attn.run(*both, "--lse", "lse.npy", "--html", "-").stdout
+    assert '"key_tokens":["0","1","2","3","4"]' in page and '"tokens":["2","3","4"]' in page
+    for output in ("--html", "--csv"):
+        refused = attn.run(*both, "--lse", "wrong.npy", output, "-", status=1)
+        assert "lse" in refused.stderr and refused.stdout == "", refused
+    assert "none.npy" in attn.run("see", "--q", "q.npy", "--k", "none.npy", status=1).stderr
+    for wrong in (("see",), ("see", "--q", "q.npy"), ("see", "gpt", "--causal"), ("see", "gpt", *both[1:])):
+        assert "give a model's folder" in attn.run(*wrong, status=2).stderr, wrong
+    assert "are for models, q.npy is a file" in attn.run(*both, "--text", "a", status=2).stderr
+
+
+def test_serve(attn):
+    """The page of a model at an address; one that is in use is refused, and Ctrl-C ends it."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    program = attn.start("see", "gpt", "--text", "To be", "--serve", stdout=subprocess.PIPE)
+    try:
+        port = int(re.match(r"http://127\.0\.0\.1:(\d+)/", program.stdout.readline())[1])
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as answer:
+            page = answer.read().decode()
+            assert "connect-src 'self'" in page and answer.headers["X-Content-Type-Options"] == "nosniff"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/row?layer=1&head=1&query=2", timeout=20) as answer:
+            row = struct.unpack("<5f", answer.read())
+        assert abs(sum(row) - 1) < 1e-5 and row[3] == row[4] == 0, row
+        said = attn.run("see", "gpt", "--text", "a", "--serve", port, status=1).stderr
+        assert "is it in use" in said, said
+    finally:
+        program.send_signal(signal.SIGINT)
+    assert program.wait(20) == 128 + signal.SIGINT
+    assert "0 to 65535" in attn.run("see", "gpt", "--text", "a", "--serve", 65536, status=2).stderr
+
+
+def test_full_disk(attn):
+    """A page that cannot be written leaves the old one in place."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    attn.run("see", "gpt", "--text", "To be", "--html", "a.html", "--no-terminal")
+    before = (attn.folder / "a.html").read_bytes()
+    limit = len(before) // 2  # of a file's bytes
+    done = subprocess.run(["bash", "-c", f"trap '' XFSZ; ulimit -f {limit // 1024}; exec \"$@\"", "attn",
+                           *attn.command("see", "gpt", "--text", "To be, or", "--html", "a.html")],
+                          cwd=attn.folder, capture_output=True, text=True)
+    assert done.returncode == 1 and "a.html" in done.stderr, done
+    assert (attn.folder / "a.html").read_bytes() == before and not list(attn.folder.glob("*.tmp*"))
 
 
 if __name__ == "__main__":

@@ -3,17 +3,23 @@
 const dark = matchMedia('(prefers-color-scheme: dark)');
 let palette;  // [256][3]
 
+/** The page's own choice of light or dark goes before the system's. */
 function choosePalette() {
-  const hex = dark.matches ? data.dark : data.light;
+  document.documentElement.dataset.theme = state.theme;
+  const hex = (state.theme === 'auto' ? dark.matches : state.theme === 'dark') ? data.dark : data.light;
   palette = Array.from({ length: 256 }, (_, i) => [0, 2, 4].map(at => parseInt(hex.substr(6 * i + at, 2), 16)));
 }
 
 /** The linear scale ends where the open head's does, or where that of all heads does. */
 const range = () => (isOpen() ? current() : data);
 
-/** Where a weight stands on the scale: 0 to 255. */
+/** The logarithmic scale begins at 1e-4, for long texts lower: even weights must show. */
+const decades = data.kind === 'exact' ? 4 : Math.max(4, Math.ceil(Math.log10(10 * count.key)));
+
+/** Where a weight stands on the scale: 0 to 255. One that is not known has the ground's place. */
 function place(weight) {
-  const position = state.scale === 'linear' ? weight / range().end : weight > 0 ? 1 + Math.log10(weight) / 4 : 0;
+  if (!(weight > 0)) return 0;
+  const position = state.scale === 'linear' ? weight / range().end : 1 + Math.log10(weight) / decades;
   return Math.round(255 * Math.min(1, Math.max(0, position)));
 }
 
@@ -25,11 +31,11 @@ function ink(weight) {
 }
 const themeColour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** One pixel a weight of a square matrix. */
-function paint(canvas, weights) {
-  const side = Math.sqrt(weights.length);
-  canvas.width = canvas.height = side;
-  const image = new ImageData(side, side);
+/** One pixel a weight of a matrix. */
+function paint(canvas, weights, rows, columns) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const packed = Uint32Array.from(palette, ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0);
   for (let i = 0; i < pixels.length; ++i) pixels[i] = packed[place(weights[i])];
@@ -45,7 +51,8 @@ function drawLegend() {
   }
   const { end, ends } = range();
   const middle = String(Number((end / 2).toPrecision(3)));
-  const ticks = state.scale === 'linear' ? ['0', middle, ends] : ['\u22640.0001', '0.001', '0.01', '0.1', '1'];
+  const ticks = state.scale === 'linear' ? ['0', middle, ends] : Array.from({ length: decades + 1 }, (_, i) =>
+    (i === 0 ? '\u2264' : '') + String(10 ** (i - decades)));
   byId('ticks').replaceChildren(...ticks.map(tick => element('span', '', tick)));
 }
 

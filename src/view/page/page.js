@@ -1,48 +1,69 @@
 // --------------------------------------------------------------------------------------------------------------- state
 
-const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: n - 1, hover: null };  // places in `layers`
-const shown = { layer: -1, head: -1, matrix: null };  // the open head's weights [n, n], once they are computed
+const VIEWS = [['matrix', 'Matrix'], ['lines', 'Lines'], ['neurons', 'Neurons']];
+const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: count.query - 1, hover: null,
+                view: 'matrix', table: false, theme: 'auto' };  // layer, head: places in `layers`
+const shown = { layer: -1, head: -1, source: null };  // the open head
 const isOpen = () => state.layer >= 0;
 const current = () => layers[state.layer].heads[state.head];
-/** The weight between the chosen token and another, along the chosen direction. */
-const weightOf = other => shown.matrix[state.axis === 'query' ? state.token * n + other : other * n + state.token];
 
-/** "#layer=1&head=2&token=5&by=key&scale=log", by the model's numbers; what makes no sense is left out. */
+/** "#layer=1&head=2&token=5&by=key&scale=log&view=lines&part=query,key,queries,keys&table=1&theme=dark", by the model's
+ *  numbers; what makes no sense is left out. */
 function readFragment() {
   const fields = new URLSearchParams(location.hash.slice(1));
-  const number = name => fields.has(name) && /^\d{1,9}$/.test(fields.get(name)) ? Number(fields.get(name)) : -1;
-  state.layer = layers.findIndex(layer => layer.index === number('layer'));
+  const number = text => (/^\d{1,9}$/.test(text ?? '') ? Number(text) : -1);
+  state.layer = layers.findIndex(layer => layer.index === number(fields.get('layer')));
   state.head = 0;
   if (isOpen()) state.head = Math.max(layers[state.layer].heads.findIndex(head => head.name === fields.get('head')), 0);
-  state.token = inside(number('token'), n) ? number('token') : n - 1;
   state.axis = fields.get('by') === 'key' ? 'key' : 'query';
+  const token = number(fields.get('token'));
+  state.token = inside(token, count[state.axis]) ? token : count[state.axis] - 1;
   state.scale = fields.get('scale') === 'log' ? 'log' : 'linear';
+  state.view = VIEWS.some(([name]) => name === fields.get('view')) ? fields.get('view') : 'matrix';
+  state.theme = ['light', 'dark'].includes(fields.get('theme')) ? fields.get('theme') : 'auto';
+  state.table = fields.get('table') === '1';
+  const part = (fields.get('part') ?? '').split(',').map(number);
+  if (part.length === 4 && part.every(value => value >= 0)) look(part[0], part[1], { query: part[2], key: part[3] });
+  else look(0, 0, count);
 }
 
-function writeFragment() {
+let writing = 0;
+
+/** Browsers do not like a new address many times a second: while the part in sight moves, it waits a little. */
+function writeFragment(delay) {
+  clearTimeout(writing);
+  if (delay) return void (writing = setTimeout(writeFragment, delay));
   const fields = new URLSearchParams();
   if (isOpen()) {
     fields.set('layer', layers[state.layer].index);
     fields.set('head', current().name);
     fields.set('token', state.token);
     if (state.axis === 'key') fields.set('by', 'key');
+    if (state.view !== 'matrix') fields.set('view', state.view);
+    if (!isWhole()) fields.set('part', [sight.query, sight.key, sight.spans.query, sight.spans.key]);
   }
   if (state.scale === 'log') fields.set('scale', 'log');
+  if (state.table) fields.set('table', 1);
+  if (state.theme !== 'auto') fields.set('theme', state.theme);
   history.replaceState(null, '', '#' + fields);
 }
 
-/** Changes the state and draws what depends on it. */
-function change(fields) {
+/** Changes the state, or with `part` what is in sight, and draws what depends on it. */
+function change({ part, ...fields }) {
   const before = { ...state };
   Object.assign(state, fields, { hover: null });
+  state.token = Math.min(state.token, count[state.axis] - 1);
   hideTip();
-  writeFragment();
-  if (['layer', 'head', 'scale'].some(name => state[name] !== before[name])) drawScale();
-  if (isOpen() && state.token !== before.token && !inSight(state.axis, state.token)) {
-    const place = { ...sight, [state.axis]: state.token - sight.span / 2 };
-    look(place.query, place.key, sight.span);
-  }
-  drawDetail();
+  if (part) look(part.query, part.key, part.spans);
+  const moved = state.token !== before.token || state.axis !== before.axis;
+  if (isOpen() && moved && !inSight(state.axis, state.token))
+    look(...['query', 'key'].map(axis => (axis === state.axis ? state.token - sight.spans[axis] / 2 : sight[axis])),
+         sight.spans);
+  writeFragment(part ? 200 : 0);
+  if (state.theme !== before.theme) choosePalette();
+  if (['layer', 'head', 'scale', 'theme'].some(name => state[name] !== before[name])) drawScale();
+  if (part && shown.source?.ready && Object.keys(fields).length === 0) drawView();
+  else drawDetail();
 }
 
 // ----------------------------------------------------------------------------------------------------------- all heads
@@ -59,19 +80,22 @@ function buildGrid() {
   }
   layers.forEach((layer, l) => {
     grid.append(element('span', 'layer', visible(layer.name, 60)));
-    for (let h = 0; h < columns; ++h) {
-      if (h >= layer.heads.length) {
-        grid.append(element('span'));
-        continue;
-      }
-      const canvas = element('canvas');
-      const button = element('button', layer.heads[h].name === 'mean' ? 'thumb mean' : 'thumb', canvas);
-      button.setAttribute('aria-label', headName(l, h));
-      button.addEventListener('click', () => change({ layer: l, head: h }));
-      grid.append(button);
-      thumbs.push({ button, canvas, layer: l, head: h, weights: thumbnailOf(layer.heads[h]) });
-    }
+    for (let h = 0; h < columns; ++h) grid.append(h < layer.heads.length ? thumb(l, h) : element('span'));
   });
+}
+
+function thumb(l, h) {
+  const head = layers[l].heads[h], canvas = element('canvas');
+  const button = element('button', head.name === 'mean' ? 'thumb mean' : 'thumb', canvas);
+  button.setAttribute('aria-label', headName(l, h));
+  button.addEventListener('click', () => change({ layer: l, head: h }));
+  const one = { button, canvas, layer: l, head: h };
+  one.weights = kinds[data.kind].thumbnail(head, layers[l], weights => {  // a served one comes later
+    one.weights = weights;
+    drawScale();
+  });
+  thumbs.push(one);
+  return button;
 }
 
 function sizeGrid() {
@@ -81,88 +105,64 @@ function sizeGrid() {
 }
 
 function drawScale() {
-  for (const { canvas, weights } of thumbs) paint(canvas, weights);
+  for (const { canvas, weights } of thumbs) paint(canvas, weights, ...data.thumbnail);
   drawLegend();
   scaleSwitch(state.scale);
+  themeSwitch(state.theme);
 }
 
 // ------------------------------------------------------------------------------------------------------------ one head
 
-const chips = data.tokens.map((_, t) => {
-  const chip = element('button', 'chip', words[t]);
-  chip.addEventListener('click', () => change({ token: t }));
-  chip.addEventListener('mousemove', event => {
-    const [query, key] = state.axis === 'query' ? [state.token, t] : [t, state.token];
-    hover({ query, key }, event);
-  });
-  chip.addEventListener('mouseleave', () => hover(null));
-  return chip;
-});
-
 function drawDetail() {
   document.body.classList.toggle('open', isOpen());
   byId('detail').hidden = !isOpen();
+  byId('table').hidden = !state.table;
+  byId('grid').hidden = state.table;
+  overviewSwitch(state.table ? 'table' : 'heads');
   for (const { button, layer, head } of thumbs)
     button.setAttribute('aria-current', layer === state.layer && head === state.head);
   sizeGrid();
+  drawTable();
   if (!isOpen()) return;
   byId('name').textContent = headName(state.layer, state.head);
   axisSwitch(state.axis);
+  viewSwitch(state.view);
   const isQuery = state.axis === 'query';
-  byId('chosen').replaceChildren(isQuery ? 'What ' : 'Who looks at ', element('b', '', words[state.token]),
+  byId('chosen').replaceChildren(isQuery ? 'What ' : 'Who looks at ',
+                                 element('b', '', word(state.axis, state.token)),
                                  isQuery ? ` (query ${state.token}) looks at` : ` (key ${state.token})`);
-  if (shown.layer === state.layer && shown.head === state.head) drawWeights();
-  else computeWeights();
+  if (shown.layer !== state.layer || shown.head !== state.head) openHead();
+  else drawWeights();
 }
 
-function computeWeights() {
-  const { layer, head } = state, progress = byId('progress');
-  Object.assign(shown, { layer, head, matrix: null });
-  byId('detail').setAttribute('aria-busy', true);
-  computeHead(layers[layer], current(), rows => {
-    progress.hidden = false;
-    progress.value = rows / n;
-  }, matrix => {
-    progress.hidden = true;
-    shown.matrix = matrix;
-    byId('detail').setAttribute('aria-busy', false);
-    if (isOpen()) drawWeights();
+function openHead() {
+  const { layer, head } = state;
+  const source = new kinds[data.kind].Head(layers[layer], current(), () => {
+    if (shown.source === source && isOpen()) drawWeights();
   });
+  Object.assign(shown, { layer, head, source });
+  drawWeights();
 }
 
 function drawWeights() {
-  if (!shown.matrix) return;
-  chips.forEach((chip, t) => {
-    chip.style.background = ground(weightOf(t));
-    chip.style.color = ink(weightOf(t));
-    chip.setAttribute('aria-pressed', t === state.token);
-  });
-  showChosenChip();
-  drawTop();
-  drawMap();
+  const { source } = shown, progress = byId('progress');
+  progress.hidden = source.ready;
+  progress.value = source.done;
+  if (source.ready) {
+    drawTokens();
+    drawView();
+  }
+  byId('detail').setAttribute('aria-busy', source.busy);
 }
 
-/** Scrolls the chips, not the page. */
-function showChosenChip() {
-  const box = byId('chips'), chip = chips[state.token];
-  const above = chip.offsetTop - box.offsetTop, below = above + chip.offsetHeight - box.clientHeight;
-  if (above < box.scrollTop) box.scrollTop = above - 4;
-  else if (below > box.scrollTop) box.scrollTop = below + 4;
-}
-
-function drawTop() {
-  const order = Array.from({ length: n }, (_, t) => t).filter(t => weightOf(t) > 0);
-  order.sort((a, b) => weightOf(b) - weightOf(a) || a - b);
-  const first = order.slice(0, 12);
-  byId('ranking').textContent = `${state.axis === 'query' ? 'Keys' : 'Queries'} by weight, ` +
-    (first.length < order.length ? `${first.length} of ${order.length}` : `${order.length} above zero`);
-  byId('top').replaceChildren(...first.map(t => {
-    const fill = element('div', 'fill');
-    fill.style.width = `${100 * place(weightOf(t)) / 255}%`;
-    fill.style.background = css(palette[Math.max(place(weightOf(t)), 90)]);
-    return element('li', '', element('span', 'word', `${t}  ${words[t]}`),
-                   element('span', 'digits', digits(weightOf(t))), element('div', 'track', fill));
-  }));
+/** Changes of the part in sight need no more than this. */
+function drawView() {
+  for (const [name] of VIEWS) byId(`${name}-view`).hidden = state.view !== name;
+  for (const id of ['svg-copy', 'csv']) byId(id).hidden = state.view !== 'matrix';
+  if (state.view === 'matrix') drawMap();
+  else if (state.view === 'lines') drawLines();
+  else drawNeurons();
+  byId('detail').setAttribute('aria-busy', shown.source.busy);
 }
 
 // --------------------------------------------------------------------------------------------------------- pointer
@@ -171,41 +171,31 @@ function hideTip() {
   byId('tip').hidden = true;
 }
 
+/** Marks a cell { query, key, weight }, of which a query or a key may be null, and says what it is. */
 function hover(cell, event) {
-  if (!plot || !shown.matrix) return;
+  if (!shown.source?.ready) return;
   state.hover = cell;
-  drawMarks();
+  if (state.view === 'matrix' && plot) drawMarks();
+  if (state.view === 'lines') drawLines();
   const tip = byId('tip');
   if (!cell) return hideTip();
-  const { query, key } = cell;
   const parts = [];
-  if (query !== null) parts.push(`query ${query} `, element('b', '', longWords[query]));
-  if (query !== null && key !== null) parts.push(' \u2192 ');
-  if (key !== null) parts.push(`key ${key} `, element('b', '', longWords[key]));
-  if (query !== null && key !== null)
-    parts.push(element('span', 'digits', digits(shown.matrix[query * n + key])));
+  for (const axis of ['query', 'key']) {
+    const t = cell[axis], more = cell.spans?.[axis] > 1 ? `\u2013${t + cell.spans[axis] - 1}` : '';
+    if (t === null) continue;
+    if (parts.length) parts.push(' \u2192 ');
+    parts.push(`${axis} ${t}${more} `, ...(more ? [] : [element('b', '', longWord(axis, t))]));
+  }
+  if (cell.query !== null && cell.key !== null && cell.weight !== undefined) {
+    const known = Number.isNaN(cell.weight) ? 'not known: among the smaller of its row' : digits(cell.weight);
+    parts.push(element('span', 'digits', cell.spans ? `largest ${known}` : known));
+  }
   tip.replaceChildren(...parts);
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   const x = event.clientX + 16 + width > innerWidth ? event.clientX - width - 12 : event.clientX + 16;
   const y = event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18;
   tip.style.transform = `translate(${Math.max(x, 4)}px, ${Math.max(y, 4)}px)`;
-}
-
-let dragged = false;
-
-/** Drags the part in sight; a press that does not move is a click on a token. */
-function drag(event) {
-  if (event.button !== 0 || !plot || sight.span === n) return;
-  const from = { ...sight }, start = { x: event.clientX, y: event.clientY };
-  const move = ({ clientX, clientY }) => {
-    look(from.query - (clientY - start.y) / plot.cell, from.key - (clientX - start.x) / plot.cell, from.span);
-    dragged = dragged || Math.hypot(clientX - start.x, clientY - start.y) > 4;
-    if (dragged) drawMap();
-  };
-  dragged = false;
-  addEventListener('mousemove', move);
-  addEventListener('mouseup', () => removeEventListener('mousemove', move), { once: true });
 }
 
 // -------------------------------------------------------------------------------------------------------- controls
@@ -224,6 +214,11 @@ function makeSwitch(id, choices, choose) {
 const scaleSwitch = makeSwitch('scale', [['linear', 'Linear'], ['log', 'Log']], scale => change({ scale }));
 const axes = [['query', 'Query \u2192 keys'], ['key', 'Key \u2190 queries']];
 const axisSwitch = makeSwitch('axis', axes, axis => change({ axis }));
+const viewSwitch = makeSwitch('view', VIEWS, view => change({ view }));
+const themes = [['auto', 'Auto'], ['light', 'Light'], ['dark', 'Dark']];
+const themeSwitch = makeSwitch('theme', themes, theme => change({ theme }));
+const overviewSwitch = makeSwitch('overview', [['heads', 'Pictures'], ['table', 'Table']],
+                                  chosen => change({ table: chosen === 'table' }));
 
 function move(layerStep, headStep) {
   if (!isOpen()) return change({ layer: 0, head: 0 });
@@ -238,9 +233,15 @@ function move(layerStep, headStep) {
   if (inside(layer, layers.length)) change({ layer, head: Math.min(head, layers[layer].heads.length - 1) });
 }
 
+function step(by) {
+  const token = state.token + by;
+  if (isOpen() && inside(token, count[state.axis])) change({ token });
+}
+
 const zoomIn = () => zoomAtChosen(1 / 2);
 const zoomOut = () => zoomAtChosen(2);
-const whole = () => zoomAtChosen(n);
+const whole = () => zoomAtChosen(Math.max(count.query, count.key));
+const nextOf = (list, value) => list[(list.findIndex(([name]) => name === value) + 1) % list.length][0];
 
 const keys = {
   ArrowLeft: () => move(0, -1),
@@ -248,7 +249,12 @@ const keys = {
   ArrowUp: () => move(-1, 0),
   ArrowDown: () => move(1, 0),
   l: () => change({ scale: state.scale === 'linear' ? 'log' : 'linear' }),
-  d: () => change({ axis: state.axis === 'query' ? 'key' : 'query' }),
+  d: () => change({ axis: across[state.axis] }),
+  v: () => change({ view: nextOf(VIEWS, state.view) }),
+  t: () => change({ table: !state.table }),
+  '[': () => step(-1),
+  ']': () => step(1),
+  '/': () => byId('search').focus(),
   '+': zoomIn,
   '-': zoomOut,
   0: whole,
@@ -257,6 +263,7 @@ const keys = {
 
 document.addEventListener('keydown', event => {
   if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
+  if (event.target === byId('search')) return;
   event.preventDefault();
   keys[event.key]();
   // The focus goes along, so that Enter and Tab mean what is seen.
@@ -273,10 +280,10 @@ byId('out').addEventListener('click', zoomOut);
 byId('whole').addEventListener('click', whole);
 byId('map').addEventListener('mousedown', drag);
 byId('map').addEventListener('wheel', event => {
-  if (!event.ctrlKey || !plot || !shown.matrix) return;  // pinching is a wheel with Ctrl; without, it scrolls
+  if (!event.ctrlKey || !plot?.cells) return;  // pinching is a wheel with Ctrl; without, it scrolls
   event.preventDefault();
   const { left, top, side } = plot;
-  zoom(2 ** (event.deltaY / 200), (event.offsetX - left) / side, (event.offsetY - top) / side);
+  zoom(2 ** (event.deltaY / 200), (event.offsetX - left) / side.key, (event.offsetY - top) / side.query);
 }, { passive: false });
 byId('map').addEventListener('click', event => {
   const cell = dragged ? null : underPointer(event);
@@ -284,7 +291,7 @@ byId('map').addEventListener('click', event => {
   if (!cell) return;
   if (cell.query === null) change({ axis: 'key', token: cell.key });
   else if (cell.key === null) change({ axis: 'query', token: cell.query });
-  else change({ token: state.axis === 'query' ? cell.query : cell.key });
+  else change({ token: cell[state.axis] });
 });
 
 // ----------------------------------------------------------------------------------------------------------- start
@@ -295,20 +302,26 @@ function drawAll() {
   drawDetail();
 }
 
-const plural = (count, word) => `${count} ${word}${count === 1 ? '' : 's'}`;
-const title = visible(data.title, 200);
-const headCount = layers.reduce((sum, { heads }) => sum + heads.filter(({ name }) => name !== 'mean').length, 0);
-const facts = [plural(n, 'token'), plural(layers.length, 'layer'), plural(headCount, 'head')];
-if (data.group > 1) facts.push(`a thumbnail shows the largest of ${data.group} \u00d7 ${data.group} weights`);
-document.title = title;
-byId('title').textContent = title;
-byId('facts').textContent = facts.join(' \u00b7 ');
-byId('text').textContent = words.slice(0, 400).join(' ') + (n > 400 ? ' \u2026' : '');
-byId('precision').textContent = `Weights are computed here from q, k and lse: off by at most ${
-  data.error.toPrecision(2)} of themselves`;
-byId('chips').append(...chips);
-buildGrid();
+function facts() {
+  const headCount = layers.reduce((sum, { heads }) => sum + heads.filter(({ name }) => name !== 'mean').length, 0);
+  const list = ownText ? [plural(count.query, 'token')]
+    : [count.query === 1 ? '1 query' : `${count.query} queries`, plural(count.key, 'key')];
+  list.push(plural(layers.length, 'layer'), plural(headCount, 'head'));
+  if (Math.max(...data.groups) > 1)
+    list.push(`a thumbnail shows the largest of ${data.groups.join(' \u00d7 ')} weights`);
+  return list.join(' \u00b7 ');
+}
+
+const beginning = axis => tokens[axis].slice(0, 400).map((_, t) => word(axis, t)).join(' ') +
+  (count[axis] > 400 ? ' \u2026' : '');
+document.title = visible(data.title, 200);
+byId('title').textContent = document.title;
+byId('facts').textContent = facts();
+byId('text').textContent = ownText ? beginning('query') : `${beginning('query')} \u2192 ${beginning('key')}`;
+byId('precision').textContent = kinds[data.kind].precision();
 readFragment();
+choosePalette();
+buildGrid();
 drawAll();
 addEventListener('hashchange', () => {
   readFragment();

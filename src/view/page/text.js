@@ -3,9 +3,12 @@
 
 const byId = id => document.getElementById(id);
 const data = JSON.parse(byId('data').textContent);
-const n = data.tokens.length;
 const layers = data.layers;
-const inside = (value, count) => Number.isInteger(value) && value >= 0 && value < count;
+const ownText = !data.key_tokens;  // queries and keys are the same tokens
+const tokens = { query: data.tokens, key: data.key_tokens ?? data.tokens };
+const count = { query: tokens.query.length, key: tokens.key.length };
+const across = { query: 'key', key: 'query' };
+const inside = (value, limit) => Number.isInteger(value) && value >= 0 && value < limit;
 
 /** The text with a visible sign for what would not show or would change how the rest shows; cut to a length. */
 function visible(text, limit) {
@@ -19,9 +22,9 @@ function visible(text, limit) {
   return points.length > limit ? edged + '\u2026' : edged;
 }
 
-const words = data.tokens.map(token => visible(token, 14));
-const axisWords = data.tokens.map((token, t) => (n > 16 ? `${t} ${visible(token, 8)}` : words[t]));
-const longWords = data.tokens.map(token => visible(token, 200));  // where there is room
+const word = (axis, t) => visible(tokens[axis][t], 14);
+const axisWord = (axis, t) => (count[axis] > 16 ? `${t} ${visible(tokens[axis][t], 8)}` : word(axis, t));
+const longWord = (axis, t) => visible(tokens[axis][t], 200);  // where there is room
 
 function element(tag, className, ...children) {
   const node = document.createElement(tag);
@@ -36,3 +39,33 @@ function headName(l, h) {
   return `${visible(layers[l].name, 60)}, ${name === 'mean' ? 'mean of heads' : 'head ' + name}`;
 }
 
+const plural = (number, thing) => `${number} ${thing}${number === 1 ? '' : 's'}`;
+/** Five digits: how finely weights are known at best. */
+const digits = weight => (weight === 0 ? '0' : weight.toPrecision(5));
+
+// What an open head is to the page. Every kind of page has a class of its own, which it puts here:
+//
+//   new Head(layer, head, arrived)     arrived() is called whenever there is more to draw
+//   ready, busy, done                  is there anything to draw; is more on its way; the part that is computed
+//   picture(part, rows, columns)       Float32Array [rows, columns]: the largest weights of a part { query, key,
+//                                      spans: { query, key } } in so many bands; NaN = not known; null = not yet
+//   line(axis, token)                  Float32Array: the weights of a query, or of a key; NaN, null: as above
+//   largest(part, weight)              { query, key, weight } of the largest in a part whose picture has that weight,
+//                                      null if it is not known which it is
+//   note(part, rows, columns)          what a picture shows
+//   numbers(axis, token)               what is known of a row or a column beside its weights, as texts
+//   vectors(query, key)                { q, k, scale }, null = not yet; undefined = never
+const kinds = {};
+
+/** Band `band` of `bands` of a span of tokens: its first token and the first behind it. */
+const bandOf = (band, bands, span) => [Math.ceil(band * span / bands), Math.ceil((band + 1) * span / bands)];
+
+/** What can be said of a row or a column whose weights are all known. */
+function numbersOf(axis, line) {
+  let sum = 0, entropy = 0;
+  for (const weight of line) {
+    sum += weight;
+    if (weight > 0) entropy -= weight * Math.log(weight);
+  }
+  return axis === 'query' ? [`entropy ${entropy.toPrecision(3)} nats`] : [`receives ${sum.toPrecision(3)} in all`];
+}

@@ -1,5 +1,6 @@
 // ------------------------------------------------------------------------------------------------------------- weights
-// A weight is exp(cap(scale <q, k>) + added - lse), computed here. page_data.h says how numbers are packed.
+// The heads of an exact page. A weight is exp(cap(scale <q, k>) + added - lse), computed here. page_data.h says how
+// numbers are packed.
 
 function bytesOf(base64) {
   const text = atob(base64), bytes = new Uint8Array(text.length);
@@ -17,19 +18,16 @@ function wholeNumbers(bytes) {
 }
 
 /** Queries or keys [n, D]. */
-function vectorsOf(base64) {
+function vectorsOf(base64, n) {
   const bytes = bytesOf(base64);
   const largest = new Float64Array(bytes.buffer, 0, n), codes = wholeNumbers(bytes.subarray(8 * n));
   const width = codes.length / n;
   return Float64Array.from(codes, (code, i) => (code - 2 ** 23) / (2 ** 23 - 1) * largest[Math.floor(i / width)]);
 }
 
-/** The thumbnail of a head: square. */
-const thumbnailOf = head => Float32Array.from(wholeNumbers(bytesOf(head.thumbnail)), code => code / (2 ** 24 - 1));
-
 /** Row after row of what the options add to the scores: -Infinity where a pair is not allowed. */
 function* addedRows(base64) {
-  const words = new Uint32Array(bytesOf(base64).buffer), numbers = new Float32Array(words.buffer);
+  const words = new Uint32Array(bytesOf(base64).buffer), numbers = new Float32Array(words.buffer), n = count.key;
   let at = 0, foretold = 0, others = 0;
   let above = null, row = new Float64Array(n), spare = new Float64Array(n);
   for (;;) {
@@ -53,12 +51,12 @@ function* addedRows(base64) {
 
 /** Row after row of one head's weights; the array is used again for the next. */
 function* headRows(layer, head) {
-  const q = vectorsOf(head.q), k = vectorsOf(layer.keys[head.keys]), lse = new Float64Array(bytesOf(head.lse).buffer);
-  const added = addedRows(layer.added[head.added]), weights = new Float64Array(n);
-  const { scale, softcap } = layer, width = q.length / n;
-  for (let i = 0; i < n; ++i) {
+  const { q, k, width } = vectorsOfHead(layer, head), lse = new Float64Array(bytesOf(head.lse).buffer);
+  const added = addedRows(layer.added[head.added]), weights = new Float64Array(count.key);
+  const { scale, softcap } = layer;
+  for (let i = 0; i < count.query; ++i) {
     const more = added.next().value;
-    for (let j = 0; j < n; ++j) {
+    for (let j = 0; j < count.key; ++j) {
       weights[j] = 0;
       if (more[j] === -Infinity || !Number.isFinite(lse[i])) continue;
       let score = 0;
@@ -72,11 +70,16 @@ function* headRows(layer, head) {
   }
 }
 
+function vectorsOfHead(layer, head) {
+  const q = vectorsOf(head.q, count.query), k = vectorsOf(layer.keys[head.keys], count.key);
+  return { q, k, width: q.length / count.query };
+}
+
 /** Fills a matrix with the weights of a head, or with the mean of all of a layer's; yields the rows that are done. */
 function* fill(matrix, layer, head) {
-  const heads = head.name === 'mean' ? layer.heads.filter(({ name }) => name !== 'mean') : [head];
+  const heads = head.name === 'mean' ? layer.heads.filter(({ name }) => name !== 'mean') : [head], n = count.key;
   const sources = heads.map(one => headRows(layer, one));
-  for (let i = 0; i < n; ++i) {
+  for (let i = 0; i < count.query; ++i) {
     const row = matrix.subarray(i * n, (i + 1) * n);
     for (const source of sources) {
       const weights = source.next().value;
@@ -87,23 +90,90 @@ function* fill(matrix, layer, head) {
 }
 
 const SLICE = 30;  // milliseconds of computing before the page may react
-let latest = 0;
+let latest = null;
 
-/** Calls done(matrix) with the weights of a head: at once if that is quick, otherwise progress(rows) comes before. */
-function computeHead(layer, head, progress, done) {
-  const call = ++latest, matrix = new Float32Array(n * n), rows = fill(matrix, layer, head);
-  const slice = () => {
-    if (call !== latest) return;  // another head is wanted by now
-    const until = performance.now() + SLICE;
-    let state;
-    do state = rows.next(); while (!state.done && performance.now() < until);
-    if (state.done) return done(matrix);
-    progress(state.value);
-    setTimeout(slice);
-  };
-  slice();
+/** A head whose weights are computed here, all of them, before there is anything to draw. */
+class ComputedHead {
+  constructor(layer, head, arrived) {
+    this.layer = layer;
+    this.head = head;
+    this.matrix = new Float32Array(count.query * count.key);
+    const rows = fill(this.matrix, layer, head);
+    latest = this;
+    const slice = () => {
+      const until = performance.now() + SLICE;
+      let state;
+      do state = rows.next(); while (!state.done && performance.now() < until);
+      this.done = state.done ? 1 : state.value / count.query;
+      if (state.done) return;
+      setTimeout(() => {
+        if (latest !== this) return;  // another head is wanted by now
+        slice();
+        arrived();
+      });
+    };
+    slice();
+  }
+
+  get ready() {
+    return this.done === 1;
+  }
+
+  get busy() {
+    return !this.ready;
+  }
+
+  picture({ query, key, spans }, rows, columns) {
+    const largest = new Float32Array(rows * columns), place = new Int32Array(spans.key);
+    for (let j = 0; j < spans.key; ++j) place[j] = Math.floor(j * columns / spans.key);
+    for (let i = 0; i < spans.query; ++i) {
+      const row = (query + i) * count.key + key, to = Math.floor(i * rows / spans.query) * columns;
+      for (let j = 0; j < spans.key; ++j) {
+        const at = to + place[j];
+        if (this.matrix[row + j] > largest[at]) largest[at] = this.matrix[row + j];
+      }
+    }
+    return largest;
+  }
+
+  line(axis, t) {
+    if (axis === 'query') return this.matrix.subarray(t * count.key, (t + 1) * count.key);
+    return Float32Array.from({ length: count.query }, (_, i) => this.matrix[i * count.key + t]);
+  }
+
+  largest({ query, key, spans }) {
+    let best = { query, key, weight: -1 };
+    for (let i = query; i < query + spans.query; ++i) {
+      for (let j = key; j < key + spans.key; ++j) {
+        const weight = this.matrix[i * count.key + j];
+        if (weight > best.weight) best = { query: i, key: j, weight };
+      }
+    }
+    return best;
+  }
+
+  note({ spans }, rows, columns) {
+    if (rows === spans.query && columns === spans.key) return '';
+    const group = (span, bands) => Math.ceil(span / bands);
+    return `A pixel shows the largest of ${group(spans.query, rows)} × ${group(spans.key, columns)} weights.`;
+  }
+
+  numbers(axis, t) {
+    return numbersOf(axis, this.line(axis, t));
+  }
+
+  vectors(query, key) {
+    if (this.head.name === 'mean') return undefined;
+    this.both ??= vectorsOfHead(this.layer, this.head);
+    const { q, k, width } = this.both;
+    return { q: q.subarray(query * width, (query + 1) * width), k: k.subarray(key * width, (key + 1) * width),
+             scale: this.layer.scale };
+  }
 }
 
-/** Five digits: how finely q and k are kept. */
-const digits = weight => (weight === 0 ? '0' : weight.toPrecision(5));
-
+kinds.exact = {
+  Head: ComputedHead,
+  thumbnail: head => Float32Array.from(wholeNumbers(bytesOf(head.thumbnail)), code => code / (2 ** 24 - 1)),
+  precision: () => 'Weights are computed here from q, k and lse: off by at most ' +
+    `${data.error.toPrecision(2)} of themselves`,
+};
