@@ -45,10 +45,11 @@ struct Generate {
     const std::vector<attn::view::Layer> layers = recorder.layers();
     if (layers.empty()) return;  // stopped before the first token
     const auto& source = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
-    std::vector<std::string> labels =
-        part == "decoder" ? token_labels(*loaded.tokenizer, streamed.text) : token_labels(*source, streamed.prompt);
-    labels.resize(static_cast<size_t>(layers[0].k.size[2]));  // nobody has asked what the last token looks at
-    recorder.save(record, labels);
+    const std::vector<std::string> read = token_labels(*source, streamed.prompt);
+    std::vector<std::string> said = token_labels(*loaded.tokenizer, streamed.text);
+    said.resize(static_cast<size_t>(layers[0].q.size[2]));  // nobody has asked what the last token looks at
+    if (part == "cross") recorder.save(record, read, said);
+    else recorder.save(record, part == "decoder" ? said : read);
     say("{}: queries, keys and lse of {} layers, {} tokens\n", record, layers.size(), layers[0].q.size[2]);
   }
 };

@@ -107,6 +107,18 @@ TEST(TextFiles, LengthsAreSaidAndKept) {
   EXPECT_EQ(tokenizer->lengths().longest, 512);
   EXPECT_EQ(tokenizer->lengths().padding, 1);
   EXPECT_TRUE(tokenizer->lengths().cuts_left && tokenizer->lengths().pads_left);
+  const text::EncodedBatch batch = text::encode_batch(*tokenizer, std::vector<std::string>{"the", "the t ."});
+  EXPECT_EQ(batch.length, 5);
+  EXPECT_EQ(batch.sequences, 2);
+  EXPECT_EQ(Ids(batch.ids.begin(), batch.ids.begin() + 2), (Ids{1, 1}));  // it fills up on the left
+  EXPECT_EQ(batch.mask, (Ids{0, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(error_of([&] { text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."}, text::Lengths{}); }),
+            "[encode_batch] neither the tokenizer nor its caller says which token fills shorter texts up");
+  EXPECT_EQ(error_of([&] {
+              text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."},
+                                 text::Lengths{.padding = 1, .padded = 4});
+            }),
+            "[encode_batch] a text has 5 tokens, which are cut to none of the 4 that every text is filled up to");
   EXPECT_EQ(tokenizer->encode_within(4, "the t .").ids, (Ids{1, 6, 7, 2}));
   EXPECT_EQ(tokenizer->encode_within(6, "the t . t .", "the").ids, (Ids{1, 6, 7, 2, 3, 2}));
   EXPECT_EQ(error_of([&] { tokenizer->encode_within(1, "the"); }),

@@ -25,6 +25,15 @@ struct Lengths {
   std::optional<int64_t> padding;  ///< the id that fills shorter texts up
   int64_t padding_type = 0;
   bool pads_left = false;
+  int64_t padded = 0;    ///< every text to so many tokens; 0 = to the longest of a batch
+  int64_t multiple = 0;  ///< that length rounded up to a multiple; 0 = as it is
+};
+
+/// Texts of one length.
+struct EncodedBatch {
+  int64_t sequences = 0, length = 0;  ///< B, L
+  std::vector<int64_t> ids, types;    ///< [B, L]
+  std::vector<int64_t> mask;          ///< [B, L]: 1 for a token, 0 for what fills up
 };
 
 /// Text <-> ids in [0, size()). All methods are const and thread-safe.
@@ -68,6 +77,11 @@ class Tokenizer {
   };
   virtual std::unique_ptr<Decoding> decoding() const;
 };
+
+/// encode_marked() of each text, cut and filled up to one length as the tokenizer's file says, or, but for the side
+/// that is cut, `lengths`. Throws Error where nothing says what fills up, and as encode_within() does.
+EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::string> texts,
+                          const std::optional<Lengths>& lengths = {});
 
 /// Text that appears token by token. The tokenizer must outlive it.
 class TextStream {

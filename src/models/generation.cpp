@@ -114,7 +114,7 @@ GenerationDefaults GenerationFile::defaults() const {
   found.min_new_tokens = said.whole("min_new_tokens", 0);
   found.min_length = said.whole("min_length", 0);
   found.suppressed = said.tokens("suppress_tokens", vocab_size_);
-  found.suppressed_first = said.tokens("begin_suppress_tokens", vocab_size_);
+  found.suppressed_first = tokens("begin_suppress_tokens");  // Whisper's default names tokens that small ones lack
   found.no_repeat = said.whole("no_repeat_ngram_size", 0);
   found.beams = said.whole("num_beams", 1);
   found.length_penalty = said.any_number("length_penalty");

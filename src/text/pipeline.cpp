@@ -60,7 +60,7 @@ std::unique_ptr<Model> read_model(const Fields& fields) {
 }
 
 Lengths read_lengths(const Fields& root) {
-  constexpr int64_t kMost = int64_t{1} << 40;
+  constexpr int64_t kMost = int64_t{1} << 40, kMostPadded = 1 << 24;
   Lengths lengths;
   if (root.has("truncation")) {
     const Fields fields = root.object("truncation");
@@ -72,6 +72,11 @@ Lengths read_lengths(const Fields& root) {
     lengths.padding = fields.number("pad_id", kMaxTokens - 1, 0);
     lengths.padding_type = fields.number("pad_type_id", kMaxTokens - 1, 0);
     lengths.pads_left = fields.choice("direction", {"Right", "Left"}, 0) == 1;
+    if (fields.has("strategy") && fields.at("strategy").is_object())
+      lengths.padded = fields.object("strategy").number("Fixed", kMostPadded);
+    else if (fields.has("strategy"))
+      fields.require(fields.at("strategy") == "BatchLongest", "strategy", "\"BatchLongest\" or {\"Fixed\": LENGTH}");
+    if (fields.has("pad_to_multiple_of")) lengths.multiple = fields.number("pad_to_multiple_of", kMostPadded);
   }
   return lengths;
 }

@@ -4,6 +4,7 @@
 
 #include "attn/core.h"
 #include "attn/io.h"
+#include "core/checker.h"
 #include "io/json.h"
 #include "text/tokenizers.h"
 
@@ -124,6 +125,43 @@ std::optional<int64_t> Tokenizer::find(std::string_view token) const {
 bool Tokenizer::is_special(int64_t) const { return false; }
 
 Lengths Tokenizer::lengths() const { return {}; }
+
+EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::string> texts,
+                          const std::optional<Lengths>& lengths) {
+  const Lengths how = lengths ? *lengths : tokenizer.lengths();
+  Checker checker("encode_batch");
+  checker.require(how.padding.has_value(),
+                  "neither the tokenizer nor its caller says which token fills shorter texts up");
+  checker.require(!how.padding || (*how.padding >= 0 && *how.padding < tokenizer.size()), [&] {
+    return "padding is " + std::to_string(*how.padding) + ", must be in [0, " + std::to_string(tokenizer.size()) + ")";
+  });
+  checker.require(how.padded >= 0 && how.multiple >= 0, "padded and multiple must not be negative");
+  checker.done();
+  std::vector<Encoding> all;
+  EncodedBatch batch{.sequences = std::ssize(texts), .length = how.padded};
+  for (const std::string& text : texts) {
+    all.push_back(how.longest ? tokenizer.encode_within(*how.longest, text) : tokenizer.encode_marked(text));
+    batch.length = how.padded ? batch.length : std::max<int64_t>(batch.length, std::ssize(all.back().ids));
+  }
+  if (how.multiple > 0) batch.length = (batch.length + how.multiple - 1) / how.multiple * how.multiple;
+  for (const Encoding& one : all) {
+    const int64_t count = std::ssize(one.ids), more = batch.length - count;
+    checker.require(more >= 0, [&] {
+      return "a text has " + std::to_string(count) + " tokens, which are cut to none of the " +
+             std::to_string(batch.length) + " that every text is filled up to";
+    });
+    checker.done();
+    const auto put = [&](std::vector<int64_t>& to, const std::vector<int64_t>& tokens, int64_t filling) {
+      to.insert(to.end(), how.pads_left ? more : 0, filling);
+      to.insert(to.end(), tokens.begin(), tokens.end());
+      to.insert(to.end(), how.pads_left ? 0 : more, filling);
+    };
+    put(batch.ids, one.ids, *how.padding);
+    put(batch.types, one.types, how.padding_type);
+    put(batch.mask, std::vector<int64_t>(one.ids.size(), 1), 0);
+  }
+  return batch;
+}
 
 std::unique_ptr<Tokenizer::Decoding> Tokenizer::decoding() const { return std::make_unique<StepByStep>(*this); }
 

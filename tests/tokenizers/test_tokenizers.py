@@ -161,6 +161,23 @@ def test_real_bert(folder):
     expect_same(package, model / "vocab.txt", plain)
 
 
+@pytest.mark.parametrize("padding", [
+    {}, {"length": 24}, {"pad_to_multiple_of": 8}, {"direction": "left", "length": 30, "pad_to_multiple_of": 16},
+    {"direction": "left", "pad_id": 5, "pad_type_id": 1, "pad_token": "[unused4]"}])
+def test_batches_of_one_length(folder, padding):
+    """Padding and truncation as the file says."""
+    package = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    package.enable_truncation(20, direction=padding.get("direction", "right"))
+    package.enable_padding(**padding)
+    path = folder / "padded.json"
+    package.save(str(path))
+    texts = ["a", "", "a fine film, and no more than that", "word " * 40]
+    for few in (texts, texts[:2], texts[:1]):
+        ours = ask(path, batch=few)
+        for wanted, row in zip(package.encode_batch(few), ours, strict=True):
+            assert row == {"ids": wanted.ids, "types": wanted.type_ids, "mask": wanted.attention_mask}, (few, padding)
+
+
 @needs_data
 def test_real_bert_on_a_long_text():
     model = MINILM / "tokenizer.json"

@@ -6,6 +6,7 @@
 // REQUEST is one JSON object:
 //   {"texts": [...]}                  for each text ids, ids and types with what stands around it, text and pieces back
 //   {"pairs": [[...]], "longest": N}  ids and types of two texts, cut to N tokens if it is there
+//   {"batch": [...]}                  rows of ids, types and mask of texts of one length, as the file says
 //   {"decode": [[id, ...]]}           texts, whole and in pieces
 //   {"rounds": N, "texts": [...]}     seconds of the quickest of N rounds over all texts
 #include <algorithm>
@@ -59,6 +60,15 @@ Json answers(const Tokenizer& tokenizer, const Json& request) {
     const std::string first = entry[0], second = entry[1];
     all.push_back(of(request.contains("longest") ? tokenizer.encode_within(request["longest"], first, second)
                                                  : tokenizer.encode_marked(first, second)));
+  }
+  if (request.contains("batch")) {
+    const text::EncodedBatch batch = text::encode_batch(tokenizer, request["batch"].get<std::vector<std::string>>());
+    for (int64_t b = 0; b < batch.sequences; ++b) {
+      const auto row = [&](const std::vector<int64_t>& of) {
+        return std::vector<int64_t>(of.begin() + b * batch.length, of.begin() + (b + 1) * batch.length);
+      };
+      all.push_back({{"ids", row(batch.ids)}, {"types", row(batch.types)}, {"mask", row(batch.mask)}});
+    }
   }
   for (const auto& ids : request.value("decode", Json::array()))
     all.push_back(decoded(tokenizer, ids.get<std::vector<int64_t>>()));
