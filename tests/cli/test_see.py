@@ -80,7 +80,7 @@ def test_cross(attn):
     attn.run("generate", "out", "--prompt", "ab", "--tokens", 3, "--record", "cross", "--part", "cross")
     assert {row["most_seen"] for row in json.loads(attn.run("see", "cross", "--json", "-").stdout)} <= {"a", "b"}
     page = attn.run("see", "cross", "--html", "-").stdout
-    assert '"tokens":["<start>"' in page and '"key_tokens":["a","b"]' in page
+    assert '"tokens":["\\u003cstart\\u003e"' in page and '"key_tokens":["a","b"]' in page
     for part in ("encoder", "decoder"):
         rows = json.loads(attn.run("see", "out", "--text", "ab", "--part", part, "--json", "-").stdout)
         assert all((row["next"] > 0) == (part == "encoder") for row in rows), rows
