@@ -74,7 +74,7 @@ def minilm(options):
         for role in head["roles"]:
             named.setdefault(role, []).append(f"{head['layer']}.{head['head']}")
     text = [f"all-MiniLM-L6-v2 on the first {said['texts']:,} sentences of SST-2's training set ({machine()}; with "
-            f"clusters {seconds:.0f} s on a machine that did other work too).\n",
+            f"clusters {seconds:.0f} s).\n",
             f"Largest on these sentences: previous {best(heads, 'previous')}, next {best(heads, 'next')}, self "
             f"{best(heads, 'self')}, start {best(heads, 'start')}, separator {best(heads, 'separator')}, punctuation "
             f"{best(heads, 'punctuation')}. On 50 random tokens, twice, ten texts: induction "
