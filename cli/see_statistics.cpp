@@ -45,25 +45,6 @@ attn::Tensor<int64_t, 2> numbered_tokens(const std::vector<std::string>& tokens,
   return ids;
 }
 
-/// An array of lse's type.
-template <int Rank>
-class LayerValues {
- public:
-  LayerValues(attn::DType dtype, const attn::Shape<Rank>& size)
-      : view_(nullptr, dtype, size), memory_(view_.count() * attn::size_of(dtype), true) {
-    view_.data = memory_.data();
-  }
-  operator attn::View<Rank>() const { return view_; }
-  double operator[](int64_t n) const {
-    if (view_.dtype == attn::DType::float64) return static_cast<const double*>(view_.data)[n];
-    return static_cast<const float*>(view_.data)[n];
-  }
-
- private:
-  attn::View<Rank> view_;
-  attn::Buffer memory_;
-};
-
 /// Of every head of a layer.
 std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, attn::ConstView<2> row_tokens,
                                              attn::ConstView<2> column_tokens, const std::vector<std::string>& columns,
@@ -75,9 +56,9 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
                                             attn::key_bands::next}
                : std::vector<attn::KeyBand>{attn::key_bands::first};
   const auto sets = static_cast<int64_t>(bands.size());
-  const LayerValues<2> entropy(dtype, {1, H}), maximum(dtype, {1, H}), participation(dtype, {1, H}),
+  const attn::ResultTensor<2> entropy(dtype, {1, H}), maximum(dtype, {1, H}), participation(dtype, {1, H}),
       distance(dtype, {1, H}), same_token(dtype, {1, H});
-  const LayerValues<3> masses(dtype, {1, H, sets}), received(dtype, {1, H, Lk});
+  const attn::ResultTensor<3> masses(dtype, {1, H, sets}), received(dtype, {1, H, Lk});
   attn::AttentionStatistics wanted;
   wanted.means.entropy = entropy;
   wanted.means.maximum = maximum;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "attn/attention.h"
 
@@ -66,7 +67,6 @@ struct AttentionPicture {
 struct AttentionStatistics {
   RowStatistics<3> rows = {};
   RowStatistics<2> means = {};
-  /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1 where no weight is above 0.
   /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1: no weight above 0.
   View<3> position = {};
   View<4> top_weight = {};  ///< [B, H, Lq, n]: the n largest weights of a row, falling; n at most 256
@@ -80,6 +80,31 @@ struct AttentionStatistics {
   /// Not negative, of lse's type, [B|1, H|Hk|1, Lk]: multiplies P in column_mass and in the picture. ||v_j W_O|| makes
   /// them the norm-weighted attention of Kobayashi et al.
   ConstView<3> key_factor = {};
+};
+
+/// Memory for a result of lse's type, zero at birth, that is read as numbers.
+template <int Rank>
+class ResultTensor {
+ public:
+  ResultTensor(DType dtype, const Shape<Rank>& size)
+      : memory_(count_of(size.data(), Rank, size_of(dtype)) * size_of(dtype), true),
+        view_(memory_.data(), dtype, size) {}
+  View<Rank> view() const { return view_; }
+  operator View<Rank>() const { return view_; }
+  double operator[](int64_t n) const {
+    return view_.dtype == DType::float64 ? static_cast<const double*>(view_.data)[n]
+                                         : static_cast<const float*>(view_.data)[n];
+  }
+  template <class T = double>
+  std::vector<T> values() const {
+    std::vector<T> values;
+    for (int64_t n = 0; n < view_.count(); ++n) values.push_back(static_cast<T>((*this)[n]));
+    return values;
+  }
+
+ private:
+  Buffer memory_;
+  View<Rank> view_;
 };
 
 /// Computes what `wanted` has views for.

@@ -19,7 +19,7 @@ class HeadRows {
   HeadRows(int64_t heads, int64_t count, int64_t n)
       : width_(n + 1), size_(count * width_), weights_(static_cast<size_t>(heads * size_)), sums_(heads) {}
 
-  void set(int64_t head, const Layer& layer, const Values<4>& weights, int64_t begin, int64_t count) {
+  void set(int64_t head, const Layer& layer, const ResultTensor<4>& weights, int64_t begin, int64_t count) {
     double* to = weights_.data() + head * size_;
     std::fill_n(to, size_, 0.0);
     for (int64_t row = 0; row < count; ++row, to += width_) {
@@ -133,9 +133,9 @@ void Distances::add(std::span<const Layer> layers, const Texts& texts) {
   const int64_t band = std::clamp<int64_t>(kBandElements / (N * (n + 1)), 1, n);
   for (int64_t first = 0; first < n; first += band) {
     const int64_t count = std::min(band, n - first);
-    std::vector<Values<4>> weights;
+    std::vector<ResultTensor<4>> weights;
     for (const Layer& layer : layers) {
-      weights.emplace_back(layer, Shape<4>{B, layer.q.size[1], count, n});
+      weights.emplace_back(layer.lse.dtype, Shape<4>{B, layer.q.size[1], count, n});
       attention_weights(layer.q, layer.k, layer.lse, weights.back().view(), first, 0, layer.options);
     }
     for (int64_t b = 0; b < B; ++b) {

@@ -31,7 +31,7 @@ template <class RowSink>
 void for_each_edge_row(const Layer& layer, const RowSink& sink) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> edges(static_cast<size_t>(n));
-  for_each_band(layer, [&](int64_t first, int64_t count, const Values<4>& weights) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const ResultTensor<4>& weights) {
     for (int64_t row = 0; row < count; ++row) {
       std::fill(edges.begin(), edges.end(), 0.0);
       double sum = 1;

@@ -54,7 +54,7 @@ void for_each_band(const Layer& layer, const BandSink& sink) {
   const int64_t n = layer.q.size[2];
   for (int64_t first = 0; first < n; first += kBandRows) {
     const int64_t count = std::min(kBandRows, n - first);
-    const Values<4> weights(layer, {layer.q.size[0], layer.q.size[1], count, n});
+    const ResultTensor<4> weights(layer.lse.dtype, {layer.q.size[0], layer.q.size[1], count, n});
     attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
     sink(first, count, weights);
   }

@@ -6,30 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/attention_statistics.h"
 #include "attn/heads.h"
 #include "core/checker.h"
 
 namespace attn::heads {
-
-/// Values of lse's type, to be written by the library and read as numbers.
-template <int Rank>
-class Values {
- public:
-  Values(const Layer& layer, const Shape<Rank>& size)
-      : view_(nullptr, layer.q.dtype == DType::float64 ? DType::float64 : DType::float32, size),
-        memory_(view_.count() * size_of(view_.dtype), true) {
-    view_.data = memory_.data();
-  }
-  View<Rank> view() const { return view_; }
-  double operator[](int64_t n) const {
-    if (view_.dtype == DType::float64) return static_cast<const double*>(view_.data)[n];
-    return static_cast<const float*>(view_.data)[n];
-  }
-
- private:
-  View<Rank> view_;
-  Buffer memory_;
-};
 
 /// Every layer must be what attention_weights() takes, all of the same texts of n tokens, B of them or, with
 /// `one_text`, one.
@@ -40,7 +21,7 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
 std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n);
 
 /// Hands over P [B, H, count, n] of the rows first .. first + count of a layer, some rows at a time.
-using BandSink = std::function<void(int64_t first, int64_t count, const Values<4>& weights)>;
+using BandSink = std::function<void(int64_t first, int64_t count, const ResultTensor<4>& weights)>;
 void for_each_band(const Layer& layer, const BandSink& sink);
 
 /// An element of ids or kinds.

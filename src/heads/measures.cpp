@@ -126,13 +126,13 @@ class LayerRows {
   LayerRows(const Layer& layer, const TokenNumbers& numbers, bool with_repeats)
       : heads_(layer.q.size[1]),
         n_(layer.q.size[2]),
-        entropy_(layer, layer.lse.size),
-        maximum_(layer, layer.lse.size),
-        distance_(layer, layer.lse.size),
-        same_(layer, layer.lse.size),
-        behind_(layer, layer.lse.size),
-        bands_(layer, with_axis(layer.lse.size, kBands)),
-        labels_(layer, with_axis(layer.lse.size, kLabels)),
+        entropy_(layer.lse.dtype, layer.lse.size),
+        maximum_(layer.lse.dtype, layer.lse.size),
+        distance_(layer.lse.dtype, layer.lse.size),
+        same_(layer.lse.dtype, layer.lse.size),
+        behind_(layer.lse.dtype, layer.lse.size),
+        bands_(layer.lse.dtype, with_axis(layer.lse.size, kBands)),
+        labels_(layer.lse.dtype, with_axis(layer.lse.size, kLabels)),
         position_(layer.lse.size),
         allowed_(allowed_keys(layer)) {
     const KeyBand bands[] = {key_bands::previous, key_bands::next, key_bands::self, key_bands::first, {0, 3, false}};
@@ -178,8 +178,8 @@ class LayerRows {
  private:
   static Shape<4> with_axis(const Shape<3>& size, int64_t last) { return {size[0], size[1], size[2], last}; }
   int64_t heads_, n_;
-  Values<3> entropy_, maximum_, distance_, same_, behind_;
-  Values<4> bands_, labels_;
+  ResultTensor<3> entropy_, maximum_, distance_, same_, behind_;
+  ResultTensor<4> bands_, labels_;
   Tensor<int64_t, 3> position_;
   Tensor<float, 3> allowed_;
 };

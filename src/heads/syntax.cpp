@@ -113,7 +113,7 @@ std::vector<double> word_weights(const Layer& layer, int64_t words, std::span<co
                                  const std::vector<int64_t>& tokens) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> weights(static_cast<size_t>(H * words * words));
-  for_each_band(layer, [&](int64_t first, int64_t count, const Values<4>& band) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const ResultTensor<4>& band) {
     for (int64_t h = 0; h < H; ++h)
       for (int64_t row = 0; row < count; ++row) {
         const int64_t a = word_of[static_cast<size_t>(first + row)];

@@ -1,37 +1,11 @@
 #include "view/page_heads.h"
 
-#include <algorithm>
-
 #include "attn/attention_statistics.h"
 
 namespace attn::view {
 namespace {
 
 constexpr KeyBand kBands[] = {key_bands::first, key_bands::self, key_bands::previous, key_bands::next};
-
-/// A result of attention_statistics(), of lse's type.
-template <int Rank>
-class Result {
- public:
-  Result(DType dtype, const Shape<Rank>& size)
-      : view_(nullptr, dtype, size), memory_(std::max<int64_t>(view_.count() * size_of(dtype), 1)) {
-    view_.data = memory_.data();
-  }
-  operator View<Rank>() const { return view_; }
-
-  template <class T>
-  std::vector<T> values() const {
-    std::vector<T> values(static_cast<size_t>(view_.count()));
-    for (int64_t n = 0; n < view_.count(); ++n)
-      values[n] = static_cast<T>(view_.dtype == DType::float64 ? static_cast<const double*>(view_.data)[n]
-                                                               : static_cast<const float*>(view_.data)[n]);
-    return values;
-  }
-
- private:
-  View<Rank> view_;
-  Buffer memory_;
-};
 
 }  // namespace
 
@@ -52,10 +26,11 @@ std::vector<Measure> page_measures(bool own_text) {
 HeadFindings look_at_head(const Layer& head, bool own_text, const Fineness& fineness) {
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2], bands = own_text ? 4 : 1;
   const DType dtype = head.lse.dtype;
-  const Result<2> entropy(dtype, {1, 1}), maximum(dtype, {1, 1}), keys(dtype, {1, 1}), distance(dtype, {1, 1});
-  const Result<3> masses(dtype, {1, 1, bands}), peaks(dtype, {1, 1, Lq});
-  const Result<3> row_entropy(dtype, {1, 1, fineness.lines ? Lq : 0}), received(dtype, {1, 1, fineness.lines ? Lk : 0});
-  const Result<4> cells(dtype, {1, 1, fineness.rows, fineness.columns}), weight(dtype, {1, 1, Lq, fineness.top});
+  const ResultTensor<2> entropy(dtype, {1, 1}), maximum(dtype, {1, 1}), keys(dtype, {1, 1}), distance(dtype, {1, 1});
+  const ResultTensor<3> masses(dtype, {1, 1, bands}), peaks(dtype, {1, 1, Lq});
+  const ResultTensor<3> row_entropy(dtype, {1, 1, fineness.lines ? Lq : 0}),
+      received(dtype, {1, 1, fineness.lines ? Lk : 0});
+  const ResultTensor<4> cells(dtype, {1, 1, fineness.rows, fineness.columns}), weight(dtype, {1, 1, Lq, fineness.top});
   HeadFindings found;
   found.top_key.resize(static_cast<size_t>(Lq * fineness.top));
 
@@ -78,15 +53,15 @@ HeadFindings look_at_head(const Layer& head, bool own_text, const Fineness& fine
   }
   attention_statistics(head.q, head.k, head.lse, wanted, head.options);
 
-  const std::vector<double> mass = masses.values<double>();
-  for (const Result<2>* mean : {&entropy, &maximum, &keys}) found.measures.push_back(mean->values<double>()[0]);
+  const std::vector<double> mass = masses.values();
+  for (const ResultTensor<2>* mean : {&entropy, &maximum, &keys}) found.measures.push_back((*mean)[0]);
   found.measures.insert(found.measures.end(), mass.begin(), mass.end());
-  if (own_text) found.measures.push_back(distance.values<double>()[0]);
-  found.peaks = peaks.values<double>();
+  if (own_text) found.measures.push_back(distance[0]);
+  found.peaks = peaks.values();
   found.cells = cells.values<float>();
   found.entropy = row_entropy.values<float>();
   found.received = received.values<float>();
-  found.top_weight = weight.values<double>();
+  found.top_weight = weight.values();
   return found;
 }
 
