@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "attention/recorded.h"
+
 namespace attn::heads {
 namespace {
 
 constexpr int64_t kBandRows = 64;
-
-/// All that attention_weights() says of an empty rectangle: it checks everything and computes nothing.
-void check_call(Checker& checker, const std::string& name, const Layer& layer) {
-  const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-  try {
-    attention_weights(layer.q, layer.k, layer.lse, View<4>(nullptr, dtype, {layer.q.size[0], layer.q.size[1], 0, 0}), 0,
-                      0, layer.options);
-  } catch (const Error& error) {
-    for (const std::string& reason : error.reasons()) checker.require(false, name + ": " + reason);
-  }
-}
 
 bool is_whole(const ConstView<2>& view) { return view.dtype == DType::int32 || view.dtype == DType::int64; }
 
@@ -46,7 +37,7 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
                     name + ": must have as many texts and tokens as layers[0]");
     checker.require(B > 0 && n > 0 && layer.q.size[1] > 0, name + ": there must be a text, a head and a token");
     checker.require(layer.options.cu_query.empty(), name + ": packed texts must be given one by one");
-    check_call(checker, name, layer);
+    detail::check_recorded(checker, name, layer);
   }
 }
 

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "attention/elements.h"
-
 #include "attention/problem.h"
+#include "attention/recorded.h"
 
 namespace attn::view {
 namespace {
@@ -21,17 +21,6 @@ constexpr int64_t kBlockRows = 128;  // some tasks for the threads in every bloc
 std::string at_cell(int64_t row, int64_t column, double value) {
   return "query " + std::to_string(row) + ", key " + std::to_string(column) + " has weight " + std::to_string(value) +
          ", must be in [0, 1]";
-}
-
-/// All that attention_weights() says of an empty rectangle: it checks everything and computes nothing.
-void check_call(Checker& checker, const std::string& name, const Layer& layer) {
-  const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-  try {
-    attention_weights(layer.q, layer.k, layer.lse, View<4>(nullptr, dtype, {layer.q.size[0], layer.q.size[1], 0, 0}), 0,
-                      0, layer.options);
-  } catch (const Error& error) {
-    for (const std::string& reason : error.reasons()) checker.require(false, name + ": " + reason);
-  }
 }
 
 }  // namespace
@@ -58,7 +47,7 @@ void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t qu
       checker.require(Lq == layers[0].q.size[2] && Lk == layers[0].k.size[2],
                       name + ": must have as many queries and keys as layers[0]");
     }
-    check_call(checker, name, layer);
+    detail::check_recorded(checker, name, layer);
   }
 }
 
