@@ -68,18 +68,24 @@ class Layer:
         run.append(call)
 
 
+def _options_of(calls: list[Call]) -> dict[str, Any]:
+    """Those of a run as one call; of several calls each token saw all that there was."""
+    options = dict(calls[0].options)
+    if len(calls) > 1:
+        options |= {"causal": True, "alignment": "top_left"}
+        options.pop("offset", None)
+    return options
+
+
 def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
     """The options of a run as numbers."""
-    given = dict(calls[0].options)
+    given = _options_of(calls)
     other = sorted(name for name, value in given.items() if name not in _SAVED and value is not None)
     if other:
         raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which a file has no place for")
     for name in ("offset", "key_length"):
         if given.get(name) is not None:
             given[name] = int(given[name][batch])
-    if len(calls) > 1:  # each token saw all that there was
-        given = {**given, "causal": True, "alignment": "top_left"}
-        given.pop("offset", None)
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -217,12 +223,8 @@ class Seen:
         found = []
         for layer in self.layers:
             calls = layer.run(run)
-            options = dict(calls[0].options)
-            if len(calls) > 1:  # each token saw all that there was
-                options |= {"causal": True, "alignment": "top_left"}
-                options.pop("offset", None)
             found.append((torch.cat([call.q for call in calls], 2), calls[-1].k,
-                          torch.cat([call.lse for call in calls], 2), options))
+                          torch.cat([call.lse for call in calls], 2), _options_of(calls)))
         return found
 
     def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0,

@@ -37,10 +37,10 @@ void append_planes(std::vector<uint8_t>& bytes, const std::vector<T>& numbers, i
     for (const T number : numbers) bytes.push_back(static_cast<uint8_t>(number >> (8 * byte)));
 }
 
-std::string pack_cells(const std::vector<float>& cells) {
+std::vector<uint8_t> cell_codes(const std::vector<float>& cells) {
   std::vector<uint8_t> codes;
   for (const float weight : cells) codes.push_back(static_cast<uint8_t>(kCellCode.of(weight)));
-  return deflated(codes);
+  return codes;
 }
 
 std::string pack_top(const HeadFindings& found) {
@@ -119,20 +119,13 @@ class PooledLayers {
     const ConstView<4> cells(found.cells.data(), DType::float32, {1, 1, fineness_.rows, fineness_.columns});
     std::string json = "\"name\":\"" + std::to_string(h) + "\"," + scale_json(found.peaks) +
                        ",\"measures\":" + numbers_json(found.measures) + ",\"thumbnail\":\"" +
-                       pack_thumbnail(Pooled(cells, kThumbnail, kThumbnail)) + "\",\"picture\":\"" +
-                       pack_cells(found.cells) + "\"";
+                       base64(cell_codes(Pooled(cells, kThumbnail, kThumbnail).cells)) + "\",\"picture\":\"" +
+                       deflated(cell_codes(found.cells)) + "\"";  // a thumbnail is there at once
     if (fineness_.lines)
       json +=
           ",\"entropy\":\"" + pack_numbers(found.entropy) + "\",\"received\":\"" + pack_numbers(found.received) + "\"";
     if (fineness_.top) json += ",\"top\":\"" + pack_top(found) + "\"";
     return json;
-  }
-
-  /// Not deflated: it is there at once.
-  static std::string pack_thumbnail(const Pooled& thumbnail) {
-    std::vector<uint8_t> codes;
-    for (const float weight : thumbnail.cells) codes.push_back(static_cast<uint8_t>(kCellCode.of(weight)));
-    return base64(codes);
   }
 
   PageFrame& frame_;
