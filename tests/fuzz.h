@@ -9,20 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "attn/core.h"
+#include "errors.h"
 
 namespace attn::test {
-
-/// The message of the Error that `call` throws; empty if it throws nothing. Any other exception fails the test.
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 inline testing::AssertionResult has(const std::string& message, const std::string& piece) {
   if (message.find(piece) != std::string::npos) return testing::AssertionSuccess();

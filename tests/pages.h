@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "errors.h"
 #include "tolerance.h"
 
 namespace attn::test {
@@ -50,17 +51,6 @@ inline Values codes_of(const std::vector<uint8_t>& bytes, size_t first) {
   for (size_t n = first; n + 3 <= bytes.size(); n += 3)
     codes.push_back(bytes[n] | bytes[n + 1] << 8 | bytes[n + 2] << 16);
   return codes;
-}
-
-/// The reasons of the Error that a call ends in; none if there is no error.
-template <class Call>
-std::vector<std::string> reasons_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.reasons();
-  }
-  return {};
 }
 
 }  // namespace attn::test

@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "errors.h"
 #include "pictures.h"
 #include "tolerance.h"
 
@@ -81,15 +82,6 @@ TEST(HeadMeasures, ByHand) {
                                                      {"induction", .5}};
   for (const auto& [name, value] : expected) EXPECT_TRUE(close_float64({value_of(head, name)}, {value})) << name;
   EXPECT_EQ(heads::roles(head), (std::vector<std::string>{"self"}));
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {

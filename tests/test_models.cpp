@@ -6,21 +6,13 @@
 #include <set>
 
 #include "attn/generate.h"
+#include "errors.h"
 #include "layers.h"
 
 namespace attn::test {
 namespace {
 
 using namespace models;
-
-std::vector<std::string> reasons_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.reasons();
-  }
-  return {};
-}
 
 Config tiny(const std::string& name) {
   Config config = family(name);

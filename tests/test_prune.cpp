@@ -4,21 +4,13 @@
 
 #include "attn/generate.h"
 #include "attn/models_prune.h"
+#include "errors.h"
 #include "layers.h"
 
 namespace attn::test {
 namespace {
 
 using namespace models;
-
-std::vector<std::string> reasons_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.reasons();
-  }
-  return {};
-}
 
 Config small(const std::string& name, const std::function<void(Config&)>& change = {}) {
   Config config = family(name);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "attn/generate.h"
+#include "errors.h"
 #include "folder.h"
 #include "layers.h"
 
@@ -262,23 +263,14 @@ TEST(Recorder, SavesWhatIsReadBack) {
 
 // --------------------------------------------------------------------------------------------------------- bad input
 
-std::string reason_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(RecorderErrors, WrongOptionsAreNamed) {
-  EXPECT_NE(reason_of([] { Recorder({.selection = {.layers = {-1}}}); }).find("must not be negative"),
+  EXPECT_NE(error_of([] { Recorder({.selection = {.layers = {-1}}}); }).find("must not be negative"),
             std::string::npos);
-  EXPECT_NE(reason_of([] { Recorder({.queries = -2}); }).find("but for -1"), std::string::npos);
+  EXPECT_NE(error_of([] { Recorder({.queries = -2}); }).find("but for -1"), std::string::npos);
   const Config config = tiny("gpt");
   const Model model(config, nn::Precision::float32, 3);
   const auto refused = [&](const view::RecorderOptions& wanted, bool recompute = false) {
-    return reason_of([&] {
+    return error_of([&] {
       Recorder recorder(wanted);
       Tape tape;
       model.forward(tape, batch_of(config, random_tokens(5, 2), {}), {.recompute = recompute, .recorder = &recorder});
@@ -302,20 +294,20 @@ TEST(RecorderErrors, CallsThatDoNotContinueAreRefused) {
     return layer;
   };
   Recorder recorder;
-  EXPECT_NE(reason_of([&] { recorder.record(0, 3, call(2, 3)); }).find("begins at token 3, but 0 are recorded"),
+  EXPECT_NE(error_of([&] { recorder.record(0, 3, call(2, 3)); }).find("begins at token 3, but 0 are recorded"),
             std::string::npos);
   recorder.record(0, 0, call(2, 3));
-  EXPECT_NE(reason_of([&] { recorder.record(0, 3, call(3, 2)); }).find("do not continue [1, 2, 3, 4]"),
+  EXPECT_NE(error_of([&] { recorder.record(0, 3, call(3, 2)); }).find("do not continue [1, 2, 3, 4]"),
             std::string::npos);
   Layer other = call(2, 2);
   other.options.alibi_slopes = slopes;
-  EXPECT_NE(reason_of([&] { recorder.record(0, 3, other); }).find("a slope a head"), std::string::npos);
+  EXPECT_NE(error_of([&] { recorder.record(0, 3, other); }).find("a slope a head"), std::string::npos);
   other = call(2, 2);
   other.options.bias = ConstView<4>(numbers.data(), DType::float32, {1, 2, 2, 5});
-  EXPECT_NE(reason_of([&] { recorder.record(0, 3, other); }).find("function of the distance"), std::string::npos);
+  EXPECT_NE(error_of([&] { recorder.record(0, 3, other); }).find("function of the distance"), std::string::npos);
   other = call(2, 2);
   other.q.data = nullptr;
-  EXPECT_NE(reason_of([&] { recorder.record(0, 3, other); }).find("must have data"), std::string::npos);
+  EXPECT_NE(error_of([&] { recorder.record(0, 3, other); }).find("must have data"), std::string::npos);
   EXPECT_EQ(recorder.layers()[0].q.size[2], 3) << "what is refused changes nothing";
   recorder.record(0, 2, call(2, 2));
   EXPECT_EQ(recorder.layers()[0].q.size[2], 4) << "token 2 was taken back";

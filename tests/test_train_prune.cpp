@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "attn/train_prune.h"
+#include "errors.h"
 #include "layers.h"
 
 namespace attn::test {
@@ -14,15 +15,6 @@ using autograd::Array;
 using models::Config;
 using models::HeadLists;
 using models::Model;
-
-std::string reason_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.reasons().front();
-  }
-  return "";
-}
 
 Config small(const std::string& family) {
   Config config = models::family(family);
@@ -216,14 +208,14 @@ TEST(LearnedGates, WrongOptionsAreErrors) {
   const Model model = exact(small("gpt"));
   const Noise data(model.config());
   const auto reason = [&](const GateOptions& options) {
-    return reason_of([&] { learned_gates(model, data, options); });
+    return reasons_of([&] { learned_gates(model, data, options); }).at(0);
   };
   EXPECT_EQ(reason({.steps = 0}), "steps must be positive");
   EXPECT_EQ(reason({.learning_rate = kNaN}), "learning_rate must be positive and finite");
   EXPECT_EQ(reason({.penalty = -1}), "penalty must be finite and not negative, first finite");
   EXPECT_EQ(reason({.gate = {.low = 0}}), "a gate has a positive temperature, low below 0 and high above 1");
-  EXPECT_EQ(reason_of([&] { gradient_scores(model, data, 0); }), "batches must be positive, not 0");
-  EXPECT_EQ(reason_of([&] { leave_one_out_scores(model, data, -1); }), "batches must be positive, not -1");
+  EXPECT_EQ(reasons_of([&] { gradient_scores(model, data, 0); }).at(0), "batches must be positive, not 0");
+  EXPECT_EQ(reasons_of([&] { leave_one_out_scores(model, data, -1); }).at(0), "batches must be positive, not -1");
 }
 
 TEST(PrunedTraining, TheLeastGoAndOneStays) {
@@ -234,9 +226,9 @@ TEST(PrunedTraining, TheLeastGoAndOneStays) {
   EXPECT_EQ(least_heads(scores, 3), (HeadLists{{1}, {1, 2}, {}}));
   EXPECT_EQ(least_heads(scores, 4), (HeadLists{{1, 2}, {1, 2}, {}}));
   for (int64_t count : {-1, 5})
-    EXPECT_EQ(reason_of([&] { least_heads(scores, count); }),
+    EXPECT_EQ(reasons_of([&] { least_heads(scores, count); }).at(0),
               std::to_string(count) + " heads are to go, must be from 0 to 4: one stays in each layer");
-  EXPECT_EQ(reason_of([&] { least_heads({{1, kNaN}}, 1); }), "a score is not finite");
+  EXPECT_EQ(reasons_of([&] { least_heads({{1, kNaN}}, 1); }).at(0), "a score is not finite");
 }
 
 TEST(PrunedTraining, RoundsScoreWhatIsLeftAndRetrain) {
@@ -268,7 +260,9 @@ TEST(PrunedTraining, RoundsScoreWhatIsLeftAndRetrain) {
 TEST(PrunedTraining, WrongNumbersAreErrors) {
   const Model model = exact(small("gpt"));
   const Noise data(model.config());
-  const auto reason = [&](const PruneOptions& options) { return reason_of([&] { prune(model, data, options); }); };
+  const auto reason = [&](const PruneOptions& options) {
+    return reasons_of([&] { prune(model, data, options); }).at(0);
+  };
   for (int64_t heads : {0, 5, -1})
     EXPECT_EQ(reason({.heads = heads, .rounds = 1}),
               std::to_string(heads) +
