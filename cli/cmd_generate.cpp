@@ -21,6 +21,8 @@ struct Generate {
     const attn::models::Loaded loaded = model.load();
     if (loaded.model->config().classes) throw UsageError(model.directory + " is a classifier: attn classify");
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
+    // Known before a text is made that would then be lost.
+    if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");
     catch_signals();
     if (interactive) {
       generation.converse(loaded);

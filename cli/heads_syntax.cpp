@@ -93,6 +93,8 @@ void heads_syntax(const HeadsReader& reader, const std::string& conllu, const st
     meter.show(done + passed);
   }
   meter.hide();
+  if (done + passed == 0) throw attn::Error("heads", {"stopped before there was a result"});
+  if (signal_seen()) say("attn: stopped: of {} of {} sentences\n", done + passed, sentences.size());
   if (passed)
     say("attn: {} of {} sentences were passed over: longer than {} tokens, or words that do not begin with a token\n",
         passed, sentences.size(), reader.context());
