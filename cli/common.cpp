@@ -227,6 +227,9 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
   attn::generate::StopFilter filter(stop);
   attn::generate::GenerateOptions options = for_model(loaded);
   options.recorder = recorder;
+  if (options.beam.beams > 1 && options.sampling.temperature > 0)
+    throw UsageError("beams search for the most probable text: --temperature 0, or --beams 1");
+  if (options.beam.beams > 1 && recorder) throw UsageError("--record goes without beams: --beams 1");
   attn::text::TextStream text(*loaded.tokenizer);
   if (!answers) {
     show(prompt);

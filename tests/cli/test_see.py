@@ -104,6 +104,8 @@ def test_recorded(attn):
     assert "--layer requires" in attn.run(*few, "--layer", 1, status=2).stderr
     assert "layer 2, there are 0 to 1" in attn.run(*few, "--record", "a", "--layer", 2, status=1).stderr
     assert "models with an encoder" in attn.run(*few, "--record", "a", "--part", "cross", status=1).stderr
+    assert "goes without beams" in attn.run(*few, "--record", "a", "--beams", 2, status=2).stderr
+    assert "--beams 1" in attn.run(*few, "--temperature", 1, "--beams", 2, status=2).stderr
     assert "is a folder" in attn.run(*few, "--record", ".", status=2).stderr
     assert "nowhere: create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
     assert not list(attn.folder.glob(".attn*")) and not (attn.folder / "a").exists()
