@@ -14,6 +14,19 @@ constexpr int64_t kFewRows = 8;
 // Rapids, prototype).
 constexpr int64_t kManyRows = 256;
 
+/// True if a score is its product, and every key of a row's interval counts.
+bool plain_scores(const AttentionOptions& o) {
+  return o.softcap == 0 && o.dropout == 0 && !o.mask && !o.bias && o.alibi_slopes.empty() && !o.query_document &&
+         !o.blocks.allowed;
+}
+
+/// The kernels of a row alone; null where those of few rows are as quick.
+const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype) {
+  if (dtype == DType::float32) return isa.f32_single;
+  if (dtype == DType::float16) return isa.f32_single_f16;
+  return isa.f32_single_bf16;
+}
+
 }  // namespace
 
 const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
@@ -29,6 +42,8 @@ const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const kernels::Isa& isa = active_kernels();
   if (!is_few(dtype, rows, options)) return row_kernels(dtype, rows, options);
+  if (rows == 1 && !options.same_bits && plain_scores(options))
+    if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
   const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.same_bits);
   if (dtype == DType::bfloat16) return widened ? *isa.f32_few_bf16 : *isa.bf16_few;
   return dtype == DType::float16 ? *isa.f32_few_f16 : *isa.f32_few;

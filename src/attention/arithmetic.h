@@ -29,6 +29,11 @@ inline double highest_score(const TileKernels& tk) {
   return tk.acc_bytes == 8 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
 
+/// Where the scores of key `keys` of a tile begin: scores and weights are one where their format is.
+inline int64_t scores_bytes(const TileKernels& tk, int64_t keys, int width) {
+  return tk.one_format ? tk.weights_bytes(keys, width) : keys * width * tk.acc_bytes;
+}
+
 /// The type of the arithmetic.
 inline DType acc_type(const TileKernels& tk) { return tk.acc_bytes == 8 ? DType::float64 : DType::float32; }
 

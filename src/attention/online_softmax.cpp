@@ -40,9 +40,10 @@ void OnlineSoftmax::layout(Arena& arena, int64_t keys) {
 void OnlineSoftmax::run(TileScores& tile, PanelState& state) {
   width_ = state.panel.width;
   // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
-  // first block of a chunk. Both ways give a row the same bits.
+  // first block of a chunk. Both ways give a row the same bits. One row's scores cost nothing to keep.
   const bool plain = tile.options().plain() && !tile.options().keep();
-  if (!(has_references(state) && (plain ? fused(tile, state) : in_slices(tile, state)))) in_two_passes(tile, state);
+  const bool one_pass = tk_.scores_softmax && has_references(state);
+  if (!(one_pass && (plain ? fused(tile, state) : in_slices(tile, state)))) in_two_passes(tile, state);
 }
 
 bool OnlineSoftmax::has_references(const PanelState& state) const {

@@ -56,10 +56,11 @@ kernels::ScoresArgs TileScores::args(const void* query, const KeyRun& run) const
 }
 
 void TileScores::scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum) {
-  const int64_t first = tile_.begin + done, key_bytes = tile_.panel->width * tk_.acc_bytes;
+  const int64_t first = tile_.begin + done;
+  const int width = tile_.panel->width;
   keys_.for_runs(first, count, [&](const KeyRun& run) {
     kernels::ScoresArgs product = args(query, run);
-    product.scores = static_cast<char*>(scores) + (run.first - first) * key_bytes;
+    product.scores = static_cast<char*>(scores) + scores_bytes(tk_, run.first - first, width);
     product.maximum = maximum;
     tk_.scores(product);
   });

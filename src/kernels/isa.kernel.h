@@ -15,6 +15,9 @@ constexpr Isa isa_of_vectors(const char* name) {
           .f32_few = &f32_few_kernels,
           .f32_few_bf16 = &f32_few_bf16_kernels,
           .f32_few_f16 = &f32_few_f16_kernels,
+          .f32_single = &f32_single_kernels,
+          .f32_single_bf16 = &f32_single_bf16_kernels,
+          .f32_single_f16 = &f32_single_f16_kernels,
           .f64 = &f64_kernels,
           .f32_elements = &f32_elements,
           .f64_elements = &f64_elements};

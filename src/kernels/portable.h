@@ -205,5 +205,17 @@ inline void transpose_by_interleaving(typename V::Reg (&a)[V::W]) {
   }
 }
 
+/// Lane i: the sum of the lanes of a[i].
+template <class V>
+inline typename V::Reg sums_by_transposing(typename V::Reg (&a)[V::W]) {
+  V::transpose(a);
+  ATTN_UNROLL
+  for (int n = V::W / 2; n > 0; n /= 2) {
+    ATTN_UNROLL
+    for (int i = 0; i < n; ++i) a[i] = V::add(a[i], a[i + n]);
+  }
+  return a[0];
+}
+
 }  // namespace
 }  // namespace attn::kernels

@@ -303,6 +303,9 @@ struct Isa {
   const TileKernels* f32_few = nullptr;
   const TileKernels* f32_few_bf16 = nullptr;  // the same on 16-bit keys and values, widened on the way
   const TileKernels* f32_few_f16 = nullptr;
+  const TileKernels* f32_single = nullptr;  // one row that no option touches
+  const TileKernels* f32_single_bf16 = nullptr;
+  const TileKernels* f32_single_f16 = nullptr;
   const TileKernels* f64 = nullptr;
   const TileKernels* bf16 = nullptr;
   const TileKernels* bf16_few = nullptr;

@@ -10,6 +10,7 @@
 #include "kernels/lanes.kernel.h"
 #include "kernels/operands.kernel.h"
 #include "kernels/rows.kernel.h"
+#include "kernels/single.kernel.h"
 #include "kernels/softmax.kernel.h"
 #include "kernels/statistics.kernel.h"
 
@@ -127,11 +128,33 @@ constexpr TileKernels few_kernels(TileKernels base) {
   return base;
 }
 
+/// One row, in an order of additions of its own: keys of the decode variant, scores and weights [count].
+template <class V, int kType, class Dot>
+constexpr TileKernels single_kernels(TileKernels few) {
+  few.name = "float32, one row";
+  few.tile_step = 1;
+  few.weights_bytes = [](int64_t keys, int /*width*/) { return keys * int64_t{sizeof(typename V::T)}; };
+  few.accumulator_bytes = [](int64_t depth, int /*width*/) { return accumulator_bytes<4, V::W>(depth, 1); };
+  few.query_bytes = [](int64_t n, int /*width*/) { return query_bytes<4, V::W>(n, 1); };
+  few.scores = scores_single<Dot>;
+  few.scores_softmax = nullptr;
+  few.transform = nullptr;
+  few.softmax = softmax_single<V>;
+  few.values = values_single<V, kType>;
+  few.values_non_finite = nullptr;
+  return few;
+}
+
 constexpr TileKernels f32_kernels = panel_kernels<F32, U64, kFloat32>("float32");
 constexpr TileKernels f64_kernels = panel_kernels<F64, U64, kFloat64>("float64");
 constexpr TileKernels f32_few_kernels = few_kernels<F32, kFloat32, FmaDot<F32>>(f32_kernels);
 constexpr TileKernels f32_few_bf16_kernels = few_kernels<F32, kBfloat16, WideningDot<F32, kBfloat16>>(f32_kernels);
 constexpr TileKernels f32_few_f16_kernels = few_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_kernels);
+constexpr TileKernels f32_single_kernels = single_kernels<F32, kFloat32, FmaDot<F32>>(f32_few_kernels);
+constexpr TileKernels f32_single_f16_kernels =
+    single_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_few_f16_kernels);
+constexpr TileKernels f32_single_bf16_kernels =
+    single_kernels<F32, kBfloat16, WideningDot<F32, kBfloat16>>(f32_few_bf16_kernels);
 
 }  // namespace
 }  // namespace attn::kernels

@@ -83,6 +83,7 @@ struct F32 {
   }
 
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
+  static Reg sums(Reg (&a)[W]) { return sums_by_transposing<F32>(a); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
   static Reg interleave_hi(Reg a, Reg b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 

@@ -90,6 +90,22 @@ struct F32 {
     for (int i = 0; i < W; ++i) a[i] = b[i];
   }
 
+  /// Lane i: the sum of the lanes of a[i]. Half the shuffles of a transpose: additions halve the vectors on the way.
+  static Reg sums(Reg (&a)[W]) {
+    Reg b[W / 4];
+    ATTN_UNROLL
+    for (int i = 0; i < W / 4; ++i) {  // every quarter of b[i] has sums of its quarter of a[4 i] .. a[4 i + 3]
+      const Reg* x = a + 4 * i;
+      const __m512d p = _mm512_castps_pd(add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])));
+      const __m512d q = _mm512_castps_pd(add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3])));
+      b[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+    }
+    const auto fold = [](Reg x, Reg y) {
+      return add(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    };
+    return fold(fold(b[0], b[1]), fold(b[2], b[3]));
+  }
+
   static Reg load_bf16(const uint16_t* p) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));

@@ -134,6 +134,7 @@ struct Vector128 {
 struct F32 : Vector128<float, int32_t, uint32_t, 4> {
   static Reg exp2(Reg x) { return exp2_by_shift<F32>(x); }
   static void transpose(Reg (&a)[W]) { transpose_by_interleaving<F32>(a); }
+  static Reg sums(Reg (&a)[W]) { return sums_by_transposing<F32>(a); }
   /// Lanes 1, 0, 3, 2.
   static Reg swap_pairs(Reg a) { return __builtin_shufflevector(a, a, 1, 0, 3, 2); }
   static Reg interleave_lo(Reg a, Reg b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
