@@ -54,13 +54,13 @@ struct Product {
   }
 };
 
-/// Every number of rows, one more than take this way; groups of columns with a rest; vectors of terms with a rest.
+/// Every number of rows, one more than take this way; vectors and blocks of terms with a rest.
 TEST(OpsMatvec, IsTheSumOfProducts) {
   for_each_isa_of_elements([](const std::string& isa) {
     for (Types types : kTypes)
       for (int64_t M = 1; M <= kMostMatvecRows + 1; ++M)
         for (int64_t N : {1, 19})
-          for (int64_t K : {1, 7, 33, 64, 139}) {
+          for (int64_t K : {1, 7, 33, 64, 139, 2083}) {
             const Product product(types, {M, N, K});
             for (int choice = 0; choice < 4; ++choice)
               EXPECT_TRUE(product.is_the_sum(choice & 1, choice & 2))
@@ -77,33 +77,36 @@ TEST(OpsMatvec, ManyTasks) {
       EXPECT_TRUE(Product(types, {M, 2101, 131}).is_the_sum(true, true)) << name_of(types.in) << ", M " << M;
 }
 
-/// A row alone and a column alone have the bits that they have among others.
+/// Columns [column, column + columns) of rows [row, row + rows) of the product.
+Matrix part_of(const Product& product, Types types, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  ConstView<2> a = product.a.view, b = product.b.view;
+  a.data = static_cast<const char*>(a.data) + row * a.stride[0] * size_of(types.in);
+  b.data = static_cast<const char*>(b.data) + column * b.stride[1] * size_of(types.in);
+  a.size[0] = rows;
+  b.size[1] = columns;
+  Matrix part(types.out, rows, columns);
+  matmul(a, b, part);
+  return part;
+}
+
+/// A row alone and a column alone have the bits that they have among others; with several blocks of terms too.
 TEST(OpsMatvec, ElementsDoNotDependOnTheirNeighbours) {
   for_each_isa_of_elements([](const std::string& isa) {
-    for (Types types : kTypes) {
-      const Product product(types, {kMostMatvecRows, 21, 203});
-      const auto multiply = [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
-        ConstView<2> a = product.a.view, b = product.b.view;
-        a.data = static_cast<const char*>(a.data) + row * a.stride[0] * size_of(types.in);
-        b.data = static_cast<const char*>(b.data) + column * b.stride[1] * size_of(types.in);
-        a.size[0] = rows;
-        b.size[1] = columns;
-        Matrix part(types.out, rows, columns);
-        matmul(a, b, part);
-        return part;
-      };
-      const Matrix whole = multiply(0, kMostMatvecRows, 0, 21);
-      for (int64_t rows = 1; rows < kMostMatvecRows; ++rows)
-        for (int64_t columns : {1, 5, 20}) {
-          const int64_t row = kMostMatvecRows - rows, column = 21 - columns;
-          const Matrix part = multiply(row, rows, column, columns);
-          for (int64_t i = 0; i < rows; ++i)
-            for (int64_t j = 0; j < columns; ++j)
-              EXPECT_EQ(part.get(i, j), whole.get(row + i, column + j))
-                  << name_of(types.in) << ", row " << i << " of " << rows << ", column " << j << " of " << columns
-                  << " on " << isa;
-        }
-    }
+    for (Types types : kTypes)
+      for (int64_t terms : {203, 2203}) {
+        const Product product(types, {kMostMatvecRows, 21, terms});
+        const Matrix whole = part_of(product, types, 0, kMostMatvecRows, 0, 21);
+        for (int64_t rows = 1; rows < kMostMatvecRows; ++rows)
+          for (int64_t columns : {1, 5, 20}) {
+            const int64_t row = kMostMatvecRows - rows, column = 21 - columns;
+            const Matrix part = part_of(product, types, row, rows, column, columns);
+            for (int64_t i = 0; i < rows; ++i)
+              for (int64_t j = 0; j < columns; ++j)
+                EXPECT_EQ(part.get(i, j), whole.get(row + i, column + j))
+                    << name_of(types.in) << ", row " << i << " of " << rows << ", column " << j << " of " << columns
+                    << ", " << terms << " terms on " << isa;
+          }
+      }
   });
 }
 

@@ -3,11 +3,13 @@
 usage: pretrained.py embed [--threads 1 2] [--sentences 1000]      all-MiniLM-L6-v2 on sentences of SST-2, beside
                                                                    sentence-transformers and ONNX Runtime
        pretrained.py stories [--llama2c PROGRAM]                   stories260K, beside transformers and llama2.c's run
-       pretrained.py decode [--threads 1 2]                        random models of GPT-2's and LLaMA's shapes, beside
-                                                                   transformers (sdpa), float32 and bfloat16
+       pretrained.py decode [--threads 1 2] [--llama]              random models of GPT-2's and LLaMA's shapes, beside
+                                                                   transformers (sdpa) and llama.cpp, float32 and
+                                                                   bfloat16
 
-Runs in build/venv, with sentence-transformers, onnx, onnxscript and onnxruntime for `embed`; the program is
-build/release/cli/attn. Every figure is the median of --repeats runs, with the lowest and the highest.
+Runs in build/venv, with sentence-transformers, onnx, onnxscript and onnxruntime for `embed`, llama-cpp-python and
+gguf for `decode --llama`; the program is build/release/cli/attn. Every figure is the median of --repeats runs, with
+the lowest and the highest.
 """
 
 import argparse
@@ -182,6 +184,25 @@ def stories(options: argparse.Namespace) -> None:
 # ------------------------------------------------------------------------------------------------------------- decode
 
 
+def beside_llama(name: str, model: torch.nn.Module, precision: str, options: argparse.Namespace) -> None:
+    from llama_models import LlamaCpp, write_gguf
+
+    ids = [5, 17, 300, 44, 812, 9, 77]
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, -1].float().numpy()
+    with tempfile.TemporaryDirectory() as where:
+        path = pathlib.Path(where, "model.gguf")
+        write_gguf(model, path, precision)
+        for threads in options.threads:
+            peer = LlamaCpp(path, threads)
+            error = np.abs(peer.feed(ids) - expected).max() / np.abs(expected).max()
+            assert error < (0.05 if precision == "bfloat16" else 0.01), f"llama.cpp differs by {error}"
+            rates = [peer.rates(512, 64) for _ in range(options.repeats)]
+            row(f"{name}, {precision}, prefill of 512: llama.cpp, tokens/s", threads, [rate for rate, _ in rates])
+            row(f"{name}, {precision}, 64 tokens: llama.cpp, tokens/s", threads, [rate for _, rate in rates])
+            peer.close()
+
+
 def decode(options: argparse.Namespace) -> None:
     import transformers
 
@@ -212,6 +233,8 @@ def decode(options: argparse.Namespace) -> None:
                             options.repeats, lambda: timed(lambda: peer.generate(
                                 ids[:, :1], max_new_tokens=64, min_new_tokens=64, do_sample=False,
                                 pad_token_id=0), 64)))
+                if options.llama:
+                    beside_llama(name, peer, precision, options)
                 del peer
                 model = model.float()
 
@@ -223,6 +246,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--llama2c")
+    parser.add_argument("--llama", action="store_true", help="of decode: llama.cpp too")
     parser.add_argument("--small", action="store_true", help="of decode: GPT-2's shape alone")
     options = parser.parse_args()
     {"embed": embed, "stories": stories, "decode": decode}[options.what](options)

@@ -1,8 +1,10 @@
 // Few rows times a matrix that lies column by column, y = x W^T (+ bias) (+ y): reading W takes the time.
 //
 //   y[r][n] = sum over k of x[r][k] w[n][k]  (+ bias[n])  (+ y[r][n])      x [rows, terms], w [columns, terms]
-// Loops: panels of rows; groups of columns; vectors of terms, in order, in one vector of sums an element, whose lanes
-// are added at the end. So an element's bits depend on its row of x, its row of w and `terms` alone.
+// Loops: panels of rows; columns one after the other, so that W is read in the order of memory (with four rows, whose x
+// would not stay in the first-level cache, blocks of terms before); vectors of terms. These take turns in a few vectors
+// of sums, which are added at the end of a block, then their lanes. So an element's bits depend on its row of x, its
+// row of w and `terms` alone.
 // Requires: terms >= 1; x packed by matvec_pack: [panel][vector of terms][rows of the panel][W], with zeros where there
 // is no term or no row. w and y are user memory; nothing beyond a row's terms is read.
 #pragma once
@@ -13,12 +15,22 @@ namespace attn::kernels {
 namespace {
 
 constexpr int64_t kCacheLine = 64;
-// More rows pass over w again, which then lies in the second cache. Eight at once, with two columns, take 1.1 to 1.5
-// times as long there (AVX-512, Zen 4), in 16 bits also from memory (bfloat16, K 3072, GB/s of 6 and 8 rows: 19, 19
-// instead of 27, 22; float32 28, 28 instead of 29, 26).
+// More rows pass over w again, which then lies in the second cache. Eight at once take 1.1 to 1.5 times as long there
+// (AVX-512, Zen 4).
 constexpr int64_t kMatvecRows = 4;
 // Whose sums wait for each other, so that bias, addition and rounding work on vectors.
 constexpr int64_t kMatvecColumns = 64;
+// W is asked for this far ahead. One core of Zen 5 reads 42 GB/s; bfloat16 weights of 768 terms come with 41 so, with
+// 38 without asking, 40 from 4 KiB ahead; eight columns at once, which the processor's prefetcher does not follow,
+// with 30.
+constexpr int64_t kMatvecAheadBytes = 8192;
+
+// Of terms: 4 rows of x take 16 KiB (bfloat16, K = 4096, 4 rows: 41 % of the read bandwidth without blocks).
+constexpr int64_t kMatvecBlock = 1024;
+
+/// Sums that a row has on its way: a single one would wait for its own latency.
+template <class V>
+constexpr int kMatvecChains = V::kFewAccumulators / kMatvecRows;
 
 /// Rows that share the passes over w: a power of two.
 inline int64_t matvec_panel(int64_t rows) {
@@ -45,63 +57,46 @@ void matvec_pack(const MatvecPackArgs& args) {
   }
 }
 
-/// NC columns of w from `w` on, times the RT rows at `x`, into rows of kMatvecColumns sums.
-template <class V, int kType, int RT, int NC>
-inline void matvec_sums(const float* x, const typename Stored<kType>::Type* w, int64_t stride, int64_t terms,
+/// Adds one column of w, times the RT rows at `x`, to a sum for each row, kMatvecColumns apart. The line `ahead`
+/// elements beyond what is read is asked for.
+template <class V, int kType, int RT>
+inline void matvec_sums(const float* x, const typename Stored<kType>::Type* w, int64_t ahead, int64_t terms,
                         float* sums) {
   using Reg = typename V::Reg;
-  constexpr int64_t kLine = kCacheLine / int64_t{sizeof(*w)};                                 // terms
-  const uintptr_t next = reinterpret_cast<uintptr_t>(w) + NC * stride * int64_t{sizeof(*w)};  // beyond w at its end
-  Reg acc[RT][NC];
+  constexpr int kChains = kMatvecChains<V>;
+  constexpr int64_t kStep = kChains * V::W, kLine = kCacheLine / int64_t{sizeof(*w)};  // terms
+  const uintptr_t next = reinterpret_cast<uintptr_t>(w) + ahead * int64_t{sizeof(*w)};
+  Reg acc[kChains][RT];
   ATTN_UNROLL
-  for (int r = 0; r < RT; ++r) {
+  for (int chain = 0; chain < kChains; ++chain) {
     ATTN_UNROLL
-    for (int c = 0; c < NC; ++c) acc[r][c] = V::zero();
+    for (int r = 0; r < RT; ++r) acc[chain][r] = V::zero();
   }
-  const auto step = [&](int64_t k, auto lanes) __attribute__((always_inline)) {
-    const auto column = [&](int c) { return lanes.load(ConstRow{w + c * stride, kType}, k); };
-    const auto row = [&](int r) { return V::load(x + k * RT + r * V::W); };
-    if constexpr (RT < NC) {  // in registers are those of which there are fewer
-      Reg rows[RT];
-      ATTN_UNROLL
-      for (int r = 0; r < RT; ++r) rows[r] = row(r);
-      ATTN_UNROLL
-      for (int c = 0; c < NC; ++c) {
-        const Reg w_c = column(c);
-        ATTN_UNROLL
-        for (int r = 0; r < RT; ++r) acc[r][c] = V::fma(w_c, rows[r], acc[r][c]);
-      }
-    } else {
-      Reg columns[NC];
-      ATTN_UNROLL
-      for (int c = 0; c < NC; ++c) columns[c] = column(c);
-      ATTN_UNROLL
-      for (int r = 0; r < RT; ++r) {
-        const Reg x_r = row(r);
-        ATTN_UNROLL
-        for (int c = 0; c < NC; ++c) acc[r][c] = V::fma(columns[c], x_r, acc[r][c]);
-      }
-    }
+  const auto step = [&](int64_t k, auto lanes, Reg(&sum)[RT]) __attribute__((always_inline)) {
+    const Reg column = lanes.load(ConstRow{w, kType}, k);
+    ATTN_UNROLL
+    for (int r = 0; r < RT; ++r) sum[r] = V::fma(column, V::load(x + k * RT + r * V::W), sum[r]);
   };
   int64_t k = 0;
   ATTN_KEEP_LOOP
-  for (; k + kLine <= terms; k += kLine) {
-    // The next group's lines, each asked for where this group has it, into the second cache: the processor's own
-    // prefetcher follows eight rows at once too late (K 768, two Zen 4 cores, GB/s without, with, and with prefetches
-    // into the first cache: float32 30, 39, 34; bfloat16 17, 31, 20; 16 to 64 KiB ahead is no better).
+  for (; k + kStep <= terms; k += kStep) {
     ATTN_UNROLL
-    for (int c = 0; c < NC; ++c)
-      __builtin_prefetch(reinterpret_cast<const void*>(next + (c * stride + k) * int64_t{sizeof(*w)}), 0, 2);
+    for (int64_t at = 0; at < kStep; at += kLine)
+      __builtin_prefetch(reinterpret_cast<const void*>(next + (k + at) * int64_t{sizeof(*w)}), 0, 3);
     ATTN_UNROLL
-    for (int64_t at = 0; at < kLine; at += V::W) step(k + at, Whole<V>{});
+    for (int chain = 0; chain < kChains; ++chain) step(k + chain * V::W, Whole<V>{}, acc[chain]);
   }
-  ATTN_KEEP_LOOP
-  for (; k + V::W <= terms; k += V::W) step(k, Whole<V>{});
-  if (k < terms) step(k, Part<V>{terms - k});
+  ATTN_UNROLL
+  for (int chain = 0; chain < kChains; ++chain, k += V::W) {
+    if (k + V::W <= terms) step(k, Whole<V>{}, acc[chain]);
+    else if (k < terms) step(k, Part<V>{terms - k}, acc[chain]);
+  }
   ATTN_UNROLL
   for (int r = 0; r < RT; ++r) {
+    Reg sum = acc[0][r];
     ATTN_UNROLL
-    for (int c = 0; c < NC; ++c) sums[r * kMatvecColumns + c] = V::sum(acc[r][c]);
+    for (int chain = 1; chain < kChains; ++chain) sum = V::add(sum, acc[chain][r]);
+    sums[r * kMatvecColumns] += V::sum(sum);
   }
 }
 
@@ -121,16 +116,23 @@ inline void matvec_finish(const MatvecArgs& args, int64_t row, int64_t n, int64_
 /// The panel of RT rows that begins with row `first`, packed at `x`.
 template <class V, int kType, int RT>
 void matvec_columns(const MatvecArgs& args, int64_t first, const float* x) {
-  constexpr int NC = V::kFewAccumulators / RT < 8 ? V::kFewAccumulators / RT : 8;
-  const int64_t stride = args.w.stride;
-  const auto* w = static_cast<const typename Stored<kType>::Type*>(args.w.data);
+  using Weight = typename Stored<kType>::Type;
+  constexpr int64_t kAhead = kMatvecAheadBytes / int64_t{sizeof(Weight)};
+  const int64_t stride = args.w.stride, terms = args.terms;
+  const int64_t run = RT > 2 && terms > kMatvecBlock ? kMatvecBlock : terms;  // terms read before the next column
+  const int64_t ahead = run >= kAhead ? kAhead : (kAhead + run - 1) / run * stride;
+  const auto* w = static_cast<const Weight*>(args.w.data);
   alignas(64) float sums[RT][kMatvecColumns];
-  for (int64_t n = 0; n < args.columns; n += kMatvecColumns) {
+  for (int64_t n = 0; n < args.columns; n += kMatvecColumns, w += kMatvecColumns * stride) {
     const int64_t count = args.columns - n < kMatvecColumns ? args.columns - n : kMatvecColumns;
-    int64_t j = 0;
-    for (; j + NC <= count; j += NC, w += NC * stride)
-      matvec_sums<V, kType, RT, NC>(x, w, stride, args.terms, &sums[0][j]);
-    for (; j < count; ++j, w += stride) matvec_sums<V, kType, RT, 1>(x, w, stride, args.terms, &sums[0][j]);
+    for (int r = 0; r < RT; ++r)
+      for (int64_t j = 0; j < count; ++j) sums[r][j] = 0;
+    for (int64_t begin = 0; begin < terms; begin += run)
+      for (int64_t j = 0; j < count; ++j)
+        for (int64_t k = begin; k < begin + run && k < terms; k += kMatvecBlock) {
+          const int64_t part = terms - k < kMatvecBlock ? terms - k : kMatvecBlock;
+          matvec_sums<V, kType, RT>(x + k * RT, w + j * stride + k, ahead, part, &sums[0][j]);
+        }
     for (int r = 0; r < RT && first + r < args.rows; ++r) matvec_finish<V>(args, first + r, n, count, sums[r]);
   }
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTaskBytes = int64_t{1} << 17;   // of weights: 6 to 12 us from memory
 constexpr int64_t kAloneBytes = int64_t{1} << 18;  // a smaller product is over before another thread would wake
-constexpr int64_t kColumns = 8;                    // the widest group of columns
+constexpr int64_t kColumns = 16;                   // of a cache line of results, which has one writer
 
 /// Columns of a task.
 int64_t task_columns(int64_t N, int64_t row_bytes) {
