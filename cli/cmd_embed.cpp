@@ -36,7 +36,7 @@ std::string npy_of(const Array& rows) {
 
 struct Embed {
   std::string directory, file = "-", out = "-", precision = "float32", pooling;
-  int64_t longest = 0, step = 4096;
+  int64_t longest = 0, step = 2048;
   bool normalise = false, statistics = false;
 
   static std::optional<attn::models::RowPooling> pooling_named(const std::string& name) {

@@ -24,7 +24,7 @@ struct EmbedOptions {
   RowPooling pooling = RowPooling::mean;
   bool normalise = false;        ///< to length 1
   int64_t longest = 0;           ///< tokens of a text, those around it among them; the rest is cut off. 0 = the context
-  int64_t tokens_a_step = 4096;  ///< of the packed batches that texts are computed in
+  int64_t tokens_a_step = 2048;  ///< of the packed batches that texts are computed in
 };
 
 /// A model without a head that makes a vector of each text. Texts are sorted by length and packed: no row of a batch is
