@@ -111,7 +111,9 @@ void write_long_pages(const std::string& folder) {
     text.attend();
     std::vector<std::string> list = tokens(n);
     list[static_cast<size_t>(n / 3)] = "needle in </script><b>hay</b>";
-    write_with_numbers(folder + "/long_" + std::to_string(n), text, view::html_page("long", list, {text.layer()}));
+    const view::PageOptions options{.windows = {{15'000, 64, 3'000, 80}, {19'000, 1}, {0, -1, 12'345, 1}}};
+    write_with_numbers(folder + "/long_" + std::to_string(n), text,
+                       view::html_page({.title = "long", .queries = list}, {text.layer()}, options));
   }
   Text cross("layer 0", 9, 2, 1, DType::float32, 10);
   view::Layer layer = cross.attend().layer();

@@ -145,6 +145,20 @@ def test_arrays(attn):
     assert "are for models, q.npy is a file" in attn.run(*both, "--text", "a", status=2).stderr
 
 
+def test_window(attn):
+    """A long text's page has the windows that are named; what makes no sense is said before anything is computed."""
+    length = 8200  # beyond 2^26 weights a page is pooled
+    attn.file("q.npy", npy((length, 1), [math.sin(n) for n in range(length)]))
+    asked = ["see", "--q", "q.npy", "--k", "q.npy", "--causal", "--html", "-"]
+    windows = [argument for window in ("100-199:0-99", "5:", ":7") for argument in ("--window", window)]
+    page = attn.run(*asked, *windows).stdout
+    assert f'"windows":[[100,0,100,100],[5,0,1,{length}],[0,7,{length},1]]' in page
+    for wrong in ("5", "a:b", "9-5:", "1:2:3", "-3:", "99999999999999999999:"):
+        assert "--window" in attn.run(*asked, "--window", wrong, status=2).stderr, wrong
+    assert "windows[0] must be within 8200 queries" in attn.run(*asked, "--window", "8200:", status=1).stderr
+    assert "--html" in attn.run(*asked[:-2], "--window", "5:", status=2).stderr
+
+
 def test_serve(attn):
     """The page of a model at an address; one that is in use is refused, and Ctrl-C ends it."""
     attn.file("text.txt", TEXT)

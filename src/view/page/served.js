@@ -132,6 +132,7 @@ function askThumbnail(layer, head, arrived) {
 
 kinds.served = {
   Head: ServedHead,
+  mostHeads: 64,
   thumbnail: (head, layer, arrived) => askThumbnail(layer, head, arrived),
   measures: (layer, head) => ask('measures', { layer: layer.index, head: head.name }, true),
   precision: () => 'Weights are computed by the program that serves this page, as they are looked at',
