@@ -34,7 +34,8 @@ from ._statistics import attention_statistics
 __version__ = "0.1.0"
 __all__ = [
     "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
-    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention", "attention_backward", "attention_flow", "attention_rollout",
+    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention",
+    "attention_backward", "attention_flow", "attention_rollout",
     "attention_statistics", "dropout_mask", "explain", "gradient_times_attention", "head_clusters", "head_points",
     "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads", "weights",
 ]

@@ -17,7 +17,7 @@ def line(number, form, upos, head, entity="", name="_"):
     return f"{number}\t{form}\t_\t{upos}\t_\t_\t{head}\tdep\t_\t{misc}\n"
 
 
-# The old sailor | saw his sister | , who picked | up her nets there. Parts, an empty node, nesting, a head by its number.
+# "The old sailor saw his sister. She picked nets up for him.": nesting, two parts, an empty node, numbered heads.
 CONLLU = "".join([
     "# global.Entity = eid-etype-head-other\n# newdoc id = one\n",
     line(1, "The", "DET", 3, "(e1-person-3-"), line(2, "old", "ADJ", 3), line(3, "sailor", "NOUN", 4, "e1)"),
