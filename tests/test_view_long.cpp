@@ -310,6 +310,31 @@ TEST(ServedPage, AnswersAnyPart) {
   }
 }
 
+/// What the tokens are is part of the table: separators of a text that says where they are.
+TEST(ServedPage, KnowsTheKindsOfTokens) {
+  Text text("layer", 5, 1, 1, DType::float32, 6);
+  const view::Layer layer = text.attend().layer();
+  const std::vector<view::Measure> names = view::page_measures(true);
+  const auto measure = [&](const view::PageTexts& texts, std::string_view name) {
+    const std::vector<float> values = asked(view::ServedPage(texts, {layer}), "/measures", {{"layer", 0}, {"head", 0}});
+    const auto place = std::find_if(names.begin(), names.end(), [&](const auto& one) { return one.name == name; });
+    return values[place - names.begin()];
+  };
+  using enum heads::Kind;
+  const view::PageTexts plain{.title = "t", .queries = {"a", "b", "a", "c", "d"}},
+      marked{.title = "t", .queries = plain.queries, .kinds = {start, word, word, word, separator}};
+  EXPECT_TRUE(std::isnan(measure(plain, "separator")));
+  const Array<4> all = text.weights();
+  double mean = 0;
+  for (int64_t i = 0; i < 5; ++i) mean += all.get({0, 0, i, 4}) / 5;
+  const double bound = statistic_bound(largest_lse(text), 5, DType::float32);
+  EXPECT_NEAR(measure(marked, "separator"), mean, bound * mean + kLostWeights);
+  EXPECT_NEAR(measure(marked, "duplicate"), all.get({0, 0, 2, 0}), bound + kLostWeights) << "equal texts are equal";
+  const view::PageTexts few{.title = "t", .queries = plain.queries, .kinds = {word}};
+  EXPECT_EQ(reasons_of([&] { view::ServedPage(few, {layer}); }),
+            Strings{"1 kinds, must be one a token of a text that looks at itself"});
+}
+
 /// Every question is checked: what is missing, unknown, twice, no number, outside or too much.
 TEST(ServedPage, RefusesOtherQuestions) {
   Text text("layer", kServed, 2, 2, DType::float32, 6);

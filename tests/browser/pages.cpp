@@ -122,7 +122,7 @@ void write_long_pages(const std::string& folder) {
   write_with_numbers(folder + "/two_texts", cross, view::html_page(texts, {layer}));
   Text few("layer 0", 6, 2, 1, DType::float32, 12);
   write_with_numbers(folder + "/tokens_6", few, view::html_page("six", tokens(6), {few.attend().layer()}));
-  Text served("layer 0", 600, 2, 1, DType::float32, 11, {.causal = true});
+  Text served("layer 0", 600, 4, 1, DType::float32, 11, {.causal = true});
   served.attend();
   write_with_numbers(folder + "/served", served, "");
   write(folder + "/served.safetensors", view::saved_attention(tokens(600), {served.layer()}));

@@ -454,7 +454,7 @@ def test_search(folder, *_):
 
 def test_served(folder, attn):
     """The served page has every weight; it asks where it came from, and nobody else is answered."""
-    numbers = Numbers(folder, "served", heads=2, causal=True, head=1)
+    numbers = Numbers(folder, "served", heads=4, causal=True, head=1)
     program = subprocess.Popen([attn, "see", folder / "served.safetensors", "--serve"], stdout=subprocess.PIPE,
                                text=True)
     try:
@@ -480,13 +480,17 @@ def check_served(folder, numbers, address):
         page.driver.get("about:blank")
         page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40")
         page.wait()
-        found = page.run(READ_MAP, 12)
+        found = page.run(READ_MAP, 6)
         expected = numbers.part(390, 420, 380, 420)
         assert len(found) > 1000
         for i, j, weight, _ in found:
             wanted = expected[i - 390, j - 380]
             assert abs(weight - wanted) <= (SHOWN + ROUNDING) * wanted, (i, j, weight, wanted)
-        page.press("v", "v")
+        page.driver.get("about:blank")
+        page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40&view=lines&heads=0,1,2,3")
+        page.wait()
+        assert len({colour for *_, colour in page.run(READ_DRAWN, "lines")["curves"]}) == 4, "each head is answered"
+        page.press("v")
         texts = [text for text, _, _ in page.run(READ_DRAWN, "neurons")["texts"]]
         assert len([text for text in texts if re.match(r"\d+ ", text)]) == 12
         page.press("t")
