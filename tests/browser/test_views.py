@@ -305,6 +305,12 @@ def test_several(folder, *_):
             ["0", "1", "all"]
         page.click(".square", 1)
         assert "heads=0%2C1" in address_of(page)
+        kept = page.run("""
+            const square = document.querySelectorAll('.square')[0];
+            square.focus();
+            dispatchEvent(new Event('resize'));
+            return square === document.querySelectorAll('.square')[0] && square === document.activeElement;""")
+        assert kept, "what is drawn anew takes no square away"
         check_lines(page, weights, max(ends))
         page.click(".square", 0)
         assert "heads=1" in address_of(page)

@@ -42,8 +42,12 @@ function leaveTogether() {
 
 const isTogetherBusy = () => [...together.sources.values()].some(source => source.busy);
 
-/** Squares that show and hide a head. */
+/** Squares that show and hide a head. They stay the same buttons while they show the same: one that is being pressed as
+ *  weights arrive is not taken away. */
 function drawHeadSquares() {
+  const box = byId('line-heads'), shows = `${state.layer}: ${drawnHeads()}`;
+  if (box.dataset.shows === shows) return;
+  box.dataset.shows = shows;
   const { heads } = layers[state.layer], single = heads.map((_, h) => h).filter(h => heads[h].name !== 'mean');
   const most = kinds[data.kind].mostHeads, drawn = drawnHeads();
   const square = (text, isOn, colour, label, act) => {
@@ -58,11 +62,13 @@ function drawHeadSquares() {
     .filter(other => single.includes(other)).slice(-most).sort((a, b) => a - b);
   const squares = single.map(h => square(heads[h].name, drawn.includes(h), headColour(h), headName(state.layer, h),
                                          () => change({ heads: toggled(h) })));
-  const every = single.slice(0, most), isAll = every.every(h => state.heads.includes(h));
+  const every = single.slice(0, most), isAll = every.every(h => drawn.includes(h));
   squares.push(square('all', isAll, 'var(--muted)', 'All heads of the layer',
                       () => change({ heads: isAll ? [] : every })));
-  byId('line-heads').hidden = Math.min(single.length, most) < 2;
-  byId('line-heads').replaceChildren(...squares);
+  const focus = [...box.children].indexOf(document.activeElement);
+  box.hidden = Math.min(single.length, most) < 2;
+  box.replaceChildren(...squares);
+  box.children[focus]?.focus();
 }
 
 // -- what they draw
