@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "common.h"
+#include "heads_coreference.h"
 #include "heads_syntax.h"
 #include "heads_texts.h"
 #include "progress.h"
@@ -134,7 +135,7 @@ std::string reach_json(const Reach& reach) {
 
 struct Heads {
   ModelOptions model;
-  std::string text, file, conllu, csv, json;
+  std::string text, file, conllu, coreference, csv, json;
   std::vector<std::string> named;
   bool induction = false;
   int64_t length = 0, copies = 2, sequences = 10, most = 0, clusters = 0;
@@ -180,11 +181,13 @@ struct Heads {
   }
 
   void check() const {
-    const int sources = !text.empty() + !file.empty() + !conllu.empty() + induction;
-    if (sources != 1) throw UsageError("give one of --text TEXT, --file FILE, --conllu FILE and --induction");
+    const int sources = !text.empty() + !file.empty() + !conllu.empty() + !coreference.empty() + induction;
+    if (sources != 1)
+      throw UsageError("give one of --text TEXT, --file FILE, --conllu FILE, --coreference FILE and --induction");
     if (csv == "-" && json == "-") throw UsageError("only one of --csv and --json can be standard output");
     if (reach && text.empty()) throw UsageError("--reach is of one text: --text TEXT");
-    if (clusters && (reach || !conllu.empty())) throw UsageError("--clusters is of the table of measures");
+    if (clusters && (reach || !(conllu + coreference).empty()))
+      throw UsageError("--clusters is of the table of measures");
   }
 
   void run() const {
@@ -192,6 +195,7 @@ struct Heads {
     const attn::models::Loaded loaded = model.load();
     const HeadsReader reader(loaded);
     if (!conllu.empty()) heads_syntax(reader, conllu, csv, json);
+    else if (!coreference.empty()) heads_coreference(reader, coreference, csv, json);
     else if (reach) show_reach(reader);
     else show_measures(reader, induction ? repeats(reader) : read(reader));
   }
@@ -258,6 +262,12 @@ void add_heads(CLI::App& app) {
   command
       ->add_option("--conllu", run->conllu,
                    "sentences with dependency arcs: of each relation the share that each head finds")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--coreference", run->coreference,
+          "documents with entities, CoNLL-U as CorefUD has it: of mentions the share whose antecedent each head"
+          " finds")
       ->type_name("FILE");
   command->add_option("--clusters", run->clusters, "so many groups of heads that attend alike, and a map of them")
       ->check(whole(0, 1 << 16));

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <filesystem>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "attn/view.h"
 #include "attn/view_page.h"
 #include "common.h"
+#include "heads_texts.h"
 #include "see_serve.h"
 #include "see_statistics.h"
 
@@ -18,6 +20,7 @@ namespace {
 /// The layers of a model on one text, and what they borrow.
 struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
+  std::vector<attn::heads::Kind> kinds = {};         ///< of a model's text that looks at itself
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
   bool own_text = true;                     ///< the tokens that look are those that are seen
@@ -87,11 +90,37 @@ struct Arrays {
   }
 };
 
+/// "5-9", "5", or nothing for all: the first of a window's tokens and how many, -1 = to the end.
+std::pair<int64_t, int64_t> read_span(const std::string& window, std::string_view text) {
+  if (text.empty()) return {0, -1};
+  const auto number = [&](std::string_view digits) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0)
+      throw UsageError("--window is ROWS:COLUMNS, as 100-199:0-99, 5: or :7, not " + window);
+    return value;
+  };
+  const size_t dash = text.find('-');
+  const int64_t first = number(text.substr(0, dash));
+  const int64_t last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+  if (last < first) throw UsageError("--window " + window + ": what ends before it begins is empty");
+  return {first, last - first + 1};
+}
+
+attn::view::PageWindow read_window(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) throw UsageError("--window is ROWS:COLUMNS, as 100-199:0-99, 5: or :7, not " + text);
+  const auto [query, queries] = read_span(text, std::string_view(text).substr(0, colon));
+  const auto [key, keys] = read_span(text, std::string_view(text).substr(colon + 1));
+  return {query, queries, key, keys};
+}
+
 struct See {
   ModelOptions model;
   Arrays arrays;
   std::string text, file, png, html, csv, json, save, part, answer;
   attn::view::Selection selection;
+  std::vector<std::string> windows;
   int port = 0;
   bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
@@ -140,6 +169,9 @@ struct See {
     seen.rows = encoder ? token_labels(*source_tokenizer, batch.source) : token_labels(*loaded.tokenizer, batch.tokens);
     seen.own_text = !cross;
     seen.columns = cross ? token_labels(*source_tokenizer, batch.source) : seen.rows;
+    if (encoder || !answers)
+      for (const int64_t kind : HeadsReader(loaded).with_kinds(encoder ? batch.source : batch.tokens).kinds)
+        seen.kinds.push_back(static_cast<attn::heads::Kind>(kind));
     const auto rows = static_cast<int64_t>(seen.rows.size());
     for (size_t n = 0; n < seen.traces.size(); ++n) {
       const attn::nn::AttentionTrace& trace = seen.traces[n];
@@ -159,7 +191,7 @@ struct See {
   const std::string& source() const { return arrays.given() ? arrays.q : model.directory; }
 
   attn::view::PageTexts page_texts(const Seen& seen) const {
-    attn::view::PageTexts texts{.title = source(), .queries = seen.rows};
+    attn::view::PageTexts texts{.title = source(), .queries = seen.rows, .kinds = seen.kinds};
     if (!seen.own_text) texts.keys = seen.columns;
     return texts;
   }
@@ -186,6 +218,9 @@ struct See {
   void run() const {
     if (model.directory.empty() != arrays.given() || !arrays.whole())
       throw UsageError("give a model's folder or a saved file, or --q and --k, with --lse, --causal and --scale");
+    attn::view::PageOptions page{.selection = selection};
+    for (const std::string& window : windows) page.windows.push_back(read_window(window));
+    if (!windows.empty() && html.empty()) throw UsageError("--window is of the page that --html writes");
     const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
     if (is_saved && !(text + file + part + answer).empty())
       throw UsageError("--text, --file, --part and --answer are for models, " + source() + " is a file");
@@ -217,7 +252,7 @@ struct See {
                                                                       : "heads");
     }
     if (!html.empty())
-      write_out(html, attn::view::html_page(page_texts(seen), seen.layers, {.selection = selection}),
+      write_out(html, attn::view::html_page(page_texts(seen), seen.layers, page),
                 "open it in a browser; it needs no network");
     if (served) return serve(attn::view::ServedPage(page_texts(seen), seen.layers, selection), port);
     if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
@@ -254,6 +289,12 @@ void add_see(CLI::App& app) {
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
+  command
+      ->add_option("--window", run->windows,
+                   "a part of which a long text's page holds every weight, ROWS:COLUMNS: 100-199:0-99, 5: (a row),"
+                   " :7 (a column); may be given again")
+      ->type_name("WINDOW")
+      ->allow_extra_args(false);
   CLI::Option* served =
       command->add_option("--serve", run->port, "answer a page on 127.0.0.1 at this port; 0 or none: any that is free")
           ->type_name("PORT")

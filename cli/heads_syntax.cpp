@@ -20,14 +20,6 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"to head", &Relation::to_head}, {"to dependent", &Relation::to_dependent}};
 
-/// "2.5" of each of the heads of all layers.
-std::vector<std::string> names_of(const std::vector<int64_t>& heads_of_layer) {
-  std::vector<std::string> names;
-  for (size_t layer = 0; layer < heads_of_layer.size(); ++layer)
-    for (int64_t head = 0; head < heads_of_layer[layer]; ++head) names.push_back(fmt::format("{}.{}", layer, head));
-  return names;
-}
-
 std::string syntax_table(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
   std::string text = fmt::format("{:<16}{:>7}{:>10}{:>8}  {:>10}  {}\n", "relation", "arcs", "baseline", "offset",
                                  "best head", "looks from the word of the arc");
@@ -70,6 +62,13 @@ std::string syntax_json(const std::vector<Relation>& relations, const std::vecto
 
 }  // namespace
 
+std::vector<std::string> head_names(const std::vector<int64_t>& heads_of_layer) {
+  std::vector<std::string> names;
+  for (size_t layer = 0; layer < heads_of_layer.size(); ++layer)
+    for (int64_t head = 0; head < heads_of_layer[layer]; ++head) names.push_back(fmt::format("{}.{}", layer, head));
+  return names;
+}
+
 void heads_syntax(const HeadsReader& reader, const std::string& conllu, const std::string& csv,
                   const std::string& json) {
   const std::vector<attn::heads::Sentence> sentences = attn::heads::read_conllu(attn::io::read_input(conllu), conllu);
@@ -99,7 +98,7 @@ void heads_syntax(const HeadsReader& reader, const std::string& conllu, const st
     say("attn: {} of {} sentences were passed over: longer than {} tokens, or words that do not begin with a token\n",
         passed, sentences.size(), reader.context());
   const std::vector<Relation> relations = syntax.relations();
-  const std::vector<std::string> names = names_of(heads_of_layer);
+  const std::vector<std::string> names = head_names(heads_of_layer);
   if (!csv.empty()) attn::io::write_output(csv, syntax_csv(relations, names));
   if (!json.empty()) attn::io::write_output(json, syntax_json(relations, names, done));
   if (csv.empty() && json.empty()) show(syntax_table(relations, names));

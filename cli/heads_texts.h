@@ -26,6 +26,8 @@ class HeadsReader {
 
   /// Cut to the context; `cut` counts what was.
   HeadsText of_text(const std::string& text, int64_t& cut) const;
+  /// Of tokens that are a whole text, with what stands around it.
+  HeadsText with_kinds(std::vector<int64_t> ids) const;
   /// Around `ids` what the tokenizer has around a text.
   HeadsText of_ids(const std::vector<int64_t>& ids) const;
   /// A sentence of these words, and the word of each token [n], -1 for those around the text. Nothing where it is
@@ -41,7 +43,6 @@ class HeadsReader {
   void look(const HeadsText& text, const Look& at) const;
 
  private:
-  HeadsText with_kinds(std::vector<int64_t> ids) const;
   const attn::models::Loaded& loaded_;
   const attn::text::Tokenizer* tokenizer_;
   int64_t context_;

@@ -217,5 +217,40 @@ TEST(HeadSyntax, KnownArcs) {
             "file:1: HEAD is 2, the sentence has 1 words");
 }
 
+/// "He sat . A cat sat by him": whoever looks where it is known; a mention is not its own antecedent.
+TEST(HeadCoreference, KnownMentions) {
+  const std::vector<heads::Document> documents = heads::read_coreference(
+      "1\tHe\t_\tPRON\t_\t_\t2\tnsubj\t_\tEntity=(e1)\n2\tsat\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+      "1\tA\t_\tDET\t_\t_\t2\tdet\t_\tEntity=(e2-x-2\n2\tcat\t_\tNOUN\t_\t_\t0\troot\t_\tEntity=e2)\n"
+      "3\thim\t_\tPRON\t_\t_\t2\tdep\t_\tA=b|Entity=(e1)\n",
+      "file");
+  ASSERT_EQ(documents.size(), 1u);
+  const heads::Document& document = documents[0];
+  EXPECT_EQ(document.ends, (std::vector<int64_t>{2, 5}));
+  ASSERT_EQ(document.mentions.size(), 3u);
+  EXPECT_EQ(document.mentions[1].word, 3) << "the second word of the mention is its head";
+  const std::vector<int64_t> word_of = {0, 1, 2, 3, 4};
+  for (const bool looks_back : {false, true}) {  // from the last word, at the first or at the one beside it
+    std::vector<double> weights(25, .2);
+    const std::vector<double> last =
+        looks_back ? std::vector<double>{.6, .1, .1, .2, 0} : std::vector<double>{.1, .1, .1, .2, .5};
+    std::copy(last.begin(), last.end(), weights.begin() + 20);
+    const Known known(5, weights);
+    heads::Coreference counts;
+    counts.add(std::vector{known.layer()}, document, word_of);
+    const std::vector<heads::MentionKind> kinds = counts.kinds();
+    ASSERT_EQ(kinds.size(), 2u);
+    EXPECT_EQ(kinds[0].name, "all");
+    EXPECT_EQ(kinds[1].name, "PRON");
+    for (const heads::MentionKind& kind : kinds) {
+      EXPECT_EQ(kind.mentions, 1);
+      EXPECT_EQ(kind.nearest, 0) << "the cat is nearer";
+      EXPECT_EQ(kind.offset, -4);
+      EXPECT_EQ(kind.baseline, 1);
+      EXPECT_EQ(kind.to_antecedent, Values{looks_back ? 1.0 : 0.0});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn::test

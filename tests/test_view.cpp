@@ -426,7 +426,7 @@ TEST(ViewErrors, Layers) {
   huge.q.stride[1] = huge.lse.stride[1] = 0;
   huge.lse.size[1] = 1 << 25;
   EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(5), {huge}); }),
-            (Labels{"33554432 heads of 5 x 5 weights need a page of 433265.8 MB, at most 20.0"}));
+            (Labels{"33554432 heads of 5 x 5 weights need a page of 456799.1 MB, at most 20.0"}));
 }
 
 /// What is not there is refused with what is, everything at once.

@@ -41,10 +41,11 @@ double decoded(uint32_t code, int bits, int range) {
 
 /// The data of a pooled page, whatever the length of the text.
 json pooled(const std::vector<view::Layer>& layers, int64_t most_bytes, const Strings& queries,
-            const Strings& keys = {}, const view::Selection& selection = {}) {
+            const Strings& keys = {}, const view::Selection& selection = {},
+            const std::vector<view::PageWindow>& windows = {}) {
   const view::PageTexts texts{.title = "t", .queries = queries, .keys = keys};
   view::PageFrame frame{.texts = texts, .kind = "pooled"};
-  fill_pooled(frame, layers, {.selection = selection, .most_bytes = most_bytes});
+  fill_pooled(frame, layers, {.selection = selection, .most_bytes = most_bytes, .windows = windows});
   EXPECT_LE(frame.html().size(), static_cast<size_t>(most_bytes));
   return json::parse(Page(frame.html()).data);
 }
@@ -70,12 +71,12 @@ double largest_lse(const Text& text) {
 /// One of two heads, causal, of 300 tokens, as fine as three numbers of bytes allow.
 TEST(PooledPage, HoldsWhatItSays) {
   constexpr int64_t kTokens = 300;
-  for (int64_t most : {200'000, 230'000, 600'000}) {
+  for (int64_t most : {200'000, 240'000, 600'000}) {
     Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = true});
     const view::Layer layer = text.attend().layer();
     const json data = pooled({layer}, most, Strings(kTokens, "t"), {}, {.heads = {1}});
     const int64_t rows = data["pooled"]["rows"], columns = data["pooled"]["columns"], top = data["pooled"]["top"];
-    EXPECT_EQ(rows, most == 600'000 ? kTokens : most == 230'000 ? 128 : 64);
+    EXPECT_EQ(rows, most == 600'000 ? kTokens : most == 240'000 ? 128 : 64);
     EXPECT_TRUE(most == 600'000 ? top == 16 : top > 0 && top < 16) << top;
     const json& head = data["layers"][0]["heads"][0];
     EXPECT_EQ(head["name"], "1");
@@ -128,13 +129,90 @@ TEST(PooledPage, HoldsWhatItSays) {
   }
 }
 
+/// What the codes of single weights [rows, keys from `key(row)` on] say is what the weights are.
+void expect_weights(const json& packed, int64_t rows, int64_t keys, double statistic,
+                    const std::function<double(int64_t, int64_t)>& weight) {
+  const auto count = static_cast<size_t>(rows * keys);
+  const std::vector<uint8_t> bytes = inflated(packed);
+  ASSERT_EQ(bytes.size(), 2 * count);
+  const std::vector<uint32_t> codes = from_planes(bytes, 0, count, 2);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < keys; ++c) {
+      const double shown = decoded(codes[r * keys + c], 16, 32), wanted = weight(r, c);
+      ASSERT_TRUE(std::abs(shown - wanted) <= log_code_bound(16, 32, statistic) * wanted ||
+                  (shown == 0 && wanted < 0x1p-31))
+          << r << " " << c << ": " << shown << ", not " << wanted;
+    }
+}
+
+/// Windows that are asked for, weights around each token, and the picture of mean weights, causal or not.
+TEST(PooledPage, HasWindowsBandAndMeans) {
+  constexpr int64_t kTokens = 290, kBytes = 420'000;
+  for (const bool causal : {false, true}) {
+    Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = causal});
+    const view::Layer layer = text.attend().layer();
+    const json data = pooled({layer}, kBytes, Strings(kTokens, "t"), {}, {.heads = {1}},
+                             {{100, 30, 7, 50}, {289, 1}, {0, -1, 33, 1}});
+    EXPECT_EQ(data["pooled"]["windows"], (json{{100, 7, 30, 50}, {289, 0, 1, 290}, {0, 33, 290, 1}}));
+    const Array<4> all = text.weights();
+    const auto weight = [&](int64_t i, int64_t j) {
+      return j < 0 || j >= kTokens ? 0 : std::min(all.get({0, 1, i, j}), 1.0);
+    };
+    const json& head = data["layers"][0]["heads"][0];
+    const double statistic = statistic_bound(largest_lse(text), kTokens, DType::float32);
+    expect_weights(head["windows"][0], 30, 50, statistic, [&](auto r, auto c) { return weight(100 + r, 7 + c); });
+    expect_weights(head["windows"][1], 1, 290, statistic, [&](auto, auto c) { return weight(289, c); });
+    expect_weights(head["windows"][2], 290, 1, statistic, [&](auto r, auto) { return weight(r, 33); });
+
+    const int64_t band = head["band"]["keys"], before = head["band"]["before"];
+    EXPECT_EQ(band, 64);
+    EXPECT_EQ(before, causal ? 63 : 32);
+    expect_weights(head["band"]["weights"], kTokens, band, statistic,
+                   [&](auto i, auto c) { return weight(i, i - before + c); });
+
+    const int64_t rows = data["pooled"]["mean_rows"], columns = data["pooled"]["mean_columns"];
+    const std::vector<uint8_t> means = inflated(head["mean"]["picture"]);
+    ASSERT_EQ(static_cast<int64_t>(means.size()), rows * columns);
+    EXPECT_EQ(rows, (int64_t{data["pooled"]["rows"]} + 1) / 2);
+    Values sums(means.size()), counts(means.size());
+    for (int64_t i = 0; i < kTokens; ++i)
+      for (int64_t j = 0; j < kTokens; ++j) {
+        const int64_t cell = i * rows / kTokens * columns + j * columns / kTokens;
+        sums[cell] += weight(i, j);
+        counts[cell] += 1;
+      }
+    EXPECT_LT(log_code_bound(8, 32, 0), 0.045) << "what view_page.h says";
+    for (size_t n = 0; n < means.size(); ++n) {
+      const double wanted = sums[n] / counts[n], shown = decoded(means[n], 8, 32);
+      ASSERT_TRUE(std::abs(shown - wanted) <= log_code_bound(8, 32, statistic) * wanted ||
+                  (shown == 0 && wanted < 0x1p-31))
+          << n << ": " << shown << ", not " << wanted;
+    }
+  }
+}
+
+TEST(PooledPage, WindowsThatDoNotFit) {
+  Text text("layer", 100, 1, 1, DType::float32, 3);
+  const view::Layer layer = text.attend().layer();
+  const auto refused = [&](const view::PageWindow& window, int64_t most = 1'000'000) {
+    return reasons_of([&] { pooled({layer}, most, Strings(100, "t"), {}, {}, {window}); });
+  };
+  for (const view::PageWindow& window :
+       {view::PageWindow{100, 1}, {0, 101}, {0, 0}, {-1, 2}, {0, 1, 99, 2}, {0, 1, 0, -2}, {5, INT64_MAX}})
+    EXPECT_EQ(refused(window), Strings{"windows[0] must be within 100 queries and 100 keys, and not empty"});
+  const Strings reasons = refused({}, 195'000);
+  ASSERT_EQ(reasons.size(), 1u);
+  EXPECT_EQ(reasons[0].rfind("1 heads of 100 x 100 weights, with these windows, need a page of 0.", 0), 0u)
+      << reasons[0];
+}
+
 /// More bytes are used, and never more than there are; too few are an Error that says how many are needed.
 TEST(PooledPage, KeepsToItsBytes) {
   constexpr int64_t kTokens = 500;
   Text text("layer", kTokens, 4, 2, DType::float32, 4);
   const view::Layer layer = text.attend().layer();
   int64_t before = 0;
-  for (int64_t most = 250'000; most < 1'000'000; most += 90'000) {
+  for (int64_t most = 270'000; most < 1'000'000; most += 90'000) {
     const json data = pooled({layer}, most, Strings(kTokens, "a token"));
     const int64_t detail = static_cast<int64_t>(data["pooled"]["rows"]) * 100 + int64_t{data["pooled"]["top"]};
     EXPECT_GE(detail, before);
@@ -222,11 +300,39 @@ TEST(ServedPage, AnswersAnyPart) {
       EXPECT_EQ(vectors[16 + d], static_cast<float>(text.k.get({0, 1, 4, d})));
     }
     const std::vector<float> measures = asked(page, "/measures", head);
-    ASSERT_EQ(measures.size(), view::page_measures(true).size());
+    const std::vector<view::Measure> names = view::page_measures(true);
+    ASSERT_EQ(measures.size(), names.size());
+    const auto place =
+        std::find_if(names.begin(), names.end(), [](const view::Measure& one) { return one.name == "first"; });
     double first = 0;
     for (int64_t i = 0; i < kServed; ++i) first += weight(i, 0) / kServed;
-    EXPECT_NEAR(measures[3], first, bound * first + kLostWeights);
+    EXPECT_NEAR(measures[place - names.begin()], first, bound * first + kLostWeights);
   }
+}
+
+/// What the tokens are is part of the table: separators of a text that says where they are.
+TEST(ServedPage, KnowsTheKindsOfTokens) {
+  Text text("layer", 5, 1, 1, DType::float32, 6);
+  const view::Layer layer = text.attend().layer();
+  const std::vector<view::Measure> names = view::page_measures(true);
+  const auto measure = [&](const view::PageTexts& texts, std::string_view name) {
+    const std::vector<float> values = asked(view::ServedPage(texts, {layer}), "/measures", {{"layer", 0}, {"head", 0}});
+    const auto place = std::find_if(names.begin(), names.end(), [&](const auto& one) { return one.name == name; });
+    return values[place - names.begin()];
+  };
+  using enum heads::Kind;
+  const view::PageTexts plain{.title = "t", .queries = {"a", "b", "a", "c", "d"}},
+      marked{.title = "t", .queries = plain.queries, .kinds = {start, word, word, word, separator}};
+  EXPECT_TRUE(std::isnan(measure(plain, "separator")));
+  const Array<4> all = text.weights();
+  double mean = 0;
+  for (int64_t i = 0; i < 5; ++i) mean += all.get({0, 0, i, 4}) / 5;
+  const double bound = statistic_bound(largest_lse(text), 5, DType::float32);
+  EXPECT_NEAR(measure(marked, "separator"), mean, bound * mean + kLostWeights);
+  EXPECT_NEAR(measure(marked, "duplicate"), all.get({0, 0, 2, 0}), bound + kLostWeights) << "equal texts are equal";
+  const view::PageTexts few{.title = "t", .queries = plain.queries, .kinds = {word}};
+  EXPECT_EQ(reasons_of([&] { view::ServedPage(few, {layer}); }),
+            Strings{"1 kinds, must be one a token of a text that looks at itself"});
 }
 
 /// Every question is checked: what is missing, unknown, twice, no number, outside or too much.

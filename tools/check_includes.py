@@ -24,7 +24,7 @@ MODULES = {
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "ops"), ()),
-    "view": (("core", "attention", "io"), ("png.h", "utf8proc.h", "zlib.h")),
+    "view": (("core", "attention", "io", "heads"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "autograd"), ()),
     "models": (("core", "attention", "autograd", "nn", "io", "text", "view"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),

@@ -174,5 +174,57 @@ class Syntax {
   std::unique_ptr<State> state_;
 };
 
+// --------------------------------------------------------------------------------------------------------- coreference
+
+/// Words that name an entity, by the head of them.
+struct Mention {
+  int64_t word = 0;         ///< the head word, in the document
+  std::string entity = {};  ///< mentions of one entity have the same
+  std::string upos = {};    ///< of the head word: "PRON"
+};
+
+/// A text whose entities are annotated.
+struct Document {
+  std::vector<std::string> words = {};
+  std::vector<int64_t> ends = {};  ///< of each sentence: the number of words up to its end
+  std::vector<Mention> mentions = {};
+  int64_t line = 0;  ///< where it begins in its file, from 1
+};
+
+/// Documents of CoNLL-U with the Entity of CorefUD 1.0 in MISC (https://ufal.mff.cuni.cz/corefud): "# newdoc" begins
+/// one,
+/// "# global.Entity" names the fields. A mention's head is the one that the file says, or else its first word whose
+/// HEAD is outside; what has an empty node for a head is passed over. Throws Error as read_conllu() does.
+std::vector<Document> read_coreference(std::string_view text, const std::string& source);
+
+/// How often the word that a head looks at most from a mention's head word is the head word of an antecedent: of a
+/// mention of the same entity before it (antecedent selection, Clark et al. 2019, section 4.3).
+struct MentionKind {
+  std::string name;      ///< the UPOS of the mentions' head words; the first is "all"
+  int64_t mentions = 0;  ///< those that have an antecedent
+  double nearest = 0;    ///< the share whose nearest mention before is an antecedent
+  int64_t offset = 0;    ///< the place, from a mention's head word, that most often has an antecedent's
+  double baseline = 0;   ///< the share that has one there
+  std::vector<double> to_antecedent = {};  ///< [heads of all layers]
+};
+
+/// Counts over one document, or part of one, after another; weights between words as Syntax has them.
+class Coreference {
+ public:
+  Coreference();
+  ~Coreference();
+  Coreference(Coreference&&) noexcept;
+  Coreference& operator=(Coreference&&) noexcept;
+
+  /// As Syntax::add().
+  void add(std::span<const Layer> layers, const Document& document, std::span<const int64_t> word_of);
+  /// By falling number of mentions. Throws Error where no mention had an antecedent.
+  std::vector<MentionKind> kinds() const;
+
+ private:
+  struct [[gnu::visibility("hidden")]] State;
+  std::unique_ptr<State> state_;
+};
+
 }  // namespace attn::heads
 #pragma GCC visibility pop

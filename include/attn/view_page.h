@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/heads.h"
 #include "attn/view.h"
 
 #pragma GCC visibility push(default)
@@ -15,22 +16,33 @@ namespace attn::view {
 /// What a page calls the rows and columns of the matrices.
 struct PageTexts {
   std::string title;
-  std::vector<std::string> queries;    ///< a token a query
-  std::vector<std::string> keys = {};  ///< a token a key; empty = the text looks at itself: the same tokens
+  std::vector<std::string> queries;     ///< a token a query
+  std::vector<std::string> keys = {};   ///< a token a key; empty = the text looks at itself: the same tokens
+  std::vector<heads::Kind> kinds = {};  ///< of a text that looks at itself, what each token is; empty = words
+};
+
+/// A rectangle of P: queries from the first one on, and keys. -1 = to the end.
+struct PageWindow {
+  int64_t query = 0, queries = -1, key = 0, keys = -1;
 };
 
 struct PageOptions {
   Selection selection = {};
   /// Of a page that is pooled. How fine its pictures are and how many weights of a row it holds follow from it.
   int64_t most_bytes = 20'000'000;
+  /// Of a page that is pooled: of these it holds every weight of every head that it has, two bytes each before they are
+  /// compressed, whatever else has to be coarser for it. A row is {i, 1}, a column {0, -1, j, 1}.
+  std::vector<PageWindow> windows = {};
 };
 
 /// The page of html_page() of attn/view.h, where that is possible: at most 2^26 weights a head, 2^28 bytes. Otherwise a
 /// pooled page, whose every head has, from one pass of attention_statistics():
 ///   - a picture, at most 2048 x 2048, of the largest weight of each rectangle, 8 bits a cell: each is off by at most
-///     3.4 % of itself, and less than 2^-24 is 0;
+///     3.4 % of itself, and less than 2^-24 is 0; and one of half its side of the mean weights, within 4.5 %, 2^-32;
+///   - all weights of options.windows, each off by at most 0.017 % of itself;
 ///   - if there is room, the entropy of each row and what each column receives, as float32;
-///   - if there is room, the keys and weights of up to 16 largest of each row, each off by at most 0.017 % of itself.
+///   - if there is room, the keys and weights of up to 16 largest of each row, and of a text that looks at itself up to
+///     64 weights of each row around its own token, or up to it where the layer is causal, as exact as the windows.
 /// Throws Error where a head's lse does not belong to q and k: its rows do not sum up to 1.
 std::string html_page(const PageTexts& texts, const std::vector<Layer>& layers, const PageOptions& options = {});
 

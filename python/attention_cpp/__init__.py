@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Error
 from ._cache import KVCache
-from ._heads import (HEAD_MEASURES, HeadDistances, HeadMeasures, HeadRelation, HeadSyntax, Sentence, attention_flow,
-                     attention_rollout, gradient_times_attention, head_clusters, head_points, read_conllu,
-                     repeated_tokens)
+from ._heads import (HEAD_MEASURES, Document, HeadCoreference, HeadDistances, HeadMeasures, HeadMentions, HeadRelation,
+                     HeadSyntax, Mention, Sentence, attention_flow, attention_rollout, gradient_times_attention,
+                     head_clusters, head_points, read_conllu, read_coreference, repeated_tokens)
 from ._machine import isa, isas, threads
 from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
 from ._statistics import attention_statistics
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "Gradients", "HEAD_MEASURES", "HeadDistances", "HeadMeasures", "HeadRelation", "HeadSyntax", "KVCache",
-    "Plan", "Sentence", "attention", "attention_backward", "attention_flow", "attention_rollout",
+    "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
+    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention",
+    "attention_backward", "attention_flow", "attention_rollout",
     "attention_statistics", "dropout_mask", "explain", "gradient_times_attention", "head_clusters", "head_points",
-    "isa", "isas", "merge", "read_conllu", "repeated_tokens", "threads", "weights",
+    "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads", "weights",
 ]
 
 if TYPE_CHECKING:

@@ -169,6 +169,55 @@ class HeadSyntax:
                 for name, *rest in self._counts.relations()}
 
 
+class Mention(NamedTuple):
+    """Words that name an entity, by their head word."""
+
+    word: int  # in the document
+    entity: str  # mentions of one entity have the same
+    upos: str  # of the head word: "PRON"
+
+
+class Document(NamedTuple):
+    """A text whose entities are annotated."""
+
+    words: list[str]
+    ends: list[int]  # of each sentence: the number of words up to its end
+    mentions: list[Mention]
+
+
+class HeadMentions(NamedTuple):
+    """How often the word that a head looks at most, from a mention's head word, is that of an antecedent."""
+
+    mentions: int  # those that have an antecedent
+    nearest: float  # the share whose nearest mention before is an antecedent
+    offset: int  # the place, from a mention's head word, that most often has an antecedent's
+    baseline: float  # the share that has one there
+    to_antecedent: np.ndarray  # [heads of all layers]
+
+
+def read_coreference(text: str, source: str = "text") -> list[Document]:
+    """Documents of CoNLL-U with the Entity of CorefUD in MISC; Error names the lines that are wrong."""
+    return [Document(words, ends, [Mention(*mention) for mention in mentions])
+            for words, ends, mentions in _core.read_coreference(text, source)]
+
+
+class HeadCoreference:
+    """Which heads look from a mention to what it takes up, over one document after another (Clark et al. 2019)."""
+
+    def __init__(self) -> None:
+        self._counts = _core.HeadCoreference()
+
+    def add(self, layers: Iterable[Sequence[Any]], document: Document, word_of: Sequence[int]) -> None:
+        """As HeadSyntax.add()."""
+        words, ends, mentions = document
+        given = (list(words), list(ends), [(word, entity, upos) for word, entity, upos in mentions])
+        self._counts.add(_layers_of(layers), given, list(word_of))
+
+    def kinds(self) -> dict[str, HeadMentions]:
+        """By the UPOS of the mentions' head words, "all" first, then by falling number of mentions."""
+        return {name: HeadMentions(*rest[:4], np.array(rest[4])) for name, *rest in self._counts.kinds()}
+
+
 def gradient_times_attention(
     q: Array,
     k: Array,

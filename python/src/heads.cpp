@@ -85,6 +85,40 @@ std::vector<GivenRelation> relations(const attn::heads::Syntax& syntax) {
   return list;
 }
 
+using GivenMention = std::tuple<int64_t, std::string, std::string>;  // word, entity, upos
+using GivenDocument = std::tuple<std::vector<std::string>, std::vector<int64_t>, std::vector<GivenMention>>;
+
+std::vector<GivenDocument> read_coreference(const std::string& text, const std::string& source) {
+  std::vector<GivenDocument> documents;
+  for (attn::heads::Document& one : attn::heads::read_coreference(text, source)) {
+    std::vector<GivenMention> mentions;
+    for (attn::heads::Mention& mention : one.mentions)
+      mentions.emplace_back(mention.word, std::move(mention.entity), std::move(mention.upos));
+    documents.emplace_back(std::move(one.words), std::move(one.ends), std::move(mentions));
+  }
+  return documents;
+}
+
+void add_document(attn::heads::Coreference& counts, const std::vector<GivenLayer>& given, const GivenDocument& document,
+                  const std::vector<int64_t>& word_of) {
+  Arguments in("head_coreference");
+  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  in.done();
+  attn::heads::Document text{std::get<0>(document), std::get<1>(document), {}, 0};
+  for (const auto& [word, entity, upos] : std::get<2>(document)) text.mentions.push_back({word, entity, upos});
+  const nb::gil_scoped_release unlocked;
+  counts.add(layers, text, word_of);
+}
+
+/// name, mentions, nearest, offset, baseline, to_antecedent
+using GivenKind = std::tuple<std::string, int64_t, double, int64_t, double, std::vector<double>>;
+std::vector<GivenKind> mention_kinds(const attn::heads::Coreference& counts) {
+  std::vector<GivenKind> list;
+  for (const attn::heads::MentionKind& one : counts.kinds())
+    list.emplace_back(one.name, one.mentions, one.nearest, one.offset, one.baseline, one.to_antecedent);
+  return list;
+}
+
 /// name, unit, definition, source, threshold
 std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> measure_list() {
   std::vector<std::tuple<std::string, std::string, std::string, std::string, double>> list;
@@ -109,7 +143,12 @@ void add_heads(nb::module_& m) {
       .def(nb::init<>())
       .def("add", &add_sentence)
       .def("relations", &relations);
+  nb::class_<attn::heads::Coreference>(m, "HeadCoreference")
+      .def(nb::init<>())
+      .def("add", &add_document)
+      .def("kinds", &mention_kinds);
   m.def("read_conllu", &read_conllu);
+  m.def("read_coreference", &read_coreference);
   m.def("head_measures", &measure_list);
   m.def("scaled", [](const std::vector<double>& divergences) { return attn::heads::scaled(divergences); });
   m.def("clusters", [](const std::vector<double>& divergences, int64_t count) {

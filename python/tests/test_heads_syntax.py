@@ -109,7 +109,7 @@ def test_arcs_that_are_wrong():
         syntax.relations()
     with pytest.raises(error, match="word_of has 5 elements, the text 6 tokens"):
         syntax.add([layer], sentence, WORD_OF[1][1:])
-    with pytest.raises(error, match=r"word_of\[4\] is 3, the sentence has 3 words"):
+    with pytest.raises(error, match=r"word_of\[4\] is 3, there are 3 words"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 3, -1])
     with pytest.raises(error, match="word 2 has no token"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 1, -1])

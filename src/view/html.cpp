@@ -125,6 +125,9 @@ void check_page(std::string_view operation, const PageTexts& texts, const std::v
   checker.require(Lq > 0, "there must be a token");
   check_layers(checker, layers, Lq, Lk > 0 ? Lk : Lq);
   check_selection(checker, layers, selection);
+  checker.require(texts.kinds.empty() || (Lk == 0 && static_cast<int64_t>(texts.kinds.size()) == Lq), [&] {
+    return std::to_string(texts.kinds.size()) + " kinds, must be one a token of a text that looks at itself";
+  });
   checker.done();
 }
 

@@ -28,6 +28,7 @@ class ExactLayers {
  public:
   explicit ExactLayers(PageFrame& frame)
       : frame_(frame),
+        tokens_(frame.texts),
         thumbnail_(static_cast<int64_t>(frame.texts.queries.size()), static_cast<int64_t>(frame.keys().size()),
                    kThumbnail, kThumbnail) {
     frame_.thumbnail_rows = thumbnail_.rows;
@@ -46,7 +47,7 @@ class ExactLayers {
       const int64_t key_head = heads[h] / group;
       const double product = largest_magnitude(layer.q, heads[h]) * largest_magnitude(layer.k, key_head);
       error_ = std::max(error_, 0x1p-23 * std::abs(scale) * static_cast<double>(layer.q.size[3]) * product);
-      const HeadFindings found = look_at_head(head_of(layer, heads[h]), frame_.own_text(), {});
+      const HeadFindings found = look_at_head(head_of(layer, heads[h]), tokens_, {});
       json += (h ? ",{" : "{") + drawn_json(std::to_string(heads[h]), thumbnails[h]) +
               ",\"measures\":" + numbers_json(found.measures) +
               ",\"keys\":" + std::to_string(place_of(key_heads, pack_vectors(layer.k, key_head))) +
@@ -85,6 +86,7 @@ class ExactLayers {
   }
 
   PageFrame& frame_;
+  PageTokens tokens_;
   Pooled thumbnail_;  // empty
   double error_ = 0;
 };

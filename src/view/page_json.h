@@ -19,7 +19,7 @@ struct LogCode {
   uint32_t largest() const { return (1u << bits) - 1; }
   uint32_t of(double weight) const;
 };
-inline constexpr LogCode kCellCode = {8, 24}, kTopCode = {16, 32};
+inline constexpr LogCode kCellCode = {8, 24}, kMeanCode = {8, 32}, kWeightCode = {16, 32};
 
 inline constexpr int64_t kThumbnail = 96;  ///< pixels of a thumbnail's side, at most
 

@@ -1,5 +1,6 @@
-// A page of a text that is too long for its q and k: of each head a picture of the largest weights, numbers of rows and
-// columns, and the largest weights of each row, as fine as the bytes allow. page/pooled.js reads them.
+// A page of a text that is too long for its q and k: of each head pictures of the largest and of mean weights, numbers
+// of rows and columns, the largest weights of each row and those around its own token, as fine as the bytes allow, and
+// the windows that were asked for. page/pooled.js reads them.
 #include <zlib.h>
 
 #include <cmath>
@@ -12,10 +13,13 @@
 namespace attn::view {
 namespace {
 
-constexpr int64_t kFinest = 2048;      // cells of a picture's side, at most
-constexpr int64_t kCoarsest = 64;      // and where there are many heads
-constexpr int64_t kMostTop = 16;       // largest weights of a row
-constexpr int64_t kTopBytes = 5;       // a key and a weight
+constexpr int64_t kFinest = 2048;  // cells of a picture's side, at most
+constexpr int64_t kCoarsest = 64;  // and where there are many heads
+constexpr int64_t kMostTop = 16;   // largest weights of a row
+constexpr int64_t kMostBand = 64;  // weights of a row around its own token
+constexpr int64_t kTopBytes = 5;   // a key and a weight
+constexpr int64_t kWeightBytes = 2;
+constexpr int64_t kBandBlock = 256;    // of a band, at a time
 constexpr double kFrameBytes = 1.6e5;  // more than the page's own files and palettes
 
 /// In base 64 after deflate, which adds at most this to what it cannot make smaller.
@@ -37,18 +41,50 @@ void append_planes(std::vector<uint8_t>& bytes, const std::vector<T>& numbers, i
     for (const T number : numbers) bytes.push_back(static_cast<uint8_t>(number >> (8 * byte)));
 }
 
-std::vector<uint8_t> cell_codes(const std::vector<float>& cells) {
+std::vector<uint8_t> cell_codes(const LogCode& code, const std::vector<float>& cells) {
   std::vector<uint8_t> codes;
-  for (const float weight : cells) codes.push_back(static_cast<uint8_t>(kCellCode.of(weight)));
+  for (const float weight : cells) codes.push_back(static_cast<uint8_t>(code.of(weight)));
   return codes;
 }
+
+std::string deflated_weights(const std::vector<float>& weights) {
+  std::vector<uint32_t> codes;
+  for (const float weight : weights) codes.push_back(kWeightCode.of(weight));
+  std::vector<uint8_t> bytes;
+  append_planes(bytes, codes, kWeightBytes);
+  return deflated(bytes);
+}
+
+/// Which keys of a row are in the band around its own token: so many before it, itself, and so many behind.
+struct Band {
+  int64_t before = 0, after = 0;
+
+  /// Of `width` keys; a causal layer has no weights behind the token.
+  Band(int64_t width, bool causal) : before(causal ? width - 1 : width / 2), after(width - 1 - before) {}
+  int64_t width() const { return before + 1 + after; }
+
+  /// [Lq, width()], 0 where there is no such key.
+  std::vector<float> weights(const Layer& head) const {
+    const int64_t n = head.q.size[2];
+    std::vector<float> all(static_cast<size_t>(n * width()));
+    for (int64_t first = 0; first < n; first += kBandBlock) {
+      const int64_t rows = std::min(kBandBlock, n - first), low = std::max<int64_t>(first - before, 0);
+      const int64_t columns = std::min(first + rows + after, n) - low;
+      const std::vector<float> block = exact_window("html_page", head, first, rows, low, columns);
+      for (int64_t i = first; i < first + rows; ++i)
+        for (int64_t j = std::max(i - before, low); j <= std::min(i + after, n - 1); ++j)
+          all[i * width() + j - i + before] = block[(i - first) * columns + j - low];
+    }
+    return all;
+  }
+};
 
 std::string pack_top(const HeadFindings& found) {
   std::vector<uint8_t> bytes;
   std::vector<uint32_t> weights;
-  for (const double weight : found.top_weight) weights.push_back(kTopCode.of(weight));
+  for (const double weight : found.top_weight) weights.push_back(kWeightCode.of(weight));
   append_planes(bytes, found.top_key, 3);
-  append_planes(bytes, weights, kTopCode.bits / 8);
+  append_planes(bytes, weights, kWeightBytes);
   return deflated(bytes);
 }
 
@@ -60,8 +96,13 @@ std::string pack_numbers(const std::vector<float>& numbers) {
   return deflated(bytes);
 }
 
-/// As fine as `bytes` a head allow: half of them are for the picture, the rest for numbers of rows and columns and for
-/// the largest weights; all are for the picture where the rest has no room for these numbers.
+double picture_bytes(const Fineness& fine) {
+  return packed_bytes(static_cast<double>(fine.rows * fine.columns)) +
+         packed_bytes(static_cast<double>(fine.mean_rows * fine.mean_columns));
+}
+
+/// As fine as `bytes` a head allow: half of them are for the pictures, the rest for numbers of rows and columns and for
+/// the largest weights; all are for the pictures where the rest has no room for these numbers.
 Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
   const double lines = 2 * packed_bytes(2.0 * static_cast<double>(Lq + Lk));
   const double for_picture = lines <= bytes / 2 ? bytes / 2 : bytes;
@@ -69,32 +110,61 @@ Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
   for (int64_t side = kFinest; side >= kCoarsest; side /= 2) {
     fine.rows = std::min(side, Lq);
     fine.columns = std::min(side, Lk);
-    if (packed_bytes(static_cast<double>(fine.rows * fine.columns)) <= for_picture) break;
+    fine.mean_rows = (fine.rows + 1) / 2;
+    fine.mean_columns = (fine.columns + 1) / 2;
+    if (picture_bytes(fine) <= for_picture) break;
   }
-  bytes -= packed_bytes(static_cast<double>(fine.rows * fine.columns));
-  if (lines > bytes) return fine;
+  bytes -= picture_bytes(fine) + lines;
+  if (bytes < 0) return fine;
   fine.lines = true;
-  const auto top_bytes = [&](int64_t top) { return packed_bytes(static_cast<double>(Lq * kTopBytes * top)); };
-  for (fine.top = std::min(kMostTop, Lk); fine.top > 0 && top_bytes(fine.top) > bytes - lines;) --fine.top;
+  fine.top = std::min(kMostTop, Lk);
+  while (fine.top > 0 && packed_bytes(static_cast<double>(Lq * kTopBytes * fine.top)) > bytes) --fine.top;
   return fine;
 }
 
-/// Bytes of a head that it has whatever its fineness, and of its coarsest picture.
-double least_head_bytes(const Fineness& coarsest) {
-  constexpr double kNames = 400;  // its name, measures and scale
-  return kNames + packed_bytes(kThumbnail * kThumbnail) +
-         packed_bytes(static_cast<double>(coarsest.rows * coarsest.columns));
+/// Bytes of a head that it has whatever its fineness, and of its coarsest pictures.
+double least_head_bytes(const Fineness& coarsest, const std::vector<PageWindow>& windows) {
+  constexpr double kNames = 1000;  // its name, measures and scales
+  double bytes = kNames + packed_bytes(kThumbnail * kThumbnail) + picture_bytes(coarsest);
+  for (const PageWindow& window : windows)
+    bytes += 100 + packed_bytes(static_cast<double>(kWeightBytes * window.queries * window.keys));
+  return bytes;
+}
+
+/// With the ends of what goes to the end; reasons where a window is empty or leaves P.
+std::vector<PageWindow> whole_windows(Checker& checker, std::vector<PageWindow> windows, int64_t Lq, int64_t Lk) {
+  const auto fits = [](int64_t first, int64_t& count, int64_t all) {
+    if (count == -1) count = all - first;
+    return first >= 0 && first < all && count > 0 && count <= all - first;
+  };
+  for (size_t n = 0; n < windows.size(); ++n) {
+    const bool rows = fits(windows[n].query, windows[n].queries, Lq), keys = fits(windows[n].key, windows[n].keys, Lk);
+    checker.require(rows && keys, [&] {
+      return "windows[" + std::to_string(n) + "] must be within " + std::to_string(Lq) + " queries and " +
+             std::to_string(Lk) + " keys, and not empty";
+    });
+  }
+  return windows;
 }
 
 class PooledLayers {
  public:
-  PooledLayers(PageFrame& frame, const Fineness& fineness) : frame_(frame), fineness_(fineness) {
+  /// At most `head_bytes` a head.
+  PooledLayers(PageFrame& frame, const Fineness& fineness, const std::vector<PageWindow>& windows, double head_bytes)
+      : frame_(frame), tokens_(frame.texts), fineness_(fineness), windows_(windows), head_bytes_(head_bytes) {
     const Pooled thumbnail(fineness.rows, fineness.columns, kThumbnail, kThumbnail);
     frame_.thumbnail_rows = thumbnail.rows;
     frame_.thumbnail_columns = thumbnail.columns;
-    frame_.more = "\"pooled\":{\"rows\":" + std::to_string(fineness.rows) +
-                  ",\"columns\":" + std::to_string(fineness.columns) + ",\"top\":" + std::to_string(fineness.top) +
-                  ",\"lines\":" + (fineness.lines ? "true" : "false") + "},";
+    frame_.more =
+        "\"pooled\":{\"rows\":" + std::to_string(fineness.rows) + ",\"columns\":" + std::to_string(fineness.columns) +
+        ",\"mean_rows\":" + std::to_string(fineness.mean_rows) +
+        ",\"mean_columns\":" + std::to_string(fineness.mean_columns) + ",\"top\":" + std::to_string(fineness.top) +
+        ",\"lines\":" + (fineness.lines ? "true" : "false") + ",\"windows\":[";
+    for (const PageWindow& window : windows)
+      frame_.more += (frame_.more.back() == '[' ? "[" : ",[") + std::to_string(window.query) + "," +
+                     std::to_string(window.key) + "," + std::to_string(window.queries) + "," +
+                     std::to_string(window.keys) + "]";
+    frame_.more += "]},";
   }
 
   void add_layer(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
@@ -105,9 +175,10 @@ class PooledLayers {
 
  private:
   std::string head_json(const Layer& layer, int64_t index, int64_t h) {
+    const Layer head = head_of(layer, h);
     HeadFindings found;
     try {
-      found = look_at_head(head_of(layer, h), frame_.own_text(), fineness_);
+      found = look_at_head(head, tokens_, fineness_);
     } catch (const Error& error) {
       std::vector<std::string> reasons;
       for (const std::string& reason : error.reasons())
@@ -116,20 +187,45 @@ class PooledLayers {
     }
     frame_.peaks.insert(frame_.peaks.end(), found.peaks.begin(), found.peaks.end());
     for (float& cell : found.cells) cell = std::min(cell, 1.0f);
+    std::vector<double> mean_peaks;
+    for (auto row = found.mean_cells.begin(); row != found.mean_cells.end(); row += fineness_.mean_columns)
+      mean_peaks.push_back(*std::max_element(row, row + fineness_.mean_columns));
     const ConstView<4> cells(found.cells.data(), DType::float32, {1, 1, fineness_.rows, fineness_.columns});
     std::string json = "\"name\":\"" + std::to_string(h) + "\"," + scale_json(found.peaks) +
                        ",\"measures\":" + numbers_json(found.measures) + ",\"thumbnail\":\"" +
-                       base64(cell_codes(Pooled(cells, kThumbnail, kThumbnail).cells)) + "\",\"picture\":\"" +
-                       deflated(cell_codes(found.cells)) + "\"";  // a thumbnail is there at once
+                       base64(cell_codes(kCellCode, Pooled(cells, kThumbnail, kThumbnail).cells)) +  // is there at once
+                       "\",\"picture\":\"" + deflated(cell_codes(kCellCode, found.cells)) + "\",\"mean\":{" +
+                       scale_json(mean_peaks) + ",\"picture\":\"" + deflated(cell_codes(kMeanCode, found.mean_cells)) +
+                       "\"}";
     if (fineness_.lines)
       json +=
           ",\"entropy\":\"" + pack_numbers(found.entropy) + "\",\"received\":\"" + pack_numbers(found.received) + "\"";
     if (fineness_.top) json += ",\"top\":\"" + pack_top(found) + "\"";
-    return json;
+    json += ",\"windows\":[";
+    for (const PageWindow& window : windows_)
+      json += (json.back() == '[' ? "\"" : ",\"") +
+              deflated_weights(exact_window("html_page", head, window.query, window.queries, window.key, window.keys)) +
+              "\"";
+    return json + "]" + band_json(head, head_bytes_ - static_cast<double>(json.size()));
+  }
+
+  /// As wide as what is left of a head's bytes allows: how well the rest is compressed is known by now.
+  std::string band_json(const Layer& head, double bytes) const {
+    constexpr double kMembers = 100;
+    const int64_t n = head.q.size[2];
+    int64_t width = frame_.own_text() ? std::min(kMostBand, n) : 0;
+    while (width > 0 && kMembers + packed_bytes(static_cast<double>(n * kWeightBytes * width)) > bytes) --width;
+    if (width == 0) return "";
+    const Band band(width, head.options.causal);
+    return ",\"band\":{\"keys\":" + std::to_string(width) + ",\"before\":" + std::to_string(band.before) +
+           ",\"weights\":\"" + deflated_weights(band.weights(head)) + "\"}";
   }
 
   PageFrame& frame_;
+  PageTokens tokens_;
   Fineness fineness_;
+  const std::vector<PageWindow>& windows_;
+  double head_bytes_;
 };
 
 }  // namespace
@@ -144,22 +240,25 @@ void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageO
                                              : static_cast<double>(options.selection.heads.size());
     names += 100 + 6 * static_cast<double>(layers[l].name.size());  // every byte may be written as \uXXXX
   }
+  Checker checker("html_page");
+  const std::vector<PageWindow> windows = whole_windows(checker, options.windows, Lq, Lk);
+  checker.done();
   const Fineness coarsest = fineness_for(0, Lq, Lk);
   const double frame_bytes = kFrameBytes + names + static_cast<double>(frame.json().size());
-  const double least = frame_bytes + heads * least_head_bytes(coarsest);
-  Checker checker("html_page");
+  const double least = frame_bytes + heads * least_head_bytes(coarsest, windows);
   checker.require(Lk < 1 << 24, "a page shows fewer than 2^24 keys");
   checker.require(least <= static_cast<double>(options.most_bytes), [&] {
     char reason[200];
-    std::snprintf(reason, sizeof reason, "%.0f heads of %lld x %lld weights need a page of %.1f MB, at most %.1f",
-                  heads, static_cast<long long>(Lq), static_cast<long long>(Lk), std::ceil(least / 1e5) / 10,
+    std::snprintf(reason, sizeof reason, "%.0f heads of %lld x %lld weights%s need a page of %.1f MB, at most %.1f",
+                  heads, static_cast<long long>(Lq), static_cast<long long>(Lk),
+                  windows.empty() ? "" : ", with these windows,", std::ceil(least / 1e5) / 10,
                   std::floor(static_cast<double>(options.most_bytes) / 1e5) / 10);
     return std::string(reason);
   });
   checker.done();
   const double spare = (static_cast<double>(options.most_bytes) - least) / heads;
-  const double picture = packed_bytes(static_cast<double>(coarsest.rows * coarsest.columns));
-  PooledLayers pooled(frame, fineness_for(spare + picture, Lq, Lk));
+  const Fineness fineness = fineness_for(spare + picture_bytes(coarsest), Lq, Lk);
+  PooledLayers pooled(frame, fineness, windows, spare + least_head_bytes(coarsest, windows));
   for (const int64_t l : chosen) pooled.add_layer(layers[l], l, selected(options.selection.heads, layers[l].q.size[1]));
 }
 

@@ -62,41 +62,25 @@ std::string bytes_of(const std::vector<float>& numbers) {
   return bytes;
 }
 
-/// Weights as attention gives them, of its type, to float32; a weight that is none means that lse is another's.
-std::vector<float> checked_weights(const void* data, DType dtype, int64_t count) {
-  std::vector<float> weights(static_cast<size_t>(count));
-  for (int64_t n = 0; n < count; ++n) {
-    const double value = detail::load_element(dtype, static_cast<const char*>(data) + n * size_of(dtype));
-    if (!is_weight(value))
-      throw Error(kAnswer, {"lse does not belong to q and k: a weight is " + std::to_string(value)});
-    weights[n] = static_cast<float>(std::min(value, 1.0));
-  }
-  return weights;
-}
-
 struct Asked {
   int64_t query, queries, key, keys, rows, columns;
 };
 
 std::vector<float> window_of(const Layer& head, const Asked& window) {
-  const bool exact = window.rows == window.queries && window.columns == window.keys;
-  const DType own = head.q.dtype == DType::float64 ? DType::float64 : DType::float32;
-  const DType dtype = exact ? own : head.lse.dtype;
+  if (window.rows == window.queries && window.columns == window.keys)
+    return exact_window(kAnswer, head, window.query, window.queries, window.key, window.keys);
+  const DType dtype = head.lse.dtype;
   const Buffer memory(window.rows * window.columns * size_of(dtype));
   const View<4> cells(memory.data(), dtype, {1, 1, window.rows, window.columns});
-  if (exact) {
-    attention_weights(head.q, head.k, head.lse, cells, window.query, window.key, head.options);
-  } else {
-    attention_statistics(head.q, head.k, head.lse,
-                         {.picture = {.cells = cells,
-                                      .maximum = true,
-                                      .first_query = window.query,
-                                      .queries = window.queries,
-                                      .first_key = window.key,
-                                      .keys = window.keys}},
-                         head.options);
-  }
-  return checked_weights(memory.data(), dtype, window.rows * window.columns);
+  attention_statistics(head.q, head.k, head.lse,
+                       {.picture = {.cells = cells,
+                                    .maximum = true,
+                                    .first_query = window.query,
+                                    .queries = window.queries,
+                                    .first_key = window.key,
+                                    .keys = window.keys}},
+                       head.options);
+  return checked_weights(kAnswer, memory.data(), dtype, window.rows * window.columns);
 }
 
 /// Rows of one head's queries or keys [1, 1, n, D], behind the numbers that are there.
@@ -170,7 +154,7 @@ std::string ServedPage::answer(std::string_view path, const Parameters& paramete
   if (path == "/vectors") return bytes_of(vectors_of(question, head));
   if (path == "/measures") {
     question.done();
-    const std::vector<double> measures = look_at_head(head, texts_.keys.empty(), {}).measures;
+    const std::vector<double> measures = look_at_head(head, PageTokens(texts_), {}).measures;
     return bytes_of(std::vector<float>(measures.begin(), measures.end()));
   }
   Asked window{0, Lq, 0, Lk, Lq, Lk};

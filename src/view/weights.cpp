@@ -160,6 +160,26 @@ void for_each_row(std::string_view operation, const Layer& layer, int64_t index,
   }
 }
 
+std::vector<float> checked_weights(std::string_view operation, const void* data, DType dtype, int64_t count) {
+  std::vector<float> weights(static_cast<size_t>(count));
+  for (int64_t n = 0; n < count; ++n) {
+    const double value = detail::load_element(dtype, static_cast<const char*>(data) + n * size_of(dtype));
+    if (!is_weight(value))
+      throw Error(operation, {"lse does not belong to q and k: a weight is " + std::to_string(value)});
+    weights[n] = static_cast<float>(std::min(value, 1.0));
+  }
+  return weights;
+}
+
+std::vector<float> exact_window(std::string_view operation, const Layer& head, int64_t query, int64_t queries,
+                                int64_t key, int64_t keys) {
+  const DType dtype = head.q.dtype == DType::float64 ? DType::float64 : DType::float32;
+  const Buffer memory(queries * keys * size_of(dtype));
+  const View<4> cells(memory.data(), dtype, {1, 1, queries, keys});
+  attention_weights(head.q, head.k, head.lse, cells, query, key, head.options);
+  return checked_weights(operation, memory.data(), dtype, queries * keys);
+}
+
 Pooled::Pooled(int64_t Lq, int64_t Lk_, int64_t max_rows, int64_t max_columns)
     : Lk(Lk_), peaks(static_cast<size_t>(Lq)) {
   const auto ceiling = [](int64_t a, int64_t b) { return a / b + (a % b != 0); };

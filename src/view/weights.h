@@ -40,6 +40,14 @@ using RowSink = std::function<void(int64_t row, const double* weights)>;
 void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const std::vector<int64_t>& heads,
                   const RowSink& sink);
 
+/// Weights as attention gives them, of its type, as float32, at most 1. Throws Error, under the name `operation`, for
+/// what is no weight: lse is another's.
+std::vector<float> checked_weights(std::string_view operation, const void* data, DType dtype, int64_t count);
+
+/// A rectangle of P of one head, as head_of() makes it: [queries, keys].
+std::vector<float> exact_window(std::string_view operation, const Layer& head, int64_t query, int64_t queries,
+                                int64_t key, int64_t keys);
+
 /// A matrix whose cells are the largest of row_group x column_group weights.
 struct Pooled {
   int64_t rows = 0, columns = 0, row_group = 1, column_group = 1;

@@ -111,7 +111,9 @@ void write_long_pages(const std::string& folder) {
     text.attend();
     std::vector<std::string> list = tokens(n);
     list[static_cast<size_t>(n / 3)] = "needle in </script><b>hay</b>";
-    write_with_numbers(folder + "/long_" + std::to_string(n), text, view::html_page("long", list, {text.layer()}));
+    const view::PageOptions options{.windows = {{15'000, 64, 3'000, 80}, {19'000, 1}, {0, -1, 12'345, 1}}};
+    write_with_numbers(folder + "/long_" + std::to_string(n), text,
+                       view::html_page({.title = "long", .queries = list}, {text.layer()}, options));
   }
   Text cross("layer 0", 9, 2, 1, DType::float32, 10);
   view::Layer layer = cross.attend().layer();
@@ -120,7 +122,7 @@ void write_long_pages(const std::string& folder) {
   write_with_numbers(folder + "/two_texts", cross, view::html_page(texts, {layer}));
   Text few("layer 0", 6, 2, 1, DType::float32, 12);
   write_with_numbers(folder + "/tokens_6", few, view::html_page("six", tokens(6), {few.attend().layer()}));
-  Text served("layer 0", 600, 2, 1, DType::float32, 11, {.causal = true});
+  Text served("layer 0", 600, 4, 1, DType::float32, 11, {.causal = true});
   served.attend();
   write_with_numbers(folder + "/served", served, "");
   write(folder + "/served.safetensors", view::saved_attention(tokens(600), {served.layer()}));

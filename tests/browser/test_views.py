@@ -22,6 +22,7 @@ from selenium.webdriver.common.keys import Keys
 MEGABYTES = 20       # of a page of any length
 FIRST_PAINT = 2000   # milliseconds
 CELL = 2 ** (12 / 254) - 1    # half a step of 24 powers of two in 8 bits, of a weight
+MEAN = 2 ** (16 / 254) - 1    # the same of 32 powers of two
 TOP = 2 ** (16 / 65534) - 1   # of 32 powers of two in 16 bits
 SHOWN = 6e-5         # five digits
 ROUNDING = 1e-5      # of weights in float32, whose scores are small here
@@ -42,7 +43,7 @@ map.dispatchEvent(new MouseEvent('mouseleave'));
 return seen;
 """
 
-# Draws anew and notes what a canvas is asked to: its texts, and of its curves opacity and ends.
+# Draws anew and notes what a canvas is asked to: its texts, and of its curves ends, opacity and colour.
 READ_DRAWN = """
 const prototype = CanvasRenderingContext2D.prototype, { fillText, moveTo, bezierCurveTo } = prototype;
 const texts = [], curves = [], id = arguments[0];
@@ -53,12 +54,18 @@ prototype.fillText = function (text, x, y) {
 };
 prototype.moveTo = function (x, y) { from = y; return moveTo.apply(this, arguments); };
 prototype.bezierCurveTo = function (...points) {
-  if (this.canvas.id === id) curves.push([from, points[5], this.globalAlpha]);
+  if (this.canvas.id === id) curves.push([from, points[5], this.globalAlpha, this.strokeStyle]);
   return bezierCurveTo.apply(this, arguments);
 };
 dispatchEvent(new Event('resize'));
 Object.assign(prototype, { fillText, moveTo, bezierCurveTo });
 return { texts, curves };
+"""
+
+# Weights of each row that a pooled page of one head has: how many of the largest, and of those up to its own token.
+READ_KNOWN = """
+const { pooled, layers } = JSON.parse(document.getElementById('data').textContent);
+return [pooled.top, layers[0].heads[0].band.keys];
 """
 
 
@@ -144,6 +151,8 @@ def test_long(folder, *_):
             page.press("d")
             received = float(re.search(r"receives (\S+) in all", page.text("#numbers"))[1])
             assert abs(received - numbers.column(query).sum()) <= 6e-3 * received
+            check_windows(page, numbers, name)
+            check_means(page, numbers, name, data)
             assert page.run("return performance.getEntriesByType('resource').length") == 0
             assert not page.driver.get_log("browser")
 
@@ -160,23 +169,66 @@ def check_row(page, numbers, query):
 
 
 def check_single(page, numbers, name, n):
-    """Zoomed in, the largest weights of each row stand at their places, and the others say that they are not known."""
+    """Zoomed in, the largest weights of each row and those around its token stand at their places, and the others say
+    that they are not known."""
     first, low = n - 100, int(numpy.argmax(numbers.row(n - 77))) // 50 * 50
     page.open(name, f"layer=0&head=0&token={n - 77}&part={first},{low},50,50")
     check_labels(page.run(READ_LABELS), 8, f"{name}, zoomed")
-    assert "largest weights are known" in page.text("#part")
+    assert "Known and drawn: " in page.text("#part")
     tips = page.run(READ_TIPS, 6)
     known = {spans_of(text): float(digits) for text, digits, _ in tips if "not known" not in digits}
-    top = page.run("return JSON.parse(document.getElementById('data').textContent).pooled.top")
+    top, band = page.run(READ_KNOWN)
+    assert top > 4 and band > 8, (top, band)
     expected = {}
     for query in range(first, first + 50):
         row = numbers.row(query)
-        for key in numpy.argsort(-row, kind="stable")[:top]:
+        for key in {*numpy.argsort(-row, kind="stable")[:top], *range(query - band + 1, query + 1)}:
             if low <= key < low + 50:
                 expected[(query, query), (int(key), int(key))] = row[key]
     assert known.keys() == expected.keys() and known, (known.keys() ^ expected.keys())
     for pair, weight in known.items():
         assert abs(weight - expected[pair]) <= (TOP + SHOWN + ROUNDING) * expected[pair], (pair, weight)
+
+
+def check_windows(page, numbers, name):
+    """A window that was asked for has every weight, and so have a row and a column."""
+    page.open(name, "layer=0&head=0&part=15010,3020,40,50")
+    assert "exact window" in page.text("#part") and "3 outlined windows" in page.text("#precision")
+    expected = numbers.part(15010, 15050, 3020, 3070)
+    found = page.run(READ_MAP, 6)
+    assert len(found) == 40 * 50, len(found)
+    for i, j, weight, _ in found:
+        wanted = expected[i - 15010, j - 3020]
+        assert abs(weight - wanted) <= (TOP + SHOWN + ROUNDING) * wanted + 2**-32, (i, j, weight, wanted)
+    row, column = numbers.row(19000), numbers.column(12345)
+    for fragment, line in (("token=19000", row), ("by=key&token=12345", column)):
+        page.open(name, "layer=0&head=0&" + fragment)
+        shown = [float(item.split()[-1]) for item in
+                 page.run("return [...document.querySelectorAll('#top li')].map(li => li.innerText)")]
+        wanted = numpy.sort(line)[::-1][:12]
+        off = abs(numpy.array(shown) - wanted)
+        assert (off <= (TOP + SHOWN + ROUNDING) * wanted + 2**-32).all(), (fragment, shown, wanted)
+
+
+def check_means(page, numbers, name, data):
+    """The reader's other picture: means of the cells' weights, on a scale of their own."""
+    n, cells = len(numbers.lse), data["mean_rows"]
+    page.open(name, f"layer=0&head=0&part={n - n // 5},{n - n // 5},{n // 5},{n // 5}&scale=log")
+    page.click("#pool button", 1)
+    assert "pool=mean" in address_of(page) and "show the mean" in page.text("#part")
+    tips = [(text, digits) for text, digits, _ in page.run(READ_TIPS, 83) if digits.startswith("mean")]
+    assert len(tips) > 5
+    for text, digits in tips:
+        (top, bottom), (left, right) = spans_of(text)
+        shares = lambda first, last: {t * cells // n: sum(u * cells // n == t * cells // n
+                                                          for u in range(first, last + 1)) / (last + 1 - first)
+                                      for t in range(first, last + 1)}
+        of_cell = lambda cell: (-(-cell * n // cells), -(-(cell + 1) * n // cells))
+        wanted = sum(down * across * numbers.part(*of_cell(y), *of_cell(x)).mean()
+                     for y, down in shares(top, bottom).items() for x, across in shares(left, right).items())
+        assert abs(float(digits.split()[-1]) - wanted) <= (MEAN + SHOWN + ROUNDING) * wanted + 2**-31, (text, wanted)
+    page.press("m")
+    assert "pool=mean" not in address_of(page) and "show the largest" in page.text("#part")
 
 
 def test_two_texts(folder, *_):
@@ -215,9 +267,9 @@ def test_lines(folder, *_):
         page.open("tokens_6", "layer=0&head=0&view=lines&token=4")
         end = page.run(READ_SCALE)["end"]
         drawn = page.run(READ_DRAWN, "lines")
-        height = sorted({start for start, _, _ in drawn["curves"]})
+        height = sorted({start for start, *_ in drawn["curves"]})
         assert len(height) == 6
-        seen = {(height.index(start), height.index(stop)): alpha for start, stop, alpha in drawn["curves"]}
+        seen = {(height.index(start), height.index(stop)): alpha for start, stop, alpha, _ in drawn["curves"]}
         for i in range(6):
             for j in range(6):
                 strength = min(weights[i, j] / end, 1)
@@ -230,14 +282,65 @@ def test_lines(folder, *_):
         page.click("#view button", 0)
         assert page.driver.find_element(By.ID, "map").is_displayed()
         numbers = Numbers(folder, "long_20000", causal=True)
-        row = numbers.row(15000)
-        page.open("long_20000", "layer=0&head=0&view=lines&token=15000")
-        top = page.run("return JSON.parse(document.getElementById('data').textContent).pooled.top")
-        most = numpy.argsort(-row, kind="stable")[:top]
+        row = numbers.row(14000)
+        page.open("long_20000", "layer=0&head=0&view=lines&token=14000")
+        top, band = page.run(READ_KNOWN)
+        known = {*numpy.argsort(-row, kind="stable")[:top], *range(14000 - band + 1, 14001), 12345}
+        most = sorted(known, key=lambda key: -row[key])[:24]
         listed = [text.split()[0] for text, _, _ in page.run(READ_DRAWN, "lines")["texts"] if re.match(r"\d", text)]
-        assert listed == ["15000", *map(str, sorted(most))]
+        assert listed == ["14000", *map(str, sorted(most))]
         shown = float(re.search(r"most to do with: (\S+) of its weight", page.text("#lines-note"))[1])
         assert abs(shown - row[most].sum()) <= 6e-3 * shown
+
+
+def test_several(folder, *_):
+    """Lines of several heads, each in its colour on one scale; squares show and hide them, and a link keeps them."""
+    weights = [Numbers(folder, "tokens_6", heads=2, head=head).part(0, 6, 0, 6) for head in range(2)]
+    with Page(folder) as page:
+        page.open("tokens_6", "layer=0&head=0&token=4")
+        ends = [page.run("return JSON.parse(document.getElementById('data').textContent).layers[0].heads[arguments[0]]"
+                         ".end", head) for head in range(2)]
+        page.click("#view button", 1)
+        assert page.run("return [...document.querySelectorAll('.square')].map(one => one.textContent)") == \
+            ["0", "1", "all"]
+        page.click(".square", 1)
+        assert "heads=0%2C1" in address_of(page)
+        kept = page.run("""
+            const square = document.querySelectorAll('.square')[0];
+            square.focus();
+            dispatchEvent(new Event('resize'));
+            return square === document.querySelectorAll('.square')[0] && square === document.activeElement;""")
+        assert kept, "what is drawn anew takes no square away"
+        check_lines(page, weights, max(ends))
+        page.click(".square", 0)
+        assert "heads=1" in address_of(page)
+        pressed = "return [...document.querySelectorAll('.square')].map(one => one.getAttribute('aria-pressed'))"
+        assert page.run(pressed) == ["false", "true", "false"]
+        alone = {colour for *_, colour in page.run(READ_DRAWN, "lines")["curves"]}
+        assert len(alone) == 2, "the chosen token's lines stand out"
+        page.open("tokens_6", "layer=0&head=0&token=4&view=lines&heads=0,1,mean,7")
+        check_lines(page, weights, max(ends))
+        page.click(".square", 2)
+        assert "heads=" not in address_of(page)
+        page.open("tokens_600", "layer=0&head=1&token=400&view=lines&heads=0,1")
+        assert "most to do with. " in page.text("#lines-note")
+        curves = page.run(READ_DRAWN, "lines")["curves"]
+        assert len({colour for *_, colour in curves}) == 2 and len(curves) > 24
+        page.press(Keys.ESCAPE)
+        assert not page.driver.get_log("browser")
+
+
+def check_lines(page, weights, end):
+    """Lines of each of these heads, from each query to each key."""
+    curves = page.run(READ_DRAWN, "lines")["curves"]
+    colours, height = list(dict.fromkeys(colour for *_, colour in curves)), sorted({start for start, *_ in curves})
+    assert colours == ["#0072b2", "#e69f00"], colours
+    seen = {(colours.index(colour), height.index(start), height.index(stop)): alpha
+            for start, stop, alpha, colour in curves}
+    for (head, i, j), alpha in seen.items():
+        wanted = min(weights[head][i, j] / end, 1) * (1 if i == 4 else 0.22)
+        assert abs(alpha - wanted) <= 1e-3 * wanted + 1e-4, (head, i, j, alpha, wanted)
+    assert len(seen) >= sum((one / end > 0.005).sum() for one in weights)
 
 
 def test_neurons(folder, *_):
@@ -274,13 +377,19 @@ def test_table(folder, *_):
     with Page(folder) as page:
         page.open("tokens_6", "table=1")
         names, *rows = table_of(page)
-        assert names[:2] == ["head", "entropy"] and len(rows) == 2
+        assert names[:3] == ["head", "maximum", "keys"] and len(names) == 24 and len(rows) == 2
         for weights, row in zip(expected, rows):
             wanted = {"entropy": -(weights * numpy.log(weights)).sum(1).mean(), "maximum": weights.max(1).mean(),
                       "keys": (1 / (weights**2).sum(1)).mean(), "first": weights[:, 0].mean(),
-                      "previous": numpy.append(numpy.diagonal(weights, -1), 0).mean()}
+                      "previous": numpy.diagonal(weights, -1).mean(), "next": numpy.diagonal(weights, 1).mean(),
+                      "self": numpy.diagonal(weights).mean(), "first_four": weights[:, :4].sum(1).mean(),
+                      "confidence": weights.max(1).mean(),
+                      "entropy_of_first": -(weights[0] * numpy.log(weights[0])).sum(),
+                      "distance": (weights * abs(numpy.subtract.outer(range(6), range(6)))).sum(1).mean()}
             for name, value in wanted.items():
                 assert abs(float(row[names.index(name)]) - value) <= 1e-4, (name, row, value)
+            for name in ("separator", "duplicate", "induction"):  # of tokens that the text has not
+                assert row[names.index(name)] == "\u2013", (name, row)
         for column in (1, 2):
             for way in (1, -1):
                 page.click("#measures th button", column)
@@ -351,7 +460,7 @@ def test_search(folder, *_):
 
 def test_served(folder, attn):
     """The served page has every weight; it asks where it came from, and nobody else is answered."""
-    numbers = Numbers(folder, "served", heads=2, causal=True, head=1)
+    numbers = Numbers(folder, "served", heads=4, causal=True, head=1)
     program = subprocess.Popen([attn, "see", folder / "served.safetensors", "--serve"], stdout=subprocess.PIPE,
                                text=True)
     try:
@@ -377,20 +486,24 @@ def check_served(folder, numbers, address):
         page.driver.get("about:blank")
         page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40")
         page.wait()
-        found = page.run(READ_MAP, 12)
+        found = page.run(READ_MAP, 9)
         expected = numbers.part(390, 420, 380, 420)
         assert len(found) > 1000
         for i, j, weight, _ in found:
             wanted = expected[i - 390, j - 380]
             assert abs(weight - wanted) <= (SHOWN + ROUNDING) * wanted, (i, j, weight, wanted)
-        page.press("v", "v")
+        page.driver.get("about:blank")
+        page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40&view=lines&heads=0,1,2,3")
+        page.wait()
+        assert len({colour for *_, colour in page.run(READ_DRAWN, "lines")["curves"]}) == 4, "each head is answered"
+        page.press("v")
         texts = [text for text, _, _ in page.run(READ_DRAWN, "neurons")["texts"]]
         assert len([text for text in texts if re.match(r"\d+ ", text)]) == 12
         page.press("t")
         page.wait_for("return ![...document.querySelectorAll('#measures td')].some(td => td.textContent === '\u2026')")
         _, *rows = table_of(page)
         maximum = numbers.part(0, 600, 0, 600).max(1).mean()
-        assert abs(float(rows[1][2]) - maximum) <= 1e-4, (rows, maximum)
+        assert abs(float(rows[1][1]) - maximum) <= 1e-4, (rows, maximum)
         names = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert names and all(name.startswith(address) for name in names), names
         said = [line for line in page.driver.get_log("browser") if "favicon" not in line["message"]]

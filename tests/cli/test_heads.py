@@ -98,6 +98,47 @@ def test_syntax(attn):
     assert "wrong.conllu:2: HEAD is 7, the sentence has 3 words" in said, said
 
 
+ENTITIES = """# newdoc
+1\tthe\t_\tPRON\t_\t_\t2\tnsubj\t_\tEntity=(e1)
+2\tsat\t_\tVERB\t_\t_\t0\troot\t_\t_
+
+1\ta\t_\tDET\t_\t_\t2\tdet\t_\tEntity=(e2--2
+2\tcat\t_\tNOUN\t_\t_\t0\troot\t_\tEntity=e2)
+3\the\t_\tPRON\t_\t_\t2\tdep\t_\tEntity=(e1)
+
+# newdoc
+1\tit\t_\tPRON\t_\t_\t2\tnsubj\t_\tEntity=(e1)
+2\tsat\t_\tVERB\t_\t_\t0\troot\t_\t_
+3\tit\t_\tPRON\t_\t_\t2\tobj\t_\tEntity=(e1)
+
+1\tlong\t_\tADJ\t_\t_\t2\tamod\t_\t_
+2\tsentence\t_\tNOUN\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+def test_coreference(attn):
+    """Antecedents of a file's mentions; a document is read in parts as large as the context, which is said."""
+    model(attn)
+    attn.file("entities.conllu", ENTITIES)
+    done = attn.run("heads", "gpt", "--coreference", "entities.conllu", "--json", "-")
+    assert "2 documents were read in 3 parts" in done.stderr, done.stderr
+    found = json.loads(done.stdout)
+    assert found["texts"] == 3 and found["heads"] == ["0.0", "0.1", "1.0", "1.1"]
+    every = found["mentions"][0]
+    assert (every["name"], every["number"], every["nearest"]) == ("all", 2, 0.5)
+    assert every["baseline"] == 0.5 and every["offset"] in (-4, -2) and len(every["to_antecedent"]) == 4
+    lines = attn.run("heads", "gpt", "--coreference", "entities.conllu").stdout.splitlines()
+    assert lines[0].split()[:4] == ["mentions", "number", "nearest", "baseline"] and lines[2].split()[0] == "PRON"
+    table = attn.run("heads", "gpt", "--coreference", "entities.conllu", "--csv", "-").stdout
+    assert len(list(csv.DictReader(io.StringIO(table)))) == 8
+    attn.file("wrong.conllu", ENTITIES.replace("e2)", "e3)"))
+    said = attn.run("heads", "gpt", "--coreference", "wrong.conllu", status=1).stderr
+    assert "wrong.conllu:6: mention 'e3' was not opened" in said, said
+    attn.file("none.conllu", ARCS)
+    assert "no mention" in attn.run("heads", "gpt", "--coreference", "none.conllu", status=1).stderr
+
+
 def test_reach_and_clusters(attn):
     model(attn)
     found = json.loads(attn.run("heads", "gpt", "--text", "The cat", "--reach", 3, "--json", "-").stdout)

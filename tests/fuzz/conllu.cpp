@@ -1,4 +1,4 @@
-// Sentences with dependency arcs.
+// Sentences with dependency arcs, and documents with entities.
 #include "attn/heads.h"
 
 #include "target.h"
@@ -16,6 +16,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const int64_t head = sentence.heads[static_cast<size_t>(word)];
         fuzz::require(head >= -1 && head < words && head != word);
       }
+    }
+  });
+  fuzz::read_or_refuse([&] {
+    for (const heads::Document& document : heads::read_coreference(text, "seed")) {
+      const auto words = static_cast<int64_t>(document.words.size());
+      fuzz::require(!document.ends.empty() && document.ends.back() == words);
+      for (const heads::Mention& mention : document.mentions)
+        fuzz::require(mention.word >= 0 && mention.word < words && !mention.entity.empty());
     }
   });
   return 0;

@@ -17,39 +17,38 @@ const range = () => (isOpen() ? current() : data);
 const decades = data.kind === 'exact' ? 4 : Math.max(4, Math.ceil(Math.log10(10 * count.key)));
 
 /** Where a weight stands on the scale: 0 to 255. One that is not known has the ground's place. */
-function place(weight) {
+function place(weight, { end } = range()) {
   if (!(weight > 0)) return 0;
-  const position = state.scale === 'linear' ? weight / range().end : 1 + Math.log10(weight) / decades;
+  const position = state.scale === 'linear' ? weight / end : 1 + Math.log10(weight) / decades;
   return Math.round(255 * Math.min(1, Math.max(0, position)));
 }
 
 const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
-const ground = weight => css(palette[place(weight)]);
-function ink(weight) {
-  const [red, green, blue] = palette[place(weight)];
+const ground = (weight, scale) => css(palette[place(weight, scale)]);
+function ink(weight, scale) {
+  const [red, green, blue] = palette[place(weight, scale)];
   return 299 * red + 587 * green + 114 * blue > 140000 ? '#14161b' : '#ffffff';
 }
 const themeColour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** One pixel a weight of a matrix. */
-function paint(canvas, weights, rows, columns) {
+function paint(canvas, weights, rows, columns, scale = range()) {
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const packed = Uint32Array.from(palette, ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0);
-  for (let i = 0; i < pixels.length; ++i) pixels[i] = packed[place(weights[i])];
+  for (let i = 0; i < pixels.length; ++i) pixels[i] = packed[place(weights[i], scale)];
   canvas.getContext('2d').putImageData(image, 0, 0);
 }
 
-/** The scale in the head of the page. */
-function drawLegend() {
+/** The scale in the head of the page: that of the heads, or, while they are looked at, that of mean weights. */
+function drawLegend({ end, ends } = range()) {
   const legend = byId('legend').getContext('2d');
   for (let i = 0; i < 256; ++i) {
     legend.fillStyle = css(palette[i]);
     legend.fillRect(i, 0, 1, 1);
   }
-  const { end, ends } = range();
   const middle = String(Number((end / 2).toPrecision(3)));
   const ticks = state.scale === 'linear' ? ['0', middle, ends] : Array.from({ length: decades + 1 }, (_, i) =>
     (i === 0 ? '\u2264' : '') + String(10 ** (i - decades)));

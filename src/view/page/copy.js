@@ -35,7 +35,7 @@ function copyPng() {
 }
 
 function svgText() {
-  const space = byId('svg').namespaceURI, { left, top, cell, side, bands, width, height, cells } = plot;
+  const space = byId('svg').namespaceURI, { left, top, cell, side, bands, width, height, cells, scale } = plot;
   const make = (parent, name, fields, text) => {
     const node = document.createElementNS(space, name);
     for (const [field, value] of Object.entries(fields)) node.setAttribute(field, value);
@@ -49,11 +49,11 @@ function svgText() {
     cells.forEach((weight, i) => {
       if (!(weight > 0)) return;
       const x = left + i % bands.key * cell.key, y = top + Math.floor(i / bands.key) * cell.query;
-      make(svg, 'rect', { x, y, width: cell.key, height: cell.query, fill: ground(weight) });
+      make(svg, 'rect', { x, y, width: cell.key, height: cell.query, fill: ground(weight, scale) });
     });
   } else {
     const small = element('canvas');
-    paint(small, cells, bands.query, bands.key);
+    paint(small, cells, bands.query, bands.key, scale);
     make(svg, 'image', { x: left, y: top, width: side.key, height: side.query, preserveAspectRatio: 'none',
                          'image-rendering': 'pixelated', href: small.toDataURL() });
   }

@@ -6,23 +6,103 @@ const STEP = 20;         // CSS pixels from one to the next
 const FAINTEST = 0.004;  // of a line that can be seen
 const CURVE = 0.45;      // of the width: where a line has turned
 
-/** What is listed of both axes, as tokens in order, and the weights between them [queries, keys]; null = not yet. Of
- *  more tokens than there is room for, the far column has those that the chosen one has most to do with. */
-function listed() {
+// -- which heads: the open one, or several of its layer in colours of their own
+
+/** Okabe and Ito's, which those who do not see all colours can tell apart, and grey; the squares have numbers, too. */
+const HEAD_COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a8f3c', '#8c8c8c'];
+const headColour = h => HEAD_COLOURS[h % HEAD_COLOURS.length];
+
+const together = { layer: -1, sources: new Map() };  // heads of a layer that are drawn beside the open one: its source
+
+/** The places of the heads that are drawn, the open one alone where none are chosen. */
+const drawnHeads = () => (state.heads.length ? state.heads : [state.head]);
+
+/** The source of one of these heads, which begins to compute or to ask when it is first wanted. */
+function sourceOf(h) {
+  together.layer = state.layer;
+  if (h === state.head) return shown.source;
+  if (!together.sources.has(h)) {
+    const source = new kinds[data.kind].Head(layers[state.layer], layers[state.layer].heads[h], () => {
+      if (together.sources.get(h) === source && isOpen() && state.view === 'lines') drawView();
+    });
+    together.sources.set(h, source);
+  }
+  return together.sources.get(h);
+}
+
+/** Lets go of the heads that are not drawn any more. */
+function leaveTogether() {
+  const drawn = together.layer === state.layer && state.view === 'lines' ? drawnHeads() : [];
+  for (const [h, source] of together.sources) {
+    if (h !== state.head && drawn.includes(h)) continue;
+    source.isLeft = true;
+    together.sources.delete(h);
+  }
+}
+
+const isTogetherBusy = () => [...together.sources.values()].some(source => source.busy);
+
+/** Squares that show and hide a head. They stay the same buttons while they show the same: one that is being pressed as
+ *  weights arrive is not taken away. */
+function drawHeadSquares() {
+  const box = byId('line-heads'), shows = `${state.layer}: ${drawnHeads()}`;
+  if (box.dataset.shows === shows) return;
+  box.dataset.shows = shows;
+  const { heads } = layers[state.layer], single = heads.map((_, h) => h).filter(h => heads[h].name !== 'mean');
+  const most = kinds[data.kind].mostHeads, drawn = drawnHeads();
+  const square = (text, isOn, colour, label, act) => {
+    const button = element('button', 'square', text);
+    button.style.background = isOn ? colour : '';
+    button.setAttribute('aria-pressed', isOn);
+    button.setAttribute('aria-label', label);
+    button.addEventListener('click', act);
+    return button;
+  };
+  const toggled = h => (drawn.includes(h) ? drawn.filter(other => other !== h) : [...drawn, h])
+    .filter(other => single.includes(other)).slice(-most).sort((a, b) => a - b);
+  const squares = single.map(h => square(heads[h].name, drawn.includes(h), headColour(h), headName(state.layer, h),
+                                         () => change({ heads: toggled(h) })));
+  const every = single.slice(0, most), isAll = every.every(h => drawn.includes(h));
+  squares.push(square('all', isAll, 'var(--muted)', 'All heads of the layer',
+                      () => change({ heads: isAll ? [] : every })));
+  const focus = [...box.children].indexOf(document.activeElement);
+  box.hidden = Math.min(single.length, most) < 2;
+  box.replaceChildren(...squares);
+  box.children[focus]?.focus();
+}
+
+// -- what they draw
+
+/** What is listed of both axes, as tokens in order, and of each source the weights between them [queries, keys], null
+ *  where they are not there yet. Of more tokens than there is room for, the far column has those that the chosen one
+ *  has most to do with. */
+function listed(sources) {
   const far = across[state.axis], lists = {};
   const all = axis => Array.from({ length: sight.spans[axis] }, (_, i) => sight[axis] + i);
   if (sight.spans[far] <= LISTED && sight.spans[state.axis] <= LISTED) {
-    const cells = shown.source.picture(sight, sight.spans.query, sight.spans.key);
+    const { query, key } = sight.spans;
+    const cells = sources.map(source => (source.ready ? source.picture(sight, query, key) : null));
     return { query: all('query'), key: all('key'), cells };
   }
-  const line = shown.source.line(state.axis, state.token);
+  const lines = sources.map(source => (source.ready ? source.line(state.axis, state.token) : null));
+  const there = lines.filter(line => line);
   lists[state.axis] = [state.token];
-  lists[far] = line ? ranked(line, LISTED / 2).best.sort((a, b) => a - b) : [];
-  return { ...lists, cells: line && Float32Array.from(lists[far], t => line[t]) };
+  lists[far] = there.length ? ranked(largestOf(there), LISTED / 2).best.sort((a, b) => a - b) : [];
+  return { ...lists, cells: lines.map(line => line && Float32Array.from(lists[far], t => line[t])) };
+}
+
+/** The largest of several lines, place by place; NaN where none is known. */
+function largestOf(lines) {
+  if (lines.length === 1) return lines[0];
+  const larger = (a, b) => (b > a || Number.isNaN(a) ? b : a);
+  return lines[0].map((_, t) => lines.reduce((most, line) => larger(most, line[t]), NaN));
 }
 
 function drawLines() {
-  const { cells, ...lists } = listed(), { query, key } = lists;
+  drawHeadSquares();
+  leaveTogether();
+  const heads = drawnHeads(), sources = heads.map(sourceOf);
+  const { cells, ...lists } = listed(sources), { query, key } = lists;
   const width = Math.max(Math.min(byId('lines').parentElement.clientWidth - 8, 900), 320), side = width * 0.27;
   const context = fit(byId('lines'), width, Math.max(query.length, key.length) * STEP + 34);
   const y = i => 34 + (i + 0.5) * STEP;
@@ -35,20 +115,21 @@ function drawLines() {
   lineHits = { side, right: width - side, y, lists };
   const chosen = { query: null, key: null, [state.axis]: state.token };
   if (state.hover) Object.assign(chosen, { query: state.hover.query, key: state.hover.key });
-  cells?.forEach((weight, at) => {
+  const from = side + 6, to = width - side - 6, bend = (width - 2 * side) * CURVE;
+  const ends = { end: Math.max(...heads.map(h => layers[state.layer].heads[h].end)) };  // one scale for all
+  cells.forEach((of, n) => of?.forEach((weight, at) => {
     const i = Math.floor(at / key.length), j = at % key.length;
-    const strength = state.scale === 'log' ? place(weight) / 255 : Math.min(weight / range().end, 1);
+    const strength = state.scale === 'log' ? place(weight) / 255 : Math.min(weight / ends.end, 1);
     if (!(strength >= FAINTEST)) return;
     const mine = (chosen.query === null || chosen.query === query[i]) && (chosen.key === null || chosen.key === key[j]);
-    const from = side + 6, to = width - side - 6, bend = (width - 2 * side) * CURVE;
     context.globalAlpha = strength * (mine ? 1 : 0.22);
-    context.strokeStyle = themeColour(mine ? '--accent' : '--ink');
+    context.strokeStyle = heads.length > 1 ? headColour(heads[n]) : themeColour(mine ? '--accent' : '--ink');
     context.lineWidth = 1 + 2 * strength;
     context.beginPath();
     context.moveTo(from, y(i));
     context.bezierCurveTo(from + bend, y(i), to - bend, y(j), to, y(j));
     context.stroke();
-  });
+  }));
   context.globalAlpha = 1;
   for (const axis of ['query', 'key']) {
     context.textAlign = axis === 'query' ? 'right' : 'left';
@@ -60,17 +141,18 @@ function drawLines() {
       context.fillText(text, axis === 'query' ? side : width - side, y(i), side - 4);
     });
   }
-  byId('lines-note').textContent = linesNote(lists, cells);
+  byId('lines-note').textContent = linesNote(lists, cells.length === 1 ? cells[0] : null, cells.some(of => of));
 }
 
-function linesNote(lists, cells) {
+/** `cells`: the weights of the one head that is drawn, null of several. */
+function linesNote(lists, cells, isThere) {
   const far = across[state.axis];
-  if (!cells) return '';
+  if (!isThere) return '';
   if (lists[state.axis].length > 1 || lists[far].length === count[far])
     return lists.query.length < count.query || lists.key.length < count.key ? 'The part in sight of the matrix.' : '';
-  const sum = cells.reduce((all, weight) => all + weight, 0);
-  return `The ${far === 'key' ? 'keys' : 'queries'} that ${state.axis} ${state.token} has most to do with: ` +
-    `${sum.toPrecision(3)} of ${state.axis === 'query' ? 'its weight' : 'weight on it'}. ` +
+  const sum = cells?.reduce((all, weight) => all + weight, 0).toPrecision(3);
+  const share = cells ? `: ${sum} of ${state.axis === 'query' ? 'its weight' : 'weight on it'}` : '';
+  return `The ${far === 'key' ? 'keys' : 'queries'} that ${state.axis} ${state.token} has most to do with${share}. ` +
     `Zoomed in to ${LISTED} tokens, all lines are drawn.`;
 }
 

@@ -129,9 +129,12 @@ function drawMap() {
   context.fillText('keys \u2192', left - 10, top - 28, left - 14);
   context.fillText('queries \u2193', left - 10, top - 14, left - 14);
   plot.cells = shown.source.picture(sight, bands.query, bands.key);
+  plot.isMean = Boolean(shown.source.isMean?.(sight, bands.query, bands.key));
+  plot.scale = plot.isMean ? current().mean : current();
+  drawLegend(plot.scale);
   if (plot.cells && Math.min(cell.query, cell.key) < 12) {
     const small = document.createElement('canvas');
-    paint(small, plot.cells, bands.query, bands.key);
+    paint(small, plot.cells, bands.query, bands.key, plot.scale);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, left, top, side.key, side.query);
   } else if (plot.cells) {
@@ -139,6 +142,7 @@ function drawMap() {
   }
   context.strokeStyle = themeColour('--line');
   context.strokeRect(left - 0.5, top - 0.5, side.key + 1, side.query + 1);
+  outlineWindows(context);
   const { query, key, spans } = sight;
   const part = isWhole() ? '' : `queries ${query}\u2013${query + spans.query - 1}, keys ${key}\u2013${
     key + spans.key - 1}. `;
@@ -149,18 +153,33 @@ function drawMap() {
   drawMarks();
 }
 
+/** Where a pooled page has every weight. */
+function outlineWindows(context) {
+  const { left, top, side } = plot;
+  context.save();
+  context.beginPath();
+  context.rect(left, top, side.key, side.query);
+  context.clip();
+  context.strokeStyle = themeColour('--accent');
+  context.setLineDash([4, 3]);
+  for (const { query, key, spans } of shown.source.outlined ?? [])
+    context.strokeRect(left + along('key', key) - 1, top + along('query', query) - 1,
+                       spans.key * plot.cell.key + 2, spans.query * plot.cell.query + 2);
+  context.restore();
+}
+
 /** Large cells one by one, with a thin gap, and with two digits where these fit. */
 function drawCells(context) {
-  const { left, top, cell, bands } = plot;
+  const { left, top, cell, bands, scale } = plot;
   context.font = '11px ui-monospace, "DejaVu Sans Mono", monospace';
   context.textAlign = 'center';
   plot.cells.forEach((weight, i) => {
     if (!(weight > 0)) return;
     const x = left + (i % bands.key) * cell.key, y = top + Math.floor(i / bands.key) * cell.query;
-    context.fillStyle = ground(weight);
+    context.fillStyle = ground(weight, scale);
     context.fillRect(x + 0.5, y + 0.5, cell.key - 1, cell.query - 1);
     if (cell.key < 34) return;
-    context.fillStyle = ink(weight);
+    context.fillStyle = ink(weight, scale);
     context.fillText(twoDigits(weight), x + cell.key / 2, y + cell.query / 2 + 1);
   });
 }

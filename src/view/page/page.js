@@ -1,14 +1,15 @@
 // --------------------------------------------------------------------------------------------------------------- state
 
 const VIEWS = [['matrix', 'Matrix'], ['lines', 'Lines'], ['neurons', 'Neurons']];
-const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: count.query - 1, hover: null,
-                view: 'matrix', table: false, theme: 'auto' };  // layer, head: places in `layers`
+const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: count.query - 1, hover: null, heads: [],
+                view: 'matrix', pool: 'maximum', table: false, theme: 'auto' };
+// layer, head: places in `layers`; heads: of which lines are drawn, the open one's where it is empty
 const shown = { layer: -1, head: -1, source: null };  // the open head
 const isOpen = () => state.layer >= 0;
 const current = () => layers[state.layer].heads[state.head];
 
-/** "#layer=1&head=2&token=5&by=key&scale=log&view=lines&part=query,key,queries,keys&table=1&theme=dark", by the model's
- *  numbers; what makes no sense is left out. */
+/** "#layer=1&head=2&token=5&by=key&scale=log&view=lines&heads=2,5&part=query,key,queries,keys&pool=mean&table=1
+ *  &theme=dark", by the model's numbers; what makes no sense is left out. */
 function readFragment() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const number = text => (/^\d{1,9}$/.test(text ?? '') ? Number(text) : -1);
@@ -20,6 +21,10 @@ function readFragment() {
   state.token = inside(token, count[state.axis]) ? token : count[state.axis] - 1;
   state.scale = fields.get('scale') === 'log' ? 'log' : 'linear';
   state.view = VIEWS.some(([name]) => name === fields.get('view')) ? fields.get('view') : 'matrix';
+  const places = new Set((fields.get('heads') ?? '').split(',').map(name =>
+    (isOpen() ? layers[state.layer].heads.findIndex(head => head.name === name && name !== 'mean') : -1)));
+  state.heads = [...places].filter(h => h >= 0).sort((a, b) => a - b).slice(0, kinds[data.kind].mostHeads);
+  state.pool = fields.get('pool') === 'mean' && data.pooled ? 'mean' : 'maximum';
   state.theme = ['light', 'dark'].includes(fields.get('theme')) ? fields.get('theme') : 'auto';
   state.table = fields.get('table') === '1';
   const part = (fields.get('part') ?? '').split(',').map(number);
@@ -40,6 +45,8 @@ function writeFragment(delay) {
     fields.set('token', state.token);
     if (state.axis === 'key') fields.set('by', 'key');
     if (state.view !== 'matrix') fields.set('view', state.view);
+    if (state.heads.length) fields.set('heads', state.heads.map(h => layers[state.layer].heads[h].name));
+    if (state.pool === 'mean') fields.set('pool', 'mean');
     if (!isWhole()) fields.set('part', [sight.query, sight.key, sight.spans.query, sight.spans.key]);
   }
   if (state.scale === 'log') fields.set('scale', 'log');
@@ -52,6 +59,7 @@ function writeFragment(delay) {
 function change({ part, ...fields }) {
   const before = { ...state };
   Object.assign(state, fields, { hover: null });
+  if (isOpen()) state.heads = state.heads.filter(h => (layers[state.layer].heads[h]?.name ?? 'mean') !== 'mean');
   state.token = Math.min(state.token, count[state.axis] - 1);
   hideTip();
   if (part) look(part.query, part.key, part.spans);
@@ -123,10 +131,11 @@ function drawDetail() {
     button.setAttribute('aria-current', layer === state.layer && head === state.head);
   sizeGrid();
   drawTable();
-  if (!isOpen()) return;
+  if (!isOpen()) return leaveTogether();
   byId('name').textContent = headName(state.layer, state.head);
   axisSwitch(state.axis);
   viewSwitch(state.view);
+  poolSwitch(state.pool);
   const isQuery = state.axis === 'query';
   byId('chosen').replaceChildren(isQuery ? 'What ' : 'Who looks at ',
                                  element('b', '', word(state.axis, state.token)),
@@ -137,6 +146,7 @@ function drawDetail() {
 
 function openHead() {
   const { layer, head } = state;
+  if (shown.source) shown.source.isLeft = true;
   const source = new kinds[data.kind].Head(layers[layer], current(), () => {
     if (shown.source === source && isOpen()) drawWeights();
   });
@@ -159,10 +169,13 @@ function drawWeights() {
 function drawView() {
   for (const [name] of VIEWS) byId(`${name}-view`).hidden = state.view !== name;
   for (const id of ['svg-copy', 'csv']) byId(id).hidden = state.view !== 'matrix';
+  byId('pool').hidden = state.view !== 'matrix' || !data.pooled;
+  drawLegend();
   if (state.view === 'matrix') drawMap();
   else if (state.view === 'lines') drawLines();
   else drawNeurons();
-  byId('detail').setAttribute('aria-busy', shown.source.busy);
+  if (state.view !== 'lines') leaveTogether();
+  byId('detail').setAttribute('aria-busy', shown.source.busy || isTogetherBusy());
 }
 
 // --------------------------------------------------------------------------------------------------------- pointer
@@ -188,7 +201,7 @@ function hover(cell, event) {
   }
   if (cell.query !== null && cell.key !== null && cell.weight !== undefined) {
     const known = Number.isNaN(cell.weight) ? 'not known: among the smaller of its row' : digits(cell.weight);
-    parts.push(element('span', 'digits', cell.spans ? `largest ${known}` : known));
+    parts.push(element('span', 'digits', cell.spans ? `${plot.isMean ? 'mean' : 'largest'} ${known}` : known));
   }
   tip.replaceChildren(...parts);
   tip.hidden = false;
@@ -215,6 +228,8 @@ const scaleSwitch = makeSwitch('scale', [['linear', 'Linear'], ['log', 'Log']], 
 const axes = [['query', 'Query \u2192 keys'], ['key', 'Key \u2190 queries']];
 const axisSwitch = makeSwitch('axis', axes, axis => change({ axis }));
 const viewSwitch = makeSwitch('view', VIEWS, view => change({ view }));
+const pools = [['maximum', 'Largest'], ['mean', 'Mean']];
+const poolSwitch = makeSwitch('pool', pools, pool => change({ pool }));
 const themes = [['auto', 'Auto'], ['light', 'Light'], ['dark', 'Dark']];
 const themeSwitch = makeSwitch('theme', themes, theme => change({ theme }));
 const overviewSwitch = makeSwitch('overview', [['heads', 'Pictures'], ['table', 'Table']],
@@ -251,6 +266,7 @@ const keys = {
   l: () => change({ scale: state.scale === 'linear' ? 'log' : 'linear' }),
   d: () => change({ axis: across[state.axis] }),
   v: () => change({ view: nextOf(VIEWS, state.view) }),
+  m: () => data.pooled && change({ pool: nextOf(pools, state.pool) }),
   t: () => change({ table: !state.table }),
   '[': () => step(-1),
   ']': () => step(1),
@@ -318,6 +334,7 @@ document.title = visible(data.title, 200);
 byId('title').textContent = document.title;
 byId('facts').textContent = facts();
 byId('text').textContent = ownText ? beginning('query') : `${beginning('query')} \u2192 ${beginning('key')}`;
+byId('pool-key').hidden = !data.pooled;
 byId('precision').textContent = kinds[data.kind].precision();
 readFragment();
 choosePalette();

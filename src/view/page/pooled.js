@@ -1,12 +1,17 @@
 // -------------------------------------------------------------------------------------------------------------- pooled
-// The heads of a page that is too long for its q and k: a picture of the largest weights of rectangles, and the largest
-// weights of each row. page_pooled.cpp packs them.
+// The heads of a page that is too long for its q and k: pictures of the largest and of the mean weights of rectangles,
+// and single weights: the largest of each row, those around its own token, and windows. page_pooled.cpp packs them.
 
 const logTable = (bits, range) => {
   const last = 2 ** bits - 1;
   return Float32Array.from({ length: last + 1 }, (_, code) => (code ? 2 ** (range * (code - last) / (last - 1)) : 0));
 };
-const cellWeights = logTable(8, 24);
+const cellWeights = logTable(8, 24), meanWeights = logTable(8, 32), singleWeights = logTable(16, 32);
+/** Where all weights are known: { query, key, spans }. */
+const windows = (data.pooled?.windows ?? []).map(([query, key, queries, keys]) =>
+  ({ query, key, spans: { query: queries, key: keys } }));
+const holds = (outer, inner) => ['query', 'key'].every(axis =>
+  inner[axis] >= outer[axis] && inner[axis] + inner.spans[axis] <= outer[axis] + outer.spans[axis]);
 const BLOCK = 8;  // pixels of a cell of the picture; where one would be larger, single weights are drawn
 
 async function inflated(base64) {
@@ -22,6 +27,8 @@ function fromPlanes(bytes, planes) {
   return numbers;
 }
 
+const weightsOf = async base64 => Float32Array.from(fromPlanes(await inflated(base64), 2), code => singleWeights[code]);
+
 class PooledHead {
   constructor(layer, head, arrived) {
     this.head = head;
@@ -35,15 +42,20 @@ class PooledHead {
   async unpack() {
     const { head } = this;
     this.cells = Float32Array.from(await inflated(head.picture), code => cellWeights[code]);
+    this.means = Float32Array.from(await inflated(head.mean.picture), code => meanWeights[code]);
+    this.windows = [];
+    for (const window of head.windows) this.windows.push(await weightsOf(window));
+    this.band = { keys: 0 };  // around each row's own token, the first so many before it
+    if (head.band) this.band = { ...head.band, weights: await weightsOf(head.band.weights) };
     if (data.pooled.lines) {
       const floats = async text => new Float32Array(fromPlanes(await inflated(text), 4).buffer);
       this.entropy = await floats(head.entropy);
       this.received = await floats(head.received);
     }
     if (!data.pooled.top) return;
-    const bytes = await inflated(head.top), entries = count.query * data.pooled.top, table = logTable(16, 32);
+    const bytes = await inflated(head.top), entries = count.query * data.pooled.top;
     this.keys = fromPlanes(bytes.subarray(0, 3 * entries), 3);  // 2^24 - 1 where there are fewer
-    this.weights = Float32Array.from(fromPlanes(bytes.subarray(3 * entries), 2), code => table[code]);
+    this.weights = Float32Array.from(fromPlanes(bytes.subarray(3 * entries), 2), code => singleWeights[code]);
   }
 
   get ready() {
@@ -54,9 +66,15 @@ class PooledHead {
     return !this.ready;
   }
 
-  /** True where single weights are drawn, as far as they are known. */
-  isSingle({ spans }, rows, columns) {
-    if (!data.pooled.top) return false;
+  get outlined() {
+    return windows;
+  }
+
+  /** True where single weights are drawn, as far as they are known: in a window, and close to. */
+  isSingle(part, rows, columns) {
+    const { spans } = part;
+    if (windows.some(window => holds(window, part))) return true;
+    if (!data.pooled.top && !this.band.keys) return false;
     if (rows === spans.query && columns === spans.key) return true;
     const block = (axis, cells, bands) => count[axis] / cells * bands / spans[axis];
     return Math.max(block('query', data.pooled.rows, rows), block('key', data.pooled.columns, columns)) > BLOCK;
@@ -64,6 +82,7 @@ class PooledHead {
 
   picture(part, rows, columns) {
     if (this.isSingle(part, rows, columns)) return this.single(part, rows, columns);
+    if (state.pool === 'mean') return this.mean(part, rows, columns);
     const largest = new Float32Array(rows * columns), across = this.cellsOf('key', part, columns);
     this.cellsOf('query', part, rows).forEach(([top, bottom], r) => across.forEach(([left, right], c) => {
       let most = 0;
@@ -72,6 +91,33 @@ class PooledHead {
       largest[r * columns + c] = most;
     }));
     return largest;
+  }
+
+  isMean(part, rows, columns) {
+    return state.pool === 'mean' && !this.isSingle(part, rows, columns);
+  }
+
+  /** The mean over the tokens of each band; within a cell of the picture all are its mean. */
+  mean(part, rows, columns) {
+    const { mean_rows: cellRows, mean_columns: cellColumns } = data.pooled, means = new Float32Array(rows * columns);
+    const shares = { query: this.sharesOf('query', part, rows, cellRows),
+                     key: this.sharesOf('key', part, columns, cellColumns) };
+    shares.query.forEach((high, r) => shares.key.forEach((wide, c) => {
+      for (const [y, down] of high)
+        for (const [x, right] of wide) means[r * columns + c] += down * right * this.means[y * cellColumns + x];
+    }));
+    return means;
+  }
+
+  /** Of each band of a part the cells that it has tokens of, and the share of its tokens that lies there. */
+  sharesOf(axis, part, bands, cells) {
+    const begin = cell => Math.ceil(cell * count[axis] / cells);
+    return Array.from({ length: bands }, (_, band) => {
+      const [low, high] = bandOf(band, bands, part.spans[axis]).map(t => t + part[axis]), shares = [];
+      for (let cell = Math.floor(low * cells / count[axis]); cell < cells && begin(cell) < high; ++cell)
+        shares.push([cell, (Math.min(begin(cell + 1), high) - Math.max(begin(cell), low)) / (high - low)]);
+      return shares;
+    });
   }
 
   /** The first and the last cell of the picture that each band of a part has tokens of. */
@@ -94,17 +140,27 @@ class PooledHead {
     return largest;
   }
 
+  /** body(query, key, weight) of all pairs of a part that are known, of some more than once. */
   eachKnown({ query, key, spans }, body) {
-    const { top } = data.pooled;
-    for (let at = query * top; at < (query + spans.query) * top; ++at) {
+    const { top } = data.pooled, { band } = this, bottom = query + spans.query, right = key + spans.key;
+    for (let at = query * top; at < bottom * top; ++at) {
       const j = this.keys[at];
-      if (j >= key && j < key + spans.key) body(Math.floor(at / top), j, this.weights[at]);
+      if (j >= key && j < right) body(Math.floor(at / top), j, this.weights[at]);
     }
+    for (let i = query; band.keys && i < bottom; ++i) {
+      const first = i - band.before, end = Math.min(first + band.keys, right);
+      for (let j = Math.max(first, key); j < end; ++j) body(i, j, band.weights[i * band.keys + j - first]);
+    }
+    windows.forEach((window, n) => {
+      const { key: keys } = window.spans, end = { query: window.query + window.spans.query, key: window.key + keys };
+      for (let i = Math.max(window.query, query); i < Math.min(end.query, bottom); ++i)
+        for (let j = Math.max(window.key, key); j < Math.min(end.key, right); ++j)
+          body(i, j, this.windows[n][(i - window.query) * keys + j - window.key]);
+    });
   }
 
   line(axis, t) {
     const line = new Float32Array(count[across[axis]]).fill(NaN);
-    if (!data.pooled.top) return line;
     const part = { query: 0, key: 0, spans: { ...count }, [axis]: t };
     part.spans[axis] = 1;
     this.eachKnown(part, (i, j, weight) => line[axis === 'query' ? j : i] = weight);
@@ -114,18 +170,20 @@ class PooledHead {
   /** A known weight that is as large as the cell says is its largest. */
   largest(part, weight) {
     let best = null;
-    if (data.pooled.top) {
-      this.eachKnown(part, (query, key, one) => {
-        if (!best || one > best.weight) best = { query, key, weight: one };
-      });
-    }
+    if (state.pool === 'mean') return best;
+    this.eachKnown(part, (query, key, one) => {
+      if (!best || one > best.weight) best = { query, key, weight: one };
+    });
     return best && best.weight > weight * 0.966 ? best : null;
   }
 
   note(part, rows, columns) {
-    if (this.isSingle(part, rows, columns))
-      return `Of each row the ${data.pooled.top} largest weights are known and drawn.`;
     const group = (axis, cells) => Math.ceil(count[axis] / cells);
+    if (windows.some(window => holds(window, part))) return 'An exact window: every weight is known, within 0.017 %.';
+    if (this.isSingle(part, rows, columns)) return `Known and drawn: ${singles(this.band.keys).join(', ')}.`;
+    if (state.pool === 'mean')
+      return `Cells show the mean of ${group('query', data.pooled.mean_rows)} \u00d7 ${
+        group('key', data.pooled.mean_columns)} weights or of more, within 4.5 %.`;
     return `Cells show the largest of ${group('query', data.pooled.rows)} \u00d7 ${
       group('key', data.pooled.columns)} weights or of more, within 3.4 %.`;
   }
@@ -141,9 +199,23 @@ class PooledHead {
   }
 }
 
+/** Which weights of each row a head has, as texts. */
+function singles(band) {
+  const { top } = data.pooled, list = [];
+  if (top) list.push(`the ${top} largest of each row`);
+  if (band) list.push(`the ${band} around its own token`);
+  return list;
+}
+
 kinds.pooled = {
   Head: PooledHead,
+  mostHeads: 8,
   thumbnail: head => Float32Array.from(bytesOf(head.thumbnail), code => cellWeights[code]),
-  precision: () => `Pooled: pictures of ${data.pooled.rows} \u00d7 ${data.pooled.columns} within 3.4 %; ${
-    data.pooled.top ? `the ${data.pooled.top} largest weights of each row within 0.017 %` : 'no single weights'}`,
+  precision: () => {
+    const bands = layers.flatMap(({ heads }) => heads.map(({ band }) => band?.keys ?? 0));
+    const list = singles(Math.min(...bands));
+    if (windows.length) list.push(plural(windows.length, 'outlined window'));
+    return `Pooled: pictures of ${data.pooled.rows} \u00d7 ${data.pooled.columns} within 3.4 %; ${
+      list.length ? `single weights within 0.017 %: ${list.join(', ')}` : 'no single weights'}`;
+  },
 };

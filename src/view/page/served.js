@@ -5,12 +5,13 @@ const asked = [];  // questions that wait, the most wanted first
 let asking = false;
 
 /** Puts a question; urgent ones go before others. Resolves to a Float32Array, or to null if it was not put in the end:
- *  of urgent windows, which follow one another as the reader moves, the last one counts. */
-function ask(path, fields, urgent = false) {
+ *  of urgent windows of one head, which follow one another as the reader moves, the last one counts. */
+function ask(path, fields, urgent = false, head = null) {
   return new Promise((resolve, reject) => {
-    const question = { path, fields, urgent, resolve, reject };
+    const question = { path, fields, urgent, head, resolve, reject };
     if (urgent && path === 'window') {
-      const late = asked.findIndex(other => other.urgent && other.path === path);
+      const late = asked.findIndex(other => other.urgent && other.path === path &&
+                                   (other.head === head || other.head?.isLeft));
       if (late >= 0) asked.splice(late, 1)[0].resolve(null);
     }
     if (urgent) asked.unshift(question);
@@ -63,7 +64,7 @@ class ServedHead {
     if (this.answers.size >= MOST_KEPT) this.answers.delete(this.answers.keys().next().value);
     this.answers.set(text, null);
     ++this.waiting;
-    ask(path, { ...this.place, ...fields }, true).then(answer => {
+    ask(path, { ...this.place, ...fields }, true, this).then(answer => {
       if (answer) this.answers.set(text, answer);
       else this.answers.delete(text);
     }, () => {}).then(() => {
@@ -132,6 +133,7 @@ function askThumbnail(layer, head, arrived) {
 
 kinds.served = {
   Head: ServedHead,
+  mostHeads: 64,
   thumbnail: (head, layer, arrived) => askThumbnail(layer, head, arrived),
   measures: (layer, head) => ask('measures', { layer: layer.index, head: head.name }, true),
   precision: () => 'Weights are computed by the program that serves this page, as they are looked at',

@@ -49,12 +49,16 @@ const digits = weight => (weight === 0 ? '0' : weight.toPrecision(5));
 //   ready, busy, done                  is there anything to draw; is more on its way; the part that is computed
 //   picture(part, rows, columns)       Float32Array [rows, columns]: the largest weights of a part { query, key,
 //                                      spans: { query, key } } in so many bands; NaN = not known; null = not yet
+//   isMean?.(part, rows, columns)      true where that has mean weights, on the reader's wish
+//   outlined?                          parts that have all their weights, where others have not
 //   line(axis, token)                  Float32Array: the weights of a query, or of a key; NaN, null: as above
 //   largest(part, weight)              { query, key, weight } of the largest in a part whose picture has that weight,
 //                                      null if it is not known which it is
 //   note(part, rows, columns)          what a picture shows
 //   numbers(axis, token)               what is known of a row or a column beside its weights, as texts
 //   vectors(query, key)                { q, k, scale }, null = not yet; undefined = never
+//
+// isLeft is set of one that is not wanted any more. Beside Head a kind has mostHeads, how many may be there at once.
 const kinds = {};
 
 /** Band `band` of `bands` of a span of tokens: its first token and the first behind it. */

@@ -90,7 +90,6 @@ function* fill(matrix, layer, head) {
 }
 
 const SLICE = 30;  // milliseconds of computing before the page may react
-let latest = null;
 
 /** A head whose weights are computed here, all of them, before there is anything to draw. */
 class ComputedHead {
@@ -99,7 +98,6 @@ class ComputedHead {
     this.head = head;
     this.matrix = new Float32Array(count.query * count.key);
     const rows = fill(this.matrix, layer, head);
-    latest = this;
     const slice = () => {
       const until = performance.now() + SLICE;
       let state;
@@ -107,7 +105,7 @@ class ComputedHead {
       this.done = state.done ? 1 : state.value / count.query;
       if (state.done) return;
       setTimeout(() => {
-        if (latest !== this) return;  // another head is wanted by now
+        if (this.isLeft) return;  // other heads are wanted by now
         slice();
         arrived();
       });
@@ -173,6 +171,7 @@ class ComputedHead {
 
 kinds.exact = {
   Head: ComputedHead,
+  mostHeads: Math.max(Math.floor(2 ** 26 / (count.query * count.key)), 1),
   thumbnail: head => Float32Array.from(wholeNumbers(bytesOf(head.thumbnail)), code => code / (2 ** 24 - 1)),
   precision: () => 'Weights are computed here from q, k and lse: off by at most ' +
     `${data.error.toPrecision(2)} of themselves`,
