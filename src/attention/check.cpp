@@ -328,6 +328,21 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
   return p;
 }
 
+void check_gradients(Checker& checker, const Problem& p, const AttentionGradients& gradients) {
+  const AttentionOptions& o = *p.options;
+  if (gradients.dq) check_tensor(checker, "dq", gradients.dq, p.q.size);
+  if (gradients.dk) check_tensor(checker, "dk", gradients.dk, p.k.size);
+  if (gradients.dv) check_tensor(checker, "dv", gradients.dv, p.v.size);
+  if (checker.require(!gradients.dbias || o.bias, "dbias is wanted, but there is no bias") && gradients.dbias)
+    check_tensor(checker, "dbias", gradients.dbias, o.bias.size);
+  if (checker.require(!gradients.dsink || !o.sink.empty(), "dsink is wanted, but there is no sink") &&
+      gradients.dsink) {
+    checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
+                    [&] { return "dsink must be floating of size [H] = [" + text(p.H) + "]"; });
+    check_layout(checker, "dsink", gradients.dsink);
+  }
+}
+
 namespace {
 
 struct Extent {
