@@ -510,6 +510,10 @@ TEST(StatisticsErrors, SayWhatIsWrong) {
   expect("rows.sum has size [1, 1, 530], must be [1, 1, 700]", [](S& s, O&) { s.rows.sum = s.column_mass; });
   expect("position is float32, must be int64", [](S& s, O&) { s.position = s.rows.sum; });
   expect("rows.sum overlaps rows.entropy", [](S& s, O&) { s.rows.entropy = s.rows.sum; });
+  expect("rows.entropy overlaps rows.bands", [](S& s, O&) {  // of which it is the fourth
+    s.rows.entropy.data = static_cast<float*>(s.rows.bands.data) + 3;
+    std::copy_n(s.rows.bands.stride.begin(), 3, s.rows.entropy.stride.begin());
+  });
   expect("sets.bands[0] is 3 to 2", [&](S& s, O&) {
     s.sets.bands = {&backward, 1};
     s.rows.bands = {};
