@@ -158,7 +158,7 @@ void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
 
 /// Queries that look at sequences of a cache, as a packed call: the keys of one sequence after those of the other.
 struct KvCache::State::Call {
-  Call(Checker& checker, const State& state, std::span<const int64_t> sequences, std::span<const int64_t> cu_query,
+  Call(Checker& checker, const State& state, std::span<const int64_t> ids, std::span<const int64_t> cu_query,
        const ConstView<4>& q, const AttentionOptions& given);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -166,16 +166,16 @@ struct KvCache::State::Call {
   detail::Problem p;
 
  private:
-  void check(Checker& checker, const State& state, std::span<const int64_t> sequences,
+  void check(Checker& checker, const State& state, std::span<const int64_t> ids,
              std::span<const int64_t> cu_query) const;
-  void find_pages(const State& state, std::span<const int64_t> sequences);
+  void find_pages(const State& state, std::span<const int64_t> ids);
 
   AttentionOptions options_;
   std::vector<int64_t> cu_key_ = {0};
   std::vector<std::vector<const void*>> keys_, values_;  // pages of each sequence
 };
 
-KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const int64_t> sequences,
+KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const int64_t> ids,
                            std::span<const int64_t> cu_query, const ConstView<4>& q, const AttentionOptions& given)
     : options_(given) {
   const Config& c = state.config;
@@ -190,10 +190,10 @@ KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const
   p.D = c.head_dim;
   p.Dv = c.value_dim;
   p.options = &options_;
-  check(checker, state, sequences, cu_query);
+  check(checker, state, ids, cu_query);
   if (!checker.ok()) return;
   int64_t longest = 0;
-  for (const int64_t id : sequences) {
+  for (const int64_t id : ids) {
     const int64_t length = state.sequences.at(id).length;
     cu_key_.push_back(cu_key_.back() + length);
     longest = std::max(longest, length);
@@ -202,14 +202,14 @@ KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const
   options_.cu_query = cu_query;
   options_.cu_key = cu_key_;
   options_.bias = {};  // its keys are not packed
-  if (sequences.empty()) p.sequences.push_back({.query_count = p.Lq});
+  if (ids.empty()) p.sequences.push_back({.query_count = p.Lq});
   else detail::resolve_options(checker, p, options_);
   options_.bias = given.bias;
   if (options_.bias) detail::check_bias(checker, options_.bias, {1, p.H, p.Lq, longest});
-  if (checker.ok()) find_pages(state, sequences);
+  if (checker.ok()) find_pages(state, ids);
 }
 
-void KvCache::State::Call::check(Checker& checker, const State& state, std::span<const int64_t> sequences,
+void KvCache::State::Call::check(Checker& checker, const State& state, std::span<const int64_t> ids,
                                  std::span<const int64_t> cu_query) const {
   const Config& c = state.config;
   detail::check_tensor(checker, "q", p.q, {1, p.H, p.Lq, c.head_dim});
@@ -219,25 +219,25 @@ void KvCache::State::Call::check(Checker& checker, const State& state, std::span
   checker.require(p.H % c.kv_heads == 0, [&] {
     return "the cache has Hk = " + std::to_string(c.kv_heads) + " heads, which must divide H = " + std::to_string(p.H);
   });
-  checker.require(cu_query.size() == sequences.size() + 1, [&] {
+  checker.require(cu_query.size() == ids.size() + 1, [&] {
     return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
-           std::to_string(sequences.size()) + " sequences";
+           std::to_string(ids.size()) + " sequences";
   });
   const AttentionOptions& o = options_;
   checker.require(!o.mask && !o.query_document && !o.key_document && !o.blocks.allowed && o.cu_query.empty() &&
                       o.cu_key.empty() && o.key_length.empty() && o.query_length.empty() && o.dropout == 0,
                   "mask, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
-  for (const int64_t id : sequences)
+  for (const int64_t id : ids)
     checker.require(state.sequences.contains(id), [&] { return "there is no sequence " + std::to_string(id); });
 }
 
-void KvCache::State::Call::find_pages(const State& state, std::span<const int64_t> sequences) {
-  keys_.resize(sequences.size());
-  values_.resize(sequences.size());
-  const size_t gaps = p.sequences.size() - sequences.size();  // entries for queries outside every sequence come first
-  for (size_t t = 0; t < sequences.size(); ++t) {
+void KvCache::State::Call::find_pages(const State& state, std::span<const int64_t> ids) {
+  keys_.resize(ids.size());
+  values_.resize(ids.size());
+  const size_t gaps = p.sequences.size() - ids.size();  // entries for queries outside every sequence come first
+  for (size_t t = 0; t < ids.size(); ++t) {
     keys_[t].reserve(1);  // without pages it is a table too
-    for (const auto& page : state.sequences.at(sequences[t]).pages) {
+    for (const auto& page : state.sequences.at(ids[t]).pages) {
       keys_[t].push_back(page->data());
       values_[t].push_back(static_cast<const char*>(page->data()) + state.key_bytes());
     }
