@@ -46,12 +46,12 @@ template <int Rank, class Pointer = void*>
 struct RowStatistics {
   BasicView<Pointer, Rank> sum = {};            ///< sum_j P_ij: 1, less what a sink took
   BasicView<Pointer, Rank> entropy = {};        ///< - sum_j P_ij ln P_ij over the keys, in nats
-  BasicView<Pointer, Rank> participation = {};  ///< 1 / sum_j P_ij^2: how many keys the row attends to in effect
+  BasicView<Pointer, Rank> participation = {};  ///< 1 / sum_j P_ij^2: the effective number of keys, or rank
   BasicView<Pointer, Rank> maximum = {};        ///< max_j P_ij
   BasicView<Pointer, Rank> distance = {};       ///< sum_j P_ij |p_i - j|
   BasicView<Pointer, Rank> same_token = {};     ///< mass on the keys with the query's id
   BasicView<Pointer, Rank + 1> bands = {};      ///< mass on each of sets.bands: [..., bands]
-  BasicView<Pointer, Rank + 1> labels = {};  ///< mass on each set of labels: [..., sets], at most 64, all labels below
+  BasicView<Pointer, Rank + 1> labels = {};     ///< mass on each set of labels below sets: [..., sets], at most 64
 };
 
 /// P pooled: cell (r, c) is the mean, or the largest, of a rectangle of P. Of n rows that are shown in R bands, band r

@@ -107,20 +107,27 @@ void StatisticsLoss::fill(const Sequence& s, const Tile& tile, const T* terms, T
     if (label < 0) continue;
     for (int r = 0; r < panel.rows; ++r) other[j * width + r] += terms[(kBands + bands_ + label) * width + r];
   }
-  for (int r = 0; r < panel.rows; ++r) {
-    for (int64_t n = 0; n < bands_; ++n) {
-      const KeyBand& band = sets.bands[n];
-      const int64_t origin = band.relative ? panel.place[r] : 0;
-      const int64_t begin = std::max(saturating_add(origin, band.low), tile.begin) - tile.begin;
-      const int64_t last = std::min(saturating_add(origin, band.high), tile.begin + count - 1) - tile.begin;
-      for (int64_t j = begin; j <= last; ++j) other[j * width + r] += terms[(kBands + n) * width + r];
-    }
-    if (!drows_.maximum) continue;
-    const ConstView<3>& position = statistics_.position;
-    const int64_t at = s.batch * position.stride[0] + panel.head[r] * position.stride[1];
-    const int64_t j = static_cast<const int64_t*>(position.data)[at + panel.query[r] * position.stride[2]] - first_key;
-    if (j >= 0 && j < count) other[j * width + r] += terms[kMaximum * width + r];
+  for (int r = 0; r < panel.rows; ++r) fill_row(s, tile, r, terms, other);
+}
+
+/// What is of a few keys of row r: its bands and its maximum.
+template <class T>
+void StatisticsLoss::fill_row(const Sequence& s, const Tile& tile, int r, const T* terms, T* other) const {
+  const Panel& panel = *tile.panel;
+  const int64_t width = panel.width, last_key = tile.begin + tile.count - 1;
+  for (int64_t n = 0; n < bands_; ++n) {
+    const KeyBand& band = statistics_.sets.bands[n];
+    const int64_t origin = band.relative ? panel.place[r] : 0;
+    const int64_t begin = std::max(saturating_add(origin, band.low), tile.begin);
+    const int64_t last = std::min(saturating_add(origin, band.high), last_key);
+    for (int64_t j = begin; j <= last; ++j) other[(j - tile.begin) * width + r] += terms[(kBands + n) * width + r];
   }
+  if (!drows_.maximum) return;
+  const ConstView<3>& position = statistics_.position;
+  const int64_t at = s.batch * position.stride[0] + panel.head[r] * position.stride[1];
+  const int64_t key = static_cast<const int64_t*>(position.data)[at + panel.query[r] * position.stride[2]];
+  const int64_t j = key - s.key_begin - tile.begin;
+  if (j >= 0 && j < tile.count) other[j * width + r] += terms[kMaximum * width + r];
 }
 
 }  // namespace attn::detail

@@ -3,7 +3,7 @@
 //   g_ij = dL / dP_ij = sum of, each times the gradient by the statistic:
 //     sum 1                     entropy - ln P_ij - 1            participation - 2 P_ij / (sum_j P_ij^2)^2
 //     maximum [j is its key]    distance |p_i - j|               masses [j in the set]
-//   delta_i = sum_j P_ij g_ij, which needs no pass over the keys: all but the participation add up to the statistic
+//   delta_i = sum_j P_ij g_ij, which needs no pass over the keys: it follows from the statistics
 #pragma once
 
 #include <vector>
@@ -40,6 +40,8 @@ class StatisticsLoss {
   double constant(int64_t b, int64_t h, int64_t i) const;
   template <class T>
   void fill(const Sequence& s, const Tile& tile, const T* terms, T* other) const;
+  template <class T>
+  void fill_row(const Sequence& s, const Tile& tile, int r, const T* terms, T* other) const;
 
   const Problem& p_;
   const ConstView<3> lse_;
