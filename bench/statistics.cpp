@@ -31,7 +31,8 @@ class Call {
   Call(attn::DType dtype, int64_t n, int64_t depth, bool causal)
       : dtype_(dtype), n_(n), lse_({1, 1, n}), ids_({1, n}), labels_({1, n}) {
     options_.causal = causal;
-    for (attn::Buffer* buffer : {&q_, &k_, &v_, &out_}) *buffer = attn::Buffer(n * depth * attn::size_of(dtype), true);
+    for (attn::Buffer* buffer : {&q_, &k_, &v_, &out_, &dq_, &dk_, &dv_})
+      *buffer = attn::Buffer(n * depth * attn::size_of(dtype), true);
     attn::Random random(1);
     for (attn::Buffer* buffer : {&q_, &k_, &v_})
       for (int64_t i = 0; i < n * depth; ++i) set(*buffer, i, static_cast<float>(random.normal()));
@@ -49,6 +50,14 @@ class Call {
   void ask_reference(const attn::AttentionStatistics& wanted) {
     attn::reference::attention_statistics(view(q_), view(k_), lse_, wanted, options_);
   }
+  void backward() {  // of v's own size
+    attn::attention_backward(view(q_), view(k_), view(v_), view(out_), lse_, view(v_),
+                             {.dq = view(dq_), .dk = view(dk_), .dv = view(dv_)}, options_);
+  }
+  void differentiate(const attn::AttentionStatistics& statistics, const attn::RowStatisticsGradients& drows) {
+    attn::attention_statistics_backward(view(q_), view(k_), lse_, statistics, drows, {.dq = view(dq_), .dk = view(dk_)},
+                                        options_);
+  }
   const attn::Tensor<int64_t, 2>& ids() const { return ids_; }
   const attn::Tensor<int64_t, 2>& labels() const { return labels_; }
   int64_t tokens() const { return n_; }
@@ -65,7 +74,7 @@ class Call {
   int64_t n_;
   attn::Shape<4> size_{};
   attn::AttentionOptions options_;
-  attn::Buffer q_, k_, v_, out_;
+  attn::Buffer q_, k_, v_, out_, dq_, dk_, dv_;
   attn::Tensor<float, 3> lse_;
   attn::Tensor<int64_t, 2> ids_, labels_;
 };
@@ -162,6 +171,27 @@ bool check(attn::DType dtype, int64_t depth, bool causal) {
   return actual.difference(expected) <= error_bound(attn::DType::float32);
 }
 
+/// Of losses that are half the squares of statistics, whose gradients are the statistics.
+void print_gradients(Call& call, Results& results) {
+  const attn::AttentionStatistics all = results.all();
+  call.ask(all);
+  attn::RowStatisticsGradients entropy, masses, every;
+  entropy.entropy = every.entropy = all.rows.entropy;
+  masses.bands = every.bands = all.rows.bands;
+  masses.labels = every.labels = all.rows.labels;
+  every.participation = all.rows.participation;
+  every.distance = all.rows.distance;
+  every.same_token = all.rows.same_token;
+  std::printf("  gradients, in units of the backward beside them\n");
+  const std::pair<const char*, const attn::RowStatisticsGradients*> losses[] = {
+      {"entropy", &entropy}, {"bands and labels", &masses}, {"all of them", &every}};
+  for (const auto& [name, drows] : losses) {
+    const double time =
+        relative_time([&, from = drows] { call.differentiate(all, *from); }, [&] { call.backward(); }, kSeconds);
+    std::printf("  %-18s %5.2f\n", name, time);
+  }
+}
+
 void print_table(attn::DType dtype, int64_t depth, bool causal) {
   Call call(dtype, kTokens, depth, causal);
   Results results(call);
@@ -172,6 +202,7 @@ void print_table(attn::DType dtype, int64_t depth, bool causal) {
     const double time = relative_time([&, &asked = wanted] { call.ask(asked); }, [&] { call.forward(); }, kSeconds);
     std::printf("  %-18s %5.2f\n", name.c_str(), time);
   }
+  print_gradients(call, results);
 }
 
 double peak_megabytes() {

@@ -455,7 +455,7 @@ TEST(Relative, InferenceReadsDistancesInPlaceAndGivesTheSameBits) {
     Tape infer, record({.record = true});
     EXPECT_TRUE(numbers(layer(infer, x, inferred).data()) == numbers(layer(record, x, recorded).data()));
     EXPECT_TRUE(numbers(of_inference.weights()) == numbers(of_training.weights()));
-    EXPECT_EQ(of_inference.bias.count(), 2 * (60 + 60 - 1)) << "a number a head and distance";
+    EXPECT_EQ(of_inference.bias.data().count(), 2 * (60 + 60 - 1)) << "a number a head and distance";
   }
 }
 

@@ -223,6 +223,80 @@ TEST(Statistics, LargestAreThoseOfWeights) {
   });
 }
 
+/// The same questions of a cache that holds the packed sequences of the case in pages.
+Answer ask_pages(const Question& question, int64_t page_size) {
+  const Case& c = question.c;
+  KvCache cache(
+      {.kv_heads = c.dims.Hk, .head_dim = c.dims.D, .value_dim = c.dims.Dv, .dtype = c.dtype, .page_size = page_size});
+  std::vector<int64_t> ids;
+  int64_t longest = 0;
+  for (size_t t = 0; t + 1 < c.cu_key.size(); ++t) {
+    const int64_t first = c.cu_key[t], count = c.cu_key[t + 1] - first;
+    ids.push_back(cache.add());
+    cache.append(ids[t], part_of(c.k.view(), 2, first, count), part_of(c.v.view(), 2, first, count));
+    longest = std::max(longest, count);
+  }
+  AttentionOptions options = c.options();
+  options.cu_query = options.cu_key = {};
+  Array<4> bias;  // its keys count inside each sequence
+  if (options.bias) {
+    bias = Array<4>(c.bias.dtype(), {1, c.dims.H, c.dims.Lq, longest});
+    for (size_t t = 0; t < ids.size(); ++t)
+      for (int64_t h = 0; h < c.dims.H; ++h)
+        for (int64_t i = c.cu_query[t]; i < c.cu_query[t + 1]; ++i)
+          for (int64_t j = c.cu_key[t]; j < c.cu_key[t + 1]; ++j)
+            bias.set({0, h, i, j - c.cu_key[t]}, c.bias.get({0, h, i, j}));
+    options.bias = bias.view();
+  }
+  Answer answer(question, lse_type(c.dtype));
+  cache.statistics(ids, c.cu_query, c.q.view(), run(c, false).lse.view(), answer.wanted(question), options);
+  return answer;
+}
+
+/// Packed sequences, some of which do not fill their last page, with options of every kind that a cache takes.
+std::vector<Question> paged_questions(DType dtype) {
+  std::vector<Question> questions;
+  const Dims dims = {.B = 1, .H = 6, .Hk = 2, .Lq = 150, .Lk = 330, .D = 16, .Dv = 12};
+  for (const char* feature : {"packed", "packed causal", "packed window bottom_right alibi", "packed mask bias"}) {
+    Case c = make_case(feature_named(feature), dims, dtype, 920);
+    c.mask = {};
+    if (c.scalars.causal) c.sink = std::vector<float>(6, 0.5F);
+    else c.scalars.softcap = 3;
+    questions.push_back(make_question(std::move(c), 921));
+  }
+  return questions;
+}
+
+TEST(Statistics, OfPagesAreThoseOfContiguousKeys) {
+  for_each_isa([](const std::string& isa) {
+    for (DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
+      for (const Question& question : paged_questions(dtype)) {
+        const Answer expected = ask(question);
+        for (int64_t page_size : {1, 7, 64})
+          EXPECT_TRUE(ask_pages(question, page_size) == expected)
+              << question.c.name() << " in pages of " << page_size << " on " << isa;
+      }
+  });
+}
+
+/// By default the last query is the newest token, which sees all.
+TEST(Statistics, OfTheNewestToken) {
+  const Case c = make_case(feature_named("causal bottom_right"), {.H = 2, .Hk = 1, .Lq = 1, .Lk = 90, .D = 8, .Dv = 8},
+                           DType::float32, 93);
+  KvCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
+  const int64_t sequence = cache.add();
+  cache.append(sequence, c.k.view(), c.v.view());
+  const Array<3> lse = run(c, false).lse;
+  Array<3> entropy(DType::float32, {1, 2, 1}), expected = entropy;
+  AttentionStatistics wanted;
+  wanted.rows.entropy = entropy.view();
+  const std::vector<int64_t> sequences = {sequence}, starts = {0, 1};
+  cache.statistics(sequences, starts, c.q.view(), lse.view(), wanted);
+  wanted.rows.entropy = expected.view();
+  attention_statistics(c.q.view(), c.k.view(), lse.view(), wanted, c.options());
+  EXPECT_TRUE(same_bits(entropy, expected));
+}
+
 /// One alone has the bits that it has among all.
 TEST(Statistics, AloneOrTogether) {
   const Question question = large_questions()[0];
@@ -390,6 +464,28 @@ TEST(StatisticsErrors, NoneForRoundedProducts) {
   });
 }
 
+TEST(StatisticsErrors, OfPages) {
+  KvCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
+  const Case c =
+      make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 3, .Lk = 20, .D = 8, .Dv = 8}, DType::float32, 94);
+  const std::vector<int64_t> sequences = {cache.add()}, starts = {0, 3};
+  cache.append(sequences[0], c.k.view(), c.v.view());
+  Array<3> sum(DType::float32, {1, 2, 3}), mass(DType::float32, {1, 2, 21}), lse(DType::float32, {1, 2, 3});
+  Array<4> mask(DType::boolean, {1, 1, 1, 20});
+  AttentionStatistics wanted;
+  wanted.rows.sum = sum.view();
+  AttentionOptions options;
+  const auto say = [&](const std::vector<int64_t>& ids) {
+    return error_of([&] { cache.statistics(ids, starts, c.q.view(), lse.view(), wanted, options); });
+  };
+  EXPECT_NE(say({5}).find("[KvCache::statistics] there is no sequence 5"), std::string::npos) << say({5});
+  EXPECT_NE(say(sequences).find("the weights of row [0, 0, 0] sum up to "), std::string::npos) << say(sequences);
+  wanted.column_mass = mass.view();
+  EXPECT_NE(say(sequences).find("column_mass has size [1, 2, 21], must be [1, 2, 20]"), std::string::npos);
+  options.mask = mask.view();
+  EXPECT_NE(say(sequences).find("mask, documents, blocks"), std::string::npos) << say(sequences);
+}
+
 TEST(StatisticsErrors, SayWhatIsWrong) {
   const Question question = large_questions()[0];
   const Array<3> lse = run(question.c, false).lse;
@@ -414,6 +510,10 @@ TEST(StatisticsErrors, SayWhatIsWrong) {
   expect("rows.sum has size [1, 1, 530], must be [1, 1, 700]", [](S& s, O&) { s.rows.sum = s.column_mass; });
   expect("position is float32, must be int64", [](S& s, O&) { s.position = s.rows.sum; });
   expect("rows.sum overlaps rows.entropy", [](S& s, O&) { s.rows.entropy = s.rows.sum; });
+  expect("rows.entropy overlaps rows.bands", [](S& s, O&) {  // of which it is the fourth
+    s.rows.entropy.data = static_cast<float*>(s.rows.bands.data) + 3;
+    std::copy_n(s.rows.bands.stride.begin(), 3, s.rows.entropy.stride.begin());
+  });
   expect("sets.bands[0] is 3 to 2", [&](S& s, O&) {
     s.sets.bands = {&backward, 1};
     s.rows.bands = {};

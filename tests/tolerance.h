@@ -182,6 +182,14 @@ inline double statistic_bound(double lse, int64_t keys, DType dtype) {
 }
 inline constexpr double kLostWeights = 1e-6;
 
+/// The same of gradients through them, relative to the magnitudes of the terms that add up, which has P in it twice; a
+/// term enters the products in the type of the call, and `terms` of them add up in the type of sums.
+inline double statistic_gradient_bound(double lse, int64_t terms, DType dtype) {
+  const DType sums = dtype == DType::float64 ? DType::float64 : DType::float32;
+  return 2 * statistic_bound(lse, terms, sums) + static_cast<double>(terms) * unit_of(sums) +
+         (size_of(dtype) == 2 ? unit_of(dtype) : 0);
+}
+
 /// A weight that a page computes, as a part of itself: what its 24 bits do to q and k, which the page says (view.h),
 /// and rounding on both sides.
 inline double page_weight_bound(double said, double score, DType dtype) {

@@ -117,6 +117,8 @@ bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int6
 
 // ----------------------------------------------------------------------------------------------- paged key/value cache
 
+struct AttentionStatistics;  // attn/attention_statistics.h
+
 /// Keys and values of many growing sequences, in fixed-size pages; appending never moves what is there.
 /// Reading (attend) is safe from many threads; append, fork and remove need exclusive access. A cache that has been
 /// moved away throws Error.
@@ -155,9 +157,13 @@ class KvCache {
   /// element (offset) count sequences. A bias is [1, H|1, total|1, longest|1]: rows as in q, keys counted
   /// inside each sequence, up to the longest of them. Mask, documents and lengths do not apply to a cache.
   void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
-              View<3> lse, const AttentionOptions& options) const;
-  void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
-              View<3> lse = {}) const;
+              View<3> lse = {},
+              const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right}) const;
+  /// attention_statistics() of such a call, given its lse. Results and sets of keys are those of packed sequences: the
+  /// keys of all `sequences`, one after the other, are the axis Lk, on which a key has its index.
+  void statistics(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q,
+                  ConstView<3> lse, const AttentionStatistics& wanted,
+                  const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right}) const;
 
  private:
   struct [[gnu::visibility("hidden")]] State;

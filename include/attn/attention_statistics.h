@@ -42,16 +42,16 @@ struct KeySets {
 
 /// What there is of a row: [B, H, Lq], or its mean over the rows of a head with weight on a key: [B, H]. Views without
 /// data are not computed. A row without allowed keys is 0 everywhere; a row whose lse is NaN or +infinity is NaN.
-template <int Rank>
+template <int Rank, class Pointer = void*>
 struct RowStatistics {
-  View<Rank> sum = {};            ///< sum_j P_ij: 1, less what a sink took
-  View<Rank> entropy = {};        ///< - sum_j P_ij ln P_ij over the keys, in nats
-  View<Rank> participation = {};  ///< 1 / sum_j P_ij^2: to how many keys the row attends, its effective rank
-  View<Rank> maximum = {};        ///< max_j P_ij
-  View<Rank> distance = {};       ///< sum_j P_ij |p_i - j|
-  View<Rank> same_token = {};     ///< mass on the keys with the query's id
-  View<Rank + 1> bands = {};      ///< mass on each of sets.bands: [..., bands]
-  View<Rank + 1> labels = {};     ///< mass on each set of labels: [..., sets], at most 64; labels must be below it
+  BasicView<Pointer, Rank> sum = {};            ///< sum_j P_ij: 1, less what a sink took
+  BasicView<Pointer, Rank> entropy = {};        ///< - sum_j P_ij ln P_ij over the keys, in nats
+  BasicView<Pointer, Rank> participation = {};  ///< 1 / sum_j P_ij^2: the effective number of keys, or rank
+  BasicView<Pointer, Rank> maximum = {};        ///< max_j P_ij
+  BasicView<Pointer, Rank> distance = {};       ///< sum_j P_ij |p_i - j|
+  BasicView<Pointer, Rank> same_token = {};     ///< mass on the keys with the query's id
+  BasicView<Pointer, Rank + 1> bands = {};      ///< mass on each of sets.bands: [..., bands]
+  BasicView<Pointer, Rank + 1> labels = {};     ///< mass on each set of labels below sets: [..., sets], at most 64
 };
 
 /// P pooled: cell (r, c) is the mean, or the largest, of a rectangle of P. Of n rows that are shown in R bands, band r
@@ -117,10 +117,27 @@ class ResultTensor {
 void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, const AttentionStatistics& wanted,
                           const AttentionOptions& options = {});
 
+/// Gradients of a loss by statistics of rows: [B, H, Lq], [B, H, Lq, bands], [B, H, Lq, sets], of lse's type, to be
+/// read.
+using RowStatisticsGradients = RowStatistics<3, const void*>;
+
+/// dq, dk, dbias and dsink of a loss L that is a function of statistics of rows, lse being that of q, k and options:
+///   dS_ij = P_ij (g_ij - sum_j P_ij g_ij),   g_ij = dL / dP_ij
+///   statistics: what attention_statistics() was given and has filled. Read are its sets, those of its rows whose
+///   gradient `drows` has (but sum), and for the maximum its position.
+/// Bitwise equal for any number of threads; O(Lq + Lk) memory. There are no values: gradients.dv is an Error.
+void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> lse,
+                                   const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
+                                   const AttentionGradients& gradients, const AttentionOptions& options = {});
+
 namespace reference {
 /// The same as plain float64 loops; values may be of any floating type. Takes lse as it is.
 void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, const AttentionStatistics& wanted,
                           const AttentionOptions& options = {});
+/// Takes nothing from the forward but its sets.
+void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> lse,
+                                   const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
+                                   const AttentionGradients& gradients, const AttentionOptions& options = {});
 }  // namespace reference
 
 }  // namespace attn

@@ -5,6 +5,7 @@
 #include "attn/attention.h"
 #include "attn/attention_statistics.h"
 #include "attn/autograd.h"
+#include "attn/autograd_statistics.h"
 #include "attn/core.h"
 #include "attn/generate.h"
 #include "attn/heads.h"

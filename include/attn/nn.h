@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "attn/autograd_statistics.h"
 #include "attn/nn_layers.h"
 
 #pragma GCC visibility push(default)
@@ -21,11 +22,18 @@ namespace attn::nn {
 struct AttentionTrace {
   autograd::Heads q, k;
   Array lse;                 ///< [B, H, Lq]
-  AttentionOptions options;  ///< without dropout; borrows what the layer's inputs borrowed, and `bias`
-  Array bias;                ///< the memory of options.bias, if there is one
+  AttentionOptions options;  ///< without dropout and sink; borrows what the layer's inputs borrowed, and `bias`
+  Value bias;                ///< the memory of options.bias, if there is one
+  Value sink;                ///< [H], if the layer has sinks
   int64_t first = 0;         ///< tokens that a cache had of the batch's first text: q and k are of those behind them
   /// [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace, and where a cache has earlier keys.
   Array weights() const;
+  /// [B, H, Lq, C] on the tape of the call, with gradients of the layer's parameters where that recorded: a loss may
+  /// have them. A layer that recompute() runs records nothing then. Throws Error as weights() does.
+  Value statistics(Tape& tape, const autograd::StatisticsColumns& wanted) const;
+
+ private:
+  void check() const;
 };
 
 /// The cache of one attention layer for the sequences of a batch.

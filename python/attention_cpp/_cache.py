@@ -7,6 +7,7 @@ from typing import Any, Sequence
 from . import _core
 from ._arrays import as_array, dtype_name, empty, exported, finished
 from ._operator import Array, _lse_dtype, _options, _shape
+from ._statistics import USUAL, ask
 
 
 class KVCache:
@@ -78,3 +79,26 @@ class KVCache:
             lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
         self._cache.attend(exported(sequences), exported(cu_query), exported(q), exported(out), lse, _options(options))
         return (finished(out, q), finished(lse, q)) if return_lse else finished(out, q)
+
+    def statistics(self, q: Array, lse: Array, sequences: Sequence[int] | Array,
+                   cu_query: Sequence[int] | Array | None = None, wanted: Sequence[str] = USUAL,
+                   **asked: Any) -> dict[str, Array]:
+        """Numbers that describe the attention matrix of an attend() with return_lse=True, in O(n) memory.
+
+        Arguments
+            q, lse, sequences, cu_query   of that call
+            wanted      names, and `asked` what else attention_statistics() can be asked for: means, bands, labels,
+                        query_token, key_token, top, picture, key_factor ...; beside it the options of that call
+
+        The keys of all sequences, one after the other, are the axis Lk of results, labels and tokens, and what is said
+        of a key is its index on it. Places, distances and bands count inside each sequence.
+
+        Returns {name: array}, [1, H, total] for a row. Raises as attention_statistics() does.
+        """
+        q = as_array(q)
+        if cu_query is None:
+            cu_query = list(range(len(sequences) + 1))
+        return ask(
+            q, sum(self.length(int(sequence)) for sequence in sequences), wanted,
+            lambda what, options: self._cache.statistics(exported(sequences), exported(cu_query), exported(q),
+                                                         exported(lse), what, options), **asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from . import _core
 from ._arrays import as_array, dtype_name, empty, exported, finished
@@ -12,6 +12,7 @@ _ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
 _COLUMNS = ("column_mass", "column_position")
 _BANDS = {"first": (0, 0, 0), "self": (0, 0, 1), "previous": (-1, -1, 1), "next": (1, 1, 1)}  # low, high, relative
 _NAMES = (*_ROWS, "position", *_BANDS, *_COLUMNS)
+USUAL = ("entropy", "maximum", "position", "distance", "first", "self", "previous")
 
 
 def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) -> None:
@@ -41,11 +42,74 @@ def _check_number(name: str, value: Any, most: int) -> None:
         raise _core.Error(f"[attention_statistics] {name} is {value!r}, must be a whole number from 0 to {most}")
 
 
+def ask(
+    q: Array, keys: int | None, wanted: Sequence[str], compute: Callable[[Any, dict[str, Any]], None], *,
+    means: bool = False, bands: Mapping[str, tuple[int, int]] | None = None, labels: Array | None = None,
+    label_sets: int | None = None, query_token: Array | None = None, key_token: Array | None = None, top: int = 0,
+    picture: tuple[int, int] | None = None, picture_of: str = "mean", picture_rows: slice | range | int | None = None,
+    picture_columns: slice | range | int | None = None, key_factor: Array | None = None, **options: Any
+) -> dict[str, Array]:
+    """What attention_statistics() does for any place of the keys: `compute` is given what is asked, and the options.
+
+    keys is their number, None where there are none to count.
+    """
+    bands = dict(bands or {})
+    _check_names(wanted, bands)
+    if picture_of not in ("mean", "max"):
+        raise _core.Error(f"[attention_statistics] picture_of is {picture_of!r}, must be 'mean' or 'max'")
+    sets = {name: _BANDS[name] for name in wanted if name in _BANDS}
+    sets |= {name: (low, high, 1) for name, (low, high) in bands.items()}
+    labels = None if labels is None else as_array(labels)
+    if labels is not None:
+        label_sets = _count_of(labels) if label_sets is None else label_sets
+        _check_number("label_sets", label_sets, 64)
+    _check_number("top", top, 256)
+    if picture is not None and not (len(picture) == 2 and all(isinstance(n, int) and n >= 0 for n in picture)):
+        raise _core.Error(f"[attention_statistics] picture is {picture!r}, must be (rows, columns) of cells")
+
+    arrays: dict[str, Any] = {}
+    shown = (0, -1, 0, -1)
+    rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], "float32"
+    if len(_shape(q)) >= 2 and keys is not None:  # otherwise the extension says what is wrong
+        dtype = _lse_dtype(q)
+        shapes = {name: () for name in _ROWS if name in wanted}
+        shapes |= {"bands": (len(sets),)} if sets else {}
+        shapes |= {"labels": (label_sets,)} if labels is not None else {}
+        for name, more in shapes.items():
+            arrays[name] = empty(q, (*rows, *more), dtype)
+            if means:
+                arrays["mean_" + name] = empty(q, (*heads, *more) or (1,), dtype)
+        for name in _COLUMNS:
+            if name in wanted:
+                arrays[name] = empty(q, (*heads, keys), dtype)
+        if "position" in wanted:
+            arrays["position"] = empty(q, rows, "int64")
+        if top:
+            arrays |= {"top_weight": empty(q, (*rows, top), dtype), "top_key": empty(q, (*rows, top), "int64")}
+        if picture is not None:
+            arrays["picture"] = empty(q, (*heads, *picture), dtype)
+            shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
+                     *_range_of(picture_columns, keys, "picture_columns", "attention_statistics"))
+    compute(({name: exported(array, True) for name, array in arrays.items()}, list(sets.values()), exported(labels),
+             exported(query_token), exported(key_token), exported(key_factor), (*shown, int(picture_of == "max"))),
+            _options(options))
+
+    results = {name: finished(array, q) for name, array in arrays.items()}
+    for prefix in ("", "mean_"):
+        masses = results.pop(prefix + "bands", None)
+        if masses is not None:
+            results |= {prefix + name: masses[..., n] for n, name in enumerate(sets)}
+    if not heads:  # of one head the means are numbers
+        results |= {name: array.reshape(()) for name, array in results.items()
+                    if name.startswith("mean_") and name != "mean_labels"}
+    return results
+
+
 def attention_statistics(
     q: Array,
     k: Array,
     lse: Array,
-    wanted: Sequence[str] = ("entropy", "maximum", "position", "distance", "first", "self", "previous"),
+    wanted: Sequence[str] = USUAL,
     *,
     means: bool = False,
     bands: Mapping[str, tuple[int, int]] | None = None,
@@ -85,54 +149,9 @@ def attention_statistics(
     Raises as attention() does; Error too if lse is not that of q, k and the options: each row of P is summed up.
     """
     q, k = as_array(q), as_array(k)
-    bands = dict(bands or {})
-    _check_names(wanted, bands)
-    if picture_of not in ("mean", "max"):
-        raise _core.Error(f"[attention_statistics] picture_of is {picture_of!r}, must be 'mean' or 'max'")
-    sets = {name: _BANDS[name] for name in wanted if name in _BANDS}
-    sets |= {name: (low, high, 1) for name, (low, high) in bands.items()}
-    labels = None if labels is None else as_array(labels)
-    if labels is not None:
-        label_sets = _count_of(labels) if label_sets is None else label_sets
-        _check_number("label_sets", label_sets, 64)
-    _check_number("top", top, 256)
-    if picture is not None and not (len(picture) == 2 and all(isinstance(n, int) and n >= 0 for n in picture)):
-        raise _core.Error(f"[attention_statistics] picture is {picture!r}, must be (rows, columns) of cells")
-
-    arrays: dict[str, Any] = {}
-    shown = (0, -1, 0, -1)
-    rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], "float32"
-    if len(_shape(q)) >= 2 and len(_shape(k)) >= 2:  # otherwise the extension says what is wrong
-        dtype = _lse_dtype(q)
-        shapes = {name: () for name in _ROWS if name in wanted}
-        shapes |= {"bands": (len(sets),)} if sets else {}
-        shapes |= {"labels": (label_sets,)} if labels is not None else {}
-        for name, more in shapes.items():
-            arrays[name] = empty(q, (*rows, *more), dtype)
-            if means:
-                arrays["mean_" + name] = empty(q, (*heads, *more) or (1,), dtype)
-        for name in _COLUMNS:
-            if name in wanted:
-                arrays[name] = empty(q, (*heads, _shape(k)[-2]), dtype)
-        if "position" in wanted:
-            arrays["position"] = empty(q, rows, "int64")
-        if top:
-            arrays |= {"top_weight": empty(q, (*rows, top), dtype), "top_key": empty(q, (*rows, top), "int64")}
-        if picture is not None:
-            arrays["picture"] = empty(q, (*heads, *picture), dtype)
-            shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
-                     *_range_of(picture_columns, _shape(k)[-2], "picture_columns", "attention_statistics"))
-    _core.statistics(
-        exported(q), exported(k), exported(lse), {name: exported(array, True) for name, array in arrays.items()},
-        list(sets.values()), exported(labels), exported(query_token), exported(key_token), exported(key_factor),
-        (*shown, int(picture_of == "max")), _options(options))
-
-    results = {name: finished(array, q) for name, array in arrays.items()}
-    for prefix in ("", "mean_"):
-        masses = results.pop(prefix + "bands", None)
-        if masses is not None:
-            results |= {prefix + name: masses[..., n] for n, name in enumerate(sets)}
-    if not heads:  # of one head the means are numbers
-        results |= {name: array.reshape(()) for name, array in results.items()
-                    if name.startswith("mean_") and name != "mean_labels"}
-    return results
+    return ask(
+        q, _shape(k)[-2] if len(_shape(k)) >= 2 else None, wanted,
+        lambda asked, given: _core.statistics(exported(q), exported(k), exported(lse), asked, given),
+        means=means, bands=bands, labels=labels, label_sets=label_sets, query_token=query_token, key_token=key_token,
+        top=top, picture=picture, picture_of=picture_of, picture_rows=picture_rows, picture_columns=picture_columns,
+        key_factor=key_factor, **options)

@@ -88,29 +88,44 @@ attn::AttentionStatistics statistics_of(Arguments& in, const nb::dict& results) 
 
 using Band = std::tuple<int64_t, int64_t, int64_t>;                     // low, high, relative
 using Shown = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // of the picture; 1 = the largest of a cell
+/// Results by name, bands, labels, query_token, key_token, key_factor, picture.
+using Asked = std::tuple<nb::dict, std::vector<Band>, nb::object, nb::object, nb::object, nb::object, Shown>;
 
-void statistics(nb::handle q, nb::handle k, nb::handle lse, const nb::dict& results, const std::vector<Band>& bands,
-                nb::handle labels, nb::handle query_token, nb::handle key_token, nb::handle key_factor,
-                const Shown& picture, const nb::dict& options) {
+/// What statistics are asked for.
+class Question {
+ public:
+  Question(Arguments& in, const Asked& asked) {
+    const auto& [results, bands, labels, query_token, key_token, key_factor, shown] = asked;
+    wanted = statistics_of(in, results);
+    for (const auto& [low, high, relative] : bands) bands_.push_back({low, high, relative != 0});
+    wanted.sets.bands = bands_;
+    wanted.sets.labels = in.input<2>("labels", labels);
+    wanted.sets.query_token = in.input<2>("query_token", query_token);
+    wanted.sets.key_token = in.input<2>("key_token", key_token);
+    wanted.key_factor = in.input<3>("key_factor", key_factor);
+    attn::AttentionPicture& picture = wanted.picture;
+    int64_t largest = 0;
+    std::tie(picture.first_query, picture.queries, picture.first_key, picture.keys, largest) = shown;
+    picture.maximum = largest != 0;
+  }
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+
+  attn::AttentionStatistics wanted;
+
+ private:
+  std::vector<attn::KeyBand> bands_;
+};
+
+void statistics(nb::handle q, nb::handle k, nb::handle lse, const Asked& asked, const nb::dict& options) {
   Arguments in("attention_statistics");
   const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
   const auto lse_view = in.input<3>("lse", lse);
-  attn::AttentionStatistics wanted = statistics_of(in, results);
-  std::vector<attn::KeyBand> key_bands;
-  for (const auto& [low, high, relative] : bands) key_bands.push_back({low, high, relative != 0});
-  wanted.sets.bands = key_bands;
-  wanted.sets.labels = in.input<2>("labels", labels);
-  wanted.sets.query_token = in.input<2>("query_token", query_token);
-  wanted.sets.key_token = in.input<2>("key_token", key_token);
-  wanted.key_factor = in.input<3>("key_factor", key_factor);
-  int64_t largest = 0;
-  std::tie(wanted.picture.first_query, wanted.picture.queries, wanted.picture.first_key, wanted.picture.keys, largest) =
-      picture;
-  wanted.picture.maximum = largest != 0;
+  const Question question(in, asked);
   const attn::AttentionOptions parsed = in.options(options);
   in.done();
   const nb::gil_scoped_release unlocked;
-  attn::attention_statistics(q_view, k_view, lse_view, wanted, parsed);
+  attn::attention_statistics(q_view, k_view, lse_view, question.wanted, parsed);
 }
 
 void merge(nb::handle out, nb::handle lse, nb::handle out_b, nb::handle lse_b) {
@@ -181,13 +196,24 @@ class Cache {
     const auto q_view = in.input<4>("q", q);
     const auto out_view = in.output<4>("out", out);
     const auto lse_view = in.output<3>("lse", lse);
-    attn::AttentionOptions parsed = in.options(options);
+    const attn::AttentionOptions parsed = parse(in, options);
     in.done();
-    if (parsed.alignment == attn::Alignment::unspecified) parsed.alignment = attn::Alignment::bottom_right;
-    if (!options.contains("causal")) parsed.causal = true;
     const Reading reading(readers_);
     const nb::gil_scoped_release unlocked;
     cache_.attend(ids, starts, q_view, out_view, lse_view, parsed);
+  }
+  void statistics(nb::handle sequences, nb::handle cu_query, nb::handle q, nb::handle lse, const Asked& asked,
+                  const nb::dict& options) {
+    Arguments in("kv_cache.statistics");
+    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_query", cu_query);
+    const auto q_view = in.input<4>("q", q);
+    const auto lse_view = in.input<3>("lse", lse);
+    const Question question(in, asked);
+    const attn::AttentionOptions parsed = parse(in, options);
+    in.done();
+    const Reading reading(readers_);
+    const nb::gil_scoped_release unlocked;
+    cache_.statistics(ids, starts, q_view, lse_view, question.wanted, parsed);
   }
   int64_t length(int64_t sequence) const { return cache_.length(sequence); }
   int64_t pages_in_use() const { return cache_.pages_in_use(); }
@@ -199,6 +225,13 @@ class Cache {
     ~Reading() { --readers; }
     int& readers;
   };
+  /// Causal, the last query being the newest token, unless they say otherwise.
+  static attn::AttentionOptions parse(Arguments& in, const nb::dict& options) {
+    attn::AttentionOptions parsed = in.options(options);
+    if (parsed.alignment == attn::Alignment::unspecified) parsed.alignment = attn::Alignment::bottom_right;
+    if (!options.contains("causal")) parsed.causal = true;
+    return parsed;
+  }
   template <class Change>
   int64_t write(const Change& change) {
     if (readers_ > 0) throw attn::Error("kv_cache", {"another thread is reading it"});
@@ -224,9 +257,8 @@ NB_MODULE(_core, m) {
         nb::arg("options"));
   m.def("weights", &weights, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("weights"),
         nb::arg("first_query"), nb::arg("first_key"), nb::arg("options"));
-  m.def("statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("results"),
-        nb::arg("bands"), nb::arg("labels").none(), nb::arg("query_token").none(), nb::arg("key_token").none(),
-        nb::arg("key_factor").none(), nb::arg("picture"), nb::arg("options"));
+  m.def("statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("asked"),
+        nb::arg("options"));
   m.def("merge", &merge, nb::arg("out").none(), nb::arg("lse").none(), nb::arg("out_b").none(),
         nb::arg("lse_b").none());
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"),
@@ -259,6 +291,8 @@ NB_MODULE(_core, m) {
       .def("append", &Cache::append, nb::arg("sequence"), nb::arg("k").none(), nb::arg("v").none())
       .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(), nb::arg("out"),
            nb::arg("lse").none(), nb::arg("options"))
+      .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(),
+           nb::arg("lse").none(), nb::arg("asked"), nb::arg("options"))
       .def("length", &Cache::length)
       .def("pages_in_use", &Cache::pages_in_use);
 }

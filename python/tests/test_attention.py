@@ -258,7 +258,8 @@ def test_threads_do_not_change_bits():
 def test_help_reads_well():
     for function in (attention_cpp.attention, attention_cpp.attention_backward, attention_cpp.weights,
                      attention_cpp.attention_statistics,
-                     attention_cpp.merge, attention_cpp.explain, attention_cpp.KVCache, attention_cpp.KVCache.attend):
+                     attention_cpp.merge, attention_cpp.explain, attention_cpp.KVCache, attention_cpp.KVCache.attend,
+                     attention_cpp.KVCache.statistics):
         text = inspect.getdoc(function)
         assert text and len(text.splitlines()[0]) < 130
     assert "[B, H, Lq, D]" in attention_cpp.attention.__doc__

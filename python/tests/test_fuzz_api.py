@@ -104,6 +104,8 @@ def test_cache(kv_heads, head_dim, value_dim, dtype, page_size, steps):
             elif name == "attend":
                 attempt(target.attend, np.ones((1, 4, 1, 4), np.float32), [sequence])
                 attempt(target.attend, array, [sequence, number], array)
+                attempt(target.statistics, np.ones((1, 4, 1, 4), np.float32), array, [sequence], labels=array)
+                attempt(target.statistics, array, array, [sequence, number], array, ["column_mass"], picture=(1, 1))
             elif name in ("fork", "truncate"):
                 attempt(getattr(target, name), sequence, number)
             else:

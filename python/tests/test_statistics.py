@@ -115,3 +115,32 @@ def test_errors():
         call(q, k, lse, [], picture=(1, 1), picture_rows=range(0, 10, 2))
     with pytest.raises(TypeError, match="labels"):
         call(q, k, lse, labels=[0] * 10, label_sets=1)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_of_a_cache(kind):
+    """Bit for bit what packed sequences give, in the kind of the caller's arrays."""
+    convert = pytest.importorskip("torch").from_numpy if kind == "torch" else np.asarray
+    starts, key_starts = [0, 2, 5, 6], np.array([0, 9, 12, 30])
+    q = convert(draw(1, H, 6, 8))
+    k, v = (convert(draw(1, HK, 30, 8, seed=seed)) for seed in (1, 2))
+    cache = attention_cpp.KVCache(HK, 8, dtype="float64", page_size=4)
+    ids = [cache.add() for _ in starts[1:]]
+    for sequence, first, end in zip(ids, key_starts, key_starts[1:]):
+        cache.append(sequence, k[:, :, first:end], v[:, :, first:end])
+    _, lse = cache.attend(q, ids, starts, return_lse=True, softcap=3.0)
+    sets = {"bands": {"near": (-2, 1)}, "labels": convert(RANDOM.integers(-1, 3, (1, 30))), "top": 3, "means": True,
+            "query_token": convert(RANDOM.integers(0, 3, (1, 6))), "key_token": convert(RANDOM.integers(0, 3, (1, 30))),
+            "key_factor": convert(RANDOM.random((1, HK, 30))), "picture": (2, 3), "softcap": 3.0}
+    actual = cache.statistics(q, lse, ids, starts, ALL, **sets)
+    packed = {"cu_query": starts, "cu_key": key_starts, "causal": True, "alignment": "bottom_right"}
+    expected = attention_cpp.attention_statistics(q, k, lse, ALL, **packed, **sets)
+    assert set(actual) == set(expected) and all(type(array) is type(q) for array in actual.values())
+    for name, array in expected.items():
+        np.testing.assert_array_equal(np.asarray(actual[name]), np.asarray(array), err_msg=name)
+    newest = cache.statistics(q[:, :, :3], cache.attend(q[:, :, :3], ids, return_lse=True)[1], ids, wanted=["entropy"])
+    assert list(newest) == ["entropy"] and tuple(newest["entropy"].shape) == (1, H, 3)
+    with pytest.raises(attention_cpp.Error, match="there is no sequence 7"):
+        cache.statistics(q, lse, [7], [0, 6])
+    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] sum up to"):
+        cache.statistics(q, lse + 1, ids, starts, softcap=3.0)

@@ -96,7 +96,7 @@ class SlabWorker {
         weights[end - first] = {.weights = r.tile.weights, .width = width, .rows = rows, .x = r.dout_outer};
         ds[end - first] = {.weights = r.tile.ds, .width = width, .rows = rows, .x = r.q_outer};
       }
-      add_outer(weights, end - first, tile, dv_, tk_.outer_rows.stride(p_.Dv));
+      if (p_.Dv > 0) add_outer(weights, end - first, tile, dv_, tk_.outer_rows.stride(p_.Dv));
       add_outer(ds, end - first, tile, dk_, tk_.outer_rows.stride(p_.D));
     }
   }
@@ -280,9 +280,9 @@ void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& ds
   });
 }
 
-void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
+void run_slabs(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
   const TileKernels& sums = row_kernels(p);  // dK and dV are alike in the kernels of all sequences
-  const BackwardPlan plan = plan_backward(p, gradients);
+  const BackwardPlan plan = plan_backward(p, in, gradients);
   if (!every_key_has_a_sequence(p)) {
     fill_zero(gradients.dk);
     fill_zero(gradients.dv);
@@ -344,10 +344,15 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
 
 }  // namespace
 
-BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients) {
+void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
+  run_slabs(p, in, gradients);
+  if (gradients.dbias && !bias_is_dense(p)) run_bias_gradient(p, in, gradients.dbias);
+  if (gradients.dsink) sink_gradient(p, in, gradients.dsink);
+}
+
+BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
   BackwardPlan plan;
   const TileKernels& tk = row_kernels(p);
-  const BackwardInputs none;
   plan.key_stride = tk.outer_rows.stride(p.D);
   plan.value_stride = tk.outer_rows.stride(p.Dv);
   plan.delta_bytes = p.B * p.H * p.Lq * int64_t{sizeof(double)};
@@ -366,7 +371,7 @@ BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
     const TileKernels& own = row_kernels(p, s);
-    plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, none, gradients, own).layout(nullptr));
+    plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, in, gradients, own).layout(nullptr));
     const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(own));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
@@ -400,17 +405,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   detail::check_row_values(checker, "lse", lse, p);
   checker.require((out.data && dout.data && lse.data) || dout.empty(), "out, lse and dout must have data");
   if (dlse) detail::check_row_values(checker, "dlse", dlse, p);
-  if (gradients.dq) detail::check_tensor(checker, "dq", gradients.dq, q.size);
-  if (gradients.dk) detail::check_tensor(checker, "dk", gradients.dk, k.size);
-  if (gradients.dv) detail::check_tensor(checker, "dv", gradients.dv, v.size);
-  if (checker.require(!gradients.dbias || options.bias, "dbias is wanted, but there is no bias") && gradients.dbias)
-    detail::check_tensor(checker, "dbias", gradients.dbias, options.bias.size);
-  if (checker.require(!gradients.dsink || !options.sink.empty(), "dsink is wanted, but there is no sink") &&
-      gradients.dsink) {
-    checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
-                    [&] { return "dsink must be floating of size [H] = [" + std::to_string(p.H) + "]"; });
-    detail::check_layout(checker, "dsink", gradients.dsink);
-  }
+  detail::check_gradients(checker, p, gradients);
   if (checker.ok()) {
     detail::check_overlap(
         checker,
@@ -420,12 +415,10 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
          region("dlse", dlse), region("mask", options.mask), region("bias", options.bias)});
   }
   checker.done();
-  detail::BackwardInputs in{out, dout, lse, dlse, nullptr};
+  detail::BackwardInputs in{out, dout, lse, dlse};
   const std::vector<double> delta = detail::row_deltas(p, in);
   in.delta = delta.data();
   detail::run_backward(p, in, gradients);
-  if (gradients.dbias && !detail::bias_is_dense(p)) detail::run_bias_gradient(p, in, gradients.dbias);
-  if (gradients.dsink) detail::sink_gradient(p, in, gradients.dsink);
 }
 
 }  // namespace attn

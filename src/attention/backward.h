@@ -22,12 +22,15 @@ struct BackwardPlan {
   int64_t delta_bytes = 0;
 };
 
-BackwardPlan plan_backward(const Problem& p, const AttentionGradients& gradients);
+/// Of `in` it counts alone whether there is a loss.
+BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients);
+/// All gradients that are wanted.
+void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients);
 
 /// dbias summed over broadcast axes, tile by tile, recomputing dS: O(tile) memory beside dbias itself.
 void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>& dbias);
 /// Scratch a thread of run_bias_gradient.
-int64_t bias_gradient_bytes(const Problem& p);
+int64_t bias_gradient_bytes(const Problem& p, const BackwardInputs& in);
 /// True if every element of dbias belongs to one pair, so that the main pass can store it.
 bool bias_is_dense(const Problem& p);
 

@@ -100,9 +100,8 @@ std::vector<Range> ranges(bool broadcast, int64_t length, int64_t step) {
 
 }  // namespace
 
-int64_t bias_gradient_bytes(const Problem& p) {
-  const BackwardInputs none;
-  return RegionWorker(p, none, row_kernels(p)).layout(nullptr);
+int64_t bias_gradient_bytes(const Problem& p, const BackwardInputs& in) {
+  return RegionWorker(p, in, row_kernels(p)).layout(nullptr);
 }
 
 void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>& dbias) {
@@ -112,7 +111,7 @@ void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>
   const bool one_query = size[2] == 1, one_key = size[3] == 1;
   const std::vector<Range> queries = ranges(one_query, p.Lq, tk.panel), keys = ranges(one_key, p.Lk, tk.gradient_keys);
   const auto query_parts = static_cast<int64_t>(queries.size()), key_parts = static_cast<int64_t>(keys.size());
-  const int64_t bytes = bias_gradient_bytes(p);
+  const int64_t bytes = bias_gradient_bytes(p, in);
   parallel_for(size[0] * size[1] * query_parts * key_parts, [&](int64_t task) {
     const InKernels kernels(tk);
     const int64_t part = task % (query_parts * key_parts), plane = task / (query_parts * key_parts);

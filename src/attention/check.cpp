@@ -328,6 +328,21 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
   return p;
 }
 
+void check_gradients(Checker& checker, const Problem& p, const AttentionGradients& gradients) {
+  const AttentionOptions& o = *p.options;
+  if (gradients.dq) check_tensor(checker, "dq", gradients.dq, p.q.size);
+  if (gradients.dk) check_tensor(checker, "dk", gradients.dk, p.k.size);
+  if (gradients.dv) check_tensor(checker, "dv", gradients.dv, p.v.size);
+  if (checker.require(!gradients.dbias || o.bias, "dbias is wanted, but there is no bias") && gradients.dbias)
+    check_tensor(checker, "dbias", gradients.dbias, o.bias.size);
+  if (checker.require(!gradients.dsink || !o.sink.empty(), "dsink is wanted, but there is no sink") &&
+      gradients.dsink) {
+    checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
+                    [&] { return "dsink must be floating of size [H] = [" + text(p.H) + "]"; });
+    check_layout(checker, "dsink", gradients.dsink);
+  }
+}
+
 namespace {
 
 struct Extent {
@@ -379,17 +394,19 @@ bool overlap(const Region& a, const Region& b) {
   if (is_empty(a) || is_empty(b)) return false;
   const Extent x = extent_of(a), y = extent_of(b);
   if (x.high <= y.low || y.high <= x.low) return false;
-  // Ranges that interleave are told apart where both walk memory with the same strides, as q, k, v slices do.
+  // Ranges that interleave are told apart where both walk memory with the same strides, as q, k, v slices do. An axis
+  // that one of them has not got is one of extent 1.
   const int64_t element = size_of(a.dtype);
-  if (a.rank != b.rank || size_of(b.dtype) != element) return true;
+  if (size_of(b.dtype) != element) return true;
   Axes axes;
-  for (int axis = 0; axis < a.rank; ++axis) {
-    if (a.size[axis] == 1 && b.size[axis] == 1) continue;
-    if (a.stride[axis] != b.stride[axis] && a.size[axis] != 1 && b.size[axis] != 1) return true;
-    const int64_t stride = (a.size[axis] != 1 ? a.stride[axis] : b.stride[axis]) * element;
+  for (int axis = 0; axis < std::max(a.rank, b.rank); ++axis) {
+    const int64_t count_a = axis < a.rank ? a.size[axis] : 1, count_b = axis < b.rank ? b.size[axis] : 1;
+    if (count_a == 1 && count_b == 1) continue;
+    if (a.stride[axis] != b.stride[axis] && count_a != 1 && count_b != 1) return true;
+    const int64_t stride = (count_a != 1 ? a.stride[axis] : b.stride[axis]) * element;
     // One address: start of a - start of b = the sum of stride * (index in b - index in a).
-    if (stride > 0) axes.add(stride, 1 - a.size[axis], b.size[axis] - 1);
-    if (stride < 0) axes.add(-stride, 1 - b.size[axis], a.size[axis] - 1);
+    if (stride > 0) axes.add(stride, 1 - count_a, count_b - 1);
+    if (stride < 0) axes.add(-stride, 1 - count_b, count_a - 1);
   }
   return reachable(static_cast<const char*>(a.data) - static_cast<const char*>(b.data), axes, axes.count, element);
 }

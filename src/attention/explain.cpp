@@ -82,7 +82,7 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
   AttentionGradients gradients;
   if (with_dbias && options.bias)
     gradients.dbias = View<4>(const_cast<void*>(options.bias.data), options.bias.dtype, options.bias.size);
-  const BackwardPlan plan = plan_backward(p, gradients);
+  const BackwardPlan plan = plan_backward(p, {}, gradients);
   const bool extra_pass = with_dbias && options.bias && !bias_is_dense(p);
   AttentionPlan result;
   result.isa = active_isa();
@@ -90,7 +90,7 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
   if (extra_pass) result.path += ", a second pass for the broadcast bias";
   result.tasks = static_cast<int64_t>(plan.slabs.size());
   const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(result.tasks, 1));
-  const int64_t bias_bytes = extra_pass ? bias_gradient_bytes(p) : 0;
+  const int64_t bias_bytes = extra_pass ? bias_gradient_bytes(p, {}) : 0;
   const int64_t accumulators = plan.slabs_per_unit == 1 ? workers * plan.accumulator_bytes : plan.partial_bytes;
   result.scratch_bytes = workers * std::max(plan.thread_bytes, bias_bytes) + accumulators + plan.delta_bytes;
   const double products = static_cast<double>(3 * p.D + 2 * p.Dv) + (extra_pass ? static_cast<double>(p.D + p.Dv) : 0);

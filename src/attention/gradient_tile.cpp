@@ -12,6 +12,7 @@ void TileGradient::layout(Arena& arena) {
     ds_values_ = arena.take(tk_.weights_bytes(keys, tk_.panel));
   }
   if (with_ds_) ds_ = arena.take(acc_tile);
+  if (in_.loss) terms_ = arena.take(acc_tile);
   scores_.layout(arena, keys, true);
 }
 
@@ -20,6 +21,7 @@ void TileGradient::layout_rows(Arena& arena, GradRows& rows) const {
   rows.dout = arena.take(tk_.query_bytes(p_.Dv, tk_.panel));
   rows.lse = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
   rows.delta = arena.take(kernels::kMaxWidth * tk_.acc_bytes);
+  if (in_.loss) rows.terms = arena.take(in_.loss->row_terms() * kernels::kMaxWidth * tk_.acc_bytes);
 }
 
 void TileGradient::layout_tile(Arena& arena, GradTile& tile) const {
@@ -36,6 +38,7 @@ void TileGradient::load(const Sequence& s, GradRows& rows) const {
     const bool inside = r < panel.rows;
     set(tk_, rows.delta, r, inside ? in_.delta[(s.batch * p_.H + panel.head[r]) * p_.Lq + panel.query[r]] : 0);
   }
+  if (in_.loss) in_.loss->load(tk_, s, panel, rows.terms, rows.delta);
 }
 
 void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result) {
@@ -46,6 +49,7 @@ void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& 
     ds_values_ = result.ds;
   }
   scores_.start_tile(s, tile);
+  if (in_.loss) return compute_of_loss(s, rows, tile, result);
   scores_.probabilities(rows.query, rows.lse, weights_);
   kernels::ScoresArgs dp = scores_.args(rows.dout, values_.run(tile.begin, tile.count));
   dp.depth = p_.Dv;
@@ -62,6 +66,24 @@ void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& 
             .ds = ds_,
             .ds_values = ds_values_,
             .ds_outer = result.ds});
+}
+
+void TileGradient::compute_of_loss(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result) {
+  const int width = tile.panel->width;
+  scores_.masked_scores(rows.query, weights_);
+  const void* other = in_.loss->fill(tk_, s, tile, rows.terms, terms_) ? terms_ : nullptr;
+  tk_.statistics_grad({.scores = weights_,
+                       .width = width,
+                       .count = tile.count,
+                       .lse = rows.lse,
+                       .entropy = StatisticsLoss::entropy(rows.terms),
+                       .square = StatisticsLoss::square(tk_, rows.terms, width),
+                       .other = other,
+                       .delta = rows.delta,
+                       .factor = scores_.softcap_slope(),
+                       .ds = ds_,
+                       .ds_values = ds_values_,
+                       .ds_outer = result.ds});
 }
 
 }  // namespace attn::detail

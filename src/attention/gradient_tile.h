@@ -2,9 +2,11 @@
 //
 //   S = K Q^T;  options and mask;  P = 2^(S - lse)
 //   dP = V dO^T;  dS = P (dP keep / (1 - p) - delta);  delta_i = <dout_i, out_i> - dlse_i
+// or, of a loss that is a function of P itself, dS = P (g - delta) with g and delta as statistics_loss.h has them.
 // Both the gradient pass and the pass for a broadcast bias are built on it.
 #pragma once
 
+#include "attention/statistics_loss.h"
 #include "attention/tile.h"
 
 namespace attn::detail {
@@ -12,7 +14,8 @@ namespace attn::detail {
 struct BackwardInputs {
   ConstView<4> out, dout;
   ConstView<3> lse, dlse;
-  const double* delta = nullptr;  // [B, H, Lq]
+  const double* delta = nullptr;         // [B, H, Lq]
+  const StatisticsLoss* loss = nullptr;  // in place of out and dout: there are no values then, Dv = 0
 };
 
 /// What a panel of rows brings to every tile.
@@ -20,6 +23,7 @@ struct GradRows {
   Panel panel;
   void *query = nullptr, *dout = nullptr;  // packed as the scores kernel wants its query
   void *lse = nullptr, *delta = nullptr;   // acc [width]; lse from load_lse()
+  void* terms = nullptr;                   // of a loss
 };
 
 /// P and dS of a panel and the keys from `begin` on, as the `outer` kernel wants them; P is dropped.
@@ -54,6 +58,8 @@ class TileGradient {
   const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
 
  private:
+  void compute_of_loss(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result);
+
   const Problem& p_;
   const BackwardInputs& in_;
   const TileKernels& tk_;
@@ -62,6 +68,7 @@ class TileGradient {
   BlockOperand values_;                             // as the scores kernel takes them: dP = V dO^T
   void *weights_ = nullptr, *ds_values_ = nullptr;  // the result's own where there is one format
   void* ds_ = nullptr;
+  void* terms_ = nullptr;  // of a loss, acc [count][width]
 };
 
 }  // namespace attn::detail

@@ -8,11 +8,13 @@
 #include <memory>
 
 #include "attention/forward.h"
+#include "attention/statistics.h"
 #include "core/numbers.h"
 
 namespace attn {
 
 struct KvCache::State {
+  struct Call;
   struct Stored {
     std::vector<std::shared_ptr<Buffer>> pages;
     int64_t length = 0;
@@ -154,84 +156,115 @@ void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   stored.length += n;
 }
 
-void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
-                     View<3> lse) const {
-  AttentionOptions options;
-  options.causal = true;
-  options.alignment = Alignment::bottom_right;
-  attend(sequences, cu_query, q, out, lse, options);
+/// Queries that look at sequences of a cache, as a packed call: the keys of one sequence after those of the other.
+struct KvCache::State::Call {
+  Call(Checker& checker, const State& state, std::span<const int64_t> ids, std::span<const int64_t> cu_query,
+       const ConstView<4>& q, const AttentionOptions& given);
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  detail::Problem p;
+
+ private:
+  void check(Checker& checker, const State& state, std::span<const int64_t> ids,
+             std::span<const int64_t> cu_query) const;
+  void find_pages(const State& state, std::span<const int64_t> ids);
+
+  AttentionOptions options_;
+  std::vector<int64_t> cu_key_ = {0};
+  std::vector<std::vector<const void*>> keys_, values_;  // pages of each sequence
+};
+
+KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const int64_t> ids,
+                           std::span<const int64_t> cu_query, const ConstView<4>& q, const AttentionOptions& given)
+    : options_(given) {
+  const Config& c = state.config;
+  p.q = q;
+  p.k = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.head_dim});
+  p.v = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.value_dim});
+  p.B = 1;
+  p.H = q.size[1];
+  p.Hk = c.kv_heads;
+  p.G = p.H / c.kv_heads;
+  p.Lq = q.size[2];
+  p.D = c.head_dim;
+  p.Dv = c.value_dim;
+  p.options = &options_;
+  check(checker, state, ids, cu_query);
+  if (!checker.ok()) return;
+  int64_t longest = 0;
+  for (const int64_t id : ids) {
+    const int64_t length = state.sequences.at(id).length;
+    cu_key_.push_back(cu_key_.back() + length);
+    longest = std::max(longest, length);
+  }
+  p.Lk = cu_key_.back();
+  options_.cu_query = cu_query;
+  options_.cu_key = cu_key_;
+  options_.bias = {};  // its keys are not packed
+  if (ids.empty()) p.sequences.push_back({.query_count = p.Lq});
+  else detail::resolve_options(checker, p, options_);
+  options_.bias = given.bias;
+  if (options_.bias) detail::check_bias(checker, options_.bias, {1, p.H, p.Lq, longest});
+  if (checker.ok()) find_pages(state, ids);
+}
+
+void KvCache::State::Call::check(Checker& checker, const State& state, std::span<const int64_t> ids,
+                                 std::span<const int64_t> cu_query) const {
+  const Config& c = state.config;
+  detail::check_tensor(checker, "q", p.q, {1, p.H, p.Lq, c.head_dim});
+  checker.require(p.q.dtype == c.dtype,
+                  [&] { return "q must have the cache's type " + std::string(name_of(c.dtype)); });
+  checker.require(p.q.data || p.q.empty(), "q must have data");
+  checker.require(p.H % c.kv_heads == 0, [&] {
+    return "the cache has Hk = " + std::to_string(c.kv_heads) + " heads, which must divide H = " + std::to_string(p.H);
+  });
+  checker.require(cu_query.size() == ids.size() + 1, [&] {
+    return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
+           std::to_string(ids.size()) + " sequences";
+  });
+  const AttentionOptions& o = options_;
+  checker.require(!o.mask && !o.query_document && !o.key_document && !o.blocks.allowed && o.cu_query.empty() &&
+                      o.cu_key.empty() && o.key_length.empty() && o.query_length.empty() && o.dropout == 0,
+                  "mask, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
+  for (const int64_t id : ids)
+    checker.require(state.sequences.contains(id), [&] { return "there is no sequence " + std::to_string(id); });
+}
+
+void KvCache::State::Call::find_pages(const State& state, std::span<const int64_t> ids) {
+  keys_.resize(ids.size());
+  values_.resize(ids.size());
+  const size_t gaps = p.sequences.size() - ids.size();  // entries for queries outside every sequence come first
+  for (size_t t = 0; t < ids.size(); ++t) {
+    keys_[t].reserve(1);  // without pages it is a table too
+    for (const auto& page : state.sequences.at(ids[t]).pages) {
+      keys_[t].push_back(page->data());
+      values_[t].push_back(static_cast<const char*>(page->data()) + state.key_bytes());
+    }
+    p.sequences[gaps + t].pages = {keys_[t].data(), values_[t].data(), state.config.page_size};
+  }
 }
 
 void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
                      View<3> lse, const AttentionOptions& options) const {
   using namespace detail;
-  State& state = this->state();
-  const Config& c = state.config;
   Checker checker("KvCache::attend");
-  const int64_t H = q.size[1], total = q.size[2];
-  check_tensor(checker, "q", q, {1, H, total, c.head_dim});
-  check_tensor(checker, "out", out, {1, H, total, c.value_dim});
-  checker.require(q.dtype == c.dtype, [&] { return "q must have the cache's type " + std::string(name_of(c.dtype)); });
-  checker.require(H % c.kv_heads == 0, [&] {
-    return "the cache has Hk = " + std::to_string(c.kv_heads) + " heads, which must divide H = " + std::to_string(H);
-  });
-  checker.require(cu_query.size() == sequences.size() + 1, [&] {
-    return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
-           std::to_string(sequences.size()) + " sequences";
-  });
-  checker.require(!options.mask && !options.query_document && !options.key_document && !options.blocks.allowed &&
-                      options.cu_query.empty() && options.cu_key.empty() && options.key_length.empty() &&
-                      options.query_length.empty() && options.dropout == 0,
-                  "mask, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
-  for (const int64_t id : sequences)
-    checker.require(contains(id), [&] { return "there is no sequence " + std::to_string(id); });
-
-  Problem p;
-  p.q = q;
-  p.k = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.head_dim});
-  p.v = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.value_dim});
-  p.B = 1;
-  p.H = H;
-  p.Hk = c.kv_heads;
-  p.G = H / c.kv_heads;
-  p.Lq = total;
-  p.D = c.head_dim;
-  p.Dv = c.value_dim;
-  std::vector<int64_t> cu_key = {0};
-  int64_t longest = 0;
-  if (checker.ok()) {
-    for (const int64_t id : sequences) {
-      const int64_t length = state.sequences.at(id).length;
-      cu_key.push_back(cu_key.back() + length);
-      longest = std::max(longest, length);
-    }
-    if (options.bias) check_bias(checker, options.bias, {1, H, total, longest});
-  }
-  p.Lk = cu_key.back();
-  AttentionOptions packed = options;
-  packed.bias = {};  // its keys are not packed
-  packed.cu_query = cu_query;
-  packed.cu_key = cu_key;
-  if (checker.ok() && !sequences.empty()) resolve_options(checker, p, packed);
-  if (sequences.empty()) p.sequences.push_back({.query_count = total});
-  p.options = &options;
+  const State::Call call(checker, state(), sequences, cu_query, q, options);
+  const Problem& p = call.p;
+  check_tensor(checker, "out", out, {1, p.H, p.Lq, p.Dv});
+  checker.require(out.data || out.empty(), "out must have data");
   if (lse) check_row_values(checker, "lse", lse, p);
-  checker.require((q.data && out.data) || total == 0, "q and out must have data");
   if (checker.ok())
     check_overlap(checker, {region("out", out), region("lse", lse)}, {region("q", q), region("bias", options.bias)});
   checker.done();
-
-  std::vector<std::vector<const void*>> keys(sequences.size()), values(sequences.size());
-  const size_t gaps = p.sequences.size() - sequences.size();  // entries for queries outside every sequence come first
-  for (size_t t = 0; t < sequences.size(); ++t) {
-    for (const auto& page : state.sequences.at(sequences[t]).pages) {
-      keys[t].push_back(page->data());
-      values[t].push_back(static_cast<const char*>(page->data()) + state.key_bytes());
-    }
-    p.sequences[gaps + t].key_begin = 0;
-    p.sequences[gaps + t].pages = {keys[t].data(), values[t].data(), c.page_size};
-  }
   run_forward(p, plan_forward(p), out, lse);
+}
+
+void KvCache::statistics(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q,
+                         ConstView<3> lse, const AttentionStatistics& wanted, const AttentionOptions& options) const {
+  Checker checker("KvCache::statistics");
+  const State::Call call(checker, state(), sequences, cu_query, q, options);
+  detail::make_statistics(checker, call.p, lse, wanted);
 }
 
 }  // namespace attn

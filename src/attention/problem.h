@@ -136,6 +136,9 @@ bool check_layout(Checker& checker, const char* name, const BasicView<Pointer, R
 /// Checks shape and floating type.
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected);
 
+/// Checks where the gradients of a call go, but for what they overlap.
+void check_gradients(Checker& checker, const Problem& problem, const AttentionGradients& gradients);
+
 /// A block of memory that a call writes or reads, for the overlap test.
 struct Region {
   const char* name;

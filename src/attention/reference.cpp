@@ -56,9 +56,9 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   const Scores scores(q, k, options);
   const Tensor<double, 4> values = read(v), douts = read(dout);
   const Tensor<double, 3> dlses = read(dlse);
-  Tensor<double, 4> dq(q.size), dk(k.size), dv(v.size), dbias(options.bias.size);
-  Tensor<double, 1> dsink({q.size[1]});
-  const int64_t D = q.size[3], Dv = v.size[3];
+  Tensor<double, 4> dv(v.size);
+  ScoreGradients sums(scores, q.size, k.size, options.bias.size);
+  const int64_t Dv = v.size[3];
   int64_t row_number = 0;
 
   for_each_query(q.size, [&](int64_t b, int64_t h, int64_t i) {
@@ -78,26 +78,12 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
       delta += row.weights[n] * dP[n];
     }
 
-    for (size_t n = 0; n < row.keys.size(); ++n) {
-      const int64_t j = row.keys[n];
-      const double dscore = row.weights[n] * (dP[n] - delta + dlse_i);
-      if (options.bias) {
-        const Shape<4>& size = dbias.size();
-        const auto along = [&](int axis, int64_t index) { return size[axis] == 1 ? 0 : index; };
-        row_of(dbias, along(0, b), along(1, h), along(2, i))[along(3, j)] += dscore;
-      }
-      const double dlogit = dscore * scores.cap_slope(scores.product(b, h, i, j)) * scores.scale();
-      add_scaled(row_of(dq, b, h, i), dlogit, scores.k_row(b, h, j), D);
-      add_scaled(row_of(dk, b, kv_head, j), dlogit, scores.q_row(b, h, i), D);
-    }
-    dsink[h] += row.sink_weight * (dlse_i - delta);
+    for (size_t n = 0; n < row.keys.size(); ++n)
+      sums.add_score(b, h, i, row.keys[n], row.weights[n] * (dP[n] - delta + dlse_i));
+    sums.add_sink(h, row.sink_weight * (dlse_i - delta));
   });
-
-  write(dq, gradients.dq);
-  write(dk, gradients.dk);
+  sums.write(gradients);
   write(dv, gradients.dv);
-  write(dbias, gradients.dbias);
-  write(dsink, gradients.dsink);
 }
 
 // ------------------------------------------------------------------------------------------------------------- weights

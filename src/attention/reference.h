@@ -243,6 +243,38 @@ class Scores {
   double scale_;
 };
 
+/// What the scores of pairs give to the gradients of what they are made of.
+class ScoreGradients {
+ public:
+  ScoreGradients(const Scores& scores, const Shape<4>& q, const Shape<4>& k, const Shape<4>& bias)
+      : scores_(scores), dq_(q), dk_(k), dbias_(bias), dsink_({q[1]}) {}
+
+  void add_score(int64_t b, int64_t h, int64_t i, int64_t j, double dscore) {
+    if (dbias_.count() > 0) {
+      const Shape<4>& size = dbias_.size();
+      const auto along = [&](int axis, int64_t index) { return size[axis] == 1 ? 0 : index; };
+      row_of(dbias_, along(0, b), along(1, h), along(2, i))[along(3, j)] += dscore;
+    }
+    const double dlogit = dscore * scores_.cap_slope(scores_.product(b, h, i, j)) * scores_.scale();
+    const int64_t D = dq_.size()[3];
+    add_scaled(row_of(dq_, b, h, i), dlogit, scores_.k_row(b, h, j), D);
+    add_scaled(row_of(dk_, b, scores_.key_head(h), j), dlogit, scores_.q_row(b, h, i), D);
+  }
+  void add_sink(int64_t h, double dsink) { dsink_[h] += dsink; }
+
+  void write(const AttentionGradients& gradients) const {
+    reference::write(dq_, gradients.dq);
+    reference::write(dk_, gradients.dk);
+    reference::write(dbias_, gradients.dbias);
+    reference::write(dsink_, gradients.dsink);
+  }
+
+ private:
+  const Scores& scores_;
+  Tensor<double, 4> dq_, dk_, dbias_;
+  Tensor<double, 1> dsink_;
+};
+
 /// Visits every (b, h, i) of a query tensor.
 template <class Body>
 void for_each_query(const Shape<4>& q_size, Body body) {

@@ -4,6 +4,7 @@
 //   distance  sum_j P_ij |p_i - j|            participation  1 / sum_j P_ij^2
 //   masses    sum of P_ij over j in a set     columns        sum_i P_ij f_j,  sum_i P_ij p_i / sum_i P_ij
 //   picture   the mean, or the largest, P_ij f_j of the pairs (i, j) in a cell
+//   backward  ds_ij = P_ij (g_ij - sum_j P_ij g_ij),  g_ij = dL / dP_ij
 #include <algorithm>
 #include <numeric>
 
@@ -87,6 +88,36 @@ class Statistics {
     write_picture(b, h);
   }
 
+  /// What a loss with the gradients `from` by the statistics of row (b, h, i) adds to `sums`.
+  void row_backward(int64_t b, int64_t h, int64_t i, const RowStatisticsGradients& from, ScoreGradients& sums) const {
+    const Row row = scores_.softmax(b, h, i);
+    const double place = static_cast<double>(scores_.place_of(b, i).p);
+    const auto largest = std::max_element(row.weights.begin(), row.weights.end()) - row.weights.begin();
+    double squares = 0, delta = 0;
+    for (double weight : row.weights) squares += weight * weight;
+    const auto of = [&](const ConstView<3>& view) { return view ? at<double, 3>(view, {b, h, i}) : 0; };
+    std::vector<double> g(row.keys.size());
+    for (size_t n = 0; n < g.size(); ++n) {
+      const int64_t j = row.keys[n];
+      const double weight = row.weights[n];
+      g[n] = of(from.sum) + of(from.distance) * std::abs(place - static_cast<double>(j));
+      if (weight > 0) g[n] -= of(from.entropy) * (std::log(weight) + 1);
+      if (squares > 0) g[n] -= 2 * of(from.participation) * weight / (squares * squares);
+      if (static_cast<int64_t>(n) == largest) g[n] += of(from.maximum);
+      RowNumbers in = empty_;  // sets that the key is in
+      add_masses(in, b, i, j, 1);
+      g[n] += of(from.same_token) * in.same_token;
+      for (int64_t set = 0; from.bands && set < from.bands.size[3]; ++set)
+        g[n] += at<double, 4>(from.bands, {b, h, i, set}) * in.bands[set];
+      for (int64_t set = 0; from.labels && set < from.labels.size[3]; ++set)
+        g[n] += at<double, 4>(from.labels, {b, h, i, set}) * in.labels[set];
+      delta += weight * g[n];
+    }
+    for (size_t n = 0; n < g.size(); ++n) sums.add_score(b, h, i, row.keys[n], row.weights[n] * (g[n] - delta));
+    sums.add_sink(h, -row.sink_weight * delta);
+  }
+  const Scores& scores() const { return scores_; }
+
  private:
   double factor(int64_t b, int64_t h, int64_t j) const {
     const ConstView<3>& f = wanted_.key_factor;
@@ -119,7 +150,7 @@ class Statistics {
     return numbers;
   }
 
-  void add_masses(RowNumbers& numbers, int64_t b, int64_t i, int64_t j, double weight) {
+  void add_masses(RowNumbers& numbers, int64_t b, int64_t i, int64_t j, double weight) const {
     const Place place = scores_.place_of(b, i);
     const KeySets& sets = wanted_.sets;
     for (size_t n = 0; n < sets.bands.size(); ++n) {
@@ -186,6 +217,19 @@ void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, cons
   Statistics statistics(q, k, lse, wanted, options);
   for (int64_t b = 0; b < problem.B; ++b)
     for (int64_t h = 0; h < problem.H; ++h) statistics.head(b, h);
+}
+
+void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> lse,
+                                   const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
+                                   const AttentionGradients& gradients, const AttentionOptions& options) {
+  Checker checker("reference::attention_statistics_backward");
+  const detail::Problem problem = detail::make_problem(checker, q, k, k, options);
+  detail::check_statistics_backward(checker, problem, lse, statistics, drows, gradients, detail::ValueTypes::any);
+  checker.done();
+  const Statistics rows(q, k, lse, statistics, options);
+  ScoreGradients sums(rows.scores(), q.size, k.size, options.bias.size);
+  for_each_query(q.size, [&](int64_t b, int64_t h, int64_t i) { rows.row_backward(b, h, i, drows, sums); });
+  sums.write(gradients);
 }
 
 }  // namespace attn::reference

@@ -296,6 +296,18 @@ StatisticsCall::StatisticsCall(const Problem& p_, const ConstView<3>& lse_, cons
   sums.resize(p.B * p.H * p.Lq);
 }
 
+void make_statistics(Checker& checker, const Problem& p, const ConstView<3>& lse, const AttentionStatistics& wanted) {
+  check_statistics(checker, p, lse, wanted, ValueTypes::of_lse);
+  checker.done();
+  StatisticsCall call(p, lse, wanted);
+  std::vector<Slab> slabs = slabs_of(call, picture_alone(wanted));
+  run_statistics(call, slabs);
+  SumCheck sums(call);
+  for (const Slab& slab : slabs)
+    if (checker.ok()) sums.check(checker, slab);
+  checker.done();
+}
+
 }  // namespace attn::detail
 
 namespace attn {
@@ -304,15 +316,7 @@ void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, cons
                           const AttentionOptions& options) {
   Checker checker("attention_statistics");
   const detail::Problem p = detail::make_problem(checker, q, k, k, options);
-  detail::check_statistics(checker, p, lse, wanted, detail::ValueTypes::of_lse);
-  checker.done();
-  detail::StatisticsCall call(p, lse, wanted);
-  std::vector<detail::Slab> slabs = detail::slabs_of(call, detail::picture_alone(wanted));
-  detail::run_statistics(call, slabs);
-  detail::SumCheck sums(call);
-  for (const detail::Slab& slab : slabs)
-    if (checker.ok()) sums.check(checker, slab);
-  checker.done();
+  detail::make_statistics(checker, p, lse, wanted);
 }
 
 }  // namespace attn

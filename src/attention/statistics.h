@@ -1,4 +1,4 @@
-// The checks of attention_statistics(), for the kernels and for the reference.
+// What attention_statistics() does, with keys in arrays or in pages, and its checks, which the reference shares.
 #pragma once
 
 #include "attention/problem.h"
@@ -29,5 +29,11 @@ enum class ValueTypes { of_lse, any };
 /// Everything that is wanted has its shape and type and what it needs; lse is given; nothing overlaps.
 void check_statistics(Checker& checker, const Problem& p, const ConstView<3>& lse, const AttentionStatistics& wanted,
                       ValueTypes types);
+/// Checks of attention_statistics_backward() beside those of the forward, for the kernels and for the reference.
+void check_statistics_backward(Checker& checker, const Problem& p, const ConstView<3>& lse,
+                               const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
+                               const AttentionGradients& gradients, ValueTypes types);
+/// attention_statistics() of a problem that `checker` has seen.
+void make_statistics(Checker& checker, const Problem& p, const ConstView<3>& lse, const AttentionStatistics& wanted);
 
 }  // namespace attn::detail

@@ -26,13 +26,13 @@ class StatisticsChecks {
   void keys(const char* name, const View<Rank>& view, const std::type_identity_t<Shape<Rank>>& size) {
     if (view) array(name, view, size, view.dtype == DType::int64, "int64");
   }
-  template <int Rank>
-  void results(const char* name, const View<Rank>& view, const std::type_identity_t<Shape<Rank>>& size) {
+  template <class Pointer, int Rank>
+  void results(const char* name, const BasicView<Pointer, Rank>& view, const std::type_identity_t<Shape<Rank>>& size) {
     if (view) values(name, view, size);
   }
 
-  template <int Rank>
-  void row_statistics(const std::string& prefix, const RowStatistics<Rank>& s,
+  template <int Rank, class Pointer>
+  void row_statistics(const std::string& prefix, const RowStatistics<Rank, Pointer>& s,
                       const std::type_identity_t<Shape<Rank>>& size) {
     const auto in_sets = [&](int64_t sets) {
       Shape<Rank + 1> with{};
@@ -40,7 +40,9 @@ class StatisticsChecks {
       with[Rank] = sets;
       return with;
     };
-    const auto one = [&](const char* name, const View<Rank>& view) { results((prefix + name).c_str(), view, size); };
+    const auto one = [&](const char* name, const BasicView<Pointer, Rank>& view) {
+      results((prefix + name).c_str(), view, size);
+    };
     one("sum", s.sum);
     one("entropy", s.entropy);
     one("participation", s.participation);
@@ -49,6 +51,23 @@ class StatisticsChecks {
     one("same_token", s.same_token);
     results((prefix + "bands").c_str(), s.bands, in_sets(static_cast<int64_t>(wanted_.sets.bands.size())));
     results((prefix + "labels").c_str(), s.labels, in_sets(label_count(wanted_)));
+  }
+
+  /// Whose gradient is given must be there.
+  void forward_of(const RowStatisticsGradients& drows) {
+    const RowStatistics<3>& rows = wanted_.rows;
+    const auto one = [&](const char* name, bool gradient, bool there) {
+      checker_.require(!gradient || there, [&] {
+        return "drows." + std::string(name) + " is given, but not statistics." + name + " of the forward";
+      });
+    };
+    one("entropy", bool(drows.entropy), bool(rows.entropy));
+    one("participation", bool(drows.participation), bool(rows.participation));
+    one("maximum", bool(drows.maximum), rows.maximum && wanted_.position);
+    one("distance", bool(drows.distance), bool(rows.distance));
+    one("same_token", bool(drows.same_token), bool(rows.same_token));
+    one("bands", bool(drows.bands), bool(rows.bands));
+    one("labels", bool(drows.labels), bool(rows.labels));
   }
 
   void sets() {
@@ -215,6 +234,43 @@ void check_statistics(Checker& checker, const Problem& p, const ConstView<3>& ls
                 {region("q", p.q), region("k", p.k), region("lse", lse), region("key_factor", wanted.key_factor),
                  region("sets.labels", wanted.sets.labels), region("sets.query_token", wanted.sets.query_token),
                  region("sets.key_token", wanted.sets.key_token)});
+}
+
+void check_statistics_backward(Checker& checker, const Problem& p, const ConstView<3>& lse,
+                               const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
+                               const AttentionGradients& gradients, ValueTypes types) {
+  check_statistics(checker, p, lse, statistics, types);
+  StatisticsChecks checks(checker, p, statistics, types);
+  checks.row_statistics<3>("drows.", drows, {p.B, p.H, p.Lq});
+  checks.forward_of(drows);
+  checker.require(!gradients.dv, "dv is wanted, but there are no values");
+  check_gradients(checker, p, gradients);
+  if (!checker.ok()) return;
+  const RowStatistics<3>& rows = statistics.rows;
+  check_overlap(checker,
+                {region("dq", gradients.dq), region("dk", gradients.dk), region("dbias", gradients.dbias),
+                 region("dsink", gradients.dsink)},
+                {region("q", p.q),
+                 region("k", p.k),
+                 region("lse", lse),
+                 region("rows.entropy", rows.entropy),
+                 region("rows.participation", rows.participation),
+                 region("rows.maximum", rows.maximum),
+                 region("rows.distance", rows.distance),
+                 region("rows.same_token", rows.same_token),
+                 region("rows.bands", rows.bands),
+                 region("rows.labels", rows.labels),
+                 region("position", statistics.position),
+                 region("drows.sum", drows.sum),
+                 region("drows.entropy", drows.entropy),
+                 region("drows.participation", drows.participation),
+                 region("drows.maximum", drows.maximum),
+                 region("drows.distance", drows.distance),
+                 region("drows.same_token", drows.same_token),
+                 region("drows.bands", drows.bands),
+                 region("drows.labels", drows.labels),
+                 region("mask", p.options->mask),
+                 region("bias", p.options->bias)});
 }
 
 }  // namespace attn::detail

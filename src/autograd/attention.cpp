@@ -1,58 +1,8 @@
 // attention() on the tape: the operator in place on the heads inside [B, L, C], and its backward.
-#include <algorithm>
-
-#include "autograd/check.h"
+#include "autograd/attention.h"
 
 namespace attn::autograd {
 namespace {
-
-/// Gradient arrays of the values that q, k and v lie in: one where they share one.
-class HeadGradients {
- public:
-  explicit HeadGradients(const Tape& tape) : tape_(tape) {}
-
-  /// Where the gradient of these heads goes. The columns that no heads cover stay zero.
-  View<4> of(const Heads& part, int64_t covered_columns) {
-    for (const auto& [value, gradient] : arrays_)
-      if (value.data().data() == part.array.data().data()) return part.view_of(gradient);
-    const Array gradient = tape_.array(part.array.dtype(), part.array.shape());
-    if (covered_columns < gradient.width()) gradient.fill_zero();
-    arrays_.emplace_back(part.array, gradient);
-    return part.view_of(gradient);
-  }
-  void hand_over() const {
-    for (const auto& [value, gradient] : arrays_)
-      if (value.wants_gradient()) value.add_gradient(tape_, gradient);
-  }
-
- private:
-  const Tape& tape_;
-  std::vector<std::pair<Value, Array>> arrays_;
-};
-
-/// Columns of `part`'s array that the three together cover.
-int64_t covered(const Heads& part, std::initializer_list<const Heads*> all) {
-  int64_t columns = 0;
-  for (const Heads* other : all)
-    if (other->array.data().data() == part.array.data().data()) columns += other->heads * other->width;
-  return columns;
-}
-
-}  // namespace
-
-namespace {
-
-/// The heads lie inside an array of this shape.
-void require_inside(Checker& checker, const char* name, const Heads& part, const Array& of) {
-  if (!checker.require(of.shape().size() == 3, [&] { return name + of.describe() + ", must be [B, L, C]"; })) return;
-  const int64_t columns = of.width();
-  const bool inside = part.heads >= 1 && part.width >= 1 && part.first >= 0 && part.first <= columns &&
-                      part.heads <= (columns - part.first) / part.width;
-  checker.require(inside, [&] {
-    return name + std::to_string(part.heads) + " heads of width " + std::to_string(part.width) + " from column " +
-           std::to_string(part.first) + " are not inside " + of.describe();
-  });
-}
 
 void check_arguments(const Heads& q, const Heads& k, const Heads& v, const Value& bias) {
   Checker checker("attention");
@@ -86,16 +36,7 @@ Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, Atte
   check_arguments(q, k, v, bias);
   const DType type = q.array.dtype();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1];
-  if (bias) {
-    const std::vector<int64_t>& shape = bias.shape();
-    options.bias = {bias.data().data(), bias.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
-  }
-  Array sinks;  // as the operator takes them
-  if (sink) {
-    sinks = tape.array(DType::float32, sink.shape());
-    ops::convert(sink.data().flat(), sinks.flat());
-    options.sink = {static_cast<const float*>(sinks.data()), static_cast<size_t>(sinks.count())};
-  }
+  const LearnedScores learned(tape, bias, sink, options);
   if (!tape.training()) options.dropout = 0;
   if (options.dropout > 0) {
     const uint64_t stream = tape.next_stream();
@@ -118,22 +59,11 @@ Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, Atte
     to.dq = gradients.of(q, covered(q, {&q, &k, &v}));
     to.dk = gradients.of(k, covered(k, {&q, &k, &v}));
     to.dv = gradients.of(v, covered(v, {&q, &k, &v}));
-    Array dbias;
-    if (bias.wants_gradient()) {
-      dbias = tape.array(bias.dtype(), bias.shape());
-      to.dbias = {dbias.data(), dbias.dtype(), options.bias.size};
-    }
-    Array dsink;
-    if (sink.wants_gradient()) {
-      dsink = tape.array(sink.dtype(), sink.shape());
-      to.dsink = dsink.vector();
-    }
+    const LearnedScores::Gradients others = learned.gradients(tape, to);
     attention_backward(q.view(), k.view(), v.view(), out_heads.view_of(y.data()), lse_view(),
                        out_heads.view_of(y.gradient()), to, options);
     gradients.hand_over();
-    if (dbias) bias.add_gradient(tape, dbias);
-    if (dsink) sink.add_gradient(tape, dsink);
-    static_cast<void>(sinks);  // options.sink borrows it
+    learned.hand_over(tape, others);
   });
   return y;
 }

@@ -68,6 +68,7 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   base.values_non_finite = values_non_finite<Dot, index_in_lanes>;
   base.scores_probabilities = scores_probabilities<Dot>;
   base.grad = grad<Dot>;
+  base.statistics_grad = statistics_grad<Dot>;
   base.outer = tile_outer<Dot>;
   base.outer_non_finite = outer_non_finite<Dot>;
   return base;

@@ -25,6 +25,7 @@ constexpr TileKernels with_bf16_products(TileKernels base) {
   base.values_non_finite = values_non_finite<Bf16Dot, index_in_lanes>;
   base.scores_probabilities = scores_probabilities<Bf16Dot>;
   base.grad = grad<Bf16Dot>;
+  base.statistics_grad = statistics_grad<Bf16Dot>;
   base.outer = outer<Bf16Dot>;
   base.outer_non_finite = outer_non_finite<Bf16Dot>;
   return base;

@@ -6,6 +6,8 @@
 //   masked_sums  sums of w over the keys whose lane masks name the row
 //   label_sums   sums, or the largest, of w f over the keys of each label
 //   above        lane masks of the w above a row's threshold
+//   statistics_grad   dS = w (entropy (lse - s) + square w + other - delta), 0 where s = -infinity, in the formats of
+//   `grad`
 // Loops: keys outermost, vectors of the panel unrolled inside; sums stay in registers, those of a label in memory. A
 // tile's sums begin at 0: whoever adds them up over tiles does so in double.
 #pragma once
@@ -14,6 +16,10 @@
 
 namespace attn::kernels {
 namespace {
+
+/// Half the binary exponent of a weight that is 0, and so is its product with a finite number.
+template <class T>
+constexpr T least_exponent = sizeof(T) == 4 ? T(-128) : T(-1024);
 
 template <class V>
 struct RowSums {
@@ -33,8 +39,7 @@ struct RowSums {
     constexpr int kWidth = NV * V::W;
     T* tile = static_cast<T*>(args.tile);
     const Reg masked = V::set1(-infinity<T>());
-    // Far below it a weight is 0, and the product with a finite number is 0 too.
-    const Reg low = V::set1(sizeof(T) == 4 ? T(-128) : T(-1024));
+    const Reg low = V::set1(least_exponent<T>);
     const uint64_t rows = ~uint64_t{0} >> (64 - args.rows);
     const T* lse = static_cast<const T*>(args.lse);  // not in registers, of which the sums take nine
     Reg sum[NV], entropy[NV], squares[NV];
@@ -236,6 +241,59 @@ struct Above {
 template <class V>
 void above(const AboveArgs& args) {
   for_width<V::W>(args.width, Above<V>{args});
+}
+
+template <class Dot>
+struct StatisticsGrad {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  using Reg = typename V::Reg;
+  using Format = WeightFormat<Dot>;
+  using Outer = OuterFormat<Dot>;
+  const StatisticsGradArgs& args;
+
+  template <int NV>
+  void run() const {
+    constexpr int kWidth = NV * V::W;
+    auto* to = static_cast<typename Format::Weight*>(args.ds_values);
+    int64_t key = 0;
+    for (; key + 2 <= args.count; key += 2) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        const Reg even = ds<kWidth>(key, v), odd = ds<kWidth>(key + 1, v);
+        Format::store(to, key, kWidth, v * V::W, even, odd);
+      }
+    }
+    if (key == args.count) return;
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) Format::store_last(to, key, kWidth, v * V::W, ds<kWidth>(key, v));
+  }
+
+  template <int kWidth>
+  inline __attribute__((always_inline)) Reg ds(int64_t key, int v) const {
+    const int64_t at = key * kWidth + v * V::W;
+    const auto row = [&](const void* numbers) { return V::load(static_cast<const T*>(numbers) + v * V::W); };
+    const auto pair = [&](const void* tile) { return V::load(static_cast<const T*>(tile) + at); };
+    const Reg s = pair(args.scores);
+    const Reg d = V::max(V::set1(least_exponent<T>), V::sub(s, row(args.lse)));  // NaN passes
+    const Reg p = probability<V>(d);
+    Reg g = V::sub(V::fma(row(args.square), p, V::sub(V::zero(), row(args.delta))), V::mul(row(args.entropy), d));
+    if (args.other) g = V::add(g, pair(args.other));
+    const typename V::Mask none = V::equal(s, V::set1(-infinity<T>()));
+    const auto masked = [&](Reg x) { return V::select(none, V::zero(), x); };
+    Reg ds = V::mul(p, g);
+    if (args.ds) V::store(static_cast<T*>(args.ds) + at, masked(ds));
+    if (args.factor) ds = V::mul(ds, pair(args.factor));
+    ds = masked(ds);
+    if constexpr (Outer::kSeparate)
+      Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer), key, kWidth, v * V::W, ds);
+    return ds;
+  }
+};
+
+template <class Dot>
+void statistics_grad(const StatisticsGradArgs& args) {
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, StatisticsGrad<Dot>{args});
 }
 
 }  // namespace

@@ -180,6 +180,20 @@ struct RowSumsArgs {
   void* place;           // acc [width]: its key in the tile
 };
 
+/// dS of what is a function of P: P (g - delta), where g = entropy (lse - s) + square w + other.
+struct StatisticsGradArgs {
+  const void* scores;  // acc [count][width]; -infinity where a pair is masked
+  int width;
+  int64_t count;
+  const void* lse;      // acc [width], in the unit of scores
+  const void* entropy;  // acc [width]
+  const void* square;   // acc [width]
+  const void* other;    // acc [count][width]; null = nothing
+  const void* delta;    // acc [width]
+  const void* factor;   // these as in GradArgs
+  void *ds, *ds_values, *ds_outer;
+};
+
 /// Sums over the rows of a tile, of each key.
 struct ColumnSumsArgs {
   const void* weights;  // acc [count][width]
@@ -291,6 +305,7 @@ struct TileKernels {
   void (*masked_sums)(const MaskedSumsArgs&);
   void (*label_sums)(const LabelSumsArgs&);
   void (*above)(const AboveArgs&);
+  void (*statistics_grad)(const StatisticsGradArgs&);
 };
 
 struct ElementKernels;  // elements_table.h

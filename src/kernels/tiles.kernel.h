@@ -101,7 +101,8 @@ constexpr TileKernels panel_kernels(const char* name) {
           .column_sums = column_sums<V>,
           .masked_sums = masked_sums<V>,
           .label_sums = label_sums<V>,
-          .above = above<V>};
+          .above = above<V>,
+          .statistics_grad = statistics_grad<Dot>};
 }
 
 /// The decode variant: at most `lanes` rows, accumulators row-major. Keys and values of kType stay as they are in

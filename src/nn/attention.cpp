@@ -26,20 +26,20 @@ AttentionOptions options_of(const AttentionInputs& inputs, bool causal, int64_t 
 /// A learned bias by distance: column c of [1, H, 1, n] is of key - query = first + c. As the operator takes any
 /// strides, each query reads the same rows one column further left, and nothing of size Lq x Lk exists.
 struct Distances {
-  Array table = {};
+  Value table = {};
   int64_t first = 0;
 
   ConstView<4> view(int64_t first_query, int64_t queries, int64_t keys) const {
     const int64_t origin = -first_query - first;
-    return {static_cast<const char*>(table.data()) + origin * size_of(table.dtype()),
+    return {static_cast<const char*>(table.data().data()) + origin * size_of(table.dtype()),
             table.dtype(),
             {1, table.shape()[1], queries, keys},
-            {0, table.width(), -1, 1}};
+            {0, table.data().width(), -1, 1}};
   }
 };
 
 /// With `bias`, which gets its gradient, or with the bias of `options`, which lies in `kept`.
-Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Array& kept,
+Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Value& kept,
              const Value& sink, AttentionTrace* trace) {
   Array lse;
   const Value out = autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr, sink);
@@ -49,7 +49,7 @@ Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, c
     options.bias = {bias.data().data(), bias.dtype(), {shape[0], shape[1], shape[2], shape[3]}};
   }
   options.dropout = 0;
-  *trace = {heads.q, heads.k, lse, options, bias ? bias.data() : kept};
+  *trace = {heads.q, heads.k, lse, options, bias ? bias : kept, sink};
   return out;
 }
 
@@ -79,7 +79,7 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
   const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
   KvCache& cache = *slot.cache;
   options.dropout = 0;
-  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, cache.length(slot.sequences[0])};
+  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, cache.length(slot.sequences[0])};
   std::vector<int64_t> cu_query(static_cast<size_t>(B) + 1, 0);
   for (int64_t b = 0; b < B; ++b) {
     cache.append(slot.sequences[b], sequence(keys, b), sequence(values, b));
@@ -139,7 +139,7 @@ std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
   return all;
 }
 
-Array AttentionTrace::weights() const {
+void AttentionTrace::check() const {
   Checker checker("AttentionTrace");
   checker.require(q.array && k.array && lse, "it is empty: give it to a call of an attention layer first");
   checker.require(first == 0, [&] {
@@ -147,6 +147,16 @@ Array AttentionTrace::weights() const {
            " tokens, whose keys it has not: a view::Recorder keeps them";
   });
   checker.done();
+}
+
+Value AttentionTrace::statistics(Tape& tape, const autograd::StatisticsColumns& wanted) const {
+  check();
+  // A bias without a gradient is in the options already, perhaps by distance.
+  return autograd::attention_statistics(tape, q, k, lse, wanted, options, bias.wants_gradient() ? bias : Value(), sink);
+}
+
+Array AttentionTrace::weights() const {
+  check();
   const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1], Lk = k.array.shape()[1];
   const DType type = q.array.dtype() == DType::float64 ? DType::float64 : DType::float32;
   Array result(type, {B, q.heads, Lq, Lk});
@@ -320,7 +330,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       if (inputs.cache.cache)
         for (const int64_t id : inputs.cache.sequences) cached = std::max(cached, inputs.cache.cache->length(id));
       distances.first = 1 - (cached + L);
-      distances.table = distance_bias(tape, distances.first, cached + L + keys - 1).data();
+      distances.table = distance_bias(tape, distances.first, cached + L + keys - 1);
       options.bias = distances.view(0, L, keys);
     }
   }
