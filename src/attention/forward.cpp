@@ -263,9 +263,11 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
   const int acc_bytes = p.q.dtype == DType::float64 ? 8 : 4;
   for (int64_t task = 0; task < groups * plan.chunks; ++task)
     states[task] = RowStates::take(arena, plan.groups[task / plan.chunks].rows, plan.row_stride, acc_bytes);
+  // Chunk by chunk: where heads lie between each other, threads stay in one part of memory.
   parallel_for(groups * plan.chunks, [&](int64_t task) {
-    with_worker(plan.groups[task / plan.chunks],
-                [&](GroupWorker& worker) { worker.run_chunk(task % plan.chunks, states[task]); });
+    const int64_t group = task % groups, chunk = task / groups;
+    with_worker(plan.groups[group],
+                [&](GroupWorker& worker) { worker.run_chunk(chunk, states[group * plan.chunks + chunk]); });
   });
   parallel_for(groups, [&](int64_t g) {
     with_worker(plan.groups[g],
