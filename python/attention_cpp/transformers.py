@@ -223,6 +223,9 @@ def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool,
             left = -1 if sliding_window is None else sliding_window - 1
             options.update(causal=True, window=(left, -1), alignment="bottom_right")
         return options
+    if not isinstance(mask, Tensor):
+        raise Error(f"[attention_cpp.transformers] the mask is a {type(mask).__name__}: it must be a tensor, boolean "
+                    "(True = attend) or floating; attention_cpp.torch.flex_attention takes block masks")
     own = getattr(mask, _ATTRIBUTE, None)
     if own is not None:
         size, needed = (mask.shape[0], own[0], mask.shape[3]), (query.shape[0], query.shape[2], key.shape[2])
@@ -309,6 +312,9 @@ def attention_cpp_forward(
 
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
     """Makes attn_implementation=name known to transformers. May be called again, to change the options.
+
+    A name of transformers' own is ours from then on: register("flex_attention") serves models that were loaded with it,
+    with gradients, which torch's flex_attention has not on the CPU.
 
     strict: raise Error where a model needs a dense mask; warn: warn of it, once for each reason.
     """

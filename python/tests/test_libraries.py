@@ -74,6 +74,32 @@ def test_generation(kind, cache, implementation):
     same(torch.stack(actual.logits), torch.stack(expected.logits))
 
 
+def test_models_of_flex_attention(monkeypatch):
+    """transformers compiles torch's function on its own, which has no gradients on the CPU: its name can be ours."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    for interface in (hf.AttentionInterface, hf.AttentionMaskInterface):
+        monkeypatch.setattr(interface, "_global_mapping", dict(interface._global_mapping))
+    ids = torch.randint(3, 64, (2, 12))
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    model = llama().train()
+    other = copy.deepcopy(model)
+    model.set_attn_implementation("eager")
+    other.set_attn_implementation("flex_attention")
+    attention_cpp.transformers.register("flex_attention", strict=True)
+    gradients = []
+    for tuned in (model, other):
+        loss, calls = served(lambda: tuned(input_ids=ids, attention_mask=mask, labels=ids).loss)
+        loss.backward()
+        gradients.append([x.grad for x in tuned.parameters()])
+    assert calls == 2
+    for expected, actual in zip(*gradients):
+        same(actual, expected)
+    with pytest.raises(attention_cpp.Error, match="the mask is a BlockMask: it must be a tensor"):
+        other(ids, attention_mask=create_block_mask(lambda b, h, i, j: i >= j, 2, None, 12, 12, "cpu"))
+
+
 def test_sentence_transformers(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer

@@ -162,7 +162,7 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
             pass
-        assert F.scaled_dot_product_attention is enabled and face._state.strict
+        assert F.scaled_dot_product_attention is enabled and face._state.wishes.strict
 
 
 def test_a_call_that_fails_is_forgotten():
