@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from . import _torch_ops
 from ._core import Error
 from ._flex_mods import Unreadable, captured, mapped, narrowed, read_score
-from ._operator import Plan
+from ._operator import Plan, of_all
 from ._operator import explain as _explain
-from ._torch_left import tell
+from ._torch_left import report, tell
 from ._torch_masks import count_mask
 from ._torch_structure import Structure, described, find_parts, tiles
 from ._torch_weights import options_of_rows
@@ -96,6 +96,11 @@ class _Way(NamedTuple):
     entries: int = 0  # that a row of the bias or the mask has, of those heads for which it is evaluated
     factor: float = 1.0  # of all scores
     options: dict[str, Any] = {}  # softcap, slopes
+
+    def calls(self, rows: int) -> int:
+        """How many there are for so many rows."""
+        is_whole = self.parts is not None and not self.has_bias
+        return len(self.parts) if is_whole else sum(1 for _ in tiles(rows, self.entries))
 
 
 def _slopes(call: _Call, structure: Structure, entries: int, dtype: torch.dtype) -> Tensor | None:
@@ -304,7 +309,12 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
         way = _way(call, q, score_mod, block_mask)
         if strict and way.parts is None:
             raise Error("[flex_attention] the mask is none of causal, window, documents, padding and prefix")
-        out, lse = _fused(call, way, q, k, v, scale)
+        if _torch_ops.is_observed() and way.calls(call.Lq) != 1:
+            report(f"flex_attention with a mask ({way.what}) of several calls")
+            with _torch_ops.observed(None):
+                out, lse = _fused(call, way, q, k, v, scale)
+        else:
+            out, lse = _fused(call, way, q, k, v, scale)
         count_mask("flex: " + way.what)
     except Unreadable as error:
         tell(f"not an option of the operator: {error}", strict, name="flex_attention", depth=3)
@@ -372,6 +382,4 @@ def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod:
     except Unreadable as error:
         return f"left to torch: not an option of the operator: {error}"
     number = "one call" if len(plans) == 1 else f"{len(plans)} calls"
-    return plans[0]._replace(path=f"{plans[0].path}; read as: {way.what}; {number}",
-                             tasks=sum(plan.tasks for plan in plans), flops=sum(plan.flops for plan in plans),
-                             scratch_bytes=max(plan.scratch_bytes for plan in plans))
+    return of_all(plans)._replace(path=f"{plans[0].path}; read as: {way.what}; {number}")

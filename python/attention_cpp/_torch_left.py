@@ -31,5 +31,10 @@ def tell(reason: str, strict: bool = False, *, name: str = "scaled_dot_product_a
         raise Error(f"[{name}] not computed by attention_cpp: {reason}")
     if _wishes.warn:
         warnings.warn(f"{name} left to torch: {reason}", stacklevel=depth + 1)
+    report(reason)
+
+
+def report(reason: str) -> None:
+    """Lets watch() know why it does not see a call."""
     if _wishes.report is not None:
         _wishes.report(reason)

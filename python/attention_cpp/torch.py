@@ -23,11 +23,11 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import _torch_ops
+from . import _torch_ops, _torch_prefix
 from ._core import Error
 from ._flex import explain_flex_attention, flex_attention
 from ._flex import torchs as _original_flex
-from ._operator import Plan
+from ._operator import Plan, of_all
 from ._operator import explain as _explain
 from ._torch_attention import attention
 from ._torch_left import Wishes, set_wishes, tell
@@ -142,7 +142,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     if query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         if attn_mask is not None:
-            add_mask(options, _four_axes(attn_mask, torch.Size()), query, key)
+            add_mask(options, _four_axes(attn_mask, torch.Size()), query, key, prefixes=True)
         return query, key, value, options, query.shape[:1]
 
     heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
@@ -160,7 +160,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         B = batch[0] if batch else 1
         q, k, v = (tensor if tensor.shape[0] == B else tensor.expand(B, -1, -1, -1) for tensor in (q, k, v))
     if attn_mask is not None:
-        add_mask(options, _four_axes(attn_mask, batch if attn_mask.dim() > 4 else torch.Size()), q, k)
+        add_mask(options, _four_axes(attn_mask, batch if attn_mask.dim() > 4 else torch.Size()), q, k, prefixes=True)
     return q, k, v, options, batch
 
 
@@ -230,7 +230,7 @@ def _speaks_torch_function(*tensors: Any) -> bool:
 def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
-    out = _torch_ops.attention_output(q, k, v, scale=scale, dropout=dropout_p, **options)
+    out = _torch_prefix.attention_output(q, k, v, {**options, "scale": scale, "dropout": dropout_p})
     if query.is_nested:
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
     if query.dim() == 4:
@@ -255,7 +255,8 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     try:
         q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
         options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
-        plan = _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
+        plan = of_all([_explain(*qkv, backward=backward, scale=scale, dropout=dropout_p, **given)
+                       for *qkv, given in _torch_prefix.calls(q, k, v, options)])
     except Error as error:
         return f"left to torch: {error}"
     if isinstance(attn_mask, Tensor) and not isinstance(attn_mask, CausalBias):

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import _active_collector
 
-from . import _torch_ops
+from . import _torch_ops, _torch_prefix
 from ._core import Error
 from ._torch_masks import add_mask
 from ._torch_weights import weights_of
@@ -215,8 +215,9 @@ def attention_cpp_mask(
 # ------------------------------------------------------------------------------------------------------- the attention
 
 def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, sliding_window: int | None,
-                  position_bias: Tensor | None) -> dict[str, Any]:
-    """The options of the operator that say which keys a query sees, and the bias."""
+                  position_bias: Tensor | None, prefixes: bool) -> dict[str, Any]:
+    """The options of the operator (or with `prefixes` of `_torch_prefix`) that say which keys a query sees, and the
+    bias."""
     options: dict[str, Any] = {} if position_bias is None else {"bias": position_bias}
     if mask is None:
         if causal:
@@ -233,7 +234,7 @@ def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool,
             raise Error(f"[attention_cpp.transformers] the mask is for B, Lq, Lk = {size}, query and key have {needed}")
         options.update(own[1])
     elif mask.dtype == torch.bool or mask.dtype.is_floating_point and position_bias is None:
-        add_mask(options, mask, query, key)
+        add_mask(options, mask, query, key, prefixes)
     elif mask.dtype.is_floating_point:
         options["bias"] = position_bias + mask
     else:
@@ -301,10 +302,11 @@ def attention_cpp_forward(
         query = query.expand(key.shape[0], -1, -1, -1)
     query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias)
+    wants_weights = _wants_weights(module, output_attentions)
+    options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias, not wants_weights)
     options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
-    if not _wants_weights(module, output_attentions):
-        return _torch_ops.attention_output(query, key, value, **options).transpose(1, 2).contiguous(), None
+    if not wants_weights:
+        return _torch_prefix.attention_output(query, key, value, options).transpose(1, 2).contiguous(), None
     out, lse = _torch_ops.attention(query, key, value, **options)
     del options["dropout"]
     return out.transpose(1, 2).contiguous(), _weights(query, key, lse, options)

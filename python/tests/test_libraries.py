@@ -74,6 +74,22 @@ def test_generation(kind, cache, implementation):
     same(torch.stack(actual.logits), torch.stack(expected.logits))
 
 
+def test_a_prefix_that_all_see():
+    ids, i = torch.randint(3, 64, (2, 12)), torch.arange(12)
+    mask = ((i <= i[:, None]) | (i < 5)).expand(2, 1, 12, 12).clone()
+    mask[1, :, :, 9:] = False
+    model = llama()
+    results = []
+    for implementation in ("eager", "attention_cpp"):
+        model.set_attn_implementation(implementation)
+        before = face.mask_counts().get("prefix, causal, key lengths", 0)
+        given = mask if implementation != "eager" else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        results.append(model(ids, attention_mask=given).logits)
+    assert face.mask_counts()["prefix, causal, key lengths"] == before + 2
+    same(results[1], results[0])
+    assert len(model(ids, attention_mask=mask, output_attentions=True).attentions) == 2
+
+
 def test_models_of_flex_attention(monkeypatch):
     """transformers compiles torch's function on its own, which has no gradients on the CPU: its name can be ours."""
     from torch.nn.attention.flex_attention import create_block_mask
