@@ -243,6 +243,20 @@ def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool,
     return options
 
 
+def _batched_options(query: Tensor, position_bias: Tensor | None, sliding_window: int | None,
+                     given: dict[str, Any]) -> dict[str, Any]:
+    """The options for requests in one sequence [1, H, Lq, D], as generate_batch() has them: its own mask says the same
+    in n x n entries."""
+    if position_bias is not None:
+        raise Error("[attention_cpp.transformers] continuous batching has no position biases")
+    starts, starts_of_keys = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
+    if int(starts[-1]) != query.shape[2]:
+        raise Error(f"[attention_cpp.transformers] {query.shape[2]} queries of which requests have {int(starts[-1])}: "
+                    "continuous batching must not be compiled")
+    return {"cu_query": starts, "cu_key": starts_of_keys, "causal": True, "alignment": "bottom_right",
+            "window": (-1 if sliding_window is None else sliding_window - 1, -1)}
+
+
 def _wants_weights(module: torch.nn.Module, output_attentions: bool | None) -> bool:
     """Asked for by the argument, or by a hook of transformers that waits for them."""
     if output_attentions:
@@ -285,6 +299,7 @@ def attention_cpp_forward(
         scaling     default 1 / sqrt(D)
         dropout     always applied: 0 when evaluating
         sliding_window  with no mask and causal: how many keys a query sees, its own included
+        cache       of generate_batch(): keys and values are put into it, and what each request has is taken from it
         s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added; gradients of both
 
     Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
@@ -296,14 +311,16 @@ def attention_cpp_forward(
     if devices:
         raise Error(f"[attention_cpp.transformers] query, key and value must be on the CPU, not {', '.join(devices)}: "
                     'use another implementation, as in model.set_attn_implementation("sdpa")')
-    if cache is not None:
-        raise Error("[attention_cpp.transformers] the paged cache of continuous batching is not supported")
     if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for all
         query = query.expand(key.shape[0], -1, -1, -1)
     query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     wants_weights = _wants_weights(module, output_attentions)
-    options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias, not wants_weights)
+    if cache is None:
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias, not wants_weights)
+    else:
+        key, value = cache.update(key, value, module.layer_idx, kwargs)
+        options = _batched_options(query, position_bias, sliding_window, kwargs)
     options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
     if not wants_weights:
         return _torch_prefix.attention_output(query, key, value, options).transpose(1, 2).contiguous(), None
@@ -316,7 +333,8 @@ def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = 
     """Makes attn_implementation=name known to transformers. May be called again, to change the options.
 
     A name of transformers' own is ours from then on: register("flex_attention") serves models that were loaded with it,
-    with gradients, which torch's flex_attention has not on the CPU.
+    with gradients, which torch's flex_attention has not on the CPU; register("paged|eager") is generate_batch() of
+    models that were loaded with "eager" or that.
 
     strict: raise Error where a model needs a dense mask; warn: warn of it, once for each reason.
     """
