@@ -123,7 +123,8 @@ def count_unread(mask: Tensor) -> None:
 
 
 def count_mask(what: str) -> None:
-    _counts[what] += 1
+    with _lock:
+        _counts[what] += 1
 
 
 def mask_counts() -> dict[str, int]:
