@@ -12,8 +12,11 @@ python_install build/venv scikit-build-core==1.1.2 nanobind==3.1.0 \
   hypothesis==6.170.15 pytest-xdist==3.8.0 jax==0.10.2 scikit-learn==1.9.1 onnx==1.23.2 onnxscript==0.7.2 \
   mypy==2.4.1 auditwheel==6.8.2 matplotlib==3.11.2
 # Libraries over torch and transformers: test_libraries.py says which of them there are.
+# timm imports torchvision, whose build of PyPI is linked with CUDA, and which transformers would import as well: apart.
 python_install build/venv requests psutil importlib_metadata &&
-  python_install build/venv --no-deps sentence-transformers==6.2.0 peft==0.21.2 accelerate==1.15.0 diffusers==0.42.1 ||
+  python_install build/venv --no-deps sentence-transformers==6.2.0 peft==0.21.2 accelerate==1.15.0 diffusers==0.42.1 \
+    lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
+  python_install build/venv --no-deps --target build/timm timm==1.0.31 torchvision==0.28.0 ||
   echo "   test_libraries.py skips what is not there"
 rm -f build/wheel/*.whl
 # Kept between calls, so that the second one builds what has changed. Compiled by the same command as in the release
@@ -30,6 +33,7 @@ if [[ ${1:-} == --test ]]; then
   ATTN_WHEEL=$(echo "$PWD"/build/wheel/*.whl)
   # The page of what a model looked at is made by the program, which the release build has.
   export ATTN_PROGRAM=${ATTN_PROGRAM:-$PWD/build/release/cli/attn}
+  export ATTN_TIMM=$PWD/build/timm
   # Away from the sources: what is tested is the installed package, under the interpreter's own checks.
   cd build/wheel
   export OMP_WAIT_POLICY=passive TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 PYTHONDEVMODE=1 PYTHONWARNINGS=ignore

@@ -14,10 +14,6 @@ _ASKING = ("transformers.utils.import_utils", "transformers.utils", "transformer
 _QUESTION, _TABLE, _VERSION = "is_flash_attn_2_available", "FLASH_ATTENTION_COMPATIBILITY_MATRIX", 2
 
 
-def _is_available(*_: Any, **__: Any) -> bool:
-    return True
-
-
 def serve() -> Callable[[], None]:
     """Makes attn_implementation="flash_attention_2" loadable, if transformers is there; returns what undoes it."""
     if importlib.util.find_spec("transformers") is None:
@@ -30,12 +26,19 @@ def serve() -> Callable[[], None]:
                       'attention_cpp.transformers.register() and use attn_implementation="attention_cpp"', stacklevel=3)
         return lambda: None
     questions = [getattr(module, _QUESTION) for module in modules]
+    serving = True
+
+    def is_available(*arguments: Any, **options: Any) -> bool:  # asked again by who has imported it meanwhile
+        return serving or questions[0](*arguments, **options)
+
     for module in modules:
-        setattr(module, _QUESTION, _is_available)
-    table[_VERSION] = {**needs, "general_availability_check": _is_available,
-                       "supported_devices": (*needs["supported_devices"], (_is_available, "cpu"))}
+        setattr(module, _QUESTION, is_available)
+    table[_VERSION] = {**needs, "general_availability_check": is_available,
+                       "supported_devices": (*needs["supported_devices"], (is_available, "cpu"))}
 
     def undo() -> None:
+        nonlocal serving
+        serving = False
         for module, question in zip(modules, questions):
             setattr(module, _QUESTION, question)
         table[_VERSION] = needs

@@ -14,17 +14,21 @@ from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import flex_attention as _torchs
+from torch.nn.attention import flex_attention as _module
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 from torch.utils.checkpoint import checkpoint
 
 from . import _torch_ops
 from ._core import Error
 from ._flex_mods import Unreadable, captured, mapped, narrowed, read_score
+from ._operator import Plan, of_all
+from ._operator import explain as _explain
+from ._torch_left import report, tell
 from ._torch_masks import count_mask
 from ._torch_structure import Structure, described, find_parts, tiles
 from ._torch_weights import options_of_rows
 
+torchs = _module.flex_attention  # also while ours is in its place
 Results = tuple[Tensor, Tensor]  # out [B, H, Lq, Dv] and lse [B, H, Lq]
 
 
@@ -83,7 +87,7 @@ class _Call:
 
 # ------------------------------------------------------------------------------------------------------ the three ways
 
-class _Plan(NamedTuple):
+class _Way(NamedTuple):
     """How a call is computed: by calls over disjoint keys, or, where there are none, in tiles."""
 
     parts: list[Structure] | None  # who sees whom, if that is found
@@ -92,6 +96,11 @@ class _Plan(NamedTuple):
     entries: int = 0  # that a row of the bias or the mask has, of those heads for which it is evaluated
     factor: float = 1.0  # of all scores
     options: dict[str, Any] = {}  # softcap, slopes
+
+    def calls(self, rows: int) -> int:
+        """How many there are for so many rows."""
+        is_whole = self.parts is not None and not self.has_bias
+        return len(self.parts) if is_whole else sum(1 for _ in tiles(rows, self.entries))
 
 
 def _slopes(call: _Call, structure: Structure, entries: int, dtype: torch.dtype) -> Tensor | None:
@@ -120,7 +129,7 @@ def _slopes(call: _Call, structure: Structure, entries: int, dtype: torch.dtype)
     return rounded if bool(exact.all()) else None
 
 
-def _find(call: _Call, dtype: torch.dtype) -> _Plan:
+def _find(call: _Call, dtype: torch.dtype) -> _Way:
     """Raises Unreadable."""
     with torch.enable_grad():
         reading, allowed = call.read(torch.arange(min(call.Lq, 1)))
@@ -140,16 +149,16 @@ def _find(call: _Call, dtype: torch.dtype) -> _Plan:
             parts = find_parts(of_one_head, allowed.shape[0], call.Lq, call.Lk)
     what = "mask" if parts is None else " and ".join(described(part) for part in parts)
     if reading is None:
-        return _Plan(parts, False, what, entries)
+        return _Way(parts, False, what, entries)
     options = {"softcap": reading.softcap} if reading.softcap else {}
     if bias is None:
-        return _Plan(parts, False, what, entries, reading.factor, options)
+        return _Way(parts, False, what, entries, reading.factor, options)
     may_be_slopes = parts is not None and len(parts) == 1 and call.Lq > 0 and not bias.requires_grad
     slopes = _slopes(call, parts[0], entries, dtype) if may_be_slopes else None
     if slopes is None:
-        return _Plan(parts, True, what + ", bias", entries, reading.factor, options)
+        return _Way(parts, True, what + ", bias", entries, reading.factor, options)
     parts = [{"alignment": "top_left", **parts[0]}]
-    return _Plan(parts, False, what + ", slopes", entries, reading.factor, {**options, "alibi_slopes": slopes})
+    return _Way(parts, False, what + ", slopes", entries, reading.factor, {**options, "alibi_slopes": slopes})
 
 
 def _expanded(options: Structure, batch: int) -> dict[str, Any]:
@@ -182,11 +191,12 @@ def _in_tiles(call: _Call, entries: int, q: Tensor, attend: Callable[[Tensor, Te
     return results[0] if len(results) == 1 else tuple(torch.cat(parts, 2) for parts in zip(*results))
 
 
-def _fused(call: _Call, plan: _Plan, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Results:
-    common = {"scale": scale * plan.factor, **plan.options}
-    parts = None if plan.parts is None else [_expanded(part, call.B) for part in plan.parts]
-    if parts is not None and not plan.has_bias:
-        results = [_torch_ops.attention(q, k, v, **common, **part) for part in parts]
+def _fused(call: _Call, way: _Way, q: Tensor, k: Tensor, v: Tensor, scale: float,
+           run: Callable[..., Results] = _torch_ops.attention) -> Results:
+    common = {"scale": scale * way.factor, **way.options}
+    parts = None if way.parts is None else [_expanded(part, call.B) for part in way.parts]
+    if parts is not None and not way.has_bias:
+        results = [run(q, k, v, **common, **part) for part in parts]
         return results[0] if len(results) == 1 else merged(*results)
 
     def attend(of_rows: Tensor, rows: Tensor) -> Results:
@@ -198,9 +208,9 @@ def _fused(call: _Call, plan: _Plan, q: Tensor, k: Tensor, v: Tensor, scale: flo
             options |= options_of_rows(parts[0], q, k, int(rows[0]) if len(rows) else 0, len(rows))
         elif allowed is not None:
             options["mask"] = allowed
-        return _torch_ops.attention(of_rows, k, v, **options)
+        return run(of_rows, k, v, **options)
 
-    return _in_tiles(call, plan.entries, q, attend)
+    return _in_tiles(call, way.entries, q, attend)
 
 
 def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,26 +236,26 @@ def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[
 # ------------------------------------------------------------------------------------------------------------ the entry
 
 _KEPT = 32
-_plans: list[tuple[list, _Plan]] = []  # the last ones used at the end
+_ways: list[tuple[list, _Way]] = []  # the last ones used at the end
 
 
-def _plan(call: _Call, q: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> _Plan:
+def _way(call: _Call, q: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> _Way:
     """Found once for a block mask and what its mask_mod and the score_mod capture, as long as nothing of it changes."""
     if score_mod is None and block_mask is None:
-        return _Plan([{}], False, "all")
+        return _Way([{}], False, "all")
     of_mask = [] if block_mask is None else [
         block_mask.mask_mod, block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
         block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
     held = captured([score_mod, q.dtype, q.shape, call.Lk, *of_mask])
-    for made_of, plan in reversed(_plans) if held is not None else ():
+    for made_of, way in reversed(_ways) if held is not None else ():
         if made_of == held:
-            return plan
+            return way
     with torch.no_grad(), torch.inference_mode(False):
-        plan = _find(call, q.dtype)
+        way = _find(call, q.dtype)
     if held is not None:
-        _plans.append((held, plan))
-        del _plans[:-_KEPT]
-    return plan
+        _ways.append((held, way))
+        del _ways[:-_KEPT]
+    return way
 
 
 def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool, kernel_options: Any) -> str:
@@ -267,11 +277,52 @@ def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
         if len(axes) != 3 or axes[0] not in (1, B) or axes[1] not in (1, H) or (
                 tuple(block_mask.seq_lengths) != (Lq, Lk)):
             return "the block mask is of another size"
-        if block_mask.mask_mod is _torchs._sliced_mask_mod_error:
+        if block_mask.mask_mod is _module._sliced_mask_mod_error:
             return "the block mask is a slice of another"
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _torch_ops._is_transformed():
-        return "a compiler, a mode or a transform looks on"
+    if torch._C._len_torch_dispatch_stack() > 0 or _torch_ops._is_transformed():
+        return "a mode or a transform looks on"
     return "kernel options are given" if kernel_options else ""
+
+
+def _prepared(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
+    """q, k, v of one batch size and dtype, and the scale of their scores."""
+    q, k, v = _torch_ops.autocast(query, *(x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
+    return q, k, v, q.shape[-1] ** -0.5 if scale is None else scale
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None, block_mask: BlockMask | None,
+            scale: float | None, enable_gqa: bool, return_lse: bool, kernel_options: dict[str, Any] | None,
+            return_aux: AuxRequest | None, strict: bool) -> Any:
+    reason = _why_not(query, key, value, block_mask, enable_gqa, kernel_options)
+    if return_lse and return_aux is not None:
+        reason = "return_lse and return_aux are both given"
+    if reason:
+        tell(reason, strict, name="flex_attention", depth=3)
+        return torchs(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
+                      return_aux=return_aux)
+    q, k, v, scale = _prepared(query, key, value, scale)
+    call = _Call(q, k, score_mod, block_mask)
+    highest = None
+    try:
+        if return_aux is not None and return_aux.max_scores:
+            raise Unreadable("the greatest scores are asked for")
+        way = _way(call, q, score_mod, block_mask)
+        if strict and way.parts is None:
+            raise Error("[flex_attention] the mask is none of causal, window, documents, padding and prefix")
+        if _torch_ops.is_observed() and way.calls(call.Lq) != 1:
+            report(f"flex_attention with a mask ({way.what}) of several calls")
+            with _torch_ops.observed(None):
+                out, lse = _fused(call, way, q, k, v, scale)
+        else:
+            out, lse = _fused(call, way, q, k, v, scale)
+        count_mask("flex: " + way.what)
+    except Unreadable as error:
+        tell(f"not an option of the operator: {error}", strict, name="flex_attention", depth=3)
+        count_mask("flex: torch's operations")
+        out, lse, highest = _plain(call, q, k, v, scale)
+    if return_aux is not None:
+        return out, AuxOutput(lse if return_aux.lse else None, highest)
+    return (out, lse) if return_lse else out
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
@@ -294,32 +345,41 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     Gradients of query, key, value and of what score_mod captures, as tables of biases.
 
     Where nothing shorter is found the rows go by tiles, whose biases and masks are evaluated when they are needed, in
-    the backward again. mask_counts() tells what was found. What cannot be served at all (other devices, subclasses,
-    torch.compile, wrong arguments) is torch's.
+    the backward again. mask_counts() tells what was found, explain_flex_attention() before a call. What cannot be
+    served at all (other devices, subclasses, wrong arguments) is torch's, and so is a call that torch.compile sees.
+    Torch refuses gradients on the CPU there: the compiler then leaves the call between two graphs, where it is ours.
+    """
+    arguments = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
+    if torch.compiler.is_compiling() and not strict:
+        return torchs(*arguments, return_aux=return_aux)
+    return _attend(*arguments, return_aux, strict)
+
+
+def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
+                           block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+                           kernel_options: dict[str, Any] | None = None, *, backward: bool = False) -> Plan | str:
+    """What flex_attention() will do with these arguments: a Plan of all its calls together, or why torch computes.
+
+    The path tells what the functions were found to say, "causal, slopes", and in how many calls they are served: one,
+    two over disjoint keys (a prefix), or tiles of rows, whose masks and biases are evaluated here too.
     """
     reason = _why_not(query, key, value, block_mask, enable_gqa, kernel_options)
-    if reason or return_lse and return_aux is not None:
-        if strict:
-            raise Error(f"[flex_attention] not computed by attention_cpp: {reason}")
-        return _torchs.flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse,
-                                      kernel_options, return_aux=return_aux)
-    q, k, v = _torch_ops.autocast(query, *(x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if reason:
+        return f"left to torch: {reason}"
+    q, k, v, scale = _prepared(*(x.detach() for x in (query, key, value)), scale)
     call = _Call(q, k, score_mod, block_mask)
-    highest = None
+    plans: list[Plan] = []
+
+    def run(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Results:
+        options = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options.items()}
+        plans.append(_explain(q, k, v, backward=backward, **options))
+        return q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3])
+
     try:
-        if return_aux is not None and return_aux.max_scores:
-            raise Unreadable("the greatest scores are asked for")
-        plan = _plan(call, q, score_mod, block_mask)
-        if strict and plan.parts is None:
-            raise Error("[flex_attention] the mask is none of causal, window, documents, padding and prefix")
-        count_mask("flex: " + plan.what)
-        out, lse = _fused(call, plan, q, k, v, scale)
+        with torch.no_grad():
+            way = _way(call, q, score_mod, block_mask)
+            _fused(call, way, q, k, v, scale, run)
     except Unreadable as error:
-        if strict:
-            raise Error(f"[flex_attention] not an option of the operator: {error}") from None
-        count_mask("flex: torch's operations")
-        out, lse, highest = _plain(call, q, k, v, scale)
-    if return_aux is not None:
-        return out, AuxOutput(lse if return_aux.lse else None, highest)
-    return (out, lse) if return_lse else out
+        return f"left to torch: not an option of the operator: {error}"
+    number = "one call" if len(plans) == 1 else f"{len(plans)} calls"
+    return of_all(plans)._replace(path=f"{plans[0].path}; read as: {way.what}; {number}")

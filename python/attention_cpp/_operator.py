@@ -32,6 +32,12 @@ class Plan(NamedTuple):
     flops: float  # multiply-adds on allowed (query, key) pairs, counted as two
 
 
+def of_all(plans: Sequence[Plan]) -> Plan:
+    """The plan of calls that follow one another."""
+    return plans[0]._replace(tasks=sum(plan.tasks for plan in plans), flops=sum(plan.flops for plan in plans),
+                             scratch_bytes=max(plan.scratch_bytes for plan in plans))
+
+
 def _shape(array: Any) -> tuple[int, ...]:
     return tuple(getattr(array, "shape", ()))
 

@@ -1,4 +1,4 @@
-"""Masks of n x n entries that say what the operator takes in O(n): key lengths, causal, windows, documents.
+"""Masks of n x n entries that say what the operator takes in O(n): key lengths, causal, windows, documents, prefixes.
 
 A mask is read once (`_torch_structure`), with every entry compared, so results are those of the mask. What was found is
 kept as long as the mask's memory lives and torch counts no change in it. (A change that torch does not count, through
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _torch_ops
-from ._torch_structure import Structure, any_of, described, find
+from ._torch_structure import Structure, any_of, described, find_whole
 
 _KEPT = 64  # masks that are remembered
 WORTH_READING = 1 << 20  # (query, key) pairs of all heads: a call over fewer takes no longer than the reading
@@ -52,7 +52,7 @@ def _found(mask: Tensor) -> Structure | None:
         if allowed is None:
             return None
         count = 1 if allowed.stride(1) == 0 else allowed.shape[1]
-        return find(lambda rows: allowed.index_select(1, rows), len(allowed), count, allowed.shape[2])
+        return find_whole(lambda rows: allowed.index_select(1, rows), len(allowed), count, allowed.shape[2])
 
 
 def structure_of(mask: Tensor) -> Structure | None:
@@ -101,9 +101,14 @@ def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Structure | None:
             for name, value in structure.items()}
 
 
-def add_mask(options: dict[str, Any], mask: Tensor, q: Tensor, k: Tensor) -> None:
-    """Adds to the options what a mask [B|1, H|1, Lq|1, Lk|1] says: in O(n) where it can be, or else itself."""
+def add_mask(options: dict[str, Any], mask: Tensor, q: Tensor, k: Tensor, prefixes: bool = False) -> None:
+    """Adds to the options what a mask [B|1, H|1, Lq|1, Lk|1] says: in O(n) where it can be, or else itself.
+
+    prefixes: the options may be those that `_torch_prefix` takes.
+    """
     structure = structure_for(mask, q, k)
+    if structure is not None and "prefix" in structure and (not prefixes or _torch_ops.is_observed()):
+        structure = None  # who watches sees whole calls
     if structure is not None and not structure.keys() & options.keys():
         count_mask(described(structure))
         options.update(structure)
@@ -118,7 +123,7 @@ def count_unread(mask: Tensor) -> None:
 
 
 def count_mask(what: str) -> None:
-    _counts[what] += 1
+    _counts[what] += 1  # without the lock, which torch.compile does not know
 
 
 def mask_counts() -> dict[str, int]:

@@ -321,9 +321,14 @@ Observer = Callable[[Tensor, Tensor, Tensor, Options], None]
 _observer: Observer | None = None
 
 
+def is_observed() -> bool:
+    """Whether an observer sees the calls."""
+    return _observer is not None
+
+
 @contextlib.contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Lets `observer` see (q, k, lse, options) of every call that is neither compiled nor transformed."""
+def observed(observer: Observer | None) -> Iterator[None]:
+    """Lets `observer`, or nobody, see (q, k, lse, options) of every call that is neither compiled nor transformed."""
     global _observer
     before, _observer = _observer, observer
     try:

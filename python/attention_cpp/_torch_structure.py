@@ -84,6 +84,14 @@ class _Rows:
         high = torch.where(self.of_sample, distance, -far).amax((1, 2))
         return torch.where(low == far, 0, low), torch.where(high == -far, 0, high)
 
+    def prefix(self) -> tuple[int, int]:
+        """The end of the keys that the first row sees, and the greatest j - i of a row that sees further, of all
+        sequences."""
+        last = torch.where(self.of_sample, self.key, -1).amax(2)
+        end = int(last[:, 0].amax()) + 1
+        further = (last - self.sample)[last >= end]
+        return end, int(further.amax()) if len(further) else -self.count
+
     def reached(self, high: Tensor, low: Tensor | None = None) -> Tensor:
         """Keys [B, Lk] that a query would see, were they all there."""
         last = self.key <= high[:, None] + (self.count - 1)
@@ -147,8 +155,26 @@ def _of_documents(documents: tuple[Tensor, Tensor]) -> Structure:
     return dict(zip(("query_document", "key_document"), documents))
 
 
+def _find_prefix(rows: _Rows) -> Structure | None:
+    """Keys that all see, the same number in all sequences, and causal behind them."""
+    end, distance = rows.prefix()
+    if not 0 < end - distance < rows.count:
+        return None
+    keys, high = rows.keys(), torch.full((rows.batch,), distance)
+    if not rows.are(keys=keys, high=high, prefix=torch.full((rows.batch,), end)):
+        return None
+    return {"prefix": end, **_of_band(high, None), **_of_keys(keys, rows.reached(high))}
+
+
+def find_whole(read: Read, batch: int, count: int, key_count: int) -> Structure | None:
+    """What a mask of `count` rows says, or None: options of the operator, and perhaps `prefix`, of which
+    `_torch_prefix` makes such."""
+    found = find(read, batch, count, key_count)
+    return _find_prefix(_Rows(read, batch, count, key_count)) if found is None else found
+
+
 def find(read: Read, batch: int, count: int, key_count: int) -> Structure | None:
-    """What a mask of `count` rows says, or None."""
+    """What a mask of `count` rows says as options of the operator, or None."""
     rows = _Rows(read, batch, count, key_count)
     keys = rows.keys()
     if count == 1 or rows.are(keys=keys):
@@ -188,8 +214,8 @@ def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Struc
 
 def described(options: Structure) -> str:
     """Which options say who sees whom: "causal, key lengths"."""
-    names = {"causal": "causal", "window": "window", "query_document": "documents", "key_length": "key lengths",
-             "mask": "mask", "bias": "bias"}
+    names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_document": "documents",
+             "key_length": "key lengths", "mask": "mask", "bias": "bias"}
     is_row = "mask" in options and options["mask"].shape[2] == 1
     found = [name for option, name in names.items() if option in options]
     return ", ".join("keys" if name == "mask" and is_row else name for name in found) or "all"

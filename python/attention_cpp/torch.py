@@ -23,11 +23,14 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import _torch_ops
+from . import _torch_ops, _torch_prefix
 from ._core import Error
-from ._operator import Plan
+from ._flex import explain_flex_attention, flex_attention
+from ._flex import torchs as _original_flex
+from ._operator import Plan, of_all
 from ._operator import explain as _explain
 from ._torch_attention import attention
+from ._torch_left import Wishes, set_wishes, tell
 from ._torch_masks import add_mask, count_unread, is_worth_reading, mask_counts
 from ._torch_modules import FusedModules
 from ._torch_ops import PLAIN, autocast, share_threads
@@ -38,7 +41,7 @@ from ._torch_varlen import VarlenKernels
 from ._torch_weights import attention_weights
 
 __all__ = ["attention", "attention_statistics", "attention_weights", "disable", "enable", "enabled", "explain",
-           "flex_attention", "mask_counts", "scaled_dot_product_attention", "share_threads"]
+           "explain_flex_attention", "flex_attention", "mask_counts", "scaled_dot_product_attention", "share_threads"]
 
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
@@ -139,7 +142,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     if query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         if attn_mask is not None:
-            add_mask(options, _four_axes(attn_mask, torch.Size()), query, key)
+            add_mask(options, _four_axes(attn_mask, torch.Size()), query, key, prefixes=True)
         return query, key, value, options, query.shape[:1]
 
     heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
@@ -157,7 +160,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         B = batch[0] if batch else 1
         q, k, v = (tensor if tensor.shape[0] == B else tensor.expand(B, -1, -1, -1) for tensor in (q, k, v))
     if attn_mask is not None:
-        add_mask(options, _four_axes(attn_mask, batch if attn_mask.dim() > 4 else torch.Size()), q, k)
+        add_mask(options, _four_axes(attn_mask, batch if attn_mask.dim() > 4 else torch.Size()), q, k, prefixes=True)
     return q, k, v, options, batch
 
 
@@ -227,7 +230,7 @@ def _speaks_torch_function(*tensors: Any) -> bool:
 def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
-    out = _torch_ops.attention_output(q, k, v, scale=scale, dropout=dropout_p, **options)
+    out = _torch_prefix.attention_output(q, k, v, {**options, "scale": scale, "dropout": dropout_p})
     if query.is_nested:
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
     if query.dim() == 4:
@@ -252,7 +255,8 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     try:
         q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
         options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
-        plan = _explain(q, k, v, backward=backward, scale=scale, dropout=dropout_p, **options)
+        plan = of_all([_explain(*qkv, backward=backward, scale=scale, dropout=dropout_p, **given)
+                       for *qkv, given in _torch_prefix.calls(q, k, v, options)])
     except Error as error:
         return f"left to torch: {error}"
     if isinstance(attn_mask, Tensor) and not isinstance(attn_mask, CausalBias):
@@ -262,37 +266,16 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return plan._replace(path=plan.path + "; not finite: NaN stays in the rows that see it, +infinity wins alone")
 
 
-def __getattr__(name: str) -> Any:
-    """flex_attention, which imports a part of torch that takes long, when it is asked for."""
-    if name == "flex_attention":
-        from ._flex import flex_attention
-
-        return flex_attention
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 # --------------------------------------------------------------------------------------------- in the place of torch's
 
 class _State(NamedTuple):
     """What enable() has set."""
 
-    strict: bool
-    warn: bool
+    wishes: Wishes
     kernels: tuple[FusedModules, VarlenKernels]
-    report: Callable[[str], object] | None = None  # hears why a call is left to torch
 
 
 _state: _State | None = None
-
-
-def _tell(reason: str, strict: bool = False) -> None:
-    """Raises or warns, where that is wanted, of a call that is torch's."""
-    if strict or _state is not None and _state.strict:
-        raise Error(f"[scaled_dot_product_attention] not computed by attention_cpp: {reason}")
-    if _state is not None and _state.warn:
-        warnings.warn(f"scaled_dot_product_attention left to torch: {reason}", stacklevel=5)
-    if _state is not None and _state.report is not None:
-        _state.report(reason)
 
 
 def _serve_bias(kind: type, function: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
@@ -304,7 +287,7 @@ def _serve_bias(kind: type, function: Any, types: Any, arguments: tuple = (), op
 
 
 def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
-    _tell(reason, strict)
+    tell(reason, strict)
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = arguments
     if isinstance(attn_mask, CausalBias):
         return CausalBias._dispatch(*arguments)
@@ -312,14 +295,16 @@ def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
 
 
 def enable(*, strict: bool = False, warn: bool = False) -> None:
-    """Puts our function in the place of torch.nn.functional.scaled_dot_product_attention.
+    """Puts our functions in the place of torch.nn.functional.scaled_dot_product_attention and of
+    torch.nn.attention.flex_attention.flex_attention.
 
-    nn.MultiheadAttention and nn.TransformerEncoder call it, and their fused inference path has ours in it too, nested
-    tensors included; torch.nn.attention.varlen runs on the CPU. Code that imported the function by name before keeps
-    torch's, but for causal biases (torch.nn.attention.bias), which are served there too. strict: raise for what would
-    be left to torch; warn: warn of it.
+    nn.MultiheadAttention and nn.TransformerEncoder call the first, and their fused inference path has ours in it too,
+    nested tensors included; torch.nn.attention.varlen runs on the CPU. Code that imported a function by name before
+    keeps torch's, but for causal biases (torch.nn.attention.bias), which are served there too. strict: raise for what
+    would be left to torch; warn: warn of it.
     """
-    _set_state(_State(strict, warn, (FusedModules(_tell), VarlenKernels()) if _state is None else _state.kernels))
+    kernels = (FusedModules(tell), VarlenKernels()) if _state is None else _state.kernels
+    _set_state(_State(Wishes(strict, warn), kernels))
 
 
 def disable() -> None:
@@ -345,7 +330,7 @@ def reporting(report: Callable[[str], object]) -> Iterator[None]:
     if before is None:
         enable()
     try:
-        _set_state(_state._replace(report=report))
+        _set_state(_state._replace(wishes=_state.wishes._replace(report=report)))
         yield
     finally:
         _set_state(before)
@@ -357,7 +342,9 @@ def _set_state(state: _State | None) -> None:
         for kernels in _state.kernels:
             kernels.remove()
     _state = state
+    set_wishes(Wishes() if state is None else state.wishes)
     torch.nn.functional.scaled_dot_product_attention = _original if state is None else scaled_dot_product_attention
+    torch.nn.attention.flex_attention.flex_attention = _original_flex if state is None else flex_attention
     CausalBias.__torch_function__ = _bias_function if state is None else classmethod(_serve_bias)
 
 

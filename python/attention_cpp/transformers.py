@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import _active_collector
 
-from . import _torch_ops
+from . import _torch_ops, _torch_prefix
 from ._core import Error
 from ._torch_masks import add_mask
 from ._torch_weights import weights_of
@@ -215,14 +215,18 @@ def attention_cpp_mask(
 # ------------------------------------------------------------------------------------------------------- the attention
 
 def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, sliding_window: int | None,
-                  position_bias: Tensor | None) -> dict[str, Any]:
-    """The options of the operator that say which keys a query sees, and the bias."""
+                  position_bias: Tensor | None, prefixes: bool) -> dict[str, Any]:
+    """The options of the operator (or with `prefixes` of `_torch_prefix`) that say which keys a query sees, and the
+    bias."""
     options: dict[str, Any] = {} if position_bias is None else {"bias": position_bias}
     if mask is None:
         if causal:
             left = -1 if sliding_window is None else sliding_window - 1
             options.update(causal=True, window=(left, -1), alignment="bottom_right")
         return options
+    if not isinstance(mask, Tensor):
+        raise Error(f"[attention_cpp.transformers] the mask is a {type(mask).__name__}: it must be a tensor, boolean "
+                    "(True = attend) or floating; attention_cpp.torch.flex_attention takes block masks")
     own = getattr(mask, _ATTRIBUTE, None)
     if own is not None:
         size, needed = (mask.shape[0], own[0], mask.shape[3]), (query.shape[0], query.shape[2], key.shape[2])
@@ -230,13 +234,27 @@ def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool,
             raise Error(f"[attention_cpp.transformers] the mask is for B, Lq, Lk = {size}, query and key have {needed}")
         options.update(own[1])
     elif mask.dtype == torch.bool or mask.dtype.is_floating_point and position_bias is None:
-        add_mask(options, mask, query, key)
+        add_mask(options, mask, query, key, prefixes)
     elif mask.dtype.is_floating_point:
         options["bias"] = position_bias + mask
     else:
         raise Error(f"[attention_cpp.transformers] the mask is {mask.dtype}: it was not made by this module, or the "
                     "model has computed with it; masks are boolean (True = attend) or floating")
     return options
+
+
+def _batched_options(query: Tensor, position_bias: Tensor | None, sliding_window: int | None,
+                     given: dict[str, Any]) -> dict[str, Any]:
+    """The options for requests in one sequence [1, H, Lq, D], as generate_batch() has them: its own mask says the same
+    in n x n entries."""
+    if position_bias is not None:
+        raise Error("[attention_cpp.transformers] continuous batching has no position biases")
+    starts, starts_of_keys = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
+    if int(starts[-1]) != query.shape[2]:
+        raise Error(f"[attention_cpp.transformers] {query.shape[2]} queries of which requests have {int(starts[-1])}: "
+                    "continuous batching must not be compiled")
+    return {"cu_query": starts, "cu_key": starts_of_keys, "causal": True, "alignment": "bottom_right",
+            "window": (-1 if sliding_window is None else sliding_window - 1, -1)}
 
 
 def _wants_weights(module: torch.nn.Module, output_attentions: bool | None) -> bool:
@@ -281,6 +299,7 @@ def attention_cpp_forward(
         scaling     default 1 / sqrt(D)
         dropout     always applied: 0 when evaluating
         sliding_window  with no mask and causal: how many keys a query sees, its own included
+        cache       of generate_batch(): keys and values are put into it, and what each request has is taken from it
         s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added; gradients of both
 
     Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
@@ -292,16 +311,19 @@ def attention_cpp_forward(
     if devices:
         raise Error(f"[attention_cpp.transformers] query, key and value must be on the CPU, not {', '.join(devices)}: "
                     'use another implementation, as in model.set_attn_implementation("sdpa")')
-    if cache is not None:
-        raise Error("[attention_cpp.transformers] the paged cache of continuous batching is not supported")
     if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for all
         query = query.expand(key.shape[0], -1, -1, -1)
     query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias)
+    wants_weights = _wants_weights(module, output_attentions)
+    if cache is None:
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias, not wants_weights)
+    else:
+        key, value = cache.update(key, value, module.layer_idx, kwargs)
+        options = _batched_options(query, position_bias, sliding_window, kwargs)
     options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
-    if not _wants_weights(module, output_attentions):
-        return _torch_ops.attention_output(query, key, value, **options).transpose(1, 2).contiguous(), None
+    if not wants_weights:
+        return _torch_prefix.attention_output(query, key, value, options).transpose(1, 2).contiguous(), None
     out, lse = _torch_ops.attention(query, key, value, **options)
     del options["dropout"]
     return out.transpose(1, 2).contiguous(), _weights(query, key, lse, options)
@@ -309,6 +331,10 @@ def attention_cpp_forward(
 
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
     """Makes attn_implementation=name known to transformers. May be called again, to change the options.
+
+    A name of transformers' own is ours from then on: register("flex_attention") serves models that were loaded with it,
+    with gradients, which torch's flex_attention has not on the CPU; register("paged|eager") is generate_batch() of
+    models that were loaded with "eager" or that.
 
     strict: raise Error where a model needs a dense mask; warn: warn of it, once for each reason.
     """

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 namespace bindings {
 namespace {
@@ -18,8 +19,9 @@ struct ExchangeApi {
   int (*read)(void* object, nb::dlpack::dltensor* to);  // dltensor_from_py_object_no_sync
 };
 
-const ExchangeApi* exchange = nullptr;
-std::array<PyObject*, 2> exchanged_types{};
+// The functions are there before the types are that say so: threads may call while torch is being imported.
+std::atomic<const ExchangeApi*> exchange{nullptr};
+std::array<std::atomic<PyObject*>, 2> exchanged_types{};
 
 }  // namespace
 
@@ -29,8 +31,8 @@ bool use_exchange(const nb::list& types) {
   const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (api && api->version.major != 1) api = api->older;
   if (!api || !api->read) return false;
-  for (size_t n = 0; n < types.size(); ++n) exchanged_types[n] = nb::borrow(types[n]).release().ptr();
   exchange = api;
+  for (size_t n = 0; n < types.size(); ++n) exchanged_types[n] = nb::borrow(types[n]).release().ptr();
   return true;
 }
 
@@ -40,7 +42,7 @@ bool has_exchange(nb::handle object) {
 }
 
 bool read_exchanged(nb::handle object, nb::dlpack::dltensor* to) {
-  if (exchange->read(object.ptr(), to) == 0) return true;
+  if (exchange.load()->read(object.ptr(), to) == 0) return true;
   PyErr_Clear();
   return false;
 }

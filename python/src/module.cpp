@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
 #include <tuple>
 
 #include "arguments.h"
@@ -166,7 +167,8 @@ void dropout_mask(uint64_t seed, double probability, nb::handle keep, int64_t fi
   });
 }
 
-/// The cache, which allows many readers or one writer. The GIL is released while it reads: writers check for readers.
+/// The cache, which allows many readers or one writer. A writer keeps the mutex, a reader is counted: it works without
+/// the GIL, and a writer that finds one throws. Not every Python has a GIL.
 class Cache {
  public:
   explicit Cache(const attn::KvCache::Config& config) : cache_(config) {}
@@ -198,7 +200,7 @@ class Cache {
     const auto lse_view = in.output<3>("lse", lse);
     const attn::AttentionOptions parsed = parse(in, options);
     in.done();
-    const Reading reading(readers_);
+    const Reading reading(*this);
     const nb::gil_scoped_release unlocked;
     cache_.attend(ids, starts, q_view, out_view, lse_view, parsed);
   }
@@ -211,19 +213,31 @@ class Cache {
     const Question question(in, asked);
     const attn::AttentionOptions parsed = parse(in, options);
     in.done();
-    const Reading reading(readers_);
+    const Reading reading(*this);
     const nb::gil_scoped_release unlocked;
     cache_.statistics(ids, starts, q_view, lse_view, question.wanted, parsed);
   }
-  int64_t length(int64_t sequence) const { return cache_.length(sequence); }
-  int64_t pages_in_use() const { return cache_.pages_in_use(); }
+  int64_t length(int64_t sequence) {
+    const std::lock_guard locked(mutex_);
+    return cache_.length(sequence);
+  }
+  int64_t pages_in_use() {
+    const std::lock_guard locked(mutex_);
+    return cache_.pages_in_use();
+  }
 
  private:
-  /// Counts a reader as long as it lives; made and destroyed under the GIL.
+  /// Counts a reader as long as it lives.
   struct Reading {
-    explicit Reading(int& readers_) : readers(readers_) { ++readers; }
-    ~Reading() { --readers; }
-    int& readers;
+    explicit Reading(Cache& cache_read) : cache(cache_read) { count(1); }
+    ~Reading() { count(-1); }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+    void count(int more) {
+      const std::lock_guard locked(cache.mutex_);
+      cache.readers_ += more;
+    }
+    Cache& cache;
   };
   /// Causal, the last query being the newest token, unless they say otherwise.
   static attn::AttentionOptions parse(Arguments& in, const nb::dict& options) {
@@ -234,11 +248,13 @@ class Cache {
   }
   template <class Change>
   int64_t write(const Change& change) {
+    const std::lock_guard locked(mutex_);
     if (readers_ > 0) throw attn::Error("kv_cache", {"another thread is reading it"});
     return change();
   }
 
   attn::KvCache cache_;
+  std::mutex mutex_;
   int readers_ = 0;
 };
 

@@ -22,7 +22,7 @@ def run(*arguments):
 
 def test_snippets_of_the_readme():
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "python/README.md").read_text(), re.S)
-    assert len(snippets) == 10
+    assert len(snippets) == 11
     assert run("-c", "".join(snippets)).startswith("(1, 8, 1000, 64)")
 
 

@@ -98,3 +98,30 @@ def test_callers_on_many_threads_get_the_bits_of_one():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_cache_has_many_readers_or_one_writer():
+    """Whether or not the interpreter has a GIL: a writer that finds a reader is told, and nothing is lost."""
+    cache = attention_cpp.KVCache(2, 64)
+    sequence = cache.add()
+    keys = draw(30_000)[:, :2]
+    cache.append(sequence, keys, keys)
+    queries, results, refused = draw(512), [], 0
+
+    def read():
+        results.append(cache.attend(queries, [sequence], [0, 512]))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    while any(reader.is_alive() for reader in readers):
+        try:
+            cache.remove(cache.add())
+        except attention_cpp.Error as error:
+            assert "another thread is reading it" in str(error)
+            refused += 1
+        time.sleep(0.001)
+    assert refused > 0 and len(results) == 3
+    assert all(np.array_equal(result, results[0]) for result in results)
+    cache.append(sequence, keys[:, :, :1], keys[:, :, :1])
+    assert cache.length(sequence) == 30_001

@@ -4,6 +4,11 @@ Models are tiny and random, in float64 where the library allows it.
 """
 
 import copy
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -72,6 +77,48 @@ def test_generation(kind, cache, implementation):
     assert calls >= 2 * 10
     assert torch.equal(actual.sequences, expected.sequences)
     same(torch.stack(actual.logits), torch.stack(expected.logits))
+
+
+def test_a_prefix_that_all_see():
+    ids, i = torch.randint(3, 64, (2, 12)), torch.arange(12)
+    mask = ((i <= i[:, None]) | (i < 5)).expand(2, 1, 12, 12).clone()
+    mask[1, :, :, 9:] = False
+    model = llama()
+    results = []
+    for implementation in ("eager", "attention_cpp"):
+        model.set_attn_implementation(implementation)
+        before = face.mask_counts().get("prefix, causal, key lengths", 0)
+        given = mask if implementation != "eager" else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        results.append(model(ids, attention_mask=given).logits)
+    assert face.mask_counts()["prefix, causal, key lengths"] == before + 2
+    same(results[1], results[0])
+    assert len(model(ids, attention_mask=mask, output_attentions=True).attentions) == 2
+
+
+def test_models_of_flex_attention(monkeypatch):
+    """transformers compiles torch's function on its own, which has no gradients on the CPU: its name can be ours."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    for interface in (hf.AttentionInterface, hf.AttentionMaskInterface):
+        monkeypatch.setattr(interface, "_global_mapping", dict(interface._global_mapping))
+    ids = torch.randint(3, 64, (2, 12))
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    model = llama().train()
+    other = copy.deepcopy(model)
+    model.set_attn_implementation("eager")
+    other.set_attn_implementation("flex_attention")
+    attention_cpp.transformers.register("flex_attention", strict=True)
+    gradients = []
+    for tuned in (model, other):
+        loss, calls = served(lambda: tuned(input_ids=ids, attention_mask=mask, labels=ids).loss)
+        loss.backward()
+        gradients.append([x.grad for x in tuned.parameters()])
+    assert calls == 2
+    for expected, actual in zip(*gradients):
+        same(actual, expected)
+    with pytest.raises(attention_cpp.Error, match="the mask is a BlockMask: it must be a tensor"):
+        other(ids, attention_mask=create_block_mask(lambda b, h, i, j: i >= j, 2, None, 12, 12, "cpu"))
 
 
 def test_sentence_transformers(tmp_path):
@@ -144,3 +191,100 @@ def test_diffusers():
         parameter = next(model.parameters())
         for theirs, ours in zip(*(torch.autograd.grad(x.square().mean(), parameter) for x in (expected, actual))):
             same(ours, theirs)
+
+
+def trained(train):
+    """The gradients of a model whose attention is eager and of one that calls torch's function, after train(model)."""
+    ids = torch.randint(3, 64, (2, 12))
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    results = []
+    for implementation in ("eager", "sdpa"):
+        model = llama().train()
+        model.set_attn_implementation(implementation)
+        with face.enabled(strict=True):
+            _, calls = served(lambda: train(model, {"input_ids": ids, "attention_mask": mask,
+                                                    "labels": ids.masked_fill(mask == 0, -100)}))
+        assert calls == (2 if implementation == "sdpa" else 0)
+        results.append([x.grad for x in model.parameters()])
+    for expected, actual in zip(*results):
+        same(actual, expected)
+
+
+def test_accelerate():
+    accelerate = pytest.importorskip("accelerate")
+
+    def train(model, batch):
+        accelerator = accelerate.Accelerator(cpu=True)
+        prepared, _ = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+        accelerator.backward(prepared(**batch).loss)
+
+    trained(train)
+
+
+def test_lightning(tmp_path):
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch):
+            return self.model(**batch).loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    def train(model, batch):
+        trainer = lightning.Trainer(accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False,
+                                    enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)
+        trainer.fit(Module(model), torch.utils.data.DataLoader([batch], batch_size=None))
+
+    trained(train)
+
+
+TIMM = """
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError:  # linked with CUDA: its operators are not there, of which it wants to describe two
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import timm
+
+    import attention_cpp.torch
+
+    core = attention_cpp.torch._torch_ops._core
+    forward = core.forward
+    for name, size in (("vit_tiny_patch16_224", 64), ("eva02_tiny_patch14_224", 56)):
+        networks = []
+        for fused in (False, True):
+            timm.layers.set_fused_attn(fused)
+            networks.append(timm.create_model(name, img_size=size, num_classes=5).eval())
+        networks[1].load_state_dict(networks[0].state_dict())
+        images, calls = torch.randn(2, 3, size, size), []
+        core.forward = lambda *x: (calls.append(1), forward(*x))[1]
+        with attention_cpp.torch.enabled(strict=True):
+            results = [network(images) for network in networks]
+        core.forward = forward
+        assert len(calls) == 12, len(calls)
+        torch.testing.assert_close(*results, rtol=0, atol=256 * torch.finfo(torch.float32).eps)
+        weights = [network.blocks[0].attn.proj.weight for network in networks]
+        torch.testing.assert_close(*(torch.autograd.grad(x.square().mean(), weight)[0]
+                                     for x, weight in zip(results, weights)))
+    print("as without")
+"""
+
+
+def test_timm():
+    """In a process of its own, with the folder ATTN_TIMM: transformers looks for torchvision too, and would stumble
+    over PyPI's, which is linked with CUDA."""
+    folder = os.environ.get("ATTN_TIMM", "")
+    if not os.path.isdir(folder) and importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(TIMM)], capture_output=True, text=True,
+                            env={**os.environ, "PYTHONPATH": folder})
+    assert result.returncode == 0 and result.stdout == "as without\n", result.stderr

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_masks, _torch_ops, _torch_structure  # noqa: E402
+from attention_cpp import _torch_masks, _torch_ops, _torch_prefix, _torch_structure  # noqa: E402
 from attention_cpp._torch_math import _allowed  # noqa: E402
 from attention_cpp._torch_options import NAMES, in_order  # noqa: E402
 
@@ -73,7 +73,12 @@ MASKS = {
     "nothing": (torch.zeros(1, 1, LQ, LK, dtype=torch.bool), "key lengths"),
     "any": (draw(B, 1, LQ, LK, seed=4) > 0, "mask"),
     "causal but for one": ((j <= i)[None, None] ^ ((i == 29) & (j == 41)), "mask"),
-    "prefix": (((j <= i) | (j < 12))[None, None], "mask"),
+    "prefix": (((j <= i) | (j < 12))[None, None], "prefix, causal"),
+    "prefix at the end": (((j <= i + LK - LQ) | (j < 12))[None, None], "prefix, causal"),
+    "prefix, right padding": (((j <= i) | (j < 12)) & RIGHT, "prefix, causal, key lengths"),
+    "prefix, left padding": (((j <= i + 8) | (j < 20)) & LEFT, "prefix, causal, keys"),
+    "prefix, window": (((j <= i) & (j > i - 9) | (j < 12))[None, None], "mask"),
+    "prefix of each sequence": ((j <= i) | (j < torch.tensor([12, 3, 20]).view(B, 1, 1, 1)), "mask"),
     "windows of each sequence": ((j <= i) & (j > i - torch.tensor([9, 5, 3]).view(B, 1, 1, 1)), "mask"),
     "of each head": (draw(B, 4, LQ, LK, seed=4) > 0, "mask"),
 }
@@ -153,8 +158,8 @@ def test_a_mask_with_a_gradient_stays_a_bias():
 @pytest.fixture
 def readings(monkeypatch):
     seen = []
-    find = _torch_masks.find
-    monkeypatch.setattr(_torch_masks, "find", lambda *x: (seen.append(1), find(*x))[1])
+    find = _torch_masks.find_whole
+    monkeypatch.setattr(_torch_masks, "find_whole", lambda *x: (seen.append(1), find(*x))[1])
     return seen
 
 
@@ -235,6 +240,20 @@ def test_no_lanes_are_computed_in_vain():
     """A causal mask costs what is_causal does."""
     inputs = qkv()
     assert face.explain(*inputs, MASKS["causal"][0]).flops == face.explain(*inputs, is_causal=True).flops
+    prefix = MASKS["prefix"][0]
+    assert face.explain(*inputs, prefix).flops == 2 * B * 4 * prefix.sum() * (8 + 8)
+
+
+def test_a_prefix_with_dropout_and_the_layout_of_the_query():
+    mask = MASKS["prefix, right padding"][0]
+    q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in qkv())
+    out = sdpa(q, k, v, mask)
+    assert out.stride() == q.stride()
+    torch.testing.assert_close(out, torch_sdpa(q, k, v, mask), **EXACT)
+    torch.manual_seed(3)
+    mean = torch.stack([sdpa(q, k, v, mask, dropout_p=0.3) for _ in range(800)])
+    error = mean.std(0) / len(mean) ** 0.5
+    assert ((mean.mean(0) - out).abs() <= 6 * error + 1e-12).all()
 
 
 def test_masks_that_do_not_fit_are_errors():
@@ -272,9 +291,16 @@ def test_any_composition_is_the_mask(seed):
             allowed = allowed & [j <= i + each, j > i - each, j < each * 3, j >= each,
                                  (ids[:, None, :queries, None] == ids[:, None, None, -keys:]), i < each * 3][part]
     if number(0, 3) == 0:
+        end = number(0, keys + 1)
+        allowed = (allowed | (j < end)) & (j < torch.randint(end, keys + 3, (batch, 1, 1, 1), generator=random))
+    if number(0, 3) == 0:
         allowed[number(0, batch), 0, number(0, queries), number(0, keys)] ^= True
-    found = _torch_structure.find(lambda rows: allowed[:, 0].index_select(1, rows), batch, queries, keys)
+    found = _torch_structure.find_whole(lambda rows: allowed[:, 0].index_select(1, rows), batch, queries, keys)
     if found is not None:
         q, k = torch.zeros(batch, 1, queries, 1), torch.zeros(batch, 1, keys, 1)
-        given = SimpleNamespace(**dict(zip(NAMES, in_order(found))))
-        assert torch.equal(_allowed(q, k, given)[0].expand_as(allowed), allowed)
+        parts = []
+        for of_rows, seen, _, options in _torch_prefix.calls(q, k, k, found):
+            given = SimpleNamespace(**dict(zip(NAMES, in_order(options))))
+            part = _allowed(of_rows, seen, given)[0].expand(batch, 1, of_rows.shape[2], seen.shape[2])
+            parts.append(F.pad(part, (0, keys - seen.shape[2])))
+        assert torch.equal(torch.cat(parts, 2), allowed)

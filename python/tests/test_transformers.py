@@ -528,8 +528,6 @@ def test_bad_input():
         face.attention_cpp_forward(Layer(), *away, None)
     with pytest.raises(attention_cpp.Error, match="must be on the CPU, not meta"):
         face.attention_cpp_forward(Layer(), q, k, away[2], None)
-    with pytest.raises(attention_cpp.Error, match="paged"):
-        face.attention_cpp_forward(Layer(), q, k, v, None, cache=object())
     with pytest.raises(attention_cpp.Error, match="mask is torch.int64"):
         face.attention_cpp_forward(Layer(), q, k, v, torch.ones(2, 1, 5, 9, dtype=torch.long))
     mask = face.attention_cpp_mask(2, 5, 9, 0)

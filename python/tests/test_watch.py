@@ -13,10 +13,12 @@ pytest.importorskip("transformers")
 import torch
 import torch.nn.functional as F
 import transformers as hf
+from torch.nn.attention import flex_attention as flex
 
 import attention_cpp
 import attention_cpp.torch as face
 import attention_cpp.transformers
+from attention_cpp import _torch_masks
 from attention_cpp._watch import STATISTICS
 
 DECODER = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -162,7 +164,7 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
             pass
-        assert F.scaled_dot_product_attention is enabled and face._state.strict
+        assert F.scaled_dot_product_attention is enabled and face._state.wishes.strict
 
 
 def test_a_call_that_fails_is_forgotten():
@@ -201,6 +203,38 @@ def test_what_torch_computes_is_named():
     with pytest.warns(UserWarning, match='saw no attention of this GPT2LMHeadModel: .*attn_implementation="sdpa"'), \
             attention_cpp.watch(model):
         model(**batch())
+
+
+class Prefix(torch.nn.Module):
+    """Attention of 40 tokens, of which all see the first 12: by a mask, or by flex_attention."""
+
+    def __init__(self, flex, prefix):
+        super().__init__()
+        self.flex, self.prefix = flex, prefix
+
+    def forward(self, x):
+        i = torch.arange(40)
+        if not self.flex:
+            return F.scaled_dot_product_attention(x, x, x, (i <= i[:, None]) | (i < self.prefix))
+        block_mask = flex.create_block_mask(lambda b, h, i, j: (j <= i) | (j < self.prefix), None, None, 40, 40, "cpu")
+        return flex.flex_attention(x, x, x, block_mask=block_mask)
+
+
+def test_calls_that_are_cut_are_seen_whole_or_named(monkeypatch):
+    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    x, i = torch.randn(1, 2, 40, 8), torch.arange(40)
+    for by_flex, prefix in ((False, 12), (False, 0), (True, 0)):
+        model = Prefix(by_flex, prefix)
+        with attention_cpp.watch(model) as seen:
+            model(x)
+        allowed = (i <= i[:, None]) | (i < prefix)
+        expected = torch.softmax((x @ x.mT / 8**0.5).masked_fill(~allowed, -torch.inf), -1)
+        assert near(seen.weights(0), expected)
+        assert near(seen.statistics()["entropy"][0], torch.special.entr(expected).sum(-1))
+        assert len(seen._layer("").runs[-1]) == 1
+    model = Prefix(True, 12)
+    with pytest.warns(UserWarning, match="of several calls"), attention_cpp.watch(model):
+        model(x)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])

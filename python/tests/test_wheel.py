@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -45,16 +46,23 @@ def test_no_openmp_and_no_foreign_library(unpacked):
                          "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
+def new_environment(folder, package):
+    """A new environment with a wheel or an sdist and what it requires: runs Python there."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*arguments):
+        return subprocess.run([folder / "bin/python", *arguments], capture_output=True, text=True, env=environment,
+                              cwd=folder)
+
+    installed = run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", package)
+    assert installed.returncode == 0, installed.stderr
+    return run
+
+
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory):
-    """A new environment with the wheel and NumPy: runs Python there."""
-    folder = tmp_path_factory.mktemp("empty")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", WHEEL], check=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return lambda *arguments: subprocess.run([python, *arguments], capture_output=True, text=True, env=environment,
-                                             cwd=folder)
+    return new_environment(tmp_path_factory.mktemp("empty"), WHEEL)
 
 
 def test_works_with_numpy_alone(empty):
@@ -71,8 +79,40 @@ def test_works_with_numpy_alone(empty):
     assert "site-packages" in result.stdout and str(ROOT) not in result.stdout
 
 
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The archive of sources, and the names in it without the folder that holds them."""
+    build = pytest.importorskip("scikit_build_core.build")
+    folder, before = tmp_path_factory.mktemp("sdist"), os.getcwd()
+    os.chdir(ROOT)
+    try:
+        archive = folder / build.build_sdist(str(folder))
+    finally:
+        os.chdir(before)
+    with tarfile.open(archive) as files:
+        return archive, {name.partition("/")[2] for name in files.getnames()}
+
+
+def test_sources_are_those_of_the_package(sdist):
+    """None that lies in a folder of the same name elsewhere, as in an environment of a build."""
+    _, names = sdist
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/attn/attention.h", "python/CMakeLists.txt",
+            "python/attention_cpp/torch.py", "src/kernels/table.h"} <= names
+    assert {name.partition("/")[0] for name in names} == {
+        "CMakeLists.txt", "pyproject.toml", "LICENSE", "PKG-INFO", "cmake", "include", "python", "src"}
+
+
+@pytest.mark.skipif("ATTN_EXHAUSTIVE" not in os.environ, reason="compiles the library: minutes")
+def test_an_empty_environment_builds_it_of_its_sources(sdist, tmp_path):
+    run = new_environment(tmp_path / "empty", sdist[0])
+    assert_it_tries_itself(run("-m", "attention_cpp"))
+
+
 def test_it_says_what_it_runs_on_and_tries_itself(empty):
-    result = empty("-m", "attention_cpp")
+    assert_it_tries_itself(empty("-m", "attention_cpp"))
+
+
+def assert_it_tries_itself(result):
     assert result.returncode == 0, result.stdout + result.stderr
     lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if line)
     assert {"attention_cpp", "processor", "python", "numpy", "instructions", "threads"} <= lines.keys()
