@@ -2,7 +2,7 @@
 #include <cmath>
 #include <set>
 
-#include "generate/loop.h"
+#include "attn/generate.h"
 #include "layers.h"
 
 namespace attn::test {
@@ -202,34 +202,6 @@ TEST(Rules, OfWhatMayComeNext) {
     std::set<std::pair<int64_t, int64_t>> pairs;
     for (size_t n = 0; n + 1 < text.size(); ++n) EXPECT_TRUE(pairs.insert({text[n], text[n + 1]}).second) << n;
   }
-}
-
-TEST(Rules, ForbidWhatTheySay) {
-  const auto rule = [](const std::function<void(GenerateOptions&)>& change, const Text& text, int64_t given) {
-    GenerateOptions options;
-    options.ends = {kEnd};
-    change(options);
-    return generate::forbidden(text, given, options);
-  };
-  const auto first = [](auto& o) { o.suppressed_first = {0, 3}; };
-  EXPECT_EQ(rule(first, {1, 2}, 2), (Text{0, 3})) << "the first that is chosen";
-  EXPECT_EQ(rule(first, {1, 2, 3}, 2), Text()) << "the second";
-  const auto suppressed = [](auto& o) { o.suppressed = {2}; };
-  EXPECT_EQ(rule(suppressed, {1, 2, 3}, 2), (Text{2}));
-  const auto chosen = [](auto& o) { o.min_tokens = 2; };
-  EXPECT_EQ(rule(chosen, {1, 2, 3}, 2), (Text{kEnd})) << "one of two is there";
-  EXPECT_EQ(rule(chosen, {1, 2, 3, 3}, 2), Text());
-  const auto whole = [](auto& o) { o.min_length = 3; };
-  EXPECT_EQ(rule(whole, {1, 2}, 2), (Text{kEnd})) << "the prompt counts";
-  EXPECT_EQ(rule(whole, {1, 2, 3}, 2), Text());
-  const auto repeat = [&](int64_t tokens, const Text& text) {
-    return rule([&](auto& o) { o.no_repeat = tokens; }, text, 1);
-  };
-  EXPECT_EQ(repeat(1, {3, 1, 3}), (Text{3, 1, 3})) << "each token once";
-  EXPECT_EQ(repeat(2, {1, 2, 1, 3, 1}), (Text{2, 3})) << "what followed the 1 before";
-  EXPECT_EQ(repeat(3, {1, 2, 0, 3, 2, 1, 2}), (Text{0})) << "1 2 was followed by 0, 3 2 by 1";
-  EXPECT_EQ(repeat(2, {1, 1}), (Text{1}));
-  EXPECT_EQ(repeat(3, {1}), Text()) << "too short to repeat anything";
 }
 
 TEST(Rules, WrongOptionsAreNamed) {
