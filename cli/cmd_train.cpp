@@ -232,6 +232,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (!settings.quiet)
     say("saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
         trainer.best_score());
+  lock.reset();
   if (settings.interactive) {
     GenerationOptions generation;
     generation.converse(attn::models::load_model(settings.out, "best", precision));
