@@ -196,11 +196,20 @@ struct Evaluate {
                100 * judged.accuracy(), judged.macro_f1(), of_second);
   }
 
+  /// Of the whole file, which an error names.
+  std::vector<int64_t> tokens_of(const attn::models::Loaded& loaded, const std::string& content) const {
+    try {
+      return loaded.tokenizer->encode_marked(content).ids;
+    } catch (const attn::Error& error) {
+      throw attn::Error("eval", {file + ": " + error.reasons().front()});
+    }
+  }
+
   /// Windows of the context, each `stride` tokens behind the one before: only tokens that no window has seen yet count,
   /// so that all but the first have at least context - stride tokens before them.
   void strided(const attn::models::Loaded& loaded) const {
     const std::string content = attn::io::read_input(file);
-    const std::vector<int64_t> tokens = loaded.tokenizer->encode_marked(content).ids;
+    const std::vector<int64_t> tokens = tokens_of(loaded, content);
     const int64_t context = loaded.model->config().context, total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
     if (stride > context) throw UsageError(fmt::format("--stride {} is beyond the context of {}", stride, context));
@@ -238,7 +247,7 @@ struct Evaluate {
   void text(const attn::models::Loaded& loaded) const {
     const attn::models::Config& config = loaded.model->config();
     const std::string content = attn::io::read_input(file);
-    const std::vector<int64_t> tokens = loaded.tokenizer->encode_marked(content).ids;
+    const std::vector<int64_t> tokens = tokens_of(loaded, content);
     const int64_t total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
     const int64_t fitting = (int64_t{1} << 24) / (config.context * config.vocab_size);

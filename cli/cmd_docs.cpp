@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "attn/c.h"
 #include "common.h"
 
 namespace cli {
@@ -168,7 +169,7 @@ std::string man_options(const CLI::App& command) {
 
 std::string manual(const CLI::App& app) {
   std::string out =
-      ".TH ATTN 1 \"\" \"attention.cpp 0.1.0\" \"User Commands\"\n.SH NAME\nattn \\- " +
+      ".TH ATTN 1 \"\" \"attention.cpp " + std::string(attn_version()) + "\" \"User Commands\"\n.SH NAME\nattn \\- " +
       roff("train, run and look at self-attention models on the CPU") +
       "\n.SH SYNOPSIS\n.B attn\n[\\fIoptions\\fR] \\fIsubcommand\\fR [\\fIarguments\\fR]\n.SH DESCRIPTION\n" +
       roff(app.get_description()) + "\n.PP\n" +

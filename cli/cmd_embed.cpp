@@ -55,32 +55,22 @@ struct Embed {
                                   pooling_named(pooling));
   }
 
-  /// Of work that was stopped: lines of the vectors that are there. A row of zeros is of a text whose turn had not
-  /// come.
-  void write_done(const Array& rows, const std::vector<std::string>& texts) const {
-    if (out.ends_with(".npy")) throw attn::Error("embed", {"stopped: nothing was written"});
-    std::vector<std::string> done;
-    const float* number = static_cast<const float*>(rows.data());
-    float* to = static_cast<float*>(rows.data());
-    for (size_t n = 0; n < texts.size(); ++n, number += rows.width()) {
-      if (std::all_of(number, number + rows.width(), [](float each) { return each == 0; })) continue;
-      to = std::copy_n(number, rows.width(), to);
-      done.push_back(texts[n]);
-    }
-    write(rows, done);
-    say("attn: stopped: {} of {} texts were written\n", grouped(static_cast<int64_t>(done.size())),
-        grouped(static_cast<int64_t>(texts.size())));
-  }
-
-  void write(const Array& rows, const std::vector<std::string>& texts) const {
+  /// Of work that was stopped the vectors that are there, where lines can leave others out.
+  void write(const Array& rows, const std::vector<std::string>& texts, const std::vector<int64_t>& missing) const {
+    if (out.ends_with(".npy") && !missing.empty()) throw attn::Error("embed", {"stopped: nothing was written"});
     if (out.ends_with(".npy")) return attn::io::write_output(out, npy_of(rows));
     std::string lines;
     const float* number = static_cast<const float*>(rows.data());
-    for (size_t n = 0; n < texts.size(); ++n, number += rows.width())
+    for (size_t n = 0; n < texts.size(); ++n, number += rows.width()) {
+      if (std::binary_search(missing.begin(), missing.end(), static_cast<int64_t>(n))) continue;
       lines += Json{{"text", texts[n]}, {"embedding", std::vector<float>(number, number + rows.width())}}.dump(
                    -1, ' ', false, Json::error_handler_t::replace) +
                "\n";
+    }
     attn::io::write_output(out, lines);
+    if (!missing.empty())
+      say("attn: stopped: {} of {} texts were written\n", grouped(std::ssize(texts) - std::ssize(missing)),
+          grouped(std::ssize(texts)));
   }
 
   void run() const {
@@ -92,15 +82,17 @@ struct Embed {
     catch_signals();
     Meter meter("texts", static_cast<int64_t>(texts.size()));
     const auto start = std::chrono::steady_clock::now();
-    const Array rows = embedder(texts, [&](int64_t done) {
+    const auto look = [&](int64_t done) {
       meter.show(done);
       return !signal_seen();
-    });
+    };
+    std::vector<int64_t> missing;
+    const Array rows = embedder(texts, look, &missing);
     meter.hide();
-    if (signal_seen()) return write_done(rows, texts);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (statistics) say("{} texts, {:.1f} texts/s\n", texts.size(), static_cast<double>(texts.size()) / seconds);
-    write(rows, texts);
+    const size_t done = texts.size() - missing.size();
+    if (statistics) say("{} texts, {:.1f} texts/s\n", done, static_cast<double>(done) / seconds);
+    write(rows, texts, missing);
   }
 };
 

@@ -18,6 +18,7 @@ namespace {
 
 using attn::heads::HeadValues;
 using attn::heads::Measure;
+using Json = nlohmann::ordered_json;
 
 /// A row a head: its measures and, where they are asked for, its cluster and its place among the heads.
 struct HeadTable {
@@ -83,7 +84,6 @@ std::string heads_csv(const HeadTable& table, const std::vector<size_t>& shown) 
 }
 
 std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown) {
-  using Json = nlohmann::ordered_json;
   const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
   Json all = {{"texts", table.texts}, {"measures", Json::object()}, {"heads", Json::array()}};
   for (const size_t place : shown) {

@@ -96,14 +96,26 @@ void list_parameters(const attn::models::Config& config) {
     fmt::print("{:<40}{:>20}{:>8}{:>24}\n", line.name, line.shape, line.copies, grouped(line.count * line.copies));
 }
 
+/// Those of each layer; of a pruned model all that are left.
+std::string heads_of(const attn::models::Config& config) {
+  if (config.kept_heads.empty())
+    return fmt::format("{} heads, {} key/value heads", config.heads, config.kv_heads ? config.kv_heads : config.heads);
+  int64_t left = 0, all = 0;
+  for (const attn::models::AttentionLayer& layer : attn::models::attention_layers(config)) {
+    left += layer.heads;
+    all += config.heads;
+  }
+  return fmt::format("{} of {} heads", left, all);
+}
+
 /// From the configuration alone: it takes no longer for a large model than for a small one.
 void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch) {
   using attn::nn::Precision;
   attn::models::check(config);
   const attn::models::ParameterCounts counts = attn::models::count_parameters(config);
   row("model", config.model);
-  row("shape", fmt::format("{} layers, {} heads, {} key/value heads, width {}, context {}", config.layers, config.heads,
-                           config.kv_heads ? config.kv_heads : config.heads, config.embed_dim, config.context));
+  row("shape", fmt::format("{} layers, {}, width {}, context {}", config.layers, heads_of(config), config.embed_dim,
+                           config.context));
   if (!config.kept_heads.empty())
     for (const attn::models::AttentionLayer& layer : attn::models::attention_layers(config))
       row(("  " + layer.name).c_str(),

@@ -174,8 +174,8 @@ struct Prune {
   }
 
   /// A folder as attn train writes it, before its first step.
-  void save(Model& model, const Settings& settings, const Prepared& prepared) const {
-    begin_directory(settings, model.config(), prepared, overwrite);
+  void save(Model& model, const Settings& settings, const Prepared& prepared, FolderLock& lock) const {
+    begin_directory(settings, model.config(), prepared, overwrite, lock);
     attn::train::Trainer(model, *prepared.data, settings.options, out).save();
   }
 
@@ -190,6 +190,8 @@ struct Prune {
 
   void run() const {
     check_folders();
+    FolderLock lock;
+    hold_folder(out, lock);
     const attn::models::Loaded loaded = attn::models::load_model(directory, which);
     for (const std::string& note : loaded.notes) say("attn: {}\n", note);
     const Model& model = *loaded.model;
@@ -214,7 +216,7 @@ struct Prune {
     Watched watched(*prepared.data, batches_to_read(how, total));
     Model pruned = attn::train::prune(model, watched, how);
     watched.hide();
-    save(pruned, trained, prepared);
+    save(pruned, trained, prepared, lock);
     Measured after = measure(pruned, *prepared.data, out, "best");
     time_batches(model, pruned, prepared.data->validation(0), before, after);
     const std::vector<Point> points = curve(model, *prepared.data, scores);

@@ -1,4 +1,5 @@
 // attn tokenizer: learns a vocabulary, makes ids of text, and text of ids.
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <charconv>
@@ -21,8 +22,8 @@ struct TokenizerCommand {
     if (action == "train") return train();
     if (files.size() > 2) throw UsageError("attn tokenizer " + action + " takes a tokenizer and one file");
     const auto tokenizer = opened(files[0]);
-    const std::string input = attn::io::read_input(files.size() > 1 ? files[1] : "-");
-    if (action == "encode") show(encoded(*tokenizer, input));
+    const std::string file = files.size() > 1 ? files[1] : "-", input = attn::io::read_input(file);
+    if (action == "encode") show(encoded(*tokenizer, input, file));
     else decode(*tokenizer, input);
   }
 
@@ -48,11 +49,12 @@ struct TokenizerCommand {
                                     : attn::text::load_tokenizer(bytes, path);
   }
 
-  std::string encoded(const attn::text::Tokenizer& tokenizer, const std::string& text) const {
-    std::string line;
-    for (int64_t id : marked ? tokenizer.encode_marked(text).ids : tokenizer.encode(text))
-      line += fmt::format("{}{}", line.empty() ? "" : " ", id);
-    return line + "\n";
+  std::string encoded(const attn::text::Tokenizer& tokenizer, const std::string& text, const std::string& file) const {
+    try {
+      return fmt::format("{}\n", fmt::join(marked ? tokenizer.encode_marked(text).ids : tokenizer.encode(text), " "));
+    } catch (const attn::Error& error) {
+      throw attn::Error("tokenizer encode", {file + ": " + error.reasons().front()});
+    }
   }
 
   static void decode(const attn::text::Tokenizer& tokenizer, const std::string& input) {

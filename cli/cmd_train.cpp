@@ -189,6 +189,8 @@ void check_afterwards(const Settings& settings, const attn::models::Config& conf
 
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
   check_directory(settings);
+  FolderLock lock;
+  hold_folder(settings.out, lock);
   attn::models::Config config;
   if (settings.resume) {
     std::vector<std::string> reasons;
@@ -210,7 +212,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
   if (settings.resume) resume(trainer, settings);
-  else begin_directory(settings, config, prepared, settings.overwrite);
+  else begin_directory(settings, config, prepared, settings.overwrite, lock);
 
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) {
@@ -230,6 +232,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (!settings.quiet)
     say("saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
         trainer.best_score());
+  lock.reset();
   if (settings.interactive) {
     GenerationOptions generation;
     generation.converse(attn::models::load_model(settings.out, "best", precision));

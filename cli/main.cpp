@@ -13,6 +13,7 @@
 #include <new>
 #include <system_error>
 
+#include "attn/c.h"
 #include "common.h"
 
 namespace cli {
@@ -45,7 +46,7 @@ int run(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
   app.fallthrough();
-  app.set_version_flag("--version", "attn 0.1.0");
+  app.set_version_flag("--version", std::string("attn ") + attn_version());
   int threads = 0;
   app.add_option("--threads", threads, "of the computation; 0 = one a core")->check(whole(0, 1024));
   app.parse_complete_callback([&] { attn::set_thread_count(threads); });

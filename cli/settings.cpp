@@ -28,8 +28,14 @@ void require_free(const std::string& out, bool overwrite, const std::string& adv
     throw UsageError(taken + ": " + advice + "--overwrite replaces it, --out names another directory");
 }
 
+void hold_folder(const std::string& out, FolderLock& lock) {
+  if (attn::io::exists(out)) lock.emplace(out);
+}
+
 void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
-                     bool overwrite) {
+                     bool overwrite, FolderLock& lock) {
+  attn::io::make_directory(settings.out);
+  if (!lock) lock.emplace(settings.out);
   std::map<std::string, std::string> files = {{kConfigFile, attn::models::to_json(config)},
                                               {kTokenizerFile, prepared.tokenizer->to_json()},
                                               {kSettingsFile, settings_json(settings)}};

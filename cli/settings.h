@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common.h"
 #include "prepare.h"
@@ -95,8 +96,12 @@ const std::vector<std::string>& own_files();
 /// Throws UsageError unless a training may begin in this folder; `advice` is put before what else can be done about a
 /// model that is there.
 void require_free(const std::string& out, bool overwrite, const std::string& advice = "");
-/// The directory, and all that a model needs in it besides its weights.
+/// Keeps other trainings out of a folder; empty as long as the folder is not there.
+using FolderLock = std::optional<attn::io::FolderLock>;
+/// From before the files of a folder are read.
+void hold_folder(const std::string& out, FolderLock& lock);
+/// The directory, which is held from here on, and all that a model needs in it besides its weights.
 void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
-                     bool overwrite);
+                     bool overwrite, FolderLock& lock);
 
 }  // namespace cli

@@ -16,6 +16,8 @@ class Options(Structure):  # its first fields: the library takes the rest as zer
                 ("has_window", c_int32), ("scale", c_double)]
 
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 attn = ctypes.CDLL(sys.argv[1])
 attn.attn_dense.restype = Tensor
 attn.attn_dense.argtypes = [c_void_p, c_int32, c_int32, POINTER(c_int64)]

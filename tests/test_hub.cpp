@@ -169,6 +169,26 @@ TEST(Hub, WhatIsTrainedLeavesTheFileAsItWas) {
   EXPECT_EQ(logits_of(folder.path()), before);
 }
 
+/// A folder that a training wrote is opened for the purpose that is asked for, as those of the hub are.
+TEST(Hub, OurOwnFoldersAreOpenedForTrainingToo) {
+  const Folder folder;
+  Config config = family("gpt");
+  config.vocab_size = 256;
+  config.embed_dim = 8;
+  config.layers = config.heads = 1;
+  const Model model(config, nn::Precision::float32, 1);
+  Checkpoints checkpoints(folder.path());
+  checkpoints.begin({{"config.json", to_json(config)}, {"tokenizer.json", text::bytes()->to_json()}}, {}, false);
+  checkpoints.save(0, model.tensors(), "{}", true, false);
+  for (const auto purpose : {nn::Purpose::training, nn::Purpose::inference}) {
+    const Loaded loaded = open(folder.path(), {.purpose = purpose});
+    for (const nn::Parameter& parameter : loaded.model->parameters().all()) {
+      EXPECT_EQ(parameter.value.wants_gradient(), purpose == nn::Purpose::training) << parameter.name;
+      EXPECT_EQ(numbers(parameter.value.data()), numbers(model.parameters().find(parameter.name)->value.data()));
+    }
+  }
+}
+
 TEST(Hub, SixteenBitFilesInAnyPrecision) {
   const Folder folder;
   put_llama(folder, DType::bfloat16);
@@ -434,6 +454,26 @@ TEST(HostileHub, GenerationConfigs) {
        },
        {"all tokens are suppressed"}},
   });
+}
+
+TEST(Hub, EmbeddingThatIsStoppedSaysWhatIsMissing) {
+  const Folder folder;
+  folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
+  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\n");
+  Embedder embedder(folder.path());
+  embedder.options.tokens_a_step = 1;  // a text a step, the longest first
+  const std::vector<std::string> texts = {"a", "b c d", "a a a a a", "b c", "h g f e"};
+  std::vector<int64_t> missing = {7};
+  const Values whole = numbers(embedder(
+      texts, [](int64_t) { return true; }, &missing));
+  EXPECT_TRUE(missing.empty());
+  const Values some = numbers(embedder(
+      texts, [](int64_t done) { return done < 2; }, &missing));
+  EXPECT_EQ(missing, (std::vector<int64_t>{0, 1, 3}));
+  for (size_t n = 0; n < some.size(); ++n) EXPECT_EQ(some[n], n / 8 == 2 || n / 8 == 4 ? whole[n] : 0) << n;
+  embedder(
+      texts, [](int64_t) { return false; }, &missing);
+  EXPECT_EQ(missing, (std::vector<int64_t>{0, 1, 2, 3, 4})) << "before the first";
 }
 
 TEST(HostileHub, Embedders) {

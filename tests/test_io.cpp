@@ -237,6 +237,27 @@ TEST(Files, MakeDirectory) {
   EXPECT_TRUE(has(refusal(""), "the path is empty"));
 }
 
+TEST(Files, AFolderIsHeldByOne) {
+  const Folder folder;
+  const auto refusal = [&] { return error_of([&] { const io::FolderLock second(folder.path()); }); };
+  {
+    const io::FolderLock first(folder.path());
+    EXPECT_EQ(refusal(), "[lock] " + folder.path() + ": another program is writing there");
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  }
+  EXPECT_EQ(refusal(), "");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const io::FolderLock held(folder.path());
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(refusal(), "") << "however its holder ended";
+  EXPECT_TRUE(has(error_of([&] { const io::FolderLock none(folder / "none"); }), "none: open: "));
+}
+
 TEST(Files, Crc32) {
   EXPECT_EQ(io::crc32("123456789"), 0xCBF43926u);  // the check value of the standard
   EXPECT_EQ(io::crc32("6789", io::crc32("12345")), 0xCBF43926u);

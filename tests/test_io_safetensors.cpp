@@ -103,6 +103,38 @@ TEST(Safetensors, RoundTrip) {
   EXPECT_NE(copy.bytes("weight").data(), file.bytes("weight").data());
 }
 
+/// A tensor with strides is written as the dense one that has its elements, in pieces of a megabyte.
+TEST(Safetensors, StridesAreGathered) {
+  constexpr int64_t kRows = 1300, kColumns = 257;  // 1.3 MB of float32: more than a piece, whose end is no row's
+  std::vector<float> numbers(static_cast<size_t>(kRows * kColumns));
+  std::iota(numbers.begin(), numbers.end(), 0.0f);
+  const float* all = numbers.data();
+  struct Case {
+    std::vector<int64_t> shape, stride;
+    int64_t first;  // the element that stands first
+  };
+  for (const Case& c : {Case{{kRows, kColumns}, {kColumns, 1}, 0}, Case{{kColumns, kRows}, {1, kColumns}, 0},
+                        Case{{kRows, kColumns}, {-kColumns, -1}, kRows * kColumns - 1}, Case{{3, 4}, {0, 2}, 5},
+                        Case{{2, 3, 5}, {7, 1000, 3}, 1}, Case{{2, 3, 5}, {1000, 7, 1}, 2}, Case{{6}, {40}, 3}}) {
+    std::vector<float> dense;
+    const int64_t last = std::ssize(c.shape) - 1;
+    std::vector<int64_t> at(c.shape.size(), 0);
+    for (bool more = true; more;) {
+      int64_t offset = c.first;
+      for (int64_t axis = 0; axis <= last; ++axis) offset += at[axis] * c.stride[axis];
+      dense.push_back(all[offset]);
+      int64_t axis = last;
+      while (axis >= 0 && ++at[axis] == c.shape[axis]) at[axis--] = 0;
+      more = axis >= 0;
+    }
+    const NamedTensor lies[] = {{"x", DType::float32, c.shape, all + c.first, c.stride}};
+    const NamedTensor wanted[] = {{"x", DType::float32, c.shape, dense.data()}};
+    EXPECT_TRUE(io::format_safetensors(lies, {}) == io::format_safetensors(wanted, {})) << c.shape.size();
+  }
+  const NamedTensor wrong[] = {{"x", DType::float32, {2, 3}, all, {3}}};
+  EXPECT_THROW(io::format_safetensors(wrong, {}), Error);
+}
+
 /// 640 is 80 02 in little-endian bytes, as a pickle begins.
 TEST(Safetensors, AGoodFileMayBeginLikeAPickle) {
   const std::string header = "{\"__metadata__\":{\"a\":\"" + std::string(640 - 26, 'x') + "\"}} ";

@@ -112,6 +112,12 @@ TEST(TextFiles, LengthsAreSaidAndKept) {
   EXPECT_EQ(batch.sequences, 2);
   EXPECT_EQ(Ids(batch.ids.begin(), batch.ids.begin() + 2), (Ids{1, 1}));  // it fills up on the left
   EXPECT_EQ(batch.mask, (Ids{0, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
+  const text::EncodedBatch right = text::encode_batch(*tokenizer, std::vector<std::string>{"the", "the t ."},
+                                                      text::Lengths{.padding = 1, .padding_type = 3, .multiple = 4});
+  EXPECT_EQ(right.length, 8);
+  EXPECT_EQ(right.ids, (Ids{1, 3, 2, 1, 1, 1, 1, 1, 1, 3, 6, 7, 2, 1, 1, 1}));
+  EXPECT_EQ(right.types, (Ids{0, 0, 0, 3, 3, 3, 3, 3, 0, 0, 0, 0, 0, 3, 3, 3}));
+  EXPECT_EQ(right.mask, (Ids{1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
   EXPECT_EQ(error_of([&] { text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."}, text::Lengths{}); }),
             "[encode_batch] neither the tokenizer nor its caller says which token fills shorter texts up");
   EXPECT_EQ(error_of([&] {

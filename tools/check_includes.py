@@ -21,7 +21,7 @@ MODULES = {
     "c": (("core", "attention"), ()),
     "heads": (("core", "attention"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
-    "io": (("core",), ("nlohmann/", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
+    "io": (("core",), ("nlohmann/", "fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "ops"), ()),
     "view": (("core", "attention", "io", "heads"), ("png.h", "utf8proc.h", "zlib.h")),

@@ -32,6 +32,21 @@ void write_file(const std::string& path, std::string_view bytes);
 /// The same for whatever a person names; what goes to a pipe, a device or "-", the standard output, is simply written.
 void write_output(const std::string& path, std::string_view bytes);
 
+/// Keeps a folder for whoever has this, until it is gone or its program ends, however that ends. It leaves no file, and
+/// stops only those who ask for the same.
+class FolderLock {
+ public:
+  /// Throws Error if the folder cannot be opened, or is somebody else's now. Where the file system has no locks it is
+  /// everybody's.
+  explicit FolderLock(const std::string& path);
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock();
+
+ private:
+  int folder_;
+};
+
 /// Appends one line, which has no line break inside, and syncs nothing: logs.
 void append_line(const std::string& path, std::string_view line);
 

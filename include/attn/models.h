@@ -195,8 +195,9 @@ struct Loaded {
   int64_t step = 0;
   std::vector<std::string> notes;  ///< of damage that was met
 };
+/// Weights alone, without masters, unless the purpose is training.
 Loaded load_model(const std::string& directory, std::string_view which = "best",
-                  nn::Precision precision = nn::Precision::float32);
+                  nn::Precision precision = nn::Precision::float32, nn::Purpose purpose = nn::Purpose::inference);
 
 struct OpenOptions {
   nn::Precision precision = nn::Precision::float32;

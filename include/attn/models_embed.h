@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attn/models.h"
 
@@ -41,11 +42,11 @@ class Embedder {
   const Loaded& loaded() const { return loaded_; }
   /// Columns of the result.
   int64_t width() const { return loaded_.model->config().embed_dim; }
-  /// [texts, C] in float32. on_progress, if given, hears of the texts done so far, and ends the work by false: then the
-  /// vectors of the others are zero. It hears of 0 while texts become tokens. Throws Error that names the text for one
-  /// that is not UTF-8.
-  nn::Array operator()(std::span<const std::string> texts,
-                       const std::function<bool(int64_t done)>& on_progress = {}) const;
+  /// [texts, C] in float32; zeros for a text without tokens. on_progress, if given, hears of the texts done so far, and
+  /// ends the work by false: then `missing` is told the texts whose turn had not come, in order, and their vectors are
+  /// zero. It hears of 0 while texts become tokens. Throws Error that names the text for one that is not UTF-8.
+  nn::Array operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress = {},
+                       std::vector<int64_t>* missing = nullptr) const;
 
  private:
   Loaded loaded_;

@@ -1,6 +1,7 @@
 // Whole files, read and replaced, and streams. A Reader trusts no size that it has not seen twice; write_file() makes
 // the new file complete and synced under a temporary name before a rename, which is atomic, puts it in place.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -327,6 +328,17 @@ void make_directory(const std::string& path) {
   if (error) fail("make_directory", path, error.message());
   if (!fs::is_directory(path, error)) fail("make_directory", path, "exists and is not a directory");
 }
+
+FolderLock::FolderLock(const std::string& path) : folder_(-1) {
+  require_path("lock", path);
+  Descriptor folder(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (folder.get() < 0) fail_in("lock", path, "open", errno);
+  if (uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
+    fail("lock", path, "another program is writing there");
+  folder_ = folder.release();
+}
+
+FolderLock::~FolderLock() { ::close(folder_); }
 
 uint32_t crc32(std::string_view bytes, uint32_t seed) {
   if (bytes.empty()) return seed;  // for zlib no pointer means: start anew

@@ -358,7 +358,7 @@ std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, co
 
 }  // namespace
 
-Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision) {
+Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision, nn::Purpose purpose) {
   require_choice(which);
   Config config;
   const std::string config_path = directory + "/config.json";
@@ -383,7 +383,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
         return Array(wanted.dtype, wanted.shape, false);
       }
     };
-    loaded.model = std::make_unique<Model>(config, precision, read);
+    loaded.model = std::make_unique<Model>(config, precision, read, purpose);
     file.verify();
     loaded.step = file.step();
     return true;

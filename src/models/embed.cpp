@@ -111,8 +111,8 @@ Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Row
   if (!loaded_.tokenizer) throw Error("embed", {folder + " has no tokenizer"});
 }
 
-Array Embedder::operator()(std::span<const std::string> texts,
-                           const std::function<bool(int64_t done)>& on_progress) const {
+Array Embedder::operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress,
+                           std::vector<int64_t>* missing) const {
   const Config& config = loaded_.model->config();
   const auto count = static_cast<int64_t>(texts.size());
   Checker checker("embed");
@@ -127,9 +127,16 @@ Array Embedder::operator()(std::span<const std::string> texts,
   const int64_t longest = options.longest ? options.longest : config.context;
   std::vector<text::Encoding> encodings(texts.size());
   Array result(DType::float32, {count, width()});
+  std::vector<int64_t> order(texts.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto stopped_at = [&](size_t at) {
+    if (missing) missing->assign(order.begin() + static_cast<int64_t>(at), order.end());
+    if (missing) std::sort(missing->begin(), missing->end());
+    return result;
+  };
   constexpr int64_t kAtOnce = 1 << 14;  // texts that become tokens between two looks at on_progress
   for (int64_t first = 0; first < count; first += kAtOnce) {
-    if (on_progress && !on_progress(0)) return result;
+    if (on_progress && !on_progress(0)) return stopped_at(0);
     parallel_for(std::min(kAtOnce, count - first), [&](int64_t n) {
       try {
         encodings[first + n] = loaded_.tokenizer->encode_within(longest, texts[first + n]);
@@ -138,8 +145,6 @@ Array Embedder::operator()(std::span<const std::string> texts,
       }
     });
   }
-  std::vector<int64_t> order(texts.size());
-  std::iota(order.begin(), order.end(), 0);
   const auto length = [&](int64_t n) { return static_cast<int64_t>(encodings[n].ids.size()); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) > length(b); });
   while (!order.empty() && length(order.back()) == 0) order.pop_back();  // no token, no vector
@@ -172,9 +177,9 @@ Array Embedder::operator()(std::span<const std::string> texts,
       pool(static_cast<const float*>(wide.data()) + starts[s] * width(), starts[s + 1] - starts[s], width(), options,
            static_cast<float*>(result.data()) + packed.texts[s] * width());
     });
-    if (on_progress && !on_progress(static_cast<int64_t>(at))) break;
+    if (on_progress && !on_progress(static_cast<int64_t>(at))) return stopped_at(at);
   }
-  return result;
+  return stopped_at(order.size());
 }
 
 }  // namespace attn::models

@@ -43,7 +43,7 @@ Config read_config(const std::string& folder, const std::string& task) {
 Loaded open(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
   const Json config = io::read_json("open", path);
-  if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision);
+  if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision, options.purpose);
   const HubModel hub = read_hub_config(config, path, options.task);
   const GenerationFile generation(folder, config, hub.config.vocab_size);
   Loaded loaded;

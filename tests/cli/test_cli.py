@@ -298,6 +298,8 @@ def test_bad_input(attn):
         (("generate", "gpt", "--top-p", 0, "--prompt", "The"), 2, "--top-p: must be a number in (0, 1], not '0'"),
         (("classify", "gpt"), 2, "does not classify"),
         (("eval", "gpt", "nothing.txt"), 1, "nothing.txt"),
+        (("eval", "gpt", "latin.txt"), 1, "latin.txt: the text: not UTF-8 at byte 3"),
+        (("eval", "gpt", "latin.txt", "--stride", 2), 1, "latin.txt: the text: not UTF-8 at byte 3"),
         (("see", "gpt", "--text", "The cat sat on the mat and more"), 1, "context is 16"),
         (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9, only 0 to 1"),
         (("see", "gpt", "--text", "The", "--layer", "1,2"), 2, "no layer 2, only 0 to 1"),

@@ -2,6 +2,7 @@
 """How attn is told what to do: flags, their help, their limits, completion and the manual."""
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -145,6 +146,17 @@ def test_manual(attn):
             continue
         done = subprocess.run([*checker, page], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stdout + done.stderr, (checker, done.stdout, done.stderr)
+
+
+def test_version(attn):
+    """One number, the CMake project's, wherever a version is said."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    number = re.search(r"^project\(attention_cpp VERSION (\S+)", (root / "CMakeLists.txt").read_text(), re.M)[1]
+    assert attn.run("--version").stdout == f"attn {number}\n"
+    assert f"attention.cpp {number}" in attn.run("man").stdout.splitlines()[0]
+    for name in ("pyproject.toml", "python/attention_cpp/__init__.py"):
+        said = re.search(r'^(?:__version__|version) = "(.*)"$', (root / name).read_text(), re.M)[1]
+        assert said == number, name
 
 
 def test_installed(attn):

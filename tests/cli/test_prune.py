@@ -50,6 +50,7 @@ def test_text(attn):
     assert said[0] == said[1], said
     assert "loss" in attn.run("eval", "small", "text.txt").stdout
     info = attn.run("info", "small").stdout
+    assert re.search(r"^shape +2 layers, 5 of 8 heads, width 16", info, re.M), info
     assert all(f"blocks.{n}.attention" in info and f"{len(list_)} of 4 heads" in info
                for n, list_ in enumerate(kept(result))), info
     shown = attn.run("see", "small", "--text", "The cat", "--layer", "0,1", "--head", 1, "--plain").stdout

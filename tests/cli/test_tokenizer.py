@@ -42,7 +42,8 @@ def test_wrong_tokenizers(attn):
              (("encode", "bad.json", "text.txt"), 1, 'bad.json: model: type is "Magic", must be one of BPE'),
              (("encode", "t.json", "text.txt", "text.txt"), 2, "one file"),
              (("encode", "."), 1, "has no tokenizer.json"),
-             (("encode", "none.json"), 1, "none.json"), (("encode", "t.json", "bytes.txt"), 1, "not UTF-8 at byte 2")]
+             (("encode", "none.json"), 1, "none.json"),
+             (("encode", "t.json", "bytes.txt"), 1, "bytes.txt: the text: not UTF-8 at byte 2")]
     for arguments, status, message in cases:
         said = attn.run("tokenizer", *arguments, status=status).stderr
         assert message in said, (arguments, said)

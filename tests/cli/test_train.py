@@ -84,6 +84,28 @@ def test_own_folder(attn):
     assert attn.run("generate", "out", "--prompt", "The", "--tokens", 3, "--checkpoint", "last").stdout
 
 
+def test_two_in_one_folder(attn):
+    """A second training, or a pruning, is refused while the first one writes, which goes on and can be resumed."""
+    attn.file("text.txt", TEXT)
+    train = ("train", "text.txt", *SHAPE)
+    attn.run(*train, "--out", "alone", "--steps", 3)
+    first = attn.start(*train, "--out", "both", "--steps", 100000, "--eval-every", 0)
+    while not (attn.folder / "both" / "log.jsonl").exists():
+        assert first.poll() is None
+        time.sleep(0.05)
+    seen = contents(attn.folder / "both")
+    for again in ((*train, "--out", "both"), (*train, "--out", "both", "--overwrite"),
+                  ("prune", "alone", "--heads", 1, "--out", "both", "--overwrite")):
+        said = one_line(attn.run(*again, status=1))
+        assert "both: another program is writing there" in said, said
+    assert seen["config.json"] == (attn.folder / "both" / "config.json").read_bytes()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(120) == 130
+    steps = len(attn.losses("both"))
+    attn.run("train", "--resume", "--out", "both", "--steps", steps + 1)
+    assert len(attn.losses("both")) == steps + 1
+
+
 def test_crash_at_begin(attn):
     """kill -9 while the directory is begun: the same command works afterwards, without --overwrite."""
     attn.file("text.txt", TEXT)

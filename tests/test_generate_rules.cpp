@@ -1,0 +1,45 @@
+// What may not come next in a text that is made, token by token.
+#include "generate/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace attn::test {
+namespace {
+
+using generate::GenerateOptions;
+using Text = std::vector<int64_t>;
+
+constexpr int64_t kEnd = 4;
+
+TEST(Forbidden, IsWhatEachRuleSays) {
+  const auto rule = [](const std::function<void(GenerateOptions&)>& change, const Text& text, int64_t given) {
+    GenerateOptions options;
+    options.ends = {kEnd};
+    change(options);
+    return generate::forbidden(text, given, options);
+  };
+  const auto first = [](auto& o) { o.suppressed_first = {0, 3}; };
+  EXPECT_EQ(rule(first, {1, 2}, 2), (Text{0, 3})) << "the first that is chosen";
+  EXPECT_EQ(rule(first, {1, 2, 3}, 2), Text()) << "the second";
+  const auto suppressed = [](auto& o) { o.suppressed = {2}; };
+  EXPECT_EQ(rule(suppressed, {1, 2, 3}, 2), (Text{2}));
+  const auto chosen = [](auto& o) { o.min_tokens = 2; };
+  EXPECT_EQ(rule(chosen, {1, 2, 3}, 2), (Text{kEnd})) << "one of two is there";
+  EXPECT_EQ(rule(chosen, {1, 2, 3, 3}, 2), Text());
+  const auto whole = [](auto& o) { o.min_length = 3; };
+  EXPECT_EQ(rule(whole, {1, 2}, 2), (Text{kEnd})) << "the prompt counts";
+  EXPECT_EQ(rule(whole, {1, 2, 3}, 2), Text());
+  const auto repeat = [&](int64_t tokens, const Text& text) {
+    return rule([&](auto& o) { o.no_repeat = tokens; }, text, 1);
+  };
+  EXPECT_EQ(repeat(1, {3, 1, 3}), (Text{3, 1, 3})) << "each token once";
+  EXPECT_EQ(repeat(2, {1, 2, 1, 3, 1}), (Text{2, 3})) << "what followed the 1 before";
+  EXPECT_EQ(repeat(3, {1, 2, 0, 3, 2, 1, 2}), (Text{0})) << "1 2 was followed by 0, 3 2 by 1";
+  EXPECT_EQ(repeat(2, {1, 1}), (Text{1}));
+  EXPECT_EQ(repeat(3, {1}), Text()) << "too short to repeat anything";
+}
+
+}  // namespace
+}  // namespace attn::test
