@@ -191,10 +191,9 @@ struct Document {
   int64_t line = 0;  ///< where it begins in its file, from 1
 };
 
-/// Documents of CoNLL-U with the Entity of CorefUD 1.0 in MISC (https://ufal.mff.cuni.cz/corefud): "# newdoc" begins
-/// one,
-/// "# global.Entity" names the fields. A mention's head is the one that the file says, or else its first word whose
-/// HEAD is outside; what has an empty node for a head is passed over. Throws Error as read_conllu() does.
+/// Documents of CoNLL-U with the Entity of CorefUD 1.0 (https://ufal.mff.cuni.cz/corefud) in MISC: "# newdoc" begins a
+/// document, "# global.Entity" names the fields. A mention's head is the one that the file says, or else its first word
+/// whose HEAD is outside; what has an empty node for a head is passed over. Throws Error as read_conllu() does.
 std::vector<Document> read_coreference(std::string_view text, const std::string& source);
 
 /// How often the word that a head looks at most from a mention's head word is the head word of an antecedent: of a
