@@ -2,7 +2,8 @@
 
 usage: pretrained.py embed [--threads 1 2] [--sentences 1000]      all-MiniLM-L6-v2 on sentences of SST-2, beside
                                                                    sentence-transformers and ONNX Runtime
-       pretrained.py stories [--llama2c PROGRAM]                   stories260K, beside transformers and llama2.c's run
+       pretrained.py stories [--llama] [--llama2c PROGRAM]         stories260K, beside transformers, llama.cpp and
+                                                                   llama2.c's run
        pretrained.py decode [--threads 1 2] [--llama]              random models of GPT-2's and LLaMA's shapes, beside
                                                                    transformers (sdpa) and llama.cpp, float32 and
                                                                    bfloat16
@@ -146,6 +147,29 @@ def embed(options: argparse.Namespace) -> None:
                     options.repeats, lambda: timed(lambda: onnx(texts, 32, by_length), len(texts))))
 
 
+# ---------------------------------------------------------------------------------------------------------- llama.cpp
+
+
+def beside_llama(name: str, model: torch.nn.Module, precision: str, options: argparse.Namespace, prompt: int = 256,
+                 new: int = 64) -> None:
+    from llama_models import LlamaCpp, write_gguf
+
+    ids = [5, 17, 300, 44, 212, 9, 77]
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, -1].float().numpy()
+    with tempfile.TemporaryDirectory() as where:
+        path = pathlib.Path(where, "model.gguf")
+        write_gguf(model, path, precision)
+        for threads in options.threads:
+            peer = LlamaCpp(path, threads)
+            error = np.abs(peer.feed(ids) - expected).max() / np.abs(expected).max()
+            assert error < (0.05 if precision == "bfloat16" else 0.01), f"llama.cpp differs by {error}"
+            rates = [peer.rates(prompt, new) for _ in range(options.repeats)]
+            row(f"{name}, {precision}, prefill of {prompt}: llama.cpp, tokens/s", threads, [rate for rate, _ in rates])
+            row(f"{name}, {precision}, {new} tokens: llama.cpp, tokens/s", threads, [rate for _, rate in rates])
+            peer.close()
+
+
 # ------------------------------------------------------------------------------------------------------------ stories
 
 
@@ -179,28 +203,11 @@ def stories(options: argparse.Namespace) -> None:
             row("transformers", threads, repeated(options.repeats, lambda: timed(
                 lambda: model.generate(ids, max_new_tokens=200, min_new_tokens=200, do_sample=False, pad_token_id=0),
                 200)))
+        if options.llama:
+            beside_llama("stories260K", model, "float32", options, new=200)
 
 
 # ------------------------------------------------------------------------------------------------------------- decode
-
-
-def beside_llama(name: str, model: torch.nn.Module, precision: str, options: argparse.Namespace) -> None:
-    from llama_models import LlamaCpp, write_gguf
-
-    ids = [5, 17, 300, 44, 812, 9, 77]
-    with torch.inference_mode():
-        expected = model(torch.tensor([ids])).logits[0, -1].float().numpy()
-    with tempfile.TemporaryDirectory() as where:
-        path = pathlib.Path(where, "model.gguf")
-        write_gguf(model, path, precision)
-        for threads in options.threads:
-            peer = LlamaCpp(path, threads)
-            error = np.abs(peer.feed(ids) - expected).max() / np.abs(expected).max()
-            assert error < (0.05 if precision == "bfloat16" else 0.01), f"llama.cpp differs by {error}"
-            rates = [peer.rates(512, 64) for _ in range(options.repeats)]
-            row(f"{name}, {precision}, prefill of 512: llama.cpp, tokens/s", threads, [rate for rate, _ in rates])
-            row(f"{name}, {precision}, 64 tokens: llama.cpp, tokens/s", threads, [rate for _, rate in rates])
-            peer.close()
 
 
 def decode(options: argparse.Namespace) -> None:
@@ -234,7 +241,7 @@ def decode(options: argparse.Namespace) -> None:
                                 ids[:, :1], max_new_tokens=64, min_new_tokens=64, do_sample=False,
                                 pad_token_id=0), 64)))
                 if options.llama:
-                    beside_llama(name, peer, precision, options)
+                    beside_llama(name, peer, precision, options, prompt=512)
                 del peer
                 model = model.float()
 
@@ -246,7 +253,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--llama2c")
-    parser.add_argument("--llama", action="store_true", help="of decode: llama.cpp too")
+    parser.add_argument("--llama", action="store_true", help="of stories and decode: llama.cpp too")
     parser.add_argument("--small", action="store_true", help="of decode: GPT-2's shape alone")
     options = parser.parse_args()
     {"embed": embed, "stories": stories, "decode": decode}[options.what](options)
