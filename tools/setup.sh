@@ -27,8 +27,8 @@ build_packages=("${run_packages[@]}" pkg-config libbenchmark-dev libgtest-dev py
 # The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
 test_packages=(chromium chromium-driver zsh mandoc)
 
-# build PRESET [TARGET ...]: configures and builds into build/PRESET. A compiler cache keeps it from compiling twice, such
-# as for the Python package what the release build has; with precompiled headers it needs leave to overlook their age.
+# build PRESET [TARGET ...]: configures and builds into build/PRESET. A compiler cache keeps it from compiling twice,
+# for the Python package, what the release build has; with precompiled headers it needs leave to overlook their age.
 build() {
   use_compiler_cache
   cmake --preset "$1" && cmake --build --preset "$1" ${2:+--target "${@:2}"}
