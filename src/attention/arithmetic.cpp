@@ -27,6 +27,13 @@ const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype) {
   return isa.f32_single_bf16;
 }
 
+const TileKernels& few_kernels(const kernels::Isa& isa, DType dtype, int64_t rows, const AttentionOptions& options) {
+  if (dtype == DType::float32) return *isa.f32_few;
+  if (dtype == DType::float16) return *isa.f32_few_f16;
+  const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.same_bits);
+  return widened ? *isa.f32_few_bf16 : *isa.bf16_few;
+}
+
 }  // namespace
 
 const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
@@ -44,9 +51,8 @@ const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOpt
   if (!is_few(dtype, rows, options)) return row_kernels(dtype, rows, options);
   if (rows == 1 && !options.same_bits && plain_scores(options))
     if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
-  const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.same_bits);
-  if (dtype == DType::bfloat16) return widened ? *isa.f32_few_bf16 : *isa.bf16_few;
-  return dtype == DType::float16 ? *isa.f32_few_f16 : *isa.f32_few;
+  const TileKernels& few = few_kernels(isa, dtype, rows, options);
+  return few.any_order && !options.same_bits ? *few.any_order : few;
 }
 
 bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {

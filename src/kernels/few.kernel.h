@@ -59,62 +59,72 @@ inline void few_touch(const void* rows, int64_t row_bytes, int64_t stride_bytes,
       (void)*(static_cast<const volatile char*>(rows) + i * stride_bytes + at);
 }
 
-/// Scores of RT rows, from `row` on, against NG groups of W keys each, from `first` on: acc[g][r] has keys in lanes.
-/// The last group may reach beyond the keys: its last lanes repeat the last key.
-template <class Dot, int NG, int RT, bool kWhole>
-inline void few_products(const ScoresArgs& args, int row, int64_t first, typename Dot::Acc::Reg (&acc)[NG][RT]) {
+/// The products of for_few_scores() in the order of a prefill. Other orders are classes of the same shape.
+template <class D>
+struct InOrder {
+  using Dot = D;
   using V = typename Dot::Acc;
   using Elem = typename Dot::Elem;
   using Key = typename Dot::Key;
-  constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
-  const int64_t stride = args.key_stride, depth = whole_steps(args.depth, kBlock);
-  const int64_t row_bytes = depth * int64_t{sizeof(Key)};
-  const Elem* query = static_cast<const Elem*>(args.query) + row * depth;
-  const Key* keys = static_cast<const Key*>(args.keys) + first * stride;
-  ATTN_UNROLL
-  for (int g = 0; g < NG; ++g) {
+  // Groups of W keys that are computed together: a single chain of additions would wait for its own latency.
+  template <int RT>
+  static constexpr int kGroups = RT < 4 ? 4 / RT : 1;
+
+  /// Scores of RT rows, from `row` on, against NG groups of W keys each, from `first` on: acc[g][r] has keys in lanes.
+  /// The last group may reach beyond the keys: its last lanes repeat the last key.
+  template <int NG, int RT, bool kWhole>
+  static inline void products(const ScoresArgs& args, int row, int64_t first, typename V::Reg (&acc)[NG][RT]) {
+    constexpr int64_t kBlock = V::W * Dot::kPack;  // dims of one transposed block
+    const int64_t stride = args.key_stride, depth = whole_steps(args.depth, kBlock);
+    const int64_t row_bytes = depth * int64_t{sizeof(Key)};
+    const Elem* query = static_cast<const Elem*>(args.query) + row * depth;
+    const Key* keys = static_cast<const Key*>(args.keys) + first * stride;
     ATTN_UNROLL
-    for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
-  }
-  if (depth == 0) return;
-  const int64_t stride_bytes = stride * int64_t{sizeof(Key)};
-  const int64_t near = kFewAheadBytes / row_bytes, next = NG * V::W;  // rows; at least those of the next call
-  const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys) + (near > next ? near : next) * stride_bytes;
-  const int64_t share = (V::W * kBlock + depth - 1) / depth;  // rows to ask for at each block
-  int64_t asked = 0;
-  for (int64_t d = 0; d < depth; d += kBlock, query += kBlock) {
-    ATTN_UNROLL
-    for (int g = 0; g < NG; ++g, asked += share) {
-      if (row == 0) few_prefetch(ahead, row_bytes, stride_bytes, asked, asked + share);
-      typename V::Reg x[V::W];
+    for (int g = 0; g < NG; ++g) {
       ATTN_UNROLL
-      for (int i = 0; i < V::W; ++i) {
-        const int64_t key = g * V::W + i, last = args.count - first - 1;
-        x[i] = Dot::load_key(keys + (kWhole || key < last ? key : last) * stride + d);
-      }
-      V::transpose(x);
+      for (int r = 0; r < RT; ++r) acc[g][r] = V::zero();
+    }
+    if (depth == 0) return;
+    const int64_t stride_bytes = stride * int64_t{sizeof(Key)};
+    const int64_t near = kFewAheadBytes / row_bytes, next = NG * V::W;  // rows; at least those of the next call
+    const uintptr_t ahead = reinterpret_cast<uintptr_t>(keys) + (near > next ? near : next) * stride_bytes;
+    const int64_t share = (V::W * kBlock + depth - 1) / depth;  // rows to ask for at each block
+    int64_t asked = 0;
+    for (int64_t d = 0; d < depth; d += kBlock, query += kBlock) {
       ATTN_UNROLL
-      for (int step = 0; step < V::W; ++step) {
+      for (int g = 0; g < NG; ++g, asked += share) {
+        if (row == 0) few_prefetch(ahead, row_bytes, stride_bytes, asked, asked + share);
+        typename V::Reg x[V::W];
         ATTN_UNROLL
-        for (int r = 0; r < RT; ++r)
-          acc[g][r] =
-              Dot::step(Dot::broadcast(query + r * depth + step * Dot::kPack), Dot::operand(x[step]), acc[g][r]);
+        for (int i = 0; i < V::W; ++i) {
+          const int64_t key = g * V::W + i, last = args.count - first - 1;
+          x[i] = Dot::load_key(keys + (kWhole || key < last ? key : last) * stride + d);
+        }
+        V::transpose(x);
+        ATTN_UNROLL
+        for (int step = 0; step < V::W; ++step) {
+          ATTN_UNROLL
+          for (int r = 0; r < RT; ++r)
+            acc[g][r] =
+                Dot::step(Dot::broadcast(query + r * depth + step * Dot::kPack), Dot::operand(x[step]), acc[g][r]);
+        }
       }
     }
   }
-}
+};
 
 /// NG groups of W keys from `first` on, of which `keys` exist: finish(key, keys, acc) for each, where acc[row] has the
 /// scores of the keys in its lanes.
-template <class Dot, int NG, int RT, bool kWhole, class Finish>
+template <class Products, int NG, int RT, bool kWhole, class Finish>
 inline void few_groups(const ScoresArgs& args, int64_t first, int64_t keys, Finish& finish) {
+  using Dot = typename Products::Dot;
   using V = typename Dot::Acc;
   const typename V::Reg highest = V::set1(static_cast<typename V::T>(args.highest));
   const typename V::Reg scale = V::set1(static_cast<typename V::T>(args.scale));
   typename V::Reg scores[NG][V::W];
   for (int row = 0; row < args.rows; row += RT) {
     typename V::Reg acc[NG][RT];
-    few_products<Dot, NG, RT, kWhole>(args, row, first, acc);
+    Products::template products<NG, RT, kWhole>(args, row, first, acc);
     for (int g = 0; g < NG; ++g) {
       ATTN_UNROLL
       for (int r = 0; r < RT; ++r)
@@ -125,23 +135,23 @@ inline void few_groups(const ScoresArgs& args, int64_t first, int64_t keys, Fini
 }
 
 /// All keys. RT >= rows, or the largest there is; rows beyond the last are computed from whatever lies there.
-template <class Dot, int RT, class Finish>
+template <class Products, int RT, class Finish>
 inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
-  constexpr int W = Dot::Acc::W;
-  constexpr int NG = RT < 4 ? 4 / RT : 1;  // a single chain of additions would wait for its own latency
+  constexpr int W = Products::V::W, NG = Products::template kGroups<RT>;
   int64_t first = 0;
-  for (; first + NG * W <= args.count; first += NG * W) few_groups<Dot, NG, RT, true>(args, first, NG * W, finish);
+  for (; first + NG * W <= args.count; first += NG * W) few_groups<Products, NG, RT, true>(args, first, NG * W, finish);
   if constexpr (NG > 1)
-    for (; first + W <= args.count; first += W) few_groups<Dot, 1, RT, true>(args, first, W, finish);
-  if (first < args.count) few_groups<Dot, 1, RT, false>(args, first, args.count - first, finish);
+    for (; first + W <= args.count; first += W) few_groups<Products, 1, RT, true>(args, first, W, finish);
+  if (first < args.count) few_groups<Products, 1, RT, false>(args, first, args.count - first, finish);
 }
 
-template <class Dot, class Finish>
+template <class Products, class Finish>
 inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
-  if (args.rows == 1) return for_few_scores<Dot, 1>(args, finish);
-  if (args.rows == 2) return for_few_scores<Dot, 2>(args, finish);
-  if (args.rows <= 4 || Dot::Acc::kFewRows < 8) return for_few_scores<Dot, 4>(args, finish);
-  if constexpr (Dot::Acc::kFewRows == 8) return for_few_scores<Dot, 8>(args, finish);
+  constexpr int kRows = Products::V::kFewRows;
+  if (args.rows == 1) return for_few_scores<Products, 1>(args, finish);
+  if (args.rows == 2) return for_few_scores<Products, 2>(args, finish);
+  if (args.rows <= 4 || kRows < 8) return for_few_scores<Products, 4>(args, finish);
+  if constexpr (kRows == 8) return for_few_scores<Products, 8>(args, finish);
 }
 
 /// Turns rows in registers, keys in lanes, into the order of a tile: rows in lanes; lanes beyond the rows are 0.
@@ -151,9 +161,9 @@ inline void few_transpose(int rows, typename V::Reg (&acc)[V::W]) {
   V::transpose(acc);
 }
 
-template <class Dot>
+template <class Products>
 void scores_few(const ScoresArgs& args) {
-  using V = typename Dot::Acc;
+  using V = typename Products::V;
   using T = typename V::T;
   T* maxima = static_cast<T*>(args.maximum);
   typename V::Reg maximum = maxima ? V::load(maxima) : V::zero();
@@ -164,13 +174,14 @@ void scores_few(const ScoresArgs& args) {
       V::store(static_cast<T*>(args.scores) + (key + i) * V::W, acc[i]);
     }
   };
-  for_few_scores<Dot>(args, store);
+  for_few_scores<Products>(args, store);
   if (maxima) V::store(maxima, maximum);
 }
 
 /// scores_softmax with the exponentials taken while the keys are in the lanes: rows would fill a few of them only.
-template <class Dot>
+template <class Products>
 bool scores_softmax_few(const FusedArgs& args, double limit) {
+  using Dot = typename Products::Dot;
   using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;
@@ -196,7 +207,7 @@ bool scores_softmax_few(const FusedArgs& args, double limit) {
       Format::store_last(weights, key + i, V::W, 0, acc[i]);
     }
   };
-  for_few_scores<Dot>(args.in, softmax);
+  for_few_scores<Products>(args.in, softmax);
   V::store(static_cast<T*>(args.sum), sum);
   uint64_t above = 0;
   for (int r = 0; r < args.in.rows; ++r)

@@ -40,8 +40,8 @@ constexpr TileKernels with_few_rows(TileKernels base) {
   base.accumulator_bytes = accumulator_bytes<4, 16>;
   base.pack_query = pack_query_few_bf16;
   base.unpack_out = unpack_out_few_bf16;
-  base.scores = scores_few<Bf16Dot>;
-  base.scores_softmax = scores_softmax_few<Bf16Dot>;
+  base.scores = scores_few<InOrder<Bf16Dot>>;
+  base.scores_softmax = scores_softmax_few<InOrder<Bf16Dot>>;
   base.values = values_few<FewValuePairs>;
   base.values_non_finite = values_non_finite<Bf16Dot, index_in_rows_bf16>;
   base.rescale = rescale_few<F32>;
@@ -49,7 +49,9 @@ constexpr TileKernels with_few_rows(TileKernels base) {
 }
 
 constexpr TileKernels bf16_kernels = with_bf16_products(f32_kernels);
-constexpr TileKernels bf16_few_kernels = with_few_rows(bf16_kernels);
+constexpr TileKernels bf16_across_kernels =
+    across_kernels<Bf16Dot>(with_few_rows(bf16_kernels), "bfloat16, few rows, any order");
+constexpr TileKernels bf16_few_kernels = with_any_order(with_few_rows(bf16_kernels), bf16_across_kernels);
 
 }  // namespace
 

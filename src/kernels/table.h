@@ -240,8 +240,9 @@ struct TileKernels {
   int acc_bytes;
   int type;        // the Element in which keys and values enter the products
   int least_rows;  // of a decode variant: fewer are quicker with the float32 one, if they need not have its bits
-  bool own_bits;   // rows get other bits than from the decode variant of their type
-  bool bounded;    // products take numbers of a range alone: what is said of non-finite ones holds for all others
+  const TileKernels* any_order;  // of a decode variant: a quicker one for rows that need not have its bits, or null
+  bool own_bits;                 // rows get other bits than from the decode variant of their type
+  bool bounded;  // products take numbers of a range alone: what is said of non-finite ones holds for all others
 
   // How a schedule should cut a call.
   int group_panels;       // panels that share one pass over the keys

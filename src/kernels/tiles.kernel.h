@@ -4,7 +4,7 @@
 // Loops: none. Requires: the vector types F32, F64 and U64 of a vec_<isa>.h included before.
 #pragma once
 
-#include "kernels/few.kernel.h"
+#include "kernels/across.kernel.h"
 #include "kernels/gemm.kernel.h"
 #include "kernels/grad.kernel.h"
 #include "kernels/lanes.kernel.h"
@@ -51,6 +51,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .acc_bytes = bytes,
           .type = kType,
           .least_rows = 0,
+          .any_order = nullptr,
           .own_bits = false,
           .bounded = false,
           .group_panels = kGroupPanels,
@@ -121,18 +122,32 @@ constexpr TileKernels few_kernels(TileKernels base) {
   base.accumulator_bytes = accumulator_bytes<4, V::W>;
   base.pack_query = pack_query_few<V>;
   base.unpack_out = unpack_out_few<V>;
-  base.scores = scores_few<Dot>;
-  base.scores_softmax = scores_softmax_few<Dot>;
+  base.scores = scores_few<InOrder<Dot>>;
+  base.scores_softmax = scores_softmax_few<InOrder<Dot>>;
   base.values = values_few<FewValues<V, kType>>;
   base.values_non_finite = values_non_finite<FmaDot<V>, index_in_rows<V>>;
   base.rescale = rescale_few<V>;
   return base;
 }
 
+/// The decode variant with scores in another order.
+template <class Dot>
+constexpr TileKernels across_kernels(TileKernels few, const char* name) {
+  few.name = name;
+  few.scores = scores_few<Across<Dot>>;
+  few.scores_softmax = scores_softmax_few<Across<Dot>>;
+  return few;
+}
+constexpr TileKernels with_any_order(TileKernels few, const TileKernels& any_order) {
+  few.any_order = &any_order;
+  return few;
+}
+
 /// One row, in an order of additions of its own: keys of the decode variant, scores and weights [count].
 template <class V, int kType, class Dot>
 constexpr TileKernels single_kernels(TileKernels few) {
   few.name = "float32, one row";
+  few.any_order = nullptr;
   few.tile_step = 1;
   few.weights_bytes = [](int64_t keys, int /*width*/) { return keys * int64_t{sizeof(typename V::T)}; };
   few.accumulator_bytes = [](int64_t depth, int /*width*/) { return accumulator_bytes<4, V::W>(depth, 1); };
@@ -148,9 +163,18 @@ constexpr TileKernels single_kernels(TileKernels few) {
 
 constexpr TileKernels f32_kernels = panel_kernels<F32, U64, kFloat32>("float32");
 constexpr TileKernels f64_kernels = panel_kernels<F64, U64, kFloat64>("float64");
-constexpr TileKernels f32_few_kernels = few_kernels<F32, kFloat32, FmaDot<F32>>(f32_kernels);
-constexpr TileKernels f32_few_bf16_kernels = few_kernels<F32, kBfloat16, WideningDot<F32, kBfloat16>>(f32_kernels);
-constexpr TileKernels f32_few_f16_kernels = few_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_kernels);
+template <int kType, class Dot>
+constexpr TileKernels f32_across_kernels = across_kernels<Dot>(few_kernels<F32, kType, Dot>(f32_kernels),
+                                                               "float32, few rows, any order");
+template <int kType, class Dot>
+constexpr TileKernels f32_few_of() {
+  constexpr TileKernels few = few_kernels<F32, kType, Dot>(f32_kernels);
+  if constexpr (F32::kAcross) return with_any_order(few, f32_across_kernels<kType, Dot>);
+  else return few;
+}
+constexpr TileKernels f32_few_kernels = f32_few_of<kFloat32, FmaDot<F32>>();
+constexpr TileKernels f32_few_bf16_kernels = f32_few_of<kBfloat16, WideningDot<F32, kBfloat16>>();
+constexpr TileKernels f32_few_f16_kernels = f32_few_of<kFloat16, WideningDot<F32, kFloat16>>();
 constexpr TileKernels f32_single_kernels = single_kernels<F32, kFloat32, FmaDot<F32>>(f32_few_kernels);
 constexpr TileKernels f32_single_f16_kernels =
     single_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_few_f16_kernels);

@@ -18,6 +18,7 @@ struct F32 {
   static constexpr int kOuterVectors = 3;
   static constexpr int kFewRows = 4;
   static constexpr int kFewAccumulators = 8;  // rows x vectors
+  static constexpr bool kAcross = true;       // few rows are quicker with dims in the lanes
 
   static Reg load(const T* p) { return _mm256_load_ps(p); }
   static Reg loadu(const T* p) { return _mm256_loadu_ps(p); }

@@ -18,6 +18,7 @@ struct F32 {
   static constexpr int kOuterVectors = 4;
   static constexpr int kFewRows = 8;
   static constexpr int kFewAccumulators = 16;  // rows x vectors
+  static constexpr bool kAcross = false;       // few rows are quicker with dims in the lanes
 
   static Reg load(const T* p) { return _mm512_load_ps(p); }
   static Reg loadu(const T* p) { return _mm512_loadu_ps(p); }

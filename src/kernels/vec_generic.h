@@ -31,6 +31,7 @@ struct Vector128 {
   static constexpr int kOuterVectors = kRegisters == 32 ? 4 : 3;
   static constexpr int kFewRows = 4;
   static constexpr int kFewAccumulators = 8;
+  static constexpr bool kAcross = false;  // unmeasured
 
   static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
   static Reg loadu(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }
