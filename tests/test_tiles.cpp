@@ -152,6 +152,33 @@ TEST(TileRange, WhatIsOutOfRangeStaysByItself) {
   }
 }
 
+/// A product with values waits for the scores of the next panel, if there is one: rows in a call of many panels and of
+/// one have the same bits. With documents, some panels have masked tiles and some not; 44 dims and 300 keys are not
+/// whole tiles; the last panel is narrower.
+TEST(LateValues, NoBitTellsWhenTheyWereAdded) {
+  if (!has("amx_emulated_parts")) GTEST_SKIP() << "needs AVX-512";
+  const WithIsa with("amx_emulated_parts");
+  for (DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+    for (int64_t Dv : {64, 44}) {
+      for (const char* feature : {"none", "documents"}) {
+        const Case c =
+            make_case(feature_named(feature), {.H = 1, .Hk = 1, .Lq = 140, .Lk = 556, .D = 64, .Dv = Dv}, dtype, 26);
+        const Results together = run(c, false);
+        for (int64_t first = 0; first < 140; first += 32) {
+          const int64_t rows = std::min<int64_t>(32, 140 - first);
+          Array<4> out(dtype, {1, 1, rows, Dv});
+          AttentionOptions options = c.options();
+          if (options.query_document) options.query_document = part_of(options.query_document, 1, first, rows);
+          attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), {}, options);
+          for (int64_t n = 0; n < out.count(); ++n)
+            EXPECT_EQ(out.get(n), together.out.get({0, 0, first + n / Dv, n % Dv}))
+                << name_of(dtype) << ", " << feature;
+        }
+      }
+    }
+  }
+}
+
 #if defined(__x86_64__) && defined(__linux__)
 
 Case hardware_case(DType dtype) {

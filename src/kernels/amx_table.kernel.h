@@ -36,6 +36,7 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   base.name = name;
   base.type = Dot::kType;
   base.own_bits = Dot::kType != kBfloat16;
+  base.late_values = true;
   base.bounded = Dot::kBounded;
   if constexpr (Dot::kBounded) base.all_finite = all_in_range<Dot>;
   base.panel = kTilePanel;
@@ -85,6 +86,7 @@ constexpr TileKernels with_few_rows_on_tiles(TileKernels base) {
   base.name = "bfloat16 on tiles, few rows";
   base.panel = F32::W;
   base.least_rows = kLeastRowsOnTiles;
+  base.late_values = false;
   base.key_rows = operand<2, stride_padded<kTileSum>, kTileSum>(in_place<kBfloat16, kTileSum>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, kTileSum>(in_place<kBfloat16, 1>, copy_rows<kBfloat16>);
   base.unpack_out = unpack_out_few<F32>;

@@ -210,6 +210,7 @@ struct SoftmaxEpilogue {
   const Reg (&reference)[NV];
   Reg (&sum)[NV];
   Reg (&maximum)[NV];
+  const ValuesArgs* late;  // as FusedArgs has it
 
   template <int MT>
   inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
@@ -258,8 +259,8 @@ struct Fused {
       maximum[v] = V::set1(-infinity<T>());
     }
     using Epilogue = SoftmaxEpilogue<Dot, NV>;
-    for_scores<Dot, NV>(args.in,
-                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
+    for_scores<Dot, NV>(
+        args.in, Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum, args.late});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL

@@ -56,11 +56,21 @@ struct ScoresArgs {
   void* maximum;   // acc [width], raised to the max over the keys; null = not wanted
 };
 
+struct ValuesArgs {
+  const void* weights;  // [count][width] in the weight format
+  int width, rows;
+  const void* values;  // operand `value_rows`
+  int64_t value_stride;
+  int64_t count, depth;
+  void* out;  // the panel's accumulator
+};
+
 struct FusedArgs {
-  ScoresArgs in;          // in.scores is not written
-  const void* reference;  // acc [width]
-  void* sum;              // acc [width], += weights
-  void* weights;          // [count][width] in the weight format
+  ScoresArgs in;           // in.scores is not written
+  const void* reference;   // acc [width]
+  void* sum;               // acc [width], += weights
+  void* weights;           // [count][width] in the weight format
+  const ValuesArgs* late;  // a product to be done on the way, if the kernels have `late_values`; null = none
 };
 
 struct TransformArgs {
@@ -85,15 +95,6 @@ struct SoftmaxArgs {
   const uint64_t* keep;   // [count] lane masks of dropout; null = none
   double keep_scale;
   void* weights;  // [count][width] in the weight format; may be `scores` where that is acc
-};
-
-struct ValuesArgs {
-  const void* weights;  // [count][width] in the weight format
-  int width, rows;
-  const void* values;  // operand `value_rows`
-  int64_t value_stride;
-  int64_t count, depth;
-  void* out;  // the panel's accumulator
 };
 
 struct GradArgs {
@@ -238,10 +239,11 @@ struct TileKernels {
   int lanes;  // of acc in a vector
   int panel;  // widest panel
   int acc_bytes;
-  int type;        // the Element in which keys and values enter the products
-  int least_rows;  // of a decode variant: fewer are quicker with the float32 one, if they need not have its bits
-  bool own_bits;   // rows get other bits than from the decode variant of their type
-  bool bounded;    // products take numbers of a range alone: what is said of non-finite ones holds for all others
+  int type;          // the Element in which keys and values enter the products
+  int least_rows;    // of a decode variant: fewer are quicker with the float32 one, if they need not have its bits
+  bool own_bits;     // rows get other bits than from the decode variant of their type
+  bool late_values;  // scores_softmax does a product with values, of another tile, on the way: matrix units would wait
+  bool bounded;      // products take numbers of a range alone: what is said of non-finite ones holds for all others
 
   // How a schedule should cut a call.
   int group_panels;       // panels that share one pass over the keys

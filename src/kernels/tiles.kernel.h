@@ -52,6 +52,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .type = kType,
           .least_rows = 0,
           .own_bits = false,
+          .late_values = false,
           .bounded = false,
           .group_panels = kGroupPanels,
           .wide_group_panels = kWideGroupPanels,
