@@ -20,7 +20,10 @@ TEST(Choice, Bfloat16ProductsAreChosenWhereTheyAreQuick) {
   EXPECT_LT(place("GenuineIntel", "avx512"), place("GenuineIntel", "avx512_bf16"));
   EXPECT_LT(place("GenuineIntel", "avx512_bf16"), place("GenuineIntel", "avx2"));
   EXPECT_LT(place("", "avx512"), place("", "avx512_bf16"));
-  for (const char* vendor : {"AuthenticAMD", "GenuineIntel"}) EXPECT_EQ(place(vendor, "amx"), 0);
+  for (const char* vendor : {"AuthenticAMD", "GenuineIntel"}) {
+    EXPECT_EQ(place(vendor, "amx_fp16"), 0);
+    EXPECT_EQ(place(vendor, "amx"), 1);
+  }
 #endif
   for (const char* vendor : {"AuthenticAMD", "GenuineIntel", "", "a vendor to come"}) {
     const std::vector<std::string> names = preference(vendor);

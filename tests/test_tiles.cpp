@@ -152,6 +152,31 @@ TEST(TileRange, WhatIsOutOfRangeStaysByItself) {
   }
 }
 
+Results float16_on(const std::string& isa, const Case& c) {
+  const WithIsa with(isa);
+  return run(c, false);
+}
+
+/// Tiles of float16 take the forward; weights that dropout may make larger than float16 has go through two parts.
+TEST(Float16Tiles, TakeTheForwardWhereWeightsFit) {
+  if (!has("amx_emulated_fp16")) GTEST_SKIP() << "needs AVX-512";
+  Case c = make_case(feature_named("dropout"), {.H = 2, .Hk = 1, .Lq = 200, .Lk = 300, .D = 64, .Dv = 64},
+                     DType::float16, 27);
+  EXPECT_FALSE(same_results(float16_on("amx_emulated_fp16", c), float16_on("amx_emulated", c)));
+  c.scalars.dropout = 0.9999;
+  EXPECT_TRUE(same_results(float16_on("amx_emulated_fp16", c), float16_on("amx_emulated", c)));
+}
+
+/// Subnormal numbers count.
+TEST(Float16Tiles, TinyQueriesAreRight) {
+  if (!has("amx_emulated_fp16")) GTEST_SKIP() << "needs AVX-512";
+  Case c =
+      make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = 40, .Lk = 70, .D = 64, .Dv = 32}, DType::float16, 28);
+  for (int64_t n = 0; n < c.q.count(); ++n) c.q.set(n, std::ldexp(c.q.get(n), -17));
+  c.scalars.scale = std::ldexp(0.125, 17);
+  Oracle(c, false).expect(float16_on("amx_emulated_fp16", c), "amx_emulated_fp16");
+}
+
 /// A product with values waits for the scores of the next panel, if there is one: rows in a call of many panels and of
 /// one have the same bits. With documents, some panels have masked tiles and some not; 44 dims and 300 keys are not
 /// whole tiles; the last panel is narrower.
@@ -198,6 +223,9 @@ TEST(Tiles, AreWhatTheirTwinIs) {
       return run(c);
     };
     EXPECT_TRUE(same_results(on("amx"), on("amx_emulated"))) << name_of(dtype);
+    if (dtype == DType::float16 && has("amx_fp16")) {
+      EXPECT_TRUE(same_results(on("amx_fp16"), on("amx_emulated_fp16"))) << "tdpfp16ps";
+    }
   }
 }
 

@@ -19,18 +19,19 @@ constexpr int kWideTileGroupPanels = 32;
 // Sums of dK and dV move once for so many panels, each of which is one step of their sums.
 constexpr int kTileGradientPanels = 8;
 
-/// Keys of bfloat16 where they lie, if they are near each other.
+/// Keys of a unit's own type where they lie, if they are near each other.
 template <class Dot>
 constexpr Operand key_parts() {
   constexpr int P = Dot::kParts;
   if constexpr (Dot::kNear)
-    return operand<2, stride_padded<kTileSum>, kTileSum>(in_place_near<kBfloat16, kTileSum, kFarBytes>,
+    return operand<2, stride_padded<kTileSum>, kTileSum>(in_place_near<Dot::kType, kTileSum, kFarBytes>,
                                                          pack_keys_parts<Dot>);
   return operand<2, stride_of_key_parts<P>, kTileSum>(never_in_place, pack_keys_parts<Dot>);
 }
 
+/// What the forward takes.
 template <class Dot>
-constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
+constexpr TileKernels with_tile_forward(TileKernels base, const char* name) {
   using Unit = typename Dot::Unit;
   constexpr int P = Dot::kParts;
   base.name = name;
@@ -42,7 +43,6 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   base.panel = kTilePanel;
   base.group_panels = kTileGroupPanels;
   base.wide_group_panels = kWideTileGroupPanels;
-  base.gradient_panels = kTileGradientPanels;
   base.tile_step = base.key_step = kTileSum;
   base.key_rows = key_parts<Dot>();
   base.value_rows = {.row_step = kTileSum,
@@ -50,11 +50,6 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
                      .pack = pack_values_parts<Dot>,
                      .stride = stride_as_is,
                      .bytes = value_parts_bytes<P>};
-  base.outer_rows = {.row_step = kTileSum,
-                     .in_place = never_in_place,
-                     .pack = pack_outer_parts<Dot>,
-                     .stride = stride_of_sums<F32::W>,
-                     .bytes = outer_parts_bytes<P>};
   base.one_row_format = base.one_format = false;
   base.query_bytes = query_parts_bytes<P>;
   base.weights_bytes = weights_bytes<2 * P, 2>;
@@ -67,6 +62,20 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   base.softmax = softmax<Dot>;
   base.values = tile_values<Dot>;
   base.values_non_finite = values_non_finite<Dot, index_in_lanes>;
+  return base;
+}
+
+/// And the backward.
+template <class Dot>
+constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
+  constexpr int P = Dot::kParts;
+  base = with_tile_forward<Dot>(base, name);
+  base.gradient_panels = kTileGradientPanels;
+  base.outer_rows = {.row_step = kTileSum,
+                     .in_place = never_in_place,
+                     .pack = pack_outer_parts<Dot>,
+                     .stride = stride_of_sums<F32::W>,
+                     .bytes = outer_parts_bytes<P>};
   base.scores_probabilities = scores_probabilities<Dot>;
   base.grad = grad<Dot>;
   base.statistics_grad = statistics_grad<Dot>;
@@ -100,6 +109,10 @@ constexpr TileKernels bf16_few_on_tiles = with_few_rows_on_tiles<Unit>(bf16_on_t
 
 template <class Unit>
 constexpr TileKernels f16_on_tiles = with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels, "float16 on tiles");
+/// Whole numbers of float16, the forward alone: gradients may leave its range.
+template <class Unit>
+constexpr TileKernels f16_forward_on_tiles = with_tile_forward<TileDot<Unit, 1, kFloat16>>(f32_kernels,
+                                                                                           "float16 on float16 tiles");
 constexpr const char* kF32PartsNames[] = {"float32 in one part on tiles", "float32 in two parts on tiles",
                                           "float32 in three parts on tiles"};
 template <class Unit, int parts>
@@ -107,12 +120,13 @@ constexpr TileKernels f32_on_tiles = with_tile_products<TileDot<Unit, parts, kFl
                                                                                         kF32PartsNames[parts - 1]);
 
 /// What tiles add to an instruction set.
-template <class Unit>
+template <class Unit, class Fp16Unit>
 constexpr Isa isa_of_tiles(const char* name) {
   return {.name = name,
           .bf16 = &bf16_on_tiles<Unit>,
           .bf16_few = &bf16_few_on_tiles<Unit>,
           .f16 = &f16_on_tiles<Unit>,
+          .f16_forward = &f16_forward_on_tiles<Fp16Unit>,
           .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>},
           .f32_products = &products_on_tiles<Unit>};
 }

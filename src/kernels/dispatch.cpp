@@ -75,6 +75,11 @@ bool system_grants_tiles() {
 #endif
 }
 bool has_tiles() { return cpu_has_tiles() && system_grants_tiles(); }
+/// Leaf 7, subleaf 1, EAX bit 21.
+bool has_fp16_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_tiles() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 21 & 1);
+}
 
 /// Its own file holds only what a set adds: the rest would be compiled twice.
 Isa on_avx512(const Isa& added) {
@@ -83,6 +88,7 @@ Isa on_avx512(const Isa& added) {
   if (added.f32) isa.f32 = added.f32;
   isa.bf16 = added.bf16;
   isa.f16 = added.f16;
+  isa.f16_forward = added.f16_forward;
   for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];
   isa.f32_products = added.f32_products;
   isa.bf16_few = added.bf16_few;
@@ -92,16 +98,23 @@ const Isa& avx512_and_bf16() {
   static const Isa both = on_avx512(isa_avx512_bf16);
   return both;
 }
-const Isa& avx512_and_tiles() {
+const Isa& avx512_and_fp16_tiles() {
   static const Isa both = on_avx512(isa_amx);
   return both;
 }
+const Isa& avx512_and_tiles() {
+  static const Isa both = [] {
+    Isa isa = avx512_and_fp16_tiles();
+    isa.name = "amx";
+    isa.f16_forward = nullptr;
+    return isa;
+  }();
+  return both;
+}
 
-constexpr Candidate candidates[] = {{avx512_and_tiles, has_tiles},
-                                    {avx512_and_bf16, has_avx512_bf16},
-                                    {only<isa_avx512>, has_avx512},
-                                    {only<isa_avx2>, has_avx2},
-                                    {only<isa_baseline>, always}};
+constexpr Candidate candidates[] = {
+    {avx512_and_fp16_tiles, has_fp16_tiles}, {avx512_and_tiles, has_tiles}, {avx512_and_bf16, has_avx512_bf16},
+    {only<isa_avx512>, has_avx512},          {only<isa_avx2>, has_avx2},    {only<isa_baseline>, always}};
 #elif defined(ATTN_NEON)
 constexpr Candidate candidates[] = {{only<isa_neon>, always}};
 #else

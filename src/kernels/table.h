@@ -327,7 +327,8 @@ struct Isa {
   const TileKernels* bf16 = nullptr;
   const TileKernels* bf16_few = nullptr;
   const TileKernels* f16 = nullptr;
-  const TileKernels* f32_parts[3] = {};  // float32 as one, two and three bfloat16 parts
+  const TileKernels* f16_forward = nullptr;  // of the forward instead, where weights stay in float16's range
+  const TileKernels* f32_parts[3] = {};      // float32 as one, two and three bfloat16 parts
   const ElementKernels* f32_elements = nullptr;
   const ElementKernels* f64_elements = nullptr;
   const ProductKernels* f32_products = nullptr;
