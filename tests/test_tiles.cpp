@@ -152,6 +152,25 @@ TEST(TileRange, WhatIsOutOfRangeStaysByItself) {
   }
 }
 
+/// Two keys, in two blocks, whose scores are so large that twice their reference is no number: each has half the
+/// weight.
+TEST(TileRange, ReferencesMayBeHuge) {
+  if (!has("amx_emulated")) GTEST_SKIP() << "needs AVX-512";
+  Case c =
+      make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = 40, .Lk = 300, .D = 32, .Dv = 32}, DType::bfloat16, 29);
+  for (int64_t n = 0; n < c.q.count(); ++n) c.q.set(n, 0x1p60);
+  for (int64_t j : {5, 290})
+    for (int64_t d = 0; d < 32; ++d) c.k.set({0, 0, j, d}, 0x1.c4p61);
+  c.scalars.scale = 2;
+  Results r[2];
+  for (int n = 0; n < 2; ++n) {
+    const WithIsa with(n == 0 ? "avx512" : "amx_emulated");
+    r[n] = run(c, false);
+  }
+  EXPECT_TRUE(std::isfinite(r[0].lse.get({0, 0, 7})));
+  for (int64_t n = 0; n < r[0].out.count(); ++n) EXPECT_EQ(r[0].out.get(n), r[1].out.get(n));
+}
+
 Results float16_on(const std::string& isa, const Case& c) {
   const WithIsa with(isa);
   return run(c, false);

@@ -406,9 +406,9 @@ struct WaitingScores {
 };
 
 /// What runs between products. With more parts there are products enough for less after each.
-template <int P, class Waiting>
+template <class Dot, class Waiting>
 struct TakeBetween {
-  static constexpr int kEvery = 1 << (P - 1), kOfFour = 4 / kEvery;
+  static constexpr int N = Dot::kScoreProducts, kEvery = N == 1 ? 1 : N == 3 ? 2 : 4, kOfFour = 4 / kEvery;
   Waiting& waiting;
 
   template <int product>
@@ -440,7 +440,7 @@ inline __attribute__((always_inline)) void whole_slices(const ScoresArgs& args, 
                                                         WaitingScores<Dot, NV, Epilogue>& waiting) {
   using Unit = typename Dot::Unit;
   using Waiting = WaitingScores<Dot, NV, Epilogue>;
-  using Between = TakeBetween<Dot::kParts, Waiting>;
+  using Between = TakeBetween<Dot, Waiting>;
   const TileScoresSides<Dot, NV> sides{args};
   const int64_t slices = count / Waiting::kSlice, pairs = late ? late->depth / (2 * kTileRows) : 0;
   const int64_t score_steps = whole_steps(args.depth, kTileSum) / kTileSum;
