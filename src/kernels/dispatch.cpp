@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <system_error>
 
 #include "attn/core.h"
 
@@ -64,17 +66,12 @@ bool cpu_has_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1) && (edx >> 24 & 1);
 }
-/// The tiles' state is 8 KiB a thread, which Linux saves only for processes that have asked for it, once.
-bool system_grants_tiles() {
-#if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
-#else
-  return false;
-#endif
+/// Asked once, of a CPU that has tiles.
+int tiles_error() {
+  static const int error = request_tiles();
+  return error;
 }
-bool has_tiles() { return cpu_has_tiles() && system_grants_tiles(); }
+bool has_tiles() { return cpu_has_tiles() && tiles_error() == 0; }
 /// Leaf 7, subleaf 1, EAX bit 21.
 bool has_fp16_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -165,9 +162,23 @@ std::vector<std::string> available() {
   return names;
 }
 
+int request_tiles() {
+#if defined(ATTN_X86) && defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno;
+#else
+  return ENOSYS;
+#endif
+}
+
+std::string refused_tiles(int error) {
+  if (error == 0) return {};
+  return "amx: the system refuses this process the CPU's matrix tiles: " + std::generic_category().message(error);
+}
+
 std::string missing() {
 #if defined(ATTN_X86)
-  if (cpu_has_tiles() && !system_grants_tiles()) return "amx: the system refuses this process the CPU's matrix tiles";
+  if (cpu_has_tiles()) return refused_tiles(tiles_error());
 #endif
   return {};
 }
