@@ -1,6 +1,8 @@
 // attention_backward() against the oracle and against finite differences.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "checks.h"
 
 namespace attn::test {
@@ -25,6 +27,41 @@ TEST(Backward, HeadWidths) {
     for (DType dtype : {DType::float32, DType::float16})
       Oracle(make_case(feature_named("causal bottom_right"), dims, dtype, D)).expect_on_every_isa();
   }
+}
+
+/// x as the first elements of rows that lie a kilobyte and more apart, NaN between them.
+struct FarApart {
+  explicit FarApart(const Array<4>& x) : memory(x.dtype(), {x.size()[0], x.size()[1], x.size()[2], x.size()[3] + 600}) {
+    memory.fill_with_nan();
+    const int64_t n = x.size()[3];
+    for (int64_t i = 0; i < x.count(); ++i) memory.set(i / n * (n + 600) + i % n, x.get(i));
+    rows = part_of(std::as_const(memory).view(), 3, 0, n);
+  }
+  Array<4> memory;
+  ConstView<4> rows;
+};
+
+/// Where rows lie changes no bit, although those far apart are packed: once for all groups of rows, of which there are
+/// several here, and anew for each key/value head. One key is not finite.
+TEST(Backward, RowsFarApart) {
+  const Dims dims = {.B = 2, .H = 4, .Hk = 2, .Lq = 160, .Lk = 300, .D = 20, .Dv = 12};
+  for_each_isa([&](const std::string& isa) {
+    sample(2 * feature_count(), {.quick = 12, .normal = 40, .seconds = 60}, [&](int64_t n) {
+      const DType dtype = n % 2 == 0 ? DType::float32 : DType::bfloat16;
+      Case c = make_case(features()[n / 2], dims, dtype, 900 + n);
+      c.k.set({1, 1, 290, 3}, kInf);
+      c.v.set({1, 1, 290, 5}, kInf);
+      const FarApart k(c.k), v(c.v);
+      const Results near = run(c);
+      Results far = near;
+      far.dk.fill_with_nan();
+      far.dv.fill_with_nan();
+      attention(c.q.view(), k.rows, v.rows, far.out.view(), far.lse.view(), c.options());
+      attention_backward(c.q.view(), k.rows, v.rows, far.out.view(), far.lse.view(), c.dout.view(), gradients_of(far),
+                         c.options(), c.dlse.view());
+      EXPECT_TRUE(same_results(near, far)) << c.name() << ", " << isa;
+    });
+  });
 }
 
 /// The fused kernel itself in float64, differentiated numerically.

@@ -5,7 +5,6 @@
 #include <set>
 
 #if defined(__x86_64__) && defined(__linux__)
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -13,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #endif

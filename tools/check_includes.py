@@ -44,7 +44,7 @@ PROGRAMS = {
         "oneapi/dnnl/",
     ),
     "tests": (
-        "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
+        "gtest/", "gmock/", "linux/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
         "omp.h", "zlib.h",
     ),
 }

@@ -1,9 +1,8 @@
 // Backward: dq, dk, dv (dbias, dsink) from dout, with P recomputed from lse.
 //
-//   delta_i = <dout_i, out_i> - dlse_i                                        for every row
 //   for each slab of rows of one sequence and key/value head                  a task, with its own dK and dV
 //     for each group of rows (panels in lanes), for each block of keys        walk_keys
-//       for each panel   P, dS of the tile;  dQ^T += K^T dS
+//       for each panel   P, dS of the tile, delta_i = <dout_i, out_i> - dlse_i;  dQ^T += K^T dS
 //       dV += P^T dO;  dK += dS^T Q       of all panels together, which load and store dK and dV once
 //   where a unit has several slabs: dK, dV <- their sum, slab by slab in order
 // No element is ever written by two tasks: there is nothing to lock, and the bits do not depend on the threads.
@@ -28,8 +27,8 @@ constexpr int64_t kHalvedRows = 512;
 // Sums of dK and dV that a thread keeps between calls; fresh pages cost 4 % of a call over 512 tokens.
 constexpr int64_t kKeptBytes = int64_t{4} << 20;
 
-// Rows of dK and dV that are summed and stored together.
-constexpr int64_t kStoreKeys = 128;
+// Rows that are summed and stored together, or whose delta is computed together.
+constexpr int64_t kStoreRows = 128;
 
 int64_t round_rows(const TileKernels& tk) { return int64_t{tk.gradient_panels} * tk.panel; }
 
@@ -39,9 +38,14 @@ class SlabWorker {
   SlabWorker(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients, const TileKernels& tk)
       : p_(p), in_(in), gradients_(gradients), tk_(tk), tile_(p, in, tk, gradients.dbias && bias_is_dense(p)) {}
 
-  int64_t layout(void* base) {
+  /// For the slabs of a sequence.
+  int64_t layout(void* base, const Sequence& s) {
     Arena arena(base);
-    tile_.layout(arena);
+    const KeyRows keys = KeyRows::keys(p_, s, 0), values = KeyRows::values(p_, s, 0);
+    const auto kept = [&](const KeyRows& rows, const kernels::Operand& operand, int64_t n) {
+      return p_.rows(s) > round_rows(tk_) ? kept_rows(rows, operand, s.key_count, n) : 0;
+    };
+    tile_.layout(arena, kept(keys, tk_.key_rows, p_.D), kept(values, tk_.key_rows, p_.Dv));
     for (int i = 0; i < tk_.gradient_panels; ++i) {
       Rows& rows = panels_[i];
       tile_.layout_rows(arena, rows.lanes);
@@ -50,7 +54,8 @@ class SlabWorker {
       rows.dout_outer = arena.take(tk_.outer_rows.bytes(tk_.panel, p_.Dv));
       rows.dq = arena.take(tk_.accumulator_bytes(std::max<int64_t>(p_.D, 1), tk_.panel));
     }
-    if (!tk_.one_row_format) key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D);
+    if (!tk_.one_row_format)
+      key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D, kept(keys, tk_.value_rows, p_.D));
     allowed_ = arena.take<uint64_t>(tk_.gradient_keys * int64_t{sizeof(uint64_t)});
     return arena.used();
   }
@@ -62,6 +67,8 @@ class SlabWorker {
     dv_ = dv;
     keys_ = KeyRows::keys(p_, s, slab.kv_head);
     values_ = KeyRows::values(p_, s, slab.kv_head);
+    tile_.reset();
+    if (!tk_.one_row_format) key_values_.reset();
     for (int64_t row = 0; row < slab.rows; row += round_rows(tk_))
       run_group(slab.kv_head, slab.first_row + row, std::min(round_rows(tk_), slab.rows - row));
   }
@@ -201,9 +208,9 @@ class SlabWorker {
 void store_keys(const TileKernels& tk, const Sequence& s, int64_t kv_head, const View<4>& view, int64_t begin,
                 int64_t end, const void* accumulator, int64_t stride, double scale) {
   if (!view) return;
-  for (int64_t key = begin; key < end; key += kStoreKeys) {
-    const int64_t count = std::min(kStoreKeys, end - key);
-    void* rows[kStoreKeys];
+  for (int64_t key = begin; key < end; key += kStoreRows) {
+    const int64_t count = std::min(kStoreRows, end - key);
+    void* rows[kStoreRows];
     for (int64_t j = 0; j < count; ++j) rows[j] = at(view, s.batch, kv_head, s.key_begin + key + j);
     kernels::RowsArgs args = rows_args(rows, count, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3]);
     args.scale = scale;
@@ -238,42 +245,32 @@ bool every_key_has_a_sequence(const Problem& p) {
          std::all_of(p.sequences.begin(), p.sequences.end(), [&](const Sequence& s) { return s.key_count == p.Lk; });
 }
 
-/// delta = <dout, out> - dlse for every row.
-std::vector<double> row_deltas(const Problem& p, const BackwardInputs& in) {
-  const TileKernels& tk = row_kernels(p);  // all add in float64
-  std::vector<double> delta(p.B * p.H * p.Lq);
-  const auto rows = static_cast<int64_t>(delta.size());
-  constexpr int64_t kRows = 256;
-  parallel_for(div_up(rows, kRows), [&](int64_t task) {
-    const int64_t first = task * kRows, count = std::min(kRows, rows - first);
-    void *dout[kRows], *out[kRows];
-    int64_t b = first / (p.H * p.Lq), h = first / p.Lq % p.H, i = first % p.Lq;
-    for (int64_t r = 0; r < count; ++r) {
-      dout[r] = const_cast<char*>(at(in.dout, b, h, i));
-      out[r] = const_cast<char*>(at(in.out, b, h, i));
-      delta[first + r] = in.dlse ? load_row_value(in.dlse, b, h, i) : 0;
-      if (++i < p.Lq) continue;
-      i = 0;
-      if (++h < p.H) continue;
-      h = 0;
-      ++b;
-    }
-    double sums[kRows];
-    tk.dot_rows(rows_args(dout, count, in.dout.stride[3], in.dout.dtype, p.Dv),
-                rows_args(out, count, in.out.stride[3], in.out.dtype, p.Dv), sums);
-    for (int64_t r = 0; r < count; ++r) delta[first + r] = sums[r] - delta[first + r];
-  });
-  return delta;
+/// delta of the queries first .. first + count of a head.
+void head_deltas(const Problem& p, const BackwardInputs& in, int64_t b, int64_t h, int64_t first, int64_t count,
+                 double* delta) {
+  if (in.loss) {
+    for (int64_t r = 0; r < count; ++r) delta[r] = in.loss->delta(b, h, first + r);
+    return;
+  }
+  void *dout[kStoreRows], *out[kStoreRows];
+  for (int64_t r = 0; r < count; ++r) {
+    dout[r] = const_cast<char*>(at(in.dout, b, h, first + r));
+    out[r] = const_cast<char*>(at(in.out, b, h, first + r));
+  }
+  row_kernels(p).dot_rows(rows_args(dout, count, in.dout.stride[3], in.dout.dtype, p.Dv),
+                          rows_args(out, count, in.out.stride[3], in.out.dtype, p.Dv), delta);
+  for (int64_t r = 0; in.dlse && r < count; ++r) delta[r] -= load_row_value(in.dlse, b, h, first + r);
 }
 
 /// dsink_h = - sum over rows of P(sink) delta, in a fixed order.
 void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& dsink) {
   parallel_for(p.H, [&](int64_t h) {
-    double sum = 0;
+    double sum = 0, delta[kStoreRows];
     for (int64_t b = 0; b < p.B; ++b) {
       for (int64_t i = 0; i < p.Lq; ++i) {
+        if (i % kStoreRows == 0) head_deltas(p, in, b, h, i, std::min(kStoreRows, p.Lq - i), delta);
         const double weight = std::exp(p.options->sink[h] - load_row_value(in.lse, b, h, i));
-        sum -= weight * in.delta[(b * p.H + h) * p.Lq + i];
+        sum -= weight * delta[i % kStoreRows];
       }
     }
     store_element(dsink.dtype, static_cast<char*>(dsink.data) + h * dsink.stride[0] * size_of(dsink.dtype), sum);
@@ -293,7 +290,7 @@ void run_slabs(const Problem& p, const BackwardInputs& in, const AttentionGradie
     const TileKernels& tk = row_kernels(p, s);
     const InKernels kernels(tk);
     SlabWorker worker(p, in, gradients, tk);
-    worker.layout(scratch);
+    worker.layout(scratch, s);
     worker.run(s, slab, dk, dv);
   };
   const auto slabs = static_cast<int64_t>(plan.slabs.size());
@@ -324,11 +321,11 @@ void run_slabs(const Problem& p, const BackwardInputs& in, const AttentionGradie
     const Sequence& s = p.sequences[slab.sequence];
     run(static_cast<char*>(thread_scratch(plan.thread_bytes)), slab, part(slab), part(slab) + s.key_count * key_row);
   });
-  const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kStoreKeys);
+  const int64_t blocks = div_up(plan.accumulator_bytes / (key_row + value_row), kStoreRows);
   parallel_for_flushed(slabs / plan.slabs_per_unit * blocks, [&](int64_t task) {
     const BackwardPlan::Slab* unit = &plan.slabs[task / blocks * plan.slabs_per_unit];
     const Sequence& s = p.sequences[unit->sequence];
-    const int64_t begin = task % blocks * kStoreKeys, end = std::min(begin + kStoreKeys, s.key_count);
+    const int64_t begin = task % blocks * kStoreRows, end = std::min(begin + kStoreRows, s.key_count);
     if (begin >= end) return;
     char* dk = part(unit[0]) + begin * key_row;
     char* dv = part(unit[0]) + s.key_count * key_row + begin * value_row;
@@ -355,7 +352,6 @@ BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const Att
   const TileKernels& tk = row_kernels(p);
   plan.key_stride = tk.outer_rows.stride(p.D);
   plan.value_stride = tk.outer_rows.stride(p.Dv);
-  plan.delta_bytes = p.B * p.H * p.Lq * int64_t{sizeof(double)};
   int64_t longest_rows = 0, longest_keys = 0;
   for (const Sequence& s : p.sequences) {
     longest_rows = std::max(longest_rows, p.rows(s));
@@ -371,7 +367,7 @@ BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const Att
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
     const TileKernels& own = row_kernels(p, s);
-    plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, in, gradients, own).layout(nullptr));
+    plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, in, gradients, own).layout(nullptr, s));
     const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(own));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
@@ -415,9 +411,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
          region("dlse", dlse), region("mask", options.mask), region("bias", options.bias)});
   }
   checker.done();
-  detail::BackwardInputs in{out, dout, lse, dlse};
-  const std::vector<double> delta = detail::row_deltas(p, in);
-  in.delta = delta.data();
+  const detail::BackwardInputs in{out, dout, lse, dlse};
   detail::run_backward(p, in, gradients);
 }
 

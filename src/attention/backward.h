@@ -19,7 +19,6 @@ struct BackwardPlan {
   int64_t key_stride = 0, value_stride = 0;  // padded D and Dv
   int64_t accumulator_bytes = 0;             // dK and dV of the longest sequence, for one slab
   int64_t partial_bytes = 0;                 // of all slabs where units have several
-  int64_t delta_bytes = 0;
 };
 
 /// Of `in` it counts alone whether there is a loss.

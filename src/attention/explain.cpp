@@ -93,7 +93,7 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
   const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(result.tasks, 1));
   const int64_t bias_bytes = extra_pass ? bias_gradient_bytes(p, {}) : 0;
   const int64_t accumulators = plan.slabs_per_unit == 1 ? workers * plan.accumulator_bytes : plan.partial_bytes;
-  result.scratch_bytes = workers * std::max(plan.thread_bytes, bias_bytes) + accumulators + plan.delta_bytes;
+  result.scratch_bytes = workers * std::max(plan.thread_bytes, bias_bytes) + accumulators;
   const double products = static_cast<double>(3 * p.D + 2 * p.Dv) + (extra_pass ? static_cast<double>(p.D + p.Dv) : 0);
   result.flops = allowed_pairs(p) * 2 * products;
   return result;

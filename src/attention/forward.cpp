@@ -199,7 +199,7 @@ bool packs(const Problem& p, const Sequence& s, const TileKernels& tk) {
   return !KeyRows::keys(p, s, 0).in_place(tk.key_rows) || !KeyRows::values(p, s, 0).in_place(tk.value_rows);
 }
 
-/// Panels in a group: where keys are packed, as many as leave groups for every thread.
+/// Panels in a group at most: where keys are packed, as many as leave groups for every thread.
 int group_panels(const Problem& p) {
   int64_t panels = 0;
   for (const Sequence& s : p.sequences) {
@@ -207,7 +207,8 @@ int group_panels(const Problem& p) {
     if (packs(p, s, tk)) panels += p.Hk * div_up(p.rows(s), tk.panel);
   }
   const TileKernels& tk = row_kernels(p);
-  return static_cast<int>(std::clamp<int64_t>(panels / ForwardPlan::kFewGroups, tk.group_panels, tk.wide_group_panels));
+  const int64_t groups = std::max(ForwardPlan::kFewGroups, ForwardPlan::kGroupsAThread * thread_count());
+  return static_cast<int>(std::clamp<int64_t>(panels / groups, tk.group_panels, tk.wide_group_panels));
 }
 
 }  // namespace
@@ -225,9 +226,12 @@ ForwardPlan plan_forward(const Problem& p) {
     acc_bytes = tk.acc_bytes;
     plan.chunk_keys = tk.chunk_keys;
     plan.chunks = std::max(plan.chunks, div_up(s.key_count, tk.chunk_keys));
+    // Groups of like size: a small one packs as much as a large one.
+    const int64_t panels = div_up(p.rows(s), tk.panel), groups = div_up(panels, plan.group_panels);
+    const int64_t rows = groups > 0 ? div_up(panels, groups) * tk.panel : 0;
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head)
-      for (int64_t row = 0; row < p.rows(s); row += worker.group_rows())
-        plan.groups.push_back({static_cast<int32_t>(t), kv_head, row, std::min(worker.group_rows(), p.rows(s) - row)});
+      for (int64_t row = 0; row < p.rows(s); row += rows)
+        plan.groups.push_back({static_cast<int32_t>(t), kv_head, row, std::min(rows, p.rows(s) - row)});
   }
   // Longest first: with causal masks the last rows have the most keys.
   std::reverse(plan.groups.begin(), plan.groups.end());

@@ -5,11 +5,13 @@
 
 namespace attn::detail {
 
-/// How a forward call is cut up. Depends on shapes alone, never on the number of threads.
+/// How a forward call is cut up: into chunks of keys by shape alone, as they decide about bits, into groups of rows so
+/// that every thread finds some.
 struct ForwardPlan {
   // With fewer groups than this, chunks of keys become tasks of their own.
   static constexpr int64_t kFewGroups = 16;
-  struct Group {  // one unit of work: rows of one sequence and key/value head
+  static constexpr int64_t kGroupsAThread = 4;  // at least, where groups could be larger
+  struct Group {                                // one unit of work: rows of one sequence and key/value head
     int32_t sequence = 0;
     int64_t kv_head = 0;
     int64_t first_row = 0, rows = 0;

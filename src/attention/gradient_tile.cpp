@@ -4,16 +4,16 @@
 
 namespace attn::detail {
 
-void TileGradient::layout(Arena& arena) {
+void TileGradient::layout(Arena& arena, int64_t kept_keys, int64_t kept_values) {
   const int64_t keys = tk_.gradient_keys, acc_tile = keys * tk_.panel * tk_.acc_bytes;
-  values_.layout(arena, tk_.key_rows, tk_, keys, p_.Dv);
+  values_.layout(arena, tk_.key_rows, tk_, keys, p_.Dv, kept_values);
   if (!tk_.one_format) {
     weights_ = arena.take(acc_tile);
     ds_values_ = arena.take(tk_.weights_bytes(keys, tk_.panel));
   }
   if (with_ds_) ds_ = arena.take(acc_tile);
   if (in_.loss) terms_ = arena.take(acc_tile);
-  scores_.layout(arena, keys, true);
+  scores_.layout(arena, keys, true, kept_keys);
 }
 
 void TileGradient::layout_rows(Arena& arena, GradRows& rows) const {
@@ -34,11 +34,20 @@ void TileGradient::load(const Sequence& s, GradRows& rows) const {
   pack_query(tk_, p_.q, s, panel, scores_.scale(), rows.query);
   pack_query(tk_, in_.dout, s, panel, 1, rows.dout);
   load_lse(tk_, in_.lse, s, panel, rows.lse);
-  for (int r = 0; r < panel.width; ++r) {
-    const bool inside = r < panel.rows;
-    set(tk_, rows.delta, r, inside ? in_.delta[(s.batch * p_.H + panel.head[r]) * p_.Lq + panel.query[r]] : 0);
-  }
   if (in_.loss) in_.loss->load(tk_, s, panel, rows.terms, rows.delta);
+  else load_deltas(s, rows);
+}
+
+void TileGradient::load_deltas(const Sequence& s, GradRows& rows) const {
+  const Panel& panel = rows.panel;
+  double delta[kernels::kMaxWidth];
+  const PanelRows dout(in_.dout, s, panel), out(in_.out, s, panel);
+  tk_.dot_rows(dout.with(nullptr, 0), out.with(nullptr, 0), delta);
+  for (int r = 0; r < panel.rows; ++r) {
+    if (in_.dlse) delta[r] -= load_row_value(in_.dlse, s.batch, panel.head[r], panel.query[r]);
+    set(tk_, rows.delta, r, delta[r]);
+  }
+  for (int r = panel.rows; r < panel.width; ++r) set(tk_, rows.delta, r, 0);
 }
 
 void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result) {

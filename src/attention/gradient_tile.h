@@ -14,7 +14,6 @@ namespace attn::detail {
 struct BackwardInputs {
   ConstView<4> out, dout;
   ConstView<3> lse, dlse;
-  const double* delta = nullptr;         // [B, H, Lq]
   const StatisticsLoss* loss = nullptr;  // in place of out and dout: there are no values then, Dv = 0
 };
 
@@ -38,7 +37,13 @@ class TileGradient {
   TileGradient(const Problem& p, const BackwardInputs& in, const TileKernels& tk, bool with_ds)
       : p_(p), in_(in), tk_(tk), with_ds_(with_ds), scores_(p, tk) {}
 
-  void layout(Arena& arena);
+  /// kept: how many keys, and values, stay packed; as BlockOperand::layout().
+  void layout(Arena& arena, int64_t kept_keys = 0, int64_t kept_values = 0);
+  /// Another sequence comes.
+  void reset() {
+    scores_.keys().reset();
+    values_.reset();
+  }
   void layout_rows(Arena& arena, GradRows& rows) const;
   void layout_tile(Arena& arena, GradTile& tile) const;
   /// Fills the lanes from rows.panel.
@@ -58,6 +63,8 @@ class TileGradient {
   const void* ds() const { return ds_; }  // acc [count][width], before the softcap factor: the gradient of the bias
 
  private:
+  /// delta of the rows: with their dout in the caches, and nothing kept beside them.
+  void load_deltas(const Sequence& s, GradRows& rows) const;
   void compute_of_loss(const Sequence& s, const GradRows& rows, const Tile& tile, GradTile& result);
 
   const Problem& p_;

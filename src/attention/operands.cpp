@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/numbers.h"
+
 namespace attn::detail {
 
 KeyRows::KeyRows(const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages, int64_t kv_head)
@@ -33,20 +35,39 @@ bool KeyRows::in_place(const kernels::Operand& operand) const {
   return whole_runs && operand.in_place(static_cast<int>(dtype_), n_, stride_, row_stride_);
 }
 
-void BlockOperand::layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys,
-                          int64_t n) {
+void BlockOperand::layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n,
+                          int64_t kept) {
   operand_ = &operand;
   tk_ = &tk;
   n_ = n;
-  dense_ = arena.take(operand.bytes(keys, n));
+  block_keys_ = keys;
+  kept_ = kept;
+  const int64_t rows = std::max(keys, kept);
+  base_ = arena.take<char>(operand.bytes(rows, n));
+  states_ = arena.take<State>(div_up(rows, keys));
 }
+
+void BlockOperand::reset() { std::fill(states_, states_ + div_up(kept_, block_keys_), State::not_packed); }
 
 void BlockOperand::start(const KeyRows& source, int64_t begin, int64_t end) {
   source_ = &source;
   begin_ = begin;
   end_ = end;
   in_place_ = source.in_place(*operand_);
-  packed_ = finite_known_ = false;
+  finite_known_ = false;
+  if (kept_ > 0) {
+    // Whole blocks: another group may see other keys of it.
+    pack_begin_ = round_down(begin, block_keys_);
+    pack_end_ = std::min(pack_begin_ + block_keys_, kept_);
+    dense_ = base_ + operand_->bytes(pack_begin_, n_);
+    state_ = states_ + pack_begin_ / block_keys_;
+  } else {
+    pack_begin_ = begin;
+    pack_end_ = end;
+    dense_ = base_;
+    state_ = states_;
+    *state_ = State::not_packed;
+  }
 }
 
 KeyRun BlockOperand::run(int64_t first, int64_t count) {
@@ -56,19 +77,19 @@ KeyRun BlockOperand::run(int64_t first, int64_t count) {
 }
 
 KeyRun BlockOperand::packed_run(int64_t first, int64_t count) const {
-  return {static_cast<const char*>(dense_) + operand_->bytes(first - begin_, n_), operand_->stride(n_), first, count};
+  return {dense_ + operand_->bytes(first - pack_begin_, n_), operand_->stride(n_), first, count};
 }
 
 void BlockOperand::pack(bool finite_only) {
-  if (packed_ && packed_finite_only_ == finite_only) return;
+  const State wanted = finite_only ? State::packed_finite_only : State::packed;
+  if (*state_ == wanted) return;
   void* rows[kernels::kMaxBlockKeys];
-  kernels::RowsArgs args = source_->list(begin_, end_, rows);
+  kernels::RowsArgs args = source_->list(pack_begin_, pack_end_, rows);
   args.dense = dense_;
   args.dense_stride = operand_->stride(n_);
   args.finite_only = finite_only;
   operand_->pack(args);
-  packed_ = true;
-  packed_finite_only_ = finite_only;
+  *state_ = wanted;
 }
 
 bool BlockOperand::finite() {
@@ -78,6 +99,11 @@ bool BlockOperand::finite() {
     finite_known_ = true;
   }
   return finite_;
+}
+
+int64_t kept_rows(const KeyRows& rows, const kernels::Operand& operand, int64_t count, int64_t n) {
+  constexpr int64_t kMost = int64_t{2} << 20;
+  return !rows.in_place(operand) && operand.bytes(count, n) <= kMost ? count : 0;
 }
 
 }  // namespace attn::detail

@@ -1,7 +1,8 @@
 // A block of keys or values as the kernels want it: in place, or packed, or packed without what is not finite.
 //
 // Everything that reads keys and values goes through here. Whether rows serve where they lie is the kernels' answer
-// (kernels::Operand); what has to be packed is packed once a block, whoever of a group asks first.
+// (kernels::Operand); what has to be packed is packed once a block, whoever of a group asks first, or once for all
+// groups of rows that walk over a sequence.
 #pragma once
 
 #include "attention/rows.h"
@@ -51,9 +52,13 @@ struct KeyRun {
 /// One block of keys or values as one of the products takes it.
 class BlockOperand {
  public:
-  /// Scratch for blocks of `keys` rows of n elements.
-  void layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n);
-  /// Rows [begin, end) of `source`, which outlives the block.
+  /// Scratch for blocks of `keys` rows of n elements; `kept` > 0: for all blocks of a sequence of so many rows, which
+  /// stay packed until reset().
+  void layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n,
+              int64_t kept = 0);
+  /// Another sequence comes.
+  void reset();
+  /// Rows [begin, end) of `source`, which outlives the block; all of one block of the walk.
   void start(const KeyRows& source, int64_t begin, int64_t end);
 
   /// Calls body(run) for the rows first .. first + count of the block, in order. finite_only: non-finite elements
@@ -83,6 +88,8 @@ class BlockOperand {
   }
 
  private:
+  enum class State : uint8_t { not_packed, packed, packed_finite_only };
+
   void pack(bool finite_only);
   KeyRun packed_run(int64_t first, int64_t count) const;
 
@@ -90,10 +97,16 @@ class BlockOperand {
   const TileKernels* tk_ = nullptr;
   const KeyRows* source_ = nullptr;
   int64_t n_ = 0, begin_ = 0, end_ = 0;
-  void* dense_ = nullptr;
+  int64_t block_keys_ = 0, kept_ = 0;
+  int64_t pack_begin_ = 0, pack_end_ = 0;  // the rows at dense_
+  char *base_ = nullptr, *dense_ = nullptr;
+  State *states_ = nullptr, *state_ = nullptr;  // of all blocks that are kept; of this one
   bool in_place_ = false;
-  bool packed_ = false, packed_finite_only_ = false;
   bool finite_known_ = false, finite_ = true;
 };
+
+/// As layout() wants `kept`, where a sequence is walked over more than once: all rows, if they have to be packed and
+/// are no more than a thread may keep.
+int64_t kept_rows(const KeyRows& rows, const kernels::Operand& operand, int64_t count, int64_t n);
 
 }  // namespace attn::detail

@@ -19,12 +19,9 @@ double value_at(const ConstView<4>& view, int64_t b, int64_t h, int64_t i, int64
 
 StatisticsLoss::StatisticsLoss(const Problem& p, const ConstView<3>& lse, const AttentionStatistics& statistics,
                                const RowStatisticsGradients& drows)
-    : p_(p), lse_(lse), statistics_(statistics), drows_(drows), delta_(p.B * p.H * p.Lq) {
+    : p_(p), lse_(lse), statistics_(statistics), drows_(drows) {
   if (drows.bands) bands_ = drows.bands.size[3];
   if (drows.labels) labels_ = drows.labels.size[3];
-  parallel_for(p.B * p.H, [&](int64_t head) {
-    for (int64_t i = 0; i < p.Lq; ++i) delta_[head * p.Lq + i] = delta_of(head / p.H, head % p.H, i);
-  });
 }
 
 double StatisticsLoss::value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i) const {
@@ -35,24 +32,24 @@ double StatisticsLoss::constant(int64_t b, int64_t h, int64_t i) const {
   return value(drows_.sum, b, h, i) - value(drows_.entropy, b, h, i);
 }
 
-double StatisticsLoss::delta_of(int64_t b, int64_t h, int64_t i) const {
+double StatisticsLoss::delta(int64_t b, int64_t h, int64_t i) const {
   const double lse = load_row_value(lse_, b, h, i);
   if (lse == -kInfinity) return 0;
   const RowStatistics<3>& rows = statistics_.rows;
   const double sum = p_.options->sink.empty() ? 1 : 1 - std::exp(p_.options->sink[h] - lse);
-  double delta = constant(b, h, i) * sum;
+  double result = constant(b, h, i) * sum;
   const auto add = [&](const ConstView<3>& gradient, const ConstView<3>& statistic, double factor) {
-    if (gradient) delta += factor * value(gradient, b, h, i) * value(statistic, b, h, i);
+    if (gradient) result += factor * value(gradient, b, h, i) * value(statistic, b, h, i);
   };
   add(drows_.entropy, rows.entropy, 1);
   add(drows_.participation, rows.participation, -2);
   add(drows_.maximum, rows.maximum, 1);
   add(drows_.distance, rows.distance, 1);
   add(drows_.same_token, rows.same_token, 1);
-  for (int64_t n = 0; n < bands_; ++n) delta += value_at(drows_.bands, b, h, i, n) * value_at(rows.bands, b, h, i, n);
+  for (int64_t n = 0; n < bands_; ++n) result += value_at(drows_.bands, b, h, i, n) * value_at(rows.bands, b, h, i, n);
   for (int64_t n = 0; n < labels_; ++n)
-    delta += value_at(drows_.labels, b, h, i, n) * value_at(rows.labels, b, h, i, n);
-  return delta;
+    result += value_at(drows_.labels, b, h, i, n) * value_at(rows.labels, b, h, i, n);
+  return result;
 }
 
 void StatisticsLoss::load(const TileKernels& tk, const Sequence& s, const Panel& panel, void* terms,
@@ -70,8 +67,9 @@ void StatisticsLoss::load(const TileKernels& tk, const Sequence& s, const Panel&
     put(kMaximum, value(drows_.maximum, b, h, i));
     for (int64_t n = 0; n < bands_; ++n) put(kBands + n, value_at(drows_.bands, b, h, i, n));
     for (int64_t n = 0; n < labels_; ++n) put(kBands + bands_ + n, value_at(drows_.labels, b, h, i, n));
-    set(tk, delta, r, delta_[(b * p_.H + h) * p_.Lq + i] - constant(b, h, i));
+    set(tk, delta, r, this->delta(b, h, i) - constant(b, h, i));
   }
+  for (int r = panel.rows; r < width; ++r) set(tk, delta, r, 0);
 }
 
 bool StatisticsLoss::fill(const TileKernels& tk, const Sequence& s, const Tile& tile, const void* terms,
@@ -148,7 +146,7 @@ void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> 
   ConstView<4> none = q;
   none.size[3] = 0;
   const detail::StatisticsLoss loss(p, lse, statistics, drows);
-  detail::run_backward(p, {none, none, lse, {}, loss.deltas(), &loss}, gradients);
+  detail::run_backward(p, {none, none, lse, {}, &loss}, gradients);
 }
 
 }  // namespace attn

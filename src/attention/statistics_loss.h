@@ -6,8 +6,6 @@
 //   delta_i = sum_j P_ij g_ij, which needs no pass over the keys: it follows from the statistics
 #pragma once
 
-#include <vector>
-
 #include "attention/walk.h"
 #include "attn/attention_statistics.h"
 
@@ -18,7 +16,7 @@ class StatisticsLoss {
   StatisticsLoss(const Problem& p, const ConstView<3>& lse, const AttentionStatistics& statistics,
                  const RowStatisticsGradients& drows);
 
-  const double* deltas() const { return delta_.data(); }  // [B, H, Lq]
+  double delta(int64_t b, int64_t h, int64_t i) const;
 
   // Terms of a panel: acc [row_terms()][width], the first two of which are the kernel's.
   int64_t row_terms() const { return kBands + bands_ + labels_; }
@@ -26,7 +24,7 @@ class StatisticsLoss {
   static const void* square(const TileKernels& tk, const void* terms, int width) {
     return static_cast<const char*>(terms) + kSquare * width * tk.acc_bytes;
   }
-  /// Fills them, and takes from the deltas of the panel, acc [width], what is in g of all pairs of the row alike.
+  /// Fills them, and the deltas of the panel, acc [width], less what is in g of all pairs of the row alike.
   void load(const TileKernels& tk, const Sequence& s, const Panel& panel, void* terms, void* delta) const;
   /// What else g is made of, acc [count][width]; false if there is nothing, and nothing written.
   bool fill(const TileKernels& tk, const Sequence& s, const Tile& tile, const void* terms, void* other) const;
@@ -36,7 +34,6 @@ class StatisticsLoss {
 
   /// A view's number of a row, and 0 of what is not there.
   double value(const ConstView<3>& view, int64_t b, int64_t h, int64_t i) const;
-  double delta_of(int64_t b, int64_t h, int64_t i) const;
   double constant(int64_t b, int64_t h, int64_t i) const;
   template <class T>
   void fill(const Sequence& s, const Tile& tile, const T* terms, T* other) const;
@@ -48,7 +45,6 @@ class StatisticsLoss {
   const AttentionStatistics& statistics_;
   const RowStatisticsGradients& drows_;
   int64_t bands_ = 0, labels_ = 0;
-  std::vector<double> delta_;
 };
 
 }  // namespace attn::detail

@@ -54,8 +54,8 @@ void LateProduct::set(const TileKernels& tk, BlockOperand& rows, int64_t n, cons
   else add_product(tk, rows, n, tile, weights, accumulator);
 }
 
-void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope) {
-  keys_.layout(arena, tk_.key_rows, tk_, keys, p_.D);
+void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope, int64_t kept) {
+  keys_.layout(arena, tk_.key_rows, tk_, keys, p_.D, kept);
   if (softcap_slope && p_.options->softcap != 0) softcap_slope_ = arena.take(keys * tk_.panel * tk_.acc_bytes);
   options_.layout(arena, keys);
 }

@@ -41,7 +41,8 @@ class TileScores {
   TileScores(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk), options_(p, tk) {}
 
   /// Scratch for blocks of at most `keys` keys; softcap_slope: probabilities() keep d softcap / d score.
-  void layout(Arena& arena, int64_t keys, bool softcap_slope);
+  /// kept: as BlockOperand::layout().
+  void layout(Arena& arena, int64_t keys, bool softcap_slope, int64_t kept = 0);
   /// What belongs to a key/value head of a sequence.
   void start_block(const KeyRows& keys, int64_t begin, int64_t end) { keys_.start(keys, begin, end); }
   void start_tile(const Sequence& s, const Tile& tile) {

@@ -30,11 +30,6 @@ int64_t packed_bytes(int64_t rows, int64_t n) {
   return whole_steps(rows, kRowStep) * stride(n) * kBytes;
 }
 
-template <int kType>
-constexpr int kElementBytes = kType == kFloat64   ? 8
-                              : kType == kFloat32 ? 4
-                                                  : 2;
-
 template <int kType, int kStep>
 bool in_place(int type, int64_t n, int64_t stride, int64_t /*row_stride*/) {
   return type == kType && stride == 1 && n % kStep == 0;

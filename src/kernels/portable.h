@@ -107,6 +107,11 @@ inline void store_element(int type, void* base, int64_t index, T value) {
 }
 
 template <int kType>
+constexpr int kElementBytes = kType == kFloat64   ? 8
+                              : kType == kFloat32 ? 4
+                                                  : 2;
+
+template <int kType>
 struct TypeTag {
   static constexpr int kElement = kType;
 };

@@ -134,10 +134,12 @@ inline uint16_t finite_bits(const RowsArgs& args, uint16_t x) {
 
 template <int kType>
 void copy_rows(const RowsArgs& args) {
+  const int64_t whole = args.stride == 1 && !args.finite_only ? args.n : 0;
   for (int64_t r = 0; r < args.rows; ++r) {
     const uint16_t* in = static_cast<const uint16_t*>(args.row[r]);
     uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
-    int64_t j = 0;
+    __builtin_memcpy(out, in, static_cast<size_t>(whole) * sizeof *in);
+    int64_t j = whole;
     for (; j < args.n; ++j) out[j] = finite_bits<kType>(args, in[j * args.stride]);
     for (; j < args.dense_stride; ++j) out[j] = 0;
   }
@@ -164,26 +166,30 @@ void store_rows(const RowsArgs& args) {
 }
 
 /// Elements j .. j + W - 1 of a row in vectors of double, 0 from n on: the same numbers for any type and stride.
-template <class D>
+template <class D, int kType>
 inline typename D::Reg load_doubles(const RowsArgs& args, const void* row, int64_t j) {
-  if (args.stride == 1 && j + D::W <= args.n) return load_as_double<D>(args.type, row, j);
+  if (args.stride == 1 && j + D::W <= args.n) return load_as_double<D>(kType, row, j);
   alignas(64) double part[D::W] = {};
-  for (int64_t i = j; i < args.n && i < j + D::W; ++i)
-    part[i - j] = load_element<double>(args.type, row, i * args.stride);
+  for (int64_t i = j; i < args.n && i < j + D::W; ++i) part[i - j] = load_element<double>(kType, row, i * args.stride);
   return D::load(part);
+}
+
+template <class D, int kType>
+void dot_rows_of(const RowsArgs& a, const RowsArgs& b, double* sums) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    typename D::Reg even = D::zero(), odd = D::zero();
+    for (int64_t j = 0; j < a.n; j += 2 * D::W) {
+      even = D::fma(load_doubles<D, kType>(a, a.row[r], j), load_doubles<D, kType>(b, b.row[r], j), even);
+      odd = D::fma(load_doubles<D, kType>(a, a.row[r], j + D::W), load_doubles<D, kType>(b, b.row[r], j + D::W), odd);
+    }
+    sums[r] = D::sum(D::add(even, odd));
+  }
 }
 
 /// D: vectors of double.
 template <class D>
 void dot_rows(const RowsArgs& a, const RowsArgs& b, double* sums) {
-  for (int64_t r = 0; r < a.rows; ++r) {
-    typename D::Reg even = D::zero(), odd = D::zero();
-    for (int64_t j = 0; j < a.n; j += 2 * D::W) {
-      even = D::fma(load_doubles<D>(a, a.row[r], j), load_doubles<D>(b, b.row[r], j), even);
-      odd = D::fma(load_doubles<D>(a, a.row[r], j + D::W), load_doubles<D>(b, b.row[r], j + D::W), odd);
-    }
-    sums[r] = D::sum(D::add(even, odd));
-  }
+  with_type(a.type, [&](auto type) { dot_rows_of<D, decltype(type)::kElement>(a, b, sums); });
 }
 
 template <class V, int kType>
