@@ -11,7 +11,8 @@ namespace attn::kernels {
 namespace {
 
 // Two vectors of rows: 2 x 2 tiles take one load a product. 32 x 128 queries (8 KiB), weights of 256 keys (16) and sums
-// (16) fill the 48 KiB of a first-level cache with two slices of scores.
+// (16) fill the 48 KiB of a first-level cache with two slices of scores. The panel before, whose product with the
+// values is late, has as many weights: at D = 128 some of them come from the second level.
 constexpr int kTilePanel = 32;
 // Packing keys and values takes a fifth of a pass with 256 rows and a twentieth with 1024 (prototype, D = 128).
 constexpr int kTileGroupPanels = 8;
