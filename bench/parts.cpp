@@ -82,7 +82,8 @@ class Bench {
                tk_.scores_softmax({.in = scores(kForwardBlock),
                                    .reference = lanes_.data(),
                                    .sum = sums_.data(),
-                                   .weights = weights_.data()},
+                                   .weights = weights_.data(),
+                                   .late = nullptr},
                                   4);
              }},
             {"values", flops(kForwardBlock), [this] { values(kForwardBlock); }}};

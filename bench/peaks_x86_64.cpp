@@ -100,6 +100,9 @@ constexpr Unit kUnits[] = {
     {"amx", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
     {"amx", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
     {"amx", attn::DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
+    {"amx_fp16", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
+    {"amx_fp16", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
+    {"amx_fp16", attn::DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
 };
 
 void sse2_read(const char* begin, const char* end) { ATTN_READ_LOOP("paddd 16*\\r(%0), %%xmm\\r", "256"); }

@@ -8,16 +8,33 @@
 namespace attn::kernels {
 namespace {
 
+constexpr Isa tiles = isa_of_tiles<TwinUnit, TwinFp16Unit>("amx_emulated");
+
+/// As on a CPU that multiplies no float16.
+constexpr Isa without_fp16() {
+  Isa isa = tiles;
+  isa.f16_forward = nullptr;
+  return isa;
+}
 /// Float32 in parts however few rows there are, so that small cases test it.
 constexpr Isa with_parts_always() {
-  Isa isa = isa_of_tiles<TwinUnit>("amx_emulated_parts");
+  Isa isa = without_fp16();
+  isa.name = "amx_emulated_parts";
   isa.f32 = isa.f32_parts[2];
   return isa;
+}
+/// Nothing but what float16 takes there: the rest is in the others.
+constexpr Isa with_fp16() {
+  return {.name = "amx_emulated_fp16",
+          .f16 = tiles.f16,
+          .f16_forward = tiles.f16_forward,
+          .f32_products = tiles.f32_products};
 }
 
 }  // namespace
 
-extern const Isa isa_amx_emulated = isa_of_tiles<TwinUnit>("amx_emulated");
+extern const Isa isa_amx_emulated = without_fp16();
 extern const Isa isa_amx_emulated_parts = with_parts_always();
+extern const Isa isa_amx_emulated_fp16 = with_fp16();
 
 }  // namespace attn::kernels

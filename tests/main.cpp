@@ -12,7 +12,7 @@
 #include "kernels/dispatch.h"
 
 namespace attn::kernels {
-extern const Isa isa_amx_emulated, isa_amx_emulated_parts;
+extern const Isa isa_amx_emulated, isa_amx_emulated_parts, isa_amx_emulated_fp16;
 }
 #endif
 
@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
 #if defined(__x86_64__)
   attn::kernels::offer(attn::kernels::isa_amx_emulated);
   attn::kernels::offer(attn::kernels::isa_amx_emulated_parts);
+  attn::kernels::offer(attn::kernels::isa_amx_emulated_fp16);
 #endif
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   const char* registered = std::getenv("ATTN_SUITES");  // " Forward Backward "

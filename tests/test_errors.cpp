@@ -324,7 +324,7 @@ TEST(Errors, UnknownInstructionSetListsTheChoices) {
 /// One that is built in and that this CPU lacks is refused like one that does not exist.
 TEST(Errors, AnInstructionSetThatTheCpuLacks) {
   const std::vector<std::string> isas = available_isas();
-  for (const char* isa : {"amx", "avx512_bf16", "neon"}) {
+  for (const char* isa : {"amx_fp16", "amx", "avx512_bf16", "neon"}) {
     if (std::find(isas.begin(), isas.end(), isa) != isas.end()) continue;
     const std::string message = refusal([&] { set_isa(isa); });
     EXPECT_NE(message.find(std::string("'") + isa + "', which this CPU or build does not have; choices: "),

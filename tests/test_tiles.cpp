@@ -152,6 +152,77 @@ TEST(TileRange, WhatIsOutOfRangeStaysByItself) {
   }
 }
 
+/// Two keys, in two blocks, whose scores are so large that twice their reference is no number: each has half the
+/// weight.
+TEST(TileRange, ReferencesMayBeHuge) {
+  if (!has("amx_emulated")) GTEST_SKIP() << "needs AVX-512";
+  Case c =
+      make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = 40, .Lk = 300, .D = 32, .Dv = 32}, DType::bfloat16, 29);
+  for (int64_t n = 0; n < c.q.count(); ++n) c.q.set(n, 0x1p60);
+  for (int64_t j : {5, 290})
+    for (int64_t d = 0; d < 32; ++d) c.k.set({0, 0, j, d}, 0x1.c4p61);
+  c.scalars.scale = 2;
+  Results r[2];
+  for (int n = 0; n < 2; ++n) {
+    const WithIsa with(n == 0 ? "avx512" : "amx_emulated");
+    r[n] = run(c, false);
+  }
+  EXPECT_TRUE(std::isfinite(r[0].lse.get({0, 0, 7})));
+  for (int64_t n = 0; n < r[0].out.count(); ++n) EXPECT_EQ(r[0].out.get(n), r[1].out.get(n));
+}
+
+Results float16_on(const std::string& isa, const Case& c) {
+  const WithIsa with(isa);
+  return run(c, false);
+}
+
+/// Tiles of float16 take the forward; weights that dropout may make larger than float16 has go through two parts.
+TEST(Float16Tiles, TakeTheForwardWhereWeightsFit) {
+  if (!has("amx_emulated_fp16")) GTEST_SKIP() << "needs AVX-512";
+  Case c = make_case(feature_named("dropout"), {.H = 2, .Hk = 1, .Lq = 200, .Lk = 300, .D = 64, .Dv = 64},
+                     DType::float16, 27);
+  EXPECT_FALSE(same_results(float16_on("amx_emulated_fp16", c), float16_on("amx_emulated", c)));
+  c.scalars.dropout = 0.9999;
+  EXPECT_TRUE(same_results(float16_on("amx_emulated_fp16", c), float16_on("amx_emulated", c)));
+}
+
+/// Subnormal numbers count.
+TEST(Float16Tiles, TinyQueriesAreRight) {
+  if (!has("amx_emulated_fp16")) GTEST_SKIP() << "needs AVX-512";
+  Case c =
+      make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = 40, .Lk = 70, .D = 64, .Dv = 32}, DType::float16, 28);
+  for (int64_t n = 0; n < c.q.count(); ++n) c.q.set(n, std::ldexp(c.q.get(n), -17));
+  c.scalars.scale = std::ldexp(0.125, 17);
+  Oracle(c, false).expect(float16_on("amx_emulated_fp16", c), "amx_emulated_fp16");
+}
+
+/// A product with values waits for the scores of the next panel, if there is one: rows in a call of many panels and of
+/// one have the same bits. With documents, some panels have masked tiles and some not; 44 dims and 300 keys are not
+/// whole tiles; the last panel is narrower.
+TEST(LateValues, NoBitTellsWhenTheyWereAdded) {
+  if (!has("amx_emulated_parts")) GTEST_SKIP() << "needs AVX-512";
+  const WithIsa with("amx_emulated_parts");
+  for (DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+    for (int64_t Dv : {64, 44}) {
+      for (const char* feature : {"none", "documents"}) {
+        const Case c =
+            make_case(feature_named(feature), {.H = 1, .Hk = 1, .Lq = 140, .Lk = 556, .D = 64, .Dv = Dv}, dtype, 26);
+        const Results together = run(c, false);
+        for (int64_t first = 0; first < 140; first += 32) {
+          const int64_t rows = std::min<int64_t>(32, 140 - first);
+          Array<4> out(dtype, {1, 1, rows, Dv});
+          AttentionOptions options = c.options();
+          if (options.query_document) options.query_document = part_of(options.query_document, 1, first, rows);
+          attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), {}, options);
+          for (int64_t n = 0; n < out.count(); ++n)
+            EXPECT_EQ(out.get(n), together.out.get({0, 0, first + n / Dv, n % Dv}))
+                << name_of(dtype) << ", " << feature;
+        }
+      }
+    }
+  }
+}
+
 #if defined(__x86_64__) && defined(__linux__)
 
 Case hardware_case(DType dtype) {
@@ -171,6 +242,9 @@ TEST(Tiles, AreWhatTheirTwinIs) {
       return run(c);
     };
     EXPECT_TRUE(same_results(on("amx"), on("amx_emulated"))) << name_of(dtype);
+    if (dtype == DType::float16 && has("amx_fp16")) {
+      EXPECT_TRUE(same_results(on("amx_fp16"), on("amx_emulated_fp16"))) << "tdpfp16ps";
+    }
   }
 }
 

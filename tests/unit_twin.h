@@ -8,7 +8,8 @@
 #pragma once
 
 #include <immintrin.h>
-#include <stdint.h>
+
+#include "kernels/table.h"
 
 namespace attn::kernels {
 namespace {
@@ -18,6 +19,8 @@ struct TwinTile {
 };
 
 struct TwinUnit {
+  static constexpr int kElement = kBfloat16;
+
   static TwinTile& tile(int t) {
     static thread_local TwinTile tiles[8];
     return tiles[t];
@@ -57,10 +60,15 @@ struct TwinUnit {
   }
   template <int kSum, int kA, int kB>
   static void multiply() {
-    add_product(tile(kSum), tile(kA), tile(kB));
+    add_product<TwinUnit>(tile(kSum), tile(kA), tile(kB));
+  }
+  /// The first and the second numbers of pairs.
+  static __m512 first(__m512i pairs) { return flushed(_mm512_slli_epi32(pairs, 16)); }
+  static __m512 second(__m512i pairs) {
+    return flushed(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
- private:
+ protected:
   // Not inline: the kernels have hundreds of them.
   __attribute__((noinline)) static void load_rows(TwinTile& t, const void* p, int64_t stride) {
     check();
@@ -77,12 +85,8 @@ struct TwinUnit {
         _mm512_mask_and_epi32(bits, static_cast<__mmask16>(~normal), bits, _mm512_set1_epi32(INT32_MIN)));
   }
   static __m512 flushed(__m512 x) { return flushed(_mm512_castps_si512(x)); }
-  /// The first and the second numbers of pairs.
-  static __m512 first(__m512i pairs) { return flushed(_mm512_slli_epi32(pairs, 16)); }
-  static __m512 second(__m512i pairs) {
-    return flushed(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-  }
   /// A row of results a vector.
+  template <class Pairs>
   __attribute__((noinline)) static void add_product(TwinTile& sum, const TwinTile& left, const TwinTile& right) {
     check();
     for (int m = 0; m < 16; ++m) {
@@ -91,13 +95,24 @@ struct TwinUnit {
         int pair;
         __builtin_memcpy(&pair, left.bytes[m] + 4 * p, sizeof pair);
         const __m512i a = _mm512_set1_epi32(pair), b = _mm512_load_si512(right.bytes[p]);
-        even = flushed(_mm512_fmadd_ps(first(a), first(b), even));
-        odd = flushed(_mm512_fmadd_ps(second(a), second(b), odd));
+        even = flushed(_mm512_fmadd_ps(Pairs::first(a), Pairs::first(b), even));
+        odd = flushed(_mm512_fmadd_ps(Pairs::second(a), Pairs::second(b), odd));
       }
       const __m512 both = flushed(_mm512_add_ps(even, odd)), before = flushed(_mm512_load_ps(sum.bytes[m]));
       _mm512_store_ps(sum.bytes[m], flushed(_mm512_add_ps(before, both)));
     }
   }
+};
+
+/// tdpfp16ps, as Intel's manual defines it: the same sums, and float16 numbers that are subnormal count.
+struct TwinFp16Unit : TwinUnit {
+  static constexpr int kElement = kFloat16;
+  template <int kSum, int kA, int kB>
+  static void multiply() {
+    add_product<TwinFp16Unit>(tile(kSum), tile(kA), tile(kB));
+  }
+  static __m512 first(__m512i pairs) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)); }
+  static __m512 second(__m512i pairs) { return first(_mm512_srli_epi32(pairs, 16)); }
 };
 
 }  // namespace

@@ -44,8 +44,8 @@ PROGRAMS = {
         "oneapi/dnnl/",
     ),
     "tests": (
-        "gtest/", "gmock/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h", "signal.h",
-        "omp.h", "zlib.h",
+        "gtest/", "gmock/", "linux/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h",
+        "signal.h", "omp.h", "zlib.h",
     ),
 }
 

@@ -7,7 +7,9 @@ Reads the disassembly of the objects of the instruction sets. An inner loop is t
 its target with no other such jump inside; it is a matrix loop if nearly half of its instructions multiply and add,
 which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
 A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
-starve them. An object without any such loop fails too: then the vectors are gone, or this check is blind.
+starve them. What vectors sum between the products of such a loop stays in registers: no place on the stack is read
+before the loop has written it, and written later. An object without any matrix loop fails too: then the vectors are
+gone, or this check is blind.
 """
 
 import re
@@ -17,7 +19,9 @@ import sys
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+([a-z]\S*)\s*(.*?)\s*(?:#.*|<.*>)?$")
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[sd])$")
+TILE_PRODUCT = re.compile(r"^tdp(bf16|fp16)ps$")
 STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
+STACK_PLACE = re.compile(r"-?(?:0x[0-9a-f]+)?\(%r[sb]p\)")
 LEAST_SHARE = 0.45  # of multiply-adds; the tiles have 0.5 (12 of 24 in AVX2) to 0.7, the exponentials up to 0.37
 LEAST_MULTIPLY_ADDS = 8  # a smaller loop is a remainder
 LEAST_TILE_PRODUCTS = 4  # the same for tiles
@@ -53,7 +57,20 @@ def inner_loops(body):
 
 def tile_loads_and_products(loop):
     names = [mnemonic for _, mnemonic, _ in loop]
-    return names.count("tileloadd") + names.count("tileloaddt1"), names.count("tdpbf16ps")
+    products = sum(bool(TILE_PRODUCT.match(name)) for name in names)
+    return names.count("tileloadd") + names.count("tileloaddt1"), products
+
+
+def carried_in_memory(loop):
+    """Places on the stack from which one round of the loop hands a whole vector to the next."""
+    first_is_read, carried = {}, []
+    for _, mnemonic, operands in loop:
+        if "%zmm" not in operands or not (place := STACK_PLACE.search(operands)):
+            continue
+        place, written = place.group(0), operands.endswith(place.group(0))
+        if first_is_read.setdefault(place, not written) and written:
+            carried.append(place)
+    return carried
 
 
 def problems(text):
@@ -65,6 +82,11 @@ def problems(text):
             loads, products = tile_loads_and_products(loop)
             if products >= LEAST_TILE_PRODUCTS:
                 on_tiles.append(loads - products)
+                if carried := carried_in_memory(loop):
+                    found.append(
+                        f"{name}: the loop at {loop[0][0]:x} ({products} tile products) keeps {len(carried)} vectors "
+                        f"on the stack, as in {carried[0]}"
+                    )
                 continue
             work = sum(bool(MULTIPLY_ADD.match(mnemonic)) for _, mnemonic, _ in loop)
             if work < LEAST_MULTIPLY_ADDS or work < LEAST_SHARE * len(loop):
@@ -104,6 +126,10 @@ def self_test():
     tiles = clean.replace("vfmadd231ps %zmm5,%zmm1,%zmm2", "tileloadd (%rax,%rbx,1),%tmm4")
     tiles = re.sub(r"vfmadd231ps \S+", "tdpbf16ps %tmm6,%tmm4,%tmm0", tiles)
     assert problems(tiles) == (1, []), problems(tiles)
+    summed = tiles.replace("tdpbf16ps %tmm6,%tmm4,%tmm0", "vaddps 0x40(%rsp),%zmm1,%zmm1", 1)
+    assert problems(summed) == (1, []), problems(summed)  # a constant
+    in_memory = summed[::-1].replace("tdpbf16ps %tmm6,%tmm4,%tmm0"[::-1], "vmovaps %zmm1,0x40(%rsp)"[::-1], 1)[::-1]
+    assert len(problems(in_memory)[1]) == 1, problems(in_memory)
     starved = tiles.replace("tdpbf16ps %tmm6,%tmm4,%tmm0", "tileloadd (%rax,%rbx,1),%tmm5", 7)
     assert len(problems(starved)[1]) == 1, problems(starved)
 

@@ -76,3 +76,39 @@ def test_the_borrowed_team_computes_the_same_bits():
     own = attention_cpp.attention(x, x, x)
     assert face.share_threads()
     np.testing.assert_array_equal(theirs, own)
+
+
+TILES = """
+import hashlib, sys
+import torch
+import attention_cpp.torch as face
+
+torch.set_num_threads(1)
+draw = torch.Generator().manual_seed(0)
+a, b = (torch.randn(256, 320, generator=draw).bfloat16() for _ in range(2))
+x = torch.randn(1, 4, 300, 64, generator=draw)
+work = {
+    "torch": lambda: a @ b.T,
+    "bfloat16": lambda: face.attention(x.bfloat16(), x.bfloat16(), x.bfloat16(), causal=True),
+    "float32": lambda: face.attention(x, x, x),
+}
+for name in sys.argv[1:]:
+    print(hashlib.sha256(work[name]().float().numpy().tobytes()).hexdigest())
+"""
+
+
+def hashes(*names):
+    result = subprocess.run([sys.executable, "-c", TILES, *names], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_matrix_tiles_of_torch_and_ours():
+    """Both configure the tiles of one thread: neither sees what the other does there."""
+    import attention_cpp
+
+    if not any(isa.startswith("amx") for isa in attention_cpp.isas()):
+        pytest.skip("this CPU has no matrix tiles")
+    order = ["torch", "bfloat16", "torch", "float32", "torch", "torch", "float32", "bfloat16", "torch"]
+    alone = {name: hashes(name)[0] for name in set(order)}
+    assert hashes(*order) == [alone[name] for name in order]

@@ -14,6 +14,10 @@ constexpr int64_t kFewRows = 8;
 // Rapids, prototype).
 constexpr int64_t kManyRows = 256;
 
+// Weights reach 2^8 against their reference (online_softmax.cpp), and dropout multiplies them by 1 / (1 - p): 2^15
+// then.
+constexpr double kMostDropoutOfFloat16 = 1 - 1 / 128.0;
+
 /// True if a score is its product, and every key of a row's interval counts.
 bool plain_scores(const AttentionOptions& o) {
   return o.softcap == 0 && o.dropout == 0 && !o.mask && !o.bias && o.alibi_slopes.empty() && !o.query_document &&
@@ -48,7 +52,11 @@ const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions
 
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const kernels::Isa& isa = active_kernels();
-  if (!is_few(dtype, rows, options)) return row_kernels(dtype, rows, options);
+  if (!is_few(dtype, rows, options)) {
+    const bool weights_fit = options.dropout <= kMostDropoutOfFloat16;
+    if (dtype == DType::float16 && isa.f16_forward && weights_fit) return *isa.f16_forward;
+    return row_kernels(dtype, rows, options);
+  }
   if (rows == 1 && !options.same_bits && plain_scores(options))
     if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
   const TileKernels& few = few_kernels(isa, dtype, rows, options);

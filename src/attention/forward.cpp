@@ -105,10 +105,10 @@ class GroupWorker {
   }
   void tile(int i, const Tile& tile) {
     scores_.start_tile(*s_, tile);
-    softmax_.run(scores_, state(i));
-    add_product(tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
+    softmax_.run(scores_, state(i), late_);
+    late_.set(tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
   }
-  void end_block() {}
+  void end_block() { late_.add(tk_); }
 
  private:
   PanelState& state(int i) const { return *std::launder(reinterpret_cast<PanelState*>(panels_ + i * panel_bytes_)); }
@@ -187,6 +187,7 @@ class GroupWorker {
   TileScores scores_;
   OnlineSoftmax softmax_;
   BlockOperand values_;
+  LateProduct late_;
   void* inverse_ = nullptr;
   uint64_t* allowed_ = nullptr;
   int64_t row_stride_ = 0;  // of states

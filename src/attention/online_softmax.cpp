@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace attn::detail {
 namespace {
@@ -35,15 +36,18 @@ void OnlineSoftmax::layout(Arena& arena, int64_t keys) {
   trial_sum_ = arena.take(lanes);
   scores_ = arena.take(keys * lanes);
   weights_ = tk_.one_format ? scores_ : arena.take(tk_.weights_bytes(keys, tk_.panel));
+  other_weights_ = tk_.late_values ? arena.take(tk_.weights_bytes(keys, tk_.panel)) : weights_;
 }
 
-void OnlineSoftmax::run(TileScores& tile, PanelState& state) {
+void OnlineSoftmax::run(TileScores& tile, PanelState& state, LateProduct& late) {
   width_ = state.panel.width;
+  std::swap(weights_, other_weights_);
   // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
   // first block of a chunk. Both ways give a row the same bits. One row's scores cost nothing to keep.
   const bool plain = tile.options().plain() && !tile.options().keep();
   const bool one_pass = tk_.scores_softmax && has_references(state);
-  if (!(one_pass && (plain ? fused(tile, state) : in_slices(tile, state)))) in_two_passes(tile, state);
+  if (!(one_pass && (plain ? fused(tile, state, late) : in_slices(tile, state)))) in_two_passes(tile, state);
+  late.add(tk_);
 }
 
 bool OnlineSoftmax::has_references(const PanelState& state) const {
@@ -79,16 +83,18 @@ bool OnlineSoftmax::in_slices(TileScores& tile, PanelState& state) {
 }
 
 /// Scores and softmax in one kernel.
-bool OnlineSoftmax::fused(TileScores& tile, PanelState& state) {
+bool OnlineSoftmax::fused(TileScores& tile, PanelState& state, LateProduct& late) {
   std::memcpy(trial_sum_, state.sum, width_ * tk_.acc_bytes);
   const int64_t first = tile.tile().begin;
   bool ok = true;
+  const kernels::ValuesArgs* on_the_way = late.take();
   tile.keys().for_runs(first, tile.tile().count, [&](const KeyRun& run) {
     const kernels::FusedArgs args{
         .in = tile.args(state.query, run),
         .reference = state.reference,
         .sum = trial_sum_,
-        .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_)};
+        .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_),
+        .late = std::exchange(on_the_way, nullptr)};
     if (ok) ok = tk_.scores_softmax(args, kReferenceSlack);
   });
   if (ok) std::memcpy(state.sum, trial_sum_, width_ * tk_.acc_bytes);

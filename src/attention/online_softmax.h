@@ -27,16 +27,16 @@ class OnlineSoftmax {
 
   /// Scratch for blocks of at most `keys` keys.
   void layout(Arena& arena, int64_t keys);
-  /// The weights of the tile that `tile` was started with, for the panel of `state`.
-  void run(TileScores& tile, PanelState& state);
-  /// Of the tile that run() saw last.
+  /// The weights of the tile that `tile` was started with, for the panel of `state`. What `late` has is added.
+  void run(TileScores& tile, PanelState& state, LateProduct& late);
+  /// Of the tile that run() saw last; those of the tile before are still there if the kernels have `late_values`.
   const void* weights() const { return weights_; }
 
  private:
   bool has_references(const PanelState& state) const;
   void in_two_passes(TileScores& tile, PanelState& state);
   bool in_slices(TileScores& tile, PanelState& state);
-  bool fused(TileScores& tile, PanelState& state);
+  bool fused(TileScores& tile, PanelState& state, LateProduct& late);
   void reset_maximum();
   void* scores_at(int64_t done) const { return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes; }
   kernels::SoftmaxArgs softmax_args(TileScores& tile, const PanelState& state, int64_t done, int64_t count,
@@ -46,7 +46,7 @@ class OnlineSoftmax {
   const TileKernels& tk_;
   int width_ = 0;
   void *maximum_ = nullptr, *alpha_ = nullptr, *trial_sum_ = nullptr;  // acc [width]
-  void *scores_ = nullptr, *weights_ = nullptr;
+  void *scores_ = nullptr, *weights_ = nullptr, *other_weights_ = nullptr;
 };
 
 }  // namespace attn::detail

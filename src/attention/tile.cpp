@@ -8,31 +8,50 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
   tk.pack_query(rows.with(packed, panel.width, scale));
 }
 
+namespace {
+
+/// Every pair may meet: none is masked, or the rows have nothing that would spoil a weight of 0.
+bool all_meet(const TileKernels& tk, BlockOperand& rows, const Tile& tile) {
+  return (!tile.allowed && !tk.bounded) || rows.finite();
+}
+
+kernels::ValuesArgs product_args(const TileKernels& tk, const KeyRun& run, int64_t n, const Tile& tile,
+                                 const void* weights, void* accumulator) {
+  const int width = tile.panel->width;
+  return {.weights = static_cast<const char*>(weights) + tk.weights_bytes(run.first - tile.begin, width),
+          .width = width,
+          .rows = tile.panel->rows,
+          .values = run.rows,
+          .value_stride = run.stride,
+          .count = run.count,
+          .depth = n,
+          .out = accumulator};
+}
+
+}  // namespace
+
 void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
                  void* accumulator) {
-  const int width = tile.panel->width;
-  const bool finite = (!tile.allowed && !tk.bounded) || rows.finite();
-  const auto product = [&](const KeyRun& run) {
-    tk.values({.weights = static_cast<const char*>(weights) + tk.weights_bytes(run.first - tile.begin, width),
-               .width = width,
-               .rows = tile.panel->rows,
-               .values = run.rows,
-               .value_stride = run.stride,
-               .count = run.count,
-               .depth = n,
-               .out = accumulator});
-  };
-  rows.for_runs(tile.begin, tile.count, product, !finite);
-  if (finite) return;
+  const bool all = all_meet(tk, rows, tile);
+  const auto product = [&](const KeyRun& run) { tk.values(product_args(tk, run, n, tile, weights, accumulator)); };
+  rows.for_runs(tile.begin, tile.count, product, !all);
+  if (all) return;
   void* pointers[kernels::kMaxBlockKeys];
   tk.values_non_finite({.x = rows.list(tile.begin, tile.count, pointers),
                         .weights = weights,
-                        .width = width,
+                        .width = tile.panel->width,
                         .rows = tile.panel->rows,
                         .count = tile.count,
                         .allowed = tile.allowed,
                         .out = accumulator,
                         .out_stride = 0});
+}
+
+void LateProduct::set(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
+                      void* accumulator) {
+  waits_ = tk.late_values && all_meet(tk, rows, tile);
+  if (waits_) args_ = product_args(tk, rows.run(tile.begin, tile.count), n, tile, weights, accumulator);
+  else add_product(tk, rows, n, tile, weights, accumulator);
 }
 
 void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope, int64_t kept) {

@@ -2,6 +2,8 @@
 // business of the epilogue that walks: softmax and values, gradients, a stored rectangle.
 #pragma once
 
+#include <utility>
+
 #include "attention/operands.h"
 #include "attention/options.h"
 
@@ -15,6 +17,24 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
 /// n elements; weights begin at the tile's first key. A masked pair must not meet what is not finite: 0 * NaN is NaN.
 void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
                  void* accumulator);
+
+/// add_product() of one tile that may wait for the next tile's scores, where the kernels do both in one pass. What it
+/// was given stays as it is meanwhile.
+class LateProduct {
+ public:
+  /// As add_product().
+  void set(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
+           void* accumulator);
+  /// For who will add it; null if there is none.
+  const kernels::ValuesArgs* take() { return std::exchange(waits_, false) ? &args_ : nullptr; }
+  void add(const TileKernels& tk) {
+    if (const kernels::ValuesArgs* args = take()) tk.values(*args);
+  }
+
+ private:
+  kernels::ValuesArgs args_ = {};
+  bool waits_ = false;
+};
 
 class TileScores {
  public:

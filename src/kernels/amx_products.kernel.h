@@ -9,8 +9,9 @@
 // loaded for each product, which is the least that runs at full speed from the second-level cache. A result is stored
 // just before its tile is needed again, four products later: a store that waits for its product fills the scheduler (73
 // to 81 % of the peak in place of 92 to 98). Operands that pass by once are streamed. Scores are 32 keys at a time:
-// while the tiles compute one slice, the vector units turn the one before into what the epilogue makes of it, two keys
-// between every two products; at 16 vector instructions a product they are free.
+// while the tiles compute the next slice, or the product of the panel before with the values, the vector units turn the
+// slices before into what the epilogue makes of them, two keys at a time, spread over all products. 16 vector
+// instructions beside a product are free; the prototype, which has 42 (D = 64), lost 15 % with them in a phase apart.
 // Edges - the last rows of what lies in user memory, a panel that is not full - go through a zero-padded copy.
 // Requires: TileDot's Unit configured; kernels/table.h for the arguments; panels of one or two vectors.
 #pragma once
@@ -42,8 +43,8 @@ struct Nothing {
 };
 
 /// C += A B over 32 elements of the sum: R x C tiles, N partial products. start.run<t>() comes before the first product
-/// of result t, between.run<n>() after every product. Partial products come in an order that changes one operand at a
-/// time, the largest last where that is possible; those below the last bit are left out.
+/// of result t, between.run<n>() after the n-th product of every four. Partial products come in an order that changes
+/// one operand at a time, the largest last where that is possible; those below the last bit are left out.
 template <class Unit, int N, int R, int C>
 struct TileStep {
   template <int a_part, int b_part, class Start, class Between>
@@ -146,6 +147,37 @@ struct FromMemory {
   }
 };
 
+/// Results of 2 x C tiles, each a sum over `steps` steps of 32 elements.
+template <class Unit, int C>
+struct TileSum {
+  TileSide a, b;  // of the first step
+  int64_t a_step, b_step, steps;
+  TileResult<Unit, 2, C> result;
+  bool adds;  // to what is there
+  bool begun = false;
+
+  void next_step() {
+    begun = true;
+    for (int t = 0; t < 2; ++t) {
+      a.tile[t] += a_step;
+      b.tile[t] += b_step;
+    }
+  }
+};
+
+template <class Unit, int C>
+struct FromEither {
+  const TileResult<Unit, 2, C>& before;
+  const TileSum<Unit, C>& now;
+  template <int t>
+  inline __attribute__((always_inline)) void run() const {
+    if (now.begun) return;
+    before.template store<t>();
+    if (now.adds) Unit::template load<t>(now.result.template at<t>(), now.result.row);
+    else Unit::template zero<t>();
+  }
+};
+
 /// A copy of tiles that may not be read, or must not be taken, whole: 64 bytes of each of up to 32 rows, the rest 0.
 template <int P>
 struct EdgeTiles {
@@ -168,6 +200,74 @@ struct EdgeTiles {
 };
 
 inline int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit; }
+
+// ----------------------------------------------------------------------------------------------------------- values
+
+/// Dims 16 tile .. + 31 of the product with values. Of keys behind the last whole 32, the last step's b has too many.
+template <class Dot, int NV>
+inline TileSum<typename Dot::Unit, NV> sum_of_values(const ValuesArgs& args, int64_t tile) {
+  constexpr int64_t kStepBytes = Dot::kParts * kTileBytes, kWidth = NV * F32::W;
+  const int64_t tiles = whole_steps(args.depth, kTileRows) / kTileRows;
+  const char* values = static_cast<const char*>(args.values) + tile * kStepBytes;
+  const char* weights = static_cast<const char*>(args.weights);
+  return {.a = {{values, values + kStepBytes}, 64, kTileBytes},
+          .b = {{weights, weights + 64}, Dot::kParts * kWidth * 4, kWidth * 4},
+          .a_step = tiles * kStepBytes,
+          .b_step = kTileSum * Dot::kParts * kWidth * 2,
+          .steps = whole_steps(args.count, kTileSum) / kTileSum,
+          .result = {static_cast<char*>(args.out) + tile * kTileRows * kWidth * 4, kWidth * 4},
+          .adds = true};
+}
+
+template <class Dot, int NV>
+struct TileValuesLoop {
+  using Unit = typename Dot::Unit;
+  const ValuesArgs& args;
+  const EdgeTiles<Dot::kParts>& last_weights;  // of the keys after the last whole 32
+
+  template <int R>
+  void dims(int64_t tile, TileResult<Unit, 2, NV>& before) const {
+    Unit::fence();
+    TileSum<Unit, NV> now = sum_of_values<Dot, NV>(args, tile);
+    for (int64_t step = 0; step < now.steps; ++step, now.next_step()) {
+      const bool whole = (step + 1) * kTileSum <= args.count;
+      TileStep<Unit, Dot::kSumProducts, R, NV>::run(now.a, whole ? now.b : last_weights.template side<Unit>(),
+                                                    FromEither<Unit, NV>{before, now}, Nothing{});
+    }
+    before = now.result;
+  }
+};
+
+template <class Dot>
+struct TileValues {
+  using Unit = typename Dot::Unit;
+  const ValuesArgs& args;
+
+  template <int NV>
+  void run() const {
+    EdgeTiles<Dot::kParts> edge;
+    const TileValuesLoop<Dot, NV> loop{args, edge};
+    if (const int64_t left = args.count % kTileSum; left > 0) {
+      const TileSum<Unit, NV> sum = sum_of_values<Dot, NV>(args, 0);
+      const int64_t last = args.count / kTileSum * sum.b_step;
+      for (int t = 0; t < NV; ++t) edge.fill(t, sum.b.tile[t] + last, sum.b.row, sum.b.part, (left + 1) / 2);
+    }
+    const int64_t tiles = whole_steps(args.depth, kTileRows) / kTileRows;
+    TileResult<Unit, 2, NV> before;
+    int64_t tile = 0;
+    for (; tile + 2 <= tiles; tile += 2) loop.template dims<2>(tile, before);
+    before.store_all();
+    if (tile == tiles) return;
+    before = {};
+    loop.template dims<1>(tile, before);
+    TileResult<Unit, 1, NV>{before.base, before.row}.store_all();
+  }
+};
+
+template <class Dot>
+void tile_values(const ValuesArgs& args) {
+  if (args.count > 0) for_width<F32::W, 2>(args.width, TileValues<Dot>{args});
+}
 
 // ----------------------------------------------------------------------------------------------------------- scores
 
@@ -249,34 +349,43 @@ template <class Dot, int NV>
 inline __attribute__((always_inline)) void mend_slice(const ScoresArgs& args, int64_t key, int64_t count,
                                                       float* slice) {
   if constexpr (!Dot::kBounded) return;
+  if (args.depth == 0) return;
   const int64_t depth = whole_steps(args.depth, kTileSum), elements = Dot::kParts * depth;
   const uint64_t keys = range_mask(static_cast<const uint16_t*>(args.keys) + key * args.key_stride, elements);
   const uint64_t queries = range_mask(args.query, elements * NV * F32::W);
   if ((keys | queries) != 0) mend_scores<Dot, NV>(args, key, count, keys, queries, slice);
 }
 
-/// Keys of a finished slice whose scores wait for the epilogue. Nothing in here may have its address taken, or sums and
-/// maxima would live in memory.
+/// Scores on their way from the tiles to the epilogue: a ring of two slices. Nothing in here may have its address
+/// taken, and the epilogue is a copy: else g++ leaves sums and maxima in memory.
 template <class Dot, int NV, class Epilogue>
 struct WaitingScores {
   using V = typename Dot::Acc;
-  const Epilogue& epilogue;
+  static constexpr int64_t kSlice = 2 * kTileRows, kRing = 2 * kSlice, kWidth = NV * V::W;
+  const ScoresArgs& args;
+  const Epilogue epilogue;
+  float* const ring;
   const typename V::Reg scale, highest;
-  int64_t key = 0, left = 0;
-  const float* scores = nullptr;
+  int64_t key = 0, stored = 0;       // the next for the epilogue, and where those end that may go there
+  int64_t pace = 1, until_take = 0;  // places between products to a take, so that the takes spread over all
 
-  WaitingScores(const ScoresArgs& args, const Epilogue& e)
-      : epilogue(e),
+  WaitingScores(const ScoresArgs& a, const Epilogue& e, float* r)
+      : args(a),
+        epilogue(e),
+        ring(r),
         scale(V::set1(static_cast<float>(args.scale))),
         highest(V::set1(static_cast<float>(args.highest))) {}
 
-  inline __attribute__((always_inline)) void start(int64_t first, int64_t count, const float* slice) {
-    key = first;
-    left = count;
-    scores = slice;
+  float* at(int64_t k) const { return ring + k % kRing * kWidth; }
+
+  /// Scores of keys up to `end`, at most a slice of them new, are in the ring.
+  inline __attribute__((always_inline)) void arrive(int64_t end) {
+    if (end > stored) mend_slice<Dot, NV>(args, stored, end - stored, at(stored));
+    stored = end;
   }
   template <int MT>
   inline __attribute__((always_inline)) void take() {
+    const float* scores = at(key);
     typename V::Reg c[MT][NV];
     ATTN_UNROLL
     for (int i = 0; i < MT; ++i) {
@@ -289,132 +398,105 @@ struct WaitingScores {
     }
     epilogue.template apply<MT>(key, c);
     key += MT;
-    left -= MT;
-    scores += MT * NV * V::W;
   }
-  inline __attribute__((always_inline)) void take_all() {
-    while (left >= 2) take<2>();
-    if (left > 0) take<1>();
+  inline __attribute__((always_inline)) void take_to(int64_t end) {
+    while (key + 2 <= end) take<2>();
+    if (key < end) take<1>();
   }
 };
 
-/// Between products. With three parts there are products enough for half as many.
-template <int P, class Waiting>
+/// What runs between products. With more parts there are products enough for less after each.
+template <class Dot, class Waiting>
 struct TakeBetween {
+  static constexpr int N = Dot::kScoreProducts, kEvery = N == 1 ? 1 : N == 3 ? 2 : 4, kOfFour = 4 / kEvery;
   Waiting& waiting;
+
   template <int product>
   inline __attribute__((always_inline)) void run() const {
-    if constexpr (P < 3 || product % 2 == 1)
-      if (waiting.left >= 2) waiting.template take<2>();
+    if constexpr (product % kEvery == kEvery - 1) {
+      if (waiting.key == waiting.stored || --waiting.until_take > 0) return;
+      waiting.until_take = waiting.pace;
+      waiting.template take<2>();
+    }
   }
 };
+
+/// The product with the values of another tile that an epilogue wants on the way, if it can be had so; null = none.
+template <class Dot, int NV, class Epilogue>
+inline const ValuesArgs* late_values(const Epilogue& epilogue) {
+  if constexpr (requires { epilogue.late; }) {
+    const ValuesArgs* late = epilogue.late;
+    if (!late || (late->width == NV * F32::W && late->count % kTileSum == 0 && late->depth % (2 * kTileRows) == 0))
+      return late;
+    tile_values<Dot>(*late);
+  }
+  return nullptr;
+}
+
+/// Slices of scores, and in between two tiles of dims of the late product at a time: whole ones, `count` keys. Their
+/// sums keep the tiles busy while the vector units have slices before them; each is stored when the next begins.
+template <class Dot, int NV, class Epilogue>
+inline __attribute__((always_inline)) void whole_slices(const ScoresArgs& args, int64_t count, const ValuesArgs* late,
+                                                        WaitingScores<Dot, NV, Epilogue>& waiting) {
+  using Unit = typename Dot::Unit;
+  using Waiting = WaitingScores<Dot, NV, Epilogue>;
+  using Between = TakeBetween<Dot, Waiting>;
+  const TileScoresSides<Dot, NV> sides{args};
+  const int64_t slices = count / Waiting::kSlice, pairs = late ? late->depth / (2 * kTileRows) : 0;
+  const int64_t score_steps = whole_steps(args.depth, kTileSum) / kTileSum;
+  const int64_t steps =
+      slices * score_steps * Dot::kScoreProducts + (late ? pairs * late->count / kTileSum * Dot::kSumProducts : 0);
+  waiting.pace = slices > 0 ? steps * Between::kOfFour / (count / 2) : 1;
+  TileResult<Unit, 2, NV> before;
+  for (int64_t slice = 0, pair = 0; slice < slices || pair < pairs;) {
+    const bool values = (pair + 1) * slices <= pairs * slice;
+    const int64_t key = slice * Waiting::kSlice;
+    TileSum<Unit, NV> now =
+        values ? sum_of_values<Dot, NV>(*late, 2 * pair)
+               : TileSum<Unit, NV>{.a = sides.keys(key, 0),
+                                   .b = sides.query(0),
+                                   .a_step = kTileSum * 2,
+                                   .b_step = kTileSum * Waiting::kWidth * 2,
+                                   .steps = score_steps,
+                                   .result = {reinterpret_cast<char*>(waiting.at(key)), Waiting::kWidth * 4},
+                                   .adds = false};
+    ++(values ? pair : slice);
+    waiting.take_to(key - Waiting::kRing);
+    for (int64_t step = 0; step < now.steps; ++step, now.next_step()) {
+      const FromEither<Unit, NV> start{before, now};
+      if (Dot::kScoreProducts == Dot::kSumProducts || !values)
+        TileStep<Unit, Dot::kScoreProducts, 2, NV>::run(now.a, now.b, start, Between{waiting});
+      else TileStep<Unit, Dot::kSumProducts, 2, NV>::run(now.a, now.b, start, Between{waiting});
+      if (step == 0) waiting.arrive(key);
+    }
+    before = now.result;
+  }
+  waiting.take_to(count - Waiting::kRing);
+  before.store_all();
+  waiting.arrive(count);
+}
 
 template <class Dot, int NV, class Epilogue>
 requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const ScoresArgs& args,
                                                                            const Epilogue& epilogue) {
-  using V = typename Dot::Acc;
-  using Unit = typename Dot::Unit;
   using Waiting = WaitingScores<Dot, NV, Epilogue>;
-  using Step = TileStep<Unit, Dot::kScoreProducts, 2, NV>;
-  constexpr int64_t kSlice = 2 * kTileRows, kWidth = NV * V::W;
-  alignas(64) float slices[2][kSlice * kWidth];
-  const TileScoresSides<Dot, NV> sides{args};
-  Waiting waiting(args, epilogue);
-  TileResult<Unit, 2, NV> before, now;
-  Unit::fence();
+  alignas(64) float ring[Waiting::kRing * Waiting::kWidth];
+  Waiting waiting(args, epilogue, ring);
+  const ValuesArgs* late = late_values<Dot, NV>(epilogue);
   // Rows without elements have the scores of a sum of nothing.
-  const int64_t count = args.count, whole = args.depth > 0 ? count / kSlice * kSlice : 0;
-  for (int64_t key = 0; key < whole; key += kSlice) {
-    now = {reinterpret_cast<char*>(slices[key / kSlice % 2]), kWidth * 4};
-    Step::run(sides.keys(key, 0), sides.query(0), FromZero<Unit, 2, NV>{before}, Nothing{});
-    if (key > 0) {
-      mend_slice<Dot, NV>(args, key - kSlice, kSlice, reinterpret_cast<float*>(before.base));
-      waiting.start(key - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
-    }
-    for (int64_t d = kTileSum; d < args.depth; d += kTileSum)
-      Step::run(sides.keys(key, d), sides.query(d), Nothing{}, TakeBetween<Dot::kParts, Waiting>{waiting});
-    waiting.take_all();
-    before = now;
+  const int64_t whole = args.depth > 0 ? args.count / Waiting::kSlice * Waiting::kSlice : 0;
+  Dot::Unit::fence();
+  whole_slices<Dot, NV>(args, whole, late, waiting);
+  for (int64_t key = whole, left = args.count - whole; left > 0; key += Waiting::kSlice, left -= Waiting::kSlice) {
+    const int64_t n = at_most(left, Waiting::kSlice);
+    float* slice = waiting.at(key);
+    waiting.take_to(key);
+    if (args.depth == 0) __builtin_memset(slice, 0, sizeof ring / 2);
+    else if (n > kTileRows) last_tile_scores<Dot, NV, 2>(args, key, n, slice);
+    else last_tile_scores<Dot, NV, 1>(args, key, n, slice);
+    waiting.arrive(key + n);
   }
-  if (whole > 0) {
-    before.store_all();
-    mend_slice<Dot, NV>(args, whole - kSlice, kSlice, reinterpret_cast<float*>(before.base));
-    waiting.start(whole - kSlice, kSlice, reinterpret_cast<const float*>(before.base));
-    waiting.take_all();
-  }
-  for (int64_t key = whole; key < count; key += kSlice) {
-    const int64_t left = at_most(count - key, kSlice);
-    if (args.depth == 0) __builtin_memset(slices[0], 0, sizeof slices[0]);
-    else if (left > kTileRows) last_tile_scores<Dot, NV, 2>(args, key, left, slices[0]);
-    else last_tile_scores<Dot, NV, 1>(args, key, left, slices[0]);
-    if (args.depth > 0) mend_slice<Dot, NV>(args, key, left, slices[0]);
-    waiting.start(key, left, slices[0]);
-    waiting.take_all();
-  }
-}
-
-// ----------------------------------------------------------------------------------------------------------- values
-
-template <class Dot, int NV>
-struct TileValuesLoop {
-  using Unit = typename Dot::Unit;
-  static constexpr int P = Dot::kParts;
-  static constexpr int64_t kWidth = NV * F32::W;
-  const ValuesArgs& args;
-  const EdgeTiles<P>& last_weights;  // of the keys after the last whole 32
-
-  template <int R>
-  void dims(int64_t tile, TileResult<Unit, 2, NV>& before) const {
-    const int64_t tiles = (args.depth + kTileRows - 1) / kTileRows, steps = (args.count + kTileSum - 1) / kTileSum;
-    Unit::fence();
-    const TileResult<Unit, 2, NV> now{static_cast<char*>(args.out) + tile * kTileRows * kWidth * 4, kWidth * 4};
-    const FromMemory<Unit, 2, NV> start{before, now};
-    for (int64_t step = 0; step < steps; ++step) {
-      const char* first = static_cast<const char*>(args.values) + (step * tiles + tile) * P * kTileBytes;
-      const TileSide values{{first, first + P * kTileBytes}, 64, kTileBytes};
-      const TileSide weights =
-          (step + 1) * kTileSum <= args.count ? weights_at(step) : last_weights.template side<Unit>();
-      if (step == 0) TileStep<Unit, Dot::kSumProducts, R, NV>::run(values, weights, start, Nothing{});
-      else TileStep<Unit, Dot::kSumProducts, R, NV>::run(values, weights, Nothing{}, Nothing{});
-    }
-    before = now;
-  }
-  TileSide weights_at(int64_t step) const {
-    const char* first = static_cast<const char*>(args.weights) + step * kTileSum * P * kWidth * 2;
-    return {{first, first + 64}, P * kWidth * 4, kWidth * 4};
-  }
-};
-
-template <class Dot>
-struct TileValues {
-  using Unit = typename Dot::Unit;
-  const ValuesArgs& args;
-
-  template <int NV>
-  void run() const {
-    EdgeTiles<Dot::kParts> edge;
-    const TileValuesLoop<Dot, NV> loop{args, edge};
-    if (const int64_t left = args.count % kTileSum; left > 0) {
-      const TileSide weights = loop.weights_at(args.count / kTileSum);
-      for (int t = 0; t < NV; ++t) edge.fill(t, weights.tile[t], weights.row, weights.part, (left + 1) / 2);
-    }
-    const int64_t tiles = (args.depth + kTileRows - 1) / kTileRows;
-    TileResult<Unit, 2, NV> before;
-    int64_t tile = 0;
-    for (; tile + 2 <= tiles; tile += 2) loop.template dims<2>(tile, before);
-    before.store_all();
-    if (tile == tiles) return;
-    before = {};
-    loop.template dims<1>(tile, before);
-    TileResult<Unit, 1, NV>{before.base, before.row}.store_all();
-  }
-};
-
-template <class Dot>
-void tile_values(const ValuesArgs& args) {
-  if (args.count == 0) return;
-  if (args.width == F32::W) TileValues<Dot>{args}.template run<1>();
-  else TileValues<Dot>{args}.template run<2>();
+  waiting.take_to(args.count);
 }
 
 // ------------------------------------------------------------------------------------------------------------ outer

@@ -11,7 +11,8 @@ namespace attn::kernels {
 namespace {
 
 // Two vectors of rows: 2 x 2 tiles take one load a product. 32 x 128 queries (8 KiB), weights of 256 keys (16) and sums
-// (16) fill the 48 KiB of a first-level cache with two slices of scores.
+// (16) fill the 48 KiB of a first-level cache with two slices of scores. The panel before, whose product with the
+// values is late, has as many weights: at D = 128 some of them come from the second level.
 constexpr int kTilePanel = 32;
 // Packing keys and values takes a fifth of a pass with 256 rows and a twentieth with 1024 (prototype, D = 128).
 constexpr int kTileGroupPanels = 8;
@@ -19,29 +20,30 @@ constexpr int kWideTileGroupPanels = 32;
 // Sums of dK and dV move once for so many panels, each of which is one step of their sums.
 constexpr int kTileGradientPanels = 8;
 
-/// Keys of bfloat16 where they lie, if they are near each other.
+/// Keys of a unit's own type where they lie, if they are near each other.
 template <class Dot>
 constexpr Operand key_parts() {
   constexpr int P = Dot::kParts;
   if constexpr (Dot::kNear)
-    return operand<2, stride_padded<kTileSum>, kTileSum>(in_place_near<kBfloat16, kTileSum, kFarBytes>,
+    return operand<2, stride_padded<kTileSum>, kTileSum>(in_place_near<Dot::kType, kTileSum, kFarBytes>,
                                                          pack_keys_parts<Dot>);
   return operand<2, stride_of_key_parts<P>, kTileSum>(never_in_place, pack_keys_parts<Dot>);
 }
 
+/// What the forward takes.
 template <class Dot>
-constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
+constexpr TileKernels with_tile_forward(TileKernels base, const char* name) {
   using Unit = typename Dot::Unit;
   constexpr int P = Dot::kParts;
   base.name = name;
   base.type = Dot::kType;
   base.own_bits = Dot::kType != kBfloat16;
+  base.late_values = true;
   base.bounded = Dot::kBounded;
   if constexpr (Dot::kBounded) base.all_finite = all_in_range<Dot>;
   base.panel = kTilePanel;
   base.group_panels = kTileGroupPanels;
   base.wide_group_panels = kWideTileGroupPanels;
-  base.gradient_panels = kTileGradientPanels;
   base.tile_step = base.key_step = kTileSum;
   base.key_rows = key_parts<Dot>();
   base.value_rows = {.row_step = kTileSum,
@@ -49,11 +51,6 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
                      .pack = pack_values_parts<Dot>,
                      .stride = stride_as_is,
                      .bytes = value_parts_bytes<P>};
-  base.outer_rows = {.row_step = kTileSum,
-                     .in_place = never_in_place,
-                     .pack = pack_outer_parts<Dot>,
-                     .stride = stride_of_sums<F32::W>,
-                     .bytes = outer_parts_bytes<P>};
   base.one_row_format = base.one_format = false;
   base.query_bytes = query_parts_bytes<P>;
   base.weights_bytes = weights_bytes<2 * P, 2>;
@@ -66,6 +63,20 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   base.softmax = softmax<Dot>;
   base.values = tile_values<Dot>;
   base.values_non_finite = values_non_finite<Dot, index_in_lanes>;
+  return base;
+}
+
+/// And the backward.
+template <class Dot>
+constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
+  constexpr int P = Dot::kParts;
+  base = with_tile_forward<Dot>(base, name);
+  base.gradient_panels = kTileGradientPanels;
+  base.outer_rows = {.row_step = kTileSum,
+                     .in_place = never_in_place,
+                     .pack = pack_outer_parts<Dot>,
+                     .stride = stride_of_sums<F32::W>,
+                     .bytes = outer_parts_bytes<P>};
   base.scores_probabilities = scores_probabilities<Dot>;
   base.grad = grad<Dot>;
   base.statistics_grad = statistics_grad<Dot>;
@@ -85,6 +96,7 @@ constexpr TileKernels with_few_rows_on_tiles(TileKernels base) {
   base.name = "bfloat16 on tiles, few rows";
   base.panel = F32::W;
   base.least_rows = kLeastRowsOnTiles;
+  base.late_values = false;
   base.key_rows = operand<2, stride_padded<kTileSum>, kTileSum>(in_place<kBfloat16, kTileSum>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, kTileSum>(in_place<kBfloat16, 1>, copy_rows<kBfloat16>);
   base.unpack_out = unpack_out_few<F32>;
@@ -98,6 +110,10 @@ constexpr TileKernels bf16_few_on_tiles = with_few_rows_on_tiles<Unit>(bf16_on_t
 
 template <class Unit>
 constexpr TileKernels f16_on_tiles = with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels, "float16 on tiles");
+/// Whole numbers of float16, the forward alone: gradients may leave its range.
+template <class Unit>
+constexpr TileKernels f16_forward_on_tiles = with_tile_forward<TileDot<Unit, 1, kFloat16>>(f32_kernels,
+                                                                                           "float16 on float16 tiles");
 constexpr const char* kF32PartsNames[] = {"float32 in one part on tiles", "float32 in two parts on tiles",
                                           "float32 in three parts on tiles"};
 template <class Unit, int parts>
@@ -105,12 +121,13 @@ constexpr TileKernels f32_on_tiles = with_tile_products<TileDot<Unit, parts, kFl
                                                                                         kF32PartsNames[parts - 1]);
 
 /// What tiles add to an instruction set.
-template <class Unit>
+template <class Unit, class Fp16Unit>
 constexpr Isa isa_of_tiles(const char* name) {
   return {.name = name,
           .bf16 = &bf16_on_tiles<Unit>,
           .bf16_few = &bf16_few_on_tiles<Unit>,
           .f16 = &f16_on_tiles<Unit>,
+          .f16_forward = &f16_forward_on_tiles<Fp16Unit>,
           .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>},
           .f32_products = &products_on_tiles<Unit>};
 }

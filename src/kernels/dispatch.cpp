@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <system_error>
 
 #include "attn/core.h"
 
@@ -64,17 +66,17 @@ bool cpu_has_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1) && (edx >> 24 & 1);
 }
-/// The tiles' state is 8 KiB a thread, which Linux saves only for processes that have asked for it, once.
-bool system_grants_tiles() {
-#if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
-#else
-  return false;
-#endif
+/// Asked once, of a CPU that has tiles.
+int tiles_error() {
+  static const int error = request_tiles();
+  return error;
 }
-bool has_tiles() { return cpu_has_tiles() && system_grants_tiles(); }
+bool has_tiles() { return cpu_has_tiles() && tiles_error() == 0; }
+/// Leaf 7, subleaf 1, EAX bit 21.
+bool has_fp16_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_tiles() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 21 & 1);
+}
 
 /// Its own file holds only what a set adds: the rest would be compiled twice.
 Isa on_avx512(const Isa& added) {
@@ -83,6 +85,7 @@ Isa on_avx512(const Isa& added) {
   if (added.f32) isa.f32 = added.f32;
   isa.bf16 = added.bf16;
   isa.f16 = added.f16;
+  isa.f16_forward = added.f16_forward;
   for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];
   isa.f32_products = added.f32_products;
   isa.bf16_few = added.bf16_few;
@@ -92,16 +95,23 @@ const Isa& avx512_and_bf16() {
   static const Isa both = on_avx512(isa_avx512_bf16);
   return both;
 }
-const Isa& avx512_and_tiles() {
+const Isa& avx512_and_fp16_tiles() {
   static const Isa both = on_avx512(isa_amx);
   return both;
 }
+const Isa& avx512_and_tiles() {
+  static const Isa both = [] {
+    Isa isa = avx512_and_fp16_tiles();
+    isa.name = "amx";
+    isa.f16_forward = nullptr;
+    return isa;
+  }();
+  return both;
+}
 
-constexpr Candidate candidates[] = {{avx512_and_tiles, has_tiles},
-                                    {avx512_and_bf16, has_avx512_bf16},
-                                    {only<isa_avx512>, has_avx512},
-                                    {only<isa_avx2>, has_avx2},
-                                    {only<isa_baseline>, always}};
+constexpr Candidate candidates[] = {
+    {avx512_and_fp16_tiles, has_fp16_tiles}, {avx512_and_tiles, has_tiles}, {avx512_and_bf16, has_avx512_bf16},
+    {only<isa_avx512>, has_avx512},          {only<isa_avx2>, has_avx2},    {only<isa_baseline>, always}};
 #elif defined(ATTN_NEON)
 constexpr Candidate candidates[] = {{only<isa_neon>, always}};
 #else
@@ -152,9 +162,23 @@ std::vector<std::string> available() {
   return names;
 }
 
+int request_tiles() {
+#if defined(ATTN_X86) && defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno;
+#else
+  return ENOSYS;
+#endif
+}
+
+std::string refused_tiles(int error) {
+  if (error == 0) return {};
+  return "amx: the system refuses this process the CPU's matrix tiles: " + std::generic_category().message(error);
+}
+
 std::string missing() {
 #if defined(ATTN_X86)
-  if (cpu_has_tiles() && !system_grants_tiles()) return "amx: the system refuses this process the CPU's matrix tiles";
+  if (cpu_has_tiles()) return refused_tiles(tiles_error());
 #endif
   return {};
 }

@@ -19,6 +19,11 @@ namespace kernels {
 std::vector<std::string> available();
 /// Why a set that this CPU has is not among them; empty if all are.
 std::string missing();
+/// Asks the system for matrix tiles, whose state is 8 KiB a thread: Linux saves it only for processes that have asked.
+/// 0, or errno of the refusal.
+int request_tiles();
+/// What missing() says of a CPU with tiles that was answered so.
+std::string refused_tiles(int error);
 /// All that are built in, in the order of choice for processors of a vendor (CPUID leaf 0). vdpbf16ps does twice the
 /// multiply-adds of vfmadd231ps a cycle on AMD (Zen 4: 234 against 117 GFLOP/s a core) and half of them on Intel
 /// (Sapphire Rapids: 104 against 208), where 16-bit numbers are better widened for the float32 kernels.

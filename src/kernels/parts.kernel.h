@@ -1,11 +1,12 @@
 // Numbers as sums of bfloat16 parts, packed for the products of amx_products.kernel.h.
 //
 //   x = x_1 + ... + x_P     P = 1: rounded to bfloat16; 2: exact for float16; 3: exact for float32
+// A unit that multiplies float16 takes it as it is, in one part.
 // A tile takes pairs of neighbours in the sum; its P parts lie beside each other:
 //   query    [part][n/2][width][2]         pairs over dims          keys    [row][part][n], n a multiple of 32
 //   weights  [key/2][part][width][2]       pairs over keys          values  [key/32][n/16][part][16 dims][32 keys]
 //   outer    weights [key][part][width]    pairs over rows          x       [row/2][part][n][2]
-// Pairs of dims are neighbours where bfloat16 keys serve as they lie in memory (kNear), else 16 dims apart, which needs
+// Pairs of dims are neighbours where 16-bit keys serve as they lie in memory (kNear), else 16 dims apart, which needs
 // no shuffles. Rounding is half away from zero, by one integer addition.
 //
 // Tiles take subnormal parts as 0, and infinity is no sum of finite parts, so several parts have a range. Rows of
@@ -36,14 +37,14 @@ struct TileDot {
   static constexpr bool kTiles = true;
   static constexpr int kPanelVectors = 2;
   static constexpr int kType = type;
-  static constexpr bool kNear = type == kBfloat16;
+  static constexpr bool kNear = type == U::kElement;
   static constexpr int kParts = P;
   static constexpr bool kBounded = P > 1;
   static constexpr bool kScalesScores = type != kFloat32;  // 16-bit queries are exact in their parts as they are
   // Partial products. Two parts of float16 are all of it, and with all four its scores are as exact as float32's;
   // weights are rounded to two parts, which makes the fourth product as small as what is gone.
   static constexpr int kSumProducts = P == 1 ? 1 : P == 2 ? 3 : 6;
-  static constexpr int kScoreProducts = type == kFloat16 ? 4 : kSumProducts;
+  static constexpr int kScoreProducts = type == kFloat16 && P == 2 ? 4 : kSumProducts;
 };
 
 // Magnitudes, as bits. Products of elements below 2^60 and their sums are finite. Rows of queries and keys whose
@@ -117,13 +118,62 @@ inline void store_parts(uint16_t* out, int64_t part, __m512 a, __m512 b) {
   for (int i = 0; i < P; ++i) _mm512_store_si512(out + i * part, parts[i]);
 }
 
+/// Pairs (a, b) rounded to float16.
+inline __m512i float16_pairs(__m512 a, __m512 b) {
+  const auto half = [](__m512 x) { return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); };
+  return _mm512_or_si512(half(a), _mm512_slli_epi32(half(b), 16));
+}
+
+/// Pairs (a, b) as one part, in the type that a unit multiplies.
+template <class Unit>
+inline __attribute__((always_inline)) __m512i one_part(__m512 a, __m512 b) {
+  if constexpr (Unit::kElement == kFloat16) return float16_pairs(a, b);
+  else return pair_up(rounded_up(a), rounded_up(b));
+}
+
+template <class Dot>
+inline __attribute__((always_inline)) void store_pairs(uint16_t* out, int64_t part, __m512 a, __m512 b) {
+  if constexpr (Dot::kParts == 1) _mm512_store_si512(out, one_part<typename Dot::Unit>(a, b));
+  else store_parts<Dot::kParts>(out, part, a, b);
+}
+
 // ---------------------------------------------------------------------------------------------------------- weights
+
+/// 2^x where that is a float32 number, else 0 or infinity; relative error 2.6 2^-24. One instruction has the fraction,
+/// and vscalefps takes the whole part itself, which saves two instructions beside V::exp2. The polynomial is minimax on
+/// [0, 1] with 1 and 2 at the ends: a fraction may be rounded to 1.
+inline __attribute__((always_inline)) __m512 exp2_by_floor(__m512 x) {
+  const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 p = _mm512_set1_ps(1.879318268e-3f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.990992792e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.581866950e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.401593179e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931517124e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, x);
+}
+
+template <class U, int P, int type>
+struct WeightOf<TileDot<U, P, type>> {
+  static __m512 above(__m512 d) { return exp2_by_floor(_mm512_add_ps(d, d)); }
+  static __m512 prepared(__m512 reference) { return _mm512_mul_ps(reference, _mm512_set1_ps(-2)); }
+  static __m512 score(__m512 s, __m512 prepared) {
+    return exp2_by_floor(_mm512_fmadd_ps(s, _mm512_set1_ps(2), prepared));
+  }
+  static __mmask16 refused(__m512 maximum, __m512 prepared, __m512 slack) {
+    const __m512 limit = _mm512_fmadd_ps(prepared, _mm512_set1_ps(-0.5f), slack);
+    // Twice the reference may be infinite.
+    return static_cast<__mmask16>(F32::greater(maximum, limit) |
+                                  F32::equal(F32::abs(prepared), F32::set1(infinity<float>())));
+  }
+};
 
 template <class U, int P, int type>
 struct WeightFormat<TileDot<U, P, type>> {
+  using Dot = TileDot<U, P, type>;
   using Weight = uint16_t;
   static void store(Weight* weights, int64_t key, int width, int lane, __m512 even, __m512 odd) {
-    store_parts<P>(weights + key * P * width + 2 * lane, int64_t{2} * width, even, odd);
+    store_pairs<Dot>(weights + key * P * width + 2 * lane, int64_t{2} * width, even, odd);
   }
   static void store_last(Weight* weights, int64_t key, int width, int lane, __m512 even) {
     store(weights, key, width, lane, even, _mm512_setzero_ps());
@@ -131,7 +181,7 @@ struct WeightFormat<TileDot<U, P, type>> {
   static double load(const void* weights, int64_t key, int width, int lane) {
     double sum = 0;
     for (int i = 0; i < P; ++i)
-      sum += from_bf16(static_cast<const Weight*>(weights)[((key / 2 * P + i) * width + lane) * 2 + key % 2]);
+      sum += load_element<float>(U::kElement, weights, ((key / 2 * P + i) * width + lane) * 2 + key % 2);
     return sum;
   }
 };
@@ -217,7 +267,7 @@ void pack_query_parts(const RowsArgs& args) {
         const __m512 first = Dot::kNear ? x[t / 8][t % 8 * 2] : x[0][t];
         const __m512 second = Dot::kNear ? x[t / 8][t % 8 * 2 + 1] : x[1][t];
         if constexpr (Dot::kBounded) largest = _mm512_max_epu32(largest, larger_magnitude(first, second));
-        store_parts<P>(pairs + 2 * t * width, part, first, second);
+        store_pairs<Dot>(pairs + 2 * t * width, part, first, second);
       }
     }
     if constexpr (!Dot::kBounded) continue;
@@ -258,7 +308,7 @@ void cut_keys(const RowsArgs& args) {
 /// Keys that are not taken where they lie.
 template <class Dot>
 void pack_keys_parts(const RowsArgs& args) {
-  if constexpr (Dot::kNear) copy_rows<kBfloat16>(args);
+  if constexpr (Dot::kNear) copy_rows<Dot::kType>(args);
   else cut_keys<Dot>(args);
 }
 
@@ -274,7 +324,7 @@ inline void pack_values_tile(const RowsArgs& args, int64_t key, int64_t d, uint1
   }
   if constexpr (P == 1) {
     ATTN_UNROLL
-    for (int t = 0; t < F32::W; ++t) even[t] = _mm512_castsi512_ps(pair_up(rounded_up(even[t]), rounded_up(odd[t])));
+    for (int t = 0; t < F32::W; ++t) even[t] = _mm512_castsi512_ps(one_part<typename Dot::Unit>(even[t], odd[t]));
     F32::transpose(even);
     ATTN_UNROLL
     for (int t = 0; t < F32::W; ++t) _mm512_store_ps(out + t * kTileSum, even[t]);

@@ -28,6 +28,20 @@ inline __attribute__((always_inline)) typename V::Reg weight(typename V::Reg d) 
   return V::exp2(V::add(d, d));
 }
 
+/// The weights of a Dot: of a score that lies d above its reference; and the same bits of a score and what prepared()
+/// makes of its reference once for many scores, unless refused() says that some score is too high for it.
+template <class Dot>
+struct WeightOf {
+  using V = typename Dot::Acc;
+  using Reg = typename V::Reg;
+  static Reg above(Reg d) { return weight<V>(d); }
+  static Reg prepared(Reg reference) { return reference; }
+  static Reg score(Reg s, Reg prepared) { return above(V::sub(s, prepared)); }
+  static typename V::Mask refused(Reg maximum, Reg prepared, Reg slack) {
+    return V::greater(maximum, V::add(prepared, slack));
+  }
+};
+
 /// Lane mask bits of vector v of a panel.
 template <class V>
 inline typename V::Mask lane_mask(uint64_t bits, int v) {
@@ -170,8 +184,8 @@ struct Softmax {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const T* s = scores + key * kWidth + v * V::W;
-        Reg even = weight<V>(V::sub(V::load(s), reference[v]));
-        Reg odd = weight<V>(V::sub(V::load(s + kWidth), reference[v]));
+        Reg even = WeightOf<Dot>::above(V::sub(V::load(s), reference[v]));
+        Reg odd = WeightOf<Dot>::above(V::sub(V::load(s + kWidth), reference[v]));
         sum[v] = V::add(V::add(sum[v], even), odd);
         if (keep) {
           even = dropped(even, key, v);
@@ -183,7 +197,7 @@ struct Softmax {
     if (key < args.count) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
-        Reg even = weight<V>(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
+        Reg even = WeightOf<Dot>::above(V::sub(V::load(scores + key * kWidth + v * V::W), reference[v]));
         sum[v] = V::add(sum[v], even);
         if (keep) even = dropped(even, key, v);
         WeightFormat<Dot>::store_last(weights, key, kWidth, v * V::W, even);
@@ -207,9 +221,10 @@ struct SoftmaxEpilogue {
   using Reg = typename V::Reg;
   using Weight = typename WeightFormat<Dot>::Weight;
   Weight* weights;
-  const Reg (&reference)[NV];
+  const Reg (&reference)[NV];  // prepared
   Reg (&sum)[NV];
   Reg (&maximum)[NV];
+  const ValuesArgs* late;  // as FusedArgs has it
 
   template <int MT>
   inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
@@ -219,8 +234,8 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(V::max(maximum[v], c[i][v]), c[i + 1][v]);
-        const Reg even = weight<V>(V::sub(c[i][v], reference[v]));
-        const Reg odd = weight<V>(V::sub(c[i + 1][v], reference[v]));
+        const Reg even = WeightOf<Dot>::score(c[i][v], reference[v]);
+        const Reg odd = WeightOf<Dot>::score(c[i + 1][v], reference[v]);
         sum[v] = V::add(V::add(sum[v], even), odd);
         WeightFormat<Dot>::store(weights, key + i, kWidth, v * V::W, even, odd);
       }
@@ -229,7 +244,7 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(maximum[v], c[MT - 1][v]);
-        const Reg last = weight<V>(V::sub(c[MT - 1][v], reference[v]));
+        const Reg last = WeightOf<Dot>::score(c[MT - 1][v], reference[v]);
         sum[v] = V::add(sum[v], last);
         WeightFormat<Dot>::store_last(weights, key + MT - 1, kWidth, v * V::W, last);
       }
@@ -248,24 +263,24 @@ struct Fused {
 
   template <int NV>
   void run() const {
-    Reg reference[NV], sum[NV], maximum[NV];
+    Reg prepared[NV], sum[NV], maximum[NV];
     const T* references = static_cast<const T*>(args.reference);
     T* sums = static_cast<T*>(args.sum);
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
-      reference[v] = V::load(references + v * V::W);
+      prepared[v] = WeightOf<Dot>::prepared(V::load(references + v * V::W));
       sum[v] = V::load(sums + v * V::W);
       maximum[v] = V::set1(-infinity<T>());
     }
     using Epilogue = SoftmaxEpilogue<Dot, NV>;
-    for_scores<Dot, NV>(args.in,
-                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
+    for_scores<Dot, NV>(
+        args.in, Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), prepared, sum, maximum, args.late});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
       V::store(sums + v * V::W, sum[v]);
-      above |= V::bits(V::greater(maximum[v], V::add(reference[v], slack))) << (v * V::W);
+      above |= V::bits(WeightOf<Dot>::refused(maximum[v], prepared[v], slack)) << (v * V::W);
     }
     ok = (above << (64 - args.in.rows)) == 0;  // lanes beyond the rows do not count
   }

@@ -56,11 +56,21 @@ struct ScoresArgs {
   void* maximum;   // acc [width], raised to the max over the keys; null = not wanted
 };
 
+struct ValuesArgs {
+  const void* weights;  // [count][width] in the weight format
+  int width, rows;
+  const void* values;  // operand `value_rows`
+  int64_t value_stride;
+  int64_t count, depth;
+  void* out;  // the panel's accumulator
+};
+
 struct FusedArgs {
-  ScoresArgs in;          // in.scores is not written
-  const void* reference;  // acc [width]
-  void* sum;              // acc [width], += weights
-  void* weights;          // [count][width] in the weight format
+  ScoresArgs in;           // in.scores is not written
+  const void* reference;   // acc [width]
+  void* sum;               // acc [width], += weights
+  void* weights;           // [count][width] in the weight format
+  const ValuesArgs* late;  // a product to be done on the way, if the kernels have `late_values`; null = none
 };
 
 struct TransformArgs {
@@ -85,15 +95,6 @@ struct SoftmaxArgs {
   const uint64_t* keep;   // [count] lane masks of dropout; null = none
   double keep_scale;
   void* weights;  // [count][width] in the weight format; may be `scores` where that is acc
-};
-
-struct ValuesArgs {
-  const void* weights;  // [count][width] in the weight format
-  int width, rows;
-  const void* values;  // operand `value_rows`
-  int64_t value_stride;
-  int64_t count, depth;
-  void* out;  // the panel's accumulator
 };
 
 struct GradArgs {
@@ -242,7 +243,8 @@ struct TileKernels {
   int least_rows;  // of a decode variant: fewer are quicker with the float32 one, if they need not have its bits
   const TileKernels* any_order;  // of a decode variant: a quicker one for rows that need not have its bits, or null
   bool own_bits;                 // rows get other bits than from the decode variant of their type
-  bool bounded;  // products take numbers of a range alone: what is said of non-finite ones holds for all others
+  bool late_values;  // scores_softmax does a product with values, of another tile, on the way: matrix units would wait
+  bool bounded;      // products take numbers of a range alone: what is said of non-finite ones holds for all others
 
   // How a schedule should cut a call.
   int group_panels;       // panels that share one pass over the keys
@@ -326,7 +328,8 @@ struct Isa {
   const TileKernels* bf16 = nullptr;
   const TileKernels* bf16_few = nullptr;
   const TileKernels* f16 = nullptr;
-  const TileKernels* f32_parts[3] = {};  // float32 as one, two and three bfloat16 parts
+  const TileKernels* f16_forward = nullptr;  // of the forward instead, where weights stay in float16's range
+  const TileKernels* f32_parts[3] = {};      // float32 as one, two and three bfloat16 parts
   const ElementKernels* f32_elements = nullptr;
   const ElementKernels* f64_elements = nullptr;
   const ProductKernels* f32_products = nullptr;

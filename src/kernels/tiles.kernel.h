@@ -53,6 +53,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .least_rows = 0,
           .any_order = nullptr,
           .own_bits = false,
+          .late_values = false,
           .bounded = false,
           .group_panels = kGroupPanels,
           .wide_group_panels = kWideGroupPanels,

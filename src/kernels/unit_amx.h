@@ -6,12 +6,14 @@
 // load. Requires: permission of the operating system (kernels/dispatch.cpp asks for it).
 #pragma once
 
-#include <stdint.h>
+#include "kernels/table.h"
 
 namespace attn::kernels {
 namespace {
 
 struct AmxUnit {
+  static constexpr int kElement = kBfloat16;  // of A and B
+
   /// Eight whole tiles; what was configured before goes to `before`, 64 bytes.
   static void configure(void* before) {
     struct alignas(64) Configuration {
@@ -58,6 +60,18 @@ struct AmxUnit {
   template <int kSum, int kA, int kB>
   static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
+  }
+};
+
+/// The same of float16 pairs (AMX-FP16), whose subnormal numbers count; subnormal sums are 0 here too.
+struct AmxFp16Unit : AmxUnit {
+  static constexpr int kElement = kFloat16;
+
+  /// tdpfp16ps, which older assemblers do not know: VEX.128.F2.0F38.W0 5C, kB in the prefix.
+  template <int kSum, int kA, int kB>
+  static void multiply() {
+    constexpr int kPrefix = (~kB & 15) << 3 | 3, kRegisters = 0xc0 | kSum << 3 | kA;
+    asm volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"(kPrefix), "i"(kRegisters));
   }
 };
 
