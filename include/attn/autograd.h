@@ -108,6 +108,9 @@ struct TapeOptions {
   bool training = false;      ///< dropout is active
   uint64_t seed = 0;          ///< of dropout
   bool check_finite = false;  ///< throw Error that names the first operation whose result is not finite
+  /// A row of linear() and attention() has the same bits however many rows the call has, as a token alone and in its
+  /// text: see ops::MatmulOptions and AttentionOptions. Many rows take several times as long.
+  bool same_bits = false;
 };
 
 class Tape {

@@ -22,6 +22,9 @@ struct MatmulOptions {
   ConstView<1> bias = {};                          ///< [N], a parameter, added to every row
   bool accumulate = false;                         ///< c += a b instead of c = a b
   std::optional<Float32Precision> precision = {};  ///< of float32 factors; absent: matmul_precision()
+  /// A row of c has the same bits however many rows a has: many are then multiplied eight at a time, several times
+  /// slower. Rows of a and columns of b must be dense, as in x weight^T.
+  bool same_bits = false;
 };
 
 /// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of each of a and b is 1: a transpose is a view with
@@ -30,8 +33,9 @@ struct MatmulOptions {
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
 /// How float32 factors enter the products of this process, layers and training included, where no option says it; full
-/// at first. As torch.set_float32_matmul_precision(): less than full is a permission, which large products take where
-/// there are matrix tiles (instruction set "amx"); elsewhere all are full. Next to s = sum |a| |b|,
+/// at first. The attention of layers follows it. As torch.set_float32_matmul_precision(): less than full is a
+/// permission, which large products take where there are matrix tiles (instruction set "amx"); elsewhere all are full.
+/// Next to s = sum |a| |b|,
 ///   full  errs as float32 arithmetic does
 ///   high  by up to 2^-14 s more; random numbers by 2^-23 to 2^-18 s at the worst
 ///   fast  by up to 2^-6 s more; random numbers by 2^-14 to 2^-10 s

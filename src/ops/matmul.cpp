@@ -249,6 +249,8 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
     checker.require(options.bias.size[0] == c.size[1] && (options.bias.stride[0] == 1 || c.size[1] <= 1),
                     [&] { return "bias must be dense, [N] = [" + std::to_string(c.size[1]) + "]"; });
   }
+  checker.require(!options.same_bits || a.dtype == DType::float64 || lies_for_matvec(a, b),
+                  "same_bits needs dense rows of a and dense columns of b");
   checker.require(!options.precision || is_known(*options.precision), [&] {
     return "precision is no Float32Precision: " + std::to_string(static_cast<int>(*options.precision));
   });
@@ -256,7 +258,7 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
-  if (is_matvec(a, b)) return multiply_few_rows(a, b, c, options);
+  if (is_matvec(a, b) || options.same_bits) return multiply_few_rows(a, b, c, options);
   if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1]))
     return multiply_on_tiles(a, b, c, options);
   try {
