@@ -26,9 +26,9 @@ def float32_precision(name: str | None = None) -> str:
 
     "full", at first, is as accurate as float32 arithmetic. On processors with matrix tiles "high" takes 16 bits of each
     number and "fast" rounds it to bfloat16, which is quicker; elsewhere all are full. It holds for all calls of this
-    process: the functions here, what `attention_cpp.torch.enable()` routes, flash-attn's and transformers' faces, and JAX.
-    A backward takes the one in force when it runs. torch.set_float32_matmul_precision() is about matrix products of
-    torch, and stays so: it neither sets this nor is set by it.
+    process: the functions here, what `attention_cpp.torch.enable()` routes, and the other faces. A backward takes the
+    one in force when it runs. torch.set_float32_matmul_precision() is about torch's own matrix products: it neither
+    sets this nor is set by it.
 
     Raises Error for another name.
     """

@@ -3,8 +3,8 @@
 usage: run.sh PROGRAM
        ATTN_PARITY=PROGRAM build/venv/bin/python tests/parity/test_precisions.py      prints the table
 
-The unit is the usual bound of one rounding: of a product 2^-24 sum |a| |b|, of attention 2^-24 sum P |v|. Matrix tiles are
-their software twin, which has the bits of the hardware, so that any processor with AVX-512 prints the table.
+The unit is the usual bound of one rounding: of a product 2^-24 sum |a| |b|, of attention 2^-24 sum P |v|. Matrix
+tiles are their software twin, which has the bits of the hardware: any processor with AVX-512 prints the table.
 """
 
 from dataclasses import dataclass
