@@ -398,6 +398,36 @@ TEST(Modes, ProductsAndAttentionFollowThePrecisionOfTheProcess) {
   }
 }
 
+// ------------------------------------------------------------------------------------------------------ packed weights
+
+/// All products of a block, and none of them any more once weights have changed. Tables are not packed.
+TEST(Parameters, PackedWeightsAreThoseThatWerePacked) {
+  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  const Scope root(parameters);
+  const Block block(root / "block", 32, {.attention = {.heads = 4}});
+  const Embedding table(root / "table", 50, 32);
+  const Value x(random_array(DType::float32, {1, 40, 32}, 11));
+  const auto result = [&] {
+    Tape tape;
+    return numbers(block(tape, x).data());
+  };
+  const Values plain = result();
+  parameters.pack();
+  for (const nn::Parameter& parameter : parameters.all())
+    EXPECT_EQ(static_cast<bool>(parameter.value.packed()),
+              parameter.name.ends_with("weight") && parameter.value.shape().size() == 2 && parameter.name[0] == 'b')
+        << parameter.name;
+  const Values packed = result();
+  for (size_t n = 0; n < plain.size(); ++n)
+    EXPECT_NEAR(packed[n], plain[n], weight_bound(max_abs(plain), DType::float32));
+  stir(parameters);
+  EXPECT_FALSE(block.attention.qkv.weight.packed());
+  const Values stirred = result();
+  EXPECT_NE(stirred, plain);
+  parameters.pack();
+  EXPECT_NEAR(result()[0], stirred[0], weight_bound(max_abs(stirred), DType::float32));
+}
+
 // ------------------------------------------------------------------------------------------------- caches and weights
 
 Value part(const Value& x, int64_t first, int64_t count) {

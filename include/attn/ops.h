@@ -8,6 +8,7 @@
 // is overwritten. All functions throw attn::Error with every reason before anything is written.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -31,6 +32,29 @@ struct MatmulOptions {
 /// exchanged strides. a and b of one type, c of the same; beside a 16-bit type c may be float32. Sums in float32 or
 /// float64. Runs on parallel_for(), as everything here.
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
+
+/// The right factor of products as they take it: what each would do to b, which lies column by column in linear(), is
+/// done once. For factors that do not change, at the cost of bytes() beside b's own.
+///
+/// It serves large products of float32; all others read b, as do those on tiles of another instruction set or precision
+/// than it was made for. So b must stay where and as it is. On matrix tiles results have the bits of those of b.
+/// Elsewhere the last bits of a sum may differ, as blocks of another width may add its terms in another order. They
+/// depend on the shapes alone in either case.
+class PackedFactor {
+ public:
+  PackedFactor() = default;
+  /// Throws Error for a b that matmul() would refuse.
+  explicit PackedFactor(ConstView<2> b);
+  explicit operator bool() const { return form_ != nullptr; }
+  int64_t bytes() const;  ///< 0 where nothing is gained
+
+ private:
+  friend void matmul_packed(ConstView<2>, const PackedFactor&, View<2>, const MatmulOptions&);
+  struct Form;
+  std::shared_ptr<const Form> form_;
+};
+/// matmul() by that b. Throws Error as it does, and for an empty PackedFactor.
+void matmul_packed(ConstView<2> a, const PackedFactor& b, View<2> c, const MatmulOptions& options = {});
 
 /// How float32 factors enter the products of this process, layers and training included, where no option says it; full
 /// at first. The attention of layers follows it. As torch.set_float32_matmul_precision(): less than full is a

@@ -245,7 +245,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   }
   if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
   if (options_.position == Position::relative && !options_.shares_distances)
-    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
+    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, Role::table);
   if (options_.position == Position::alibi) slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
