@@ -200,6 +200,8 @@ void multiply(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, co
                   [&](int64_t column, int64_t columns) { return block_of(b, 0, b.size[0], column, columns); });
 }
 
+}  // namespace
+
 // ------------------------------------------------------------------------------------------------------------- packed
 
 /// b of float32 that lies column by column in blocks of columns, each dense and row by row. No task turns anything
@@ -249,11 +251,14 @@ class Blocks {
   std::vector<Buffer> blocks_;
 };
 
-/// What a PackedFactor holds: nothing where b serves as well.
-struct Packed {
+/// Of both nothing where b serves as well.
+struct PackedFactor::Form {
+  ConstView<2> b;
   std::optional<TileFactor> tiles;
   std::optional<Blocks> blocks;
 };
+
+namespace {
 
 /// c = a b + bias in float64: rows are shared out, the sum over K runs in order.
 void multiply_float64(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
@@ -293,9 +298,9 @@ ConstView<2> rows_first(const ConstView<2>& x) {
   return {x.data, x.dtype, {x.size[1], x.size[0]}, {x.stride[1], x.stride[0]}};
 }
 
-/// `packed`, if given, is of b.
+/// `tiles` and `blocks`, if given, are of b.
 void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
-            const Packed* packed) {
+            const TileFactor* tiles, const Blocks* blocks) {
   Checker checker("matmul");
   require_type(checker, "a", a.dtype);
   checker.require(b.dtype == a.dtype, [&] { return "b is " + std::string(name_of(b.dtype)) + ", must have a's type"; });
@@ -328,12 +333,11 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
   if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
   if (is_matvec(a, b) || options.same_bits) return multiply_few_rows(a, b, c, options);
   if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1])) {
-    const TileFactor* tiles = packed && packed->tiles && packed->tiles->fits(options) ? &*packed->tiles : nullptr;
-    return multiply_on_tiles(a, b, c, options, tiles);
+    return multiply_on_tiles(a, b, c, options, tiles && tiles->fits(options) ? tiles : nullptr);
   }
   try {
     if (a.dtype == DType::float16 || (a.dtype == DType::bfloat16 && !has_bfloat16())) multiply_half(a, b, c, options);
-    else if (packed && packed->blocks) packed->blocks->multiply(a, c, options);
+    else if (blocks) blocks->multiply(a, c, options);
     else multiply(a, b, c, options);
   } catch (const dnnl::error& error) {
     throw Error("matmul", {std::string("oneDNN: ") + error.what()});
@@ -343,13 +347,8 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
 }  // namespace
 
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options) {
-  matmul(a, b, c, options, nullptr);
+  matmul(a, b, c, options, nullptr, nullptr);
 }
-
-struct PackedFactor::Form {
-  ConstView<2> b;
-  Packed packed;
-};
 
 PackedFactor::PackedFactor(ConstView<2> b) {
   constexpr int64_t kManyRows = int64_t{1} << 31;  // if these do not gain by tiles, none do
@@ -360,21 +359,21 @@ PackedFactor::PackedFactor(ConstView<2> b) {
   auto form = std::make_shared<Form>();
   form->b = b;
   if (!b.empty() && b.dtype == DType::float32) {
-    if (pays_on_tiles(kManyRows, b.size[1], b.size[0])) form->packed.tiles.emplace(b);
-    else if (b.stride[0] == 1) form->packed.blocks.emplace(b);
+    if (pays_on_tiles(kManyRows, b.size[1], b.size[0])) form->tiles.emplace(b);
+    else if (b.stride[0] == 1) form->blocks.emplace(b);
   }
   form_ = std::move(form);
 }
 
 int64_t PackedFactor::bytes() const {
   if (!form_) return 0;
-  const Packed& packed = form_->packed;
-  return (packed.tiles ? packed.tiles->bytes() : 0) + (packed.blocks ? packed.blocks->bytes() : 0);
+  return (form_->tiles ? form_->tiles->bytes() : 0) + (form_->blocks ? form_->blocks->bytes() : 0);
 }
 
 void matmul_packed(ConstView<2> a, const PackedFactor& b, View<2> c, const MatmulOptions& options) {
   if (!b) throw Error("matmul", {"b is an empty PackedFactor"});
-  matmul(a, b.form_->b, c, options, &b.form_->packed);
+  const PackedFactor::Form& form = *b.form_;
+  matmul(a, form.b, c, options, form.tiles ? &*form.tiles : nullptr, form.blocks ? &*form.blocks : nullptr);
 }
 
 }  // namespace attn::ops
