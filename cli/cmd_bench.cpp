@@ -110,12 +110,14 @@ struct Bench {
         fmt::format("{} {}", model.config().model, short_number(static_cast<double>(model.parameters().count())));
     const double size = static_cast<double>(model.parameters().count()) *
                         static_cast<double>(attn::size_of(model.parameters().dtype()));
+    const bool is_less = precision == "float32" && float32_precision() != "full";
+    const std::string arithmetic = precision + (is_less ? " " + float32_precision() : "");
     if (output == "json") {
       Json all = Json::array();
       for (const Row& row : rows)
         all.push_back({{"model", name},
                        {"parameters", model.parameters().count()},
-                       {"precision", precision},
+                       {"precision", arithmetic},
                        {"isa", attn::active_isa()},
                        {"threads", attn::thread_count()},
                        {"test", row.test},
@@ -129,7 +131,7 @@ struct Bench {
     if (output == "csv") {
       fmt::print("model,parameters,precision,isa,threads,test,avg_ts,stddev_ts,peak_share\n");
       for (const Row& row : rows)
-        fmt::print("{},{},{},{},{},\"{}\",{:.2f},{:.2f},{:.4f}\n", name, model.parameters().count(), precision,
+        fmt::print("{},{},{},{},{},\"{}\",{:.2f},{:.2f},{:.4f}\n", name, model.parameters().count(), arithmetic,
                    attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
                    row.mean() * row.flops / peak);
       return;
@@ -137,8 +139,8 @@ struct Bench {
     fmt::print("| model | size | precision | isa | threads | test | t/s | of peak |\n");
     fmt::print("| --- | ---: | --- | --- | ---: | --- | ---: | ---: |\n");
     for (const Row& row : rows)
-      fmt::print("| {} | {}B | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} % |\n", name, short_number(size), precision,
-                 attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
+      fmt::print("| {} | {}B | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} % |\n", name, short_number(size),
+                 arithmetic, attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
                  100 * row.mean() * row.flops / peak);
   }
 

@@ -37,7 +37,7 @@ std::string npy_of(const Array& rows) {
 struct Embed {
   std::string directory, file = "-", out = "-", precision = "float32", pooling;
   int64_t longest = 0, step = 2048;
-  bool normalise = false, statistics = false;
+  bool normalise = false, statistics = false, unpacked = false;
 
   static std::optional<attn::models::RowPooling> pooling_named(const std::string& name) {
     using attn::models::RowPooling;
@@ -50,9 +50,9 @@ struct Embed {
 
   attn::models::Embedder load() const {
     Loading loading;
-    return attn::models::Embedder(directory,
-                                  {.precision = precision_named(precision), .on_progress = loading.listener()},
-                                  pooling_named(pooling));
+    return attn::models::Embedder(
+        directory, {.precision = precision_named(precision), .packed = !unpacked, .on_progress = loading.listener()},
+        pooling_named(pooling));
   }
 
   /// Of work that was stopped the vectors that are there, where lines can leave others out.
@@ -167,6 +167,7 @@ void add_embed(CLI::App& app) {
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print texts a second");
+  command->add_flag("--unpacked", run->unpacked, "half the memory of weights, and a twentieth slower");
   add_precision(*command, run->precision);
   command->callback([=] { run->run(); });
 }

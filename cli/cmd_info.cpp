@@ -58,6 +58,7 @@ void describe_machine() {
   row("processor", processor());
   row("threads", std::to_string(attn::thread_count()));
   describe_instruction_sets();
+  row("float32 precision", float32_precision());
   row("peak, float32", short_number(measured_peak(attn::DType::float32)) + "FLOP/s in large products");
   row("peak, bfloat16", short_number(measured_peak(attn::DType::bfloat16)) + "FLOP/s in large products");
 }

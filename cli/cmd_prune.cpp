@@ -114,6 +114,7 @@ struct Prune {
     each_stored(settings, directory,
                 [](const std::string&, auto& field, const auto& stored, WhenResumed) { field = stored; });
     settings.out = out;
+    settings.float32_precision = float32_precision();
     if (!data.empty()) {
       settings.data = data;
       settings.validation = validation;

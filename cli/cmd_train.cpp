@@ -26,7 +26,9 @@ using attn::train::Options;
 void take_over(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
   const std::string path = path_in(settings.out, kSettingsFile);
   const auto is_given = [&](const std::string& name) {
-    return command.count(name == "data" ? name : flag_of(name)) > 0;
+    const std::string flag = name == "data" ? name : flag_of(name);
+    const CLI::Option* own = command.get_option_no_throw(flag);  // others are of all subcommands
+    return (own ? own : command.get_parent()->get_option(flag))->count() > 0;
   };
   int64_t old_steps = 0, old_decay = 0;
   each_stored(settings, settings.out, [&](const std::string& name, auto& field, const auto& stored, WhenResumed when) {
@@ -195,6 +197,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (settings.resume) {
     std::vector<std::string> reasons;
     take_over(settings, command, reasons);
+    set_float32_precision(settings.float32_precision);
     config = stored_config(settings.out, config_options, reasons);
     if (!reasons.empty())
       throw UsageError(fmt::format("--resume continues what there is: {}", fmt::join(reasons, "; ")));
@@ -334,6 +337,7 @@ void add_train(CLI::App& app) {
   config->add(*command);
   command->callback([=] {
     const Options& options = settings->options;
+    settings->float32_precision = float32_precision();
     if (command->count("data") > 0 && settings->data.empty()) throw UsageError("data: the name of the file is empty");
     if (command->count("--min-learning-rate") > 0 && options.min_learning_rate > options.learning_rate &&
         !settings->resume)

@@ -63,6 +63,19 @@ constexpr std::pair<const char*, attn::nn::Precision> kPrecisions[] = {
     {"float16", attn::nn::Precision::float16},
 };
 
+constexpr std::pair<const char*, attn::Float32Precision> kFloat32Precisions[] = {
+    {"full", attn::Float32Precision::full},
+    {"high", attn::Float32Precision::high},
+    {"fast", attn::Float32Precision::fast},
+};
+
+template <class Table>
+std::vector<std::string> names_of(const Table& table) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : table) names.emplace_back(name);
+  return names;
+}
+
 }  // namespace
 
 void ConfigOptions::add(CLI::App& command) {
@@ -103,15 +116,32 @@ attn::models::Config ConfigOptions::build(const std::string& default_family) con
 }
 
 void add_precision(CLI::App& command, std::string& name, const std::string& description) {
-  std::vector<std::string> names;
-  for (const auto& [each, precision] : kPrecisions) names.emplace_back(each);
-  command.add_option("--precision", name, description)->check(one_of(names));
+  command.add_option("--precision", name, description)->check(one_of(names_of(kPrecisions)));
 }
 
 attn::nn::Precision precision_named(const std::string& name) {
   for (const auto& [each, precision] : kPrecisions)
     if (name == each) return precision;
   throw UsageError("there is no precision '" + name + "'");  // a training.json may say so
+}
+
+void add_float32_precision(CLI::App& app, std::string& name) {
+  app.add_option("--float32-precision", name,
+                 "how float32 enters products and attention where the processor has matrix tiles: as accurate as "
+                 "float32, as 16 bits, or rounded to bfloat16")
+      ->check(one_of(names_of(kFloat32Precisions)));
+}
+
+void set_float32_precision(const std::string& name) {
+  for (const auto& [each, precision] : kFloat32Precisions)
+    if (name == each) return attn::ops::set_matmul_precision(precision);
+  throw UsageError("there is no float32_precision '" + name + "'");  // a training.json may say so
+}
+
+std::string float32_precision() {
+  for (const auto& [name, precision] : kFloat32Precisions)
+    if (precision == attn::ops::matmul_precision()) return name;
+  return {};
 }
 
 void ModelOptions::add(CLI::App& command) {

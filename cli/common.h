@@ -52,6 +52,11 @@ struct ConfigOptions {
 void add_precision(CLI::App& command, std::string& name, const std::string& description = "of the arithmetic");
 attn::nn::Precision precision_named(const std::string& name);
 
+/// How float32 enters products and attention of this process, by name: an option of all subcommands.
+void add_float32_precision(CLI::App& app, std::string& name);
+void set_float32_precision(const std::string& name);
+std::string float32_precision();
+
 /// A model directory and which checkpoint of it.
 struct ModelOptions {
   std::string directory, which = "best", precision = "float32";

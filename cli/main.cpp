@@ -49,7 +49,12 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("attn ") + attn_version());
   int threads = 0;
   app.add_option("--threads", threads, "of the computation; 0 = one a core")->check(whole(0, 1024));
-  app.parse_complete_callback([&] { attn::set_thread_count(threads); });
+  std::string precision = float32_precision();
+  add_float32_precision(app, precision);
+  app.parse_complete_callback([&] {
+    attn::set_thread_count(threads);
+    set_float32_precision(precision);
+  });
   add_train(app);
   add_generate(app);
   add_classify(app);

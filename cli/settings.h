@@ -15,7 +15,7 @@ inline constexpr const char *kConfigFile = "config.json", *kSettingsFile = "trai
 
 /// Everything `attn train` can be told, beside the model's configuration.
 struct Settings : DataSettings {
-  std::string out = "model", precision = "float32", loss_scaling = "auto";
+  std::string out = "model", precision = "float32", float32_precision = "full", loss_scaling = "auto";
   double epochs = 0;
   attn::train::Options options;
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
@@ -36,6 +36,7 @@ void each_saved(S& settings, const Visit& visit) {
   visit("source_tokens", settings.source_tokens, stays);
   visit("min_count", settings.min_count, stays);
   visit("precision", settings.precision, stays);
+  visit("float32_precision", settings.float32_precision, stays);
   visit("batch", settings.batch, stays);
   visit("validation_batches", settings.validation_batches, may_change);
   visit("word_dropout", settings.word_dropout, stays);

@@ -127,6 +127,20 @@ TEST(Beams, FewFindWhatTheyFindWithoutACache) {
   }
 }
 
+/// A score is a sum of logits, which shows their last bits.
+TEST(Beams, TheSameBitsAreTheSameScore) {
+  for (const char* name : {"gpt", "llama"}) {
+    const Model model(tiny(name), nn::Precision::float32, 3);
+    stir(model.parameters(), 0.5);
+    GenerateOptions options = options_for(model, 2, 20);
+    options.suppressed = {kEnd};  // so that texts grow long
+    options.same_bits = true;
+    const double score = generate::generate(model, kPrompt, options).score;
+    options.cache = false;
+    EXPECT_EQ(generate::generate(model, kPrompt, options).score, score) << name;
+  }
+}
+
 TEST(Beams, AnEndThatIsForcedIsScored) {
   const Model model = made("gpt");
   GenerateOptions options = options_for(model, 3, 3);

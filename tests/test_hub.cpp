@@ -456,6 +456,26 @@ TEST(HostileHub, GenerationConfigs) {
   });
 }
 
+TEST(Hub, AnEmbedderPacksItsWeightsUnlessToldOtherwise) {
+  const Folder folder;
+  folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
+  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\n");
+  const auto packed = [](const Loaded& loaded) {
+    int64_t count = 0;
+    for (const nn::Parameter& parameter : loaded.model->parameters().all()) count += bool(parameter.value.packed());
+    return count;
+  };
+  const Embedder embedder(folder.path()), unpacked(folder.path(), {.packed = false});
+  const Loaded by_default = open(folder.path()), asked = open(folder.path(), {.packed = true});
+  EXPECT_EQ(packed(embedder.loaded()), 4 * embedder.loaded().model->config().layers);
+  EXPECT_GE(packed(asked), packed(embedder.loaded()));
+  EXPECT_EQ(packed(unpacked.loaded()) + packed(by_default), 0);
+  const std::vector<std::string> texts = {"a b c d e", "f g h", "a a a a a"};
+  const Values with = numbers(embedder(texts)), without = numbers(unpacked(texts));
+  for (size_t n = 0; n < with.size(); ++n)
+    EXPECT_NEAR(with[n], without[n], weight_bound(max_abs(without), DType::float32));
+}
+
 TEST(Hub, EmbeddingThatIsStoppedSaysWhatIsMissing) {
   const Folder folder;
   folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "arrays.h"
 #include "layers.h"
 
 namespace attn::test {
@@ -342,6 +343,89 @@ TEST(Modes, FirstNonFiniteOperationIsNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "[train] block 0: feed_forward: linear gives a value that is not finite");
   }
+}
+
+// ------------------------------------------------------------------------------------------- float32 in fewer bits
+
+/// Brings back what was in use.
+struct Restored {
+  const std::string isa = active_isa();
+  ~Restored() {
+    ops::set_matmul_precision(Float32Precision::full);
+    set_isa(isa);
+  }
+};
+
+/// One precision for products and attention. Where there are no tiles it changes no bit.
+TEST(Modes, ProductsAndAttentionFollowThePrecisionOfTheProcess) {
+  const Restored restored;
+  constexpr int64_t L = 256, C = 96;  // so large that both take tiles
+  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  const MultiHeadAttention layer(Scope(parameters) / "attention", C, {.heads = 2});
+  const Value x(random_array(DType::float32, {1, L, C}, 11));
+  for (const std::string& isa : isas_under_test()) {
+    set_isa(isa);
+    const bool tiles = isa.rfind("amx", 0) == 0;
+    std::vector<Values> qkv, out;
+    for (const auto precision : {Float32Precision::full, Float32Precision::high, Float32Precision::fast}) {
+      ops::set_matmul_precision(precision);
+      Tape tape;
+      AttentionTrace trace;
+      out.push_back(numbers(layer(tape, x, {.trace = &trace}).data()));
+      qkv.push_back(numbers(trace.q.array.data()));
+      EXPECT_EQ(trace.options.float32_precision, precision);
+      const View<4> q = trace.q.view(), k = trace.k.view();
+      for (const auto other : {Float32Precision::full, Float32Precision::high, Float32Precision::fast}) {
+        Array lse(DType::float32, {1, 2, L}), unused(DType::float32, {1, 2, L, C / 2});
+        attn::attention(q, k, k, View<4>(unused.data(), DType::float32, {1, 2, L, C / 2}),
+                        View<3>(lse.data(), DType::float32, {1, 2, L}), {.float32_precision = other});
+        EXPECT_EQ(numbers(lse) == numbers(trace.lse), !tiles || other == precision) << isa;
+      }
+    }
+    EXPECT_EQ(qkv[0] == qkv[1], !tiles) << isa;
+    EXPECT_EQ(qkv[0] == qkv[2], !tiles) << isa;
+    EXPECT_EQ(out[0] == out[1] && out[0] == out[2], !tiles) << isa;
+    if (!tiles) continue;
+    const Values input = numbers(x.data()), weight = numbers(layer.qkv.weight.data());
+    for (size_t i = 0; i < qkv[0].size(); ++i) {
+      const size_t row = i / (3 * C), column = i % (3 * C);
+      double magnitude = 0;
+      for (size_t k = 0; k < C; ++k) magnitude += std::abs(input[row * C + k] * weight[column * C + k]);
+      for (const auto precision : {Float32Precision::high, Float32Precision::fast})
+        ASSERT_LE(std::abs(qkv[static_cast<size_t>(precision)][i] - qkv[0][i]),
+                  (lost_by(precision) + 2 * C * kUnit32) * magnitude);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------ packed weights
+
+/// All products of a block, and none of them any more once weights have changed. Tables are not packed.
+TEST(Parameters, PackedWeightsAreThoseThatWerePacked) {
+  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  const Scope root(parameters);
+  const Block block(root / "block", 32, {.attention = {.heads = 4}});
+  const Embedding table(root / "table", 50, 32);
+  const Value x(random_array(DType::float32, {1, 40, 32}, 11));
+  const auto result = [&] {
+    Tape tape;
+    return numbers(block(tape, x).data());
+  };
+  const Values plain = result();
+  parameters.pack();
+  for (const nn::Parameter& parameter : parameters.all())
+    EXPECT_EQ(static_cast<bool>(parameter.value.packed()),
+              parameter.name.ends_with("weight") && parameter.value.shape().size() == 2 && parameter.name[0] == 'b')
+        << parameter.name;
+  const Values packed = result();
+  for (size_t n = 0; n < plain.size(); ++n)
+    EXPECT_NEAR(packed[n], plain[n], weight_bound(max_abs(plain), DType::float32));
+  stir(parameters);
+  EXPECT_FALSE(block.attention.qkv.weight.packed());
+  const Values stirred = result();
+  EXPECT_NE(stirred, plain);
+  parameters.pack();
+  EXPECT_NEAR(result()[0], stirred[0], weight_bound(max_abs(stirred), DType::float32));
 }
 
 // ------------------------------------------------------------------------------------------------- caches and weights

@@ -199,5 +199,93 @@ TEST(OpsMatmul, ErrorsListEveryReason) {
   EXPECT_TRUE(contains(complaint([&] { matmul(a, right, turned); }), "c has last stride 2, must be 1"));
 }
 
+// ------------------------------------------------------------------------------------------------------------- packed
+
+struct PackedProduct {
+  Operand a, b;
+  Matrix bias, before;
+
+  PackedProduct(DType dtype, const Shape<3>& size, bool b_transposed = true)
+      : a(dtype, size[0], size[2], false, 1),
+        b(dtype, size[2], size[1], b_transposed, 2),
+        bias(parameter_of(dtype), 1, size[1]),
+        before(dtype, size[0], size[1], 2) {
+    Random random(3);
+    bias.fill_normal(random);
+    before.fill_normal(random);
+  }
+  Matrix times(const ConstView<2>& by, MatmulOptions options = {}) const {
+    Matrix c = before.copy();
+    options.bias = bias.row();
+    matmul(a.view, by, c, options);
+    return c;
+  }
+  Matrix times(const PackedFactor& by, MatmulOptions options = {}) const {
+    Matrix c = before.copy();
+    options.bias = bias.row();
+    matmul_packed(a.view, by, c, options);
+    return c;
+  }
+};
+
+/// Several blocks of columns with a rest, and several tasks of rows.
+TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
+  for_each_isa([](const std::string& isa) {
+    for (const Shape<3>& size : {Shape<3>{9, 20, 33}, Shape<3>{70, 400, 40}, Shape<3>{300, 801, 129},
+                                 Shape<3>{260, 130, 1100}, Shape<3>{1, 70, 30}, Shape<3>{40, 1, 30}}) {
+      const PackedProduct p(DType::float32, size);
+      const PackedFactor packed(p.b.view);
+      EXPECT_GE(packed.bytes(), size[1] * size[2] * 4) << isa;
+      const Matrix c = p.times(packed, {.accumulate = true});
+      EXPECT_TRUE(holds(c,
+                        [&](int64_t i, int64_t j) {
+                          Expected e{p.bias.get(j) + p.before.get(i, j), 0, static_cast<double>(size[2])};
+                          e.magnitude = std::abs(p.bias.get(j)) + std::abs(p.before.get(i, j));
+                          for (int64_t k = 0; k < size[2]; ++k) {
+                            const double term = p.a.get(i, k) * p.b.get(k, j);
+                            e.value += term;
+                            e.magnitude += std::abs(term);
+                          }
+                          return e;
+                        }))
+          << to_string(size) << " on " << isa;
+      for (const int threads : {1, 3}) {
+        set_thread_count(threads);
+        EXPECT_TRUE(p.times(packed, {.accumulate = true}).same_bits(c)) << to_string(size) << " on " << isa;
+      }
+      set_thread_count(0);
+    }
+  });
+}
+
+/// Nothing is gained where b lies row by row, by other types, by few rows.
+TEST(OpsMatmul, APackedFactorReadsTheFactorItself) {
+  for (const DType dtype : kStorage) {
+    const PackedProduct p(dtype, {50, 60, 70}, dtype != DType::float32);
+    const PackedFactor packed(p.b.view);
+    EXPECT_TRUE(packed.bytes() == 0 || dtype == DType::float32) << name_of(dtype);
+    EXPECT_TRUE(p.times(packed).same_bits(p.times(p.b.view))) << name_of(dtype);
+  }
+  const PackedProduct few(DType::float32, {8, 500, 70}), many(DType::float32, {90, 500, 70});
+  EXPECT_TRUE(few.times(PackedFactor(few.b.view)).same_bits(few.times(few.b.view)));
+  EXPECT_TRUE(many.times(PackedFactor(many.b.view), {.same_bits = true})
+                  .same_bits(many.times(many.b.view, {.same_bits = true})));
+  const PackedProduct none(DType::float32, {5, 4, 0});
+  EXPECT_TRUE(none.times(PackedFactor(none.b.view)).same_bits(none.times(none.b.view)));
+}
+
+TEST(OpsMatmul, PackedFactorsThatCannotBe) {
+  const PackedProduct p(DType::float32, {20, 30, 40});
+  EXPECT_FALSE(PackedFactor());
+  EXPECT_EQ(PackedFactor().bytes(), 0);
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedFactor()); }), "[matmul] b is an empty PackedFactor"));
+  ConstView<2> wrong = p.b.view;
+  wrong.stride = {2, 90};
+  EXPECT_TRUE(contains(complaint([&] { PackedFactor{wrong}; }), "[PackedFactor] b"));
+  wrong = p.b.view;
+  wrong.size[0] = 39;
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedFactor(wrong)); }), "must be [M, K], [K, N], [M, N]"));
+}
+
 }  // namespace
 }  // namespace attn::test

@@ -70,6 +70,40 @@ TEST(OpsMatvec, IsTheSumOfProducts) {
   });
 }
 
+/// Asked for the same bits, many rows are what each of them is alone; float64 is so in any case.
+TEST(OpsMatvec, ManyRowsWithTheBitsOfEachAlone) {
+  for_each_isa_of_elements([](const std::string& isa) {
+    for (Types types : {kTypes[0], kTypes[1], kTypes[4], Types{DType::float64, DType::float64}}) {
+      const int64_t M = 2 * kMostMatvecRows + 3, N = 150, K = 300;
+      Product product(types, {M, N, K});
+      if (types.in == DType::float64) product.bias = Matrix(DType::float64, 1, N).fill(0.5);
+      MatmulOptions options = product.options(true, true);
+      Matrix all = product.c.copy(), alone = product.c.copy();
+      options.same_bits = true;
+      matmul(product.a.view, product.b.view, all, options);
+      options.same_bits = false;
+      for (int64_t row = 0; row < M; ++row) {
+        ConstView<2> a = product.a.view;
+        View<2> c = alone;
+        a.data = static_cast<const char*>(a.data) + row * a.stride[0] * size_of(a.dtype);
+        c.data = static_cast<char*>(c.data) + row * c.stride[0] * size_of(c.dtype);
+        a.size[0] = c.size[0] = 1;
+        matmul(a, product.b.view, c, options);
+      }
+      EXPECT_TRUE(all.same_bits(alone)) << name_of(types.in) << " to " << name_of(types.out) << " on " << isa;
+    }
+  });
+}
+
+TEST(OpsMatvec, TheSameBitsNeedDenseLines) {
+  const Operand a(DType::float32, 20, 30, false, 1), turned(DType::float32, 20, 30, true, 1),
+      b(DType::float32, 30, 40, true, 2), rows(DType::float32, 30, 40, false, 2);
+  Matrix c(DType::float32, 20, 40);
+  for (const auto& [left, right] : {std::pair{a.view, rows.view}, std::pair{turned.view, b.view}})
+    EXPECT_TRUE(contains(complaint([&, l = left, r = right] { matmul(l, r, c, {.same_bits = true}); }),
+                         "[matmul] same_bits needs dense rows of a and dense columns of b"));
+}
+
 /// Every task writes its own columns, with its own part of the bias.
 TEST(OpsMatvec, ManyTasks) {
   for (Types types : kTypes)

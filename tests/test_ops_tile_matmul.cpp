@@ -425,6 +425,34 @@ TEST(OpsTileMatmul, Float16StaysExact) {
   });
 }
 
+/// Near or far, in one part of the sum or two, with lines that tiles cannot hold; and where it does not fit any more.
+TEST(OpsTileMatmul, APackedFactorHasTheBitsOfTheFactor) {
+  for_each_tile_isa([] {
+    for (const Shape<3>& size : {Shape<3>{130, 300, 260}, Shape<3>{300, 130, 1100}, Shape<3>{90, 1100, 70}}) {
+      Operand a = factor(size[0], size[2], false, 1), b = factor(size[2], size[1], true, 2);
+      b.stored.set(7, 3, kInf);
+      Matrix c(DType::float32, size[0], size[1]), same = c.copy();
+      const PackedFactor packed(b.view);
+      EXPECT_GE(packed.bytes(), 6 * size[1] * size[2]);
+      const auto expect_same = [&](const MatmulOptions& options) {
+        matmul(a.view, b.view, c, options);
+        matmul_packed(a.view, packed, same, options);
+        EXPECT_TRUE(c.same_bits(same)) << to_string(size);
+      };
+      expect_same({});
+      expect_same({.accumulate = true});
+      expect_same({.precision = Float32Precision::high});
+      set_matmul_precision(Float32Precision::fast);
+      expect_same({});
+      set_matmul_precision(Float32Precision::full);
+      const std::string isa = active_isa();
+      set_isa("baseline");
+      expect_same({});
+      set_isa(isa);
+    }
+  });
+}
+
 TEST(OpsTileMatmul, PrecisionsThatDoNotExist) {
   const auto none = static_cast<Float32Precision>(3);
   EXPECT_TRUE(contains(complaint([&] { set_matmul_precision(none); }), "[set_matmul_precision] no such precision: 3"));

@@ -116,8 +116,8 @@ def standard_headers(path):
 
 def own_modules(path):
     """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core; bench/parts.cpp times the kernels,
-    tests/main.cpp offers one more set of them."""
-    if path.as_posix() in ("bench/parts.cpp", "tests/main.cpp"):
+    tests/main.cpp and the program of tests/parity offer one more set of them."""
+    if path.as_posix() in ("bench/parts.cpp", "tests/main.cpp", "tests/parity/parity.cpp"):
         return {"kernels"}
     return {module for module in MODULES if re.match(rf"test_{module}(_|\.)", path.name)}
 

@@ -80,6 +80,11 @@ class Value {
   void clear_gradient() const { state().filled = false; }
   /// Adds `gradient`, of this shape; takes it over, without a copy, where there is none yet.
   void add_gradient(const Tape& tape, const Array& gradient) const;
+  /// Has linear() multiply by this weight packed, see ops::PackedFactor: of a matrix that stays as it is until
+  /// unpack().
+  void pack() const;
+  void unpack() const { state().packed = {}; }
+  const ops::PackedFactor& packed() const { return state().packed; }
   /// Memory to add the gradient into. Where it was empty it is zero, or, with `overwrite`, undefined: *overwrite is
   /// set.
   Array gradient_memory(const Tape& tape, bool* overwrite = nullptr) const;
@@ -90,6 +95,7 @@ class Value {
     DType gradient_type;
     bool wants_gradient = false;
     bool filled = false;
+    ops::PackedFactor packed;  // the transpose, as linear() multiplies by it
   };
   State& state() const {
     if (!state_) refuse_empty();
@@ -108,6 +114,9 @@ struct TapeOptions {
   bool training = false;      ///< dropout is active
   uint64_t seed = 0;          ///< of dropout
   bool check_finite = false;  ///< throw Error that names the first operation whose result is not finite
+  /// A row of linear() and attention() has the same bits however many rows the call has, as a token alone and in its
+  /// text: see ops::MatmulOptions and AttentionOptions. Many rows take several times as long.
+  bool same_bits = false;
 };
 
 class Tape {

@@ -56,6 +56,7 @@ struct GenerateOptions {
   std::vector<int64_t> suppressed_first = {};        ///< tokens that are not drawn first
   int64_t no_repeat = 0;                             ///< n > 0: no n tokens in a row occur twice in the whole text
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
+  bool same_bits = false;                            ///< logits with and without the cache are equal to the bit
   view::Recorder* recorder = nullptr;                ///< keeps the attention of prompt and answer
   std::function<bool(int64_t token)> on_token = {};  ///< false ends the text; of beams, heard when all is known
 };

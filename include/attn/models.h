@@ -205,6 +205,9 @@ struct OpenOptions {
   std::string task = {};            ///< of transformers' folders: the end of a class's name, as "Model" for no head;
                                     ///< empty = the class that config.json names
   std::string_view which = "best";  ///< of a training's checkpoints
+  /// Products of many rows are quicker, and the weights take as much memory again: see nn::Parameters::pack(). For
+  /// inference; absent: for an Embedder alone.
+  std::optional<bool> packed = {};
   /// Of transformers' folders: hears of the numbers in the parameters that are there by now, and ends the work by
   /// false, with an Error.
   std::function<bool(int64_t done, int64_t total)> on_progress = {};

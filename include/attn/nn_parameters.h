@@ -20,7 +20,8 @@ using autograd::Value;
 /// What a variable is for. Products and tables are of the type that layers compute in and decay; biases and gains stay
 /// in float32 beside 16 bits, and do not.
 enum class Role {
-  product,   ///< a weight [out, in] or a table
+  product,   ///< a weight [out, in]
+  table,     ///< rows that are looked up
   residual,  ///< a product that projects into the residual stream
   bias,      ///< begins as zeros
   gain       ///< of a norm, begins as ones
@@ -40,7 +41,8 @@ struct Parameter {
   std::string name;
   Value value;
   Array master;
-  bool decay = false;  ///< weight decay applies: products and tables
+  bool decay = false;    ///< weight decay applies: products and tables
+  bool product = false;  ///< a weight [out, in]
 };
 
 /// Training: values want gradients, and masters are float32 (float64). Inference: there is nothing but what layers
@@ -84,8 +86,11 @@ class Parameters {
   int64_t count() const;                               ///< of numbers, in all of them
   /// Before a new sum of gradients.
   void clear_gradients() const;
-  /// After a change of the masters: renews the copies that layers compute with.
+  /// After a change of the masters: renews the copies that layers compute with, and undoes pack().
   void refresh() const;
+  /// Has layers multiply by their float32 weights packed, which is quicker where there are many rows and takes as much
+  /// memory again, on matrix tiles half more: see ops::PackedFactor. For models that are no longer changed.
+  void pack() const;
 
  private:
   friend class Scope;

@@ -8,6 +8,7 @@
 // is overwritten. All functions throw attn::Error with every reason before anything is written.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -22,6 +23,9 @@ struct MatmulOptions {
   ConstView<1> bias = {};                          ///< [N], a parameter, added to every row
   bool accumulate = false;                         ///< c += a b instead of c = a b
   std::optional<Float32Precision> precision = {};  ///< of float32 factors; absent: matmul_precision()
+  /// A row of c has the same bits however many rows a has: many are then multiplied eight at a time, several times
+  /// slower. Rows of a and columns of b must be dense, as in x weight^T.
+  bool same_bits = false;
 };
 
 /// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of each of a and b is 1: a transpose is a view with
@@ -29,9 +33,33 @@ struct MatmulOptions {
 /// float64. Runs on parallel_for(), as everything here.
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
+/// The right factor of products as they take it: what each would do to b, which lies column by column in linear(), is
+/// done once. For factors that do not change, at the cost of bytes() beside b's own.
+///
+/// It serves large products of float32; all others read b, as do those on tiles of another instruction set or precision
+/// than it was made for. So b must stay where and as it is. On matrix tiles results have the bits of those of b.
+/// Elsewhere the last bits of a sum may differ, as blocks of another width may add its terms in another order. They
+/// depend on the shapes alone in either case.
+class PackedFactor {
+ public:
+  PackedFactor() = default;
+  /// Throws Error for a b that matmul() would refuse.
+  explicit PackedFactor(ConstView<2> b);
+  explicit operator bool() const { return form_ != nullptr; }
+  int64_t bytes() const;  ///< 0 where nothing is gained
+
+ private:
+  friend void matmul_packed(ConstView<2>, const PackedFactor&, View<2>, const MatmulOptions&);
+  struct Form;
+  std::shared_ptr<const Form> form_;
+};
+/// matmul() by that b. Throws Error as it does, and for an empty PackedFactor.
+void matmul_packed(ConstView<2> a, const PackedFactor& b, View<2> c, const MatmulOptions& options = {});
+
 /// How float32 factors enter the products of this process, layers and training included, where no option says it; full
-/// at first. As torch.set_float32_matmul_precision(): less than full is a permission, which large products take where
-/// there are matrix tiles (instruction set "amx"); elsewhere all are full. Next to s = sum |a| |b|,
+/// at first. The attention of layers follows it. As torch.set_float32_matmul_precision(): less than full is a
+/// permission, which large products take where there are matrix tiles (instruction set "amx"); elsewhere all are full.
+/// Next to s = sum |a| |b|,
 ///   full  errs as float32 arithmetic does
 ///   high  by up to 2^-14 s more; random numbers by 2^-23 to 2^-18 s at the worst
 ///   fast  by up to 2^-6 s more; random numbers by 2^-14 to 2^-10 s

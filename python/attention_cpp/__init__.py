@@ -27,7 +27,7 @@ from ._cache import KVCache
 from ._heads import (HEAD_MEASURES, Document, HeadCoreference, HeadDistances, HeadMeasures, HeadMentions, HeadRelation,
                      HeadSyntax, Mention, Sentence, attention_flow, attention_rollout, gradient_times_attention,
                      head_clusters, head_points, read_conllu, read_coreference, repeated_tokens)
-from ._machine import isa, isas, threads
+from ._machine import float32_precision, isa, isas, threads
 from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
 from ._statistics import attention_statistics
 
@@ -36,8 +36,8 @@ __all__ = [
     "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
     "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention",
     "attention_backward", "attention_flow", "attention_rollout",
-    "attention_statistics", "dropout_mask", "explain", "gradient_times_attention", "head_clusters", "head_points",
-    "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads", "weights",
+    "attention_statistics", "dropout_mask", "explain", "float32_precision", "gradient_times_attention", "head_clusters",
+    "head_points", "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads", "weights",
 ]
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What the library runs on: instruction set and threads."""
+"""What the library runs on: instruction set, precision and threads."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ def isa(name: str | None = None) -> str:
     if name is not None:
         _core.set_isa(name)
     return _core.active_isa()
+
+
+def float32_precision(name: str | None = None) -> str:
+    """How float32 numbers enter products where a call does not say it; with a name, from now on.
+
+    "full", at first, is as accurate as float32 arithmetic. On processors with matrix tiles "high" takes 16 bits of each
+    number and "fast" rounds it to bfloat16, which is quicker; elsewhere all are full. It holds for all calls of this
+    process: the functions here, what `attention_cpp.torch.enable()` routes, and the other faces. A backward takes the
+    one in force when it runs. torch.set_float32_matmul_precision() is about torch's own matrix products: it neither
+    sets this nor is set by it.
+
+    Raises Error for another name.
+    """
+    if name is not None:
+        _core.set_float32_precision(name)
+    return _core.float32_precision()
 
 
 def threads(count: int | None = None) -> int:

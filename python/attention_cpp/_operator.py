@@ -79,7 +79,7 @@ def attention(
     sink: Sequence[float] | Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
-    float32_precision: str = "full",
+    float32_precision: str | None = None,
     same_bits: bool = False,
 ) -> Any:
     """out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, exact, in O(n) memory.
@@ -108,7 +108,8 @@ def attention(
         dropout     the probability of dropping a weight; which ones is a function of (seed, b, h, i, j) alone
         seed        in [0, 2^64)
         float32_precision   how float32 numbers enter products on CPUs with matrix tiles: "full" (as accurate as float32
-                    arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full
+                    arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full. None: what
+                    attention_cpp.float32_precision() says, "full" at first
         same_bits   a row has the same bits however many rows the call has: a decoded token those of its prompt
 
     All options compose. A row that sees no key and has no sink gives exactly 0, with lse -inf.

@@ -66,7 +66,7 @@ def _options(*options) -> dict:
         given["alignment"] = alignment
     if "blocks" in given:
         given["blocks"] = given["blocks"], query_block, key_block
-    if float32_precision != "full":
+    if float32_precision is not None:
         given["float32_precision"] = float32_precision
     if same_bits:
         given["same_bits"] = same_bits

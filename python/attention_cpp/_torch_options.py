@@ -30,7 +30,7 @@ class Options(TypedDict, total=False):
     sink: Any  # [H]; has a gradient
     dropout: float
     seed: Tensor | int | None  # None: drawn from torch's generator
-    float32_precision: str
+    float32_precision: str | None
     same_bits: bool
 
 
@@ -43,7 +43,7 @@ _TABLE: tuple[tuple[str, str, Any], ...] = (
     ("key_document", "Tensor?", None), ("blocks", "Tensor?", None), ("scale", "float?", None),
     ("softcap", "float", 0.0), ("causal", "bool", False), ("window_left", "int", -1), ("window_right", "int", -1),
     ("alignment", "str?", None), ("query_block", "int", 0), ("key_block", "int", 0),
-    ("float32_precision", "str", "full"), ("same_bits", "bool", False), ("dropout", "float", 0.0),
+    ("float32_precision", "str?", None), ("same_bits", "bool", False), ("dropout", "float", 0.0),
     ("seed", "Tensor?", None),
 )
 NAMES = tuple(name for name, _, _ in _TABLE)

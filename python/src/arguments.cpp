@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "exchange.h"
@@ -23,6 +24,15 @@ constexpr struct {
               {attn::DType::float16, dtype_code::Float, 16}, {attn::DType::float64, dtype_code::Float, 64},
               {attn::DType::boolean, dtype_code::Bool, 8},   {attn::DType::int32, dtype_code::Int, 32},
               {attn::DType::int64, dtype_code::Int, 64}};
+constexpr const char* kPrecisions[] = {"full", "high", "fast"};  // in the order of attn::Float32Precision
+std::atomic<attn::Float32Precision> default_precision{attn::Float32Precision::full};
+
+std::optional<attn::Float32Precision> find_precision(const std::string& name) {
+  for (uint8_t n = 0; n < std::size(kPrecisions); ++n)
+    if (name == kPrecisions[n]) return attn::Float32Precision{n};
+  return {};
+}
+
 alignas(64) char empty_array[64];  // where an array without elements lies: a view without data means "not given"
 
 std::string kind_of(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
@@ -255,16 +265,25 @@ void Arguments::set_option(attn::AttentionOptions& options, const std::string& n
   else if (name == "seed") options.seed = scalar<uint64_t>(text, value, "a whole number in [0, 2^64)");
   else if (name == "float32_precision") {
     const std::string precision = scalar<std::string>(text, value, "a string");
-    if (precision == "full") options.float32_precision = attn::Float32Precision::full;
-    else if (precision == "high") options.float32_precision = attn::Float32Precision::high;
-    else if (precision == "fast") options.float32_precision = attn::Float32Precision::fast;
+    if (const auto found = find_precision(precision)) options.float32_precision = *found;
     else wrong_value("float32_precision is '" + precision + "', must be full, high or fast");
   } else if (name == "same_bits") options.same_bits = scalar<bool>(text, value, "True or False");
   else wrong_type("there is no option '" + name + "'");
 }
 
+void set_float32_precision(const std::string& name) {
+  const auto found = find_precision(name);
+  if (!found) throw attn::Error("float32_precision", {"'" + name + "' is none: there are full, high and fast"});
+  default_precision.store(*found, std::memory_order_relaxed);
+}
+
+std::string float32_precision() {
+  return kPrecisions[static_cast<size_t>(default_precision.load(std::memory_order_relaxed))];
+}
+
 attn::AttentionOptions Arguments::options(const nb::dict& given) {
   attn::AttentionOptions options;
+  options.float32_precision = default_precision.load(std::memory_order_relaxed);
   for (const auto& [key, value] : given)
     if (!value.is_none()) set_option(options, nb::cast<std::string>(key), value);
   return options;

@@ -16,6 +16,10 @@ namespace bindings {
 
 namespace nb = nanobind;
 
+/// What calls take that do not say a float32_precision: "full" at first. Raises Error for a name that there is not.
+void set_float32_precision(const std::string& name);
+std::string float32_precision();
+
 /// The arrays of one call. Nothing is copied: every view stays valid as long as this object, which keeps its owner.
 ///
 /// An array is anything that speaks DLPack or the buffer protocol and lies in the memory of the CPU. Of two kinds it is
@@ -41,7 +45,8 @@ class Arguments {
   std::span<const int64_t> integers(const char* name, nb::handle object);
   std::span<const float> numbers(const char* name, nb::handle object);
 
-  /// The options of attention(), by their names in attn::AttentionOptions.
+  /// The options of attention(), by their names in attn::AttentionOptions; without a float32_precision that of the
+  /// process, see set_float32_precision().
   attn::AttentionOptions options(const nb::dict& given);
 
   /// Raises TypeError or ValueError if anything could not be taken. To be called before the views are used.

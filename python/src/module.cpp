@@ -285,6 +285,8 @@ NB_MODULE(_core, m) {
   m.def("available_isas", &attn::available_isas);
   m.def("active_isa", &attn::active_isa);
   m.def("set_isa", [](const std::string& name) { attn::set_isa(name); });
+  m.def("float32_precision", &float32_precision);
+  m.def("set_float32_precision", &set_float32_precision);
   m.def("thread_count", &attn::thread_count);
   m.def("set_thread_count", &attn::set_thread_count);
   m.def("use_exchange", &use_exchange);

@@ -235,6 +235,34 @@ def test_isa_is_read_and_forced(qkv):
         attention_cpp.isa(best)
 
 
+@pytest.fixture
+def precision_restored():
+    yield
+    attention_cpp.float32_precision("full")
+
+
+def test_precision_of_the_process(precision_restored):
+    """Seen on any processor: how far an lse may be from that of its q and k depends on the precision."""
+    q, k, v = (np.random.default_rng(seed).standard_normal((1, 2, 40, 16), np.float32) for seed in range(3))
+    _, lse = attention_cpp.attention(q, k, v, return_lse=True)
+    off = lse + np.float32(1e-3)
+
+    def is_taken(**options):
+        try:
+            attention_cpp.attention_statistics(q, k, off, **options)
+        except attention_cpp.Error:
+            return False
+        return True
+
+    assert attention_cpp.float32_precision() == "full" and not is_taken()
+    assert is_taken(float32_precision="fast")
+    assert attention_cpp.float32_precision("fast") == "fast"
+    assert is_taken() and is_taken(float32_precision=None) and not is_taken(float32_precision="full")
+    with pytest.raises(attention_cpp.Error, match="'medium' is none: there are full, high and fast"):
+        attention_cpp.float32_precision("medium")
+    assert attention_cpp.float32_precision() == "fast"
+
+
 def test_threads_do_not_change_bits():
     q, k, v = (draw(1, 3, 300, 16, seed=seed, dtype=np.float32) for seed in range(3))
     results = []

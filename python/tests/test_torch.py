@@ -282,6 +282,16 @@ def test_explain_is_a_plan():
     assert face.explain(*qkv(), attn_mask=draw(7, 9, grad=True), backward=True).scratch_bytes > 0
 
 
+def test_the_precision_is_that_of_the_process_unless_a_call_says_it(monkeypatch):
+    given, forward = [], _torch_ops._core.forward
+    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (given.append(x[-1]), forward(*x))[1])
+    with face.enabled():
+        F.scaled_dot_product_attention(*qkv(), is_causal=True)
+    for options in ({}, {"float32_precision": None}, {"float32_precision": "full"}):
+        face.attention(*qkv(), **options)
+    assert [options.get("float32_precision") for options in given] == [None, None, None, "full"]
+
+
 def test_provider_hook(monkeypatch):
     q, k, v = qkv(keys=7, dtype=torch.float32, grad=True)
     expected = sdpa(q, k, v, is_causal=True)

@@ -107,6 +107,12 @@ Value::Value(Array data, bool wants_gradient, DType gradient_type) : state_(std:
 
 void Value::refuse_empty() { throw Error("Value", {"the value is empty: it has no array"}); }
 
+void Value::pack() const {
+  const View<2> weight = data().rows();
+  state().packed = ops::PackedFactor(
+      {weight.data, weight.dtype, {weight.size[1], weight.size[0]}, {weight.stride[1], weight.stride[0]}});
+}
+
 Array Value::gradient_memory(const Tape& tape, bool* overwrite) const {
   Array& gradient = state().gradient;
   const bool keeps = state_->filled;

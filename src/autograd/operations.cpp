@@ -43,7 +43,9 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias)
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
   check_linear(x, weight, bias);
   Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
-  ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), {.bias = vector_or_none(bias)});
+  const ops::MatmulOptions options{.bias = vector_or_none(bias), .same_bits = tape.options().same_bits};
+  if (weight.packed()) ops::matmul_packed(x.data().rows(), weight.packed(), data.rows(), options);
+  else ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), options);
   Value y = tape.result("linear", data, {x, weight, bias});
   tape.record(y, [=, &tape] {
     Array dy = y.gradient();

@@ -174,7 +174,8 @@ Sequences::Sequences(const models::Model& model, std::span<const int64_t> source
       source_(source),
       rows_(options.rows),
       recorder_(options.recorder),
-      cached_(options.cache) {}
+      cached_(options.cache),
+      same_bits_(options.same_bits) {}
 
 std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, int64_t first) {
   const int64_t known = cached_ ? cache_.length() : 0;
@@ -187,7 +188,7 @@ std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, 
     for (size_t n = 0; n < texts.size(); ++n) batch.source.insert(batch.source.end(), source_.begin(), source_.end());
   if (known == 0) batch.rows = rows_;
   batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(source_.size());
-  autograd::Tape tape({}, memory_);
+  autograd::Tape tape({.same_bits = same_bits_}, memory_);
   const autograd::Value logits =
       model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
   const autograd::Array& last = logits.data();

@@ -28,7 +28,7 @@ class Sequences {
   std::span<const int64_t> source_;
   autograd::Array rows_;
   view::Recorder* recorder_;
-  bool cached_;
+  bool cached_, same_bits_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
 };
 

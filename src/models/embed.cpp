@@ -107,6 +107,7 @@ Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Row
   read_modules(folder, options);
   options.pooling = pooling.value_or(options.pooling);
   how.task = pooling == RowPooling::pooler ? "Pooler" : "Model";
+  how.packed = how.packed.value_or(true);  // nearly all of its time goes into products of many rows
   loaded_ = open(folder, how);
   if (!loaded_.tokenizer) throw Error("embed", {folder + " has no tokenizer"});
 }

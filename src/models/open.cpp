@@ -28,19 +28,7 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t
   return tokenizer;
 }
 
-}  // namespace
-
-Config read_config(const std::string& folder, const std::string& task) {
-  const std::string path = folder + "/config.json";
-  const std::string text = io::read_file(path, 1 << 20);
-  const Json json = io::parse_json("config", path, text);
-  if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
-  Config config;
-  apply_json(config, text, path);
-  return config;
-}
-
-Loaded open(const std::string& folder, const OpenOptions& options) {
+Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
   const Json config = io::read_json("open", path);
   if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision, options.purpose);
@@ -63,6 +51,24 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
+  return loaded;
+}
+
+}  // namespace
+
+Config read_config(const std::string& folder, const std::string& task) {
+  const std::string path = folder + "/config.json";
+  const std::string text = io::read_file(path, 1 << 20);
+  const Json json = io::parse_json("config", path, text);
+  if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
+  Config config;
+  apply_json(config, text, path);
+  return config;
+}
+
+Loaded open(const std::string& folder, const OpenOptions& options) {
+  Loaded loaded = open_as_it_is(folder, options);
+  if (options.packed.value_or(false)) loaded.model->parameters().pack();
   return loaded;
 }
 

@@ -10,9 +10,13 @@ namespace {
 
 using autograd::Heads;
 
-/// Options that the inputs decide: lengths, masks; and which way causality looks where lengths differ.
-AttentionOptions options_of(const AttentionInputs& inputs, bool causal, int64_t window, double dropout) {
+/// Options that the inputs decide: lengths, masks; and which way causality looks where lengths differ. Float32 enters
+/// attention as it enters the products around it.
+AttentionOptions options_of(const Tape& tape, const AttentionInputs& inputs, bool causal, int64_t window,
+                            double dropout) {
   AttentionOptions options;
+  options.float32_precision = ops::matmul_precision();
+  options.same_bits = tape.options().same_bits;
   options.cu_query = options.cu_key = inputs.starts;
   options.causal = causal;
   if (window > 0) options.window = {window - 1, causal ? -1 : window - 1};
@@ -202,7 +206,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const Value& source = inputs.memory ? *inputs.memory : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
-  const AttentionOptions attend_options = options_of(inputs, options.causal, 0, options.dropout);
+  const AttentionOptions attend_options = options_of(tape, inputs, options.causal, 0, options.dropout);
   Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
                                   : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
@@ -241,7 +245,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   }
   if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
   if (options_.position == Position::relative && !options_.shares_distances)
-    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H});
+    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, Role::table);
   if (options_.position == Position::alibi) slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
@@ -315,7 +319,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
   const Tape::Scope scope(tape, "attention");
   const QueryKeyValue heads = project(tape, x, inputs);
   const int64_t L = x.shape()[1], keys = heads.k.array.shape()[1];
-  AttentionOptions options = options_of(inputs, options_.causal, options_.window, options_.dropout);
+  AttentionOptions options = options_of(tape, inputs, options_.causal, options_.window, options_.dropout);
   options.alibi_slopes = slopes_;
   options.softcap = options_.softcap;
   if (options_.scale > 0) options.scale = options_.scale;

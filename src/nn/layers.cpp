@@ -28,7 +28,7 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   check_extent(checker, "", "width", width);
   checker.require(std::isfinite(options.scale), "scale must be finite");
   checker.done();
-  table = scope.variable("weight", {tokens, width});
+  table = scope.variable("weight", {tokens, width}, Role::table);
 }
 
 Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {

@@ -8,7 +8,9 @@
 namespace attn::nn {
 namespace {
 
-bool is_product(Role role) { return role == Role::product || role == Role::residual; }
+bool is_weight(Role role) { return role == Role::product || role == Role::residual; }
+/// Of the type that layers compute in, and subject to decay.
+bool is_product(Role role) { return is_weight(role) || role == Role::table; }
 
 /// One number after the other.
 std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
@@ -88,9 +90,16 @@ void Parameters::clear_gradients() const {
 }
 
 void Parameters::refresh() const {
-  for (const Parameter& parameter : all_)
+  for (const Parameter& parameter : all_) {
+    parameter.value.unpack();
     if (parameter.value.dtype() != parameter.master.dtype())
       ops::convert(parameter.master.flat(), parameter.value.data().flat());
+  }
+}
+
+void Parameters::pack() const {
+  for (const Parameter& parameter : all_)
+    if (parameter.product) parameter.value.pack();
 }
 
 Array drawn(const Variable& wanted, const std::function<void(const Array&)>& draw) {
@@ -107,7 +116,7 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Role ro
   const Variable wanted{prefix_ + std::string(name), role, trains ? wide : compute, std::move(shape)};
   check_new(all, *this, wanted.name, wanted.shape);
 
-  Parameter parameter{wanted.name, {}, {}, is_product(role)};
+  Parameter parameter{wanted.name, {}, {}, is_product(role), is_weight(role)};
   Array data;
   if (all.source_) {
     const auto draw = [&](const Array& array) {

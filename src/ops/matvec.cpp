@@ -18,13 +18,13 @@ int64_t task_columns(int64_t N, int64_t row_bytes) {
   return round_up(div_up(kTaskBytes, row_bytes), kColumns);
 }
 
-}  // namespace
-
-void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
-  const int64_t M = c.size[0], N = c.size[1], K = a.size[1];
+/// Rows `first` to first + M of c.
+void multiply_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+                   int64_t first, int64_t M) {
+  const int64_t N = c.size[1], K = a.size[1];
   const kernels::ElementKernels& k = kernels_for(a.dtype);
   void* packed = thread_scratch(k.matvec_bytes(M, K));
-  k.matvec_pack({.rows = M, .terms = K, .x = rows_at(a, {}), .packed = packed});
+  k.matvec_pack({.rows = M, .terms = K, .x = rows_at(a, {.row = first}), .packed = packed});
   const ConstView<2> weights(b.data, b.dtype, {N, K}, {b.stride[1], 1});
   const int64_t step = task_columns(N, K * size_of(b.dtype));
   parallel_for_flushed(div_up(N, step), [&](int64_t task) {
@@ -36,8 +36,15 @@ void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<
               .w = rows_at(weights, {.row = column}),
               .bias = static_cast<const float*>(element_at(options.bias, column)),
               .add = options.accumulate,
-              .y = rows_at(c, {.column = column})});
+              .y = rows_at(c, {.row = first, .column = column})});
   });
+}
+
+}  // namespace
+
+void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
+  for (int64_t first = 0; first < c.size[0]; first += kMostMatvecRows)
+    multiply_rows(a, b, c, options, first, std::min(kMostMatvecRows, c.size[0] - first));
 }
 
 }  // namespace attn::ops

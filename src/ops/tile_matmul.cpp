@@ -34,6 +34,8 @@ int parts_of(Float32Precision precision) {
   return precision == Float32Precision::high ? 2 : 1;
 }
 
+int parts_of(const MatmulOptions& options) { return parts_of(options.precision.value_or(matmul_precision())); }
+
 /// The stride of an axis of one element means nothing.
 Factor factor_of(const ConstView<2>& x, int line_axis) {
   const int term_axis = 1 - line_axis;
@@ -51,6 +53,18 @@ Factor part_of(Factor x, int64_t line, int64_t lines, int64_t term, int64_t term
   return x;
 }
 
+/// The parts of a sum, longer ones than one product may have: in terms, of which only the last part has a rest.
+class Cuts {
+ public:
+  Cuts(const ProductKernels& k, int64_t terms)
+      : step_(k.step), steps_(div_up(terms, k.step)), count_(div_up(terms, k.most_terms)), terms_(terms) {}
+  int64_t count() const { return count_; }
+  int64_t begin(int64_t cut) const { return std::min(steps_ * cut / count_ * step_, terms_); }
+
+ private:
+  int64_t step_, steps_, count_, terms_;
+};
+
 /// A thread's packed near factor: memory that grows and stays.
 void* near_memory(int64_t bytes) {
   static thread_local Buffer memory;
@@ -63,24 +77,25 @@ void* near_memory(int64_t bytes) {
 
 class TileMatmul {
  public:
-  TileMatmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options)
+  TileMatmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+             const TileFactor* packed_b)
       : k_(*active_kernels().f32_products),
-        parts_(parts_of(options.precision.value_or(matmul_precision()))),
+        parts_(parts_of(options)),
         a_is_far_(c.size[0] > c.size[1]),
         near_(a_is_far_ ? factor_of(b, 1) : factor_of(a, 0)),
         far_(a_is_far_ ? factor_of(a, 0) : factor_of(b, 1)),
         c_(c),
-        options_(options) {}
+        options_(options),
+        packed_b_(packed_b) {}
 
   void run() const {
-    const int64_t terms = near_.terms, steps = div_up(terms, k_.step), cuts = div_up(terms, k_.most_terms);
+    const Cuts cuts(k_, near_.terms);
     const int64_t group = kMostNearPanels * k_.panel;
     for (int64_t line = 0; line < near_.lines; line += group) {
       const int64_t lines = std::min(group, near_.lines - line);
-      for (int64_t cut = 0; cut < cuts; ++cut) {
-        const int64_t term = steps * cut / cuts * k_.step, end = std::min(steps * (cut + 1) / cuts * k_.step, terms);
-        add_part(line, part_of(near_, line, lines, term, end - term), part_of(far_, 0, far_.lines, term, end - term),
-                 cut == 0);
+      for (int64_t cut = 0; cut < cuts.count(); ++cut) {
+        const int64_t term = cuts.begin(cut), terms = cuts.begin(cut + 1) - term;
+        add_part(line, term, part_of(near_, line, lines, term, terms), part_of(far_, 0, far_.lines, term, terms));
       }
     }
   }
@@ -90,29 +105,40 @@ class TileMatmul {
     k_.pack({.x = x, .left = left, .parts = parts_, .packed = packed});
   }
 
-  /// One part of the sum, of near lines `line` and on.
-  void add_part(int64_t line, const Factor& near, const Factor& far, bool first) const {
+  /// All threads pack near, where b is not both near and packed already.
+  const void* packed_near(int64_t line, int64_t term, const Factor& near) const {
+    if (packed_b_ && a_is_far_) return packed_b_->at(line, term);
     char* packed = static_cast<char*>(near_memory(k_.bytes(near.lines, near.terms, parts_)));
-    const int64_t threads = thread_count();
-    const int64_t share = div_up(div_up(near.lines, k_.panel), threads) * k_.panel;
+    const int64_t share = div_up(div_up(near.lines, k_.panel), thread_count()) * k_.panel;
     parallel_for_flushed(div_up(near.lines, share), [&](int64_t task) {
       const int64_t begin = task * share;
       pack(part_of(near, begin, std::min(share, near.lines - begin), 0, near.terms), !a_is_far_,
            packed + k_.bytes(begin, near.terms, parts_));
     });
+    return packed;
+  }
+
+  /// One part of the sum, from `term` on, of near lines `line` and on.
+  void add_part(int64_t line, int64_t term, const Factor& near, const Factor& far) const {
+    const void* packed = packed_near(line, term, near);
+    const int64_t threads = thread_count();
     const int64_t panels = div_up(far.lines, k_.panel);
     const int64_t blocks = std::min(panels, round_up(div_up(panels, k_.far_panels), threads));
     parallel_for_flushed(blocks, [&](int64_t task) {
       const int64_t begin = panels * task / blocks * k_.panel;
       const int64_t end = std::min(panels * (task + 1) / blocks * k_.panel, far.lines);
-      multiply(line, near, packed, begin, part_of(far, begin, end - begin, 0, far.terms), first);
+      multiply(line, near, packed, begin, part_of(far, begin, end - begin, 0, far.terms), term);
     });
   }
 
   void multiply(int64_t near_line, const Factor& near, const void* packed_near, int64_t far_line, const Factor& far,
-                bool first) const {
-    void* packed_far = thread_scratch(k_.bytes(far.lines, far.terms, parts_));
-    pack(far, a_is_far_, packed_far);
+                int64_t term) const {
+    const void* packed_far = packed_b_ && !a_is_far_ ? packed_b_->at(far_line, term) : nullptr;
+    if (!packed_far) {
+      void* scratch = thread_scratch(k_.bytes(far.lines, far.terms, parts_));
+      pack(far, a_is_far_, scratch);
+      packed_far = scratch;
+    }
     const int64_t row = a_is_far_ ? far_line : near_line, column = a_is_far_ ? near_line : far_line;
     const auto* bias = static_cast<const float*>(options_.bias.data);
     const kernels::Entered entered(k_);
@@ -122,8 +148,8 @@ class TileMatmul {
                  .packed_b = a_is_far_ ? packed_near : packed_far,
                  .parts = parts_,
                  .a_is_far = a_is_far_,
-                 .bias = first && bias ? bias + column : nullptr,
-                 .add = options_.accumulate || !first,
+                 .bias = term == 0 && bias ? bias + column : nullptr,
+                 .add = options_.accumulate || term > 0,
                  .c = static_cast<float*>(c_.data) + row * c_.stride[0] + column,
                  .c_stride = c_.stride[0]});
   }
@@ -134,6 +160,7 @@ class TileMatmul {
   const Factor near_, far_;
   const View<2>& c_;
   const MatmulOptions& options_;
+  const TileFactor* packed_b_;
 };
 
 }  // namespace
@@ -156,8 +183,48 @@ bool pays_on_tiles(int64_t M, int64_t N, int64_t K) {
   return active_kernels().f32_products && m * n >= kLeastLines * (m + n) && m * n * k >= kLeastWork;
 }
 
-void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
-  TileMatmul(a, b, c, options).run();
+TileFactor::TileFactor(const ConstView<2>& b)
+    : kernels_(active_kernels().f32_products),
+      parts_(parts_of(matmul_precision())),
+      columns_(b.size[1]),
+      terms_(b.size[0]) {
+  const ProductKernels& k = *kernels_;
+  const Cuts cuts(k, terms_);
+  const int64_t panels = div_up(columns_, k.panel);
+  for (int64_t cut = 0; cut < cuts.count(); ++cut) {
+    const int64_t term = cuts.begin(cut), terms = cuts.begin(cut + 1) - term;
+    packed_.emplace_back(k.bytes(columns_, terms, parts_));
+    parallel_for_flushed(panels, [&](int64_t panel) {
+      const int64_t column = panel * k.panel, columns = std::min<int64_t>(k.panel, columns_ - column);
+      k.pack({.x = part_of(factor_of(b, 1), column, columns, term, terms),
+              .left = false,
+              .parts = parts_,
+              .packed = const_cast<void*>(at(column, term))});
+    });
+  }
+}
+
+bool TileFactor::fits(const MatmulOptions& options) const {
+  return active_kernels().f32_products == kernels_ && parts_of(options) == parts_;
+}
+
+const void* TileFactor::at(int64_t column, int64_t term) const {
+  const ProductKernels& k = *kernels_;
+  const Cuts cuts(k, terms_);
+  int64_t cut = 0;
+  while (cuts.begin(cut) < term) ++cut;
+  return static_cast<const char*>(packed_[cut].data()) + k.bytes(column, cuts.begin(cut + 1) - term, parts_);
+}
+
+int64_t TileFactor::bytes() const {
+  int64_t total = 0;
+  for (const Buffer& part : packed_) total += part.bytes();
+  return total;
+}
+
+void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+                       const TileFactor* packed) {
+  TileMatmul(a, b, c, options, packed).run();
 }
 
 }  // namespace attn::ops

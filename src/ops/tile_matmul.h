@@ -1,7 +1,13 @@
 // Products of float32 on matrix tiles, for matmul().
 #pragma once
 
+#include <vector>
+
 #include "attn/ops.h"
+
+namespace attn::kernels {
+struct ProductKernels;
+}
 
 namespace attn::ops {
 
@@ -9,7 +15,27 @@ inline bool is_known(Float32Precision precision) { return precision <= Float32Pr
 
 /// True if this CPU has tiles and a product c = a b of float32, a [M, K], b [K, N], gains by them.
 bool pays_on_tiles(int64_t M, int64_t N, int64_t K);
+/// b as the active kernels take it, in the precision of this process.
+class TileFactor {
+ public:
+  /// b of float32, with at least one term. Only where the active kernels have tiles.
+  explicit TileFactor(const ConstView<2>& b);
+  /// True if a product with these options takes it now.
+  bool fits(const MatmulOptions& options) const;
+  /// From column `column`, the first of a panel, on, of the part of the sum that begins at `term`.
+  const void* at(int64_t column, int64_t term) const;
+  int64_t bytes() const;
+
+ private:
+  const kernels::ProductKernels* kernels_;
+  int parts_;
+  int64_t columns_, terms_;
+  std::vector<Buffer> packed_;  // one for each part of the sum
+};
+
 /// c = a b (+ bias), all float32, checked before; at least one term. Only where the active kernels have tiles.
-void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options);
+/// `packed`, if given, is of b and fits the options.
+void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+                       const TileFactor* packed = nullptr);
 
 }  // namespace attn::ops

@@ -62,7 +62,7 @@ def test_wrong_values(attn):
         "--steps 0", "--steps 1.5", "--batch 0", "--clip -1", "--dropout 1", "--context 0",
         "--positions nowhere", "--bias maybe",
         "--tokens letters", "--warmup -1", "--steps 99999999999999999999", "--model gtp", "--threads -1",
-        "--precision float8", "--steps 1 --epochs 1", "--min_learning_rate nan")]
+        "--precision float8", "--float32-precision medium", "--steps 1 --epochs 1", "--min_learning_rate nan")]
     cases += [(("generate", "gpt", *wrong.split()), wrong.split()[0]) for wrong in (
         "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2", "--tokens 0",
         "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
@@ -80,6 +80,29 @@ def test_wrong_values(attn):
     assert not (attn.folder / "x").exists()
     for place in (("--threads", 1, "info"), ("info", "--threads", 1), ("info", "--threads=1")):
         assert re.search(r"^threads +1$", attn.run(*place).stdout, re.M), place
+
+
+def test_float32_precision(attn):
+    """Asked for before or behind a subcommand, and stays what it was in a training that is resumed."""
+    attn.file("text.txt", TEXT)
+    high = ("--float32-precision", "high")
+    assert re.search(r"^float32 precision +full$", attn.run("info").stdout, re.M)
+    for place in ((*high, "info"), ("info", *high), ("info", "--float32_precision=high")):
+        assert re.search(r"^float32 precision +high$", attn.run(*place).stdout, re.M), place
+    attn.run("train", "text.txt", "--steps", 2, "--out", "high", *SHAPE, *high)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "full", *SHAPE)
+    for name, out in (("high", "high"), ("full", "full")):
+        attn.run("train", "--resume", "--out", out, "--steps", 4)
+        assert f'"float32_precision": "{name}"' in (attn.folder / out / "training.json").read_text()
+    # Small products take no tiles anywhere.
+    assert attn.losses("high") == attn.losses("full")
+    rows = attn.run("bench", "full", "-p", 4, "-n", 0, "-r", 1, "-o", "csv", *high).stdout
+    assert ",float32 high," in rows, rows
+    assert ",float32," in attn.run("bench", "full", "-p", 4, "-n", 0, "-r", 1, "-o", "csv").stdout
+    damaged = attn.folder / "high" / "training.json"
+    damaged.write_text(damaged.read_text().replace('"high"', '"medium"'))
+    done = attn.run("train", "--resume", "--out", "high", status=2)
+    assert "there is no float32_precision 'medium'" in done.stderr, done.stderr
 
 
 def completions(attn, shell_words):

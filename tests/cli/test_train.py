@@ -224,6 +224,9 @@ def test_other_options(attn):
     for wrong in ("embed_dim is 16 in out/config.json, not 32", 'model is "gpt" in out/config.json, not "llama"',
                   "batch is 4 in out/training.json, not 5", "seed is 1337 in out/training.json, not 3"):
         assert wrong in said, said
+    for place in (("--float32-precision", "fast", *resume), (*resume, "--float32-precision", "fast")):
+        said = one_line(attn.run(*place, status=2))
+        assert 'float32_precision is "full" in out/training.json, not "fast"' in said, said
     attn.file("other.json", '{"layers": 3, "heads": 2}')
     assert "layers is 2" in one_line(attn.run(*resume, "--config", "other.json", status=2))
     attn.run(*resume, "--overwrite", status=2)

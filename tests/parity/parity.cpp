@@ -3,7 +3,8 @@
 // usage: parity CONFIG.json IN.safetensors OUT.safetensors
 //
 // CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float16, float64) may stand
-// beside.
+// beside, and "isa" and "float32_precision" (full, high, fast), which are those of the process. The twin of the matrix
+// tiles is among the instruction sets.
 // A "folder" stands for a model of transformers that lies there: IN holds no parameters then, OUT also has them, as
 // "parameter.<name>", and what a cache gives for the same tokens, in two steps, as "cached".
 // IN holds all parameters under their own names, and of a model
@@ -11,7 +12,8 @@
 // of a layer
 //     input.x, input.dout, the gradient of its result; and where wanted input.memory, input.bias, input.gates,
 //     input.mask (boolean), input.lengths
-// OUT gets logits and loss, or out, and "gradient.<name>" of every parameter, of x, memory, bias and gates.
+// or, of the layer "product", input.a [M, K] and input.b [K, N]; of "operator" input.q, input.k and input.v [B, H, L,
+// D]. OUT gets logits and loss, or out, and "gradient.<name>" of every parameter, of x, memory, bias and gates.
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -19,6 +21,14 @@
 #include <set>
 
 #include "attn/train.h"
+
+#if defined(__x86_64__)
+#include "kernels/dispatch.h"
+
+namespace attn::kernels {
+extern const Isa isa_amx_emulated;
+}
+#endif
 
 namespace attn {
 namespace {
@@ -244,8 +254,8 @@ Layer make_layer(const std::string& kind, const nn::Scope& scope, Fields& field)
     options.causal = field("causal", options.causal);
     return nn::SelfAttention(scope, width, options);
   }
-  throw Error("parity",
-              {"there is no layer '" + kind + "'; choices: attention, block, self_attention, buckets, loss_scaler"});
+  throw Error("parity", {"there is no layer '" + kind +
+                         "'; choices: attention, block, self_attention, product, operator, buckets, loss_scaler"});
 }
 
 void run_layer(Fields& field, const std::string& kind, nn::Precision precision, const Inputs& inputs,
@@ -288,6 +298,30 @@ void run_layer(Fields& field, const std::string& kind, nn::Precision precision, 
   results.add_gradients(parameters);
 }
 
+/// a b, as layers multiply.
+void run_product(Fields& field, const Inputs& inputs, Results& results) {
+  field.done();
+  const Array a = inputs.array("a"), b = inputs.array("b"), out(a.dtype(), {a.rows().size[0], b.width()});
+  ops::matmul(a.rows(), b.rows(), out.rows());
+  results.add("out", out);
+}
+
+/// Attention without a layer around it, in the precision of products.
+void run_operator(Fields& field, const Inputs& inputs, Results& results) {
+  AttentionOptions options;
+  options.causal = field("causal", false);
+  options.float32_precision = ops::matmul_precision();
+  field.done();
+  const auto view = [](const Array& x) {
+    const std::vector<int64_t>& shape = x.shape();
+    if (shape.size() != 4) throw Error("parity", {"q, k and v must have four axes"});
+    return View<4>(x.data(), x.dtype(), {shape[0], shape[1], shape[2], shape[3]});
+  };
+  const Array q = inputs.array("q"), k = inputs.array("k"), v = inputs.array("v"), out(q.dtype(), q.shape());
+  attention(view(q), view(k), view(v), view(out), {}, options);
+  results.add("out", out);
+}
+
 /// The buckets of relative positions, of the differences in input.differences.
 void run_buckets(Fields& field, const Inputs& inputs, Results& results) {
   const bool bidirectional = field("bidirectional", true);
@@ -328,12 +362,18 @@ void run(const std::string& config_path, const std::string& in_path, const std::
                                                                {"float16", nn::Precision::float16},
                                                                {"float64", nn::Precision::float64}},
                                                               "float32");
-  const std::string layer = field("layer", std::string());
-  object.erase("precision");
+  const std::string layer = field("layer", std::string()), isa = field("isa", std::string());
+  if (!isa.empty()) set_isa(isa);
+  ops::set_matmul_precision(field.choice<Float32Precision>(
+      "float32_precision",
+      {{"full", Float32Precision::full}, {"high", Float32Precision::high}, {"fast", Float32Precision::fast}}, "full"));
+  for (const char* ours : {"precision", "isa", "float32_precision"}) object.erase(ours);
   const Inputs inputs(in_path);
   Results results;
   if (field("folder", std::string()) != "") run_folder(field, precision, inputs, results);
   else if (layer.empty()) run_model(object, precision, inputs, results);
+  else if (layer == "product") run_product(field, inputs, results);
+  else if (layer == "operator") run_operator(field, inputs, results);
   else if (layer == "buckets") run_buckets(field, inputs, results);
   else if (layer == "loss_scaler") run_loss_scaler(field, inputs, results);
   else run_layer(field, layer, precision, inputs, results);
@@ -349,6 +389,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+#if defined(__x86_64__)
+    attn::kernels::offer(attn::kernels::isa_amx_emulated);
+#endif
     attn::run(argv[1], argv[2], argv[3]);
     return 0;
   } catch (const std::exception& error) {
