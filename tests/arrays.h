@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -66,7 +67,10 @@ class Array {
   void set(int64_t n, double value) { store_element(bytes_.data(), dtype_, n, value); }
   int64_t index(const Shape<Rank>& at) const {
     int64_t n = 0;
-    for (int axis = 0; axis < Rank; ++axis) n = n * size_[axis] + at[axis];
+    for (int axis = 0; axis < Rank; ++axis) {
+      if (at[axis] < 0 || at[axis] >= size_[axis]) throw std::out_of_range("a test's array has no such element");
+      n = n * size_[axis] + at[axis];
+    }
     return n;
   }
   double get(const Shape<Rank>& at) const { return get(index(at)); }

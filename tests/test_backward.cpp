@@ -49,8 +49,9 @@ TEST(Backward, RowsFarApart) {
     sample(2 * feature_count(), {.quick = 12, .normal = 40, .seconds = 60}, [&](int64_t n) {
       const DType dtype = n % 2 == 0 ? DType::float32 : DType::bfloat16;
       Case c = make_case(features()[n / 2], dims, dtype, 900 + n);
-      c.k.set({1, 1, 290, 3}, kInf);
-      c.v.set({1, 1, 290, 5}, kInf);
+      const Dims& d = c.dims;  // as the feature left them
+      c.k.set({d.B - 1, d.Hk - 1, d.Lk - 10, 3}, kInf);
+      c.v.set({d.B - 1, d.Hk - 1, d.Lk - 10, 5}, kInf);
       const FarApart k(c.k), v(c.v);
       const Results near = run(c);
       Results far = near;
