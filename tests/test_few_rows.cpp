@@ -120,6 +120,50 @@ TEST(FewRows, MemoryAndNeighboursDoNotChangeItsBits) {
   });
 }
 
+/// On every instruction set, heads whose keys lie between each other against the same heads apart.
+void expect_bits_of_heads_apart(const Case& c, std::initializer_list<int> thread_counts) {
+  const Array<4> k = of_models(c.k), v = of_models(c.v);
+  for_each_isa([&](const std::string& isa) {
+    const Results apart = run(c, false);
+    for (int threads : thread_counts) {
+      set_thread_count(threads);
+      Results r = empty_results(c, c.dtype, false);
+      attention(c.q.view(), as_heads(k), as_heads(v), r.out.view(), r.lse.view(), c.options());
+      EXPECT_TRUE(same_results(r, apart)) << c.name() << ", " << threads << " threads, on " << isa;
+    }
+    set_thread_count(0);
+  });
+}
+
+/// Such heads are walked together, by one thread or several: every number of heads and keys left over, more heads than
+/// a walk takes, every option, and what is not finite.
+TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
+  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
+    for (int64_t group : {1, 4, 8, 60})  // 60 rows have other kernels
+      for (const Dims& dims :
+           {Dims{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20}, Dims{.B = 1, .Hk = 35, .Lk = 100, .D = 32, .Dv = 32},
+            Dims{.B = 1, .Hk = 2, .Lk = 4200, .D = 17, .Dv = 40}}) {
+        if (group > 4 && dims.Hk > 3) continue;
+        Dims d = dims;
+        d.H = d.Hk * group;
+        expect_bits_of_heads_apart(make_case(feature_named("none"), d, dtype, static_cast<uint64_t>(group)), {1, 3});
+      }
+    for (const Feature& feature : features())
+      for (int64_t group : {2, 20}) expect_bits_of_heads_apart(one_token(feature.name, group, 331, 32, 48, dtype), {1});
+    Case c = one_token("none", 2, 300, 16, 16, dtype, 100);
+    c.v.set({0, 0, 7, 3}, kNaN);
+    c.v.set({0, 1, 299, 5}, kInf);
+    c.k.set({1, 2, 40, 0}, -kInf);
+    expect_bits_of_heads_apart(c, {1});
+  }
+}
+
+/// As above, with more keys than caches hold.
+TEST(FewRows, HeadsBetweenEachOtherFromMemory) {
+  const Dims dims = {.B = 1, .H = 16, .Hk = 8, .Lq = 1, .Lk = 4100, .D = 128, .Dv = 128};
+  expect_bits_of_heads_apart(make_case(feature_named("none"), dims, DType::float32, 1), {2});
+}
+
 /// A score of +infinity wins alone, NaN stays NaN in its own feature or row; `at` is a key and g a row of a group.
 void expect_infinities_and_nan(DType dtype, int64_t group, int64_t at, const std::string& isa) {
   const auto make = [&] { return one_token("none", group, 300, 16, 16, dtype); };

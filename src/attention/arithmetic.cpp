@@ -18,12 +18,6 @@ constexpr int64_t kManyRows = 256;
 // then.
 constexpr double kMostDropoutOfFloat16 = 1 - 1 / 128.0;
 
-/// True if a score is its product, and every key of a row's interval counts.
-bool plain_scores(const AttentionOptions& o) {
-  return o.softcap == 0 && o.dropout == 0 && !o.mask && !o.bias && o.alibi_slopes.empty() && !o.query_document &&
-         !o.blocks.allowed;
-}
-
 /// The kernels of a row alone; null where those of few rows are as quick.
 const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype) {
   if (dtype == DType::float32) return isa.f32_single;
@@ -61,6 +55,11 @@ const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOpt
     if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
   const TileKernels& few = few_kernels(isa, dtype, rows, options);
   return few.any_order && !options.same_bits ? *few.any_order : few;
+}
+
+bool plain_scores(const AttentionOptions& o) {
+  return o.softcap == 0 && o.dropout == 0 && !o.mask && !o.bias && o.alibi_slopes.empty() && !o.query_document &&
+         !o.blocks.allowed;
 }
 
 bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {

@@ -7,12 +7,14 @@
 //       state (out, lse) of the chunk <- O / sum
 //       state of the rows <- merge(state of the rows, state of the chunk)
 //     sink: merge with the state (0, sink)
+// A group of several heads has a panel of each; see interleaved.h.
 #include "attention/forward.h"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "attention/interleaved.h"
 #include "attention/online_softmax.h"
 #include "attention/states.h"
 #include "attention/task.h"
@@ -23,8 +25,14 @@ namespace {
 /// Everything one task works on, in the scratch of its thread; the epilogue of the forward's walks.
 class GroupWorker {
  public:
-  GroupWorker(const Problem& p, const TileKernels& tk, int group_panels)
-      : p_(p), tk_(tk), group_panels_(group_panels), scores_(p, tk), softmax_(p, tk) {}
+  GroupWorker(const Problem& p, const TileKernels& tk, const ForwardPlan& plan, int heads)
+      : p_(p),
+        tk_(tk),
+        panels_at_most_(std::max(plan.group_panels, heads)),
+        heads_at_most_(heads),
+        heads_(p, tk, plan.from_memory),
+        scores_(p, tk),
+        softmax_(p, tk) {}
 
   int64_t layout(void* base) {
     Arena arena(base);
@@ -33,7 +41,8 @@ class GroupWorker {
     PanelState state;
     state.layout(one, p_, tk_);
     panel_bytes_ = one.used();
-    panels_ = arena.take<char>(group_panels_ * panel_bytes_);
+    panels_ = arena.take<char>(panels_at_most_ * panel_bytes_);
+    heads_.layout(arena, heads_at_most_, tk_.block_keys);
     inverse_ = arena.take(tk_.panel * tk_.acc_bytes);
     scores_.layout(arena, tk_.block_keys, false);
     softmax_.layout(arena, tk_.block_keys);
@@ -41,32 +50,33 @@ class GroupWorker {
     allowed_ = arena.take<uint64_t>(tk_.block_keys * int64_t{sizeof(uint64_t)});
     row_stride_ = state_stride(tk_, p_.Dv);
     for (RowStates* states : {&total_, &chunk_})
-      *states = RowStates::take(arena, group_rows(), row_stride_, tk_.acc_bytes);
+      *states = RowStates::take(arena, int64_t{panels_at_most_} * tk_.panel, row_stride_, tk_.acc_bytes);
     return arena.used();
   }
-
-  int64_t group_rows() const { return int64_t{group_panels_} * tk_.panel; }
 
   void start(const Sequence& s, const ForwardPlan::Group& group) {
     s_ = &s;
     group_ = &group;
-    key_rows_ = KeyRows::keys(p_, s, group.kv_head);
-    value_rows_ = KeyRows::values(p_, s, group.kv_head);
-    panel_count_ = static_cast<int>(div_up(group.rows, tk_.panel));
+    panel_rows_ = group.heads > 1 ? group.rows / group.heads : tk_.panel;
+    panel_count_ = static_cast<int>(div_up(group.rows, panel_rows_));
     for (int i = 0; i < panel_count_; ++i) {
       Arena arena(panels_ + i * panel_bytes_);
       PanelState& state = *new (arena.take(sizeof(PanelState))) PanelState;
       state.layout(arena, p_, tk_);
-      const int64_t first = int64_t{i} * tk_.panel, rows = std::min<int64_t>(tk_.panel, group.rows - first);
-      fill_panel(state.panel, p_, s, group.kv_head, group.first_row + first, rows, tk_.lanes);
+      const int head = group.heads > 1 ? i : 0;
+      const int64_t first = group.first_row + (i - head) * panel_rows_;
+      const int64_t rows = std::min(panel_rows_, group.rows - i * panel_rows_);
+      fill_panel(state.panel, p_, s, group.kv_head + head, first, rows, tk_.lanes);
       pack_query(tk_, p_.q, s, state.panel, scores_.scale(), state.query);
+      if (i == head)
+        heads_.set(i, KeyRows::keys(p_, s, group.kv_head + i), KeyRows::values(p_, s, group.kv_head + i), state);
     }
   }
 
   /// The state of the group's rows over the keys of one chunk.
   void run_chunk(int64_t chunk, const RowStates& states) {
     gather(chunk);
-    for (int i = 0; i < panel_count_; ++i) finish(state(i), int64_t{i} * tk_.panel, states);
+    for (int i = 0; i < panel_count_; ++i) finish(state(i), i * panel_rows_, states);
   }
 
   /// All chunks of a group, then its outputs.
@@ -100,18 +110,36 @@ class GroupWorker {
   // What walk_keys() calls.
   const Panel& panel(int i) const { return state(i).panel; }
   void start_block(int64_t begin, int64_t end) {
-    scores_.start_block(key_rows_, begin, end);
-    values_.start(value_rows_, begin, end);
+    begin_ = begin;
+    end_ = end;
+    together_ = {};
+    if (group_->heads == 1) start_head(0);
   }
   void tile(int i, const Tile& tile) {
+    if (group_->heads > 1 && !tile.allowed) {
+      together_ = tile;  // of all heads
+      return;
+    }
+    if (group_->heads > 1) {
+      late_.add(tk_);
+      start_head(i);
+    }
     scores_.start_tile(*s_, tile);
     softmax_.run(scores_, state(i), late_);
     late_.set(tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
   }
-  void end_block() { late_.add(tk_); }
+  void end_block() {
+    if (together_.count > 0) heads_.run(panel_count_, together_);
+    late_.add(tk_);  // before other values come
+  }
 
  private:
   PanelState& state(int i) const { return *std::launder(reinterpret_cast<PanelState*>(panels_ + i * panel_bytes_)); }
+
+  void start_head(int i) {
+    scores_.start_block(heads_.keys(i), begin_, end_);
+    values_.start(heads_.values(i), begin_, end_);
+  }
 
   /// The panels' accumulators over the keys of one chunk.
   void gather(int64_t chunk) {
@@ -155,7 +183,7 @@ class GroupWorker {
     if (!p_.options->sink.empty()) add_sinks(states);
     for (int i = 0; i < panel_count_; ++i) {
       const Panel& panel = state(i).panel;
-      const int64_t first = int64_t{i} * tk_.panel;
+      const int64_t first = i * panel_rows_;
       const PanelRows rows(out, *s_, panel);
       tk_.store_rows(rows.with(static_cast<char*>(states.out) + first * row_stride_ * tk_.acc_bytes, row_stride_));
       for (int r = 0; lse && r < panel.rows; ++r)
@@ -168,8 +196,8 @@ class GroupWorker {
   void add_sinks(const RowStates& states) {
     std::memset(chunk_.out, 0, group_->rows * row_stride_ * tk_.acc_bytes);
     for (int64_t r = 0; r < group_->rows; ++r) {
-      const double sink = p_.options->sink[group_->kv_head * p_.G + (group_->first_row + r) % p_.G];
-      chunk_.reference[r] = sink * kScoreUnit;
+      const int64_t head = state(static_cast<int>(r / panel_rows_)).panel.head[r % panel_rows_];
+      chunk_.reference[r] = p_.options->sink[head] * kScoreUnit;
       chunk_.sum[r] = 1;
     }
     merge_states(tk_, states, chunk_, group_->rows, p_.Dv);
@@ -177,13 +205,16 @@ class GroupWorker {
 
   const Problem& p_;
   const TileKernels& tk_;
-  const int group_panels_;
+  const int panels_at_most_, heads_at_most_;
   const Sequence* s_ = nullptr;
   const ForwardPlan::Group* group_ = nullptr;
-  KeyRows key_rows_, value_rows_;
   char* panels_ = nullptr;  // PanelState and its memory, one after the other
   int64_t panel_bytes_ = 0;
   int panel_count_ = 0;
+  int64_t panel_rows_ = 0;       // of a full one
+  int64_t begin_ = 0, end_ = 0;  // the block
+  InterleavedHeads heads_;
+  Tile together_;
   TileScores scores_;
   OnlineSoftmax softmax_;
   BlockOperand values_;
@@ -211,21 +242,42 @@ int group_panels(const Problem& p) {
   return static_cast<int>(std::clamp<int64_t>(panels / groups, tk.group_panels, tk.wide_group_panels));
 }
 
+/// Heads in a group at most, where they go together: as many as leave two groups for every thread.
+int group_heads(const Problem& p) {
+  int64_t tasks = 0;
+  for (const Sequence& s : p.sequences) tasks += p.Hk * div_up(s.key_count, forward_kernels(p, s).chunk_keys);
+  constexpr int64_t kMost = 32;  // as scratch is kept for each
+  const int64_t groups = div_up(p.Hk, std::clamp<int64_t>(tasks / (2 * thread_count()), 1, std::min(p.Hk, kMost)));
+  return static_cast<int>(div_up(p.Hk, groups));
+}
+
 }  // namespace
 
 ForwardPlan plan_forward(const Problem& p) {
   ForwardPlan plan;
   int acc_bytes = 4;
   plan.group_panels = group_panels(p);
+  plan.group_heads = group_heads(p);
+  int64_t keys = 0;
+  for (const Sequence& s : p.sequences) keys += s.key_count;
+  plan.from_memory = InterleavedHeads::from_memory(p, keys);
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
     const TileKernels& tk = forward_kernels(p, s);
-    GroupWorker worker(p, tk, plan.group_panels);
+    const int heads = InterleavedHeads::suits(p, s, tk) ? plan.group_heads : 1;
+    GroupWorker worker(p, tk, plan, heads);
     plan.thread_bytes = std::max(plan.thread_bytes, worker.layout(nullptr));
     plan.row_stride = state_stride(tk, p.Dv);
     acc_bytes = tk.acc_bytes;
     plan.chunk_keys = tk.chunk_keys;
     plan.chunks = std::max(plan.chunks, div_up(s.key_count, tk.chunk_keys));
+    if (heads > 1) {
+      for (int64_t kv_head = 0; kv_head < p.Hk; kv_head += heads) {
+        const int count = static_cast<int>(std::min<int64_t>(heads, p.Hk - kv_head));
+        plan.groups.push_back({static_cast<int32_t>(t), kv_head, 0, count * p.rows(s), count});
+      }
+      continue;
+    }
     // Groups of like size: a small one packs as much as a large one.
     const int64_t panels = div_up(p.rows(s), tk.panel), groups = div_up(panels, plan.group_panels);
     const int64_t rows = groups > 0 ? div_up(panels, groups) * tk.panel : 0;
@@ -250,7 +302,7 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
     const Sequence& s = p.sequences[group.sequence];
     const TileKernels& tk = forward_kernels(p, s);
     const InKernels kernels(tk);
-    GroupWorker worker(p, tk, plan.group_panels);
+    GroupWorker worker(p, tk, plan, InterleavedHeads::suits(p, s, tk) ? plan.group_heads : 1);
     worker.layout(thread_scratch(plan.thread_bytes));
     worker.start(s, group);
     body(worker);

@@ -7,9 +7,6 @@
 namespace attn::detail {
 namespace {
 
-// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
-// almost never redone.
-constexpr double kReferenceSlack = 4;
 // Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
 // their bias.
 constexpr int64_t kSliceKeys = 32;

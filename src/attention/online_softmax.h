@@ -9,6 +9,10 @@
 
 namespace attn::detail {
 
+// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
+// almost never redone.
+constexpr double kReferenceSlack = 4;
+
 /// What the forward knows of a panel: its packed queries, and what it has gathered over the keys so far.
 struct PanelState {
   Panel panel;

@@ -53,7 +53,7 @@ struct Across {
     const int64_t ahead = row_bytes == stride_bytes ? kAcrossAheadBytes / (row_bytes + 1) + 1 : kAcrossAhead;
     for (int i = 0; i < V::W; i += kKeys) {
       if (row == 0)
-        few_prefetch(reinterpret_cast<uintptr_t>(rows), row_bytes, stride_bytes, ahead + i, ahead + i + kKeys);
+        prefetch_rows(reinterpret_cast<uintptr_t>(rows), row_bytes, stride_bytes, ahead + i, ahead + i + kKeys);
       const Key* key[kKeys];
       ATTN_UNROLL
       for (int j = 0; j < kKeys; ++j) key[j] = rows + (kWhole || i + j < keys ? i + j : keys - 1) * stride;

@@ -14,14 +14,13 @@
 namespace attn::kernels {
 namespace {
 
-// Rows that do not follow each other in memory are asked for so many rows ahead.
+// Rows that do not follow each other in memory are asked for so many rows ahead: 32768 keys of 8 heads, 26 ms unasked,
+// 14 ms asked (bfloat16 17 and 8.4; Zen 4).
 constexpr int64_t kSingleAhead = 64;
-
-/// The first of `count` rows is read now: the rows kSingleAhead further on will be.
-inline void single_prefetch(const void* rows, int64_t row_bytes, int64_t stride_bytes, int64_t count) {
-  if (row_bytes != stride_bytes)
-    few_prefetch(reinterpret_cast<uintptr_t>(rows), row_bytes, stride_bytes, kSingleAhead, kSingleAhead + count);
-}
+// Those that do the processor follows, but for long keys, of which four are read at once: 18.4 ms unasked, 13.6 asked
+// so far ahead (bfloat16, half as long: 5.8 and 6.8).
+constexpr int64_t kSingleLongBytes = 512;
+constexpr int64_t kSingleAheadBytes = 4096;
 
 /// x[i] = the partial sums of key i of KT keys.
 template <class Dot, int KT>
@@ -47,6 +46,10 @@ void scores_single(const ScoresArgs& args) {
   using Key = typename Dot::Key;
   constexpr int kKeys = 4;  // 4 chains of additions are as long as one waits
   const int64_t depth = whole_steps(args.depth, V::W);
+  const int64_t row_bytes = args.depth * int64_t{sizeof(Key)}, stride_bytes = args.key_stride * int64_t{sizeof(Key)};
+  const int64_t ahead = row_bytes != stride_bytes       ? kSingleAhead
+                        : row_bytes >= kSingleLongBytes ? kSingleAheadBytes / row_bytes + 1
+                                                        : 0;
   const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
   const auto* query = static_cast<const typename Dot::Elem*>(args.query);
   T* scores = static_cast<T*>(args.scores);
@@ -54,7 +57,7 @@ void scores_single(const ScoresArgs& args) {
   for (int64_t first = 0; first < args.count; first += V::W) {
     const int64_t keys = args.count - first < V::W ? args.count - first : V::W;
     const Key* rows = static_cast<const Key*>(args.keys) + first * args.key_stride;
-    single_prefetch(rows, args.depth * int64_t{sizeof(Key)}, args.key_stride * int64_t{sizeof(Key)}, keys);
+    if (ahead > 0) prefetch_rows(reinterpret_cast<uintptr_t>(rows), row_bytes, stride_bytes, ahead, ahead + keys);
     typename V::Reg x[V::W];
     ATTN_UNROLL
     for (int i = 0; i < V::W; i += kKeys) {
@@ -128,13 +131,16 @@ inline void single_values_columns(const ValuesArgs& args, int64_t d) {
 template <class V, int kType>
 void values_single(const ValuesArgs& args) {
   using Value = typename Stored<kType>::Type;
+  const int64_t row_bytes = args.depth * int64_t{sizeof(Value)},
+                stride_bytes = args.value_stride * int64_t{sizeof(Value)};
   ValuesArgs part = args;
   for (int64_t key = 0; key < args.count; key += kFewValueKeys) {
     part.weights = static_cast<const typename V::T*>(args.weights) + key;
     part.values = static_cast<const Value*>(args.values) + key * args.value_stride;
     part.count = args.count - key < kFewValueKeys ? args.count - key : kFewValueKeys;
-    single_prefetch(part.values, args.depth * int64_t{sizeof(Value)}, args.value_stride * int64_t{sizeof(Value)},
-                    part.count);
+    if (row_bytes != stride_bytes)
+      prefetch_rows(reinterpret_cast<uintptr_t>(part.values), row_bytes, stride_bytes, kSingleAhead,
+                    kSingleAhead + part.count);
     single_values_columns<V, kType, 8>(part, 0);
   }
 }

@@ -1,0 +1,55 @@
+// Decode where heads lie between each other, as in [B, L, H, D]: a block of keys is read in the order of memory.
+//
+//   for each few keys of the block, for each head     S = K Q^T
+//   for each head                                     P = 2^(S - reference)
+//   for each few keys of the block, for each head     O += V^T P
+// Head by head a block would be read a piece here and a piece there. What a head computes, and in which order, is the
+// same: where rows lie changes no bit.
+#pragma once
+
+#include "attention/online_softmax.h"
+
+namespace attn::detail {
+
+class InterleavedHeads {
+ public:
+  InterleavedHeads(const Problem& p, const TileKernels& tk, bool from_memory)
+      : p_(p), tk_(tk), from_memory_(from_memory) {}
+
+  /// True if the rows of a sequence may be taken for several heads at once, and should.
+  static bool suits(const Problem& p, const Sequence& s, const TileKernels& tk);
+  /// True if a call that has so many keys in all finds them in memory, not in a cache.
+  static bool from_memory(const Problem& p, int64_t keys);
+
+  /// Scratch for `heads` heads and blocks of at most `keys` keys.
+  void layout(Arena& arena, int64_t heads, int64_t keys);
+  /// Head i of those to come.
+  void set(int i, const KeyRows& keys, const KeyRows& values, PanelState& state);
+  const KeyRows& keys(int i) const { return heads_[i].keys; }
+  const KeyRows& values(int i) const { return heads_[i].values; }
+
+  /// The tile of keys that all rows of the first `count` heads see: their states after it.
+  void run(int count, const Tile& tile);
+
+ private:
+  struct Head {
+    KeyRows keys, values;
+    PanelState* state = nullptr;
+    void *maximum = nullptr, *scores = nullptr, *weights = nullptr;  // of several heads
+  };
+
+  /// Keys [first, first + count) of one head; the tile has `done` before them.
+  using Work = void (InterleavedHeads::*)(const Head& head, int64_t first, int64_t count, int64_t done) const;
+  void for_pieces(int count, const Tile& tile, KeyRows Head::*operand, int64_t n, Work work) const;
+  void scores(const Head& head, int64_t first, int64_t count, int64_t done) const;
+  void softmax(const Head& head, int64_t count) const;
+  void values(const Head& head, int64_t first, int64_t count, int64_t done) const;
+
+  const Problem& p_;
+  const TileKernels& tk_;
+  const bool from_memory_;
+  Head* heads_ = nullptr;
+  void* alpha_ = nullptr;  // acc [width]
+};
+
+}  // namespace attn::detail
