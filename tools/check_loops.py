@@ -8,8 +8,9 @@ its target with no other such jump inside; it is a matrix loop if nearly half of
 which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
 A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
 starve them. What vectors sum between the products of such a loop stays in registers: no place on the stack is read
-before the loop has written it, and written later. An object without any matrix loop fails too: then the vectors are
-gone, or this check is blind.
+before the loop has written it, and written later. The kernels of one row ask for rows ahead: a compiler that takes
+asking for nothing drops it, and from memory they are half as quick. An object without any matrix loop fails too: then
+the vectors are gone, or this check is blind.
 """
 
 import re
@@ -22,6 +23,8 @@ MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[
 TILE_PRODUCT = re.compile(r"^tdp(bf16|fp16)ps$")
 STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
 STACK_PLACE = re.compile(r"-?(?:0x[0-9a-f]+)?\(%r[sb]p\)")
+ASKING = re.compile(r"\b(scores|values)_single<")
+PREFETCH = re.compile(r"^(prefetch|prfm)")
 LEAST_SHARE = 0.45  # of multiply-adds; the tiles have 0.5 (12 of 24 in AVX2) to 0.7, the exponentials up to 0.37
 LEAST_MULTIPLY_ADDS = 8  # a smaller loop is a remainder
 LEAST_TILE_PRODUCTS = 4  # the same for tiles
@@ -77,6 +80,8 @@ def problems(text):
     """Returns (number of matrix loops, [what is wrong])."""
     loops, found = 0, []
     for name, body in functions(text):
+        if ASKING.search(name) and not any(PREFETCH.match(mnemonic) for _, mnemonic, _ in body):
+            found.append(f"{name}: asks for no rows ahead")
         on_tiles = []
         for loop in inner_loops(body):
             loads, products = tile_loads_and_products(loop)
@@ -123,6 +128,10 @@ def self_test():
     assert problems(clean) == (1, []), problems(clean)
     assert len(problems(spilled)[1]) == 1, problems(spilled)
     assert problems(clean.replace("jne    4", "jne    80")) == (0, [])
+    one_row = clean.replace("<tile>", "<void attn::kernels::values_single<F32, 0>(Args const&)>")
+    assert len(problems(one_row)[1]) == 1, problems(one_row)
+    asking = one_row.replace("vfmadd231ps %zmm5,%zmm1,%zmm2", "prefetcht1 (%rax)")
+    assert problems(asking) == (1, []), problems(asking)
     tiles = clean.replace("vfmadd231ps %zmm5,%zmm1,%zmm2", "tileloadd (%rax,%rbx,1),%tmm4")
     tiles = re.sub(r"vfmadd231ps \S+", "tdpbf16ps %tmm6,%tmm4,%tmm0", tiles)
     assert problems(tiles) == (1, []), problems(tiles)
