@@ -246,9 +246,10 @@ int group_panels(const Problem& p) {
 int group_heads(const Problem& p) {
   int64_t tasks = 0;
   for (const Sequence& s : p.sequences) tasks += p.Hk * div_up(s.key_count, forward_kernels(p, s).chunk_keys);
-  constexpr int64_t kMost = 32;  // as scratch is kept for each
-  const int64_t groups = div_up(p.Hk, std::clamp<int64_t>(tasks / (2 * thread_count()), 1, std::min(p.Hk, kMost)));
-  return static_cast<int>(div_up(p.Hk, groups));
+  constexpr int64_t kMost = 32;                      // as scratch is kept for each
+  const int64_t heads = std::max<int64_t>(p.Hk, 1);  // without any there are no groups
+  const int64_t groups = div_up(heads, std::clamp<int64_t>(tasks / (2 * thread_count()), 1, std::min(heads, kMost)));
+  return static_cast<int>(div_up(heads, groups));
 }
 
 }  // namespace
