@@ -303,7 +303,7 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
     const Sequence& s = p.sequences[group.sequence];
     const TileKernels& tk = forward_kernels(p, s);
     const InKernels kernels(tk);
-    GroupWorker worker(p, tk, plan, InterleavedHeads::suits(p, s, tk) ? plan.group_heads : 1);
+    GroupWorker worker(p, tk, plan, group.heads);
     worker.layout(thread_scratch(plan.thread_bytes));
     worker.start(s, group);
     body(worker);
