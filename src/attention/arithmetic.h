@@ -47,5 +47,8 @@ inline void set(const TileKernels& tk, void* array, int64_t i, double value) {
   if (tk.acc_bytes == 8) static_cast<double*>(array)[i] = value;
   else static_cast<float*>(array)[i] = static_cast<float>(value);
 }
+inline void set_all(const TileKernels& tk, void* array, int64_t n, double value) {
+  for (int64_t i = 0; i < n; ++i) set(tk, array, i, value);
+}
 
 }  // namespace attn::detail

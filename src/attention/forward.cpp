@@ -67,7 +67,7 @@ class GroupWorker {
       const int64_t first = group.first_row + (i - head) * panel_rows_;
       const int64_t rows = std::min(panel_rows_, group.rows - i * panel_rows_);
       fill_panel(state.panel, p_, s, group.kv_head + head, first, rows, tk_.lanes);
-      pack_query(tk_, p_.q, s, state.panel, scores_.scale(), state.query);
+      pack_query(tk_, p_.q, s, state.panel, score_scale(p_), state.query);
       if (i == head)
         heads_.set(i, KeyRows::keys(p_, s, group.kv_head + i), KeyRows::values(p_, s, group.kv_head + i), state);
     }

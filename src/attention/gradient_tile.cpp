@@ -31,7 +31,7 @@ void TileGradient::layout_tile(Arena& arena, GradTile& tile) const {
 
 void TileGradient::load(const Sequence& s, GradRows& rows) const {
   const Panel& panel = rows.panel;
-  pack_query(tk_, p_.q, s, panel, scores_.scale(), rows.query);
+  pack_query(tk_, p_.q, s, panel, score_scale(p_), rows.query);
   pack_query(tk_, in_.dout, s, panel, 1, rows.dout);
   load_lse(tk_, in_.lse, s, panel, rows.lse);
   if (in_.loss) in_.loss->load(tk_, s, panel, rows.terms, rows.delta);
@@ -60,7 +60,7 @@ void TileGradient::compute(const Sequence& s, const GradRows& rows, const Tile& 
   scores_.start_tile(s, tile);
   if (in_.loss) return compute_of_loss(s, rows, tile, result);
   scores_.probabilities(rows.query, rows.lse, weights_);
-  kernels::ScoresArgs dp = scores_.args(rows.dout, values_.run(tile.begin, tile.count));
+  kernels::ScoresArgs dp = score_args(p_, tk_, *tile.panel, rows.dout, values_.run(tile.begin, tile.count));
   dp.depth = p_.Dv;
   dp.scale = 1;
   dp.highest = kInfinity;

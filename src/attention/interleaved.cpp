@@ -53,9 +53,7 @@ void InterleavedHeads::set(int i, const KeyRows& keys, const KeyRows& values, Pa
 }
 
 void InterleavedHeads::run(int count, const Tile& tile) {
-  for (int i = 0; i < count; ++i)
-    for (int lane = 0; lane < heads_[i].state->panel.width; ++lane)
-      detail::set(tk_, heads_[i].maximum, lane, -kInfinity);
+  for (int i = 0; i < count; ++i) set_all(tk_, heads_[i].maximum, heads_[i].state->panel.width, -kInfinity);
   for_pieces(count, tile, &Head::keys, p_.D, &InterleavedHeads::scores);
   for (int i = 0; i < count; ++i) softmax(heads_[i], tile.count);
   for_pieces(count, tile, &Head::values, p_.Dv, &InterleavedHeads::values);
@@ -70,36 +68,29 @@ void InterleavedHeads::for_pieces(int count, const Tile& tile, KeyRows Head::*op
   for (int64_t done = 0; done < tile.count; done += kPieceKeys) {
     const int64_t keys = std::min(kPieceKeys, tile.count - done);
     const int64_t next = from_memory_ ? std::min(kPieceKeys, tile.count - done - keys) : 0;
-    const auto rows = reinterpret_cast<uintptr_t>(lowest.row(tile.begin + done)) + keys * stride_bytes;
+    const int64_t first = tile.begin + done;
+    const auto rows = reinterpret_cast<uintptr_t>(lowest.row(first)) + keys * stride_bytes;
     for (int i = 0; i < count; ++i) {
       kernels::prefetch_rows(rows, row_bytes, stride_bytes, next * i / count, next * (i + 1) / count);
-      (this->*work)(heads_[i], tile.begin + done, keys, done);
+      const KeyRows& mine = heads_[i].*operand;
+      (this->*work)(heads_[i], tile, {mine.row(first), mine.row_stride(), first, keys});
     }
   }
 }
 
-void InterleavedHeads::scores(const Head& head, int64_t first, int64_t count, int64_t done) const {
-  const Panel& panel = head.state->panel;
-  tk_.scores({.query = head.state->query,
-              .width = panel.width,
-              .rows = panel.rows,
-              .keys = head.keys.row(first),
-              .key_stride = head.keys.row_stride(),
-              .count = count,
-              .depth = p_.D,
-              .scale = p_.scale * kScoreUnit,
-              .highest = highest_score(tk_),
-              .scores = static_cast<char*>(head.scores) + scores_bytes(tk_, done, panel.width),
-              .maximum = head.maximum});
+void InterleavedHeads::scores(const Head& head, const Tile& tile, const KeyRun& piece) const {
+  const PanelState& state = *head.state;
+  kernels::ScoresArgs args = score_args(p_, tk_, state.panel, state.query, piece);
+  args.scores = static_cast<char*>(head.scores) + scores_bytes(tk_, piece.first - tile.begin, state.panel.width);
+  args.maximum = head.maximum;
+  tk_.scores(args);
 }
 
 void InterleavedHeads::softmax(const Head& head, int64_t count) const {
   PanelState& state = *head.state;
-  const int width = state.panel.width;
-  if (tk_.update(state.reference, head.maximum, state.sum, alpha_, width, kReferenceSlack))
-    tk_.rescale(state.out, alpha_, width, state.panel.rows, p_.Dv);
+  state.follow(p_, tk_, head.maximum, alpha_);
   tk_.softmax({.scores = head.scores,
-               .width = width,
+               .width = state.panel.width,
                .count = count,
                .reference = state.reference,
                .sum = state.sum,
@@ -108,16 +99,8 @@ void InterleavedHeads::softmax(const Head& head, int64_t count) const {
                .weights = head.weights});
 }
 
-void InterleavedHeads::values(const Head& head, int64_t first, int64_t count, int64_t done) const {
-  const Panel& panel = head.state->panel;
-  tk_.values({.weights = static_cast<const char*>(head.weights) + tk_.weights_bytes(done, panel.width),
-              .width = panel.width,
-              .rows = panel.rows,
-              .values = head.values.row(first),
-              .value_stride = head.values.row_stride(),
-              .count = count,
-              .depth = p_.Dv,
-              .out = head.state->out});
+void InterleavedHeads::values(const Head& head, const Tile& tile, const KeyRun& piece) const {
+  tk_.values(product_args(tk_, piece, p_.Dv, tile, head.weights, head.state->out));
 }
 
 }  // namespace attn::detail

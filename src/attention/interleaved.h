@@ -38,12 +38,12 @@ class InterleavedHeads {
     void *maximum = nullptr, *scores = nullptr, *weights = nullptr;  // of several heads
   };
 
-  /// Keys [first, first + count) of one head; the tile has `done` before them.
-  using Work = void (InterleavedHeads::*)(const Head& head, int64_t first, int64_t count, int64_t done) const;
+  /// What is done with a piece of the tile's keys, or values, of one head.
+  using Work = void (InterleavedHeads::*)(const Head& head, const Tile& tile, const KeyRun& piece) const;
   void for_pieces(int count, const Tile& tile, KeyRows Head::*operand, int64_t n, Work work) const;
-  void scores(const Head& head, int64_t first, int64_t count, int64_t done) const;
+  void scores(const Head& head, const Tile& tile, const KeyRun& piece) const;
   void softmax(const Head& head, int64_t count) const;
-  void values(const Head& head, int64_t first, int64_t count, int64_t done) const;
+  void values(const Head& head, const Tile& tile, const KeyRun& piece) const;
 
   const Problem& p_;
   const TileKernels& tk_;

@@ -7,6 +7,9 @@
 namespace attn::detail {
 namespace {
 
+// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
+// almost never redone.
+constexpr double kReferenceSlack = 4;
 // Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
 // their bias.
 constexpr int64_t kSliceKeys = 32;
@@ -23,7 +26,12 @@ void PanelState::layout(Arena& arena, const Problem& p, const TileKernels& tk) {
 void PanelState::reset(const Problem& p, const TileKernels& tk) {
   std::memset(out, 0, tk.accumulator_bytes(p.Dv, panel.width));
   std::memset(sum, 0, panel.width * tk.acc_bytes);
-  for (int lane = 0; lane < panel.width; ++lane) set(tk, reference, lane, -kInfinity);
+  set_all(tk, reference, panel.width, -kInfinity);
+}
+
+void PanelState::follow(const Problem& p, const TileKernels& tk, const void* maximum, void* alpha) {
+  if (tk.update(reference, maximum, sum, alpha, panel.width, kReferenceSlack))
+    tk.rescale(out, alpha, panel.width, panel.rows, p.Dv);
 }
 
 void OnlineSoftmax::layout(Arena& arena, int64_t keys) {
@@ -56,17 +64,16 @@ bool OnlineSoftmax::has_references(const PanelState& state) const {
 void OnlineSoftmax::in_two_passes(TileScores& tile, PanelState& state) {
   const int64_t count = tile.tile().count;
   const bool plain = tile.options().plain();
-  reset_maximum();
+  set_all(tk_, maximum_, width_, -kInfinity);
   tile.scores(state.query, 0, count, scores_, plain ? maximum_ : nullptr);
   if (!plain) tk_.transform(tile.options().transform(scores_, 0, count, nullptr, maximum_));
-  if (tk_.update(state.reference, maximum_, state.sum, alpha_, width_, kReferenceSlack))
-    tk_.rescale(state.out, alpha_, width_, state.panel.rows, p_.Dv);
+  state.follow(p_, tk_, maximum_, alpha_);
   tk_.softmax(softmax_args(tile, state, 0, count, state.sum));
 }
 
 /// Scores, options and softmax on slices that stay in the first-level cache.
 bool OnlineSoftmax::in_slices(TileScores& tile, PanelState& state) {
-  reset_maximum();
+  set_all(tk_, maximum_, width_, -kInfinity);
   std::memcpy(trial_sum_, state.sum, width_ * tk_.acc_bytes);
   for (int64_t done = 0; done < tile.tile().count; done += kSliceKeys) {
     const int64_t n = std::min(kSliceKeys, tile.tile().count - done);
@@ -87,7 +94,7 @@ bool OnlineSoftmax::fused(TileScores& tile, PanelState& state, LateProduct& late
   const kernels::ValuesArgs* on_the_way = late.take();
   tile.keys().for_runs(first, tile.tile().count, [&](const KeyRun& run) {
     const kernels::FusedArgs args{
-        .in = tile.args(state.query, run),
+        .in = score_args(p_, tk_, state.panel, state.query, run),
         .reference = state.reference,
         .sum = trial_sum_,
         .weights = static_cast<char*>(weights_) + tk_.weights_bytes(run.first - first, width_),
@@ -96,10 +103,6 @@ bool OnlineSoftmax::fused(TileScores& tile, PanelState& state, LateProduct& late
   });
   if (ok) std::memcpy(state.sum, trial_sum_, width_ * tk_.acc_bytes);
   return ok;
-}
-
-void OnlineSoftmax::reset_maximum() {
-  for (int lane = 0; lane < width_; ++lane) set(tk_, maximum_, lane, -kInfinity);
 }
 
 kernels::SoftmaxArgs OnlineSoftmax::softmax_args(TileScores& tile, const PanelState& state, int64_t done, int64_t count,

@@ -9,10 +9,6 @@
 
 namespace attn::detail {
 
-// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
-// almost never redone.
-constexpr double kReferenceSlack = 4;
-
 /// What the forward knows of a panel: its packed queries, and what it has gathered over the keys so far.
 struct PanelState {
   Panel panel;
@@ -23,6 +19,8 @@ struct PanelState {
   void layout(Arena& arena, const Problem& p, const TileKernels& tk);
   /// Nothing gathered.
   void reset(const Problem& p, const TileKernels& tk);
+  /// References move up to the maxima of the next scores where they have to. alpha: acc [width], scratch.
+  void follow(const Problem& p, const TileKernels& tk, const void* maximum, void* alpha);
 };
 
 class OnlineSoftmax {
@@ -41,7 +39,6 @@ class OnlineSoftmax {
   void in_two_passes(TileScores& tile, PanelState& state);
   bool in_slices(TileScores& tile, PanelState& state);
   bool fused(TileScores& tile, PanelState& state, LateProduct& late);
-  void reset_maximum();
   void* scores_at(int64_t done) const { return static_cast<char*>(scores_) + done * width_ * tk_.acc_bytes; }
   kernels::SoftmaxArgs softmax_args(TileScores& tile, const PanelState& state, int64_t done, int64_t count,
                                     void* sum) const;

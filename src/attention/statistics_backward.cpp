@@ -55,7 +55,7 @@ double StatisticsLoss::delta(int64_t b, int64_t h, int64_t i) const {
 void StatisticsLoss::load(const TileKernels& tk, const Sequence& s, const Panel& panel, void* terms,
                           void* delta) const {
   const int width = panel.width;
-  for (int64_t n = 0; n < row_terms() * width; ++n) set(tk, terms, n, 0);
+  set_all(tk, terms, row_terms() * width, 0);
   for (int r = 0; r < panel.rows; ++r) {
     const int64_t b = s.batch, h = panel.head[r], i = panel.query[r];
     const auto put = [&](int64_t term, double x) { set(tk, terms, term * width + r, x); };

@@ -57,7 +57,7 @@ void StatisticsWorker::run(Slab& slab) {
 void StatisticsWorker::start(Rows& rows, int64_t first, int64_t count) {
   const Panel& panel = rows.panel;
   fill_head_panel(rows.panel, p_, *s_, slab_->head, first, count, tk_.lanes);
-  pack_query(tk_, p_.q, *s_, panel, scores_.scale(), rows.query);
+  pack_query(tk_, p_.q, *s_, panel, score_scale(p_), rows.query);
   load_lse(tk_, call_.lse, *s_, panel, rows.lse);
   for (int r = 0; r < panel.rows; ++r) {
     // A row that saw nothing has no pair, which any weight but infinity would hide; +infinity has no weights.

@@ -8,11 +8,19 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
   tk.pack_query(rows.with(packed, panel.width, scale));
 }
 
-namespace {
-
-/// Every pair may meet: none is masked, or the rows have nothing that would spoil a weight of 0.
-bool all_meet(const TileKernels& tk, BlockOperand& rows, const Tile& tile) {
-  return (!tile.allowed && !tk.bounded) || rows.finite();
+kernels::ScoresArgs score_args(const Problem& p, const TileKernels& tk, const Panel& panel, const void* query,
+                               const KeyRun& run) {
+  kernels::ScoresArgs args{};
+  args.query = query;
+  args.width = panel.width;
+  args.rows = panel.rows;
+  args.keys = run.rows;
+  args.key_stride = run.stride;
+  args.count = run.count;
+  args.depth = p.D;
+  args.scale = score_scale(p);
+  args.highest = highest_score(tk);
+  return args;
 }
 
 kernels::ValuesArgs product_args(const TileKernels& tk, const KeyRun& run, int64_t n, const Tile& tile,
@@ -26,6 +34,13 @@ kernels::ValuesArgs product_args(const TileKernels& tk, const KeyRun& run, int64
           .count = run.count,
           .depth = n,
           .out = accumulator};
+}
+
+namespace {
+
+/// Every pair may meet: none is masked, or the rows have nothing that would spoil a weight of 0.
+bool all_meet(const TileKernels& tk, BlockOperand& rows, const Tile& tile) {
+  return (!tile.allowed && !tk.bounded) || rows.finite();
 }
 
 }  // namespace
@@ -60,28 +75,14 @@ void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope, int64_t 
   options_.layout(arena, keys);
 }
 
-kernels::ScoresArgs TileScores::args(const void* query, const KeyRun& run) const {
-  kernels::ScoresArgs args{};
-  args.query = query;
-  args.width = tile_.panel->width;
-  args.rows = tile_.panel->rows;
-  args.keys = run.rows;
-  args.key_stride = run.stride;
-  args.count = run.count;
-  args.depth = p_.D;
-  args.scale = scale();
-  args.highest = highest_score(tk_);
-  return args;
-}
-
 void TileScores::scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum) {
   const int64_t first = tile_.begin + done;
   const int width = tile_.panel->width;
   keys_.for_runs(first, count, [&](const KeyRun& run) {
-    kernels::ScoresArgs product = args(query, run);
-    product.scores = static_cast<char*>(scores) + scores_bytes(tk_, run.first - first, width);
-    product.maximum = maximum;
-    tk_.scores(product);
+    kernels::ScoresArgs args = score_args(p_, tk_, *tile_.panel, query, run);
+    args.scores = static_cast<char*>(scores) + scores_bytes(tk_, run.first - first, width);
+    args.maximum = maximum;
+    tk_.scores(args);
   });
 }
 
@@ -92,7 +93,8 @@ void TileScores::masked_scores(const void* query, void* scores) {
 
 void TileScores::probabilities(const void* query, const void* lse, void* weights) {
   if (options_.plain()) {
-    tk_.scores_probabilities(args(query, keys_.run(tile_.begin, tile_.count)), lse, weights);
+    const KeyRun run = keys_.run(tile_.begin, tile_.count);
+    tk_.scores_probabilities(score_args(p_, tk_, *tile_.panel, query, run), lse, weights);
     return;
   }
   masked_scores(query, weights);

@@ -13,6 +13,17 @@ namespace attn::detail {
 void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s, const Panel& panel, double scale,
                 void* packed);
 
+/// What products of q and k are multiplied by: scores in the arithmetic's unit.
+inline double score_scale(const Problem& p) { return p.scale * kScoreUnit; }
+
+/// What the scores kernel is told of a run of keys; where scores and their maxima go is for the caller to add.
+kernels::ScoresArgs score_args(const Problem& p, const TileKernels& tk, const Panel& panel, const void* query,
+                               const KeyRun& run);
+
+/// What the values kernel is told of a run of the tile's keys, as add_product() has it.
+kernels::ValuesArgs product_args(const TileKernels& tk, const KeyRun& run, int64_t n, const Tile& tile,
+                                 const void* weights, void* accumulator);
+
 /// accumulator += rows^T weights over the tile's keys: O^T += V^T P, or dQ^T += K^T dS. `rows` are values, or keys, of
 /// n elements; weights begin at the tile's first key. A masked pair must not meet what is not finite: 0 * NaN is NaN.
 void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
@@ -53,10 +64,7 @@ class TileScores {
   const Tile& tile() const { return tile_; }
   TileOptions& options() { return options_; }
   BlockOperand& keys() { return keys_; }
-  double scale() const { return p_.scale * kScoreUnit; }
 
-  /// What a kernel is told for a run of keys.
-  kernels::ScoresArgs args(const void* query, const KeyRun& run) const;
   /// Scores of `count` keys, `done` keys after the tile's first, before the options; their maxima, if wanted.
   void scores(const void* query, int64_t done, int64_t count, void* scores, void* maximum);
   /// Scores of the whole tile with every option on them, -infinity where a pair is masked.

@@ -30,7 +30,7 @@ class WeightsWorker {
     s_ = &s;
     fill_head_panel(panel_, p_, s, h, first, rows, tk_.lanes);
     keys_ = KeyRows::keys(p_, s, h / p_.G);
-    pack_query(tk_, p_.q, s, panel_, scores_.scale(), query_);
+    pack_query(tk_, p_.q, s, panel_, score_scale(p_), query_);
     load_lse(tk_, lse_, s, panel_, row_lse_);
     const int64_t begin = std::max<int64_t>(area_.key_begin - s.key_begin, 0);
     walk_keys({p_, s, tk_, tk_.block_keys, allowed_, begin, area_.key_end - s.key_begin}, 1, *this);
