@@ -120,7 +120,8 @@ class Bench {
             .scale = 1,
             .highest = 1e30,
             .scores = nullptr,
-            .maximum = nullptr};
+            .maximum = nullptr,
+            .from_memory = false};
   }
 
   void values(int64_t block) {
@@ -132,7 +133,8 @@ class Bench {
                 .value_stride = tk_.value_rows.stride(D_),
                 .count = block,
                 .depth = D_,
-                .out = out_.data()});
+                .out = out_.data(),
+                .from_memory = false});
   }
 
   void grad() {

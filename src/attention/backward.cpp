@@ -88,7 +88,7 @@ class SlabWorker {
     if (!rows.dout_finite) add_non_finite(tile, in_.dout, rows.tile.weights, dv_);
     if (!rows.q_finite) add_non_finite(tile, p_.q, rows.tile.ds, dk_);
     BlockOperand& keys = tk_.one_row_format ? tile_.keys() : key_values_;
-    add_product(tk_, keys, p_.D, tile, tile_.ds_values(), rows.dq);
+    add_product(p_, tk_, keys, p_.D, tile, tile_.ds_values(), rows.dq);
     computed_[computed_count_++] = &rows;
   }
   /// dV += P^T dO and dK += dS^T Q. Panels that see the same keys, as all do but at the edges of a mask, go together: 3

@@ -273,6 +273,12 @@ void list_sequences(Problem& p, const AttentionOptions& o) {
   }
 }
 
+int64_t count_key_bytes(const Problem& p) {
+  int64_t keys = 0;
+  for (const Sequence& s : p.sequences) keys += s.key_count;
+  return keys * p.Hk * (p.D + p.Dv) * size_of(p.k.dtype);
+}
+
 }  // namespace
 
 void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
@@ -281,7 +287,9 @@ void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   resolve_window(checker, p, o);
   check_positions(checker, p, o);
   check_masks(checker, p, o);
-  if (checker.ok()) list_sequences(p, o);
+  if (!checker.ok()) return;
+  list_sequences(p, o);
+  p.key_bytes = count_key_bytes(p);
 }
 
 Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,

@@ -30,7 +30,7 @@ class GroupWorker {
         tk_(tk),
         panels_at_most_(std::max(plan.group_panels, heads)),
         heads_at_most_(heads),
-        heads_(p, tk, plan.from_memory),
+        heads_(p, tk),
         scores_(p, tk),
         softmax_(p, tk) {}
 
@@ -126,7 +126,7 @@ class GroupWorker {
     }
     scores_.start_tile(*s_, tile);
     softmax_.run(scores_, state(i), late_);
-    late_.set(tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
+    late_.set(p_, tk_, values_, p_.Dv, tile, softmax_.weights(), state(i).out);
   }
   void end_block() {
     if (together_.count > 0) heads_.run(panel_count_, together_);
@@ -246,7 +246,7 @@ int group_panels(const Problem& p) {
 int group_heads(const Problem& p) {
   int64_t tasks = 0;
   for (const Sequence& s : p.sequences) tasks += p.Hk * div_up(s.key_count, forward_kernels(p, s).chunk_keys);
-  constexpr int64_t kMost = 32;                      // as scratch is kept for each
+  constexpr int64_t kMost = InterleavedHeads::kMost;
   const int64_t heads = std::max<int64_t>(p.Hk, 1);  // without any there are no groups
   const int64_t groups = div_up(heads, std::clamp<int64_t>(tasks / (2 * thread_count()), 1, std::min(heads, kMost)));
   return static_cast<int>(div_up(heads, groups));
@@ -259,9 +259,6 @@ ForwardPlan plan_forward(const Problem& p) {
   int acc_bytes = 4;
   plan.group_panels = group_panels(p);
   plan.group_heads = group_heads(p);
-  int64_t keys = 0;
-  for (const Sequence& s : p.sequences) keys += s.key_count;
-  plan.from_memory = InterleavedHeads::from_memory(p, keys);
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
     const TileKernels& tk = forward_kernels(p, s);

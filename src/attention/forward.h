@@ -18,12 +18,11 @@ struct ForwardPlan {
     int heads = 1;
   };
   ShortList<Group, kFewGroups> groups;
-  int group_panels = 0;      // panels of a full group
-  int group_heads = 1;       // heads of one that has several
-  bool from_memory = false;  // where keys and values are taken to be
-  int64_t chunk_keys = 0;    // keys of a chunk
-  int64_t chunks = 1;        // of the longest sequence
-  bool split = false;        // chunks are tasks of their own
+  int group_panels = 0;    // panels of a full group
+  int group_heads = 1;     // heads of one that has several
+  int64_t chunk_keys = 0;  // keys of a chunk
+  int64_t chunks = 1;      // of the longest sequence
+  bool split = false;      // chunks are tasks of their own
   int64_t tasks = 0;
   int64_t thread_bytes = 0;   // scratch a thread
   int64_t row_stride = 0;     // Dv padded to whole vectors

@@ -13,13 +13,12 @@ namespace attn::detail {
 
 class InterleavedHeads {
  public:
-  InterleavedHeads(const Problem& p, const TileKernels& tk, bool from_memory)
-      : p_(p), tk_(tk), from_memory_(from_memory) {}
+  static constexpr int kMost = 32;  // heads at once, as scratch is kept for each
+
+  InterleavedHeads(const Problem& p, const TileKernels& tk) : p_(p), tk_(tk) {}
 
   /// True if the rows of a sequence may be taken for several heads at once, and should.
   static bool suits(const Problem& p, const Sequence& s, const TileKernels& tk);
-  /// True if a call that has so many keys in all finds them in memory, not in a cache.
-  static bool from_memory(const Problem& p, int64_t keys);
 
   /// Scratch for `heads` heads and blocks of at most `keys` keys.
   void layout(Arena& arena, int64_t heads, int64_t keys);
@@ -38,16 +37,14 @@ class InterleavedHeads {
     void *maximum = nullptr, *scores = nullptr, *weights = nullptr;  // of several heads
   };
 
-  /// What is done with a piece of the tile's keys, or values, of one head.
-  using Work = void (InterleavedHeads::*)(const Head& head, const Tile& tile, const KeyRun& piece) const;
-  void for_pieces(int count, const Tile& tile, KeyRows Head::*operand, int64_t n, Work work) const;
-  void scores(const Head& head, const Tile& tile, const KeyRun& piece) const;
+  void scores(int count, const Tile& tile) const;
   void softmax(const Head& head, int64_t count) const;
-  void values(const Head& head, const Tile& tile, const KeyRun& piece) const;
+  void values(int count, const Tile& tile) const;
+  template <class Work>
+  void for_pieces(const KeyRows& lowest, const KeyRows& highest, int count, const Tile& tile, const Work& work) const;
 
   const Problem& p_;
   const TileKernels& tk_;
-  const bool from_memory_;
   Head* heads_ = nullptr;
   void* alpha_ = nullptr;  // acc [width]
 };

@@ -25,6 +25,7 @@ class KeyRows {
   /// How many rows from j on lie one stride apart.
   int64_t run(int64_t j) const { return pages_ ? page_size_ - j % page_size_ : std::numeric_limits<int64_t>::max(); }
   int64_t row_stride() const { return row_stride_; }  // elements
+  int64_t row_size() const { return n_; }             // elements
   /// Rows [begin, end), whose addresses go to `rows`.
   kernels::RowsArgs list(int64_t begin, int64_t end, void** rows) const;
   /// True if they serve as they are.

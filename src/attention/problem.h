@@ -66,6 +66,7 @@ struct Problem {
   int64_t left = std::numeric_limits<int64_t>::max();   // keys before p_i
   int64_t right = std::numeric_limits<int64_t>::max();  // keys after p_i
   ShortList<Sequence, 8> sequences;
+  int64_t key_bytes = 0;  // of the keys and values of all sequences
 
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed

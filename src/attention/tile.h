@@ -21,21 +21,21 @@ kernels::ScoresArgs score_args(const Problem& p, const TileKernels& tk, const Pa
                                const KeyRun& run);
 
 /// What the values kernel is told of a run of the tile's keys, as add_product() has it.
-kernels::ValuesArgs product_args(const TileKernels& tk, const KeyRun& run, int64_t n, const Tile& tile,
-                                 const void* weights, void* accumulator);
+kernels::ValuesArgs product_args(const Problem& p, const TileKernels& tk, const KeyRun& run, int64_t n,
+                                 const Tile& tile, const void* weights, void* accumulator);
 
 /// accumulator += rows^T weights over the tile's keys: O^T += V^T P, or dQ^T += K^T dS. `rows` are values, or keys, of
 /// n elements; weights begin at the tile's first key. A masked pair must not meet what is not finite: 0 * NaN is NaN.
-void add_product(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
-                 void* accumulator);
+void add_product(const Problem& p, const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile,
+                 const void* weights, void* accumulator);
 
 /// add_product() of one tile that may wait for the next tile's scores, where the kernels do both in one pass. What it
 /// was given stays as it is meanwhile.
 class LateProduct {
  public:
   /// As add_product().
-  void set(const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile, const void* weights,
-           void* accumulator);
+  void set(const Problem& p, const TileKernels& tk, BlockOperand& rows, int64_t n, const Tile& tile,
+           const void* weights, void* accumulator);
   /// For who will add it; null if there is none.
   const kernels::ValuesArgs* take() { return std::exchange(waits_, false) ? &args_ : nullptr; }
   void add(const TileKernels& tk) {

@@ -3,8 +3,9 @@
 //   scores   W dims in lanes: a key's W partial sums, then the sums of W keys at once; keys are in the lanes from here
 //   softmax  w = 2^(2 (s - reference)); sum += w
 //   values   W dims in lanes: out[d] += p[key] v[key][d], keys in order
-// Loops: keys four at a time, each read from end to end, as the processor's own prefetcher follows it. Bringing keys
-// into the lanes before the product, which a prefill's order of additions needs, takes twice as long as all of this.
+// Loops: keys in the order of memory, each read from end to end: those that follow each other one by one, as one stream
+// that the processor's own prefetcher keeps up with; of heads that lie between each other a few keys of each in turn.
+// Bringing keys into the lanes before the product, which a prefill's order of additions needs, takes twice as long.
 // Scores and weights are [count]: a tile of one row needs no other lanes. Of the row's state lane 0 alone is in use.
 // Requires: keys and the query padded with zeros to whole vectors; out is [depth rounded up to W].
 #pragma once
@@ -14,66 +15,119 @@
 namespace attn::kernels {
 namespace {
 
-// Rows that do not follow each other in memory are asked for so many rows ahead: 32768 keys of 8 heads, 26 ms unasked,
-// 14 ms asked (bfloat16 17 and 8.4; Zen 4).
+// Keys and values of a head that are read before the next head's.
+constexpr int kSingleKeys = 4;
+// Rows apart that come from memory are asked for so many rows ahead: 32768 keys of 8 heads, 26 ms unasked, 14 ms asked
+// (bfloat16 17 and 8.4; Zen 4). Those that follow each other the processor finds itself, 15 % sooner than when asked.
 constexpr int64_t kSingleAhead = 64;
-// Those that do the processor follows, but for long keys, of which four are read at once: 18.4 ms unasked, 13.6 asked
-// so far ahead (bfloat16, half as long: 5.8 and 6.8).
-constexpr int64_t kSingleLongBytes = 512;
-constexpr int64_t kSingleAheadBytes = 4096;
+// Heads whose partial sums are kept at once: 16 KiB with AVX-512.
+constexpr int kSingleHeads = 16;
 
-/// x[i] = the partial sums of key i of KT keys.
-template <class Dot, int KT>
-inline void single_products(const typename Dot::Elem* query, const typename Dot::Key* (&key)[KT], int64_t depth,
-                            typename Dot::Acc::Reg* x) {
+/// Asks for the rows that come after [first, first + keys) of `rows`.
+template <class Row>
+inline void ask_ahead(const void* rows, int64_t stride, int64_t depth, int64_t first, int64_t keys) {
+  constexpr int64_t bytes = sizeof(Row);
+  prefetch_rows(reinterpret_cast<uintptr_t>(rows), depth * bytes, stride * bytes, first + kSingleAhead,
+                first + kSingleAhead + keys);
+}
+
+/// x[i] = the partial sums of key first + i; keys beyond the last repeat it.
+template <class Dot>
+inline void single_products(const ScoresArgs& args, int64_t first, typename Dot::Acc::Reg* x) {
   using V = typename Dot::Acc;
-  typename V::Reg sum[KT];
+  const auto* query = static_cast<const typename Dot::Elem*>(args.query);
+  const typename Dot::Key* key[kSingleKeys];
+  typename V::Reg sum[kSingleKeys];
   ATTN_UNROLL
-  for (int i = 0; i < KT; ++i) sum[i] = V::zero();
-  for (int64_t d = 0; d < depth; d += V::W) {
+  for (int i = 0; i < kSingleKeys; ++i) {
+    const int64_t at = first + i < args.count ? first + i : args.count - 1;
+    key[i] = static_cast<const typename Dot::Key*>(args.keys) + at * args.key_stride;
+    sum[i] = V::zero();
+  }
+  for (int64_t d = 0; d < args.depth; d += V::W) {
     const typename V::Reg q = V::load(query + d);
     ATTN_UNROLL
-    for (int i = 0; i < KT; ++i) sum[i] = V::fma(q, Dot::load_key(key[i] + d), sum[i]);
+    for (int i = 0; i < kSingleKeys; ++i) sum[i] = V::fma(q, Dot::load_key(key[i] + d), sum[i]);
   }
   ATTN_UNROLL
-  for (int i = 0; i < KT; ++i) x[i] = sum[i];
+  for (int i = 0; i < kSingleKeys; ++i) x[i] = sum[i];
+}
+
+/// The scores of W keys from their partial sums; `maximum` is raised.
+template <class V>
+inline void single_scores(const ScoresArgs& args, int64_t first, typename V::Reg (&x)[V::W], typename V::Reg& maximum) {
+  using T = typename V::T;
+  const typename V::Reg s = V::min(V::set1(static_cast<T>(args.highest)), V::sums(x));
+  maximum = V::max(maximum, s);  // lanes beyond the keys repeat the last
+  T* scores = static_cast<T*>(args.scores) + first;
+  if (args.count - first >= V::W) V::storeu(scores, s);
+  else V::store_part(scores, args.count - first, s);
+}
+
+template <class V>
+inline void raise_maximum(const ScoresArgs& args, typename V::Reg maximum) {
+  using T = typename V::T;
+  T* top = static_cast<T*>(args.maximum);
+  const T largest = V::largest(maximum);
+  if (top && largest > top[0]) top[0] = largest;
+}
+
+/// Up to kSingleHeads heads: of each a few keys in turn.
+template <class Dot>
+void scores_single_apart(const ScoresArgs* heads, int count) {
+  using V = typename Dot::Acc;
+  typename V::Reg x[kSingleHeads][V::W], maximum[kSingleHeads];
+  for (int h = 0; h < count; ++h) maximum[h] = V::set1(-infinity<typename V::T>());
+  for (int64_t first = 0; first < heads[0].count; first += V::W) {
+    for (int i = 0; i < V::W; i += kSingleKeys) {
+      for (int h = 0; h < count; ++h) {
+        const ScoresArgs& args = heads[h];
+        if (args.from_memory)
+          ask_ahead<typename Dot::Key>(args.keys, args.key_stride, args.depth, first + i, kSingleKeys);
+        single_products<Dot>(args, first + i, x[h] + i);
+      }
+    }
+    for (int h = 0; h < count; ++h) single_scores<V>(heads[h], first, x[h], maximum[h]);
+  }
+  for (int h = 0; h < count; ++h) raise_maximum<V>(heads[h], maximum[h]);
+}
+
+/// Keys of NV vectors that follow each other: the query stays in registers, the keys are one stream.
+template <class Dot, int NV>
+void scores_single_stream(const ScoresArgs& args) {
+  using V = typename Dot::Acc;
+  const auto* query = static_cast<const typename Dot::Elem*>(args.query);
+  typename V::Reg q[NV], maximum = V::set1(-infinity<typename V::T>());
+  ATTN_UNROLL
+  for (int v = 0; v < NV; ++v) q[v] = V::load(query + v * V::W);
+  for (int64_t first = 0; first < args.count; first += V::W) {
+    typename V::Reg x[V::W];
+    ATTN_UNROLL
+    for (int i = 0; i < V::W; ++i) {
+      const int64_t at = first + i < args.count ? first + i : args.count - 1;
+      const auto* key = static_cast<const typename Dot::Key*>(args.keys) + at * args.key_stride;
+      x[i] = V::zero();
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) x[i] = V::fma(q[v], Dot::load_key(key + v * V::W), x[i]);
+    }
+    single_scores<V>(args, first, x, maximum);
+  }
+  raise_maximum<V>(args, maximum);
 }
 
 template <class Dot>
 void scores_single(const ScoresArgs& args) {
-  using V = typename Dot::Acc;
-  using T = typename V::T;
-  using Key = typename Dot::Key;
-  constexpr int kKeys = 4;  // 4 chains of additions are as long as one waits
-  const int64_t depth = whole_steps(args.depth, V::W);
-  const int64_t row_bytes = args.depth * int64_t{sizeof(Key)}, stride_bytes = args.key_stride * int64_t{sizeof(Key)};
-  const int64_t ahead = row_bytes != stride_bytes       ? kSingleAhead
-                        : row_bytes >= kSingleLongBytes ? kSingleAheadBytes / row_bytes + 1
-                                                        : 0;
-  const typename V::Reg highest = V::set1(static_cast<T>(args.highest));
-  const auto* query = static_cast<const typename Dot::Elem*>(args.query);
-  T* scores = static_cast<T*>(args.scores);
-  typename V::Reg maximum = V::set1(-infinity<T>());
-  for (int64_t first = 0; first < args.count; first += V::W) {
-    const int64_t keys = args.count - first < V::W ? args.count - first : V::W;
-    const Key* rows = static_cast<const Key*>(args.keys) + first * args.key_stride;
-    if (ahead > 0) prefetch_rows(reinterpret_cast<uintptr_t>(rows), row_bytes, stride_bytes, ahead, ahead + keys);
-    typename V::Reg x[V::W];
-    ATTN_UNROLL
-    for (int i = 0; i < V::W; i += kKeys) {
-      const Key* key[kKeys];
-      ATTN_UNROLL
-      for (int j = 0; j < kKeys; ++j) key[j] = rows + (i + j < keys ? i + j : keys - 1) * args.key_stride;
-      single_products<Dot, kKeys>(query, key, depth, x + i);
-    }
-    const typename V::Reg s = V::min(highest, V::sums(x));
-    maximum = V::max(maximum, s);  // lanes beyond the keys repeat the last
-    if (keys == V::W) V::storeu(scores + first, s);
-    else V::store_part(scores + first, keys, s);
+  if (args.key_stride == args.depth) {
+    if (args.depth == 4 * Dot::Acc::W) return scores_single_stream<Dot, 4>(args);
+    if (args.depth == 8 * Dot::Acc::W) return scores_single_stream<Dot, 8>(args);
   }
-  T* top = static_cast<T*>(args.maximum);
-  const T largest = V::largest(maximum);
-  if (top && largest > top[0]) top[0] = largest;
+  scores_single_apart<Dot>(&args, 1);
+}
+
+template <class Dot>
+void scores_single_of_heads(const ScoresArgs* heads, int count) {
+  for (int h = 0; h < count; h += kSingleHeads)
+    scores_single_apart<Dot>(heads + h, count - h < kSingleHeads ? count - h : kSingleHeads);
 }
 
 template <class V>
@@ -128,21 +182,29 @@ inline void single_values_columns(const ValuesArgs& args, int64_t d) {
   if (d < args.depth) single_values_tile<V, kType, 1>(args, d);
 }
 
+/// The values of one head from row `first` on, `keys` at most.
+template <class V, int kType>
+inline void single_values_part(const ValuesArgs& args, int64_t first, int64_t keys) {
+  using Value = typename Stored<kType>::Type;
+  ValuesArgs part = args;
+  part.weights = static_cast<const typename V::T*>(args.weights) + first;
+  part.values = static_cast<const Value*>(args.values) + first * args.value_stride;
+  part.count = args.count - first < keys ? args.count - first : keys;
+  if (args.from_memory && args.value_stride != args.depth)
+    ask_ahead<Value>(args.values, args.value_stride, args.depth, first, part.count);
+  single_values_columns<V, kType, 8>(part, 0);
+}
+
 template <class V, int kType>
 void values_single(const ValuesArgs& args) {
-  using Value = typename Stored<kType>::Type;
-  const int64_t row_bytes = args.depth * int64_t{sizeof(Value)},
-                stride_bytes = args.value_stride * int64_t{sizeof(Value)};
-  ValuesArgs part = args;
-  for (int64_t key = 0; key < args.count; key += kFewValueKeys) {
-    part.weights = static_cast<const typename V::T*>(args.weights) + key;
-    part.values = static_cast<const Value*>(args.values) + key * args.value_stride;
-    part.count = args.count - key < kFewValueKeys ? args.count - key : kFewValueKeys;
-    if (row_bytes != stride_bytes)
-      prefetch_rows(reinterpret_cast<uintptr_t>(part.values), row_bytes, stride_bytes, kSingleAhead,
-                    kSingleAhead + part.count);
-    single_values_columns<V, kType, 8>(part, 0);
-  }
+  for (int64_t first = 0; first < args.count; first += kFewValueKeys)
+    single_values_part<V, kType>(args, first, kFewValueKeys);
+}
+
+template <class V, int kType>
+void values_single_of_heads(const ValuesArgs* heads, int count) {
+  for (int64_t first = 0; first < heads[0].count; first += kSingleKeys)
+    for (int h = 0; h < count; ++h) single_values_part<V, kType>(heads[h], first, kSingleKeys);
 }
 
 }  // namespace

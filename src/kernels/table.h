@@ -50,10 +50,11 @@ struct ScoresArgs {
   const void* keys;  // operand `key_rows`
   int64_t key_stride;
   int64_t count, depth;
-  double scale;    // the one pack_query was given: one of the two applies it
-  double highest;  // larger scores become this; infinity = no limit
-  void* scores;    // acc [count][width]
-  void* maximum;   // acc [width], raised to the max over the keys; null = not wanted
+  double scale;      // the one pack_query was given: one of the two applies it
+  double highest;    // larger scores become this; infinity = no limit
+  void* scores;      // acc [count][width]
+  void* maximum;     // acc [width], raised to the max over the keys; null = not wanted
+  bool from_memory;  // keys are taken to lie in no cache: kernels of few rows ask for those ahead
 };
 
 struct ValuesArgs {
@@ -62,7 +63,8 @@ struct ValuesArgs {
   const void* values;  // operand `value_rows`
   int64_t value_stride;
   int64_t count, depth;
-  void* out;  // the panel's accumulator
+  void* out;         // the panel's accumulator
+  bool from_memory;  // as in ScoresArgs
 };
 
 struct FusedArgs {
@@ -287,6 +289,10 @@ struct TileKernels {
   void (*softmax)(const SoftmaxArgs&);
   void (*values)(const ValuesArgs&);
   void (*values_non_finite)(const NonFiniteArgs&);
+  // `scores` and `values` of heads whose rows lie between each other, a panel of each, in the order of memory; null =
+  // head by head. All have the same count, depth and strides.
+  void (*scores_of_heads)(const ScoresArgs* heads, int count);
+  void (*values_of_heads)(const ValuesArgs* heads, int count);
   bool (*update)(void* reference, const void* maximum, void* sum, void* alpha, int width, double limit);
   bool (*exceeds)(const void* reference, const void* maximum, int rows,
                   double limit);  // some maximum > reference + limit

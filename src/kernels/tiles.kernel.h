@@ -87,6 +87,8 @@ constexpr TileKernels panel_kernels(const char* name) {
           .softmax = softmax<Dot>,
           .values = values<Dot>,
           .values_non_finite = values_non_finite<Dot, index_in_lanes>,
+          .scores_of_heads = nullptr,
+          .values_of_heads = nullptr,
           .update = update<V>,
           .exceeds = exceeds<V>,
           .rescale = rescale<V>,
@@ -158,6 +160,8 @@ constexpr TileKernels single_kernels(TileKernels few) {
   few.transform = nullptr;
   few.softmax = softmax_single<V>;
   few.values = values_single<V, kType>;
+  few.scores_of_heads = scores_single_of_heads<Dot>;
+  few.values_of_heads = values_single_of_heads<V, kType>;
   few.values_non_finite = nullptr;
   return few;
 }
