@@ -141,7 +141,7 @@ TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
   for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
     for (int64_t group : {1, 4, 8, 60})  // 60 rows have other kernels
       for (const Dims& dims :
-           {Dims{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20}, Dims{.B = 1, .Hk = 35, .Lk = 100, .D = 32, .Dv = 32},
+           {Dims{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20}, Dims{.B = 1, .Hk = 70, .Lk = 60, .D = 32, .Dv = 32},
             Dims{.B = 1, .Hk = 2, .Lk = 4200, .D = 17, .Dv = 40}}) {
         if (group > 4 && dims.Hk > 3) continue;
         Dims d = dims;

@@ -306,5 +306,29 @@ TEST(Guard, NothingOutsideIsTouched) {
   });
 }
 
+/// One row a head: keys that follow each other, and those of three heads that lie between each other.
+TEST(Guard, KeysOfARowAloneAreReadToTheirEnd) {
+  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    for (int64_t D : {16, 32, 64, 96, 128})
+      for (int64_t keys : {1, 3, 6, 15, 17, 31, 34})
+        for (int64_t heads : {1, 3}) {
+          Random random(static_cast<uint64_t>(D + keys));
+          Array<4> x(dtype, {1, keys, heads, D}), query(dtype, {1, heads, 1, D});
+          x.fill_normal(random);
+          query.fill_normal(random);
+          Guarded k(x, true), v(x, true), q(query, true);
+          Array<4> out(dtype, query.size());
+          const auto as_heads = [](View<4> y) {
+            std::swap(y.size[1], y.size[2]);
+            std::swap(y.stride[1], y.stride[2]);
+            return y;
+          };
+          for_each_isa([&](const std::string&) {
+            attention(q.view(), as_heads(k.view()), as_heads(v.view()), out.fill_with_nan().view());
+          });
+        }
+  }
+}
+
 }  // namespace
 }  // namespace attn::test
