@@ -150,6 +150,8 @@ TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
       }
     for (const Feature& feature : features())
       for (int64_t group : {2, 20}) expect_bits_of_heads_apart(one_token(feature.name, group, 331, 32, 48, dtype), {1});
+    // Maxima that outgrow their references, of some heads and in some blocks.
+    expect_bits_of_heads_apart(one_token("none", 4, 1900, 32, 32, dtype, 100), {1});
     Case c = one_token("none", 2, 300, 16, 16, dtype, 100);
     c.v.set({0, 0, 7, 3}, kNaN);
     c.v.set({0, 1, 299, 5}, kInf);

@@ -8,8 +8,8 @@ its target with no other such jump inside; it is a matrix loop if nearly half of
 which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
 A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
 starve them. What vectors sum between the products of such a loop stays in registers: no place on the stack is read
-before the loop has written it, and written later. The kernels of one row ask for rows ahead: a compiler that takes
-asking for nothing drops it, and from memory they are half as quick. An object without any matrix loop fails too: then
+before the loop has written it, and written later. The kernels of one row, and those that move rows, ask for rows
+ahead: a compiler that takes asking for nothing drops it, and from memory they are half as quick. An object without any matrix loop fails too: then
 the vectors are gone, or this check is blind.
 """
 
@@ -23,7 +23,7 @@ MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[
 TILE_PRODUCT = re.compile(r"^tdp(bf16|fp16)ps$")
 STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
 STACK_PLACE = re.compile(r"-?(?:0x[0-9a-f]+)?\(%r[sb]p\)")
-ASKING = re.compile(r"\b(scores_single_apart|values_single)<")
+ASKING = re.compile(r"\b(scores_single_apart|values_single|pack_panel_of|unpack_panel_of|store_rows_of|dot_rows_of)<")
 PREFETCH = re.compile(r"^(prefetch|prfm)")
 LEAST_SHARE = 0.45  # of multiply-adds; the tiles have 0.5 (12 of 24 in AVX2) to 0.7, the exponentials up to 0.37
 LEAST_MULTIPLY_ADDS = 8  # a smaller loop is a remainder

@@ -1,6 +1,7 @@
 #include "attention/interleaved.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "kernels/prefetch.h"
@@ -40,6 +41,7 @@ void InterleavedHeads::layout(Arena& arena, int64_t heads, int64_t keys) {
     Head head;
     if (heads > 1) {
       head.maximum = arena.take(lanes);
+      head.trial_sum = arena.take(lanes);
       head.scores = arena.take(scores_bytes(tk_, keys, tk_.panel));
       head.weights = tk_.one_format ? head.scores : arena.take(tk_.weights_bytes(keys, tk_.panel));
     }
@@ -54,10 +56,35 @@ void InterleavedHeads::set(int i, const KeyRows& keys, const KeyRows& values, Pa
 }
 
 void InterleavedHeads::run(int count, const Tile& tile) {
+  if (!in_one_pass(count, tile)) in_two_passes(count, tile);
+  values(count, tile);
+}
+
+bool InterleavedHeads::in_one_pass(int count, const Tile& tile) const {
+  bool fits = tk_.scores_softmax != nullptr;
+  for (int i = 0; fits && i < count; ++i) fits = heads_[i].state->has_references(tk_);
+  if (!fits) return false;
+  for (int i = 0; i < count; ++i) std::memcpy(heads_[i].trial_sum, heads_[i].state->sum, sum_bytes(heads_[i]));
+  for_pieces(heads_[0].keys, heads_[count - 1].keys, count, tile, [&](int i, int64_t done, int64_t keys) {
+    if (!fits) return;
+    const Head& head = heads_[i];
+    const PanelState& state = *head.state;
+    const KeyRun piece = {head.keys.row(tile.begin + done), head.keys.row_stride(), tile.begin + done, keys};
+    fits = tk_.scores_softmax({.in = score_args(p_, tk_, state.panel, state.query, piece),
+                               .reference = state.reference,
+                               .sum = head.trial_sum,
+                               .weights = static_cast<char*>(head.weights) + tk_.weights_bytes(done, state.panel.width),
+                               .late = nullptr},
+                              kReferenceSlack);
+  });
+  for (int i = 0; fits && i < count; ++i) std::memcpy(heads_[i].state->sum, heads_[i].trial_sum, sum_bytes(heads_[i]));
+  return fits;
+}
+
+void InterleavedHeads::in_two_passes(int count, const Tile& tile) const {
   for (int i = 0; i < count; ++i) set_all(tk_, heads_[i].maximum, heads_[i].state->panel.width, -kInfinity);
   scores(count, tile);
   for (int i = 0; i < count; ++i) softmax(heads_[i], tile.count);
-  values(count, tile);
 }
 
 void InterleavedHeads::scores(int count, const Tile& tile) const {

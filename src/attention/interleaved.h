@@ -34,14 +34,20 @@ class InterleavedHeads {
   struct Head {
     KeyRows keys, values;
     PanelState* state = nullptr;
-    void *maximum = nullptr, *scores = nullptr, *weights = nullptr;  // of several heads
+    // Of several heads: the tile's maxima, scores and weights, and what their sum would be.
+    void *maximum = nullptr, *scores = nullptr, *weights = nullptr, *trial_sum = nullptr;
   };
 
+  // As in OnlineSoftmax: the weights of all heads, against references as they stand if no maximum outgrows one.
+  bool in_one_pass(int count, const Tile& tile) const;
+  void in_two_passes(int count, const Tile& tile) const;
   void scores(int count, const Tile& tile) const;
   void softmax(const Head& head, int64_t count) const;
   void values(int count, const Tile& tile) const;
   template <class Work>
   void for_pieces(const KeyRows& lowest, const KeyRows& highest, int count, const Tile& tile, const Work& work) const;
+
+  size_t sum_bytes(const Head& head) const { return static_cast<size_t>(head.state->panel.width * tk_.acc_bytes); }
 
   const Problem& p_;
   const TileKernels& tk_;

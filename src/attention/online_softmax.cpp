@@ -7,9 +7,6 @@
 namespace attn::detail {
 namespace {
 
-// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
-// almost never redone.
-constexpr double kReferenceSlack = 4;
 // Slices of a tile that options pass over: 32 keys x 48 floats are 6 KiB, and stay in a 32 KiB first-level cache with
 // their bias.
 constexpr int64_t kSliceKeys = 32;
@@ -27,6 +24,12 @@ void PanelState::reset(const Problem& p, const TileKernels& tk) {
   std::memset(out, 0, tk.accumulator_bytes(p.Dv, panel.width));
   std::memset(sum, 0, panel.width * tk.acc_bytes);
   set_all(tk, reference, panel.width, -kInfinity);
+}
+
+bool PanelState::has_references(const TileKernels& tk) const {
+  for (int lane = 0; lane < panel.rows; ++lane)
+    if (get(tk, reference, lane) == -kInfinity) return false;
+  return true;
 }
 
 void PanelState::follow(const Problem& p, const TileKernels& tk, const void* maximum, void* alpha) {
@@ -50,15 +53,9 @@ void OnlineSoftmax::run(TileScores& tile, PanelState& state, LateProduct& late) 
   // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
   // first block of a chunk. Both ways give a row the same bits. One row's scores cost nothing to keep.
   const bool plain = tile.options().plain() && !tile.options().keep();
-  const bool one_pass = tk_.scores_softmax && has_references(state);
+  const bool one_pass = tk_.scores_softmax && state.has_references(tk_);
   if (!(one_pass && (plain ? fused(tile, state, late) : in_slices(tile, state)))) in_two_passes(tile, state);
   late.add(tk_);
-}
-
-bool OnlineSoftmax::has_references(const PanelState& state) const {
-  for (int lane = 0; lane < state.panel.rows; ++lane)
-    if (get(tk_, state.reference, lane) == -kInfinity) return false;
-  return true;
 }
 
 void OnlineSoftmax::in_two_passes(TileScores& tile, PanelState& state) {

@@ -9,6 +9,10 @@
 
 namespace attn::detail {
 
+// A row's reference may lag its maximum so that weights reach 2^8: far from overflow, and blocks after the first are
+// almost never redone.
+constexpr double kReferenceSlack = 4;
+
 /// What the forward knows of a panel: its packed queries, and what it has gathered over the keys so far.
 struct PanelState {
   Panel panel;
@@ -19,6 +23,8 @@ struct PanelState {
   void layout(Arena& arena, const Problem& p, const TileKernels& tk);
   /// Nothing gathered.
   void reset(const Problem& p, const TileKernels& tk);
+  /// No row waits for its first key.
+  bool has_references(const TileKernels& tk) const;
   /// References move up to the maxima of the next scores where they have to. alpha: acc [width], scratch.
   void follow(const Problem& p, const TileKernels& tk, const void* maximum, void* alpha);
 };
@@ -35,7 +41,6 @@ class OnlineSoftmax {
   const void* weights() const { return weights_; }
 
  private:
-  bool has_references(const PanelState& state) const;
   void in_two_passes(TileScores& tile, PanelState& state);
   bool in_slices(TileScores& tile, PanelState& state);
   bool fused(TileScores& tile, PanelState& state, LateProduct& late);

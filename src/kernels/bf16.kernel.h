@@ -83,6 +83,7 @@ void pack_query_bf16(const RowsArgs& args) {
   uint16_t* panel = static_cast<uint16_t*>(args.dense);
   const int64_t width = args.dense_stride;
   const int64_t whole = args.stride == 1 ? args.n / 32 * 32 : 0;
+  ask_rows<kBfloat16>(args, 0, args.rows);
   for (int64_t r0 = 0; r0 < width; r0 += 16) {
     for (int64_t j = 0; j < whole; j += 32) {
       __m512 block[16];
@@ -106,7 +107,9 @@ void pack_query_bf16(const RowsArgs& args) {
 void pair_rows_bf16(const RowsArgs& args) {
   const bool vectors = args.stride == 1 && !args.finite_only;
   const int64_t whole = vectors ? args.n / 32 * 32 : 0;
+  RowsAhead<kBfloat16> ahead(args);
   for (int64_t r = 0; r < args.rows; r += 2) {
+    ahead.step(2);
     uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
     const uint16_t* even = bf16_row(args, r);
     const uint16_t* odd = r + 1 < args.rows ? bf16_row(args, r + 1) : nullptr;

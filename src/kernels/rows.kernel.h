@@ -11,9 +11,41 @@
 #pragma once
 
 #include "kernels/dot.h"
+#include "kernels/prefetch.h"
 
 namespace attn::kernels {
 namespace {
+
+// Rows taken one at a time are asked for before so many bytes of others: half as many cost 1 to 4 % of a causal call
+// over 512 tokens of [B, L, H, D] (bfloat16, D = 64; Zen 4), which takes 8 to 11 % longer where nothing is asked for.
+constexpr int64_t kAskBytes = 4096;
+
+/// Asks for rows [begin, end), as many as there are. Rows of models lie on pages of their own, which the processor does
+/// not foresee, and often in one set of the first-level cache, which holds back who reads many of them at once.
+template <int kType>
+__attribute__((always_inline)) inline void ask_rows(const RowsArgs& args, int64_t begin, int64_t end) {
+  if (args.stride != 1) return;
+  for (int64_t r = begin; r < end && r < args.rows; ++r)
+    prefetch_rows(reinterpret_cast<uintptr_t>(args.row[r]), args.n * kElementBytes<kType>, 0, 0, 1);
+}
+
+/// Asks for rows while a loop takes them one after the other.
+template <int kType>
+class RowsAhead {
+ public:
+  explicit RowsAhead(const RowsArgs& args) : args_(args), next_(kAskBytes / (args.n * kElementBytes<kType> + 1) + 1) {
+    ask_rows<kType>(args, 0, next_);
+  }
+  /// `rows` more have been taken.
+  void step(int64_t rows = 1) {
+    ask_rows<kType>(args_, next_, next_ + rows);
+    next_ += rows;
+  }
+
+ private:
+  const RowsArgs& args_;
+  int64_t next_;
+};
 
 template <class V, int kType>
 void pack_panel_of(const RowsArgs& args) {
@@ -23,6 +55,7 @@ void pack_panel_of(const RowsArgs& args) {
   const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
+  ask_rows<kType>(args, 0, args.rows);
   for (int64_t r0 = 0; r0 < width; r0 += V::W) {
     for (int64_t j = 0; j < whole; j += V::W) {
       typename V::Reg block[V::W];
@@ -56,6 +89,7 @@ void unpack_panel_of(const RowsArgs& args) {
   const int64_t width = args.dense_stride;
   const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  ask_rows<kType>(args, 0, args.rows);
   for (int64_t r0 = 0; r0 < args.rows; r0 += V::W) {
     typename V::Reg scale = V::set1(static_cast<T>(args.scale));
     if (lane_scale) scale = V::mul(scale, V::load(lane_scale + r0));
@@ -93,7 +127,9 @@ void load_whole_vectors(const RowsArgs& args, int64_t whole) {
   using T = typename V::T;
   const typename V::Reg scale = V::set1(static_cast<T>(args.scale));
   const bool finite_only = args.finite_only;
+  RowsAhead<kType> ahead(args);
   for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
     const void* in = args.row[r];
     T* out = static_cast<T*>(args.dense) + r * args.dense_stride;
     for (int64_t j = 0; j < whole; j += V::W) {
@@ -135,7 +171,9 @@ inline uint16_t finite_bits(const RowsArgs& args, uint16_t x) {
 template <int kType>
 void copy_rows(const RowsArgs& args) {
   const int64_t whole = args.stride == 1 && !args.finite_only ? args.n : 0;
+  RowsAhead<kType> ahead(args);
   for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
     const uint16_t* in = static_cast<const uint16_t*>(args.row[r]);
     uint16_t* out = static_cast<uint16_t*>(args.dense) + r * args.dense_stride;
     __builtin_memcpy(out, in, static_cast<size_t>(whole) * sizeof *in);
@@ -151,7 +189,9 @@ void store_rows_of(const RowsArgs& args) {
   const T* lane_scale = static_cast<const T*>(args.lane_scale);
   const bool vectors = args.stride == 1 && has_vector_access<V>(kType);
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
+  RowsAhead<kType> ahead(args);
   for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
     const T* in = static_cast<const T*>(args.dense) + r * args.dense_stride;
     const T scale = static_cast<T>(args.scale) * (lane_scale ? lane_scale[r] : T{1});
     int64_t j = 0;
@@ -176,7 +216,11 @@ inline typename D::Reg load_doubles(const RowsArgs& args, const void* row, int64
 
 template <class D, int kType>
 void dot_rows_of(const RowsArgs& a, const RowsArgs& b, double* sums) {
+  RowsAhead<kType> ahead_a(a);
+  RowsAhead<kType> ahead_b(b);
   for (int64_t r = 0; r < a.rows; ++r) {
+    ahead_a.step();
+    ahead_b.step();
     typename D::Reg even = D::zero(), odd = D::zero();
     for (int64_t j = 0; j < a.n; j += 2 * D::W) {
       even = D::fma(load_doubles<D, kType>(a, a.row[r], j), load_doubles<D, kType>(b, b.row[r], j), even);
@@ -199,7 +243,9 @@ bool all_finite_of(const RowsArgs& args) {
   const int64_t whole = vectors ? args.n / V::W * V::W : 0;
   typename V::Reg residue = V::zero();  // x - x is 0, or NaN for what is not finite
   T rest = 0;
+  RowsAhead<kType> ahead(args);
   for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
     int64_t j = 0;
     for (; j < whole; j += V::W) {
       const typename V::Reg x = load_vector<V>(kType, args.row[r], j);
