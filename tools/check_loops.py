@@ -9,8 +9,8 @@ which exponentials and transposes do not reach. In such a loop no vector may be 
 A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
 starve them. What vectors sum between the products of such a loop stays in registers: no place on the stack is read
 before the loop has written it, and written later. The kernels of one row, and those that move rows, ask for rows
-ahead: a compiler that takes asking for nothing drops it, and from memory they are half as quick. An object without any matrix loop fails too: then
-the vectors are gone, or this check is blind.
+ahead: a compiler that takes asking for nothing drops it, and from memory they are half as quick. An object without any
+matrix loop fails too: then the vectors are gone, or this check is blind.
 """
 
 import re

@@ -212,7 +212,7 @@ void store_keys(const TileKernels& tk, const Sequence& s, int64_t kv_head, const
     const int64_t count = std::min(kStoreRows, end - key);
     void* rows[kStoreRows];
     for (int64_t j = 0; j < count; ++j) rows[j] = at(view, s.batch, kv_head, s.key_begin + key + j);
-    kernels::RowsArgs args = rows_args(rows, count, view.size[3] == 1 ? 1 : view.stride[3], view.dtype, view.size[3]);
+    kernels::RowsArgs args = view_rows_args(rows, count, view);
     args.scale = scale;
     args.dense = static_cast<char*>(const_cast<void*>(accumulator)) + (key - begin) * stride * tk.acc_bytes;
     args.dense_stride = stride;
@@ -257,8 +257,7 @@ void head_deltas(const Problem& p, const BackwardInputs& in, int64_t b, int64_t 
     dout[r] = const_cast<char*>(at(in.dout, b, h, first + r));
     out[r] = const_cast<char*>(at(in.out, b, h, first + r));
   }
-  row_kernels(p).dot_rows(rows_args(dout, count, in.dout.stride[3], in.dout.dtype, p.Dv),
-                          rows_args(out, count, in.out.stride[3], in.out.dtype, p.Dv), delta);
+  row_kernels(p).dot_rows(view_rows_args(dout, count, in.dout), view_rows_args(out, count, in.out), delta);
   for (int64_t r = 0; in.dlse && r < count; ++r) delta[r] -= load_row_value(in.dlse, b, h, first + r);
 }
 

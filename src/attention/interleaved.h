@@ -1,10 +1,11 @@
 // Decode where heads lie between each other, as in [B, L, H, D]: a block of keys is read in the order of memory.
 //
-//   for each few keys of the block, for each head     S = K Q^T
-//   for each head                                     P = 2^(S - reference)
+//   for each few keys of the block, for each head     S = K Q^T;  P = 2^(S - reference), as in OnlineSoftmax at once
+//   for each head                                     or, where a maximum outgrows its reference, P only now
 //   for each few keys of the block, for each head     O += V^T P
 // Head by head a block would be read a piece here and a piece there. What a head computes, and in which order, is the
-// same: where rows lie changes no bit.
+// same: where rows lie changes no bit. Kernels that have `scores_of_heads` make the few keys' loop themselves, for keys
+// that the caches hold.
 #pragma once
 
 #include "attention/online_softmax.h"

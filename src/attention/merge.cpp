@@ -44,7 +44,7 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
         states.reference[r] = value * kScoreUnit;
         states.sum[r] = value == -kInfinity ? 0 : 1;
       }
-      kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : view.stride[3], view.dtype, Dv);
+      kernels::RowsArgs args = view_rows_args(pointers, rows, view);
       args.dense = states.out;
       args.dense_stride = stride;
       tk.load_rows(args);
@@ -52,7 +52,7 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b) {
     };
     const RowStates b_states = load(out_b, lse_b), a_states = load(out, lse);
     merge_states(tk, a_states, b_states, rows, Dv);
-    kernels::RowsArgs args = rows_args(pointers, rows, Dv == 1 ? 1 : out.stride[3], out.dtype, Dv);
+    kernels::RowsArgs args = view_rows_args(pointers, rows, out);
     args.dense = a_states.out;
     args.dense_stride = stride;
     tk.store_rows(args);

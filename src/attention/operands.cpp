@@ -6,8 +6,9 @@
 
 namespace attn::detail {
 
-KeyRows::KeyRows(const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages, int64_t kv_head)
-    : pages_(pages), page_size_(s.pages.page_size), n_(n), dtype_(view.dtype) {
+KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
+                 int64_t kv_head)
+    : pages_(pages), page_size_(s.pages.page_size), n_(n), dtype_(view.dtype), far_(p.key_bytes >= 2 * kFarArray) {
   const int64_t element = size_of(view.dtype);
   if (pages) {
     row_stride_ = n;
@@ -27,7 +28,9 @@ const void* KeyRows::row(int64_t j) const {
 
 kernels::RowsArgs KeyRows::list(int64_t begin, int64_t end, void** rows) const {
   for (int64_t j = begin; j < end; ++j) rows[j - begin] = const_cast<void*>(row(j));
-  return rows_args(rows, end - begin, stride_, dtype_, n_);
+  kernels::RowsArgs args = rows_args(rows, end - begin, stride_, dtype_, n_);
+  args.far = far_;
+  return args;
 }
 
 bool KeyRows::in_place(const kernels::Operand& operand) const {

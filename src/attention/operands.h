@@ -15,10 +15,10 @@ class KeyRows {
  public:
   KeyRows() = default;
   static KeyRows keys(const Problem& p, const Sequence& s, int64_t kv_head) {
-    return KeyRows(p.k, p.D, s, s.pages.keys, kv_head);
+    return KeyRows(p, p.k, p.D, s, s.pages.keys, kv_head);
   }
   static KeyRows values(const Problem& p, const Sequence& s, int64_t kv_head) {
-    return KeyRows(p.v, p.Dv, s, s.pages.values, kv_head);
+    return KeyRows(p, p.v, p.Dv, s, s.pages.values, kv_head);
   }
 
   const void* row(int64_t j) const;
@@ -32,7 +32,8 @@ class KeyRows {
   bool in_place(const kernels::Operand& operand) const;
 
  private:
-  KeyRows(const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages, int64_t kv_head);
+  KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
+          int64_t kv_head);
 
   const char* base_ = nullptr;
   const void* const* pages_ = nullptr;
@@ -41,6 +42,7 @@ class KeyRows {
   int64_t row_bytes_ = 0;
   int64_t n_ = 0;
   DType dtype_ = DType::float32;
+  bool far_ = false;
 };
 
 /// Rows of a block that lie one stride apart.

@@ -11,7 +11,7 @@ constexpr TileKernels with_bf16_products(TileKernels base) {
   base.name = "bfloat16";
   base.type = kBfloat16;
   base.key_step = 2;
-  base.key_rows = operand<2, stride_padded<2>, 2>(in_place_near<kBfloat16, 2, kFarBytes / 2>, copy_rows<kBfloat16>);
+  base.key_rows = operand<2, stride_padded<2>, 2>(in_place_near<kBfloat16, 2, kFarBytes>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, 2>(never_in_place, pair_rows_bf16);
   base.outer_rows = operand<2, stride_of_sums<16>, 2>(never_in_place, pair_rows_bf16);
   base.one_row_format = base.one_format = false;

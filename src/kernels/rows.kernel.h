@@ -24,7 +24,7 @@ constexpr int64_t kAskBytes = 4096;
 /// not foresee, and often in one set of the first-level cache, which holds back who reads many of them at once.
 template <int kType>
 __attribute__((always_inline)) inline void ask_rows(const RowsArgs& args, int64_t begin, int64_t end) {
-  if (args.stride != 1) return;
+  if (!args.far || args.stride != 1) return;
   for (int64_t r = begin; r < end && r < args.rows; ++r)
     prefetch_rows(reinterpret_cast<uintptr_t>(args.row[r]), args.n * kElementBytes<kType>, 0, 0, 1);
 }

@@ -20,6 +20,9 @@ constexpr int kSingleKeys = 4;
 // Rows apart that come from memory are asked for so many rows ahead: 32768 keys of 8 heads, 26 ms unasked, 14 ms asked
 // (bfloat16 17 and 8.4; Zen 4). Those that follow each other the processor finds itself, 15 % sooner than when asked.
 constexpr int64_t kSingleAhead = 64;
+// Rows of such a length are asked for wherever they lie, as a few are read at once: 29 % longer unasked (D = 256,
+// float32, 16384 keys).
+constexpr int64_t kSingleLongBytes = 512;
 // Heads whose partial sums are kept at once: 16 KiB with AVX-512.
 constexpr int kSingleHeads = 16;
 
@@ -29,6 +32,12 @@ inline void ask_ahead(const void* rows, int64_t stride, int64_t depth, int64_t f
   constexpr int64_t bytes = sizeof(Row);
   prefetch_rows(reinterpret_cast<uintptr_t>(rows), depth * bytes, stride * bytes, first + kSingleAhead,
                 first + kSingleAhead + keys);
+}
+
+/// True for rows that the processor does not foresee while it reads a few at once.
+template <class Row>
+inline bool loses_its_way(int64_t stride, int64_t depth) {
+  return stride != depth || depth * int64_t{sizeof(Row)} >= kSingleLongBytes;
 }
 
 /// x[i] = the partial sums of key first + i; keys beyond the last repeat it.
@@ -72,17 +81,19 @@ inline void raise_maximum(const ScoresArgs& args, typename V::Reg maximum) {
   if (top && largest > top[0]) top[0] = largest;
 }
 
-/// Up to kSingleHeads heads: of each a few keys in turn.
-template <class Dot>
-void scores_single_apart(const ScoresArgs* heads, int count) {
+/// Up to kHeads heads: of each a few keys in turn. The sums of one stay in registers.
+template <class Dot, int kHeads>
+void scores_single_apart(const ScoresArgs* heads, int some) {
   using V = typename Dot::Acc;
-  typename V::Reg x[kSingleHeads][V::W], maximum[kSingleHeads];
+  const int count = kHeads == 1 ? 1 : some;
+  typename V::Reg x[kHeads][V::W], maximum[kHeads];
   for (int h = 0; h < count; ++h) maximum[h] = V::set1(-infinity<typename V::T>());
   for (int64_t first = 0; first < heads[0].count; first += V::W) {
+    ATTN_UNROLL
     for (int i = 0; i < V::W; i += kSingleKeys) {
       for (int h = 0; h < count; ++h) {
         const ScoresArgs& args = heads[h];
-        if (args.from_memory)
+        if (args.from_memory && loses_its_way<typename Dot::Key>(args.key_stride, args.depth))
           ask_ahead<typename Dot::Key>(args.keys, args.key_stride, args.depth, first + i, kSingleKeys);
         single_products<Dot>(args, first + i, x[h] + i);
       }
@@ -121,13 +132,13 @@ void scores_single(const ScoresArgs& args) {
     if (args.depth == 4 * Dot::Acc::W) return scores_single_stream<Dot, 4>(args);
     if (args.depth == 8 * Dot::Acc::W) return scores_single_stream<Dot, 8>(args);
   }
-  scores_single_apart<Dot>(&args, 1);
+  scores_single_apart<Dot, 1>(&args, 1);
 }
 
 template <class Dot>
 void scores_single_of_heads(const ScoresArgs* heads, int count) {
   for (int h = 0; h < count; h += kSingleHeads)
-    scores_single_apart<Dot>(heads + h, count - h < kSingleHeads ? count - h : kSingleHeads);
+    scores_single_apart<Dot, kSingleHeads>(heads + h, count - h < kSingleHeads ? count - h : kSingleHeads);
 }
 
 template <class V>

@@ -31,6 +31,7 @@ struct RowsArgs {
   void* dense;
   int64_t dense_stride;  // layout of `dense`: see each function
   bool finite_only;      // non-finite elements become 0
+  bool far;              // rows are taken to lie beyond the second-level cache: they are asked for ahead
 };
 
 /// How one side of a product takes rows of user memory: as they lie there, or packed. What a packed row looks like is
