@@ -306,6 +306,15 @@ TEST(Guard, NothingOutsideIsTouched) {
   });
 }
 
+/// More rows than 64 bits can count the bytes of, all of them the same one.
+TEST(Index64, RepeatedRowsBeyondAllCounting) {
+  float row[8] = {};
+  const View<4> keys = {row, DType::float32, {4, 4, int64_t{1} << 61, 8}, {0, 0, 0, 1}};
+  const View<4> no_rows = {row, DType::float32, {4, 4, 0, 8}, {0, 0, 0, 1}};
+  attention(no_rows, keys, keys, no_rows);
+  EXPECT_GE(explain(no_rows, keys, keys).scratch_bytes, 0);
+}
+
 /// One row a head: keys that follow each other, and those of three heads that lie between each other.
 TEST(Guard, KeysOfARowAloneAreReadToTheirEnd) {
   for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {

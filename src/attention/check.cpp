@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "attention/problem.h"
+#include "core/numbers.h"
 
 namespace attn::detail {
 namespace {
@@ -273,10 +274,11 @@ void list_sequences(Problem& p, const AttentionOptions& o) {
   }
 }
 
+/// Rows that repeat (stride 0) may be more than 64 bits can count.
 int64_t count_key_bytes(const Problem& p) {
   int64_t keys = 0;
-  for (const Sequence& s : p.sequences) keys += s.key_count;
-  return keys * p.Hk * (p.D + p.Dv) * size_of(p.k.dtype);
+  for (const Sequence& s : p.sequences) keys = saturating_add(keys, s.key_count);
+  return saturating_mul(saturating_mul(keys, p.Hk), (p.D + p.Dv) * size_of(p.k.dtype));
 }
 
 }  // namespace

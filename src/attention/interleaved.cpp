@@ -21,8 +21,10 @@ bool is_interleaved(const ConstView<4>& view) {
   return view.stride[1] > 0 && view.stride[1] * view.size[1] <= view.stride[2];
 }
 
-KeyRun run_of(const KeyRows& rows, const Tile& tile) {
-  return {rows.row(tile.begin), rows.row_stride(), tile.begin, tile.count};
+/// `keys` keys of the tile, after its first `done`.
+KeyRun piece_of(const KeyRows& rows, const Tile& tile, int64_t done, int64_t keys) {
+  const int64_t first = tile.begin + done;
+  return {rows.row(first), rows.row_stride(), first, keys};
 }
 
 }  // namespace
@@ -69,7 +71,7 @@ bool InterleavedHeads::in_one_pass(int count, const Tile& tile) const {
     if (!fits) return;
     const Head& head = heads_[i];
     const PanelState& state = *head.state;
-    const KeyRun piece = {head.keys.row(tile.begin + done), head.keys.row_stride(), tile.begin + done, keys};
+    const KeyRun piece = piece_of(head.keys, tile, done, keys);
     fits = tk_.scores_softmax({.in = score_args(p_, tk_, state.panel, state.query, piece),
                                .reference = state.reference,
                                .sum = head.trial_sum,
@@ -91,7 +93,7 @@ void InterleavedHeads::scores(int count, const Tile& tile) const {
   kernels::ScoresArgs args[kMost];
   for (int i = 0; i < count; ++i) {
     const Head& head = heads_[i];
-    args[i] = score_args(p_, tk_, head.state->panel, head.state->query, run_of(head.keys, tile));
+    args[i] = score_args(p_, tk_, head.state->panel, head.state->query, piece_of(head.keys, tile, 0, tile.count));
     args[i].scores = head.scores;
     args[i].maximum = head.maximum;
   }
@@ -122,7 +124,8 @@ void InterleavedHeads::values(int count, const Tile& tile) const {
   kernels::ValuesArgs args[kMost];
   for (int i = 0; i < count; ++i) {
     const Head& head = heads_[i];
-    args[i] = product_args(p_, tk_, run_of(head.values, tile), p_.Dv, tile, head.weights, head.state->out);
+    args[i] =
+        product_args(p_, tk_, piece_of(head.values, tile, 0, tile.count), p_.Dv, tile, head.weights, head.state->out);
   }
   if (!args[0].from_memory && tk_.values_of_heads) return tk_.values_of_heads(args, count);
   for_pieces(heads_[0].values, heads_[count - 1].values, count, tile, [&](int i, int64_t done, int64_t keys) {

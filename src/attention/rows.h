@@ -3,6 +3,7 @@
 
 #include "attention/arithmetic.h"
 #include "attention/problem.h"
+#include "core/numbers.h"
 
 namespace attn::detail {
 
@@ -61,7 +62,9 @@ template <class Pointer>
 kernels::RowsArgs view_rows_args(void* const* rows, int64_t count, const BasicView<Pointer, 4>& view) {
   const Shape<4>& n = view.size;
   kernels::RowsArgs args = rows_args(rows, count, n[3] == 1 ? 1 : view.stride[3], view.dtype, n[3]);
-  args.far = n[0] * n[1] * n[2] * n[3] * size_of(view.dtype) >= kFarArray;
+  // Elements that repeat (stride 0) may be more than 64 bits can count.
+  const int64_t elements = saturating_mul(saturating_mul(n[0], n[1]), saturating_mul(n[2], n[3]));
+  args.far = elements >= kFarArray / size_of(view.dtype);
   return args;
 }
 

@@ -1,4 +1,4 @@
-// Integer helpers: whole multiples, and sums that stop at the limits of their type.
+// Integer helpers: whole multiples, and sums and products that stop at the limits of their type.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,11 @@ inline int64_t saturating_add(int64_t a, int64_t b) {
 inline int64_t saturating_sub(int64_t a, int64_t b) {
   int64_t difference = 0;
   return __builtin_sub_overflow(a, b, &difference) ? std::numeric_limits<int64_t>::min() : difference;
+}
+/// Of numbers that are not negative.
+inline int64_t saturating_mul(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
 }  // namespace attn

@@ -257,6 +257,7 @@ void pack_query_parts(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t width = args.dense_stride, depth = whole_steps(args.n, kTileSum), part = depth * width;
   uint64_t outside = 0;
+  ask_rows<Dot::kType>(args, 0, args.rows);
   for (int64_t r0 = 0; r0 < width; r0 += F32::W) {
     __m512i largest = _mm512_setzero_si512();
     for (int64_t j = 0; j < depth; j += kTileSum) {
@@ -288,7 +289,9 @@ template <class Dot>
 void cut_keys(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t depth = whole_steps(args.n, kTileSum);
+  RowsAhead<Dot::kType> ahead(args);
   for (int64_t r = 0; r < args.rows; ++r, out += args.dense_stride) {
+    ahead.step();
     __m512i largest = _mm512_setzero_si512();
     for (int64_t j = 0; j < depth; j += kTileSum) {
       const __m512 first = load_sixteen<Dot>(args, r, j), second = load_sixteen<Dot>(args, r, j + F32::W);
@@ -339,9 +342,12 @@ inline void pack_values_tile(const RowsArgs& args, int64_t key, int64_t d, uint1
 template <class Dot>
 void pack_values_parts(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
-  for (int64_t key = 0; key < args.rows; key += kTileSum)
+  ask_rows<Dot::kType>(args, 0, kTileSum);
+  for (int64_t key = 0; key < args.rows; key += kTileSum) {
+    ask_rows<Dot::kType>(args, key + kTileSum, key + 2 * kTileSum);
     for (int64_t d = 0; d < args.n; d += F32::W, out += Dot::kParts * kTileBytes / 2)
       pack_values_tile<Dot>(args, key, d, out);
+  }
 }
 
 template <class Dot>
@@ -349,9 +355,12 @@ void pack_outer_parts(const RowsArgs& args) {
   constexpr int P = Dot::kParts;
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t columns = args.dense_stride;
-  for (int64_t r = 0; r < whole_steps(args.rows, kTileSum); r += 2, out += 2 * P * columns)
+  RowsAhead<Dot::kType> ahead(args);
+  for (int64_t r = 0; r < whole_steps(args.rows, kTileSum); r += 2, out += 2 * P * columns) {
+    ahead.step(2);
     for (int64_t j = 0; j < columns; j += F32::W)
       store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<Dot>(args, r, j), load_sixteen<Dot>(args, r + 1, j));
+  }
 }
 
 template <class Dot>
