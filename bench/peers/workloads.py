@@ -158,8 +158,13 @@ def _options() -> list[Workload]:
 
 
 def _decode() -> list[Workload]:
-    """One new token on a cache of 8 key/value heads."""
-    return [
+    """One new token on a cache of 8 key/value heads; one query each also with contiguous heads, as ONNX Runtime always
+    has its cache."""
+    contiguous = [
+        Workload("decode", "causal", "float32", 1, heads, heads, 1, keys, 128, 128, DEFAULT, "bhld", causal=True)
+        for heads, keys in ((12, 1024), (12, 4096), (8, 4096), (8, 32768))
+    ]
+    return contiguous + [
         Workload("decode", "causal", dtype, 1, 8 * group, 8, 1, keys, 128, 128,
                  QUICK if keys == 4096 and group in (1, 8) and dtype == "float32" else DEFAULT,
                  causal=True)
