@@ -29,6 +29,9 @@ constexpr int kGradientPanels = 3;
 // threads may split; a merge every 2048 keys costs under 0.5 % of the arithmetic.
 constexpr int64_t kBlockKeys = 256;
 constexpr int64_t kChunkKeys = 2048;
+// One row reads keys and values as streams that take turns: blocks of 256 take 4 to 13 % longer where heads are
+// contiguous, 0 to 5 in [B, L, H, D] (Zen 4).
+constexpr int64_t kSingleBlockKeys = 512;
 // Backward: K, V, dK, dV and the three tiles of a block of 128 keys stay in a 1 MiB L2 up to D = 128.
 constexpr int64_t kGradientKeys = 128;
 // Whole groups of 8 keys keep the micro-tiles and the pairs of the 16-bit layouts aligned.
@@ -152,6 +155,7 @@ constexpr TileKernels single_kernels(TileKernels few) {
   few.name = "float32, one row";
   few.any_order = nullptr;
   few.tile_step = 1;
+  few.block_keys = kSingleBlockKeys;
   few.weights_bytes = [](int64_t keys, int /*width*/) { return keys * int64_t{sizeof(typename V::T)}; };
   few.accumulator_bytes = [](int64_t depth, int /*width*/) { return accumulator_bytes<4, V::W>(depth, 1); };
   few.query_bytes = [](int64_t n, int /*width*/) { return query_bytes<4, V::W>(n, 1); };
