@@ -252,7 +252,7 @@ void head_deltas(const Problem& p, const BackwardInputs& in, int64_t b, int64_t 
     for (int64_t r = 0; r < count; ++r) delta[r] = in.loss->delta(b, h, first + r);
     return;
   }
-  void *dout[kStoreRows] = {}, *out[kStoreRows] = {};
+  void *dout[kStoreRows], *out[kStoreRows];
   for (int64_t r = 0; r < count; ++r) {
     dout[r] = const_cast<char*>(at(in.dout, b, h, first + r));
     out[r] = const_cast<char*>(at(in.out, b, h, first + r));

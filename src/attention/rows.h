@@ -72,10 +72,10 @@ kernels::RowsArgs view_rows_args(void* const* rows, int64_t count, const BasicVi
 class PanelRows {
  public:
   template <class Pointer>
-  PanelRows(const BasicView<Pointer, 4>& view, const Sequence& s, const Panel& panel)
-      : args_(view_rows_args(row_, panel.rows, view)) {
+  PanelRows(const BasicView<Pointer, 4>& view, const Sequence& s, const Panel& panel) {
     for (int r = 0; r < panel.rows; ++r)
       row_[r] = const_cast<char*>(static_cast<const char*>(at(view, s.batch, panel.head[r], panel.query[r])));
+    args_ = view_rows_args(row_, panel.rows, view);
   }
   PanelRows(const PanelRows&) = delete;
   PanelRows& operator=(const PanelRows&) = delete;
