@@ -9,7 +9,7 @@ from oracle import Expected, error_of
 from ours import Ours
 from peers import Peer, Prepared, first_line
 from tensors import Tensors
-from timing import extra_bytes, seconds_of, settle
+from timing import extra_bytes, run_in, seconds_of, settle
 from workloads import Workload
 
 SAMPLE_SECONDS = 0.02  # a sample is as many calls as fill it
@@ -148,7 +148,7 @@ class Bench:
             for call, count, seconds, own in zip(calls, counts, once, samples):
                 settle()
                 if seconds < SAMPLE_SECONDS:
-                    call()
+                    run_in(call)
                 own.append(seconds_of(call, count))
         # The most that this run has seen: a peak measured in a slow spell would flatter us.
         best = max([*peaks, self._best_peak.get((row.workload.dtype, row.threads), 0)])
