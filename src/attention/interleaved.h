@@ -5,7 +5,7 @@
 //   for each few keys of the block, for each head     O += V^T P
 // Head by head a block would be read a piece here and a piece there. What a head computes, and in which order, is the
 // same: where rows lie changes no bit. Kernels that have `scores_of_heads` make the few keys' loop themselves, for keys
-// that the caches hold.
+// that the caches hold for the most part.
 #pragma once
 
 #include "attention/online_softmax.h"
