@@ -19,34 +19,48 @@ Case one_token(const char* feature, int64_t group, int64_t keys, int64_t D, int6
                    dtype, static_cast<uint64_t>(keys * 1000 + D), q_scale);
 }
 
-/// Every number of keys left over, of a vector and of a block, and every width of a head.
+/// body(x, y, z) for a sample of all combinations.
+template <class X, class Y, class Z, class Body>
+void sample_combinations(const Share& share, const X& xs, const Y& ys, const Z& zs, const Body& body) {
+  const auto ny = static_cast<int64_t>(std::size(ys)), nz = static_cast<int64_t>(std::size(zs));
+  const int64_t grid = static_cast<int64_t>(std::size(xs)) * ny * nz;
+  sample(grid, share,
+         [&](int64_t i) { body(std::data(xs)[i / (ny * nz)], std::data(ys)[i / nz % ny], std::data(zs)[i % nz]); });
+}
+
+/// Every number of keys left over, of a vector and of a block,
 TEST(FewRows, IsWithinTheBoundsOfTheReference) {
-  for (DType dtype : kTypes) {
-    for (int64_t group : kGroups) {
-      for (int64_t keys : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 300, 513, 2049})
-        Oracle(one_token("none", group, keys, 24, 20, dtype), false).expect_on_every_isa();
-      for (int64_t width : {1, 3, 8, 15, 16, 17, 32, 40, 64, 65, 100, 128, 144, 200, 256})
-        Oracle(one_token("none", group, 37, width, 257 - width, dtype), false).expect_on_every_isa();
-    }
-  }
+  const int64_t counts[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 300, 513, 2049};
+  sample_combinations({30, 144, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
+    Oracle(one_token("none", group, keys, 24, 20, dtype), false).expect_on_every_isa();
+  });
+}
+
+/// and every width of a head.
+TEST(FewRows, OfEveryWidth) {
+  const int64_t widths[] = {1, 3, 8, 15, 16, 17, 32, 40, 64, 65, 100, 128, 144, 200, 256};
+  sample_combinations({30, 135, 60}, kTypes, kGroups, widths, [](DType dtype, int64_t group, int64_t width) {
+    Oracle(one_token("none", group, 37, width, 257 - width, dtype), false).expect_on_every_isa();
+  });
 }
 
 /// Sharp distributions, whose reference moves in every block.
 TEST(FewRows, FollowsItsMaximum) {
-  for (DType dtype : kTypes)
-    for (int64_t group : kGroups)
-      for (double q_scale : {8.0, 100.0})
-        Oracle(one_token("none", group, 900, 32, 32, dtype, q_scale), false).expect_on_every_isa();
+  const double scales[] = {8, 100};
+  sample_combinations({9, 36, 60}, kTypes, kGroups, scales, [](DType dtype, int64_t group, double q_scale) {
+    Oracle(one_token("none", group, 900, 32, 32, dtype, q_scale), false).expect_on_every_isa();
+  });
 }
 
 /// The intervals of a window, a length and an alignment begin and end anywhere; other options have other kernels.
 TEST(FewRows, WithEveryOption) {
-  for (const Feature& feature : features()) {
-    if (std::string(feature.name).find("packed") != std::string::npos) continue;  // packs several sequences
-    for (DType dtype : kTypes)
-      for (int64_t group : {1, 4})
-        Oracle(one_token(feature.name, group, 331, 32, 48, dtype), false).expect_on_every_isa();
-  }
+  const int64_t groups[] = {1, 4};
+  sample_combinations({40, 132, 60}, features(), kTypes, groups,
+                      [](const Feature& feature, DType dtype, int64_t group) {
+                        if (std::string(feature.name).find("packed") != std::string::npos)
+                          return;  // packs several sequences
+                        Oracle(one_token(feature.name, group, 331, 32, 48, dtype), false).expect_on_every_isa();
+                      });
 }
 
 /// Keys and values of one sequence in pages, attended to by its last query.
@@ -65,17 +79,16 @@ Results from_pages(const Case& c, int64_t page_size) {
 }
 
 TEST(FewRows, PagesDoNotChangeItsBits) {
-  for_each_isa([](const std::string& isa) {
-    for (DType dtype : kTypes)
-      for (int64_t group : kGroups)
-        for (int64_t keys : {1, 15, 33, 300, 700}) {
-          const Dims dims = {.B = 1, .H = 2 * group, .Hk = 2, .Lq = 1, .Lk = keys, .D = 16, .Dv = 12};
-          const Case c = make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(keys));
-          const Results whole = run(c, false);
-          for (int64_t page_size : {1, 7, 16, 64})
-            EXPECT_TRUE(same_results(from_pages(c, page_size), whole))
-                << c.name() << " in pages of " << page_size << " on " << isa;
-        }
+  const int64_t counts[] = {1, 15, 33, 300, 700};
+  sample_combinations({20, 90, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
+    const Dims dims = {.B = 1, .H = 2 * group, .Hk = 2, .Lq = 1, .Lk = keys, .D = 16, .Dv = 12};
+    const Case c = make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(keys));
+    for_each_isa([&](const std::string& isa) {
+      const Results whole = run(c, false);
+      for (int64_t page_size : {1, 7, 16, 64})
+        EXPECT_TRUE(same_results(from_pages(c, page_size), whole))
+            << c.name() << " in pages of " << page_size << " on " << isa;
+    });
   });
 }
 
@@ -97,26 +110,25 @@ ConstView<4> as_heads(const Array<4>& y) {
 
 /// Rows far apart, and a head and a sequence without the others.
 TEST(FewRows, MemoryAndNeighboursDoNotChangeItsBits) {
-  for_each_isa([](const std::string& isa) {
-    for (DType dtype : kTypes)
-      for (int64_t group : kGroups) {
-        const Case c = one_token("none", group, 300, 64, 64, dtype);
-        const Array<4> k = of_models(c.k), v = of_models(c.v);
-        const Results whole = run(c, false);
-        for (int64_t b = 0; b < c.dims.B; ++b)
-          for (int64_t h = 0; h < c.dims.Hk; ++h) {
-            const auto alone = [&](const ConstView<4>& x, int64_t heads) {
-              return part_of(part_of(x, 0, b, 1), 1, h * heads, heads);
-            };
-            Array<4> out(dtype, {1, group, 1, c.dims.Dv});
-            attention(alone(c.q.view(), group), alone(as_heads(k), 1), alone(as_heads(v), 1),
-                      out.fill_with_nan().view());
-            for (int64_t g = 0; g < group; ++g)
-              for (int64_t d = 0; d < c.dims.Dv; ++d)
-                EXPECT_EQ(out.get({0, g, 0, d}), whole.out.get({b, h * group + g, 0, d}))
-                    << name_of(dtype) << ", " << group << " rows, on " << isa;
-          }
+  const int64_t counts[] = {300};
+  sample_combinations({6, 18, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
+    const Case c = one_token("none", group, keys, 64, 64, dtype);
+    const Array<4> k = of_models(c.k), v = of_models(c.v);
+    for_each_isa([&](const std::string& isa) {
+      const Results whole = run(c, false);
+      for (int64_t i = 0; i < c.dims.B * c.dims.Hk; ++i) {
+        const int64_t b = i / c.dims.Hk, h = i % c.dims.Hk;
+        const auto alone = [&](const ConstView<4>& x, int64_t heads) {
+          return part_of(part_of(x, 0, b, 1), 1, h * heads, heads);
+        };
+        Array<4> out(dtype, {1, group, 1, c.dims.Dv});
+        attention(alone(c.q.view(), group), alone(as_heads(k), 1), alone(as_heads(v), 1), out.fill_with_nan().view());
+        for (int64_t g = 0; g < group; ++g)
+          for (int64_t d = 0; d < c.dims.Dv; ++d)
+            EXPECT_EQ(out.get({0, g, 0, d}), whole.out.get({b, h * group + g, 0, d}))
+                << name_of(dtype) << ", " << group << " rows, on " << isa;
       }
+    });
   });
 }
 
@@ -136,21 +148,33 @@ void expect_bits_of_heads_apart(const Case& c, std::initializer_list<int> thread
 }
 
 /// Such heads are walked together, by one thread or several: every number of heads and keys left over, more heads than
-/// a walk takes, every option, and what is not finite.
+/// a walk takes,
+const DType kAllTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64};
+
 TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
-  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
-    for (int64_t group : {1, 4, 8, 60})  // 60 rows have other kernels
-      for (const Dims& dims :
-           {Dims{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20}, Dims{.B = 1, .Hk = 70, .Lk = 60, .D = 32, .Dv = 32},
-            Dims{.B = 1, .Hk = 2, .Lk = 4200, .D = 17, .Dv = 40}}) {
-        if (group > 4 && dims.Hk > 3) continue;
-        Dims d = dims;
-        d.H = d.Hk * group;
-        expect_bits_of_heads_apart(make_case(feature_named("none"), d, dtype, static_cast<uint64_t>(group)), {1, 3});
-      }
-    for (const Feature& feature : features())
-      for (int64_t group : {2, 20}) expect_bits_of_heads_apart(one_token(feature.name, group, 331, 32, 48, dtype), {1});
-    // Maxima that outgrow their references, of some heads and in some blocks.
+  const int64_t groups[] = {1, 4, 8, 60};  // 60 rows have other kernels
+  const Dims shapes[] = {{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20},
+                         {.B = 1, .Hk = 70, .Lk = 60, .D = 32, .Dv = 32},
+                         {.B = 1, .Hk = 2, .Lk = 4200, .D = 17, .Dv = 40}};
+  sample_combinations({12, 48, 60}, kAllTypes, groups, shapes, [](DType dtype, int64_t group, Dims dims) {
+    if (group > 4 && dims.Hk > 3) return;
+    dims.H = dims.Hk * group;
+    expect_bits_of_heads_apart(make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(group)), {1, 3});
+  });
+}
+
+/// every option,
+TEST(FewRows, HeadsBetweenEachOtherWithEveryOption) {
+  const int64_t groups[] = {2, 20};
+  sample_combinations({40, 120, 60}, features(), kAllTypes, groups,
+                      [](const Feature& feature, DType dtype, int64_t group) {
+                        expect_bits_of_heads_apart(one_token(feature.name, group, 331, 32, 48, dtype), {1});
+                      });
+}
+
+/// and what is not finite, or outgrows its references, of some heads and in some blocks.
+TEST(FewRows, HeadsBetweenEachOtherOfUnlikeNumbers) {
+  for (DType dtype : kAllTypes) {
     expect_bits_of_heads_apart(one_token("none", 4, 1900, 32, 32, dtype, 100), {1});
     Case c = one_token("none", 2, 300, 16, 16, dtype, 100);
     c.v.set({0, 0, 7, 3}, kNaN);
@@ -160,9 +184,13 @@ TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
   }
 }
 
-/// As above, with more keys than caches hold.
+/// As above, with more keys than the caches of a core hold, and than those of all.
 TEST(FewRows, HeadsBetweenEachOtherFromMemory) {
-  const Dims dims = {.B = 1, .H = 16, .Hk = 8, .Lq = 1, .Lk = 4100, .D = 128, .Dv = 128};
+  for (int64_t keys : {1200, 2100}) {  // 9.4 and 16.4 MiB
+    const Dims dims = {.B = 1, .H = 8, .Hk = 8, .Lq = 1, .Lk = keys, .D = 128, .Dv = 128};
+    expect_bits_of_heads_apart(make_case(feature_named("none"), dims, DType::float32, 1), {2});
+  }
+  const Dims dims = {.B = 1, .H = 16, .Hk = 8, .Lq = 1, .Lk = 2100, .D = 128, .Dv = 128};
   expect_bits_of_heads_apart(make_case(feature_named("none"), dims, DType::float32, 1), {2});
 }
 
@@ -190,10 +218,9 @@ void expect_infinities_and_nan(DType dtype, int64_t group, int64_t at, const std
 }
 
 TEST(FewRows, MeetsInfinitiesAndNaN) {
-  for_each_isa([](const std::string& isa) {
-    for (DType dtype : kTypes)
-      for (int64_t group : kGroups)
-        for (int64_t at : {0, 5, 299}) expect_infinities_and_nan(dtype, group, at, isa);
+  const int64_t keys[] = {0, 5, 299};
+  sample_combinations({12, 27, 60}, kTypes, kGroups, keys, [](DType dtype, int64_t group, int64_t at) {
+    for_each_isa([&](const std::string& isa) { expect_infinities_and_nan(dtype, group, at, isa); });
   });
 }
 
