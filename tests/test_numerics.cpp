@@ -45,7 +45,7 @@ void check_tail(int64_t D, int64_t Lk) {
 
 /// Every head width, and every number of keys up to well past any tile.
 TEST(Tails, HeadWidthsAndKeys) {
-  sample(288 * 260, {.quick = 450, .normal = 800, .seconds = 60},
+  sample(288 * 260, {.quick = 120, .normal = 800, .seconds = 60},
          [](int64_t number) { check_tail(1 + number / 260, 1 + number % 260); });
 }
 

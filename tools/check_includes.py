@@ -15,7 +15,7 @@ import tempfile
 
 # module: (modules it may include, prefixes of foreign headers it may include)
 MODULES = {
-    "core": ((), ("pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
+    "core": ((), ("cpuid.h", "pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h", "sys/syscall.h", "unistd.h")),
     "attention": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),

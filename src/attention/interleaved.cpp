@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/caches.h"
 #include "kernels/prefetch.h"
 
 namespace attn::detail {
@@ -13,10 +14,10 @@ namespace {
 // alike; a row alone, 32768 keys of 8 heads on one thread of Zen 4: head by head 13.6 ms, so 12.4 (bfloat16 8.4, 5.4).
 constexpr int64_t kPieceKeys = 32;
 
-// Up to so many bytes of keys and values in a call kernels that have `scores_of_heads` take a few keys at a time;
-// beyond, all heads ask for the next piece in the order of memory. 16 MiB, 8 heads: 0.33 ms so and 0.41 in pieces; 24
-// MiB, 12 heads: 0.85 and 0.68.
-constexpr int64_t kManyBytes = int64_t{16} << 20;
+/// True if keys and values are so many that all heads ask for the next piece in the order of memory; of fewer, kernels
+/// that have `scores_of_heads` take a few keys at a time. 16 MiB, 8 heads: 0.33 ms so and 0.41 in pieces; 24 MiB, 12
+/// heads: 0.85 and 0.68 (Zen 4, whose third level has 32 MiB).
+bool asks_in_order(const Problem& p) { return p.key_bytes > caches().third / 2; }
 
 /// True if the heads of a key follow each other before the next key comes.
 bool is_interleaved(const ConstView<4>& view) {
@@ -99,7 +100,7 @@ void InterleavedHeads::scores(int count, const Tile& tile) const {
     args[i].scores = head.scores;
     args[i].maximum = head.maximum;
   }
-  if (p_.key_bytes <= kManyBytes && tk_.scores_of_heads) return tk_.scores_of_heads(args, count);
+  if (!asks_in_order(p_) && tk_.scores_of_heads) return tk_.scores_of_heads(args, count);
   for_pieces(heads_[0].keys, heads_[count - 1].keys, count, tile, [&](int i, int64_t done, int64_t keys) {
     kernels::ScoresArgs piece = args[i];
     piece.keys = heads_[i].keys.row(tile.begin + done);
@@ -129,7 +130,7 @@ void InterleavedHeads::values(int count, const Tile& tile) const {
     args[i] =
         product_args(p_, tk_, piece_of(head.values, tile, 0, tile.count), p_.Dv, tile, head.weights, head.state->out);
   }
-  if (p_.key_bytes <= kManyBytes && tk_.values_of_heads) return tk_.values_of_heads(args, count);
+  if (!asks_in_order(p_) && tk_.values_of_heads) return tk_.values_of_heads(args, count);
   for_pieces(heads_[0].values, heads_[count - 1].values, count, tile, [&](int i, int64_t done, int64_t keys) {
     kernels::ValuesArgs piece = args[i];
     piece.values = heads_[i].values.row(tile.begin + done);
@@ -149,7 +150,7 @@ void InterleavedHeads::for_pieces(const KeyRows& lowest, const KeyRows& highest,
       static_cast<const char*>(highest.row(0)) - static_cast<const char*>(lowest.row(0)) + highest.row_size() * element;
   for (int64_t done = 0; done < tile.count; done += kPieceKeys) {
     const int64_t keys = std::min(kPieceKeys, tile.count - done);
-    const int64_t next = p_.key_bytes > kManyBytes ? std::min(kPieceKeys, tile.count - done - keys) : 0;
+    const int64_t next = asks_in_order(p_) ? std::min(kPieceKeys, tile.count - done - keys) : 0;
     const auto rows = reinterpret_cast<uintptr_t>(lowest.row(tile.begin + done)) + keys * stride_bytes;
     for (int i = 0; i < count; ++i) {
       kernels::prefetch_rows(rows, row_bytes, stride_bytes, next * i / count, next * (i + 1) / count);

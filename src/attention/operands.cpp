@@ -8,7 +8,11 @@ namespace attn::detail {
 
 KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
                  int64_t kv_head)
-    : pages_(pages), page_size_(s.pages.page_size), n_(n), dtype_(view.dtype), far_(p.key_bytes >= 2 * kFarArray) {
+    : pages_(pages),
+      page_size_(s.pages.page_size),
+      n_(n),
+      dtype_(view.dtype),
+      far_(p.key_bytes >= 2 * far_array_bytes()) {
   const int64_t element = size_of(view.dtype);
   if (pages) {
     row_stride_ = n;

@@ -3,6 +3,7 @@
 
 #include "attention/arithmetic.h"
 #include "attention/problem.h"
+#include "core/caches.h"
 #include "core/numbers.h"
 
 namespace attn::detail {
@@ -52,10 +53,10 @@ inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t str
   return args;
 }
 
-// Rows of arrays of so many bytes are taken to lie beyond the second-level cache: three others come with them. Asking
-// for rows that it does hold costs 3 to 7 % of a call (0.75 MiB: sequences of 8); not asking where it does not, up to
-// half (1.5 MiB and more, [B, L, H, D]; Zen 4).
-constexpr int64_t kFarArray = int64_t{1} << 20;
+/// Rows of arrays of so many bytes are taken to lie beyond the second-level cache: three others come with them. Asking
+/// for rows that it does hold costs 3 to 7 % of a call (0.75 MiB: sequences of 8); not asking where it does not, up to
+/// half (1.5 MiB and more, [B, L, H, D]; Zen 4, whose second level has 1 MiB).
+inline int64_t far_array_bytes() { return caches().second; }
 
 /// `count` rows of a view, each over its last axis.
 template <class Pointer>
@@ -64,7 +65,7 @@ kernels::RowsArgs view_rows_args(void* const* rows, int64_t count, const BasicVi
   kernels::RowsArgs args = rows_args(rows, count, n[3] == 1 ? 1 : view.stride[3], view.dtype, n[3]);
   // Elements that repeat (stride 0) may be more than 64 bits can count.
   const int64_t elements = saturating_mul(saturating_mul(n[0], n[1]), saturating_mul(n[2], n[3]));
-  args.far = elements >= kFarArray / size_of(view.dtype);
+  args.far = elements >= far_array_bytes() / size_of(view.dtype);
   return args;
 }
 

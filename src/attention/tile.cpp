@@ -1,11 +1,14 @@
 #include "attention/tile.h"
 
+#include "core/caches.h"
+
 namespace attn::detail {
 namespace {
 
-// Keys and values of a call that a core's caches are taken to hold. Asking for rows that they do hold costs a tenth to
-// a quarter of a token's time (8 MiB and less); not asking where they do not, up to half of it (9 MiB; Zen 4).
-constexpr int64_t kCacheBytes = int64_t{9} << 20;
+/// True if no cache is taken to hold the keys and values of the call. Asking for rows that caches do hold costs a tenth
+/// to a quarter of a token's time (8 MiB and less); not asking where they do not, up to half of it (9 MiB; Zen 4, which
+/// has 1 and 32 MiB).
+bool from_memory(const Problem& p) { return p.key_bytes >= caches().second + caches().third / 4; }
 
 }  // namespace
 
@@ -27,7 +30,7 @@ kernels::ScoresArgs score_args(const Problem& p, const TileKernels& tk, const Pa
   args.depth = p.D;
   args.scale = score_scale(p);
   args.highest = highest_score(tk);
-  args.from_memory = p.key_bytes >= kCacheBytes;
+  args.from_memory = from_memory(p);
   return args;
 }
 
@@ -42,7 +45,7 @@ kernels::ValuesArgs product_args(const Problem& p, const TileKernels& tk, const 
           .count = run.count,
           .depth = n,
           .out = accumulator,
-          .from_memory = p.key_bytes >= kCacheBytes};
+          .from_memory = from_memory(p)};
 }
 
 namespace {

@@ -1,4 +1,5 @@
-// core: how many processors a container leaves to this process, from folders that look like /proc and /sys.
+// core: how many processors a container leaves to this process, from folders that look like /proc and /sys; what caches
+// they have.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -6,6 +7,7 @@
 #include <fstream>
 #include <map>
 
+#include "core/caches.h"
 #include "core/control_groups.h"
 
 namespace attn::test {
@@ -86,6 +88,33 @@ TEST(ControlGroups, FoldersNearestFirst) {
   const std::string mount = root.path() + "/sys/fs/cgroup";
   EXPECT_EQ(control_groups("memory", root.path()), (std::vector<std::string>{mount + "/memory/m/n", mount + "/memory/m",
                                                                              mount + "/memory", mount + "/u", mount}));
+}
+
+/// Bytes of a unified cache as Linux describes it, "1024K"; 0 if it does not.
+int64_t cache_of_linux(int level) {
+  for (int i = 0; i < 8; ++i) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    if (first_line(folder + "level") != std::to_string(level) || first_line(folder + "type") != "Unified") continue;
+    const std::string size = first_line(folder + "size");
+    return std::stoll(size) << (size.ends_with("M") ? 20 : 10);
+  }
+  return 0;
+}
+
+TEST(Caches, AreThoseThatLinuxDescribes) {
+#if defined(__x86_64__)
+  if (cache_of_linux(2) == 0) GTEST_SKIP() << "the system describes no cache";
+  EXPECT_EQ(described_caches().second, cache_of_linux(2));
+  EXPECT_EQ(described_caches().third, cache_of_linux(3));
+#else
+  EXPECT_EQ(described_caches().second, 0);
+#endif
+}
+
+TEST(Caches, AreWithinBounds) {
+  EXPECT_GE(caches().second, int64_t{256} << 10);
+  EXPECT_GE(caches().third, 2 * caches().second);
+  EXPECT_LE(caches().third, int64_t{32} << 20);
 }
 
 }  // namespace
