@@ -36,7 +36,7 @@ def write_plots(content: dict[str, Any], folder: str) -> None:
     threads = max(row["threads"] for row in content["rows"])
     timed = [row for row in content["rows"] if row["our_seconds"] and row["threads"] == threads]
     _plot_peak([row for row in timed if _is_plain(row)], threads, Path(folder) / "peak.png")
-    _plot_ratio(_one_length(timed), threads, Path(folder) / "ratio.png")
+    _plot_ratio(timed, threads, Path(folder) / "ratio.png")
 
 
 def _is_plain(row: Record) -> bool:
@@ -46,11 +46,13 @@ def _is_plain(row: Record) -> bool:
             and w["H"] == w["Hk"] and w["D"] == w["Dv"])
 
 
-def _one_length(rows: list[Record]) -> list[Record]:
-    """Of the grid the longest up to 2048, which is long enough to tell; all else."""
-    lengths = [row["workload"]["Lk"] for row in rows if _is_plain(row)]
-    longest = max((n for n in lengths if n <= 2048), default=0)
-    return [row for row in rows if not _is_plain(row) or row["workload"]["Lk"] == longest]
+def _kind(row: Record) -> str:
+    """Workloads that go on one line of the picture of ratios."""
+    w = row["workload"]
+    if w["operation"] == "decode":
+        return f"one token, {w['dtype']}, {w['H'] // w['Hk']} x {w['Hk']} heads"
+    option = "short sentences" if w["option"] == "lengths" else w["option"]
+    return f"{w['operation']}, {option}, {w['dtype']}"
 
 
 def _plot_peak(rows: list[Record], threads: int, file: Path) -> None:
@@ -101,25 +103,30 @@ def _draw_lines(axis: Axes, points: dict[str, dict[int, float]]) -> None:
 
 
 def _plot_ratio(rows: list[Record], threads: int, file: Path) -> None:
-    """A line a workload, a mark a peer: right of 1 the peer takes longer."""
+    """A line a kind of workload, a mark a workload and peer: right of 1 the peer takes longer."""
     ratios = [row for row in rows if row["ratio"]]
     if not ratios:
         return
-    names = list(dict.fromkeys(row["name"] for row in ratios))
-    figure, axis = plt.subplots(figsize=(8, 1.4 + 0.2 * len(names)), layout="constrained")
-    for peer in dict.fromkeys(row["peer"] for row in ratios):
+    kinds = list(dict.fromkeys(_kind(row) for row in ratios))
+    peers = list(dict.fromkeys(row["peer"] for row in ratios))
+    figure, axis = plt.subplots(figsize=(8, 1.4 + 0.3 * len(kinds)), layout="constrained")
+    for i, peer in enumerate(peers):
         color, marker = STYLES[peer]
         own = [row for row in ratios if row["peer"] == peer]
-        axis.scatter([row["ratio"] for row in own], [names.index(row["name"]) for row in own],
-                     color=color, marker=marker, s=28, label=peer, zorder=3)
+        offset = 0.6 * ((i + 0.5) / len(peers) - 0.5)
+        heights = [kinds.index(_kind(row)) + offset for row in own]
+        axis.scatter([row["ratio"] for row in own], heights, color=color, marker=marker, s=14,
+                     alpha=0.8, linewidth=0.8, label=peer, zorder=3)
     axis.axvline(1, color="black", linewidth=1)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axis.set_yticks(range(len(names)), names, fontsize=7)
-    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_yticks(range(len(kinds)), kinds, fontsize=7)
+    axis.set_ylim(len(kinds) - 0.5, -0.5)
     axis.grid(alpha=0.3)
     axis.set_xlabel("time of the peer / time of attention.cpp")
-    axis.set_title(f"{threads} threads; right of the line attention.cpp is faster", fontsize=10)
+    count = len({row["name"] for row in ratios})
+    axis.set_title(f"{count} workloads, {threads} threads; right of the line attention.cpp is faster",
+                   fontsize=10)
     _shared_legend(figure)
     figure.savefig(file, dpi=110)
     plt.close(figure)

@@ -209,4 +209,8 @@ def _single_tokens() -> list[Workload]:
 
 
 def all_workloads() -> list[Workload]:
-    return _grid() + _options() + _decode() + _layouts() + _sentences() + _single_tokens()
+    """Each once, though several lists have it."""
+    first: dict[str, Workload] = {}
+    for w in _grid() + _options() + _decode() + _layouts() + _sentences() + _single_tokens():
+        first.setdefault(w.name, w)
+    return list(first.values())
