@@ -147,10 +147,10 @@ void expect_bits_of_heads_apart(const Case& c, std::initializer_list<int> thread
   });
 }
 
-/// Such heads are walked together, by one thread or several: every number of heads and keys left over, more heads than
-/// a walk takes,
 const DType kAllTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64};
 
+/// Such heads are walked together, by one thread or several: every number of heads and keys left over, more heads than
+/// a walk takes,
 TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
   const int64_t groups[] = {1, 4, 8, 60};  // 60 rows have other kernels
   const Dims shapes[] = {{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20},
