@@ -11,11 +11,11 @@ struct Caches {
   int64_t third;   // shared by cores
 };
 
-/// What CPUID says; 0 where it says nothing.
+/// What CPUID says; 0 where it says nothing. (sysconf() of glibc 2.36 says 320 MiB of an EPYC whose cores share 32.)
 Caches described_caches();
 
-/// What to count on: the caches described, within bounds. Virtual machines describe none, or those of ten processors;
-/// and of a larger third level a core has only a share.
+/// What to count on: the caches described, within bounds. Some virtual machines describe none, and of a
+/// larger third level a core has only a share.
 const Caches& caches();
 
 }  // namespace attn
