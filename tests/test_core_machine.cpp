@@ -1,6 +1,7 @@
 // core: how many processors a container leaves to this process, from folders that look like /proc and /sys; what caches
 // they have.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -90,10 +91,30 @@ TEST(ControlGroups, FoldersNearestFirst) {
                                                                              mount + "/memory", mount + "/u", mount}));
 }
 
+/// Stays on one processor while it lives: those of a laptop may have different caches.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() : number_(sched_getcpu()) {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(number_, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OnOneProcessor() { sched_setaffinity(0, sizeof before_, &before_); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+  std::string folder() const { return "/sys/devices/system/cpu/cpu" + std::to_string(number_); }
+
+ private:
+  int number_;
+  cpu_set_t before_{};
+};
+
 /// Bytes of a unified cache as Linux describes it, "1024K"; 0 if it does not.
-int64_t cache_of_linux(int level) {
+int64_t cache_of_linux(const OnOneProcessor& processor, int level) {
   for (int i = 0; i < 8; ++i) {
-    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    const std::string folder = processor.folder() + "/cache/index" + std::to_string(i) + "/";
     if (first_line(folder + "level") != std::to_string(level) || first_line(folder + "type") != "Unified") continue;
     const std::string size = first_line(folder + "size");
     return std::stoll(size) << (size.ends_with("M") ? 20 : 10);
@@ -103,9 +124,10 @@ int64_t cache_of_linux(int level) {
 
 TEST(Caches, AreThoseThatLinuxDescribes) {
 #if defined(__x86_64__)
-  if (cache_of_linux(2) == 0) GTEST_SKIP() << "the system describes no cache";
-  EXPECT_EQ(described_caches().second, cache_of_linux(2));
-  EXPECT_EQ(described_caches().third, cache_of_linux(3));
+  const OnOneProcessor here;
+  if (cache_of_linux(here, 2) == 0) GTEST_SKIP() << "the system describes no cache";
+  EXPECT_EQ(described_caches().second, cache_of_linux(here, 2));
+  EXPECT_EQ(described_caches().third, cache_of_linux(here, 3));
 #else
   EXPECT_EQ(described_caches().second, 0);
 #endif
