@@ -31,31 +31,34 @@ void sample_combinations(const Share& share, const X& xs, const Y& ys, const Z& 
 /// Every number of keys left over, of a vector and of a block,
 TEST(FewRows, IsWithinTheBoundsOfTheReference) {
   const int64_t counts[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 300, 513, 2049};
-  sample_combinations({30, 144, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
-    Oracle(one_token("none", group, keys, 24, 20, dtype), false).expect_on_every_isa();
-  });
+  sample_combinations({.quick = 30, .normal = 144, .seconds = 60}, kTypes, kGroups, counts,
+                      [](DType dtype, int64_t group, int64_t keys) {
+                        Oracle(one_token("none", group, keys, 24, 20, dtype), false).expect_on_every_isa();
+                      });
 }
 
 /// and every width of a head.
 TEST(FewRows, OfEveryWidth) {
   const int64_t widths[] = {1, 3, 8, 15, 16, 17, 32, 40, 64, 65, 100, 128, 144, 200, 256};
-  sample_combinations({30, 135, 60}, kTypes, kGroups, widths, [](DType dtype, int64_t group, int64_t width) {
-    Oracle(one_token("none", group, 37, width, 257 - width, dtype), false).expect_on_every_isa();
-  });
+  sample_combinations({.quick = 30, .normal = 135, .seconds = 60}, kTypes, kGroups, widths,
+                      [](DType dtype, int64_t group, int64_t width) {
+                        Oracle(one_token("none", group, 37, width, 257 - width, dtype), false).expect_on_every_isa();
+                      });
 }
 
 /// Sharp distributions, whose reference moves in every block.
 TEST(FewRows, FollowsItsMaximum) {
   const double scales[] = {8, 100};
-  sample_combinations({9, 36, 60}, kTypes, kGroups, scales, [](DType dtype, int64_t group, double q_scale) {
-    Oracle(one_token("none", group, 900, 32, 32, dtype, q_scale), false).expect_on_every_isa();
-  });
+  sample_combinations({.quick = 9, .normal = 36, .seconds = 60}, kTypes, kGroups, scales,
+                      [](DType dtype, int64_t group, double q_scale) {
+                        Oracle(one_token("none", group, 900, 32, 32, dtype, q_scale), false).expect_on_every_isa();
+                      });
 }
 
 /// The intervals of a window, a length and an alignment begin and end anywhere; other options have other kernels.
 TEST(FewRows, WithEveryOption) {
   const int64_t groups[] = {1, 4};
-  sample_combinations({40, 132, 60}, features(), kTypes, groups,
+  sample_combinations({.quick = 40, .normal = 132, .seconds = 60}, features(), kTypes, groups,
                       [](const Feature& feature, DType dtype, int64_t group) {
                         if (std::string(feature.name).find("packed") != std::string::npos)
                           return;  // packs several sequences
@@ -80,16 +83,17 @@ Results from_pages(const Case& c, int64_t page_size) {
 
 TEST(FewRows, PagesDoNotChangeItsBits) {
   const int64_t counts[] = {1, 15, 33, 300, 700};
-  sample_combinations({20, 90, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
-    const Dims dims = {.B = 1, .H = 2 * group, .Hk = 2, .Lq = 1, .Lk = keys, .D = 16, .Dv = 12};
-    const Case c = make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(keys));
-    for_each_isa([&](const std::string& isa) {
-      const Results whole = run(c, false);
-      for (int64_t page_size : {1, 7, 16, 64})
-        EXPECT_TRUE(same_results(from_pages(c, page_size), whole))
-            << c.name() << " in pages of " << page_size << " on " << isa;
-    });
-  });
+  sample_combinations({.quick = 20, .normal = 90, .seconds = 60}, kTypes, kGroups, counts,
+                      [](DType dtype, int64_t group, int64_t keys) {
+                        const Dims dims = {.B = 1, .H = 2 * group, .Hk = 2, .Lq = 1, .Lk = keys, .D = 16, .Dv = 12};
+                        const Case c = make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(keys));
+                        for_each_isa([&](const std::string& isa) {
+                          const Results whole = run(c, false);
+                          for (int64_t page_size : {1, 7, 16, 64})
+                            EXPECT_TRUE(same_results(from_pages(c, page_size), whole))
+                                << c.name() << " in pages of " << page_size << " on " << isa;
+                        });
+                      });
 }
 
 /// x [B, H, L, n] in the memory of models, [B, L, H, n].
@@ -110,26 +114,28 @@ ConstView<4> as_heads(const Array<4>& y) {
 
 /// Rows far apart, and a head and a sequence without the others.
 TEST(FewRows, MemoryAndNeighboursDoNotChangeItsBits) {
-  const int64_t counts[] = {300};
-  sample_combinations({6, 18, 60}, kTypes, kGroups, counts, [](DType dtype, int64_t group, int64_t keys) {
-    const Case c = one_token("none", group, keys, 64, 64, dtype);
-    const Array<4> k = of_models(c.k), v = of_models(c.v);
-    for_each_isa([&](const std::string& isa) {
-      const Results whole = run(c, false);
-      for (int64_t i = 0; i < c.dims.B * c.dims.Hk; ++i) {
-        const int64_t b = i / c.dims.Hk, h = i % c.dims.Hk;
-        const auto alone = [&](const ConstView<4>& x, int64_t heads) {
-          return part_of(part_of(x, 0, b, 1), 1, h * heads, heads);
-        };
-        Array<4> out(dtype, {1, group, 1, c.dims.Dv});
-        attention(alone(c.q.view(), group), alone(as_heads(k), 1), alone(as_heads(v), 1), out.fill_with_nan().view());
-        for (int64_t g = 0; g < group; ++g)
-          for (int64_t d = 0; d < c.dims.Dv; ++d)
-            EXPECT_EQ(out.get({0, g, 0, d}), whole.out.get({b, h * group + g, 0, d}))
-                << name_of(dtype) << ", " << group << " rows, on " << isa;
-      }
-    });
-  });
+  const int64_t counts[] = {37, 300};
+  sample_combinations({.quick = 6, .normal = 18, .seconds = 60}, kTypes, kGroups, counts,
+                      [](DType dtype, int64_t group, int64_t keys) {
+                        const Case c = one_token("none", group, keys, 64, 64, dtype);
+                        const Array<4> k = of_models(c.k), v = of_models(c.v);
+                        for_each_isa([&](const std::string& isa) {
+                          const Results whole = run(c, false);
+                          for (int64_t i = 0; i < c.dims.B * c.dims.Hk; ++i) {
+                            const int64_t b = i / c.dims.Hk, h = i % c.dims.Hk;
+                            const auto alone = [&](const ConstView<4>& x, int64_t heads) {
+                              return part_of(part_of(x, 0, b, 1), 1, h * heads, heads);
+                            };
+                            Array<4> out(dtype, {1, group, 1, c.dims.Dv});
+                            attention(alone(c.q.view(), group), alone(as_heads(k), 1), alone(as_heads(v), 1),
+                                      out.fill_with_nan().view());
+                            for (int64_t g = 0; g < group; ++g)
+                              for (int64_t d = 0; d < c.dims.Dv; ++d)
+                                EXPECT_EQ(out.get({0, g, 0, d}), whole.out.get({b, h * group + g, 0, d}))
+                                    << name_of(dtype) << ", " << group << " rows, on " << isa;
+                          }
+                        });
+                      });
 }
 
 /// On every instruction set, heads whose keys lie between each other against the same heads apart.
@@ -156,17 +162,18 @@ TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
   const Dims shapes[] = {{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20},
                          {.B = 1, .Hk = 70, .Lk = 60, .D = 32, .Dv = 32},
                          {.B = 1, .Hk = 2, .Lk = 4200, .D = 17, .Dv = 40}};
-  sample_combinations({12, 48, 60}, kAllTypes, groups, shapes, [](DType dtype, int64_t group, Dims dims) {
-    if (group > 4 && dims.Hk > 3) return;
-    dims.H = dims.Hk * group;
-    expect_bits_of_heads_apart(make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(group)), {1, 3});
-  });
+  sample_combinations(
+      {.quick = 12, .normal = 48, .seconds = 60}, kAllTypes, groups, shapes, [](DType dtype, int64_t group, Dims dims) {
+        if (group > 4 && dims.Hk > 3) return;
+        dims.H = dims.Hk * group;
+        expect_bits_of_heads_apart(make_case(feature_named("none"), dims, dtype, static_cast<uint64_t>(group)), {1, 3});
+      });
 }
 
 /// every option,
 TEST(FewRows, HeadsBetweenEachOtherWithEveryOption) {
   const int64_t groups[] = {2, 20};
-  sample_combinations({40, 120, 60}, features(), kAllTypes, groups,
+  sample_combinations({.quick = 40, .normal = 120, .seconds = 60}, features(), kAllTypes, groups,
                       [](const Feature& feature, DType dtype, int64_t group) {
                         expect_bits_of_heads_apart(one_token(feature.name, group, 331, 32, 48, dtype), {1});
                       });
@@ -219,9 +226,10 @@ void expect_infinities_and_nan(DType dtype, int64_t group, int64_t at, const std
 
 TEST(FewRows, MeetsInfinitiesAndNaN) {
   const int64_t keys[] = {0, 5, 299};
-  sample_combinations({12, 27, 60}, kTypes, kGroups, keys, [](DType dtype, int64_t group, int64_t at) {
-    for_each_isa([&](const std::string& isa) { expect_infinities_and_nan(dtype, group, at, isa); });
-  });
+  sample_combinations({.quick = 12, .normal = 27, .seconds = 60}, kTypes, kGroups, keys,
+                      [](DType dtype, int64_t group, int64_t at) {
+                        for_each_isa([&](const std::string& isa) { expect_infinities_and_nan(dtype, group, at, isa); });
+                      });
 }
 
 TEST(FewRows, AreNamed) {
