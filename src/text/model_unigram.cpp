@@ -1,6 +1,7 @@
 // Unigram: the tokens whose scores add up to the most, by Viterbi's algorithm. What no token covers is the unknown,
 // which costs ten more than the rarest token; neighbours of the kind are one.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -14,6 +15,7 @@ namespace attn::text {
 namespace {
 
 constexpr double kUnknownCosts = 10;
+constexpr double kFarthestSum = 100'000;  // of SentencePiece, whose float32 sums begin at 0 again beyond it
 
 class Unigram final : public Model {
  public:
@@ -56,18 +58,22 @@ class Unigram final : public Model {
 
   void encode(std::string_view piece, WordCache&, std::vector<int64_t>& ids) const override {
     std::vector<Step> steps(piece.size() + 1);
+    size_t reached = 0;
     for (size_t at = 0; at < piece.size();) {
       size_t next = at;
       next_character(piece, next);
+      if (is_single_ && std::abs(steps[at].score) > kFarthestSum) count_from(steps, at, reached);
       const double score = steps[at].score;
       bool is_covered = false;
       trie_.walk(piece.substr(at), [&](size_t length, uint32_t id) {
         reach(steps[at + length], sum(score, scores_[id]), at, id);
+        reached = std::max(reached, at + length);
         is_covered |= at + length == next;
       });
       if (!is_covered) {
         if (unknown_ == Vocabulary::kNone) refuse(piece.substr(at, next - at));
         reach(steps[next], sum(score, sum(lowest_, -kUnknownCosts)), at, unknown_);
+        reached = std::max(reached, next);
       }
       at = next;
     }
@@ -100,6 +106,13 @@ class Unigram final : public Model {
 
   static void reach(Step& step, double score, size_t begin, uint32_t id) {
     if (step.begin == kNowhere || score > step.score) step = {score, begin, id};
+  }
+
+  /// The sums of the steps from `begin` to `last`, as if the text began there.
+  void count_from(std::vector<Step>& steps, size_t begin, size_t last) const {
+    const double offset = steps[begin].score;
+    for (size_t at = begin; at <= last; ++at)
+      if (steps[at].begin != kNowhere) steps[at].score = sum(steps[at].score, -offset);
   }
 
   /// Together the characters may be a token that is not worth its score.

@@ -1,10 +1,9 @@
 """Texts in ten scripts, emoji, code and what breaks tokenizers, and random mixtures of them."""
 
-import pathlib
 import random
 import unicodedata
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import pydoc_data.topics
 
 MIXED = """All human beings are born free and equal in dignity and rights. They're endowed with reason; it's 1948.
 Isn't it?
@@ -48,9 +47,8 @@ SMALL = [" ", "  ", "\n", "\t", "\r\n", "'", ".", ",", "-", "_", "(", "\u00a0", 
 
 
 def corpus():
-    """What the vocabularies are learnt from: the project's own pages and sources, and the samples."""
-    files = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("src/models/*.cpp"))]
-    return [path.read_text() for path in files] + MIXED.splitlines() * 8
+    """What the vocabularies are learnt from: Python's own help, prose and code, and the samples."""
+    return [*pydoc_data.topics.topics.values()] + MIXED.splitlines() * 8
 
 
 def mixtures(seed, count):
