@@ -58,22 +58,25 @@ class Unigram final : public Model {
 
   void encode(std::string_view piece, WordCache&, std::vector<int64_t>& ids) const override {
     std::vector<Step> steps(piece.size() + 1);
-    size_t reached = 0;
+    size_t farthest = 0;  // that a step has reached
+    const auto reach = [&](size_t end, double score, size_t begin, uint32_t id) {
+      Step& step = steps[end];
+      if (step.begin == kNowhere || score > step.score) step = {score, begin, id};
+      farthest = std::max(farthest, end);
+    };
     for (size_t at = 0; at < piece.size();) {
       size_t next = at;
       next_character(piece, next);
-      if (is_single_ && std::abs(steps[at].score) > kFarthestSum) count_from(steps, at, reached);
+      if (is_single_ && std::abs(steps[at].score) > kFarthestSum) count_from(steps, at, farthest);
       const double score = steps[at].score;
       bool is_covered = false;
       trie_.walk(piece.substr(at), [&](size_t length, uint32_t id) {
-        reach(steps[at + length], sum(score, scores_[id]), at, id);
-        reached = std::max(reached, at + length);
+        reach(at + length, sum(score, scores_[id]), at, id);
         is_covered |= at + length == next;
       });
       if (!is_covered) {
         if (unknown_ == Vocabulary::kNone) refuse(piece.substr(at, next - at));
-        reach(steps[next], sum(score, sum(lowest_, -kUnknownCosts)), at, unknown_);
-        reached = std::max(reached, next);
+        reach(next, sum(score, sum(lowest_, -kUnknownCosts)), at, unknown_);
       }
       at = next;
     }
@@ -102,10 +105,6 @@ class Unigram final : public Model {
   /// SentencePiece adds up in float32, which decides between paths that are even.
   double sum(double a, double b) const {
     return is_single_ ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
-  }
-
-  static void reach(Step& step, double score, size_t begin, uint32_t id) {
-    if (step.begin == kNowhere || score > step.score) step = {score, begin, id};
   }
 
   /// The sums of the steps from `begin` to `last`, as if the text began there.
