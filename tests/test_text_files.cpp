@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -213,6 +214,34 @@ TEST(TextFiles, SentencePieceModels) {
   EXPECT_TRUE(has(refusal(piece("\xff", 0)), "piece 0 is empty or not UTF-8"));
   EXPECT_TRUE(has(refusal(piece("a", std::nanf(""))), "a score that is no number"));
   EXPECT_TRUE(has(refusal(piece("a", 0) + field(2, field(3, '\3'))), "must be 1 (unigram) or 2 (bpe)"));
+}
+
+/// "ab" and "c" are worth more than "a" and "bc" by 0.001, which a float32 sum of 101,000 no longer sees.
+TEST(TextFiles, SumsOfLongTextsBeginAgain) {
+  const std::string model = piece("<unk>", 0, 2) + piece("▁", -1) + piece("z", -1000) + piece("a", -5) +
+                            piece("bc", -6) + piece("ab", -5) + piece("c", -5.999f) + field(2, field(3, '\1'));
+  const auto tokenizer = text::load_sentencepiece(model, "a.model");
+  Ids wanted(104, 2);
+  wanted[0] = 1;
+  wanted[102] = 5;
+  wanted[103] = 6;
+  EXPECT_EQ(tokenizer->encode(std::string(101, 'z') + "abc"), wanted);
+}
+
+/// The largest scores that a file may have, and larger ones that only a tokenizer.json can: no token is lost.
+TEST(TextFiles, SumsOfLargeScores) {
+  const std::string text(99, 'a');
+  for (const float score : {9e29f, -9e29f}) {
+    const std::string model = piece("<unk>", 0, 2) + piece("▁", -1) + piece("a", score) + piece("aa", score / 2);
+    const auto tokenizer = text::load_sentencepiece(model + field(2, field(3, '\1')), "a.model");
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+  for (const std::string score : {"3e38", "-3e38", "1e308", "-1e308"}) {
+    const std::string vocab = "[[\"<unk>\",0],[\"a\"," + score + "],[\"aa\"," + score + "]]";
+    const auto tokenizer = loaded(file_of(R"({"type":"Unigram","unk_id":0,"float32":true,"vocab":)" + vocab + "}"));
+    const Ids ids = tokenizer->encode(text);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 1) + 2 * std::count(ids.begin(), ids.end(), 2), 99) << score;
+  }
 }
 
 TEST(TextFiles, FoldersOfModels) {
