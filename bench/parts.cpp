@@ -81,6 +81,7 @@ class Bench {
                const Entered entered(tk_);
                tk_.scores_softmax({.in = scores(kForwardBlock),
                                    .reference = lanes_.data(),
+                                   .allowed = nullptr,
                                    .sum = sums_.data(),
                                    .weights = weights_.data(),
                                    .late = nullptr},

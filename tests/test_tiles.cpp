@@ -223,6 +223,37 @@ TEST(LateValues, NoBitTellsWhenTheyWereAdded) {
   }
 }
 
+/// Rows that see their first key in slices of their own, and whose scores then rise until sums outgrow their limit: a
+/// row's references are its own, whoever shares its panel, and it is right.
+TEST(TileReferences, AreARowsOwn) {
+  if (!has("amx_emulated_parts")) GTEST_SKIP() << "needs AVX-512";
+  const WithIsa with("amx_emulated_parts");
+  const int64_t queries = 64, keys = 700;
+  for (DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+    Case c = make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = queries, .Lk = keys, .D = 8, .Dv = 8}, dtype, 30);
+    c.scalars.same_bits = true;
+    c.mask = Array<4>(DType::boolean, {1, 1, queries, keys});
+    for (int64_t i = 0; i < queries; ++i) {
+      c.q.set({0, 0, i, 0}, 1);
+      for (int64_t j = 0; j < keys; ++j) c.mask.set({0, 0, i, j}, j >= i * 37 % 300 && j % 11 != i % 11);
+    }
+    for (int64_t j = 0; j < keys; ++j) c.k.set({0, 0, j, 0}, static_cast<double>(j) / 8);
+    const Results together = run(c, false);
+    Oracle(c, false).expect(together, "amx_emulated_parts");
+    for (int64_t rows : {1, 5, 32}) {
+      for (int64_t first = 0; first + rows <= queries; first += rows) {
+        Array<4> out(dtype, {1, 1, rows, 8});
+        AttentionOptions options = c.options();
+        options.mask = part_of(options.mask, 2, first, rows);
+        attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), {}, options);
+        for (int64_t n = 0; n < out.count(); ++n)
+          ASSERT_EQ(out.get(n), together.out.get({0, 0, first + n / 8, n % 8}))
+              << rows << " rows from " << first << ", " << name_of(dtype);
+      }
+    }
+  }
+}
+
 #if defined(__x86_64__) && defined(__linux__)
 
 Case hardware_case(DType dtype) {

@@ -57,9 +57,12 @@ const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOpt
   return few.any_order && !options.same_bits ? *few.any_order : few;
 }
 
+bool masks_alone(const AttentionOptions& o) {
+  return o.softcap == 0 && o.dropout == 0 && !o.bias && o.alibi_slopes.empty();
+}
+
 bool plain_scores(const AttentionOptions& o) {
-  return o.softcap == 0 && o.dropout == 0 && !o.mask && !o.bias && o.alibi_slopes.empty() && !o.query_document &&
-         !o.blocks.allowed;
+  return masks_alone(o) && !o.mask && !o.query_document && !o.blocks.allowed;
 }
 
 bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {

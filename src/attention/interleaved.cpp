@@ -61,44 +61,77 @@ void InterleavedHeads::set(int i, const KeyRows& keys, const KeyRows& values, Pa
 }
 
 void InterleavedHeads::run(int count, const Tile& tile) {
-  if (!in_one_pass(count, tile)) in_two_passes(count, tile);
+  if (tk_.by_sums) by_sums(count, tile);
+  else if (!has_references(count) || !in_one_pass(count, tile, kReferenceSlack)) in_two_passes(count, tile);
   values(count, tile);
 }
 
-bool InterleavedHeads::in_one_pass(int count, const Tile& tile) const {
-  bool fits = tk_.scores_softmax != nullptr;
-  for (int i = 0; fits && i < count; ++i) fits = heads_[i].state->has_references(tk_);
-  if (!fits) return false;
+void InterleavedHeads::by_sums(int count, const Tile& tile) const {
+  for (int i = 0; i < count; ++i) begin(heads_[i], tile);
+  if (in_one_pass(count, tile, kLargestSum)) return;
+  scores(count, tile);
+  for (int i = 0; i < count; ++i) {
+    const Head& head = heads_[i];
+    head.state->raise(p_, tk_, head.trial_sum, head.maximum, alpha_);
+  }
+  in_one_pass(count, tile, kInfinity);
+}
+
+/// First references, as in OnlineSoftmax.
+void InterleavedHeads::begin(const Head& head, const Tile& tile) const {
+  PanelState& state = *head.state;
+  for (int64_t done = 0; state.waiting != 0 && done < tile.count; done += kSliceKeys) {
+    const int64_t n = std::min(kSliceKeys, tile.count - done);
+    set_all(tk_, head.maximum, state.panel.width, -kInfinity);
+    tk_.scores(scores_args(head, tile, done, n));
+    state.begin(p_, tk_, head.maximum, alpha_);
+  }
+}
+
+bool InterleavedHeads::has_references(int count) const {
+  return std::all_of(heads_, heads_ + count, [](const Head& head) { return head.state->waiting == 0; });
+}
+
+bool InterleavedHeads::in_one_pass(int count, const Tile& tile, double limit) const {
+  if (!tk_.scores_softmax) return false;
+  bool fits = true;
   for (int i = 0; i < count; ++i) std::memcpy(heads_[i].trial_sum, heads_[i].state->sum, sum_bytes(heads_[i]));
   for_pieces(heads_[0].keys, heads_[count - 1].keys, count, tile, [&](int i, int64_t done, int64_t keys) {
-    if (!fits) return;
     const Head& head = heads_[i];
     const PanelState& state = *head.state;
     const KeyRun piece = piece_of(head.keys, tile, done, keys);
-    fits = tk_.scores_softmax({.in = score_args(p_, tk_, state.panel, state.query, piece),
-                               .reference = state.reference,
-                               .sum = head.trial_sum,
-                               .weights = static_cast<char*>(head.weights) + tk_.weights_bytes(done, state.panel.width),
-                               .late = nullptr},
-                              kReferenceSlack);
+    const kernels::FusedArgs args{
+        .in = score_args(p_, tk_, state.panel, state.query, piece),
+        .reference = state.reference,
+        .allowed = nullptr,
+        .sum = head.trial_sum,
+        .weights = static_cast<char*>(head.weights) + tk_.weights_bytes(done, state.panel.width),
+        .late = nullptr};
+    fits = tk_.scores_softmax(args, limit) && fits;
   });
   for (int i = 0; fits && i < count; ++i) std::memcpy(heads_[i].state->sum, heads_[i].trial_sum, sum_bytes(heads_[i]));
   return fits;
 }
 
 void InterleavedHeads::in_two_passes(int count, const Tile& tile) const {
-  for (int i = 0; i < count; ++i) set_all(tk_, heads_[i].maximum, heads_[i].state->panel.width, -kInfinity);
   scores(count, tile);
   for (int i = 0; i < count; ++i) softmax(heads_[i], tile.count);
+}
+
+kernels::ScoresArgs InterleavedHeads::scores_args(const Head& head, const Tile& tile, int64_t done,
+                                                  int64_t count) const {
+  kernels::ScoresArgs args =
+      score_args(p_, tk_, head.state->panel, head.state->query, piece_of(head.keys, tile, done, count));
+  args.scores = head.scores;
+  args.maximum = head.maximum;
+  return args;
 }
 
 void InterleavedHeads::scores(int count, const Tile& tile) const {
   kernels::ScoresArgs args[kMost];
   for (int i = 0; i < count; ++i) {
-    const Head& head = heads_[i];
-    args[i] = score_args(p_, tk_, head.state->panel, head.state->query, piece_of(head.keys, tile, 0, tile.count));
-    args[i].scores = head.scores;
-    args[i].maximum = head.maximum;
+    set_all(tk_, heads_[i].maximum, heads_[i].state->panel.width, -kInfinity);
+    args[i] = scores_args(heads_[i], tile, 0, tile.count);
   }
   if (!asks_in_order(p_) && tk_.scores_of_heads) return tk_.scores_of_heads(args, count);
   for_pieces(heads_[0].keys, heads_[count - 1].keys, count, tile, [&](int i, int64_t done, int64_t keys) {

@@ -40,8 +40,12 @@ class InterleavedHeads {
   };
 
   // As in OnlineSoftmax: the weights of all heads, against references as they stand if no maximum outgrows one.
-  bool in_one_pass(int count, const Tile& tile) const;
+  bool has_references(int count) const;
+  bool in_one_pass(int count, const Tile& tile, double limit) const;
   void in_two_passes(int count, const Tile& tile) const;
+  void by_sums(int count, const Tile& tile) const;
+  void begin(const Head& head, const Tile& tile) const;
+  kernels::ScoresArgs scores_args(const Head& head, const Tile& tile, int64_t done, int64_t count) const;
   void scores(int count, const Tile& tile) const;
   void softmax(const Head& head, int64_t count) const;
   void values(int count, const Tile& tile) const;

@@ -10,8 +10,8 @@
 // just before its tile is needed again, four products later: a store that waits for its product fills the scheduler (73
 // to 81 % of the peak in place of 92 to 98). Operands that pass by once are streamed. Scores are 32 keys at a time:
 // while the tiles compute the next slice, or the product of the panel before with the values, the vector units turn the
-// slices before into what the epilogue makes of them, two keys at a time, spread over all products. 16 vector
-// instructions beside a product are free; the prototype, which has 42 (D = 64), lost 15 % with them in a phase apart.
+// slices before into what the epilogue makes of them, two keys at a time, spread over all products. With N vector
+// instructions a product takes max(16, min(N, 16 + N / 2)) cycles; in a phase apart they take no less.
 // Edges - the last rows of what lies in user memory, a panel that is not full - go through a zero-padded copy.
 // Requires: TileDot's Unit configured; kernels/table.h for the arguments; panels of one or two vectors.
 #pragma once

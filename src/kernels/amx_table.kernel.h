@@ -5,6 +5,7 @@
 
 #include "kernels/amx_few.kernel.h"
 #include "kernels/amx_gemm.kernel.h"
+#include "kernels/amx_softmax.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
@@ -38,7 +39,7 @@ constexpr TileKernels with_tile_forward(TileKernels base, const char* name) {
   base.name = name;
   base.type = Dot::kType;
   base.own_bits = Dot::kType != kBfloat16;
-  base.late_values = true;
+  base.late_values = base.by_sums = true;
   base.bounded = Dot::kBounded;
   if constexpr (Dot::kBounded) base.all_finite = all_in_range<Dot>;
   base.panel = kTilePanel;
@@ -59,7 +60,7 @@ constexpr TileKernels with_tile_forward(TileKernels base, const char* name) {
   base.leave = leave_tiles<Unit>;
   base.pack_query = pack_query_parts<Dot>;
   base.scores = scores<Dot>;
-  base.scores_softmax = scores_softmax<Dot>;
+  base.scores_softmax = tile_scores_softmax<Dot>;
   base.softmax = softmax<Dot>;
   base.values = tile_values<Dot>;
   base.values_non_finite = values_non_finite<Dot, index_in_lanes>;

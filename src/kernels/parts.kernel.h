@@ -89,11 +89,10 @@ inline __m512 without_high_half(__m512 x, __m512 part) {
   return _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(part), high_half())));
 }
 
-/// The high halves of a in the low, of b in the high halves of the lanes.
+/// The high halves of a in the low, of b in the high halves of the lanes: b with bytes of a two further down.
 inline __m512i pair_up(__m512 a, __m512 b) {
-  constexpr int kHighMaskedOrLow = 0xEC;  // (first & third) | second
-  return _mm512_ternarylogic_epi32(_mm512_castps_si512(b), _mm512_srli_epi32(_mm512_castps_si512(a), 16), high_half(),
-                                   kHighMaskedOrLow);
+  const __m512i bytes = _mm512_castps_si512(a);
+  return _mm512_mask_alignr_epi8(_mm512_castps_si512(b), 0x3333333333333333, bytes, bytes, 2);
 }
 
 /// The parts of pairs (a, b).
@@ -139,33 +138,27 @@ inline __attribute__((always_inline)) void store_pairs(uint16_t* out, int64_t pa
 
 // ---------------------------------------------------------------------------------------------------------- weights
 
-/// 2^x where that is a float32 number, else 0 or infinity; relative error 2.6 2^-24. One instruction has the fraction,
-/// and vscalefps takes the whole part itself, which saves two instructions beside V::exp2. The polynomial is minimax on
-/// [0, 1] with 1 and 2 at the ends: a fraction may be rounded to 1.
-inline __attribute__((always_inline)) __m512 exp2_by_floor(__m512 x) {
+/// 2^(x - floor(x)), relative error 2.6 2^-24. The polynomial is minimax on [0, 1] with 1 and 2 at the ends: a fraction
+/// may be rounded to 1.
+inline __attribute__((always_inline)) __m512 exp2_of_fraction(__m512 x) {
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   __m512 p = _mm512_set1_ps(1.879318268e-3f);
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.990992792e-3f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.581866950e-2f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.401593179e-1f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931517124e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(p, x);
+  return _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+}
+
+/// 2^x where that is a float32 number, else 0 or infinity. One instruction has the fraction, and vscalefps takes the
+/// whole part itself, which saves two instructions beside V::exp2.
+inline __attribute__((always_inline)) __m512 exp2_by_floor(__m512 x) {
+  return _mm512_scalef_ps(exp2_of_fraction(x), x);
 }
 
 template <class U, int P, int type>
 struct WeightOf<TileDot<U, P, type>> {
   static __m512 above(__m512 d) { return exp2_by_floor(_mm512_add_ps(d, d)); }
-  static __m512 prepared(__m512 reference) { return _mm512_mul_ps(reference, _mm512_set1_ps(-2)); }
-  static __m512 score(__m512 s, __m512 prepared) {
-    return exp2_by_floor(_mm512_fmadd_ps(s, _mm512_set1_ps(2), prepared));
-  }
-  static __mmask16 refused(__m512 maximum, __m512 prepared, __m512 slack) {
-    const __m512 limit = _mm512_fmadd_ps(prepared, _mm512_set1_ps(-0.5f), slack);
-    // Twice the reference may be infinite.
-    return static_cast<__mmask16>(F32::greater(maximum, limit) |
-                                  F32::equal(F32::abs(prepared), F32::set1(infinity<float>())));
-  }
 };
 
 template <class U, int P, int type>

@@ -28,18 +28,11 @@ inline __attribute__((always_inline)) typename V::Reg weight(typename V::Reg d) 
   return V::exp2(V::add(d, d));
 }
 
-/// The weights of a Dot: of a score that lies d above its reference; and the same bits of a score and what prepared()
-/// makes of its reference once for many scores, unless refused() says that some score is too high for it.
+/// The weights of a Dot, of a score that lies d above its reference.
 template <class Dot>
 struct WeightOf {
-  using V = typename Dot::Acc;
-  using Reg = typename V::Reg;
-  static Reg above(Reg d) { return weight<V>(d); }
-  static Reg prepared(Reg reference) { return reference; }
-  static Reg score(Reg s, Reg prepared) { return above(V::sub(s, prepared)); }
-  static typename V::Mask refused(Reg maximum, Reg prepared, Reg slack) {
-    return V::greater(maximum, V::add(prepared, slack));
-  }
+  using Reg = typename Dot::Acc::Reg;
+  static Reg above(Reg d) { return weight<typename Dot::Acc>(d); }
 };
 
 /// Lane mask bits of vector v of a panel.
@@ -221,10 +214,9 @@ struct SoftmaxEpilogue {
   using Reg = typename V::Reg;
   using Weight = typename WeightFormat<Dot>::Weight;
   Weight* weights;
-  const Reg (&reference)[NV];  // prepared
+  const Reg (&reference)[NV];
   Reg (&sum)[NV];
   Reg (&maximum)[NV];
-  const ValuesArgs* late;  // as FusedArgs has it
 
   template <int MT>
   inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
@@ -234,8 +226,8 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(V::max(maximum[v], c[i][v]), c[i + 1][v]);
-        const Reg even = WeightOf<Dot>::score(c[i][v], reference[v]);
-        const Reg odd = WeightOf<Dot>::score(c[i + 1][v], reference[v]);
+        const Reg even = weight<V>(V::sub(c[i][v], reference[v]));
+        const Reg odd = weight<V>(V::sub(c[i + 1][v], reference[v]));
         sum[v] = V::add(V::add(sum[v], even), odd);
         WeightFormat<Dot>::store(weights, key + i, kWidth, v * V::W, even, odd);
       }
@@ -244,7 +236,7 @@ struct SoftmaxEpilogue {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         maximum[v] = V::max(maximum[v], c[MT - 1][v]);
-        const Reg last = WeightOf<Dot>::score(c[MT - 1][v], reference[v]);
+        const Reg last = weight<V>(V::sub(c[MT - 1][v], reference[v]));
         sum[v] = V::add(sum[v], last);
         WeightFormat<Dot>::store_last(weights, key + MT - 1, kWidth, v * V::W, last);
       }
@@ -263,24 +255,24 @@ struct Fused {
 
   template <int NV>
   void run() const {
-    Reg prepared[NV], sum[NV], maximum[NV];
+    Reg reference[NV], sum[NV], maximum[NV];
     const T* references = static_cast<const T*>(args.reference);
     T* sums = static_cast<T*>(args.sum);
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
-      prepared[v] = WeightOf<Dot>::prepared(V::load(references + v * V::W));
+      reference[v] = V::load(references + v * V::W);
       sum[v] = V::load(sums + v * V::W);
       maximum[v] = V::set1(-infinity<T>());
     }
     using Epilogue = SoftmaxEpilogue<Dot, NV>;
-    for_scores<Dot, NV>(
-        args.in, Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), prepared, sum, maximum, args.late});
+    for_scores<Dot, NV>(args.in,
+                        Epilogue{static_cast<typename Epilogue::Weight*>(args.weights), reference, sum, maximum});
     const Reg slack = V::set1(static_cast<T>(limit));
     uint64_t above = 0;
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
       V::store(sums + v * V::W, sum[v]);
-      above |= V::bits(WeightOf<Dot>::refused(maximum[v], prepared[v], slack)) << (v * V::W);
+      above |= V::bits(V::greater(maximum[v], V::add(reference[v], slack))) << (v * V::W);
     }
     ok = (above << (64 - args.in.rows)) == 0;  // lanes beyond the rows do not count
   }

@@ -69,11 +69,12 @@ struct ValuesArgs {
 };
 
 struct FusedArgs {
-  ScoresArgs in;           // in.scores is not written
-  const void* reference;   // acc [width]
-  void* sum;               // acc [width], += weights
-  void* weights;           // [count][width] in the weight format
-  const ValuesArgs* late;  // a product to be done on the way, if the kernels have `late_values`; null = none
+  ScoresArgs in;            // in.scores is not written
+  const void* reference;    // acc [width]
+  const uint64_t* allowed;  // [count] lane masks; null = all, as always where kernels do not go `by_sums`
+  void* sum;                // acc [width], += weights
+  void* weights;            // [count][width] in the weight format
+  const ValuesArgs* late;   // a product to be done on the way, if the kernels have `late_values`; null = none
 };
 
 struct TransformArgs {
@@ -247,6 +248,7 @@ struct TileKernels {
   const TileKernels* any_order;  // of a decode variant: a quicker one for rows that need not have its bits, or null
   bool own_bits;                 // rows get other bits than from the decode variant of their type
   bool late_values;  // scores_softmax does a product with values, of another tile, on the way: matrix units would wait
+  bool by_sums;      // scores_softmax takes lane masks, and too low a reference shows in its sums: see online_softmax.h
   bool bounded;      // products take numbers of a range alone: what is said of non-finite ones holds for all others
 
   // How a schedule should cut a call.
@@ -285,7 +287,8 @@ struct TileKernels {
   void (*dot_rows)(const RowsArgs& a, const RowsArgs& b, double* sums);  // sums[r] = <a_r, b_r>, rows of one type
 
   void (*scores)(const ScoresArgs&);
-  bool (*scores_softmax)(const FusedArgs&, double limit);  // false: some maximum exceeds reference + limit: redo
+  // false: some maximum exceeds reference + limit, or, `by_sums`, some sum exceeds limit: redo
+  bool (*scores_softmax)(const FusedArgs&, double limit);
   void (*transform)(const TransformArgs&);
   void (*softmax)(const SoftmaxArgs&);
   void (*values)(const ValuesArgs&);

@@ -57,6 +57,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .any_order = nullptr,
           .own_bits = false,
           .late_values = false,
+          .by_sums = false,
           .bounded = false,
           .group_panels = kGroupPanels,
           .wide_group_panels = kWideGroupPanels,
