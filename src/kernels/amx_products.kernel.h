@@ -183,13 +183,12 @@ template <int P>
 struct EdgeTiles {
   alignas(64) char bytes[2][P][kTileBytes];
 
-  /// Tile t: `rows` of 16 rows of `from`, `width` of 64 bytes, in P parts.
-  void fill(int t, const char* from, int64_t row, int64_t part, int64_t rows, int64_t width = 64) {
-    for (int i = 0; i < P; ++i) {
-      __builtin_memset(bytes[t][i], 0, kTileBytes);
-      for (int64_t r = 0; r < rows && r < kTileRows; ++r)
-        __builtin_memcpy(bytes[t][i] + 64 * r, from + i * part + r * row, static_cast<size_t>(width));
-    }
+  /// Tile t: `rows` of 16 rows of `from`, and of each the numbers that `some` names, in P parts.
+  void fill(int t, const char* from, int64_t row, int64_t part, int64_t rows, __mmask32 some = ~__mmask32{0}) {
+    for (int i = 0; i < P; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        _mm512_store_si512(bytes[t][i] + 64 * r,
+                           _mm512_maskz_loadu_epi16(r < rows ? some : 0, from + i * part + r * row));
   }
   /// To be loaded next.
   template <class Unit>
@@ -501,6 +500,13 @@ requires Dot::kTiles inline __attribute__((always_inline)) void for_scores(const
 
 // ------------------------------------------------------------------------------------------------------------ outer
 
+/// The numbers of an outer row that belong to rows.
+inline __mmask32 numbers_of(int rows) {
+  const auto first_pairs = [](int n) { return n < kTileRows ? (uint32_t{1} << 2 * n) - 1 : ~uint32_t{0}; };
+  const uint32_t second = rows > kTileRows ? first_pairs(rows - kTileRows) : 0;
+  return (first_pairs(rows) & 0x55555555) | (second & 0xaaaaaaaa);
+}
+
 template <class Dot>
 struct TileOuterLoop {
   using Unit = typename Dot::Unit;
@@ -517,12 +523,11 @@ struct TileOuterLoop {
     bool first = true;
     for (int n = 0; n < args.panel_count; ++n) {
       const OuterPanel& panel = args.panels[n];
-      const int64_t row = int64_t{P} * panel.width * 2, part = int64_t{panel.width} * 2;
+      constexpr int64_t part = kTileSum * 2, row = P * part;
       const char* weights = static_cast<const char*>(panel.weights) + key * row;
       TileSide a{{weights, weights + kTileRows * row}, row, part};
       if (keys < 2 * kTileRows || panel.rows < kTileSum) {
-        for (int t = 0; t < 2; ++t)
-          edge.fill(t, a.tile[t], row, part, keys - t * kTileRows, at_most(panel.rows, kTileSum) * 2);
+        for (int t = 0; t < 2; ++t) edge.fill(t, a.tile[t], row, part, keys - t * kTileRows, numbers_of(panel.rows));
         a = edge.template side<Unit>();
       }
       const char* x = static_cast<const char*>(panel.x) + column * 4;

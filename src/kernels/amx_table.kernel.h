@@ -79,6 +79,8 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
                      .stride = stride_of_sums<F32::W>,
                      .bytes = outer_parts_bytes<P>};
   base.scores_probabilities = scores_probabilities<Dot>;
+  base.probabilities = probabilities<Dot>;
+  base.row_sums = row_sums<Dot>;
   base.grad = grad<Dot>;
   base.statistics_grad = statistics_grad<Dot>;
   base.outer = tile_outer<Dot>;

@@ -65,9 +65,12 @@ template <>
 struct OuterFormat<Bf16Dot> {
   static constexpr bool kSeparate = true;
   using Weight = uint16_t;
-  static void store(Weight* weights, int64_t key, int width, int lane, __m512 value) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(weights + key * width + lane),
-                       bit_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+  template <int NV>
+  static void store(Weight* weights, int64_t key, const __m512 (&value)[NV]) {
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v)
+      _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (key * NV + v) * F32::W),
+                         bit_cast<__m256i>(_mm512_cvtneps_pbh(value[v])));
   }
   static double load(const void* weights, int64_t key, int width, int lane) {
     return from_bf16(static_cast<const Weight*>(weights)[key * width + lane]);

@@ -14,14 +14,16 @@ namespace {
 
 /// The weight of a score that lies d above lse. The caller's lse need not be that of the row, and exp2 may wrap where
 /// the result has no number: from 2^128 on (2^1024 in double) it is infinity. NaN passes.
-template <class V>
-inline __attribute__((always_inline)) typename V::Reg probability(typename V::Reg d) {
-  return weight<V>(V::min(V::set1(sizeof(typename V::T) == 4 ? 64 : 512), d));
+template <class Dot>
+inline __attribute__((always_inline)) typename Dot::Acc::Reg probability(typename Dot::Acc::Reg d) {
+  using V = typename Dot::Acc;
+  return WeightOf<Dot>::above(V::min(V::set1(sizeof(typename V::T) == 4 ? 64 : 512), d));
 }
 
-template <class V, int NV>
+template <class Dot, int NV>
 struct ProbabilityEpilogue {
   static constexpr bool kLimited = true, kScaled = true;
+  using V = typename Dot::Acc;
   typename V::T* weights;
   const typename V::Reg (&lse)[NV];
 
@@ -31,7 +33,7 @@ struct ProbabilityEpilogue {
     for (int i = 0; i < MT; ++i) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v)
-        V::store(weights + ((key + i) * NV + v) * V::W, probability<V>(V::sub(c[i][v], lse[v])));
+        V::store(weights + ((key + i) * NV + v) * V::W, probability<Dot>(V::sub(c[i][v], lse[v])));
     }
   }
 };
@@ -48,7 +50,7 @@ struct ScoresProbabilities {
     typename V::Reg reference[NV];
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) reference[v] = V::load(static_cast<const typename V::T*>(lse) + v * V::W);
-    for_scores<Dot, NV>(args, ProbabilityEpilogue<V, NV>{static_cast<typename V::T*>(weights), reference});
+    for_scores<Dot, NV>(args, ProbabilityEpilogue<Dot, NV>{static_cast<typename V::T*>(weights), reference});
   }
 };
 
@@ -57,8 +59,9 @@ void scores_probabilities(const ScoresArgs& args, const void* lse, void* weights
   for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, ScoresProbabilities<Dot>{args, lse, weights});
 }
 
-template <class V>
+template <class Dot>
 struct Probabilities {
+  using V = typename Dot::Acc;
   const SoftmaxArgs& args;
   template <int NV>
   void run() const {
@@ -73,16 +76,16 @@ struct Probabilities {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) {
         const typename V::Reg s = V::load(scores + at + v * V::W);
-        const typename V::Reg p = probability<V>(V::sub(s, lse[v]));  // NaN lse: only where the row may look
+        const typename V::Reg p = probability<Dot>(V::sub(s, lse[v]));  // NaN lse: only where the row may look
         V::store(weights + at + v * V::W, V::select(V::equal(s, masked), V::zero(), p));
       }
     }
   }
 };
 
-template <class V>
+template <class Dot>
 void probabilities(const SoftmaxArgs& args) {
-  for_width<V::W>(args.width, Probabilities<V>{args});
+  for_width<Dot::Acc::W>(args.width, Probabilities<Dot>{args});
 }
 
 /// Outer format of a weight: acc for FmaDot.
@@ -93,8 +96,11 @@ template <class V>
 struct OuterFormat<FmaDot<V>> {
   static constexpr bool kSeparate = false;  // the weight format serves `outer` as well
   using Weight = typename V::T;
-  static void store(Weight* weights, int64_t key, int width, int lane, typename V::Reg value) {
-    V::store(weights + key * width + lane, value);
+  /// All lanes of a key.
+  template <int NV>
+  static void store(Weight* weights, int64_t key, const typename V::Reg (&value)[NV]) {
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) V::store(weights + (key * NV + v) * V::W, value[v]);
   }
   static double load(const void* weights, int64_t key, int width, int lane) {
     return static_cast<double>(static_cast<const Weight*>(weights)[key * width + lane]);
@@ -122,24 +128,34 @@ struct GradEpilogue {
   inline __attribute__((always_inline)) void apply(int64_t key, const Reg (&c)[MT][NV]) const {
     ATTN_UNROLL
     for (int i = 0; i + 1 < MT; i += 2) {
+      Reg even[NV], odd[NV];
+      lanes(key + i, c[i], even);
+      lanes(key + i + 1, c[i + 1], odd);
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        const Reg even = ds(key + i, v, c[i][v]);
-        const Reg odd = ds(key + i + 1, v, c[i + 1][v]);
-        Format::store(ds_values, key + i, kWidth, v * V::W, even, odd);
-      }
+      for (int v = 0; v < NV; ++v) Format::store(ds_values, key + i, kWidth, v * V::W, even[v], odd[v]);
     }
     if constexpr (MT % 2 == 1) {
+      Reg last[NV];
+      lanes(key + MT - 1, c[MT - 1], last);
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v)
-        Format::store_last(ds_values, key + MT - 1, kWidth, v * V::W, ds(key + MT - 1, v, c[MT - 1][v]));
+      for (int v = 0; v < NV; ++v) Format::store_last(ds_values, key + MT - 1, kWidth, v * V::W, last[v]);
     }
   }
 
-  inline __attribute__((always_inline)) Reg ds(int64_t key, int v, Reg dp) const {
+  /// dS of a key. What the outer product takes is stored.
+  inline __attribute__((always_inline)) void lanes(int64_t key, const Reg (&dp)[NV], Reg (&grad)[NV]) const {
+    Reg dropped[NV];
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) grad[v] = ds(key, v, dp[v], dropped[v]);
+    if (Outer::kSeparate || (!kPlain && args.keep)) Outer::store(weights_outer, key, dropped);
+    if constexpr (Outer::kSeparate) Outer::store(ds_outer, key, grad);
+  }
+
+  inline __attribute__((always_inline)) Reg ds(int64_t key, int v, Reg dp, Reg& dropped) const {
     const int64_t at = key * kWidth + v * V::W;
     const Reg p = V::load(weights + at);
-    Reg dropped = p, grad;
+    Reg grad;
+    dropped = p;
     if constexpr (kPlain) {
       grad = V::mul(p, V::sub(dp, delta[v]));
     } else {
@@ -157,8 +173,6 @@ struct GradEpilogue {
       if (args.factor) grad = V::mul(grad, V::load(static_cast<const T*>(args.factor) + at));
       grad = masked(grad);
     }
-    if (Outer::kSeparate || (!kPlain && args.keep)) Outer::store(weights_outer, key, kWidth, v * V::W, dropped);
-    if constexpr (Outer::kSeparate) Outer::store(ds_outer, key, kWidth, v * V::W, grad);
     return grad;
   }
 };

@@ -5,9 +5,10 @@
 // A tile takes pairs of neighbours in the sum; its P parts lie beside each other:
 //   query    [part][n/2][width][2]         pairs over dims          keys    [row][part][n], n a multiple of 32
 //   weights  [key/2][part][width][2]       pairs over keys          values  [key/32][n/16][part][16 dims][32 keys]
-//   outer    weights [key][part][width]    pairs over rows          x       [row/2][part][n][2]
+//   outer    weights [key][part][16][2]    pairs over rows          x       [16 rows][part][n][2]
 // Pairs of dims are neighbours where 16-bit keys serve as they lie in memory (kNear), else 16 dims apart, which needs
-// no shuffles. Rounding is half away from zero, by one integer addition.
+// no shuffles; so are pairs of rows, in panels of 16 rows with nothing. Rounding is half away from zero, by one integer
+// addition.
 //
 // Tiles take subnormal parts as 0, and infinity is no sum of finite parts, so several parts have a range. Rows of
 // queries and keys outside of it keep their numbers as they are, the two of a pair in the places of the first two
@@ -183,17 +184,14 @@ template <class U, int P, int type>
 struct OuterFormat<TileDot<U, P, type>> {
   static constexpr bool kSeparate = true;
   using Weight = uint16_t;
-  static void store(Weight* weights, int64_t key, int width, int lane, __m512 value) {
-    __m512i parts[P];
-    cut<P>(value, value, parts);
-    ATTN_UNROLL
-    for (int i = 0; i < P; ++i)
-      _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (key * P + i) * width + lane),
-                         _mm512_cvtepi32_epi16(parts[i]));
+  template <int NV>
+  static void store(Weight* weights, int64_t key, const __m512 (&value)[NV]) {
+    store_parts<P>(weights + key * P * kTileSum, kTileSum, value[0], NV == 2 ? value[NV - 1] : _mm512_setzero_ps());
   }
-  static double load(const void* weights, int64_t key, int width, int lane) {
+  static double load(const void* weights, int64_t key, int /*width*/, int lane) {
+    const Weight* number = static_cast<const Weight*>(weights) + key * P * kTileSum + lane % 16 * 2 + lane / 16;
     double sum = 0;
-    for (int i = 0; i < P; ++i) sum += from_bf16(static_cast<const Weight*>(weights)[(key * P + i) * width + lane]);
+    for (int i = 0; i < P; ++i) sum += from_bf16(number[i * kTileSum]);
     return sum;
   }
 };
@@ -349,10 +347,11 @@ void pack_outer_parts(const RowsArgs& args) {
   uint16_t* out = static_cast<uint16_t*>(args.dense);
   const int64_t columns = args.dense_stride;
   RowsAhead<Dot::kType> ahead(args);
-  for (int64_t r = 0; r < whole_steps(args.rows, kTileSum); r += 2, out += 2 * P * columns) {
+  for (int64_t r = 0; r < kTileRows; ++r, out += 2 * P * columns) {
     ahead.step(2);
     for (int64_t j = 0; j < columns; j += F32::W)
-      store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<Dot>(args, r, j), load_sixteen<Dot>(args, r + 1, j));
+      store_parts<P>(out + 2 * j, 2 * columns, load_sixteen<Dot>(args, r, j),
+                     load_sixteen<Dot>(args, r + kTileRows, j));
   }
 }
 

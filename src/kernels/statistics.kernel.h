@@ -21,8 +21,9 @@ namespace {
 template <class T>
 constexpr T least_exponent = sizeof(T) == 4 ? T(-128) : T(-1024);
 
-template <class V>
+template <class Dot>
 struct RowSums {
+  using V = typename Dot::Acc;
   using T = typename V::T;
   using Reg = typename V::Reg;
   const RowSumsArgs& args;
@@ -52,7 +53,7 @@ struct RowSums {
         const typename V::Mask none = V::equal(s, masked);
         const Reg d = V::select(none, V::zero(), V::max(low, V::sub(s, V::load(lse + v * V::W))));  // NaN passes
         // Lanes without a row count nothing either: a key that is not finite makes NaN of their zeros.
-        const Reg p = V::select(lane_mask<V>(rows, v), V::select(none, V::zero(), probability<V>(d)), V::zero());
+        const Reg p = V::select(lane_mask<V>(rows, v), V::select(none, V::zero(), probability<Dot>(d)), V::zero());
         V::store(tile + v * V::W, p);
         sum[v] = V::add(sum[v], p);
         entropy[v] = V::fma(p, d, entropy[v]);
@@ -111,9 +112,9 @@ struct RowSums {
   }
 };
 
-template <class V>
+template <class Dot>
 void row_sums(const RowSumsArgs& args) {
-  for_width<V::W>(args.width, RowSums<V>{args});
+  for_width<Dot::Acc::W>(args.width, RowSums<Dot>{args});
 }
 
 template <class V>
@@ -257,16 +258,25 @@ struct StatisticsGrad {
     constexpr int kWidth = NV * V::W;
     auto* to = static_cast<typename Format::Weight*>(args.ds_values);
     int64_t key = 0;
+    Reg even[NV], odd[NV];
     for (; key + 2 <= args.count; key += 2) {
+      lanes<NV>(key, even);
+      lanes<NV>(key + 1, odd);
       ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        const Reg even = ds<kWidth>(key, v), odd = ds<kWidth>(key + 1, v);
-        Format::store(to, key, kWidth, v * V::W, even, odd);
-      }
+      for (int v = 0; v < NV; ++v) Format::store(to, key, kWidth, v * V::W, even[v], odd[v]);
     }
     if (key == args.count) return;
+    lanes<NV>(key, even);
     ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) Format::store_last(to, key, kWidth, v * V::W, ds<kWidth>(key, v));
+    for (int v = 0; v < NV; ++v) Format::store_last(to, key, kWidth, v * V::W, even[v]);
+  }
+
+  /// dS of a key. What the outer product takes is stored.
+  template <int NV>
+  inline __attribute__((always_inline)) void lanes(int64_t key, Reg (&grad)[NV]) const {
+    ATTN_UNROLL
+    for (int v = 0; v < NV; ++v) grad[v] = ds<NV * V::W>(key, v);
+    if constexpr (Outer::kSeparate) Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer), key, grad);
   }
 
   template <int kWidth>
@@ -276,7 +286,7 @@ struct StatisticsGrad {
     const auto pair = [&](const void* tile) { return V::load(static_cast<const T*>(tile) + at); };
     const Reg s = pair(args.scores);
     const Reg d = V::max(V::set1(least_exponent<T>), V::sub(s, row(args.lse)));  // NaN passes
-    const Reg p = probability<V>(d);
+    const Reg p = probability<Dot>(d);
     Reg g = V::sub(V::fma(row(args.square), p, V::sub(V::zero(), row(args.delta))), V::mul(row(args.entropy), d));
     if (args.other) g = V::add(g, pair(args.other));
     const typename V::Mask none = V::equal(s, V::set1(-infinity<T>()));
@@ -284,10 +294,7 @@ struct StatisticsGrad {
     Reg ds = V::mul(p, g);
     if (args.ds) V::store(static_cast<T*>(args.ds) + at, masked(ds));
     if (args.factor) ds = V::mul(ds, pair(args.factor));
-    ds = masked(ds);
-    if constexpr (Outer::kSeparate)
-      Outer::store(static_cast<typename Outer::Weight*>(args.ds_outer), key, kWidth, v * V::W, ds);
-    return ds;
+    return masked(ds);
   }
 };
 
