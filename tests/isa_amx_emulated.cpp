@@ -16,11 +16,17 @@ constexpr Isa without_fp16() {
   isa.f16_forward = nullptr;
   return isa;
 }
-/// Float32 in parts however few rows there are, so that small cases test it.
+constexpr TileKernels for_any_rows(TileKernels kernels) { return for_more_rows(kernels, 0, 0); }
+constexpr TileKernels bf16_for_any_rows = for_any_rows(bf16_on_tiles<TwinUnit>);
+constexpr TileKernels f16_for_any_rows = for_any_rows(f16_on_tiles<TwinUnit>);
+
+/// On tiles, and float32 in parts, however few rows there are, so that small cases test it.
 constexpr Isa with_parts_always() {
   Isa isa = without_fp16();
   isa.name = "amx_emulated_parts";
   isa.f32 = isa.f32_parts[2];
+  isa.bf16 = &bf16_for_any_rows;
+  isa.f16 = &f16_for_any_rows;
   return isa;
 }
 /// Bfloat16 without tiles: the other two test them.

@@ -92,6 +92,31 @@ TEST(TilePrecision, FewRowsAndSameBitsAreMultiplyAdds) {
   EXPECT_TRUE(same_results(on("amx_emulated", many), on("avx512", many)));
 }
 
+/// Rows that are too few for tiles of 16-bit numbers go to AVX-512, but for those that shall have the same bits.
+TEST(TilePrecision, ShortSequencesAreWidened) {
+  if (!has("amx_emulated")) GTEST_SKIP() << "needs AVX-512";
+  const auto gradients_are_widened = [](Case c, bool same_bits) {
+    const WithIsa with("amx_emulated");
+    c.scalars.same_bits = same_bits;
+    const std::string path = explain_backward(c.q.view(), c.k.view(), c.v.view(), c.options()).path;
+    return path.find("fused float32 arithmetic") != std::string::npos;
+  };
+  const auto on = [](const std::string& isa, const Case& c) {
+    const WithIsa with(isa);
+    return run(c);
+  };
+  for (auto [dtype, rows] : {std::pair{DType::bfloat16, 16}, {DType::float16, 32}}) {
+    const auto of_length = [&](int64_t length) {
+      return make_case(feature_named("none"), {.H = 2, .Hk = 2, .Lq = length, .Lk = 40, .D = 64, .Dv = 64}, dtype, 32);
+    };
+    EXPECT_TRUE(gradients_are_widened(of_length(rows), false)) << name_of(dtype);
+    EXPECT_FALSE(gradients_are_widened(of_length(rows), true)) << name_of(dtype);
+    EXPECT_FALSE(gradients_are_widened(of_length(rows + 1), false)) << name_of(dtype);
+    const bool forward_too = dtype == DType::float16;
+    EXPECT_EQ(same_results(on("amx_emulated", of_length(rows)), on("avx512", of_length(rows))), forward_too);
+  }
+}
+
 /// Powers of two on the inputs, which leave the exact result as it is, or multiply it: beyond the range of parts, at
 /// its edges, inside.
 TEST(TileRange, AnyMagnitudeIsRight) {

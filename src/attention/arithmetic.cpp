@@ -37,11 +37,16 @@ const TileKernels& few_kernels(const kernels::Isa& isa, DType dtype, int64_t row
 const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const kernels::Isa& isa = active_kernels();
   if (dtype == DType::float64) return *isa.f64;
-  if (dtype == DType::bfloat16 && isa.bf16) return *isa.bf16;
-  if (dtype == DType::float16 && isa.f16) return *isa.f16;
+  const TileKernels* own = dtype == DType::bfloat16 ? isa.bf16 : dtype == DType::float16 ? isa.f16 : nullptr;
+  if (own && (rows >= own->least_rows || options.same_bits)) return *own;
   const int parts = 3 - static_cast<int>(options.float32_precision);
   const bool in_parts = dtype == DType::float32 && rows >= kManyRows && !options.same_bits && isa.f32_parts[parts - 1];
   return in_parts ? *isa.f32_parts[parts - 1] : *isa.f32;
+}
+
+const TileKernels& gradient_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
+  const TileKernels& own = row_kernels(dtype, rows, options);
+  return rows < own.least_gradient_rows && !options.same_bits ? *active_kernels().f32 : own;
 }
 
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {

@@ -12,8 +12,10 @@ namespace attn::detail {
 
 using kernels::TileKernels;
 
-/// The kernels of forward, backward and weights for `rows` rows that share their keys.
+/// The kernels of weights and statistics for `rows` rows that share their keys.
 const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
+/// The same for the backward, which few rows take elsewhere.
+const TileKernels& gradient_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
 /// The same for the forward, which has a variant for decode.
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
 /// True if a score is its product, and a pair counts or does not.

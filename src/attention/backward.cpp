@@ -257,7 +257,7 @@ void head_deltas(const Problem& p, const BackwardInputs& in, int64_t b, int64_t 
     dout[r] = const_cast<char*>(at(in.dout, b, h, first + r));
     out[r] = const_cast<char*>(at(in.out, b, h, first + r));
   }
-  row_kernels(p).dot_rows(view_rows_args(dout, count, in.dout), view_rows_args(out, count, in.out), delta);
+  gradient_kernels(p).dot_rows(view_rows_args(dout, count, in.dout), view_rows_args(out, count, in.out), delta);
   for (int64_t r = 0; in.dlse && r < count; ++r) delta[r] -= load_row_value(in.dlse, b, h, first + r);
 }
 
@@ -277,7 +277,7 @@ void sink_gradient(const Problem& p, const BackwardInputs& in, const View<1>& ds
 }
 
 void run_slabs(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
-  const TileKernels& sums = row_kernels(p);  // dK and dV are alike in the kernels of all sequences
+  const TileKernels& sums = gradient_kernels(p);  // dK and dV are alike in the kernels of all sequences
   const BackwardPlan plan = plan_backward(p, in, gradients);
   if (!every_key_has_a_sequence(p)) {
     fill_zero(gradients.dk);
@@ -286,7 +286,7 @@ void run_slabs(const Problem& p, const BackwardInputs& in, const AttentionGradie
   if (gradients.dbias && bias_is_dense(p)) fill_zero(gradients.dbias);
   const auto run = [&](char* scratch, const BackwardPlan::Slab& slab, char* dk, char* dv) {
     const Sequence& s = p.sequences[slab.sequence];
-    const TileKernels& tk = row_kernels(p, s);
+    const TileKernels& tk = gradient_kernels(p, s);
     const InKernels kernels(tk);
     SlabWorker worker(p, in, gradients, tk);
     worker.layout(scratch, s);
@@ -348,7 +348,7 @@ void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGra
 
 BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients) {
   BackwardPlan plan;
-  const TileKernels& tk = row_kernels(p);
+  const TileKernels& tk = gradient_kernels(p);
   plan.key_stride = tk.outer_rows.stride(p.D);
   plan.value_stride = tk.outer_rows.stride(p.Dv);
   int64_t longest_rows = 0, longest_keys = 0;
@@ -365,7 +365,7 @@ BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const Att
   int64_t partial = 0;
   for (size_t t = 0; t < p.sequences.size(); ++t) {
     const Sequence& s = p.sequences[t];
-    const TileKernels& own = row_kernels(p, s);
+    const TileKernels& own = gradient_kernels(p, s);
     plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, in, gradients, own).layout(nullptr, s));
     const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(own));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {

@@ -101,11 +101,11 @@ std::vector<Range> ranges(bool broadcast, int64_t length, int64_t step) {
 }  // namespace
 
 int64_t bias_gradient_bytes(const Problem& p, const BackwardInputs& in) {
-  return RegionWorker(p, in, row_kernels(p)).layout(nullptr);
+  return RegionWorker(p, in, gradient_kernels(p)).layout(nullptr);
 }
 
 void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>& dbias) {
-  const TileKernels& tk = row_kernels(p);
+  const TileKernels& tk = gradient_kernels(p);
   const Shape<4>& size = dbias.size;
   // An axis is broadcast where it has extent 1; with a full extent of 1 both readings agree.
   const bool one_query = size[2] == 1, one_key = size[3] == 1;

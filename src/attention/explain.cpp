@@ -45,7 +45,7 @@ std::string describe(const Problem& p, bool backward) {
   for (const Sequence& s : p.sequences) few += !backward && is_few(p.q.dtype, p.rows(s), *p.options);
   const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
   const int64_t rows = all_few ? p.rows(p.sequences[0]) : p.Lq * p.G;
-  const TileKernels& tk = backward ? row_kernels(p) : forward_kernels(p.q.dtype, rows, *p.options);
+  const TileKernels& tk = backward ? gradient_kernels(p) : forward_kernels(p.q.dtype, rows, *p.options);
   text += std::string(tk.name) + " arithmetic";
   if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.type)
     text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";

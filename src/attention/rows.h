@@ -31,12 +31,19 @@ void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t 
 inline const TileKernels& row_kernels(const Problem& p, const Sequence& s) {
   return row_kernels(p.q.dtype, p.rows(s), *p.options);
 }
+/// those of its backward,
+inline const TileKernels& gradient_kernels(const Problem& p, const Sequence& s) {
+  return gradient_kernels(p.q.dtype, p.rows(s), *p.options);
+}
 /// those of its forward,
 inline const TileKernels& forward_kernels(const Problem& p, const Sequence& s) {
   return forward_kernels(p.q.dtype, p.rows(s), *p.options);
 }
 /// and for what is not done sequence by sequence.
 inline const TileKernels& row_kernels(const Problem& p) { return row_kernels(p.q.dtype, p.Lq * p.G, *p.options); }
+inline const TileKernels& gradient_kernels(const Problem& p) {
+  return gradient_kernels(p.q.dtype, p.Lq * p.G, *p.options);
+}
 
 /// The lane mask of a panel in which everybody is allowed.
 inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }

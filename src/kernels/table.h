@@ -243,8 +243,9 @@ struct TileKernels {
   int lanes;  // of acc in a vector
   int panel;  // widest panel
   int acc_bytes;
-  int type;        // the Element in which keys and values enter the products
-  int least_rows;  // of a decode variant: fewer are quicker with the float32 one, if they need not have its bits
+  int type;                      // the Element in which keys and values enter the products
+  int least_rows;                // fewer are quicker with the float32 kernels, if they need not have the bits of these
+  int least_gradient_rows;       // the same of the backward
   const TileKernels* any_order;  // of a decode variant: a quicker one for rows that need not have its bits, or null
   bool own_bits;                 // rows get other bits than from the decode variant of their type
   bool late_values;  // scores_softmax does a product with values, of another tile, on the way: matrix units would wait

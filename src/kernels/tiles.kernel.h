@@ -54,6 +54,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .acc_bytes = bytes,
           .type = kType,
           .least_rows = 0,
+          .least_gradient_rows = 0,
           .any_order = nullptr,
           .own_bits = false,
           .late_values = false,
