@@ -280,12 +280,14 @@ class TileGemm {
   void multiply(const Block& block, const Block& next) {
     using Step = TileStep<Unit, TileDot<Unit, P, kFloat32>::kSumProducts, 2, 2>;
     const char *a = block.a + kMagnitudeBytes, *b = block.b + kMagnitudeBytes;
-    for (int64_t left = whole_steps(args_.a.terms, kTileSum) / kTileSum; left > 0; --left) {
-      const char* next_a = left > 1 ? a + kStepBytes : next.a + kMagnitudeBytes;
-      const char* next_b = left > 1 ? b + kStepBytes : next.b + kMagnitudeBytes;
+    const int64_t steps = whole_steps(args_.a.terms, kTileSum) / kTileSum;
+    for (int64_t step = 0; step < steps; ++step) {
+      const char* next_a = step + 1 < steps ? a + kStepBytes : next.a + kMagnitudeBytes;
+      const char* next_b = step + 1 < steps ? b + kStepBytes : next.b + kMagnitudeBytes;
       const FetchNext<P> fetch{next_a, next_b};
       fetch_ahead();
-      if (a != block.a + kMagnitudeBytes) {
+      block.result.template store_in_time<TileDot<Unit, P, kFloat32>::kSumProducts>(step);
+      if (step > 0) {
         Step::run(side(a), side(b), Nothing{}, fetch);
       } else {
         Step::run(side(a), side(b), FromZero<Unit, 2, 2>{before_.result}, fetch);
