@@ -11,8 +11,8 @@
 namespace bench {
 namespace {
 
-// About two thirds of what a quiet core reaches at this size (Zen 4; Cascade Lake without bfloat16): a spilled
-// accumulator or a lost vectorisation costs half.
+// About two thirds of what a quiet core reaches at this size (Zen 4; Cascade Lake without bfloat16; Sapphire Rapids
+// with tiles): a spilled accumulator or a lost vectorisation costs half.
 struct Floor {
   std::string_view isa;
   Operation operation;
@@ -28,6 +28,11 @@ constexpr Floor floors[] = {
     {"avx512", Operation::forward, attn::DType::float32, 128, 0.55},
     {"avx512", Operation::backward, attn::DType::float32, 64, 0.45},
     {"avx512", Operation::forward, attn::DType::float64, 64, 0.45},
+    {"amx", Operation::forward, attn::DType::float32, 64, 0.38},
+    {"amx", Operation::backward, attn::DType::float32, 64, 0.27},
+    {"amx", Operation::forward, attn::DType::bfloat16, 64, 0.15},
+    {"amx", Operation::forward, attn::DType::bfloat16, 128, 0.20},
+    {"amx", Operation::backward, attn::DType::bfloat16, 64, 0.10},
     {"avx512_bf16", Operation::forward, attn::DType::bfloat16, 64, 0.42},
     {"avx512_bf16", Operation::forward, attn::DType::bfloat16, 128, 0.45},
     {"avx512_bf16", Operation::backward, attn::DType::bfloat16, 64, 0.40},
@@ -48,7 +53,8 @@ bool holds(const Floor& floor) {
   attn::set_isa(workload.isa);
   Problem problem(workload);
   const bool correct = problem.check() <= error_bound(floor.dtype);
-  Race race([&] { problem.call(); }, workload.flops(), unit_for(workload.isa, workload.dtype));
+  const attn::AttentionPlan plan = problem.plan();
+  Race race([&] { problem.call(); }, plan.unit_flops, attn::peaks::unit_for(plan.isa, plan.unit_type));
   double of_peak = race.run(kChanceSeconds);
   for (int chance = 1; correct && of_peak < floor.of_peak && chance < kChances; ++chance)
     of_peak = race.run(kChanceSeconds);

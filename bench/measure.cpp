@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "peaks.h"
+#include "clock.h"
 #include "problem.h"
 
 namespace bench {
@@ -23,7 +23,7 @@ double read_seconds(const Problem& problem) {
   double seconds = 0;
   for (const attn::ConstView<4>& view : {problem.keys(), problem.values()}) {
     const int64_t bytes = view.count() * attn::size_of(view.dtype);
-    seconds += static_cast<double>(bytes) * 1e-9 / measure_read(view.data, bytes);
+    seconds += static_cast<double>(bytes) * 1e-9 / attn::peaks::measure_read(view.data, bytes);
   }
   return seconds;
 }
@@ -42,10 +42,10 @@ double error_bound(attn::DType dtype) {
 Row measure(const Workload& workload, int repeats) {
   attn::set_thread_count(workload.threads);
   attn::set_isa(workload.isa);
-  const Unit& unit = unit_for(workload.isa, workload.dtype);
   Problem problem(workload);
 
   const attn::AttentionPlan plan = problem.plan();
+  const attn::peaks::Unit& unit = attn::peaks::unit_for(plan.isa, plan.unit_type);
   Row row;
   row.workload = workload;
   row.instruction = unit.instruction;
@@ -59,7 +59,7 @@ Row measure(const Workload& workload, int repeats) {
   const double kv_gbytes = static_cast<double>(workload.kv_bytes()) * 1e-9;
   std::vector<double> seconds, peaks, reads;
   const auto measure_peaks = [&] {
-    peaks.push_back(measure_gflops(unit));
+    peaks.push_back(attn::peaks::measure_gflops(unit) * plan.flops / plan.unit_flops);
     if (workload.reads_cache()) reads.push_back(kv_gbytes / read_seconds(problem));
   };
   measure_peaks();

@@ -15,7 +15,7 @@ struct Row {
   double fastest = 0;
   double slowest = 0;
   double gflops = 0;       // from the median
-  double peak_gflops = 0;  // median of what the arithmetic unit did between the repeats
+  double peak_gflops = 0;  // median of what the multiply-add unit allowed between the repeats
   double gbytes = 0;       // keys and values read per second, decode alone
   double peak_gbytes = 0;  // median of plain reads of the same memory between the repeats
   int64_t scratch_bytes = 0;

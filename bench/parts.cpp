@@ -76,7 +76,7 @@ class Bench {
         sums_(acc, tk.panel) {}
 
   std::vector<Part> forward() {
-    return {{"scores, softmax", flops(kForwardBlock),
+    return {{"scores, softmax", flops(kForwardBlock, tk_.score_products),
              [this] {
                const Entered entered(tk_);
                tk_.scores_softmax({.in = scores(kForwardBlock),
@@ -87,25 +87,26 @@ class Bench {
                                    .late = nullptr},
                                   4);
              }},
-            {"values", flops(kForwardBlock), [this] { values(kForwardBlock); }}};
+            {"values", flops(kForwardBlock, tk_.sum_products), [this] { values(kForwardBlock); }}};
   }
 
   std::vector<Part> backward() {
-    const double one = flops(kBackwardBlock);
+    const double score = flops(kBackwardBlock, tk_.score_products), sum = flops(kBackwardBlock, tk_.sum_products);
     const auto outer = [this] { this->outer(); };
-    return {{"scores, probabilities", one,
+    return {{"scores, probabilities", score,
              [this] {
                const Entered entered(tk_);
                tk_.scores_probabilities(scores(kBackwardBlock), lanes_.data(), probabilities_.data());
              }},
-            {"dP, dS", one, [this] { grad(); }},
-            {"dV", kPanels * one, outer},
-            {"dK", kPanels * one, outer},
-            {"dQ", one, [this] { values(kBackwardBlock); }}};
+            {"dP, dS", score, [this] { grad(); }},
+            {"dV", kPanels * sum, outer},
+            {"dK", kPanels * sum, outer},
+            {"dQ", sum, [this] { values(kBackwardBlock); }}};
   }
 
  private:
-  double flops(int64_t keys) const { return 2.0 * static_cast<double>(keys * tk_.panel * D_); }
+  /// Of the unit, which takes so many products for one.
+  double flops(int64_t keys, int products) const { return 2.0 * static_cast<double>(keys * tk_.panel * D_ * products); }
 
   /// The first key of the next block.
   int64_t next(int64_t block) { return at_ = (at_ + block) % kKeys; }
@@ -180,10 +181,12 @@ const char* verdict(Problem& problem, attn::DType dtype) {
 }
 
 void print_table(const Workload& workload, const std::vector<Part>& parts) {
-  const Unit& unit = unit_for(workload.isa, workload.dtype);
   std::printf("\n%s, D = %ld\n",
               (name_of(workload.operation) + ", " + std::string(attn::name_of(workload.dtype))).c_str(),
               static_cast<long>(workload.depth));
+  Problem problem(workload);
+  const attn::AttentionPlan plan = problem.plan();
+  const attn::peaks::Unit& unit = attn::peaks::unit_for(plan.isa, plan.unit_type);
   double slowness = 0;
   for (const Part& part : parts) {
     const double share = Race(part.run, part.flops, unit).run(kSeconds);
@@ -191,9 +194,8 @@ void print_table(const Workload& workload, const std::vector<Part>& parts) {
     std::printf("  %-24s %5.1f %%\n", part.name.c_str(), 100 * share);
   }
   std::printf("  %-24s %5.1f %%\n", "all of them", 100 * static_cast<double>(parts.size()) / slowness);
-  Problem problem(workload);
   const char* wrong = verdict(problem, workload.dtype);
-  const double share = Race([&] { problem.call(); }, workload.flops(), unit).run(2 * kSeconds);
+  const double share = Race([&] { problem.call(); }, plan.unit_flops, unit).run(2 * kSeconds);
   std::printf("  a call, n = %-12ld %5.1f %%%s\n", static_cast<long>(workload.queries), 100 * share, wrong);
 }
 

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "attn/ops.h"
+#include "attn/peaks.h"
+#include "clock.h"
 #include "measure.h"
-#include "peaks.h"
 
 namespace bench {
 namespace {
@@ -128,12 +129,6 @@ struct Line {
   }
 };
 
-double seconds_of(const std::function<void()>& work) {
-  const double start = seconds_now();
-  work();
-  return seconds_now() - start;
-}
-
 /// Plain reads of memory that no product touches: what a product has just read lies in a cache.
 class Reading {
  public:
@@ -143,7 +138,7 @@ class Reading {
     if (at_ + bytes > memory_.bytes()) at_ = 0;
     const char* begin = static_cast<const char*>(memory_.data()) + at_;
     at_ += bytes / 64 * 64;
-    return measure_read(begin, bytes);
+    return attn::peaks::measure_read(begin, bytes);
   }
 
  private:

@@ -4,20 +4,17 @@
 #include <utility>
 #include <vector>
 
+#include "clock.h"
+
 namespace bench {
 namespace {
 
 constexpr double kPeakFlops = 32e6;  // a quarter of a millisecond
 
-double seconds_of(const std::function<void()>& work) {
-  const double start = seconds_now();
-  work();
-  return seconds_now() - start;
-}
-
 }  // namespace
 
-Race::Race(std::function<void()> work, double flops, const Unit& unit) : work_(std::move(work)), flops_(flops) {
+Race::Race(std::function<void()> work, double unit_flops, const attn::peaks::Unit& unit)
+    : work_(std::move(work)), flops_(unit_flops) {
   const auto loops = static_cast<int64_t>(kPeakFlops / unit.flops);
   peak_ = [&unit, loops] { unit.run(loops); };
   peak_flops_ = unit.flops * static_cast<double>(loops);

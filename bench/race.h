@@ -5,14 +5,14 @@
 
 #include <functional>
 
-#include "peaks.h"
+#include "attn/attn.h"
 
 namespace bench {
 
 class Race {
  public:
-  /// `work` does so many flops in a call, of at most a few milliseconds.
-  Race(std::function<void()> work, double flops, const Unit& unit);
+  /// `work` takes so many flops of the unit in a call, of at most a few milliseconds.
+  Race(std::function<void()> work, double unit_flops, const attn::peaks::Unit& unit);
   /// Takes samples in turn, for so many seconds; the share of the peak by all samples so far.
   double run(double seconds);
 

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "clock.h"
 #include "commit.h"
-#include "peaks.h"
 
 namespace bench {
 namespace {
@@ -132,14 +132,15 @@ void print_peaks(const std::vector<int>& threads) {
   for (int count : threads) std::printf("%8d thread%s", count, count == 1 ? " " : "s");
   std::printf("\n");
   const std::vector<std::string> available = attn::available_isas();
-  for (const Unit& unit : units()) {
+  for (const attn::peaks::Unit& unit : attn::peaks::units()) {
     if (std::find(available.begin(), available.end(), unit.isa) == available.end()) continue;
     const std::string dtype(attn::name_of(unit.dtype));
     print_peak(std::string(unit.isa) + " " + dtype + ": " + std::string(unit.instruction), threads,
-               [&] { return measure_gflops(unit); });
+               [&] { return attn::peaks::measure_gflops(unit); });
   }
   const attn::Buffer memory = touched_memory();
-  print_peak("GB/s of reading from memory", threads, [&] { return measure_read(memory.data(), memory.bytes()); });
+  print_peak("GB/s of reading from memory", threads,
+             [&] { return attn::peaks::measure_read(memory.data(), memory.bytes()); });
 }
 
 bool same_shape(const Workload& a, const Workload& b) {
@@ -159,7 +160,8 @@ bool Report::ReportContext(const Context&) {
   std::printf(
       "\n"
       "Medians of %d repeats; spread: (max - min) / median; error: max |x - float64| / max |float64| of a sample.\n"
-      "of peak: of the arithmetic unit's rate, of read: of a plain read of the same keys and values, both measured\n"
+      "of peak: of the rate of the unit that does the products, a sixth of it where a product of float32 takes six of\n"
+      "bfloat16 parts; of read: of a plain read of the same keys and values, both measured\n"
       "between the repeats; of full: the share of peak, against that of the row without options.\n\n",
       repeats_);
   std::printf("%-8s %-7s %-8s %6s %4s %2s %-4s %-11s %3s %9s %7s %8s %7s %7s %7s %8s %9s %7s\n", "", "option", "dtype",

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "clock.h"
 #include "measure.h"
 #include "race.h"
 
@@ -209,13 +210,6 @@ double peak_megabytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
-}
-
-template <class Body>
-double seconds_of(const Body& body) {
-  const double start = seconds_now();
-  body();
-  return seconds_now() - start;
 }
 
 void print_many_tokens() {

@@ -59,8 +59,8 @@ void describe_machine() {
   row("threads", std::to_string(attn::thread_count()));
   describe_instruction_sets();
   row("float32 precision", float32_precision());
-  row("peak, float32", short_number(measured_peak(attn::DType::float32)) + "FLOP/s in large products");
-  row("peak, bfloat16", short_number(measured_peak(attn::DType::bfloat16)) + "FLOP/s in large products");
+  row("peak, float32", short_number(measured_peak(attn::DType::float32)) + "FLOP/s of products");
+  row("peak, bfloat16", short_number(measured_peak(attn::DType::bfloat16)) + "FLOP/s of products");
 }
 
 std::string bytes(double count) { return short_number(count) + "B"; }

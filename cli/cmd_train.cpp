@@ -220,7 +220,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   const double peak = measured_peak(model.parameters().dtype());
   if (!settings.quiet) {
     describe(config, prepared, settings);
-    say("peak: {}FLOP/s in large products on {} threads\n", short_number(peak), attn::thread_count());
+    say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
   }
   const double flops =
       3 * attn::models::forward_flops(config, prepared.longest) / static_cast<double>(prepared.longest);

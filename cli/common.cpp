@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <system_error>
 #include <utility>
 
+#include "attn/ops.h"
+#include "attn/peaks.h"
 #include "progress.h"
 
 namespace cli {
@@ -400,23 +401,7 @@ std::string clock_time(double seconds) {
 }
 
 double measured_peak(attn::DType dtype) {
-  using Shape = std::array<int64_t, 3>;  // M, K, N of layers' own products: x [M, K], weight [N, K]
-  double best = 0;
-  for (const auto& [M, K, N] : {Shape{768, 512, 768}, Shape{512, 768, 3072}, Shape{1024, 1024, 1024}}) {
-    const attn::autograd::Array a(dtype, {M, K}), b(dtype, {K, N}), c(dtype, {M, N});
-    const attn::View<2> plain = b.rows(), transposed(b.data(), dtype, {K, N}, {1, K});
-    for (const attn::View<2>& weight : {plain, transposed}) {
-      double total = 0;
-      for (int repeat = 0; repeat < 3 || (total < 0.05 && repeat < 50); ++repeat) {  // the first ones warm up
-        const auto start = std::chrono::steady_clock::now();
-        attn::ops::matmul(a.rows(), weight, c.rows());
-        const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        best = std::max(best, 2 * static_cast<double>(M * K * N) / taken);
-        total += taken;
-      }
-    }
-  }
-  return best;
+  return 1e9 * attn::peaks::measure_products(dtype, attn::ops::matmul_precision());
 }
 
 }  // namespace cli

@@ -134,8 +134,8 @@ std::string short_number(double number);
 /// "1:02:03"
 std::string clock_time(double seconds);
 
-/// Multiply-adds a second, counted as two, that large products of this type reach on all threads: the best of several
-/// shapes, many times each.
+/// Multiply-adds a second, counted as two, that the quickest unit of the active instruction set allows for products of
+/// this type, in the precision that --float32-precision chose, on all threads.
 double measured_peak(attn::DType dtype);
 
 }  // namespace cli

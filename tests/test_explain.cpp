@@ -46,6 +46,29 @@ TEST(Explain, CountsFlopsOnAllowedPairs) {
     }
 }
 
+/// The unit that multiplies, and how many of its products one takes: where tiles are, six of bfloat16 for one of
+/// float32, four or three for one of float16; elsewhere one.
+TEST(Explain, CountsWhatTheUnitMultiplies) {
+  for_each_isa([](const std::string& isa) {
+    if (isa.find("fp16") != std::string::npos) return;  // whole products of float16, in the forward alone
+    const bool tiles = isa.starts_with("amx");
+    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
+      const Case c =
+          make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 300, .Lk = 300, .D = 16, .Dv = 16}, dtype, 4);
+      const AttentionPlan forward = plan(c);
+      const AttentionPlan backward = explain_backward(c.q.view(), c.k.view(), c.v.view(), c.options());
+      const bool half_tiles = tiles && size_of(dtype) == 2 && forward.unit_type == DType::bfloat16;
+      double once = 1, again = 1;
+      if (tiles && dtype == DType::float32) once = again = 6;
+      if (half_tiles && dtype == DType::float16) once = 3.5, again = 3.4;  // scores take four, two of five products
+      EXPECT_EQ(forward.unit_flops, once * forward.flops) << forward.path;
+      EXPECT_EQ(backward.unit_flops, again * backward.flops) << backward.path;
+      EXPECT_TRUE(dtype != DType::float32 || forward.unit_type == (tiles ? DType::bfloat16 : DType::float32));
+      EXPECT_EQ(forward.unit_type == DType::float64, dtype == DType::float64);
+    }
+  });
+}
+
 /// Extra memory is for tiles, not for the matrix: sixteen times the pairs take no more than four times the scratch.
 TEST(Explain, ScratchIsLinearInTheLengths) {
   for_each_isa([](const std::string& isa) {

@@ -20,6 +20,7 @@ MODULES = {
     "attention": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),
     "heads": (("core", "attention"), ()),
+    "peaks": (("core", "attention"), ()),
     "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),

@@ -1,11 +1,10 @@
 // A C ABI over the public API, for the benchmark against other libraries alone: [B, H, L, D] arrays in, an
-// error code and text out. The arithmetic peaks come from the same code as attn_bench's.
+// error code and text out. The peaks come from the same code as attn_bench's.
 #include <cmath>
 #include <cstdint>
 #include <exception>
 #include <string>
 
-#include "../peaks.h"
 #include "attn/attn.h"
 
 namespace {
@@ -159,12 +158,10 @@ void peers_dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h
   }
 }
 
-/// GFLOP/s of the unit that does the arithmetic on this type, on all threads; NaN for an error.
+/// GFLOP/s that this machine allows for products of this type, on all threads; NaN for an error.
 double peers_peak_gflops(int32_t dtype) {
   double rate = std::nan("");
-  guarded([&] {
-    rate = bench::measure_gflops(bench::unit_for(attn::active_isa(), dtype == 0 ? DType::float32 : DType::bfloat16));
-  });
+  guarded([&] { rate = attn::peaks::measure_products(dtype == 0 ? DType::float32 : DType::bfloat16); });
   return rate;
 }
 

@@ -102,11 +102,13 @@ void merge(View<4> out, View<3> lse, ConstView<4> out_b, ConstView<3> lse_b);
 
 /// What a call will do.
 struct AttentionPlan {
-  std::string path;           ///< e.g. "avx512_bf16: bf16 dot products, 48 queries in lanes, 256-key blocks"
-  std::string isa;            ///< instruction set in use
-  int64_t tasks = 0;          ///< independent units of work
-  int64_t scratch_bytes = 0;  ///< extra memory, all threads together
-  double flops = 0;           ///< multiply-adds on allowed (query, key) pairs, counted as two
+  std::string path;                  ///< e.g. "avx512: float32 multiply-adds, 48 queries in lanes, blocks of 256 keys"
+  std::string isa;                   ///< instruction set in use
+  int64_t tasks = 0;                 ///< independent units of work
+  int64_t scratch_bytes = 0;         ///< extra memory, all threads together
+  double flops = 0;                  ///< multiply-adds on allowed (query, key) pairs, counted as two
+  DType unit_type = DType::float32;  ///< what the multiply-add unit takes, for peaks::unit_for(isa, unit_type)
+  double unit_flops = 0;             ///< of that unit: matrix tiles take six products of bfloat16 for one of float32
 };
 AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options = {});
 AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options = {},

@@ -1,5 +1,5 @@
-// attention.cpp: everything public in one include. core, attention and heads need the library attn::attn alone; the
-// rest needs attn::models.
+// attention.cpp: everything public in one include. core, attention, heads and peaks need the library attn::attn alone;
+// the rest needs attn::models.
 #pragma once
 
 #include "attn/attention.h"
@@ -15,6 +15,7 @@
 #include "attn/models_prune.h"
 #include "attn/nn.h"
 #include "attn/ops.h"
+#include "attn/peaks.h"
 #include "attn/tensor.h"
 #include "attn/text.h"
 #include "attn/train.h"

@@ -39,20 +39,37 @@ double allowed_pairs(const Problem& p) {
   return pairs;
 }
 
-std::string describe(const Problem& p, bool backward) {
-  std::string text = std::string(active_kernels().name) + ": fused ";
-  int64_t few = 0;
-  for (const Sequence& s : p.sequences) few += !backward && is_few(p.q.dtype, p.rows(s), *p.options);
-  const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
-  const int64_t rows = all_few ? p.rows(p.sequences[0]) : p.Lq * p.G;
-  const TileKernels& tk = backward ? gradient_kernels(p) : forward_kernels(p.q.dtype, rows, *p.options);
-  text += std::string(tk.name) + " arithmetic";
-  if (p.q.dtype != DType::float64 && static_cast<int>(p.q.dtype) != tk.type)
-    text += ", " + std::string(name_of(p.q.dtype)) + " widened block by block";
-  text += all_few ? ", head dims in lanes" : ", " + std::to_string(tk.panel) + " queries in lanes";
-  if (few > 0 && !all_few) text += " (short sequences: head dims in lanes)";
-  return text + ", " + std::to_string(backward ? tk.gradient_keys : tk.block_keys) + "-key blocks";
-}
+/// The kernels of the longest sequence, and the words for them.
+struct Kernels {
+  Kernels(const Problem& p, bool backward) {
+    int64_t rows = 0, few = 0;
+    for (const Sequence& s : p.sequences) {
+      rows = std::max(rows, p.rows(s));
+      few += !backward && is_few(p.q.dtype, p.rows(s), *p.options);
+    }
+    tk = backward ? &gradient_kernels(p.q.dtype, rows, *p.options) : &forward_kernels(p.q.dtype, rows, *p.options);
+    const bool all_few = few > 0 && few == static_cast<int64_t>(p.sequences.size());
+    text = std::string(active_kernels().name) + ": fused, " + tk->name;
+    if (tk->unit_type == static_cast<int>(DType::float32) && p.q.dtype != DType::float32)
+      text += " of " + std::string(name_of(p.q.dtype)) + " widened block by block";
+    text += all_few ? ", head dims in lanes" : ", " + std::to_string(tk->panel) + " queries in lanes";
+    if (few > 0 && !all_few) text += " (short sequences: head dims in lanes)";
+    text += ", blocks of " + std::to_string(backward ? tk->gradient_keys : tk->block_keys) + " keys";
+  }
+
+  /// What the plan says of multiply-adds, `score_products` and `sum_products` for each allowed pair.
+  void count(const Problem& p, int64_t score_products, int64_t sum_products, AttentionPlan& plan) const {
+    const double pairs = allowed_pairs(p);
+    const double scores = 2 * pairs * static_cast<double>(score_products);
+    const double sums = 2 * pairs * static_cast<double>(sum_products);
+    plan.flops = scores + sums;
+    plan.unit_type = static_cast<DType>(tk->unit_type);
+    plan.unit_flops = scores * tk->score_products + sums * tk->sum_products;
+  }
+
+  const TileKernels* tk;
+  std::string text;
+};
 
 Problem checked(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
                 const AttentionOptions& options) {
@@ -67,13 +84,14 @@ Problem checked(std::string_view operation, const ConstView<4>& q, const ConstVi
 AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options) {
   const Problem p = checked("explain", q, k, v, options);
   const ForwardPlan plan = plan_forward(p);
+  const Kernels kernels(p, false);
   AttentionPlan result;
   result.isa = active_isa();
-  result.path = describe(p, false) + (plan.split ? ", keys split in chunks of " + std::to_string(plan.chunk_keys) : "");
+  result.path = kernels.text + (plan.split ? ", keys split in chunks of " + std::to_string(plan.chunk_keys) : "");
   result.tasks = plan.tasks;
   const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(plan.tasks, 1));
   result.scratch_bytes = workers * plan.thread_bytes + plan.partial_bytes;
-  result.flops = allowed_pairs(p) * 2 * static_cast<double>(p.D + p.Dv);
+  kernels.count(p, p.D, p.Dv, result);
   return result;
 }
 
@@ -84,18 +102,18 @@ AttentionPlan explain_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, c
   if (with_dbias && options.bias)
     gradients.dbias = View<4>(const_cast<void*>(options.bias.data), options.bias.dtype, options.bias.size);
   const BackwardPlan plan = plan_backward(p, {}, gradients);
+  const Kernels kernels(p, true);
   const bool extra_pass = with_dbias && options.bias && !bias_is_dense(p);
   AttentionPlan result;
   result.isa = active_isa();
-  result.path = describe(p, true) + ", " + std::to_string(plan.slabs_per_unit) + " slab(s) of queries a key/value head";
+  result.path = kernels.text + ", " + std::to_string(plan.slabs_per_unit) + " slab(s) of queries a key/value head";
   if (extra_pass) result.path += ", a second pass for the broadcast bias";
   result.tasks = static_cast<int64_t>(plan.slabs.size());
   const int64_t workers = std::min<int64_t>(thread_count(), std::max<int64_t>(result.tasks, 1));
   const int64_t bias_bytes = extra_pass ? bias_gradient_bytes(p, {}) : 0;
   const int64_t accumulators = plan.slabs_per_unit == 1 ? workers * plan.accumulator_bytes : plan.partial_bytes;
   result.scratch_bytes = workers * std::max(plan.thread_bytes, bias_bytes) + accumulators;
-  const double products = static_cast<double>(3 * p.D + 2 * p.Dv) + (extra_pass ? static_cast<double>(p.D + p.Dv) : 0);
-  result.flops = allowed_pairs(p) * 2 * products;
+  kernels.count(p, (extra_pass ? 2 : 1) * (p.D + p.Dv), 2 * p.D + p.Dv, result);
   return result;
 }
 

@@ -42,6 +42,9 @@ constexpr TileKernels with_tile_forward(TileKernels base, const char* name) {
   base.name = name;
   base.chunk_keys = kTileChunkKeys;
   base.type = Dot::kType;
+  base.unit_type = kBfloat16;  // tiles multiply float16 at the same rate
+  base.score_products = Dot::kScoreProducts;
+  base.sum_products = Dot::kSumProducts;
   base.own_bits = Dot::kType != kBfloat16;
   base.late_values = base.by_sums = true;
   base.bounded = Dot::kBounded;
@@ -92,10 +95,10 @@ constexpr TileKernels with_tile_products(TileKernels base, const char* name) {
   return base;
 }
 
-// A panel has 32 rows of products however few it holds. 512 tokens of 12 heads in sequences of 8, 16, 24 and 32, speed
-// beside AVX-512: bfloat16 backward 0.61, 0.83, 1.06, 1.30; float16 forward 1 (decode), 0.52, 0.66, 0.75, backward
-// 0.44, 0.61, 0.73, 0.87.
-constexpr int kLeastGradientRowsOfBfloat16 = 17, kLeastRowsOfFloat16 = 33;
+// A panel has 32 rows of products however few it holds. 512 tokens of 12 heads of 64 in sequences of so many, speed
+// beside AVX-512: bfloat16 backward of 8, 16, 24, 32: 0.61, 0.83, 1.06, 1.30; float16 of 16, 24, 32, 40, 48, 56, 64:
+// forward 0.52, 0.66, 0.75, 0.72, 0.78, 0.98, 1.00, backward 0.61, 0.73, 0.87, 0.79, 0.90, 1.04, 1.20.
+constexpr int kLeastGradientRowsOfBfloat16 = 17, kLeastRowsOfFloat16 = 49;
 
 constexpr TileKernels for_more_rows(TileKernels base, int least_rows, int least_gradient_rows) {
   base.least_rows = least_rows;
@@ -104,15 +107,16 @@ constexpr TileKernels for_more_rows(TileKernels base, int least_rows, int least_
 }
 
 template <class Unit>
-constexpr TileKernels bf16_on_tiles = for_more_rows(
-    with_tile_products<TileDot<Unit, 1, kBfloat16>>(f32_kernels, "bfloat16 on tiles"), 0, kLeastGradientRowsOfBfloat16);
+constexpr TileKernels bf16_on_tiles =
+    for_more_rows(with_tile_products<TileDot<Unit, 1, kBfloat16>>(f32_kernels, "bfloat16 on matrix tiles"), 0,
+                  kLeastGradientRowsOfBfloat16);
 // One row reads at 91 % of a plain read's bandwidth with widened numbers and at 69 on tiles, eight at 58 and 71
 // (prototype, D = 128); between them nothing was measured.
 constexpr int kLeastRowsOnTiles = 5;
 
 template <class Unit>
 constexpr TileKernels with_few_rows_on_tiles(TileKernels base) {
-  base.name = "bfloat16 on tiles, few rows";
+  base.name = "bfloat16 on matrix tiles, few rows";
   base.panel = F32::W;
   base.least_rows = kLeastRowsOnTiles;
   base.late_values = false;
@@ -128,15 +132,16 @@ template <class Unit>
 constexpr TileKernels bf16_few_on_tiles = with_few_rows_on_tiles<Unit>(bf16_on_tiles<Unit>);
 
 template <class Unit>
-constexpr TileKernels f16_on_tiles = for_more_rows(with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels,
-                                                                                                  "float16 on tiles"),
-                                                   kLeastRowsOfFloat16, kLeastRowsOfFloat16);
+constexpr TileKernels f16_on_tiles = for_more_rows(
+    with_tile_products<TileDot<Unit, 2, kFloat16>>(f32_kernels, "float16 as two bfloat16 parts on matrix tiles"),
+    kLeastRowsOfFloat16, kLeastRowsOfFloat16);
 /// Whole numbers of float16, the forward alone: gradients may leave its range.
 template <class Unit>
 constexpr TileKernels f16_forward_on_tiles = with_tile_forward<TileDot<Unit, 1, kFloat16>>(f32_kernels,
-                                                                                           "float16 on float16 tiles");
-constexpr const char* kF32PartsNames[] = {"float32 in one part on tiles", "float32 in two parts on tiles",
-                                          "float32 in three parts on tiles"};
+                                                                                           "float16 on matrix tiles");
+constexpr const char* kF32PartsNames[] = {"float32 rounded to bfloat16 on matrix tiles",
+                                          "float32 as two bfloat16 parts on matrix tiles, three products for one",
+                                          "float32 as three bfloat16 parts on matrix tiles, six products for one"};
 template <class Unit, int parts>
 constexpr TileKernels f32_on_tiles = with_tile_products<TileDot<Unit, parts, kFloat32>>(f32_kernels,
                                                                                         kF32PartsNames[parts - 1]);

@@ -8,8 +8,8 @@ namespace attn::kernels {
 namespace {
 
 constexpr TileKernels with_bf16_products(TileKernels base) {
-  base.name = "bfloat16";
-  base.type = kBfloat16;
+  base.name = "bfloat16 dot products";
+  base.type = base.unit_type = kBfloat16;
   base.key_step = 2;
   base.key_rows = operand<2, stride_padded<2>, 2>(in_place_near<kBfloat16, 2, kFarBytes>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, 2>(never_in_place, pair_rows_bf16);
@@ -32,7 +32,7 @@ constexpr TileKernels with_bf16_products(TileKernels base) {
 }
 
 constexpr TileKernels with_few_rows(TileKernels base) {
-  base.name = "bfloat16, few rows";
+  base.name = "bfloat16 dot products, few rows";
   base.panel = 16;
   base.key_rows = operand<2, stride_padded<32>, 2>(in_place<kBfloat16, 32>, copy_rows<kBfloat16>);
   base.value_rows = operand<2, stride_as_is, 2>(in_place<kBfloat16, 1>, copy_rows<kBfloat16>);
@@ -50,7 +50,7 @@ constexpr TileKernels with_few_rows(TileKernels base) {
 
 constexpr TileKernels bf16_kernels = with_bf16_products(f32_kernels);
 constexpr TileKernels bf16_across_kernels =
-    across_kernels<Bf16Dot>(with_few_rows(bf16_kernels), "bfloat16, few rows, any order");
+    across_kernels<Bf16Dot>(with_few_rows(bf16_kernels), "bfloat16 dot products, few rows, any order");
 constexpr TileKernels bf16_few_kernels = with_any_order(with_few_rows(bf16_kernels), bf16_across_kernels);
 
 }  // namespace

@@ -244,6 +244,9 @@ struct TileKernels {
   int panel;  // widest panel
   int acc_bytes;
   int type;                      // the Element in which keys and values enter the products
+  int unit_type;                 // the Element that the multiply-add unit takes
+  int score_products;            // of that unit, for one product of scores or dP,
+  int sum_products;              // and for one of the others
   int least_rows;                // fewer are quicker with the float32 kernels, if they need not have the bits of these
   int least_gradient_rows;       // the same of the backward
   const TileKernels* any_order;  // of a decode variant: a quicker one for rows that need not have its bits, or null

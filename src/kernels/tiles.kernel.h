@@ -53,6 +53,9 @@ constexpr TileKernels panel_kernels(const char* name) {
           .panel = 3 * V::W,
           .acc_bytes = bytes,
           .type = kType,
+          .unit_type = kType,
+          .score_products = 1,
+          .sum_products = 1,
           .least_rows = 0,
           .least_gradient_rows = 0,
           .any_order = nullptr,
@@ -121,7 +124,7 @@ constexpr TileKernels few_kernels(TileKernels base) {
   constexpr int bytes = kType == kFloat32 ? 4 : 2;
   void (*pack)(const RowsArgs&) = load_rows<V>;
   if constexpr (kType != kFloat32) pack = copy_rows<kType>;
-  base.name = "float32, few rows";
+  base.name = "float32 multiply-adds, few rows";
   base.type = kType;
   base.panel = V::W;
   base.key_rows = operand<bytes, stride_padded<V::W>, 1>(in_place<kType, V::W>, pack);
@@ -154,7 +157,7 @@ constexpr TileKernels with_any_order(TileKernels few, const TileKernels& any_ord
 /// One row, in an order of additions of its own: keys of the decode variant, scores and weights [count].
 template <class V, int kType, class Dot>
 constexpr TileKernels single_kernels(TileKernels few) {
-  few.name = "float32, one row";
+  few.name = "float32 multiply-adds, one row";
   few.any_order = nullptr;
   few.tile_step = 1;
   few.block_keys = kSingleBlockKeys;
@@ -172,11 +175,11 @@ constexpr TileKernels single_kernels(TileKernels few) {
   return few;
 }
 
-constexpr TileKernels f32_kernels = panel_kernels<F32, U64, kFloat32>("float32");
-constexpr TileKernels f64_kernels = panel_kernels<F64, U64, kFloat64>("float64");
+constexpr TileKernels f32_kernels = panel_kernels<F32, U64, kFloat32>("float32 multiply-adds");
+constexpr TileKernels f64_kernels = panel_kernels<F64, U64, kFloat64>("float64 multiply-adds");
 template <int kType, class Dot>
 constexpr TileKernels f32_across_kernels = across_kernels<Dot>(few_kernels<F32, kType, Dot>(f32_kernels),
-                                                               "float32, few rows, any order");
+                                                               "float32 multiply-adds, few rows, any order");
 template <int kType, class Dot>
 constexpr TileKernels f32_few_of() {
   constexpr TileKernels few = few_kernels<F32, kType, Dot>(f32_kernels);

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "peaks.h"
+#include "attn/attention.h"
+#include "attn/peaks.h"
+#include "peaks/read.h"
 
-namespace bench {
+namespace attn::peaks {
 namespace {
 
 // The rest of the vector registers are unknown to code without flags, which therefore holds nothing in them.
@@ -90,19 +92,16 @@ void amx_bf16(int64_t loops) {
 
 // flops: repeats x accumulators x lanes x 2 (x 2 for pairs); one for each instruction and lane without FMA.
 constexpr Unit kUnits[] = {
-    {"baseline", attn::DType::float32, "mulps + addps", 4 * 14 * 4, sse2_f32},
-    {"baseline", attn::DType::float64, "mulpd + addpd", 4 * 14 * 2, sse2_f64},
-    {"avx2", attn::DType::float32, "vfmadd231ps ymm", 4 * 14 * 8 * 2, avx2_f32},
-    {"avx2", attn::DType::float64, "vfmadd231pd ymm", 4 * 14 * 4 * 2, avx2_f64},
-    {"avx512", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
-    {"avx512", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
-    {"avx512_bf16", attn::DType::bfloat16, "vdpbf16ps zmm", 4 * 24 * 16 * 2 * 2, avx512_bf16},
-    {"amx", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
-    {"amx", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
-    {"amx", attn::DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
-    {"amx_fp16", attn::DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
-    {"amx_fp16", attn::DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
-    {"amx_fp16", attn::DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
+    {"baseline", DType::float32, "mulps + addps", 4 * 14 * 4, sse2_f32},
+    {"baseline", DType::float64, "mulpd + addpd", 4 * 14 * 2, sse2_f64},
+    {"avx2", DType::float32, "vfmadd231ps ymm", 4 * 14 * 8 * 2, avx2_f32},
+    {"avx2", DType::float64, "vfmadd231pd ymm", 4 * 14 * 4 * 2, avx2_f64},
+    {"avx512", DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
+    {"avx512", DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
+    {"avx512_bf16", DType::bfloat16, "vdpbf16ps zmm", 4 * 24 * 16 * 2 * 2, avx512_bf16},
+    {"amx", DType::float32, "vfmadd231ps zmm", 4 * 24 * 16 * 2, avx512_f32},
+    {"amx", DType::float64, "vfmadd231pd zmm", 4 * 24 * 8 * 2, avx512_f64},
+    {"amx", DType::bfloat16, "tdpbf16ps, loaded", 4 * 4 * 16 * 16 * 32 * 2, amx_bf16},
 };
 
 void sse2_read(const char* begin, const char* end) { ATTN_READ_LOOP("paddd 16*\\r(%0), %%xmm\\r", "256"); }
@@ -117,10 +116,10 @@ std::span<const Unit> units() { return kUnits; }
 
 void read_memory(const char* begin, const char* end) {
   static const bool has_avx2 = [] {
-    const std::vector<std::string> isas = attn::available_isas();
+    const std::vector<std::string> isas = available_isas();
     return std::find(isas.begin(), isas.end(), "avx2") != isas.end();
   }();
   (has_avx2 ? avx2_read : sse2_read)(begin, end);
 }
 
-}  // namespace bench
+}  // namespace attn::peaks

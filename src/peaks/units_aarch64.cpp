@@ -1,7 +1,8 @@
 // The multiply-add units and loads of AArch64, in assembly: exactly these instructions, whatever the compiler.
-#include "peaks.h"
+#include "attn/peaks.h"
+#include "peaks/read.h"
 
-namespace bench {
+namespace attn::peaks {
 namespace {
 
 #define ATTN_CLOBBERS                                                                                                 \
@@ -28,10 +29,10 @@ void neon_f64(int64_t loops) { ATTN_FMA_LOOP("2d"); }
 
 // flops: accumulators x lanes x 2. NEON belongs to the baseline of the architecture.
 constexpr Unit kUnits[] = {
-    {"baseline", attn::DType::float32, "fmla 4s", 24 * 4 * 2, neon_f32},
-    {"baseline", attn::DType::float64, "fmla 2d", 24 * 2 * 2, neon_f64},
-    {"neon", attn::DType::float32, "fmla 4s", 24 * 4 * 2, neon_f32},
-    {"neon", attn::DType::float64, "fmla 2d", 24 * 2 * 2, neon_f64},
+    {"baseline", DType::float32, "fmla 4s", 24 * 4 * 2, neon_f32},
+    {"baseline", DType::float64, "fmla 2d", 24 * 2 * 2, neon_f64},
+    {"neon", DType::float32, "fmla 4s", 24 * 4 * 2, neon_f32},
+    {"neon", DType::float64, "fmla 2d", 24 * 2 * 2, neon_f64},
 };
 
 }  // namespace
@@ -47,4 +48,4 @@ void read_memory(const char* begin, const char* end) {
       : ATTN_CLOBBERS);
 }
 
-}  // namespace bench
+}  // namespace attn::peaks
