@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <memory>
+#include <optional>
 
 #include "attn/io.h"
 #include "attn/text.h"
@@ -16,12 +17,16 @@ struct TokenizerCommand {
   std::string action, out = "tokenizer.json";
   std::vector<std::string> files;
   attn::text::TrainingOptions training;
+  std::optional<std::string> given;
   bool cased = false, marked = false;
 
   void run() {
     if (action == "train") return train();
-    if (files.size() > 2) throw UsageError("attn tokenizer " + action + " takes a tokenizer and one file");
+    if (files.size() > (given ? 1 : 2))
+      throw UsageError("attn tokenizer " + action + " takes a tokenizer and one file");
+    if (given && action == "decode") throw UsageError("attn tokenizer decode takes ids, not --text");
     const auto tokenizer = opened(files[0]);
+    if (given) return show(encoded(*tokenizer, *given, "--text"));
     const std::string file = files.size() > 1 ? files[1] : "-", input = attn::io::read_input(file);
     if (action == "encode") show(encoded(*tokenizer, input, file));
     else decode(*tokenizer, input);
@@ -96,6 +101,7 @@ void add_tokenizer(CLI::App& app) {
   command->add_option("--min-count", run->training.min_count, "neighbours that are rarer never merge")->check(whole(1));
   command->add_option("--out", run->out, "where train writes")->type_name("FILE");
   command->add_flag("--cased", run->cased, "wordpiece: capitals stay, and accents");
+  command->add_option("--text", run->given, "encode: this text, not a file's")->type_name("TEXT");
   command->add_flag("--marked", run->marked, "encode: with the special tokens around the text");
   command->callback([=] { run->run(); });
 }

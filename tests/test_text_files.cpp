@@ -174,6 +174,31 @@ TEST(TextFiles, StreamsHoldBackWhatMayChange) {
   EXPECT_EQ(llama->decode(Ids{2, 0, 2}), "a\uFFFD a");
 }
 
+TEST(TextFiles, AddedTokens) {
+  const std::string words = R"({"type":"WordLevel","unk_token":"?","vocab":{"?":0,"a":1}})";
+  const auto blanks = loaded(file_of(
+      words, R"("pre_tokenizer":{"type":"WhitespaceSplit"},"added_tokens":[{"id":2,"content":"<sep>","rstrip":true,)"
+             R"("normalized":false},{"id":3,"content":"\n","lstrip":true,"normalized":false}])"));
+  EXPECT_EQ(blanks->encode("a<sep>\na\n a"), (Ids{1, 2, 1, 3, 1}));
+  const auto lower =
+      loaded(file_of(words, R"("normalizer":{"type":"Lowercase"},"pre_tokenizer":{"type":"Whitespace"},)"
+                            R"("added_tokens":[{"id":2,"content":"[M]","special":true,"normalized":true},)"
+                            R"({"id":3,"content":"[n]","special":true,"normalized":true}])"));
+  EXPECT_EQ(lower->encode("a [M] [N]"), (Ids{1, 2, 3}));
+  EXPECT_EQ(lower->decode(Ids{1, 2, 3}), "a [m]");
+  EXPECT_TRUE(!lower->is_special(2) && lower->is_special(3));
+}
+
+TEST(TextFiles, FirstOfWhatBecameOfACharacter) {
+  const std::string words =
+      R"({"type":"WordLevel","unk_token":"?","vocab":{"?":0,"▁e":1,"\u0301":2,"▁\u0301":3,"e":4}})";
+  const auto tokenizer = loaded(file_of(
+      words, R"("normalizer":{"type":"NFD"},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split",)"
+             R"("pattern":{"String":"e"},"behavior":"Isolated"},{"type":"Metaspace","replacement":"▁",)"
+             R"("prepend_scheme":"first"}]})"));
+  EXPECT_EQ(tokenizer->encode("éé"), (Ids{1, 3, 4, 2}));
+}
+
 // -------------------------------------------------------------------------------------------------------- other files
 
 /// A field of protobuf: a message or text, or a number.

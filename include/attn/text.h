@@ -18,7 +18,7 @@ struct Encoding {
   std::vector<int64_t> types;  ///< token types: 0 for the first text, 1 for the second, as the tokenizer has it
 };
 
-/// What a tokenizer's file says of lengths. Nothing is cut or filled up unless the caller asks for it.
+/// What a tokenizer's files say of lengths. Nothing is cut or filled up unless the caller asks for it.
 struct Lengths {
   std::optional<int64_t> longest;  ///< tokens with those that stand around a text; the rest is cut off
   bool cuts_left = false;          ///< the beginning is cut off, not the end
@@ -125,9 +125,10 @@ std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_
 /// BERT's vocab.txt, a token a line.
 std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower_case, const std::string& source);
 
-/// The tokenizer of a model's folder: tokenizer.json, else tokenizer.model, spiece.model or sentencepiece.bpe.model,
-/// else vocab.json and merges.txt, else vocab.txt (in lower case unless tokenizer_config.json says otherwise). Throws
-/// Error that names what was looked for.
+/// The tokenizer of a model's folder, as transformers' AutoTokenizer makes it of tokenizer.json or the older files, of
+/// tokenizer_config.json, special_tokens_map.json and added_tokens.json, and of the class or family that the folder
+/// names (docs/tokenizers.md). Throws Error that names file, field and value of what is not read or contradicts itself,
+/// or what was looked for.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
 /// The same; null where there is none of these files.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder);

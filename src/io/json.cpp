@@ -129,7 +129,7 @@ std::optional<std::string> json_string(std::string_view text) {
 }
 
 std::optional<int64_t> whole_number(const Json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
+  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0)) return std::nullopt;
   const uint64_t number = value.get<uint64_t>();
   if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
   return static_cast<int64_t>(number);

@@ -19,12 +19,16 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   return labels;
 }
 
-/// Nothing where there is no file of a tokenizer: whoever needs one says so.
+/// Nothing where there is no file of a tokenizer: whoever needs one says so. Its files may add tokens that the model
+/// has not; a text with one of them is refused then.
 std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t vocab_size) {
   auto tokenizer = text::find_tokenizer(folder);
-  if (tokenizer && tokenizer->size() > vocab_size)
-    throw Error("open", {folder + ": the tokenizer has " + std::to_string(tokenizer->size()) +
-                         " tokens, more than the vocab_size of " + std::to_string(vocab_size) + " in config.json"});
+  if (!tokenizer) return tokenizer;
+  for (const int64_t id : tokenizer->encode_marked("").ids)
+    if (id >= vocab_size)
+      throw Error("open", {folder + ": the tokenizer puts the token " + std::to_string(id) +
+                           " around a text, more than the vocab_size of " + std::to_string(vocab_size) +
+                           " in config.json allows"});
   return tokenizer;
 }
 

@@ -1,8 +1,10 @@
 // Added tokens: at each place of a text the longest one counts.
 #include "text/added_tokens.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "attn/core.h"
 #include "text/regex.h"
 #include "text/unicode.h"
 
@@ -44,49 +46,49 @@ bool is_single_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-AddedTokens::AddedTokens(const Fields& root, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+/// One after the other, as the package adds them: a later entry of the same content changes what the token is.
+AddedTokens::AddedTokens(const Fields& root, const Vocabulary& vocabulary, const Normalizer* normalizer)
+    : splits_specials_(root.boolean("split_special_tokens", false)) {
   if (!root.has("added_tokens")) return;
   for (const Fields& fields : root.list("added_tokens")) {
-    const std::string content = fields.text("content");
-    if (content.empty()) continue;
-    const int64_t id = fields.number("id", kMaxTokens - 1);
-    fields.require(content.size() <= kMaxTokenBytes, "content", "shorter");
-    const auto own = vocabulary.id_of(content);
-    if (own && *own != id)
-      fields.refuse("id is " + std::to_string(id) + ", but the vocabulary has " + io::in_quotes(content) + " as " +
-                    std::to_string(*own));
-    if (!own && vocabulary.has(id))
-      fields.refuse("id is " + std::to_string(id) + ", which is that of " + io::in_quotes(vocabulary.token(id)));
-    const bool special = fields.boolean("special", false);
-    const Token token = {content,
-                         fields.boolean("single_word", false),
-                         fields.boolean("lstrip", false),
-                         fields.boolean("rstrip", false),
-                         fields.boolean("normalized", !special),
-                         special,
-                         ""};
-    if (const auto [place, is_new] = tokens_.emplace(id, token); !is_new && place->second.content != content)
-      fields.refuse("id is " + std::to_string(id) + ", which is that of " + io::in_quotes(place->second.content));
-    if (const auto [place, is_new] = ids_.emplace(content, id); !is_new && place->second != id)
-      fields.refuse("content is " + io::in_quotes(content) + ", which has the id " + std::to_string(place->second));
+    const AddedToken token = read_added_token(fields);
+    if (token.content.empty()) continue;
+    const int64_t id = id_for(fields, token.content, vocabulary);
+    Token& entry = tokens_[id];
+    ids_[token.content] = id;
+    if (entry.text.empty() || token.is_normalized()) entry.text = token.content;
+    entry.is = token;
+    size_t ignored = 0;
+    if (token.is_normalized() && normalizer) normalizer->apply(entry.text, ignored);
+    if (token.special) specials_.insert(token.content);
     size_ = std::max(size_, id + 1);
-  }
-  for (auto& [id, token] : tokens_) {
-    token.text = token.content;
-    bool ignored = true;
-    if (token.is_normalized && normalizer) normalizer->apply(token.text, ignored);
   }
   plain_ = search_for(false);
   normalized_ = search_for(true);
+}
+
+/// The entry's own id, which must be free or already that of the content.
+int64_t AddedTokens::id_for(const Fields& fields, const std::string& content, const Vocabulary& vocabulary) const {
+  const int64_t id = fields.number("id", kMaxTokens - 1);
+  const auto refuse = [&](const std::string& why) { fields.refuse("id is " + std::to_string(id) + why); };
+  if (const auto known = ids_.find(content); known != ids_.end() && known->second != id)
+    fields.refuse("content is " + io::in_quotes(content) + ", which has the id " + std::to_string(known->second));
+  const auto own = vocabulary.id_of(content);
+  if (own && *own != id) refuse(", but the vocabulary has " + io::in_quotes(content) + " as " + std::to_string(*own));
+  if (!own && vocabulary.has(id)) refuse(", which is that of " + io::in_quotes(vocabulary.token(id)));
+  if (const auto taken = tokens_.find(id); taken != tokens_.end() && taken->second.is.content != content)
+    refuse(", which is that of " + io::in_quotes(taken->second.is.content));
+  return id;
 }
 
 AddedTokens::Search AddedTokens::search_for(bool normalized) const {
   Search search;
   std::vector<std::pair<std::string_view, uint32_t>> entries;
   for (const auto& [id, token] : tokens_) {
-    if (token.is_normalized != normalized || token.text.empty()) continue;
-    entries.emplace_back(token.text, static_cast<uint32_t>(id));
-    search.begins[static_cast<uint8_t>(token.text[0])] = true;
+    if (token.is.is_normalized() != normalized || token.text.empty()) continue;
+    const std::string& text = normalized ? token.text : token.is.content;
+    entries.emplace_back(text, static_cast<uint32_t>(id));
+    search.begins[static_cast<uint8_t>(text[0])] = true;
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   search.trie = Trie(std::move(entries));  // of two with one text that with the smaller id
@@ -112,12 +114,14 @@ std::vector<AddedTokens::Part> AddedTokens::parts(std::string_view text, bool is
       ++at;
       continue;
     }
-    const Token& token = tokens_.at(id);
+    const AddedToken& token = tokens_.at(id).is;
     size_t begin = at, end = at + length;
     at = end;
+    if (splits_specials_ && specials_.contains(token.content)) continue;
     if (token.single_word && !is_single_word(text, begin, end)) continue;
-    if (token.takes_left) begin = std::max(without_blanks_before(text, begin), done);
-    if (token.takes_right) end = behind_blanks(text, end);
+    if (token.lstrip) begin = std::max(without_blanks_before(text, begin), done);
+    if (token.rstrip) end = behind_blanks(text, end);
+    if (begin >= end) continue;  // the token before has swallowed it
     if (done < begin) parts.push_back({done, begin, -1});
     parts.push_back({begin, end, id});
     done = end;
@@ -131,10 +135,7 @@ const std::string* AddedTokens::text(int64_t id) const {
   return found == tokens_.end() ? nullptr : &found->second.text;
 }
 
-bool AddedTokens::is_special(int64_t id) const {
-  const auto found = tokens_.find(id);
-  return found != tokens_.end() && found->second.is_special;
-}
+bool AddedTokens::is_special(std::string_view content) const { return specials_.contains(content); }
 
 std::optional<int64_t> AddedTokens::find(std::string_view content) const {
   const auto found = ids_.find(std::string(content));

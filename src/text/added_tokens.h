@@ -4,22 +4,18 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "text/normalizer.h"
+#include "text/said.h"
 #include "text/trie.h"
 #include "text/vocabulary.h"
 
 namespace attn::text {
-
-/// One entry of the list "added_tokens", as the package tokenizers reads it.
-inline io::Json added_token(size_t id, std::string_view content, bool special = true) {
-  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", special}};
-}
 
 class AddedTokens {
  public:
@@ -38,13 +34,12 @@ class AddedTokens {
   int64_t size() const { return size_; }
   /// What it is looked for as, which is what it is decoded to; null for an id that is not among them.
   const std::string* text(int64_t id) const;
-  bool is_special(int64_t id) const;
+  bool is_special(std::string_view content) const;
   std::optional<int64_t> find(std::string_view content) const;
 
  private:
   struct Token {
-    std::string content;
-    bool single_word, takes_left, takes_right, is_normalized, is_special;
+    AddedToken is;
     std::string text;  ///< the content, normalized if it is to be
   };
   /// Those that are looked for in a text as it is, or in a normalized one.
@@ -52,11 +47,14 @@ class AddedTokens {
     Trie trie;
     std::vector<bool> begins = std::vector<bool>(256);
   };
+  int64_t id_for(const Fields& fields, const std::string& content, const Vocabulary& vocabulary) const;
   Search search_for(bool normalized) const;
 
   std::unordered_map<int64_t, Token> tokens_;
   std::unordered_map<std::string, int64_t> ids_;
+  std::set<std::string, std::less<>> specials_;  // contents of tokens that were special once
   int64_t size_ = 0;
+  bool splits_specials_ = false;
   Search plain_, normalized_;
 };
 

@@ -166,6 +166,74 @@ class StripAll final : public DecodeStep {
   std::string held_;
 };
 
+/// Replaces in the whole text as it comes: what may be the beginning of `what` waits.
+class ReplaceAcross final : public DecodeStep {
+ public:
+  ReplaceAcross(std::string_view what, std::string_view with) : what_(what), with_(with) {}
+  void push(std::string token, const Next& next) override {
+    held_ += token;
+    std::string text;
+    size_t done = 0;
+    for (size_t at; (at = held_.find(what_, done)) != std::string::npos; done = at + what_.size())
+      text.append(held_, done, at - done).append(with_);
+    size_t waits = std::min(what_.size() - 1, held_.size() - done);
+    while (waits > 0 && !std::string_view(held_).ends_with(what_.substr(0, waits))) --waits;
+    text.append(held_, done, held_.size() - waits - done);
+    held_.erase(0, held_.size() - waits);
+    next(std::move(text));
+  }
+  void finish(const Next& next) override { next(std::exchange(held_, {})); }
+
+ private:
+  std::string_view what_, with_;
+  std::string held_;
+};
+
+/// Drops each <|digits.digits|> of the whole text.
+class DropTimes final : public DecodeStep {
+ public:
+  void push(std::string token, const Next& next) override {
+    held_ += token;
+    next(taken(false));
+  }
+  void finish(const Next& next) override { next(taken(true)); }
+
+ private:
+  std::string taken(bool at_end) {
+    std::string text;
+    size_t at = 0;
+    while (at < held_.size()) {
+      const size_t end = behind_time(at);
+      if (end == std::string::npos && !at_end) break;
+      if (end == std::string::npos || end == at) text += held_[at++];
+      else at = end;
+    }
+    held_.erase(0, at);
+    return text;
+  }
+
+  /// `at` where no time begins, npos where the text ends before that is certain.
+  size_t behind_time(size_t at) const {
+    size_t next = at;
+    const auto takes = [&](std::string_view what) {
+      const std::string_view here = std::string_view(held_).substr(next, what.size());
+      if (what.starts_with(here) && here.size() < what.size()) return false;
+      next = here == what ? next + what.size() : std::string::npos;
+      return next != std::string::npos;
+    };
+    const auto digits = [&] {
+      const size_t begin = next;
+      while (next < held_.size() && held_[next] >= '0' && held_[next] <= '9') ++next;
+      if (next == begin && next < held_.size()) next = std::string::npos;
+      return next != std::string::npos && next > begin;
+    };
+    const bool matches = takes("<|") && digits() && takes(".") && digits() && takes("|>");
+    return matches ? next : next == std::string::npos ? at : std::string::npos;
+  }
+
+  std::string held_;
+};
+
 void strip(std::string& token, const Ends& ends) {
   for (size_t n = 0; n < ends.start && token.starts_with(ends.content); ++n) token.erase(0, ends.content.size());
   for (size_t n = 0; n < ends.stop && token.ends_with(ends.content); ++n)
@@ -285,6 +353,18 @@ Decoder::Decoder(const Fields& fields) {
     steps_.push_back(std::move(parts[n].make));
     if (parts[n].type == "ByteLevel" && behind > 0) steps_.push_back([] { return std::make_unique<Fuse>(); });
   }
+}
+
+void Decoder::clean_up_spaces() {
+  static constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+      {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [what, with] : kChanges)
+    steps_.push_back([what, with] { return std::make_unique<ReplaceAcross>(what, with); });
+}
+
+void Decoder::drop_times() {
+  steps_.push_back([] { return std::make_unique<DropTimes>(); });
 }
 
 std::vector<std::unique_ptr<DecodeStep>> Decoder::steps() const {

@@ -28,6 +28,9 @@ class Decoder {
   Decoder();
   explicit Decoder(const Fields& fields);
   std::vector<std::unique_ptr<DecodeStep>> steps() const;
+  /// What follows the steps: blanks in front of punctuation and of English endings go, or times such as <|1.02|>.
+  void clean_up_spaces();
+  void drop_times();
   /// True if tokens spell bytes.
   bool is_byte_level() const { return is_byte_level_; }
 

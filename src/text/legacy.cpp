@@ -1,11 +1,22 @@
 // The files that tokenizers had before tokenizer.json, each written as what that would say of them.
 #include "attn/core.h"
 #include "io/json.h"
-#include "text/added_tokens.h"
+#include "text/said.h"
 #include "text/tokenizers.h"
+#include "text/unicode.h"
 
 namespace attn::text {
 namespace {
+
+std::string_view without_blanks_behind(std::string_view line) {
+  while (!line.empty()) {
+    size_t begin = line.size() - 1, at;
+    while (begin > 0 && (static_cast<uint8_t>(line[begin]) & 0xC0) == 0x80) --begin;
+    if (at = begin; !is_space(next_character(line, at))) break;
+    line = line.substr(0, begin);
+  }
+  return line;
+}
 
 /// The lines of a file, without the breaks; the last one may be without.
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -27,8 +38,7 @@ void require_text(std::string_view operation, std::string_view text, const std::
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_view merges,
-                                     const std::string& source) {
+io::Json read_merges(std::string_view merges, const std::string& source) {
   require_text("load_gpt2", merges, source);
   io::Json list = io::Json::array();
   int64_t number = 0;
@@ -41,10 +51,25 @@ std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_
                                 io::in_quotes(line) + ", must be two tokens with a space between"});
     list.push_back({line.substr(0, space), line.substr(space + 1)});
   }
+  return list;
+}
+
+/// Of two equal lines the last counts.
+io::Json read_vocabulary_lines(std::string_view vocab_txt, const std::string& source) {
+  require_text("load_wordpiece", vocab_txt, source);
+  io::Json vocab = io::Json::object();
+  int64_t id = 0;
+  for (std::string_view line : lines_of(vocab_txt)) vocab[std::string(without_blanks_behind(line))] = id++;
+  return vocab;
+}
+
+std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_view merges,
+                                     const std::string& source) {
+  io::Json list = read_merges(merges, source);
   io::Json vocab = io::parse_json("load_gpt2", source, encoder_json), added = io::Json::array();
   if (vocab.is_object() && vocab.contains("<|endoftext|>"))
     if (const auto id = io::whole_number(vocab["<|endoftext|>"]))
-      added.push_back(added_token(static_cast<size_t>(*id), "<|endoftext|>"));
+      added.push_back(special_token("<|endoftext|>").json(*id));
   const io::Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
   const io::Json model = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(list)}};
   const io::Json root = {{"added_tokens", added}, {"pre_tokenizer", bytes}, {"decoder", bytes}, {"model", model}};
@@ -52,12 +77,10 @@ std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_
 }
 
 std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower_case, const std::string& source) {
-  require_text("load_wordpiece", vocab_txt, source);
-  io::Json vocab = io::Json::object(), added = io::Json::array();
-  int64_t id = 0;
-  for (std::string_view line : lines_of(vocab_txt)) vocab[std::string(line)] = id++;  // of two equal ones the last
+  const io::Json vocab = read_vocabulary_lines(vocab_txt, source);
+  io::Json added = io::Json::array();
   for (const char* content : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
-    if (vocab.contains(content)) added.push_back(added_token(vocab[content].get<size_t>(), content));
+    if (vocab.contains(content)) added.push_back(special_token(content).json(vocab[content].get<int64_t>()));
   const io::Json model = {{"type", "WordPiece"},
                           {"unk_token", "[UNK]"},
                           {"continuing_subword_prefix", "##"},

@@ -21,15 +21,17 @@ bool is_ascii(char byte) { return static_cast<uint8_t>(byte) < 0x80; }
 
 /// Replaces each character by what `append(text, character)` appends for it.
 template <class Append>
-void map_characters(std::string& text, bool& at_start, const Append& append) {
+void map_characters(std::string& text, size_t& first, const Append& append) {
   std::string mapped;
   mapped.reserve(text.size() + text.size() / 8);
+  size_t of_first = 0;
   for (size_t at = 0; at < text.size();) {
-    const bool is_first = at == 0;
+    const bool is_first = at < first;
     append(mapped, next_character(text, at));
-    if (is_first && mapped.empty()) at_start = false;
+    if (is_first) of_first = mapped.size();
   }
   text = std::move(mapped);
+  first = of_first;
 }
 
 /// A file may ask for replacements of replacements.
@@ -48,8 +50,20 @@ class UnicodeForm final : public Normalizer {
         options_(static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                                                 (compatible ? UTF8PROC_COMPAT : 0))) {}
 
+  void apply(std::string& text, size_t& first) const override {
+    std::string front = text.substr(0, first);
+    form(text);
+    form(front);
+    if (first == 0) return;
+    const size_t shared =
+        static_cast<size_t>(std::mismatch(front.begin(), front.end(), text.begin(), text.end()).first - front.begin());
+    first = 0;  // up to where a mark behind it has joined it or come before others
+    for (size_t next = 0; next_character(text, next) >= 0 && (next <= shared || first == 0);) first = next;
+  }
+
+ private:
   /// ASCII is its own normal form, and composes with marks behind it, never with what stands before it.
-  void apply(std::string& text, bool&) const override {
+  void form(std::string& text) const {
     size_t at = std::find_if_not(text.begin(), text.end(), is_ascii) - text.begin();
     if (at == text.size()) return;
     std::string formed;
@@ -70,7 +84,6 @@ class UnicodeForm final : public Normalizer {
     text = std::move(formed);
   }
 
- private:
   void append(std::string& formed, std::string_view run, std::vector<utf8proc_int32_t>& buffer) const {
     const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(run.data());
     const auto decompose = [&] {
@@ -92,12 +105,12 @@ class UnicodeForm final : public Normalizer {
   utf8proc_option_t options_;
 };
 
-void to_lower_case(std::string& text, bool& at_start) {
+void to_lower_case(std::string& text, size_t& first) {
   if (std::all_of(text.begin(), text.end(), is_ascii)) {
     for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
     return;
   }
-  map_characters(text, at_start, [](std::string& mapped, Character c) {
+  map_characters(text, first, [](std::string& mapped, Character c) {
     if (c < 0x80) mapped += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
     else append_lower_case(mapped, c);
   });
@@ -105,13 +118,13 @@ void to_lower_case(std::string& text, bool& at_start) {
 
 class Lowercase final : public Normalizer {
  public:
-  void apply(std::string& text, bool& at_start) const override { to_lower_case(text, at_start); }
+  void apply(std::string& text, size_t& first) const override { to_lower_case(text, first); }
 };
 
 class StripAccents final : public Normalizer {
  public:
-  void apply(std::string& text, bool& at_start) const override {
-    map_characters(text, at_start, [](std::string& mapped, Character c) {
+  void apply(std::string& text, size_t& first) const override {
+    map_characters(text, first, [](std::string& mapped, Character c) {
       if (!is_accent(c)) append_character(mapped, c);
     });
   }
@@ -127,9 +140,9 @@ class Bert final : public Normalizer {
         lower_(fields.boolean("lowercase", true)),
         strip_(fields.boolean("strip_accents", lower_)) {}
 
-  void apply(std::string& text, bool& at_start) const override {
+  void apply(std::string& text, size_t& first) const override {
     if (clean_ || ideographs_)
-      map_characters(text, at_start, [&](std::string& mapped, Character c) {
+      map_characters(text, first, [&](std::string& mapped, Character c) {
         if (c >= 0x21 && c < 0x7F) return void(mapped += static_cast<char>(c));
         if (clean_ && (c == 0 || c == 0xFFFD || is_control(c))) return;
         if (clean_ && is_space(c)) return void(mapped += ' ');
@@ -139,12 +152,12 @@ class Bert final : public Normalizer {
         if (stands_alone) mapped += ' ';
       });
     if (strip_ && !std::all_of(text.begin(), text.end(), is_ascii)) {
-      decomposed_.apply(text, at_start);
-      map_characters(text, at_start, [](std::string& mapped, Character c) {
+      decomposed_.apply(text, first);
+      map_characters(text, first, [](std::string& mapped, Character c) {
         if (!is_nonspacing_mark(c)) append_character(mapped, c);
       });
     }
-    if (lower_) to_lower_case(text, at_start);
+    if (lower_) to_lower_case(text, first);
   }
 
  private:
@@ -157,8 +170,8 @@ class Bert final : public Normalizer {
 /// What SentencePiece's nmt rules do to controls and blanks.
 class Nmt final : public Normalizer {
  public:
-  void apply(std::string& text, bool& at_start) const override {
-    map_characters(text, at_start, [](std::string& mapped, Character c) {
+  void apply(std::string& text, size_t& first) const override {
+    map_characters(text, first, [](std::string& mapped, Character c) {
       if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
       const bool is_blank = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
                             c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
@@ -172,7 +185,7 @@ class Strip final : public Normalizer {
   explicit Strip(const Fields& fields)
       : left_(fields.boolean("strip_left", true)), right_(fields.boolean("strip_right", true)) {}
 
-  void apply(std::string& text, bool& at_start) const override {
+  void apply(std::string& text, size_t& first) const override {
     size_t begin = 0, end = 0;
     bool is_inside = !left_;
     for (size_t at = 0; at < text.size();) {
@@ -182,9 +195,9 @@ class Strip final : public Normalizer {
       is_inside |= !is_blank;
       if (!is_blank) end = at;
     }
-    if (!is_inside) return void(text.clear());
+    if (!is_inside) begin = end = text.size();
     if (right_) text.resize(std::max(begin, end));
-    if (begin > 0) at_start = false;
+    first -= std::min(begin, first);
     text.erase(0, begin);
   }
 
@@ -198,8 +211,10 @@ class Prepend final : public Normalizer {
       : what_(fields.text("prepend")), only_at_start_(fields.boolean("at_start", false)) {
     fields.require(what_.size() <= kMaxTokenBytes, "prepend", "shorter");
   }
-  void apply(std::string& text, bool& at_start) const override {
-    if (!text.empty() && (at_start || !only_at_start_)) text.insert(0, what_);
+  void apply(std::string& text, size_t& first) const override {
+    if (text.empty() || (first == 0 && only_at_start_)) return;
+    text.insert(0, what_);
+    if (first > 0) first += what_.size();
   }
 
  private:
@@ -216,13 +231,20 @@ class Replace final : public Normalizer {
     if (!regex_ && literal_.empty()) pattern.refuse("String is empty");
   }
 
-  void apply(std::string& text, bool& at_start) const override {
+  void apply(std::string& text, size_t& first) const override {
     std::string replaced;
-    size_t copied = 0;
-    const auto put = [&](size_t begin, size_t end) {
-      replaced.append(text, copied, begin - copied).append(content_);
+    size_t copied = 0, of_first = 0;
+    const auto copy = [&](size_t end) {
+      if (copied < first) of_first = replaced.size() + std::min(first, end) - copied;
+      replaced.append(text, copied, end - copied);
+    };
+    const auto put = [&](size_t begin, size_t end) {  // what is put there stands for the last character that goes
+      copy(begin);
+      replaced += content_;
       require_growth(text.size(), replaced.size());
-      if (begin == 0 && content_.empty()) at_start = false;
+      size_t last = end;
+      while (last > begin && (static_cast<uint8_t>(text[--last]) & 0xC0) == 0x80) continue;
+      if (begin < end ? last < first : begin <= first && first > 0) of_first = replaced.size();
       copied = end;
     };
     if (regex_) {
@@ -232,8 +254,9 @@ class Replace final : public Normalizer {
         put(at, at + literal_.size());
     }
     if (copied == 0 && replaced.empty()) return;
-    replaced.append(text, copied, std::string::npos);
+    copy(text.size());
     text = std::move(replaced);
+    first = of_first;
   }
 
  private:
@@ -243,10 +266,15 @@ class Replace final : public Normalizer {
 
 class ByteLevel final : public Normalizer {
  public:
-  void apply(std::string& text, bool&) const override {
+  void apply(std::string& text, size_t& first) const override {
     std::string mapped;
-    for (char byte : text) append_byte_character(mapped, static_cast<uint8_t>(byte));
+    size_t of_first = 0;
+    for (size_t at = 0; at < text.size(); ++at) {
+      append_byte_character(mapped, static_cast<uint8_t>(text[at]));
+      if (at < first) of_first = mapped.size();
+    }
     text = std::move(mapped);
+    first = of_first;
   }
 };
 
@@ -274,24 +302,38 @@ class Charsmap final : public Normalizer {
 
   /// As the package has it: a user-perceived character of up to five bytes is replaced as a whole where it begins with
   /// an entry, the characters of others each by itself. As SentencePiece has it: the longest entry at each place.
-  void apply(std::string& text, bool&) const override {
+  void apply(std::string& text, size_t& first) const override {
     std::string mapped;
     mapped.reserve(text.size() + text.size() / 8);
+    size_t of_first = 0;
+    const size_t characters = characters_in(std::string_view(text).substr(0, first));
+    const auto goes = [&](size_t end) {  // what is first of all moves on, as the package has it
+      if (mapped.empty()) first = behind(text, end, characters);
+    };
     for (size_t at = 0; at < text.size();) {
-      const size_t end = takes_longest_ ? end_of_entry(text, at) : end_of_cluster(text, at);
+      const size_t before = mapped.size(), end = takes_longest_ ? end_of_entry(text, at) : end_of_cluster(text, at);
       const std::string_view cluster = std::string_view(text).substr(at, end - at);
-      if (cluster.size() == 1 && plain_[static_cast<uint8_t>(cluster[0])]) mapped += cluster[0];
-      else if ((cluster.size() >= 6 && !takes_longest_) || !append(mapped, cluster))
+      if (cluster.size() == 1 && plain_[static_cast<uint8_t>(cluster[0])]) {
+        mapped += cluster[0];
+        if (at < first) of_first = mapped.size();
+      } else if ((cluster.size() >= 6 && !takes_longest_) || !append(mapped, cluster)) {
         for (size_t next = 0; next < cluster.size();) {
           const size_t begin = next;
           next_character(cluster, next);
           const std::string_view one = cluster.substr(begin, next - begin);
           if (!append(mapped, one)) mapped += one;
+          if (at + begin < first) of_first = mapped.size();
+          goes(at + next);
         }
+      } else {
+        if (at < first) of_first = before + front(std::string_view(mapped).substr(before), cluster, first - at);
+        goes(end);
+      }
       require_growth(text.size(), mapped.size());
       at = end;
     }
     text = std::move(mapped);
+    first = of_first;
   }
 
   /// ASCII that is in no entry.
@@ -304,6 +346,25 @@ class Charsmap final : public Normalizer {
   }
 
  private:
+  static size_t characters_in(std::string_view text) {
+    return static_cast<size_t>(
+        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+  }
+
+  static size_t behind(std::string_view text, size_t at, size_t characters) {
+    for (; characters > 0 && at < text.size(); --characters) next_character(text, at);
+    return at;
+  }
+
+  /// How many bytes of what a cluster became stand for its first `first`: character by character, the rest for the
+  /// last.
+  static size_t front(std::string_view became, std::string_view cluster, size_t first) {
+    if (first >= cluster.size()) return became.size();
+    size_t end = 0;
+    for (size_t at = 0; at < first && end < became.size(); next_character(became, end)) next_character(cluster, at);
+    return end;
+  }
+
   static size_t end_of_cluster(std::string_view text, size_t at) {
     if (at + 1 < text.size() && is_ascii(text[at]) && is_ascii(text[at + 1]))
       return at + (text[at] == '\r' && text[at + 1] == '\n' ? 2 : 1);
@@ -386,10 +447,10 @@ std::string from_base64(const std::string& text, const Fields& fields) {
 class Sequence final : public Normalizer {
  public:
   explicit Sequence(const Fields& fields) { read(fields); }
-  void apply(std::string& text, bool& at_start) const override {
+  void apply(std::string& text, size_t& first) const override {
     const size_t before = text.size();
     for (const auto& part : parts_) {
-      part->apply(text, at_start);
+      part->apply(text, first);
       require_growth(before, text.size());
     }
   }

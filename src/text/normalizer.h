@@ -11,8 +11,9 @@ namespace attn::text {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  /// `text` is UTF-8 and stays it. `at_start` becomes false where the beginning of the text is cut off.
-  virtual void apply(std::string& text, bool& at_start) const = 0;
+  /// `text` is UTF-8 and stays it. `first` is how many of its bytes stand for the first character of the caller's text,
+  /// and becomes what is made of them: 0 where the beginning of the text is cut off.
+  virtual void apply(std::string& text, size_t& first) const = 0;
 };
 
 /// Throws by `fields` for what is not known.

@@ -62,6 +62,7 @@ std::unique_ptr<Model> read_model(const Fields& fields) {
 Lengths read_lengths(const Fields& root) {
   constexpr int64_t kMost = int64_t{1} << 40, kMostPadded = 1 << 24;
   Lengths lengths;
+  lengths.cuts_left = root.choice("truncation_side", {"right", "left"}, 0) == 1;
   if (root.has("truncation")) {
     const Fields fields = root.object("truncation");
     lengths.longest = fields.number("max_length", kMost);
@@ -89,8 +90,11 @@ class Pipeline final : public Tokenizer {
     if (root.has("pre_tokenizer")) pre_tokenizer_ = read_pre_tokenizer(root.object("pre_tokenizer"));
     if (root.has("post_processor")) post_processor_ = PostProcessor(root.object("post_processor"));
     if (root.has("decoder")) decoder_ = Decoder(root.object("decoder"));
+    if (root.boolean("clean_up_spaces", false)) decoder_.clean_up_spaces();
+    has_types_ = root.boolean("token_types", true);
     added_ = AddedTokens(root, model_->vocabulary(), normalizer_.get());
     lengths_ = read_lengths(root);
+    if (root.boolean("transcripts", false)) read_transcripts();
     size_ = std::max(model_->vocabulary().size(), added_.size());
     const std::vector<int64_t> nothing;
     for (const Encoding& around : {post_processor_.apply(nothing, nullptr), post_processor_.apply(nothing, &nothing)})
@@ -102,7 +106,7 @@ class Pipeline final : public Tokenizer {
   int64_t size() const override { return size_; }
   std::string to_json() const override { return json_; }
   Lengths lengths() const override { return lengths_; }
-  bool is_special(int64_t id) const override { return added_.is_special(id); }
+  bool is_special(int64_t id) const override { return has(id) && added_.is_special(content(id)); }
 
   std::optional<int64_t> find(std::string_view token) const override {
     const auto added = added_.find(token);
@@ -115,28 +119,28 @@ class Pipeline final : public Tokenizer {
     std::unique_ptr<Memory> memory = memories_.take();
     for (const AddedTokens::Part& part : added_.parts(text, false))
       if (part.id >= 0) ids.push_back(part.id);
-      else encode_part(text.substr(part.begin, part.end - part.begin), part.begin == 0, *memory, ids);
+      else encode_part(text.substr(part.begin, part.end - part.begin), part.begin, *memory, ids);
     memories_.give_back(std::move(memory));
     return ids;
   }
 
-  Encoding encode_marked(std::string_view text) const override { return post_processor_.apply(encode(text), nullptr); }
+  Encoding encode_marked(std::string_view text) const override { return surrounded(encode(text), nullptr); }
 
   Encoding encode_marked(std::string_view first, std::string_view second) const override {
     const std::vector<int64_t> ids = encode(second);
-    return post_processor_.apply(encode(first), &ids);
+    return surrounded(encode(first), &ids);
   }
 
   Encoding encode_within(int64_t longest, std::string_view text) const override {
     std::vector<int64_t> ids = encode(text);
     cut(ids, room(longest, false), lengths_.cuts_left);
-    return post_processor_.apply(ids, nullptr);
+    return surrounded(ids, nullptr);
   }
 
   Encoding encode_within(int64_t longest, std::string_view first, std::string_view second) const override {
     std::vector<int64_t> ids = encode(first), others = encode(second);
     cut_longer(ids, others, room(longest, true), lengths_.cuts_left);
-    return post_processor_.apply(ids, &others);
+    return surrounded(ids, &others);
   }
 
   std::string decode(std::span<const int64_t> ids) const override {
@@ -166,34 +170,48 @@ class Pipeline final : public Tokenizer {
     return added ? *added : model_->vocabulary().token(id);
   }
 
-  void encode_part(std::string_view part, bool at_start, Memory& memory, std::vector<int64_t>& ids) const {
+  Encoding surrounded(const std::vector<int64_t>& first, const std::vector<int64_t>* second) const {
+    Encoding encoding = post_processor_.apply(first, second);
+    if (!has_types_) encoding.types.assign(encoding.ids.size(), 0);
+    return encoding;
+  }
+
+  /// Whisper's tokens of time are no text, nor is what stands between the first of these and the second.
+  void read_transcripts() {
+    decoder_.drop_times();
+    prompt_ = {find("<|startofprev|>").value_or(-1), find("<|startoftranscript|>").value_or(-1)};
+  }
+
+  void encode_part(std::string_view part, size_t begin, Memory& memory, std::vector<int64_t>& ids) const {
     std::string text(part);
-    if (normalizer_) normalizer_->apply(text, at_start);
+    size_t first = 0;
+    if (begin == 0) next_character(text, first);
+    if (normalizer_) normalizer_->apply(text, first);
     for (const AddedTokens::Part& inner : added_.parts(text, true))
       if (inner.id >= 0) ids.push_back(inner.id);
       else
-        encode_text(std::string_view(text).substr(inner.begin, inner.end - inner.begin), at_start && inner.begin == 0,
-                    memory, ids);
+        encode_text(std::string_view(text).substr(inner.begin, inner.end - inner.begin),
+                    first - std::min(first, inner.begin), memory, ids);
   }
 
-  void encode_text(std::string_view text, bool at_start, Memory& memory, std::vector<int64_t>& ids) const {
+  void encode_text(std::string_view text, size_t first, Memory& memory, std::vector<int64_t>& ids) const {
     Pieces& pieces = memory.pieces;
     pieces.text = text;
     pieces.ranges = {{0, text.size()}};
-    pieces.at_start = at_start;
+    pieces.first = first;
     if (pre_tokenizer_) pre_tokenizer_->apply(pieces);
     const bool spells = pre_tokenizer_ && pre_tokenizer_->leaves_bytes();
     for (size_t n = 0; n < pieces.ranges.size(); ++n) {
       const std::string_view piece = pieces[n];
       uint64_t hash;
       if (memory.words.append(piece, ids, hash)) continue;
-      const size_t first = ids.size();
+      const size_t before = ids.size();
       if (spells) {
         memory.spelt.clear();
         for (char byte : piece) append_byte_character(memory.spelt, static_cast<uint8_t>(byte));
       }
       model_->encode(spells ? memory.spelt : piece, memory.parts, ids);
-      memory.words.remember(piece, hash, ids.data() + first, ids.size() - first);
+      memory.words.remember(piece, hash, ids.data() + before, ids.size() - before);
     }
   }
 
@@ -242,6 +260,8 @@ class Pipeline final : public Tokenizer {
   AddedTokens added_;
   Lengths lengths_;
   int64_t size_ = 0;
+  bool has_types_ = true;
+  std::pair<int64_t, int64_t> prompt_ = {-1, -1};
   Memories memories_;
 };
 
@@ -251,12 +271,15 @@ class Pipeline::Steps final : public Tokenizer::Decoding {
 
   std::string push(int64_t id) override {
     require_ids({&id, 1}, pipeline_.size_);
-    if (pipeline_.is_special(id) || !pipeline_.has(id)) return "";
+    if (std::exchange(is_first_, false)) in_prompt_ = id == pipeline_.prompt_.first;
+    in_prompt_ = in_prompt_ && id != pipeline_.prompt_.second;
+    if (in_prompt_ || pipeline_.is_special(id) || !pipeline_.has(id)) return "";
     pass(0, std::string(pipeline_.content(id)));
     return std::exchange(text_, {});
   }
 
   std::string finish() override {
+    is_first_ = true;
     for (size_t n = 0; n < steps_.size(); ++n)
       steps_[n]->finish([&](std::string token) { pass(n + 1, std::move(token)); });
     return std::exchange(text_, {});
@@ -271,6 +294,7 @@ class Pipeline::Steps final : public Tokenizer::Decoding {
   const Pipeline& pipeline_;
   std::vector<std::unique_ptr<DecodeStep>> steps_;
   std::string text_;
+  bool is_first_ = true, in_prompt_ = false;
 };
 
 std::unique_ptr<Tokenizer::Decoding> Pipeline::decoding() const { return std::make_unique<Steps>(*this); }

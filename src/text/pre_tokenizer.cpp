@@ -84,7 +84,6 @@ void cut(Pieces& pieces, Behavior behavior, bool inverted, const Find& find) {
     if (last < piece.end) parts.push_back({last, piece.end, inverted});
     merge(parts, behavior, ranges);
   }
-  if (!pieces.ranges.empty() && !ranges.empty() && ranges[0].begin != pieces.ranges[0].begin) pieces.at_start = false;
   pieces.ranges = std::move(ranges);
 }
 
@@ -98,17 +97,25 @@ void cut_at(Pieces& pieces, Behavior behavior, const Is& is) {
   });
 }
 
-/// A new text of the same pieces, for which `append(text, piece, n)` appends what becomes of each.
+/// A new text of the same pieces, for which `append(text, piece, n)` appends what becomes of each, or of its front.
 template <class Append>
 void rewrite(Pieces& pieces, const Append& append) {
   std::string text;
   text.reserve(pieces.text.size() + pieces.text.size() / 4);
+  size_t first = 0;
   for (size_t n = 0; n < pieces.ranges.size(); ++n) {
     const size_t begin = text.size();
+    const Range piece = pieces.ranges[n];
+    if (piece.begin < pieces.first) {
+      append(text, pieces[n].substr(0, pieces.first - piece.begin), n);
+      first = text.size();
+      text.resize(begin);
+    }
     append(text, pieces[n], n);
     pieces.ranges[n] = {begin, text.size()};
   }
   pieces.text = std::move(text);
+  pieces.first = first;
 }
 
 // -------------------------------------------------------------------------------------------------------------- kinds
@@ -189,7 +196,6 @@ class Bert final : public PreTokenizer {
       }
       append(ranges, last, piece.end);
     }
-    if (!pieces.ranges.empty() && !ranges.empty() && ranges[0].begin != pieces.ranges[0].begin) pieces.at_start = false;
     pieces.ranges = std::move(ranges);
   }
 };
@@ -207,9 +213,10 @@ class Metaspace final : public PreTokenizer {
   }
 
   void apply(Pieces& pieces) const override {
+    const size_t first = pieces.first;
     rewrite(pieces, [&](std::string& text, std::string_view piece, size_t n) {
       const bool begins = piece[0] == ' ' || piece.starts_with(replacement_);
-      if (!begins && (prepends_ == 0 || (prepends_ == 1 && n == 0 && pieces.at_start))) text += replacement_;
+      if (!begins && (prepends_ == 0 || (prepends_ == 1 && pieces.ranges[n].begin < first))) text += replacement_;
       for (char byte : piece) {
         if (byte == ' ') text += replacement_;
         else text += byte;

@@ -11,14 +11,15 @@
 
 namespace attn::text {
 
-/// A text, its pieces in order, none of them empty, and whether the first one begins where the caller's text begins.
+/// A text, its pieces in order, none of them empty, and how many of its bytes stand for the first character of the
+/// caller's text.
 struct Pieces {
   struct Range {
     size_t begin, end;
   };
   std::string text;
   std::vector<Range> ranges;
-  bool at_start = true;
+  size_t first = 0;
 
   std::string_view operator[](size_t n) const {
     return std::string_view(text).substr(ranges[n].begin, ranges[n].end - ranges[n].begin);

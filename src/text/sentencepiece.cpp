@@ -1,5 +1,6 @@
 // SentencePiece's models, which are messages of protobuf, each rewritten as the tokenizer.json that says the same.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -7,7 +8,8 @@
 
 #include "attn/core.h"
 #include "io/json.h"
-#include "text/added_tokens.h"
+#include "text/said.h"
+#include "text/sentencepiece.h"
 #include "text/tokenizers.h"
 #include "text/vocabulary.h"
 
@@ -44,6 +46,9 @@ class Message {
   uint64_t field = 0, number = 0;
   std::string_view text;
 
+  /// -1 for what is none.
+  int64_t as_id() const { return number < static_cast<uint64_t>(kMaxTokens) ? static_cast<int64_t>(number) : -1; }
+
   float as_float() const {
     uint32_t bits = 0;
     if (text.size() != 4) refuse("a score of " + std::to_string(text.size()) + " bytes");
@@ -76,13 +81,8 @@ class Message {
   size_t at_ = 0;
 };
 
-enum Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
-struct Piece {
-  std::string text;
-  double score = 0;
-  int type = kNormal;
-};
+using Piece = SentencePieces::Piece;
+using enum Piece::Type;
 
 class Reader {
  public:
@@ -121,6 +121,13 @@ class Reader {
     return root;
   }
 
+  SentencePieces parts() && {
+    for (const std::string& name : specials_)
+      if (malformed_at(name) != std::string::npos) Message({}, source_).refuse("the name of a token is not UTF-8");
+    return {std::move(pieces_), model_type_ == 1,    falls_back_, charsmap_.empty() ? "" : in_base64(charsmap_),
+            ids_of_specials_,   std::move(specials_)};
+  }
+
  private:
   static constexpr const char* kSpace = "\xE2\x96\x81";
 
@@ -148,6 +155,8 @@ class Reader {
       if (message.field == 3) model_type_ = message.number;
       else if (message.field == 35) falls_back_ = message.number != 0;
       else if (message.field == 24) treats_as_suffix_ = message.number != 0;
+      else if (message.field >= 40 && message.field <= 42) ids_of_specials_[message.field - 40] = message.as_id();
+      else if (message.field >= 45 && message.field <= 47) specials_[message.field - 45] = message.text;
     }
     if (treats_as_suffix_)
       throw Error("load_sentencepiece", {source_ + ": treat_whitespace_as_suffix is set, which is not read"});
@@ -165,7 +174,9 @@ class Reader {
     Json list = Json::array();
     for (size_t id = 0; id < pieces_.size(); ++id)
       if (const int type = pieces_[id].type; type == kUnknown || type == kControl || type == kUserDefined)
-        list.push_back(added_token(id, pieces_[id].text, type != kUserDefined));
+        list.push_back(
+            AddedToken{.content = pieces_[id].text, .special = type != kUserDefined, .normalized = false}.json(
+                static_cast<int64_t>(id)));
     return list;
   }
 
@@ -219,14 +230,22 @@ class Reader {
   std::vector<Piece> pieces_;
   std::map<std::string, size_t, std::less<>> ids_;
   std::string charsmap_;
+  std::array<int64_t, 3> ids_of_specials_ = {0, 1, 2};
+  std::array<std::string, 3> specials_ = {"<unk>", "<s>", "</s>"};
   uint64_t model_type_ = 1;
   bool falls_back_ = false, treats_as_suffix_ = false, adds_prefix_ = true, removes_spaces_ = true;
 };
 
 }  // namespace
 
+SentencePieces read_sentencepiece(std::string_view bytes, const std::string& source) {
+  return Reader(bytes, source).parts();
+}
+
+io::Json sentencepiece_json(std::string_view bytes, const std::string& source) { return Reader(bytes, source).json(); }
+
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const std::string& source) {
-  return load_tokenizer(Reader(bytes, source).json().dump(), source);
+  return load_tokenizer(sentencepiece_json(bytes, source).dump(), source);
 }
 
 }  // namespace attn::text

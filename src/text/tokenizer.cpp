@@ -1,17 +1,13 @@
-// What all tokenizers do alike, text that appears token by token, and the tokenizer of a model's folder.
+// What all tokenizers do alike, and text that appears token by token.
 #include <algorithm>
 #include <utility>
 
 #include "attn/core.h"
-#include "attn/io.h"
 #include "core/checker.h"
-#include "io/json.h"
 #include "text/tokenizers.h"
 
 namespace attn::text {
 namespace {
-
-constexpr int64_t kMaxFile = int64_t{1} << 28;
 
 /// Of tokenizers whose tokens add to the text what depends on the token before and on nothing else.
 class StepByStep final : public Tokenizer::Decoding {
@@ -47,17 +43,6 @@ size_t incomplete_tail(std::string_view text) {
     return lead < 0xF8 && tail < length ? tail : 0;
   }
   return 0;
-}
-
-/// BERT's vocab.txt does not say whether it is in lower case; the file beside it may.
-bool lower_case_said_in(const std::string& path) {
-  if (!io::exists(path)) return true;
-  const io::Json config = io::read_json("open_tokenizer", path, kMaxFile);
-  if (!config.is_object() || !config.contains("do_lower_case")) return true;
-  const io::Json& said = config["do_lower_case"];
-  if (!said.is_boolean())
-    throw Error("open_tokenizer", {path + ": do_lower_case is " + io::as_shown(said) + ", must be true or false"});
-  return said.get<bool>();
 }
 
 }  // namespace
@@ -180,28 +165,6 @@ std::string TextStream::finish() {
   std::string text = std::exchange(held_, {}) + decoding_->finish();
   decoding_ = tokenizer_->decoding();
   return text;
-}
-
-// ------------------------------------------------------------------------------------------------------------- folder
-
-std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
-  const auto path_of = [&](const char* name) { return folder + "/" + name; };
-  const auto read = [](const std::string& path) { return io::read_file(path, kMaxFile); };
-  if (const std::string path = path_of("tokenizer.json"); io::exists(path)) return load_tokenizer(read(path), path);
-  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-    if (const std::string path = path_of(name); io::exists(path)) return load_sentencepiece(read(path), path);
-  const std::string vocab = path_of("vocab.json"), merges = path_of("merges.txt");
-  if (io::exists(vocab) && io::exists(merges)) return load_gpt2(read(vocab), read(merges), vocab);
-  if (const std::string path = path_of("vocab.txt"); io::exists(path))
-    return load_wordpiece(read(path), lower_case_said_in(path_of("tokenizer_config.json")), path);
-  return nullptr;
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
-  if (auto tokenizer = find_tokenizer(folder)) return tokenizer;
-  throw Error("open_tokenizer",
-              {folder + ": has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json "
-                        "with merges.txt, or vocab.txt"});
 }
 
 }  // namespace attn::text

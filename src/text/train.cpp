@@ -8,9 +8,9 @@
 #include "attn/core.h"
 #include "core/checker.h"
 #include "io/json.h"
-#include "text/added_tokens.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/said.h"
 #include "text/tokenizers.h"
 #include "text/vocabulary.h"
 
@@ -70,8 +70,9 @@ WordCounts count_words(std::span<const std::string> texts, const Json& frame) {
   const auto cutter = read_pre_tokenizer(fields.object("pre_tokenizer"));
   std::map<std::string, int64_t, std::less<>> counts;
   for (const std::string& text : texts) {
-    Pieces pieces{text, {}, true};
-    if (normalizer) normalizer->apply(pieces.text, pieces.at_start);
+    Pieces pieces{text, {}, 0};
+    next_character(text, pieces.first);
+    if (normalizer) normalizer->apply(pieces.text, pieces.first);
     pieces.ranges = {{0, pieces.text.size()}};
     cutter->apply(pieces);
     for (size_t n = 0; n < pieces.ranges.size(); ++n) {
@@ -142,7 +143,8 @@ std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, c
                                     std::to_string(least) + ": " + std::to_string(specials.size()) +
                                     " special tokens and " + std::to_string(alphabet.size()) + " characters"});
   Json vocab, added = Json::array();
-  for (size_t id = 0; id < specials.size(); ++id) added.push_back(added_token(id, specials[id]));
+  for (size_t id = 0; id < specials.size(); ++id)
+    added.push_back(special_token(specials[id]).json(static_cast<int64_t>(id)));
   if (options.kind == "unigram") {
     vocab = Json::array();
     for (const std::string& special : specials) vocab.push_back({special, 0.0});

