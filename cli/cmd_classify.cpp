@@ -94,13 +94,20 @@ struct Classify {
       texts.clear();
       tokens.clear();
     };
-    for (std::string line; lines.next(line);) {
+    const auto next = [&](std::string& line) {
+      try {
+        return lines.next(line);
+      } catch (const attn::Error&) {
+        answer();  // what stands before a line that is no text
+        throw;
+      }
+    };
+    for (std::string line; next(line);) {
       try {
         tokens.push_back(loaded.tokenizer->encode_within(loaded.model->config().context, line));
       } catch (const attn::Error& error) {
-        const auto number = answered + static_cast<int64_t>(texts.size()) + 1;
         answer();
-        throw attn::Error("classify", {fmt::format("{}, line {}: {}", file, number, error.reasons().front())});
+        throw attn::Error("classify", {lines.where() + ": " + error.reasons().front()});
       }
       texts.push_back(line);
       if (static_cast<int64_t>(texts.size()) == batch || !lines.ready()) answer();

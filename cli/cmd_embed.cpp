@@ -14,7 +14,7 @@ namespace {
 using attn::autograd::Array;
 using Json = nlohmann::ordered_json;
 
-/// The lines of a file, all of them.
+/// The lines of a file, all of them, each a text, empty ones too.
 std::vector<std::string> lines_of(const std::string& file) {
   std::vector<std::string> texts;
   Lines lines(file);
@@ -35,8 +35,9 @@ std::string npy_of(const Array& rows) {
 }
 
 struct Embed {
-  std::string directory, file = "-", out = "-", precision = "float32", pooling;
-  int64_t longest = 0, step = 2048;
+  std::string directory, file = "-", out = "-", precision = "float32", pooling, prompt_name;
+  std::optional<std::string> prompt;
+  int64_t longest = 0, step = 2048, dimensions = 0;
   bool normalise = false, statistics = false, unpacked = false;
 
   static std::optional<attn::models::RowPooling> pooling_named(const std::string& name) {
@@ -53,6 +54,18 @@ struct Embed {
     return attn::models::Embedder(
         directory, {.precision = precision_named(precision), .packed = !unpacked, .on_progress = loading.listener()},
         pooling_named(pooling));
+  }
+
+  /// What stands before each text: what the command line says, else the folder.
+  std::string prompt_of(const attn::models::Embedder& embedder) const {
+    if (prompt) return *prompt;
+    if (prompt_name.empty()) return embedder.options.prompt;
+    const auto found = embedder.prompts().find(prompt_name);
+    if (found != embedder.prompts().end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [name, text] : embedder.prompts()) names.push_back(name);
+    throw UsageError(fmt::format("--prompt-name: {} has no prompt '{}'; {}", directory, prompt_name,
+                                 names.empty() ? "it has none" : "it has " + joined(names, ", ")));
   }
 
   /// Of work that was stopped the vectors that are there, where lines can leave others out.
@@ -77,7 +90,12 @@ struct Embed {
     attn::models::Embedder embedder = load();
     if (normalise) embedder.options.normalise = true;
     if (longest) embedder.options.longest = longest;
+    if (dimensions) embedder.options.dimensions = dimensions;
     embedder.options.tokens_a_step = step;
+    embedder.options.prompt = prompt_of(embedder);
+    embedder.options.name = [&](int64_t text) {
+      return fmt::format("{}, line {}", file == "-" ? "standard input" : file, text + 1);
+    };
     const std::vector<std::string> texts = lines_of(file);
     catch_signals();
     Meter meter("texts", static_cast<int64_t>(texts.size()));
@@ -160,6 +178,11 @@ void add_embed(CLI::App& app) {
   command->add_option("directory", run->directory, "a folder of the Hugging Face hub")->required()->type_name("FOLDER");
   command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
+  CLI::Option* prompt =
+      command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
+  command->add_option("--prompt-name", run->prompt_name, "that of the folder's prompts, by its name")->excludes(prompt);
+  command->add_option("--dimensions", run->dimensions, "columns that are kept, the first; 0 = as the folder says")
+      ->check(whole(0, 1 << 24));
   command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
       ->check(one_of({"mean", "cls", "last", "max", "pooler"}));
   command->add_flag("--normalise", run->normalise, "vectors of length 1, even if modules.json does not say so");

@@ -153,7 +153,11 @@ struct Heads {
       add(text);
     } else {
       Lines lines(file);
-      for (std::string line; (!most || static_cast<int64_t>(texts.size()) < most) && lines.next(line);) add(line);
+      for (std::string line; (!most || static_cast<int64_t>(texts.size()) < most) && lines.next(line);) try {
+          add(line);
+        } catch (const attn::Error& error) {
+          throw attn::Error("heads", {lines.where() + ": " + error.reasons().front()});
+        }
     }
     if (texts.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
     if (cut) say("attn: {} of {} texts were cut to {} tokens\n", cut, texts.size(), reader.context());

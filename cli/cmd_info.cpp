@@ -19,7 +19,7 @@ std::string processor() {
   return "unknown";
 }
 
-void row(const char* name, const std::string& value) { fmt::print("{:<24}{}\n", name, value); }
+void row(const char* name, const std::string& value) { show(fmt::format("{:<24}{}\n", name, value)); }
 
 /// Multiply-adds a second, counted as two, of the forward over a few heads: the quickest of 50 ms.
 double attention_speed(const std::string& isa, attn::DType dtype) {

@@ -59,7 +59,7 @@ void check_numbers(const char* kind, const std::vector<int64_t>& named, int64_t 
 
 void write_out(const std::string& name, const std::string& bytes, const char* what) {
   attn::io::write_output(name, bytes);
-  if (name != "-") fmt::print("{}: {}\n", name, what);
+  if (name != "-") cli::show(fmt::format("{}: {}\n", printable(name), what));
 }
 
 /// Queries and keys of .npy files, and how they attend.
@@ -212,7 +212,7 @@ struct See {
         head_statistics(seen.layers, selection, seen.rows, seen.columns, seen.own_text);
     if (!csv.empty()) write_out(csv, statistics_csv(heads, seen.own_text), "statistics");
     if (!json.empty()) write_out(json, statistics_json(heads, seen.own_text), "statistics");
-    if (!files_only) fmt::print("{}", statistics_table(heads, seen.own_text));
+    if (!files_only) cli::show(statistics_table(heads, seen.own_text));
   }
 
   void run() const {

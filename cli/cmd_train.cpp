@@ -80,8 +80,8 @@ void print_sample(const attn::models::Model& model, const Prepared& prepared, co
     prompt = tokenizer.encode(text);
   }
   const auto result = attn::generate::generate(model, prompt, options);
-  fmt::print("--- sample at step {}\n{}{}{}\n---\n", step, text, prepared.source_tokenizer ? "\n" : "",
-             tokenizer.decode(result.tokens));
+  fmt::print("--- sample at step {}\n{}{}{}\n---\n", step, for_output(text), prepared.source_tokenizer ? "\n" : "",
+             for_output(tokenizer.decode(result.tokens)));
   std::fflush(stdout);
 }
 

@@ -327,13 +327,34 @@ int signal_seen() { return seen.load(); }
 
 // --------------------------------------------------------------------------------------------------- input, output
 
-void show(const std::string& text) {
+std::string printable(std::string_view text, std::string_view kept) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t good = std::min(attn::malformed_utf8(text), text.size());
+    for (size_t n = 0; n < good; ++n) {
+      const auto byte = static_cast<uint8_t>(text[n]);
+      const bool second = byte == 0xC2 && static_cast<uint8_t>(text[n + 1]) < 0xA0;  // U+0080 to U+009F
+      const bool plain = byte >= 0x20 && byte != 0x7F && !second;
+      if (plain || kept.find(text[n]) != std::string_view::npos) out += text[n];
+      else out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[n += second]));
+    }
+    if (good < text.size()) out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[good]));
+    text.remove_prefix(std::min(good + 1, text.size()));
+  }
+  return out;
+}
+
+std::string for_output(const std::string& text) { return isatty(STDOUT_FILENO) ? printable(text, "\n\t") : text; }
+
+void show(const std::string& given) {
+  const std::string text = for_output(given);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw std::system_error(errno, std::generic_category(), "standard output");
 }
 
 Lines::Lines(const std::string& path)
     : path_(path == "-" ? "standard input" : path),
+      cutter_(path_),
       file_(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC)) {
   if (file_ < 0) throw attn::Error("read", {path_ + ": " + std::generic_category().message(errno)});
 }
@@ -352,30 +373,24 @@ bool Lines::read_more(bool wait) {
   char piece[1 << 14];
   const ssize_t got = ready < 0 ? -1 : ::read(file_, piece, sizeof piece);
   if (got < 0 && errno != EINTR) throw attn::Error("read", {path_ + ": " + std::generic_category().message(errno)});
-  if (got >= 0) held_.append(piece, static_cast<size_t>(got));
-  ended_ = got == 0;
+  if (got > 0) cutter_.feed({piece, static_cast<size_t>(got)});
+  if (got == 0) cutter_.finish();
   return true;
 }
 
 bool Lines::ready() {
-  for (size_t from = at_; held_.find('\n', from) == std::string::npos && !ended_;) {
-    from = held_.size();
+  while (!cutter_.ready())
     if (!read_more(false)) return false;
-  }
   return true;
 }
 
 bool Lines::next(std::string& line) {
-  held_.erase(0, std::exchange(at_, 0));
-  size_t end, from = 0;
-  while ((end = held_.find('\n', from)) == std::string::npos && !ended_) {
-    from = held_.size();
+  while (!cutter_.ready())
     if (!read_more(true)) return false;
-  }
-  if (signal_seen() || (end == std::string::npos && held_.empty())) return false;
-  line = held_.substr(0, end);
-  at_ = std::min(line.size() + 1, held_.size());
-  return true;
+  if (signal_seen()) return false;
+  const std::optional<std::string_view> found = cutter_.next();
+  if (found) line = *found;
+  return found.has_value();
 }
 
 // ------------------------------------------------------------------------------------------------------------ numbers

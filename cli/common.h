@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/core_lines.h"
 #include "attn/generate.h"
 #include "attn/models.h"
 #include "attn/train.h"
@@ -97,34 +98,54 @@ void catch_signals();
 /// The signal's number, or 0.
 int signal_seen();
 
-/// To standard output, at once; throws std::system_error if it cannot be written.
+/// A text from outside as a terminal may have it: control characters but those of `kept`, and bytes that are no UTF-8,
+/// as
+/// "\x1b".
+std::string printable(std::string_view text, std::string_view kept = "");
+
+/// A text from outside as standard output may have it: where that is a terminal printable(), with line breaks and tabs.
+std::string for_output(const std::string& text);
+
+/// To standard output, at once, for_output(); throws std::system_error if it cannot be written.
 void show(const std::string& text);
 
-/// To standard error; it does not matter if nobody reads it.
-template <class... Values>
-void say(fmt::format_string<Values...> format, Values&&... values) {
-  std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
+/// What a message takes of a value: of a text what is printable.
+template <class Value>
+auto as_said(const Value& value) {
+  if constexpr (std::is_convertible_v<const Value&, std::string_view>) return printable(value);
+  else return value;
 }
 
-/// Lines of a file, a pipe, a terminal or "-", as they come.
+/// To standard error, texts as printable(); it does not matter if nobody reads it.
+template <class... Values>
+void say(fmt::format_string<Values...> format, Values&&... values) {
+  const auto print = [&](const auto&... each) {
+    std::fputs(fmt::vformat(fmt::string_view(format), fmt::make_format_args(each...)).c_str(), stderr);
+  };
+  print(as_said(values)...);
+}
+
+/// The lines of a file, a pipe, a terminal or "-", as they come, each as an attn::LineCutter has it.
 class Lines {
  public:
   explicit Lines(const std::string& path);
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
   ~Lines();
-  /// The next line without its break; false at the end and after a signal.
+  /// The next line without its break; false at the end and after a signal. Throws Error for a line that is not UTF-8.
   bool next(std::string& line);
   /// True if next() would answer without waiting.
   bool ready();
+  /// Of the line given last, as errors name it: "lines.txt, line 3".
+  std::string where() const { return cutter_.where(); }
+  int64_t number() const { return cutter_.number(); }
 
  private:
   /// Reads what there is; waits for it only if told to. False if nothing came.
   bool read_more(bool wait);
-  std::string path_, held_;
-  size_t at_ = 0;  ///< of held_, where the next line begins
+  std::string path_;
+  attn::LineCutter cutter_;
   int file_;
-  bool ended_ = false;
 };
 
 /// "1,234,567"

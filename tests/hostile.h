@@ -40,12 +40,12 @@ inline std::string outcome_of(void (*call)()) {
     }
     _exit(write(ends[1], outcome.data(), outcome.size()) == static_cast<ssize_t>(outcome.size()) ? 0 : 1);
   }
-  close(ends[1]);
+  ::close(ends[1]);
   std::string outcome;
   char bytes[4096];
   for (ssize_t count; (count = read(ends[0], bytes, sizeof bytes)) > 0;)
     outcome.append(bytes, static_cast<size_t>(count));
-  close(ends[0]);
+  ::close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFSIGNALED(status)) return "ended by signal " + std::to_string(WTERMSIG(status));

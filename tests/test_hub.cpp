@@ -1,11 +1,11 @@
-// Folders of the Hugging Face hub from inside: where parameters lie, packed texts, embeddings; and folders that nobody
+// Folders of the Hugging Face hub from inside: where parameters lie, packed texts; and folders that nobody
 // should trust. tests/parity compares what the models compute with transformers.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "attn/generate.h"
-#include "attn/models_embed.h"
+#include "bert.h"
 #include "folder.h"
 #include "hostile.h"
 #include "layers.h"
@@ -20,15 +20,6 @@ using autograd::Array;
 constexpr const char* kTwoLayers = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 13,
   "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
   "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5, "eos_token_id": [2, 99, -1]})";
-constexpr const char* kBert = R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 13,
-  "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "max_position_embeddings": 24, "type_vocab_size": 2})";
-
-struct Tensor {
-  std::string name;
-  Array array;
-};
-
 /// Random tensors of a LLaMA of kTwoLayers.
 std::vector<Tensor> llama_tensors(DType type) {
   std::vector<Tensor> all;
@@ -51,41 +42,6 @@ std::vector<Tensor> llama_tensors(DType type) {
   add("model.norm.weight", {8});
   add("lm_head.weight", {13, 8});
   return all;
-}
-
-std::vector<Tensor> bert_tensors() {
-  std::vector<Tensor> all;
-  uint64_t seed = 0;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
-    all.push_back({name, random_array(DType::float32, std::move(shape), ++seed, 0.3)});
-  };
-  const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
-    add(name + ".weight", {out, in});
-    add(name + ".bias", {out});
-  };
-  const auto norm = [&](const std::string& name) {  // as the first checkpoints name it
-    add(name + ".gamma", {8});
-    add(name + ".beta", {8});
-  };
-  add("embeddings.word_embeddings.weight", {13, 8});
-  add("embeddings.position_embeddings.weight", {24, 8});
-  add("embeddings.token_type_embeddings.weight", {2, 8});
-  norm("embeddings.LayerNorm");
-  for (const std::string layer : {"encoder.layer.0.", "encoder.layer.1."}) {
-    for (const char* part : {"query", "key", "value"}) linear(layer + "attention.self." + part, 8, 8);
-    linear(layer + "attention.output.dense", 8, 8);
-    norm(layer + "attention.output.LayerNorm");
-    linear(layer + "intermediate.dense", 12, 8);
-    linear(layer + "output.dense", 8, 12);
-    norm(layer + "output.LayerNorm");
-  }
-  return all;
-}
-
-std::string file_of(const std::vector<Tensor>& tensors) {
-  std::vector<io::NamedTensor> named;
-  for (const Tensor& t : tensors) named.push_back({t.name, t.array.dtype(), t.array.shape(), t.array.data()});
-  return io::format_safetensors(named, {});
 }
 
 const Folder& put_llama(const Folder& folder, DType type = DType::float32) {
@@ -453,87 +409,6 @@ TEST(HostileHub, GenerationConfigs) {
          generate::generate(*loaded.model, std::vector<int64_t>{1}, generate::options_of(loaded));
        },
        {"all tokens are suppressed"}},
-  });
-}
-
-TEST(Hub, AnEmbedderPacksItsWeightsUnlessToldOtherwise) {
-  const Folder folder;
-  folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
-  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\n");
-  const auto packed = [](const Loaded& loaded) {
-    int64_t count = 0;
-    for (const nn::Parameter& parameter : loaded.model->parameters().all()) count += bool(parameter.value.packed());
-    return count;
-  };
-  const Embedder embedder(folder.path()), unpacked(folder.path(), {.packed = false});
-  const Loaded by_default = open(folder.path()), asked = open(folder.path(), {.packed = true});
-  EXPECT_EQ(packed(embedder.loaded()), 4 * embedder.loaded().model->config().layers);
-  EXPECT_GE(packed(asked), packed(embedder.loaded()));
-  EXPECT_EQ(packed(unpacked.loaded()) + packed(by_default), 0);
-  const std::vector<std::string> texts = {"a b c d e", "f g h", "a a a a a"};
-  const Values with = numbers(embedder(texts)), without = numbers(unpacked(texts));
-  for (size_t n = 0; n < with.size(); ++n)
-    EXPECT_NEAR(with[n], without[n], weight_bound(max_abs(without), DType::float32));
-}
-
-TEST(Hub, EmbeddingThatIsStoppedSaysWhatIsMissing) {
-  const Folder folder;
-  folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
-  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\n");
-  Embedder embedder(folder.path());
-  embedder.options.tokens_a_step = 1;  // a text a step, the longest first
-  const std::vector<std::string> texts = {"a", "b c d", "a a a a a", "b c", "h g f e"};
-  std::vector<int64_t> missing = {7};
-  const Values whole = numbers(embedder(
-      texts, [](int64_t) { return true; }, &missing));
-  EXPECT_TRUE(missing.empty());
-  const Values some = numbers(embedder(
-      texts, [](int64_t done) { return done < 2; }, &missing));
-  EXPECT_EQ(missing, (std::vector<int64_t>{0, 1, 3}));
-  for (size_t n = 0; n < some.size(); ++n) EXPECT_EQ(some[n], n / 8 == 2 || n / 8 == 4 ? whole[n] : 0) << n;
-  embedder(
-      texts, [](int64_t) { return false; }, &missing);
-  EXPECT_EQ(missing, (std::vector<int64_t>{0, 1, 2, 3, 4})) << "before the first";
-}
-
-TEST(HostileHub, Embedders) {
-  expect_refused({
-      {"no tokenizer",
-       [] {
-         const Folder folder;
-         folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
-         Embedder(folder.path());
-       },
-       {"[embed]", "has no tokenizer"}},
-      {"an unknown module",
-       [] {
-         const Folder folder;
-         folder.put("modules.json", R"([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}])");
-         Embedder(folder.path());
-       },
-       {"[embed]", "modules.json", "Dense"}},
-      {"a module outside",
-       [] {
-         const Folder folder;
-         folder.put("modules.json", R"([{"type": "sentence_transformers.models.Pooling", "path": "../1_Pooling"}])");
-         Embedder(folder.path());
-       },
-       {"must be a folder of this one"}},
-      {"lengths that are a list, and no model",
-       [] {
-         const Folder folder;
-         folder.put("modules.json", "[]").put("sentence_bert_config.json", "[256]");
-         Embedder(folder.path());
-       },
-       {"config.json"}},
-      {"two poolings",
-       [] {
-         const Folder folder;
-         folder.put("modules.json", R"([{"type": "x.Pooling", "path": "1"}])")
-             .put("1/config.json", R"({"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true})");
-         Embedder(folder.path());
-       },
-       {"one pooling"}},
   });
 }
 

@@ -7,6 +7,7 @@
 #include "attn/autograd.h"
 #include "attn/autograd_statistics.h"
 #include "attn/core.h"
+#include "attn/core_lines.h"
 #include "attn/generate.h"
 #include "attn/heads.h"
 #include "attn/io.h"

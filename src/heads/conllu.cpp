@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "attn/core_lines.h"
+
 namespace attn::heads {
 namespace {
 
@@ -14,15 +16,14 @@ class ConlluReader {
   explicit ConlluReader(ConlluReasons& reasons) : reasons_(reasons) {}
 
   ConlluFile read(std::string_view text) {
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      std::string_view line = text.substr(begin, end - begin);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      ++line_;
-      if (line.empty()) finish();
-      else if (line[0] == '#') comment(line);
-      else add(line);
-      begin = end + 1;
+    LineCutter lines(reasons_.source());
+    lines.feed(text);
+    lines.finish();
+    while (const std::optional<std::string_view> line = lines.next()) {
+      line_ = lines.number();
+      if (line->empty()) finish();
+      else if (line->front() == '#') comment(*line);
+      else add(*line);
     }
     finish();
     reasons_.done();

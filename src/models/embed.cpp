@@ -1,89 +1,56 @@
-// Embeddings of texts: tokens of all, sorted by length, packed, and the pooling of each text's rows.
+// Embeddings of texts: tokens of all, sorted by length, packed, and what a folder's modules make of each text's rows.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
-#include "attn/models_embed.h"
 #include "core/checker.h"
-#include "io/json.h"
+#include "models/sentence.h"
 
 namespace attn::models {
-namespace {
 
 using autograd::Array;
-using io::Json;
 
-/// The pooling that a module's config.json sets; older files have a field for each kind.
-RowPooling pooling_of(const std::string& path) {
-  const Json config = io::read_json("embed", path);
-  const auto is_set = [&](const char* name) { return config.is_object() && config.value(name, Json()) == true; };
-  const Json mode = config.is_object() ? config.value("pooling_mode", Json()) : Json();
-  const std::pair<const char*, RowPooling> known[] = {{"mean", RowPooling::mean},
-                                                      {"cls", RowPooling::first},
-                                                      {"lasttoken", RowPooling::last},
-                                                      {"max", RowPooling::max}};
-  std::vector<RowPooling> found;
-  for (const auto& [name, kind] : known) {
-    const std::string field = "pooling_mode_" + std::string(name) +
-                              (kind == RowPooling::first  ? "_token"
-                               : kind == RowPooling::last ? ""
-                                                          : "_tokens");
-    if (mode == name || is_set(field.c_str())) found.push_back(kind);
+/// What stands behind the model.
+class Embedder::Pipeline {
+ public:
+  Pipeline(const SentenceFiles& files, int64_t width, std::optional<RowPooling> pooling) {
+    FeatureShapes shapes = {{kTokenRows, {width, true}}};
+    pooler_ = pooling == RowPooling::pooler;
+    if (pooler_) shapes[kTextRows] = {width, false};
+    for (const auto& [kind, folder] : files.modules) {
+      if (kind == "WeightedLayerPooling") require_last_layer(files.model);
+      add(module_stage(kind, folder, pooling, shapes));
+    }
+    if (!files.has_modules || (pooling && !shapes.contains(kTextRows)))
+      add(pooling_stage({pooling.value_or(files.pooling)}, true, shapes));
+    if (!shapes.contains(kTextRows) || shapes[kTextRows].of_tokens)
+      throw Error("embed", {files.model + ": no module makes a " + kTextRows + " of a text's rows, as Pooling does"});
+    width_ = shapes[kTextRows].width;
   }
-  bool others = is_set("pooling_mode_mean_sqrt_len_tokens") || is_set("pooling_mode_weightedmean_tokens");
-  if (found.size() != 1 || others)
-    throw Error("embed", {path + ": served is one pooling, of mean, cls, lasttoken and max"});
-  return found.front();
-}
 
-/// What modules.json of sentence-transformers says, a list of modules that are run one after the other.
-void read_modules(const std::string& folder, EmbedOptions& options) {
-  const std::string path = folder + "/modules.json";
-  if (!io::exists(path)) return;
-  const Json modules = io::read_json("embed", path);
-  if (!modules.is_array()) throw Error("embed", {path + " is not a list of modules"});
-  for (const Json& module : modules) {
-    const Json type = module.is_object() ? module.value("type", Json()) : Json();
-    const std::string name = type.is_string() ? type.get<std::string>() : "";
-    const Json where = module.is_object() ? module.value("path", Json("")) : Json("");
-    const std::string at = where.is_string() ? where.get<std::string>() : "";
-    if (at.find('/') != std::string::npos || at == "..")
-      throw Error("embed", {path + ": a module lies in " + io::as_shown(where) + ", must be a folder of this one"});
-    if (name.ends_with(".Pooling")) options.pooling = pooling_of(folder + "/" + at + "/config.json");
-    else if (name.ends_with(".Normalize")) options.normalise = true;
-    else if (!name.ends_with(".Transformer"))
-      throw Error("embed", {path + ": the module " + io::as_shown(type) + " is not served"});
+  int64_t width() const { return width_; }
+  bool has_pooler() const { return pooler_; }
+  /// The rows of the texts [B, width()].
+  Array operator()(Features& features) const {
+    for (const Stage& stage : stages_) stage(features);
+    return features.arrays.at(kTextRows);
   }
-  const std::string lengths = folder + "/sentence_bert_config.json";
-  if (!io::exists(lengths)) return;
-  const Json said = io::read_json("embed", lengths);
-  const Json longest = said.is_object() ? said.value("max_seq_length", Json()) : Json();
-  if (longest.is_number_integer() && longest > 0) options.longest = longest.get<int64_t>();
-}
 
-/// One text's row of the result from its rows [L, C].
-void pool(const float* rows, int64_t length, int64_t width, const EmbedOptions& options, float* to) {
-  const auto row = [&](int64_t i) { return rows + i * width; };
-  switch (options.pooling) {
-    case RowPooling::first:
-    case RowPooling::pooler: std::copy_n(row(0), width, to); break;
-    case RowPooling::last: std::copy_n(row(length - 1), width, to); break;
-    case RowPooling::max:
-      std::copy_n(row(0), width, to);
-      for (int64_t i = 1; i < length; ++i)
-        for (int64_t c = 0; c < width; ++c) to[c] = std::max(to[c], row(i)[c]);
-      break;
-    case RowPooling::mean:
-      std::fill_n(to, width, 0.0f);
-      for (int64_t i = 0; i < length; ++i)
-        for (int64_t c = 0; c < width; ++c) to[c] += row(i)[c];
-      for (int64_t c = 0; c < width; ++c) to[c] /= static_cast<float>(length);
+ private:
+  void add(Stage stage) {
+    if (stage) stages_.push_back(std::move(stage));
   }
-  if (!options.normalise) return;
-  const double squares = std::inner_product(to, to + width, to, 0.0);
-  const auto factor = static_cast<float>(1 / std::max(std::sqrt(squares), 1e-12));
-  for (int64_t c = 0; c < width; ++c) to[c] *= factor;
-}
+  static void require_last_layer(const std::string& folder) {
+    FileFields config(io::read_json("embed", folder + "/config.json"), folder + "/config.json");
+    if (const io::Json* all = config.find("output_hidden_states"); all && *all != false)
+      config.refuse("output_hidden_states", "false beside WeightedLayerPooling, which would mix the layers");
+  }
+
+  std::vector<Stage> stages_;
+  int64_t width_ = 0;
+  bool pooler_ = false;
+};
+
+namespace {
 
 /// Texts of about the same length, one behind the other.
 struct Packed {
@@ -101,83 +68,141 @@ struct Packed {
   }
 };
 
+Array as_float32(const Array& rows) {
+  if (rows.dtype() == DType::float32) return rows;
+  const Array wide(DType::float32, rows.shape(), false);
+  ops::convert(rows.flat(), wide.flat());
+  return wide;
+}
+
+/// Of each text the first row.
+Array first_rows(const Array& rows, std::span<const int64_t> starts) {
+  const Array first(rows.dtype(), {std::ssize(starts) - 1, rows.width()}, false);
+  ops::embedding(starts.first(starts.size() - 1), rows.rows(), first.rows());
+  return first;
+}
+
 }  // namespace
 
+Embedder::Embedder(Embedder&&) noexcept = default;
+Embedder& Embedder::operator=(Embedder&&) noexcept = default;
+Embedder::~Embedder() = default;
+
 Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<RowPooling> pooling) {
-  read_modules(folder, options);
-  options.pooling = pooling.value_or(options.pooling);
+  SentenceFiles files = read_sentence_files(folder, pooling);
   how.task = pooling == RowPooling::pooler ? "Pooler" : "Model";
   how.packed = how.packed.value_or(true);  // nearly all of its time goes into products of many rows
-  loaded_ = open(folder, how);
-  if (!loaded_.tokenizer) throw Error("embed", {folder + " has no tokenizer"});
+  const Config config = read_config(files.model, how.task);
+  if (config.encoder_layers || config.reads_rows || config.classes)
+    throw Error("embed",
+                {files.model + ": " + (config.classes ? "a classifier" : "a model with an encoder and a decoder") +
+                 " is not served, must be an encoder or a decoder alone"});
+  pipeline_ = std::make_unique<const Pipeline>(files, config.embed_dim, pooling);
+  loaded_ = open(files.model, how);
+  if (!loaded_.tokenizer) throw Error("embed", {files.model + " has no tokenizer"});
+  if (files.lower_case) loaded_.tokenizer = lower_cased(*loaded_.tokenizer, files.model);
+  prompts_ = std::move(files.prompts);
+  options.prompt = files.prompt;
+  options.dimensions = files.dimensions;
+  options.longest = files.longest.value_or(std::min(files.tokenizers.value_or(config.context), config.context));
+  if (const int64_t least = std::ssize(loaded_.tokenizer->encode_marked("").ids); options.longest < least)
+    throw Error("embed", {files.length_field + " is " + std::to_string(options.longest) + ", must be at least " +
+                          std::to_string(least) + ", as many tokens stand around a text"});
+}
+
+int64_t Embedder::width() const {
+  return options.dimensions > 0 ? std::min(options.dimensions, pipeline_->width()) : pipeline_->width();
+}
+
+void Embedder::check() const {
+  Checker checker("embed");
+  const auto whole = [&](const char* name, int64_t value, int64_t least) {
+    checker.require(value >= least, [&] {
+      return std::string(name) + " is " + std::to_string(value) + ", must be at least " + std::to_string(least);
+    });
+  };
+  whole("longest", options.longest, 0);
+  whole("dimensions", options.dimensions, 0);
+  whole("tokens_a_step", options.tokens_a_step, 1);
+  checker.done();
+}
+
+std::vector<text::Encoding> Embedder::encoded(std::span<const std::string> texts, int64_t first, int64_t count) const {
+  const Config& config = loaded_.model->config();
+  const int64_t longest = options.longest ? options.longest : config.context;
+  const bool bounded = config.positions == Positions::learned || config.positions == Positions::learned_relative;
+  std::vector<text::Encoding> encodings(static_cast<size_t>(count));
+  const auto fail = [&](int64_t n, const std::string& reason) {
+    throw Error("embed", {(options.name ? options.name(n) : "text " + std::to_string(n)) + ": " + reason});
+  };
+  parallel_for(count, [&](int64_t n) {
+    text::Encoding& encoding = encodings[n];
+    try {
+      encoding = loaded_.tokenizer->encode_within(longest, options.prompt + texts[first + n]);
+    } catch (const Error& error) {
+      fail(first + n, error.reasons().front());
+    }
+    if (const int64_t tokens = std::ssize(encoding.ids); bounded && tokens > config.context)
+      fail(first + n, "its " + std::to_string(tokens) + " tokens are more than the " + std::to_string(config.context) +
+                          " positions that the model has learned; longest is " + std::to_string(longest));
+  });
+  return encodings;
+}
+
+/// As its tokens alone are, without what ends a text.
+int64_t Embedder::prompt_tokens() const {
+  if (options.prompt.empty()) return 0;
+  const std::vector<int64_t> ids =
+      loaded_.tokenizer
+          ->encode_within(options.longest ? options.longest : loaded_.model->config().context, options.prompt)
+          .ids;
+  return std::ssize(ids) - (!ids.empty() && loaded_.tokenizer->is_special(ids.back()) ? 1 : 0);
 }
 
 Array Embedder::operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress,
                            std::vector<int64_t>* missing) const {
-  const Config& config = loaded_.model->config();
+  check();
   const auto count = static_cast<int64_t>(texts.size());
-  Checker checker("embed");
-  checker.require(options.longest >= 0 && options.longest <= config.context, [&] {
-    return "longest is " + std::to_string(options.longest) + ", must be at most the context of " +
-           std::to_string(config.context);
-  });
-  checker.require(options.tokens_a_step >= 1, "tokens_a_step must be positive");
-  checker.require(options.pooling != RowPooling::pooler || config.pooler,
-                  "the model has no pooler, or was opened without it: the constructor takes what is to be loaded");
-  checker.done();
-  const int64_t longest = options.longest ? options.longest : config.context;
-  std::vector<text::Encoding> encodings(texts.size());
+  std::vector<text::Encoding> encodings;
   Array result(DType::float32, {count, width()});
   std::vector<int64_t> order(texts.size());
   std::iota(order.begin(), order.end(), 0);
   const auto stopped_at = [&](size_t at) {
     if (missing) missing->assign(order.begin() + static_cast<int64_t>(at), order.end());
     if (missing) std::sort(missing->begin(), missing->end());
+    if (options.normalise) normalise_rows(result);
     return result;
   };
   constexpr int64_t kAtOnce = 1 << 14;  // texts that become tokens between two looks at on_progress
   for (int64_t first = 0; first < count; first += kAtOnce) {
     if (on_progress && !on_progress(0)) return stopped_at(0);
-    parallel_for(std::min(kAtOnce, count - first), [&](int64_t n) {
-      try {
-        encodings[first + n] = loaded_.tokenizer->encode_within(longest, texts[first + n]);
-      } catch (const Error& error) {
-        throw Error("embed", {"text " + std::to_string(first + n) + ": " + error.reasons().front()});
-      }
-    });
+    std::vector<text::Encoding> more = encoded(texts, first, std::min(kAtOnce, count - first));
+    std::move(more.begin(), more.end(), std::back_inserter(encodings));
   }
   const auto length = [&](int64_t n) { return static_cast<int64_t>(encodings[n].ids.size()); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) > length(b); });
   while (!order.empty() && length(order.back()) == 0) order.pop_back();  // no token, no vector
 
   const auto memory = autograd::Tape().memory();
+  const int64_t prompt = prompt_tokens();
   for (size_t at = 0; at < order.size();) {
     Packed packed;
     while (at < order.size() &&
            (packed.texts.empty() || packed.batch.length + length(order[at]) <= options.tokens_a_step)) {
-      packed.add(encodings[order[at]], order[at], config.token_types > 0);
+      packed.add(encodings[order[at]], order[at], loaded_.model->config().token_types > 0);
       ++at;
     }
     autograd::Tape tape({}, memory);
-    Array rows = loaded_.model->hidden(tape, packed.batch).data();
-    std::vector<int64_t>& starts = packed.batch.starts;
-    if (options.pooling == RowPooling::pooler) {  // one row a text is left
-      const Array first(rows.dtype(), {packed.batch.sequences, width()}, false);
-      starts.pop_back();
-      ops::embedding(starts, rows.rows(), first.rows());
-      rows = loaded_.model->pooler(tape, autograd::Value(first)).data();
-      starts.resize(starts.size() + 1);
-      std::iota(starts.begin(), starts.end(), 0);
+    const Array rows = loaded_.model->hidden(tape, packed.batch).data();
+    Features features{{{kTokenRows, as_float32(rows)}}, packed.batch.starts, prompt};
+    if (pipeline_->has_pooler()) {
+      const autograd::Value first(first_rows(rows, packed.batch.starts));
+      features.arrays[kTextRows] = as_float32(loaded_.model->pooler(tape, first).data());
     }
-    Array wide = rows;
-    if (rows.dtype() != DType::float32) {
-      wide = Array(DType::float32, rows.shape(), false);
-      ops::convert(rows.flat(), wide.flat());
-    }
-    parallel_for(packed.batch.sequences, [&](int64_t s) {
-      pool(static_cast<const float*>(wide.data()) + starts[s] * width(), starts[s + 1] - starts[s], width(), options,
-           static_cast<float*>(result.data()) + packed.texts[s] * width());
-    });
+    const Array vectors = (*pipeline_)(features);
+    for (int64_t n = 0; n < std::ssize(packed.texts); ++n)
+      std::copy_n(static_cast<const float*>(vectors.data()) + n * vectors.width(), width(),
+                  static_cast<float*>(result.data()) + packed.texts[n] * width());
     if (on_progress && !on_progress(static_cast<int64_t>(at))) return stopped_at(at);
   }
   return stopped_at(order.size());

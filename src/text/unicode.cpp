@@ -5,9 +5,8 @@
 
 #include <array>
 #include <cstdio>
-#include <cstring>
 
-#include "attn/core.h"
+#include "attn/core_lines.h"
 #include "attn/text.h"
 
 namespace attn::text {
@@ -50,18 +49,7 @@ void append_character(std::string& text, Character character) {
   text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(count));
 }
 
-size_t malformed_at(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    uint64_t word;
-    while (at + sizeof word <= text.size()) {
-      std::memcpy(&word, text.data() + at, sizeof word);
-      if (word & 0x8080808080808080) break;
-      at += sizeof word;
-    }
-    if (at < text.size() && next_character(text, at) < 0) return at;
-  }
-  return std::string_view::npos;
-}
+size_t malformed_at(std::string_view text) { return malformed_utf8(text); }
 
 bool is_space(Character character) {
   switch (utf8proc_category(character)) {

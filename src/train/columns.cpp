@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "attn/core_lines.h"
 #include "attn/io.h"
 #include "io/json.h"
 
@@ -16,21 +17,22 @@ struct Row {
   int64_t line = 0;
 };
 
-/// Calls use(line, number) for every line that is not empty, without its line break.
+/// As messages name it.
+std::string named(const std::string& path) { return path == "-" ? "standard input" : path; }
+
+/// Calls use(line, number) for every line that is not empty.
 template <class Use>
-void for_each_line(std::string_view text, const Use& use) {
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.empty()) use(line, number);
-  }
+void for_each_line(std::string_view text, const std::string& path, const Use& use) {
+  LineCutter lines(named(path));
+  lines.feed(text);
+  lines.finish();
+  while (const std::optional<std::string_view> line = lines.next())
+    if (!line->empty()) use(*line, lines.number());
 }
 
-std::vector<Row> rows_of_tsv(std::string_view text) {
+std::vector<Row> rows_of_tsv(std::string_view text, const std::string& path) {
   std::vector<Row> rows;
-  for_each_line(text, [&](std::string_view line, int64_t number) {
+  for_each_line(text, path, [&](std::string_view line, int64_t number) {
     Row row{{}, number};
     for (size_t end = line.find('\t'); end != std::string_view::npos; end = line.find('\t')) {
       row.fields.emplace_back(line.substr(0, end));
@@ -45,7 +47,10 @@ std::vector<Row> rows_of_tsv(std::string_view text) {
 /// RFC 4180: a field may be quoted, and then holds commas and line breaks, and quotes written twice.
 class Csv {
  public:
-  Csv(std::string_view text, const std::string& path) : text_(text), path_(path) {}
+  Csv(std::string_view text, const std::string& path) : text_(text), path_(path) {
+    for_each_line(text, path, [](std::string_view, int64_t) {});  // which are UTF-8
+    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
+  }
 
   std::vector<Row> rows() {
     std::vector<Row> rows;
@@ -155,8 +160,8 @@ std::vector<TwoColumns> by_places(std::vector<Row> rows, const std::string& path
 
 std::vector<TwoColumns> by_json(std::string_view text, const std::string& path, const ColumnNames& names) {
   std::vector<TwoColumns> result;
-  for_each_line(text, [&](std::string_view line, int64_t number) {
-    const io::Json object = io::parse_json("data", path + ", line " + std::to_string(number), line);
+  for_each_line(text, path, [&](std::string_view line, int64_t number) {
+    const io::Json object = io::parse_json("data", named(path) + ", line " + std::to_string(number), line);
     const auto field = [&](std::string_view name) {
       const auto found = object.is_object() ? object.find(name) : object.end();
       return found == object.end() ? io::Json() : *found;
@@ -177,18 +182,16 @@ std::vector<TwoColumns> by_json(std::string_view text, const std::string& path, 
 }  // namespace
 
 void fail_at(const std::string& path, int64_t line, const std::string& reason) {
-  throw Error("data", {path + ", line " + std::to_string(line) + ": " + reason});
+  throw Error("data", {named(path) + ", line " + std::to_string(line) + ": " + reason});
 }
 
 std::vector<TwoColumns> read_columns(const std::string& path, const ColumnNames& names) {
-  const std::string content = io::read_input(path);
-  std::string_view text = content;
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark, as spreadsheets write it
+  const std::string text = io::read_input(path);
   std::vector<TwoColumns> rows;
   if (path.ends_with(".jsonl")) rows = by_json(text, path, names);
   else if (path.ends_with(".csv")) rows = by_places(Csv(text, path).rows(), path, names, false);
-  else rows = by_places(rows_of_tsv(text), path, names, true);
-  if (rows.empty()) throw Error("data", {path + " has no rows"});
+  else rows = by_places(rows_of_tsv(text, path), path, names, true);
+  if (rows.empty()) throw Error("data", {named(path) + " has no rows"});
   return rows;
 }
 

@@ -21,6 +21,7 @@ struct TwoColumns {
 
 /// .csv; .jsonl, where the second field may be a whole number; any other name, or "-" for the standard input: a line
 /// is both fields with a tab between, the last if there are several. The second field is without spaces around it.
+/// Lines are as a LineCutter has them; empty ones are no rows.
 /// Throws Error with the file and the line, and where there is no row.
 std::vector<TwoColumns> read_columns(const std::string& path, const ColumnNames& names);
 

@@ -104,7 +104,8 @@ def test_flat(folder):
         assert seen["ticks"][0] == "0" and seen["ticks"][-1] == "0.0017", seen["ticks"]
         # 1 / 600 of 0.0017, which is 1 / 600 up to two digits
         expected = round(255 / 600 / 0.0017)
-        assert all(seen["colours"].index(point) == expected for point in seen["points"]), seen["points"]
+        # Where 250 is what it comes to, a rounding of the weight may make it the colour beside.
+        assert all(abs(seen["colours"].index(point) - expected) <= 1 for point in seen["points"]), seen["points"]
 
         page.open("flat_causal", "layer=0&head=0")
         seen = colours_of(page, [(0.1, 0.98), (0.5, 0.98), (0.9, 0.98), (0.9, 0.1)])

@@ -36,7 +36,9 @@ def test_measures(attn):
             values = [text[number][name] for text in alone if text[number][name] is not None]
             assert head[name] is None if not values else abs(head[name] - sum(values) / len(values)) < 1e-12, name
         # Its tokenizer has no special tokens; one token leaves nothing open; equal tokens are all that is seen.
-        assert head["separator"] is None and alone[1][number]["entropy"] == 0 and alone[1][number]["self"] == 1
+        # Of one key the weight is exp(score - lse), where lse has one rounding of a number of the size of the score.
+        assert head["separator"] is None and abs(alone[1][number]["entropy"]) < 1e-5
+        assert abs(alone[1][number]["self"] - 1) < 1e-5
         assert alone[1][number]["previous"] is None and alone[1][number]["entropy_relative"] is None
         assert abs(4 * alone[2][number]["self"] + 3 * alone[2][number]["duplicate"] - 4) < 1e-5, alone[2][number]
         assert head["next"] == 0
@@ -52,7 +54,9 @@ def test_measures(attn):
     lines = attn.run("heads", "gpt", "--file", "-", "--measures", "offset,previous", "--most", 1,
                      stdin="t\nThe cat\n").stdout.splitlines()
     assert lines[0].split()[:4] == ["layer", "head", "offset", "previous"] and len(lines) == 5
-    assert [line.split()[:4] for line in lines[1:]] == [[str(n // 2), str(n % 2), "0.000", "-"] for n in range(4)]
+    for n, line in enumerate(lines[1:]):
+        layer, head, offset, previous = line.split()[:4]
+        assert (layer, head, previous) == (str(n // 2), str(n % 2), "-") and abs(float(offset)) <= 0.001, line
 
 
 def test_repeats(attn):
@@ -142,7 +146,7 @@ def test_coreference(attn):
 def test_reach_and_clusters(attn):
     model(attn)
     found = json.loads(attn.run("heads", "gpt", "--text", "The cat", "--reach", 3, "--json", "-").stdout)
-    assert len(found["tokens"]) == 7 and abs(sum(found["rollout"]) - 1) < 1e-6
+    assert len(found["tokens"]) == 7 and abs(sum(found["rollout"]) - 1) < 1e-5
     assert found["rollout"][4:] == found["flow"][4:] == [0] * 3 and min(found["flow"][:4]) > 0  # causal
     table = attn.run("heads", "gpt", "--text", "The cat", "--reach", 3).stdout.splitlines()
     assert table[0].split() == ["token", "rollout", "flow", "text"] and len(table) == 8
