@@ -15,10 +15,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Tokens = attn::text::Encoding;
 
-/// ln of the probability of every class, a row a sentence.
+/// The logit of every class, a row a sentence.
 class Classifier {
  public:
-  explicit Classifier(const attn::models::Model& model) : model_(model) {}
+  explicit Classifier(const attn::models::Model& model) : model_(model) {
+    if (model.config().pooling == attn::models::Pooling::each)
+      throw attn::Error("classify", {"the model has a class for each token, which no command prints"});
+  }
 
   std::vector<std::vector<double>> operator()(std::span<const Tokens> sentences) const {
     attn::models::Batch batch;
@@ -40,14 +43,8 @@ class Classifier {
     const attn::autograd::Value logits = model_.forward(tape, batch);
     const float* value = static_cast<const float*>(logits.data().data());
     std::vector<std::vector<double>> rows;
-    for (int64_t n = 0; n < batch.sequences; ++n, value += model_.config().classes) {
-      std::vector<double> row(value, value + model_.config().classes);
-      const double largest = *std::max_element(row.begin(), row.end());
-      double total = 0;
-      for (double logit : row) total += std::exp(logit - largest);
-      for (double& logit : row) logit -= largest + std::log(total);
-      rows.push_back(std::move(row));
-    }
+    for (int64_t n = 0; n < batch.sequences; ++n, value += model_.config().classes)
+      rows.emplace_back(value, value + model_.config().classes);
     return rows;
   }
 
@@ -55,6 +52,33 @@ class Classifier {
   const attn::models::Model& model_;
   std::shared_ptr<attn::autograd::Recycler> memory_ = attn::autograd::Tape().memory();
 };
+
+/// ln of the probability of every class, of which a text has one.
+std::vector<double> log_probabilities(std::vector<double> row) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  double total = 0;
+  for (double logit : row) total += std::exp(logit - largest);
+  for (double& logit : row) logit -= largest + std::log(total);
+  return row;
+}
+
+/// What a classifier says of every class: probabilities that add up to 1, one for each class by itself, or numbers.
+std::vector<double> scores_of(std::vector<double> row, attn::models::Answers answers) {
+  if (answers == attn::models::Answers::one) row = log_probabilities(std::move(row));
+  for (double& each : row) {
+    if (answers == attn::models::Answers::one) each = std::exp(each);
+    if (answers == attn::models::Answers::any) each = 1 / (1 + std::exp(-each));
+  }
+  return row;
+}
+
+/// A name for each class that is no other's: where several have the same, their numbers stand behind it.
+std::vector<std::string> apart(const std::vector<std::string>& labels) {
+  std::vector<std::string> names = labels;
+  for (size_t n = 0; n < names.size(); ++n)
+    if (std::count(labels.begin(), labels.end(), labels[n]) > 1) names[n] += fmt::format(" ({})", n);
+  return names;
+}
 
 int64_t best_of(const std::vector<double>& row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
 
@@ -66,13 +90,13 @@ struct Classify {
   int64_t batch = 32;
   bool json = false;
 
-  void print(const attn::models::Loaded& loaded, const std::vector<double>& row, int64_t number,
+  void print(const std::vector<std::string>& labels, const std::vector<double>& scores, int64_t number,
              const std::string& text) const {
-    const int64_t best = best_of(row);
-    if (!json) return fmt::print("{}\t{:.4f}\t{}\n", loaded.labels[best], std::exp(row[best]), text);
+    const int64_t best = best_of(scores);
+    if (!json) return fmt::print("{}\t{:.4f}\t{}\n", labels[best], scores[best], text);
     Json shares = Json::object();
-    for (size_t n = 0; n < row.size(); ++n) shares[loaded.labels[n]] = std::exp(row[n]);
-    const Json line = {{"line", number}, {"class", loaded.labels[best]}, {"probabilities", shares}, {"text", text}};
+    for (size_t n = 0; n < scores.size(); ++n) shares[labels[n]] = scores[n];
+    const Json line = {{"line", number}, {"class", labels[best]}, {"probabilities", shares}, {"text", text}};
     fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
@@ -81,6 +105,7 @@ struct Classify {
     const attn::models::Loaded loaded = model.load();
     if (!loaded.model->config().classes) throw UsageError(model.directory + " does not classify: attn generate");
     const Classifier classifier(*loaded.model);
+    const std::vector<std::string> labels = apart(loaded.labels);
     Lines lines(file);
     catch_signals();
     std::vector<std::string> texts;
@@ -89,7 +114,7 @@ struct Classify {
     const auto answer = [&] {
       if (texts.empty()) return;
       const auto rows = classifier(tokens);
-      for (size_t n = 0; n < rows.size(); ++n) print(loaded, rows[n], ++answered, texts[n]);
+      for (size_t n = 0; n < rows.size(); ++n) print(labels, scores_of(rows[n], loaded.answers), ++answered, texts[n]);
       show("");
       texts.clear();
       tokens.clear();
@@ -173,6 +198,10 @@ struct Evaluate {
   }
 
   void sentences(const attn::models::Loaded& loaded) const {
+    if (loaded.answers != attn::models::Answers::one)
+      throw attn::Error("eval",
+                        {model.directory + "/config.json: problem_type and the number of labels say that a text "
+                                           "has not one class of several, which is what is judged"});
     const std::vector<attn::train::Labelled> rows =
         attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer, loaded.labels, file);
     const Classifier classifier(*loaded.model);
@@ -187,7 +216,8 @@ struct Evaluate {
       std::vector<Tokens> tokens;
       for (int64_t n = done; n < end; ++n)
         tokens.push_back({rows[n].tokens, std::vector<int64_t>(rows[n].tokens.size())});
-      for (const std::vector<double>& row : classifier(tokens)) {
+      for (const std::vector<double>& logits : classifier(tokens)) {
+        const std::vector<double> row = log_probabilities(logits);
         const int64_t label = rows[done++].label;
         loss -= row[label];
         judged.add(label, best_of(row));

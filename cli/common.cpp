@@ -243,6 +243,7 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
     options.max_tokens = *tokens;
     options.max_length = 0;
   }
+  if (!stop.empty()) std::erase_if(options.unserved, [](const auto& said) { return said.field == "stop_strings"; });
   options.seed = seed;
   options.context = context;
   options.cache = !no_cache;
@@ -254,7 +255,10 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
   const std::vector<int64_t> ids = prompt_tokens(loaded, prompt);
   const bool answers = loaded.model->config().encoder_layers > 0;
   if (answers && loaded.start.empty())
-    throw attn::Error("generate", {"config.json does not say decoder_start_token_id, with which answers begin"});
+    throw attn::Error(
+        "generate",
+        {"neither generation_config.json nor, without it, config.json says decoder_start_token_id, with which "
+         "answers begin"});
   attn::generate::StopFilter filter(stop);
   attn::generate::GenerateOptions options = for_model(loaded);
   options.recorder = recorder;

@@ -1,9 +1,9 @@
 // Texts as vectors: packing, stopping, lengths; and the folders of sentence encoders that are refused.
 // tests/parity/test_sentence_fields.py compares the vectors with sentence-transformers.
 #include "attn/models_embed.h"
-#include "bert.h"
 #include "errors.h"
 #include "hostile.h"
+#include "hub.h"
 
 namespace attn::test {
 namespace {

@@ -41,5 +41,19 @@ TEST(Forbidden, IsWhatEachRuleSays) {
   EXPECT_EQ(repeat(3, {1}), Text()) << "too short to repeat anything";
 }
 
+TEST(Biases, BelongToTheTokenThatCompletesARun) {
+  GenerateOptions options;
+  options.biases = {{{5}, 1}, {{1, 2}, 2}, {{2, 1, 7}, 4}};
+  const auto of = [&](const Text& text) {
+    std::vector<std::pair<int64_t, double>> found;
+    generate::add_biases(text, options, [&](int64_t token, double bias) { found.emplace_back(token, bias); });
+    return found;
+  };
+  using Found = std::vector<std::pair<int64_t, double>>;
+  EXPECT_EQ(of({2, 1}), (Found{{5, 1}, {2, 2}, {7, 4}}));
+  EXPECT_EQ(of({1}), (Found{{5, 1}, {2, 2}})) << "shorter than a run";
+  EXPECT_EQ(of({1, 2}), (Found{{5, 1}}));
+}
+
 }  // namespace
 }  // namespace attn::test

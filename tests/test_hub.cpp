@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "attn/generate.h"
-#include "bert.h"
 #include "folder.h"
 #include "hostile.h"
+#include "hub.h"
 #include "layers.h"
 
 namespace attn::test {
@@ -16,37 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace models;
 using autograd::Array;
-
-constexpr const char* kTwoLayers = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 13,
-  "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5, "eos_token_id": [2, 99, -1]})";
-/// Random tensors of a LLaMA of kTwoLayers.
-std::vector<Tensor> llama_tensors(DType type) {
-  std::vector<Tensor> all;
-  uint64_t seed = 0;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
-    all.push_back({name, random_array(type, std::move(shape), ++seed, 0.3)});
-  };
-  add("model.embed_tokens.weight", {13, 8});
-  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
-    add(layer + "input_layernorm.weight", {8});
-    add(layer + "post_attention_layernorm.weight", {8});
-    add(layer + "self_attn.q_proj.weight", {8, 8});
-    add(layer + "self_attn.k_proj.weight", {4, 8});
-    add(layer + "self_attn.v_proj.weight", {4, 8});
-    add(layer + "self_attn.o_proj.weight", {8, 8});
-    add(layer + "mlp.gate_proj.weight", {12, 8});
-    add(layer + "mlp.up_proj.weight", {12, 8});
-    add(layer + "mlp.down_proj.weight", {8, 12});
-  }
-  add("model.norm.weight", {8});
-  add("lm_head.weight", {13, 8});
-  return all;
-}
-
-const Folder& put_llama(const Folder& folder, DType type = DType::float32) {
-  return folder.put("config.json", kTwoLayers).put("model.safetensors", file_of(llama_tensors(type)));
-}
 
 Batch some_batch() {
   Batch batch;
@@ -223,7 +192,7 @@ TEST(Hub, WhatIsSaidOfGeneration) {
     return generate::generate(*loaded.model, std::vector<int64_t>{3, 5}, otherwise).tokens;
   };
   EXPECT_EQ(written(R"({"max_length": 7})").size(), 5u);
-  EXPECT_EQ(written(R"({"max_length": 7, "forced_eos_token_id": 2})").size(), 4u);
+  EXPECT_EQ(written(R"({"max_length": 7, "forced_eos_token_id": 2, "eos_token_id": [2, 99]})").size(), 4u);
   EXPECT_EQ(written(R"({"max_length": 7, "max_new_tokens": 6})").size(), 6u);
   EXPECT_EQ(written("{}", {.max_tokens = 3}).size(), 3u);
   const auto greedy = written(R"({"do_sample": false, "temperature": 9, "max_new_tokens": 12})");
@@ -271,13 +240,17 @@ TEST(HostileHub, Configurations) {
       {"no JSON", [] { open_with("{\"model_type\": \"llama\"", ""); }, {"config.json"}},
       {"a list", [] { open_with("[1, 2]", ""); }, {"config.json"}},
       {"no vocabulary", [] { open_with(R"({"model_type": "gpt2"})", ""); }, {"vocab_size must be given"}},
-      {"a huge width", [] { open_changed("\"hidden_size\": 1e300"); }, {"hidden_size", "embed_dim"}},
+      {"a huge width",
+       [] { open_changed("\"hidden_size\": 1e300"); },
+       {"hidden_size must be a whole number from 1 to 65536, not 1e+300"}},
       {"a negative number of layers", [] { open_changed("\"num_hidden_layers\": -3"); }, {"num_hidden_layers", "-3"}},
       {"layers beyond all bounds",
        [] { open_changed("\"num_hidden_layers\": 99999999999999999999"); },
        {"num_hidden_layers"}},
       {"no heads", [] { open_changed("\"num_attention_heads\": 0"); }, {"num_attention_heads"}},
-      {"heads that do not divide", [] { open_changed("\"num_attention_heads\": 3"); }, {"heads 3 must divide"}},
+      {"heads that do not divide",
+       [] { open_changed("\"num_attention_heads\": 3"); },
+       {"num_attention_heads 3 must divide hidden_size 8"}},
       {"text for a number", [] { open_changed("\"rms_norm_eps\": \"small\""); }, {"rms_norm_eps", "small"}},
       {"an unknown activation", [] { open_changed("\"hidden_act\": \"sine\""); }, {"hidden_act", "sine", "gelu_tanh"}},
       {"biases that are not served",
@@ -285,22 +258,50 @@ TEST(HostileHub, Configurations) {
        {"attention_bias is true, only false is served"}},
       {"an unknown scaling",
        [] { open_changed("\"rope_scaling\": {\"type\": \"widerope\"}"); },
-       {"rope_type", "widerope", "yarn"}},
+       {"rope_scaling.rope_type must be default, linear", "widerope", "yarn"}},
       {"a factor for each pair of columns that is not there",
-       [] { open_changed("\"rope_scaling\": {\"type\": \"su\", \"long_factor\": [1]}"); },
-       {"config.json", "longrope needs rope_within and rope_beyond of 1 numbers each"}},
+       [] {
+         open_changed("\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1], \"short_factor\": [1, 2]}");
+       },
+       {"config.json", "longrope needs short_factor and long_factor of 1 numbers each"}},
+      {"a scaling without its factor",
+       [] { open_changed("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2}"); },
+       {"a llama3 rope needs rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"}},
       {"factors that are no numbers",
-       [] { open_changed("\"rope_scaling\": {\"long_factor\": [0], \"short_factor\": \"1\", \"type\": \"su\"}"); },
-       {"config.json: long_factor: rope_beyond must be a list of numbers", "short_factor: rope_within must",
+       [] {
+         open_changed("\"rope_scaling\": {\"long_factor\": [0], \"short_factor\": \"1\", \"type\": \"longrope\"}");
+       },
+       {"config.json: rope_scaling.long_factor must be a list of numbers", "rope_scaling.short_factor must",
         "at most 512"}},
       {"a scaling of zero",
        [] { open_changed("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}"); },
-       {"factor", "from 1"}},
+       {"rope_scaling.factor must be above 0, not 0"}},
       {"rope that is a list",
        [] { open_changed("\"rope_parameters\": {\"full_attention\": [1]}"); },
        {"must be an object"}},
-      {"a part of a head beyond it", [] { open_changed("\"partial_rotary_factor\": 2"); }, {"(0, 1]"}},
+      {"a part of a head",
+       [] { open_changed("\"partial_rotary_factor\": 0.5"); },
+       {"partial_rotary_factor must be 1: heads rotate as a whole, not 0.5"}},
+      {"null for a number", [] { open_changed("\"hidden_size\": null"); }, {"hidden_size must be", "not null"}},
+      {"zero, which means something else here",
+       [] { open_changed("\"num_key_value_heads\": 0"); },
+       {"num_key_value_heads must be above 0, not 0"}},
+      {"layers of another kind than the family's",
+       [] { open_changed("\"layer_types\": [\"full_attention\", \"sliding_attention\"]"); },
+       {"layer_types must be full_attention for every layer of a llama"}},
+      {"what a layer says by itself",
+       [] { open_changed("\"per_layer_config\": {\"0\": {\"hidden_act\": \"relu\"}}"); },
+       {"per_layer_config is an object, only {} is served"}},
+      {"a decoder that sees what comes",
+       [] { open_changed("\"is_causal\": false"); },
+       {"is_causal is false, only true"}},
+      {"a class whose name ends like another",
+       [] { open_changed("\"architectures\": [\"LlamaDoubleHeadsModel\"]"); },
+       {"LlamaDoubleHeadsModel"}},
       {"unknown layers", [] { open_changed("\"layer_types\": [\"mamba\", \"mamba\"]"); }, {"layer_types", "mamba"}},
+      {"too many layers",
+       [] { open_changed("\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]"); },
+       {"3 entries for 2 layers"}},
       {"too few layers", [] { open_changed("\"layer_types\": [\"full_attention\"]"); }, {"1 entries for 2 layers"}},
       {"another head",
        [] { open_changed("\"architectures\": [\"LlamaForQuestions\"]"); },
@@ -310,6 +311,42 @@ TEST(HostileHub, Configurations) {
        [] { open_with(R"({"model_type": "llama", "hidden_size": -1, "num_hidden_layers": "two"})", ""); },
        {"hidden_size", "num_hidden_layers"}},
   });
+}
+
+/// Its tensors of int32 are of a type that has no DType.
+std::string as_foreign(std::string bytes) {
+  for (size_t at = 0; (at = bytes.find("I32", at)) != std::string::npos;) bytes[at] = 'U';
+  return bytes;
+}
+
+TEST(Hub, TensorsThatNoLayerNeedsMayBeOfAnyType) {
+  const Folder folder, plain;
+  std::vector<Tensor> tensors = llama_tensors(DType::float32);
+  plain.put("config.json", kTwoLayers).put("model.safetensors", file_of(tensors));
+  tensors.push_back({"model.layers.0.self_attn.bias", Array(DType::int32, {3})});
+  folder.put("config.json", kTwoLayers).put("model.safetensors", as_foreign(file_of(tensors)));
+  EXPECT_EQ(logits_of(folder.path()), logits_of(plain.path()));
+}
+
+/// A head that is in the file counts, whatever tie_word_embeddings says; either of two that are one may be in it.
+TEST(Hub, HeadsThatAreInTheFile) {
+  const Folder folder, tied;
+  std::vector<Tensor> tensors = llama_tensors(DType::float32);
+  put_llama(folder);
+  const Values own = logits_of(folder.path());
+  folder.put("config.json", changed("\"tie_word_embeddings\": true"));
+  EXPECT_EQ(logits_of(folder.path()), own);
+  tensors.pop_back();
+  folder.put("model.safetensors", file_of(tensors));
+  const Values shared = logits_of(folder.path());
+  EXPECT_NE(shared, own);
+  tensors.push_back({"lm_head.weight", tensors.front().array});
+  folder.put("model.safetensors", file_of(tensors));
+  EXPECT_EQ(logits_of(folder.path()), shared) << "the same twice";
+  EXPECT_EQ(open(folder.path()).model->parameters().find("head.weight"), nullptr);
+  tensors.erase(tensors.begin());
+  folder.put("model.safetensors", file_of(tensors));
+  EXPECT_EQ(logits_of(folder.path()), shared) << "the head alone";
 }
 
 TEST(HostileHub, Weights) {
@@ -337,6 +374,13 @@ TEST(HostileHub, Weights) {
          open_without("model.layers.0.mlp.down_proj.weight", {12, 8});
        },
        {"must make blocks.0.feed_forward.down.weight [8, 12]"}},
+      {"a type that no layer takes",
+       [] {
+         std::vector<Tensor> tensors = llama_tensors(DType::float32);
+         tensors.back().array = Array(DType::int32, {13, 8});
+         open_with(kTwoLayers, as_foreign(file_of(tensors)));
+       },
+       {"there is no tensor lm_head.weight of a floating type, but one of U32"}},
       {"more layers than tensors", [] { open_changed("\"num_hidden_layers\": 3"); }, {"model.layers.2."}},
       {"a pickle",
        [] {
@@ -384,6 +428,23 @@ void open_generating(const char* config) {
   open(folder.path());
 }
 
+std::vector<int64_t> generate_with(const char* config) {
+  const Folder folder;
+  put_llama(folder).put("generation_config.json", config);
+  const Loaded loaded = open(folder.path());
+  return generate::generate(*loaded.model, std::vector<int64_t>{1, 2}, generate::options_of(loaded)).tokens;
+}
+
+/// Refused are only fields that count for the texts that are made; a caller may decide otherwise.
+TEST(Hub, WhatIsNotServedOfGeneration) {
+  const auto plain = generate_with(R"({"do_sample": false, "max_new_tokens": 4})");
+  EXPECT_EQ(generate_with(R"({"do_sample": false, "max_new_tokens": 4, "typical_p": 0.5, "num_beam_groups": 3,
+      "guidance_scale": 1, "encoder_repetition_penalty": 1.0, "watermarking_config": null})"),
+            plain);
+  const std::string other = R"({"do_sample": false, "max_new_tokens": 4, "bad_words_ids": [[)";
+  EXPECT_NE(generate_with((other + std::to_string(plain[0]) + "]]}").c_str()), plain);
+}
+
 TEST(HostileHub, GenerationConfigs) {
   expect_refused({
       {"no JSON", [] { open_generating("{\"top_k\": "); }, {"generation_config.json"}},
@@ -400,6 +461,17 @@ TEST(HostileHub, GenerationConfigs) {
         "max_length is", "suppress_tokens is a list, must be a list of tokens below 13"}},
       {"tokens that are none", [] { open_generating(R"({"suppress_tokens": 7})"); }, {"suppress_tokens is 7"}},
       {"a huge temperature", [] { open_generating(R"({"temperature": 1e300})"); }, {"temperature is", "to 1000000.0"}},
+      {"runs that are none",
+       [] { open_generating(R"({"bad_words_ids": [[1], []], "sequence_bias": [[[1], 2.0], [[13], 1.0]]})"); },
+       {"bad_words_ids is a list, must be a list of lists of tokens, the tokens below 13",
+        "sequence_bias is a list, must be a list of pairs"}},
+      {"an end that is a text", [] { open_generating(R"({"eos_token_id": "</s>"})"); }, {"eos_token_id is \"</s>\""}},
+      {"what would make another text",
+       [] {
+         generate_with(R"({"guidance_scale": 2.5, "typical_p": 0.5, "diversity_penalty": 1, "stop_strings": ["a"]})");
+       },
+       {"generation_config.json: guidance_scale is 2.5, which is not served", "typical_p is 0.5",
+        "stop_strings is a list"}},
       {"every token suppressed",
        [] {
          const Folder folder;

@@ -275,9 +275,11 @@ std::vector<BadFile> bad_entries() {
           {one("\"\"", whole, range), "dtype is \"\""},
           {one("\"f32\"", whole, range), "dtype is \"f32\", which is no dtype of the format"},
           {one("\"float32\"", whole, range), "must be F64, F32, F16, BF16, I64, I32 or BOOL"},
-          {one("\"I8\"", "[24]", range), "dtype is \"I8\", which is not supported"},
-          {one("\"U8\"", "[24]", range), "dtype is \"U8\", which is not supported"},
-          {one("\"F8_E4M3\"", "[24]", range), "which is not supported"},
+          {one("\"I8\"", "[23]", range), "I8 [23] has 23 bytes, but data_offsets are [0, 24]"},
+          {one("\"C64\"", "[4]", range), "C64 [4] has 32 bytes"},
+          {one("\"F4\"", "[3,5]", range), "shape [3, 5] has more than 2^63 - 1 bytes or no whole number of them"},
+          {one("\"F6_E2M3\"", "[4]", range), "F6_E2M3 [4] has 3 bytes"},
+          {one("\"U64\"", "[9223372036854775807]", range), "has more than 2^63 - 1 bytes"},
           {one(f32, "6", range), "shape is 6, must be a list"},
           {one(f32, "\"[6]\"", range), "shape is \"[6]\", must be a list"},
           {one(f32, "{}", range), "shape is an object"},
@@ -433,6 +435,17 @@ TEST(Safetensors, OpenedAndParsedAreTheSame) {
       EXPECT_THROW(opened.crc32(name), Error);
     }
   std::filesystem::remove(path);
+}
+
+TEST(Safetensors, ForeignTypesAreCheckedAndNotRead) {
+  const std::string header = "{" + entry("a", "\"U8\"", "[3]", "[0,3]") + "," + entry("b", "\"F4\"", "[2]", "[3,4]") +
+                             "," + entry("c", "\"F32\"", "[1]", "[4,8]") + "}";
+  const Safetensors file = Safetensors::parse(file_of(header, 8), "a.st");
+  EXPECT_EQ(file.tensors().size(), 1u);
+  EXPECT_EQ(file.foreign(), (std::map<std::string, std::string>{{"a", "U8"}, {"b", "F4"}}));
+  EXPECT_FALSE(file.has("a"));
+  const std::string message = error_of([&] { file.bytes("a"); });
+  EXPECT_TRUE(has(message, "tensor \"a\": dtype is \"U8\", which is not supported: must be F64, F32"));
 }
 
 TEST(Safetensors, OpenedBooleansAreChecked) {

@@ -49,12 +49,18 @@ struct GenerateOptions {
   int64_t min_length = 0;  ///< the same, counted as max_length
   int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
   uint64_t seed = 0;
-  std::vector<int64_t> ends = {};                    ///< tokens that end the text; not among the result
-  std::vector<int64_t> start = {};                   ///< with an encoder: what an answer begins with; not among it
-  autograd::Array rows = {};                         ///< [1, L, C]: what an encoder of rows reads in place of a prompt
-  std::vector<int64_t> suppressed = {};              ///< tokens that are never drawn
-  std::vector<int64_t> suppressed_first = {};        ///< tokens that are not drawn first
-  int64_t no_repeat = 0;                             ///< n > 0: no n tokens in a row occur twice in the whole text
+  std::vector<int64_t> ends = {};              ///< tokens that end the text; not among the result
+  std::vector<int64_t> start = {};             ///< with an encoder: what an answer begins with; not among it
+  autograd::Array rows = {};                   ///< [1, L, C]: what an encoder of rows reads in place of a prompt
+  std::vector<int64_t> suppressed = {};        ///< tokens that are never drawn
+  std::vector<int64_t> suppressed_first = {};  ///< tokens that are not drawn first
+  int64_t no_repeat = 0;                       ///< n > 0: no n tokens in a row occur twice in the whole text
+  /// Added to the logit of a run's last token where the tokens before it stand at the end of the text, before anything
+  /// else is done with logits; with beams to its log probability. -infinity forbids the run.
+  std::vector<std::pair<std::vector<int64_t>, double>> biases = {};
+  /// What the model's folder asks for and is not done: generate() throws Error with all that counts for these options.
+  /// Whoever decides otherwise removes it.
+  std::vector<models::Unserved> unserved = {};
   bool cache = true;                                 ///< false: the whole text again for every token, the slow check
   bool same_bits = false;                            ///< logits with and without the cache are equal to the bit
   view::Recorder* recorder = nullptr;                ///< keeps the attention of prompt and answer

@@ -99,6 +99,8 @@ class Safetensors {
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// Tensors of types of the format that have no DType, as "U8", with the type: they are checked, not read.
+  const std::map<std::string, std::string>& foreign() const { return foreign_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
   /// Throws Error if there is no tensor of this name, type and shape.
   void require(const std::string& name, DType dtype, std::span<const int64_t> shape) const;
@@ -120,7 +122,7 @@ class Safetensors {
   std::shared_ptr<char> mapped_;
   int64_t data_begin_ = 0;
   std::map<std::string, TensorInfo> tensors_;
-  std::map<std::string, std::string> metadata_;
+  std::map<std::string, std::string> metadata_, foreign_;
 };
 
 /// The bytes of a safetensors file; the same tensors, in any order, give the same bytes. Throws Error for whatever

@@ -181,12 +181,17 @@ std::string labels_to_json(std::span<const std::string> labels);
 /// The names of `classes` classes; "0", "1", ... where there is no such file. Throws Error that names the file.
 std::vector<std::string> load_labels(const std::string& directory, int64_t classes);
 
+/// What the logits of a classifier say: which one of its classes it is, which of them it is, each by itself, or
+/// numbers.
+enum class Answers { one, any, numbers };
+
 /// A model with what belongs to it, from a directory that `attn train` wrote.
 struct Loaded {
   std::unique_ptr<Model> model;
   std::unique_ptr<text::Tokenizer> tokenizer;         ///< null for a folder of the hub without one
   std::unique_ptr<text::Tokenizer> source_tokenizer;  ///< of what an encoder reads; null where it is the same
   std::vector<std::string> labels;                    ///< of a classifier: the names of its classes
+  Answers answers = Answers::one;                     ///< likewise
   std::vector<int64_t> ends;                          ///< tokens that end a text
   /// With an encoder: the tokens that every answer begins with. Where attn train made the model this is its last
   /// token, which no text has, and which ends the answer too.

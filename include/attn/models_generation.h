@@ -4,12 +4,22 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// generation_config.json of transformers, as far as generate() can do what it says; nothing where it says nothing.
+/// A field of the file that generate() does not do, and that changes what is written.
+struct Unserved {
+  enum When { always, drawing, beams };  ///< how texts must be made for it to count: with a temperature above 0, ...
+  std::string field;                     ///< its name
+  std::string reason;                    ///< for an error: file, field and value
+  When when = always;
+};
+
+/// generation_config.json of transformers, as far as generate() can do what it says; nothing where it says nothing. In
+/// folders without one config.json says the same.
 struct GenerationDefaults {
   std::optional<bool> do_sample;  ///< false: always the most probable token
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
@@ -24,6 +34,9 @@ struct GenerationDefaults {
   std::optional<int64_t> beams;           ///< texts that are searched at a time
   std::optional<double> length_penalty;   ///< of beams
   std::optional<std::string> early_stopping;  ///< of beams: "true", "false" or "never"
+  /// What is added to the logit of the last token of a run, where it would complete it; -infinity forbids it.
+  std::vector<std::pair<std::vector<int64_t>, double>> biases;
+  std::vector<Unserved> unserved;
 };
 
 }  // namespace attn::models

@@ -162,8 +162,10 @@ class Search {
     std::vector<double> next(logits.begin(), logits.end());
     for (double& each : next) each -= total;
     const std::vector<int64_t>& text = texts_[beam];
+    add_biases(text, options_, [&](int64_t id, double bias) { next[id] += bias; });
     if (const double penalty = options_.sampling.repetition_penalty; penalty != 1)
-      for (const int64_t id : std::set(text.begin(), text.end())) next[id] *= penalty;  // no logarithm is above 0
+      for (const int64_t id : std::set(text.begin(), text.end()))
+        next[id] = next[id] > 0 ? next[id] / penalty : next[id] * penalty;
     for (const int64_t id : forbidden(text, given_, options_)) next[id] = kNever;
     return next;
   }

@@ -132,6 +132,15 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   checker.require(options.min_tokens >= 0 && options.min_length >= 0 && options.no_repeat >= 0,
                   "min_tokens, min_length and no_repeat must not be negative");
   check_beams(checker, options);
+  for (const auto& [run, bias] : options.biases) {
+    checker.require(!run.empty() && !std::isnan(bias),
+                    "a run that has a bias must have a token, and the bias be a number");
+    require_ids(checker, "biases", run, config.vocab_size);
+  }
+  for (const models::Unserved& said : options.unserved)
+    checker.require((said.when == models::Unserved::drawing && options.sampling.temperature == 0) ||
+                        (said.when == models::Unserved::beams && options.beam.beams == 1),
+                    said.reason);
   const std::set<int64_t> never(options.suppressed.begin(), options.suppressed.end());
   checker.require(static_cast<int64_t>(never.size()) < config.vocab_size, "all tokens are suppressed");
   checker.require(options.max_length >= 0, "max_length must not be negative");
@@ -164,6 +173,15 @@ std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, con
     if (std::equal(text.begin() + at, text.begin() + at + before, text.end() - before))
       ids.push_back(text[at + before]);
   return ids;
+}
+
+void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
+                const std::function<void(int64_t, double)>& add) {
+  for (const auto& [run, bias] : options.biases) {
+    const size_t before = run.size() - 1;
+    if (before <= text.size() && std::equal(run.begin(), run.end() - 1, text.end() - static_cast<int64_t>(before)))
+      add(run.back(), bias);
+  }
 }
 
 // ------------------------------------------------------------------------------------------------- texts and the model
@@ -209,6 +227,8 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
   options.suppressed = said.suppressed;
   options.suppressed_first = said.suppressed_first;
   options.no_repeat = said.no_repeat.value_or(0);
+  options.biases = said.biases;
+  options.unserved = said.unserved;
   options.beam.beams = said.beams.value_or(1);
   options.beam.length_penalty = said.length_penalty.value_or(1);
   options.beam.forced_end = said.forced_end;
@@ -255,6 +275,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
       sequence.forget();
     }
     std::vector<float> logits = sequence.next({&text, 1}, first);
+    add_biases(text, options, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
     for (const int64_t id : forbidden(text, given, options)) logits[id] = -std::numeric_limits<float>::infinity();
     const int64_t token = sample(logits, std::span(text).subspan(first), options.sampling, random);
     if (result.tokens.empty()) {

@@ -8,6 +8,10 @@ namespace attn::generate {
 /// The tokens that must not come next, behind `text` whose first `given` tokens nobody chose.
 std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options);
 
+/// Calls add(token, bias) for every run that the token would complete behind `text`.
+void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
+                const std::function<void(int64_t token, double bias)>& add);
+
 bool is_end(int64_t token, const GenerateOptions& options);
 
 /// Texts of one length whose tokens come one after the other, and what the model has cached of them.

@@ -29,8 +29,17 @@ struct FormatType {
 constexpr FormatType kTypes[] = {{"I64", DType::int64},   {"F64", DType::float64},   {"F32", DType::float32},
                                  {"I32", DType::int32},   {"BF16", DType::bfloat16}, {"F16", DType::float16},
                                  {"BOOL", DType::boolean}};
-constexpr std::string_view kForeignTypes[] = {"U64",     "C64",     "U32",     "U16",     "I16",     "U8", "I8",
-                                              "F8_E4M3", "F8_E5M2", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"};
+constexpr const char* kKnownTypes = "F64, F32, F16, BF16, I64, I32 or BOOL";
+
+/// Types of the format whose numbers are not read, and the bits of one.
+struct ForeignType {
+  std::string_view name;
+  int64_t bits;
+};
+constexpr ForeignType kForeignTypes[] = {{"U64", 64},    {"C64", 64},        {"U32", 32},    {"U16", 16},
+                                         {"I16", 16},    {"U8", 8},          {"I8", 8},      {"F8_E4M3", 8},
+                                         {"F8_E5M2", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E8M0", 8}, {"F8_E5M2FNUZ", 8},
+                                         {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F4", 4}};
 
 int64_t order_of(DType dtype) {
   return std::find_if(std::begin(kTypes), std::end(kTypes), [&](const FormatType& t) { return t.dtype == dtype; }) -
@@ -41,17 +50,21 @@ std::string to_text(const std::vector<int64_t>& shape) {
   return to_string(shape.data(), static_cast<int>(shape.size()));
 }
 
-/// Bytes of a dense array, or -1 if they, or the elements without the axes of no extent, are more than 2^63 - 1: code
-/// that multiplies extents in any order is then safe.
-int64_t bytes_of(DType dtype, const std::vector<int64_t>& shape) {
-  int64_t bytes = size_of(dtype);
+/// Bytes of a dense array of elements of so many bits, or -1 if these, or the elements without the axes of no extent,
+/// are more than 2^63 - 1, or end inside a byte: code that multiplies extents in any order is then safe.
+int64_t bytes_of_bits(int64_t bits, const std::vector<int64_t>& shape) {
+  int64_t all = bits % 8 ? bits : bits / 8;
   bool is_empty = false;
   for (int64_t extent : shape) {
     is_empty |= extent == 0;
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) return -1;
+    if (__builtin_mul_overflow(all, std::max<int64_t>(extent, 1), &all)) return -1;
   }
-  return is_empty ? 0 : bytes;
+  if (is_empty) return 0;
+  if (bits % 8 == 0) return all;
+  return all % 8 ? -1 : all / 8;
 }
+
+int64_t bytes_of(DType dtype, const std::vector<int64_t>& shape) { return bytes_of_bits(8 * size_of(dtype), shape); }
 
 /// The place of the first byte that is not a bool; -1 if there is none. Such a byte in a bool is undefined behaviour.
 int64_t first_bad_boolean(std::string_view bytes) {
@@ -106,18 +119,32 @@ int64_t header_length(std::string_view bytes, int64_t size, const std::string& s
   return static_cast<int64_t>(length);
 }
 
-bool read_dtype(TensorChecker& checker, const Json& value, DType& dtype) {
+/// One entry of the header.
+struct Entry {
+  TensorInfo info;        // its dtype is none where the type is foreign
+  std::string_view type;  // as the format names it
+  int64_t bits = 0;
+  bool is_foreign = false;
+};
+
+bool read_dtype(TensorChecker& checker, const Json& value, Entry& entry) {
   const std::string name = value.is_string() ? value.get<std::string>() : "";
   for (const FormatType& type : kTypes)
     if (type.name == name) {
-      dtype = type.dtype;
+      entry.info.dtype = type.dtype;
+      entry.type = type.name;
+      entry.bits = 8 * size_of(type.dtype);
       return true;
     }
-  const bool is_foreign =
-      std::find(std::begin(kForeignTypes), std::end(kForeignTypes), name) != std::end(kForeignTypes);
+  for (const ForeignType& type : kForeignTypes)
+    if (type.name == name) {
+      entry.is_foreign = true;
+      entry.type = type.name;
+      entry.bits = type.bits;
+      return true;
+    }
   return checker.require(false, [&] {
-    return "dtype is " + as_shown(value) + ", which is " + (is_foreign ? "not supported" : "no dtype of the format") +
-           ": must be F64, F32, F16, BF16, I64, I32 or BOOL";
+    return "dtype is " + as_shown(value) + ", which is no dtype of the format: must be " + kKnownTypes;
   });
 }
 
@@ -151,10 +178,12 @@ bool read_range(TensorChecker& checker, const Json& value, int64_t data_size, Te
   });
 }
 
-/// One entry of the header. Records in `checker` all that is wrong with it.
-TensorInfo read_info(TensorChecker& checker, const Json& value, int64_t data_size) {
-  TensorInfo info;
-  if (!checker.require(value.is_object(), [&] { return "is " + as_shown(value) + ", must be an object"; })) return info;
+/// Records in `checker` all that is wrong with it.
+Entry read_entry(TensorChecker& checker, const Json& value, int64_t data_size) {
+  Entry entry;
+  TensorInfo& info = entry.info;
+  if (!checker.require(value.is_object(), [&] { return "is " + as_shown(value) + ", must be an object"; }))
+    return entry;
   bool is_known = true;
   for (const auto& [key, ignored] : value.items())
     if (key != "dtype" && key != "shape" && key != "data_offsets" && is_known)
@@ -163,20 +192,23 @@ TensorInfo read_info(TensorChecker& checker, const Json& value, int64_t data_siz
   bool is_whole = true;
   for (const char* key : {"dtype", "shape", "data_offsets"})
     is_whole &= checker.require(value.contains(key), [&] { return std::string("has no ") + key; });
-  if (!is_known || !is_whole) return info;
+  if (!is_known || !is_whole) return entry;
 
-  const bool has_type = read_dtype(checker, value["dtype"], info.dtype);
+  const bool has_type = read_dtype(checker, value["dtype"], entry);
   const bool has_shape = read_numbers(checker, "shape", value["shape"], info.shape);
   const bool has_range = read_range(checker, value["data_offsets"], data_size, info);
-  if (!has_type || !has_shape) return info;
-  const int64_t bytes = bytes_of(info.dtype, info.shape);
-  if (checker.require(bytes >= 0, [&] { return "shape " + to_text(info.shape) + " has more than 2^63 - 1 bytes"; }) &&
+  if (!has_type || !has_shape) return entry;
+  const int64_t bytes = bytes_of_bits(entry.bits, info.shape);
+  const std::string type(entry.is_foreign ? entry.type : name_of(info.dtype));
+  const char* part = entry.bits % 8 ? " or no whole number of them" : "";
+  if (checker.require(bytes >= 0,
+                      [&] { return "shape " + to_text(info.shape) + " has more than 2^63 - 1 bytes" + part; }) &&
       has_range)
     checker.require(bytes == info.end - info.begin, [&] {
-      return std::string(name_of(info.dtype)) + " " + to_text(info.shape) + " has " + std::to_string(bytes) +
-             " bytes, but data_offsets are " + to_text({info.begin, info.end});
+      return type + " " + to_text(info.shape) + " has " + std::to_string(bytes) + " bytes, but data_offsets are " +
+             to_text({info.begin, info.end});
     });
-  return info;
+  return entry;
 }
 
 std::map<std::string, std::string> read_metadata(const Json& value, const std::string& source) {
@@ -347,6 +379,7 @@ void Safetensors::read_header(std::string_view header, int64_t data_size) {
   if (!header.starts_with('{')) throw Error("safetensors", {source_ + ": the header at byte 8 must begin with {"});
   const Json root = parse_json("safetensors", source_, header, kLengthBytes);
   data_begin_ = kLengthBytes + static_cast<int64_t>(header.size());
+  std::map<std::string, TensorInfo> all;
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadata) {
       metadata_ = read_metadata(value, source_);
@@ -354,11 +387,13 @@ void Safetensors::read_header(std::string_view header, int64_t data_size) {
     }
     Checker checker("safetensors");
     TensorChecker tensor_checker(checker, source_ + ": ", name);
-    TensorInfo info = read_info(tensor_checker, value, data_size);
+    Entry entry = read_entry(tensor_checker, value, data_size);
     checker.done();
-    tensors_.emplace(name, std::move(info));
+    if (entry.is_foreign) foreign_.emplace(name, entry.type);
+    else tensors_.emplace(name, entry.info);
+    all.emplace(name, std::move(entry.info));
   }
-  require_cover(tensors_, data_size, source_);
+  require_cover(all, data_size, source_);
 }
 
 /// Throws Error if a tensor of booleans, whose bytes these are, has a byte that is none.
@@ -411,6 +446,9 @@ std::shared_ptr<void> Safetensors::share(const std::string& name) const {
 
 const TensorInfo& Safetensors::info(const std::string& name) const {
   const auto found = tensors_.find(name);
+  if (const auto foreign = foreign_.find(name); foreign != foreign_.end())
+    throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": dtype is " + in_quotes(foreign->second) +
+                                ", which is not supported: must be " + kKnownTypes});
   if (found == tensors_.end()) throw Error("safetensors", {source_ + ": has no tensor " + in_quotes(name)});
   return found->second;
 }

@@ -3,6 +3,7 @@
 
 #include "attn/models.h"
 #include "core/checker.h"
+#include "models/families.h"
 #include "models/shape.h"
 
 namespace attn::models {
@@ -177,7 +178,7 @@ void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, b
 void Model::make_head(const nn::Scope& root, int64_t width) {
   const bool tied = !config_.classes && config_.tie_embeddings;
   if (config_.head_dense) {
-    const int64_t to = tied ? token_width(config_) : width;
+    const int64_t to = tied || (!config_.classes && find_family(config_.model)) ? token_width(config_) : width;
     head_dense_ = nn::Linear(root / "head_dense", width, to, {.bias = config_.head_dense_bias});
     width = to;
   }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/models_config.h"
@@ -17,11 +18,12 @@ enum class Layout {
   plus_one      ///< a gain that is stored as its distance from 1: Gemma
 };
 
-/// Among the names of theirs: a bias that is not there, as large as the last of the list.
+/// Among the names of theirs: a bias that is not there, as large as the last of the list, or alone as it is wanted.
 inline constexpr const char* kZeros = "0";
 
 /// Where a parameter lies. In names # is the number of a layer and * is weight or bias. Theirs stand behind the
-/// family's prefix, but for those that begin with a slash.
+/// family's prefix, but for those that begin with a slash. Of several rules for one parameter the first counts whose
+/// tensors are there.
 struct NameRule {
   const char* ours;
   std::vector<const char*> theirs;
@@ -31,36 +33,82 @@ struct NameRule {
 /// What a field of config.json says.
 enum class Meaning {
   value,         ///< the field of a Config, as it is
+  positive,      ///< the same, a number above 0, which in a Config stands for something else
   activation,    ///< a name of transformers
   inverse_root,  ///< x^-1/2
   pair_reach,    ///< a window of x tokens in all, x / 2 on either side
-  required,      ///< it must have the value given, or be absent: nothing else is served
+  required       ///< it must have the value given, or be absent: nothing else is served
 };
 struct FieldRule {
   const char* theirs;
   const char* ours;  ///< a field of a Config; of `required`, the value as JSON
   Meaning meaning = Meaning::value;
+  const char* null = nullptr;  ///< the value of ours that null stands for, as JSON; without it null is refused
+};
+
+/// Where config.json says how rope rotates, beside rope_parameters and, in older files, rope_scaling.
+struct RopeRule {
+  const char* theta = "rope_theta";
+  const char* part = nullptr;    ///< the share of a head that rotates; null: all of it always
+  double rotated = 1;            ///< that share where the file has none
+  bool long_only = false;        ///< the one scaling is longrope, which older files call "su" or "yarn": Phi 3
+  const char* window = nullptr;  ///< the base of layers with a window: rope_parameters has an object for either kind
 };
 
 /// What a class of transformers, whose name ends like this, puts behind the layers.
 struct HeadRule {
   const char* suffix;
-  const char* fields;  ///< of a Config, as JSON
+  const char* defaults;  ///< of a Config, as JSON
   std::vector<NameRule> names;
+  std::vector<FieldRule> fields = {};
 };
 
 struct Family {
   const char* name;                   ///< model_type
   const char* prefix;                 ///< of the layers' tensors; missing where the layers were saved alone
-  std::vector<const char*> defaults;  ///< of a Config, as JSON; a later one changes those before
+  std::vector<const char*> defaults;  ///< of a Config, as JSON: transformers' own; a later one changes those before
   std::vector<FieldRule> fields;
   std::vector<NameRule> names;
   std::vector<HeadRule> heads;
-  /// What no rule can say: fields that depend on others.
+  /// What no rule can say: fields that depend on others. Throws Error.
   void (*derive)(const nlohmann::json& theirs, Config& config) = nullptr;
+  RopeRule rope = {};
+  bool layer_types = false;  ///< config.json chooses the layers that have the window
+  /// Other names of fields, each with the field that it stands for, over which it wins.
+  std::vector<std::pair<const char*, const char*>> aliases = {};
 };
 
 /// Null for a name that is unknown.
 const Family* find_family(const std::string& name);
+
+// The parts of the table.
+std::vector<Family> decoder_families();
+std::vector<Family> encoder_families();
+std::vector<Family> answering_families();
+
+// What several parts share.
+using Names = std::vector<NameRule>;
+using Fields = std::vector<FieldRule>;
+using Heads = std::vector<HeadRule>;
+template <class T>
+std::vector<T> operator+(std::vector<T> a, const std::vector<T>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+/// Sizes, by the names that most families have for them.
+Fields common_fields();
+/// Of models that end in rows, and perhaps a pooler of them.
+Heads row_heads();
+/// A whole number in [lowest, highest], or `otherwise` where the field is absent. Throws Error.
+int64_t whole_field(const nlohmann::json& theirs, const char* name, int64_t otherwise, int64_t lowest, int64_t highest);
+/// True or false, likewise.
+bool flag_field(const nlohmann::json& theirs, const char* name, bool otherwise);
+/// A text, likewise.
+std::string text_field(const nlohmann::json& theirs, const char* name, const std::string& otherwise);
+/// Throws Error: what the field must be, and what it is.
+[[noreturn]] void refuse_field(const char* name, const nlohmann::json& value, const std::string& wanted);
+/// The activation that a name of transformers stands for; the name itself where none of ours is it.
+std::string activation_named(const std::string& theirs);
+void scale_by_width(Config& config);
 
 }  // namespace attn::models

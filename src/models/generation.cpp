@@ -1,5 +1,7 @@
-// What a folder of transformers says of generation: generation_config.json, and, of tokens, config.json beside it.
+// What a folder of transformers says of generation: generation_config.json, or config.json in folders without one.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "models/hub.h"
 
@@ -52,14 +54,48 @@ class Said {
       refuse(name, value, "a whole number from " + std::to_string(lowest) + " to " + std::to_string(kMost));
     return {};
   }
+  /// A list of tokens, all in the vocabulary.
   std::vector<int64_t> tokens(const char* name, int64_t vocab_size) {
     const Json value = object_.value(name, Json());
-    std::vector<int64_t> ids;
-    for (const Json& each : value.is_array() ? value : Json::array())
-      if (const std::optional<int64_t> id = io::whole_number(each); id && *id < vocab_size) ids.push_back(*id);
+    std::vector<int64_t> ids = ids_of(value, vocab_size);
     if (!value.is_null() && (!value.is_array() || ids.size() != value.size()))
       refuse(name, value, "a list of tokens below " + std::to_string(vocab_size));
     return ids;
+  }
+  /// A token or a list of them, without those that the vocabulary has not.
+  std::vector<int64_t> known(const char* name, int64_t vocab_size) {
+    const Json value = object_.value(name, Json()), list = value.is_array() ? value : Json::array({value});
+    const auto is_whole = [](const Json& each) { return each.is_number_integer(); };
+    if (!value.is_null() && !std::all_of(list.begin(), list.end(), is_whole))
+      refuse(name, value, "a token or a list of tokens");
+    return ids_of(list, vocab_size);
+  }
+  /// Adds lists of tokens, or pairs of one and its bias `with_bias`; else they are forbidden.
+  void runs(const char* name, int64_t vocab_size, bool with_bias, GenerationDefaults& to) {
+    const Json value = object_.value(name, Json());
+    bool good = value.is_array();
+    for (const Json& each : good ? value : Json::array()) {
+      good &= !with_bias || (each.is_array() && each.size() == 2 && each[1].is_number());
+      const Json run = !good ? Json() : with_bias ? each[0] : each;
+      const std::vector<int64_t> ids = ids_of(run, vocab_size);
+      good = good && run.is_array() && !ids.empty() && ids.size() == run.size();
+      if (!good) break;
+      const double bias = with_bias ? each[1].get<double>() : -std::numeric_limits<double>::infinity();
+      const auto same = [&](const auto& other) { return with_bias && other.first == ids; };
+      std::erase_if(to.biases, same);  // of two for one run the last counts
+      to.biases.emplace_back(ids, bias);
+    }
+    if (!good && !value.is_null())
+      refuse(name, value,
+             std::string("a list of ") + (with_bias ? "pairs of a list of tokens and a number" : "lists of tokens") +
+                 ", the tokens below " + std::to_string(vocab_size));
+  }
+  /// Notes a field that is not served, unless it has the value that changes nothing.
+  void unserved(const char* name, const Json& neutral, Unserved::When when, GenerationDefaults& to,
+                const std::string& reason = "which is not served") {
+    const Json value = object_.value(name, Json());
+    if (!value.is_null() && value != neutral)
+      to.unserved.push_back({name, source_ + ": " + name + " is " + io::as_shown(value) + ", " + reason, when});
   }
   void done() const {
     if (!reasons_.empty()) throw Error("open", reasons_);
@@ -67,6 +103,12 @@ class Said {
 
  private:
   static constexpr int64_t kMost = int64_t{1} << 40;
+  static std::vector<int64_t> ids_of(const Json& list, int64_t vocab_size) {
+    std::vector<int64_t> ids;
+    for (const Json& each : list.is_array() ? list : Json::array())
+      if (const std::optional<int64_t> id = io::whole_number(each); id && *id < vocab_size) ids.push_back(*id);
+    return ids;
+  }
   void refuse(const char* name, const Json& value, const std::string& wanted) {
     reasons_.push_back(source_ + ": " + name + " is " + io::as_shown(value) + ", must be " + wanted);
   }
@@ -75,33 +117,36 @@ class Said {
   std::vector<std::string> reasons_;
 };
 
-}  // namespace
+/// What generate() does not do, with the value that changes nothing.
+struct UnservedField {
+  const char* name;
+  const char* neutral;
+  Unserved::When when = Unserved::always;
+};
+constexpr UnservedField kUnserved[] = {{"assistant_early_exit", "null"},
+                                       {"constraints", "null"},
+                                       {"diversity_penalty", "0", Unserved::beams},
+                                       {"dola_layers", "null"},
+                                       {"encoder_no_repeat_ngram_size", "0"},
+                                       {"encoder_repetition_penalty", "1"},
+                                       {"epsilon_cutoff", "0", Unserved::drawing},
+                                       {"eta_cutoff", "0", Unserved::drawing},
+                                       {"exponential_decay_length_penalty", "null"},
+                                       {"force_words_ids", "null"},
+                                       {"guidance_scale", "1"},
+                                       {"max_time", "null"},
+                                       {"num_beam_groups", "1", Unserved::beams},
+                                       {"num_return_sequences", "1"},
+                                       {"penalty_alpha", "0"},
+                                       {"renormalize_logits", "false", Unserved::beams},
+                                       {"stop_strings", "null"},
+                                       {"token_healing", "false"},
+                                       {"top_h", "null", Unserved::drawing},
+                                       {"typical_p", "1", Unserved::drawing},
+                                       {"use_mtp", "false"},
+                                       {"watermarking_config", "null"}};
 
-GenerationFile::GenerationFile(const std::string& folder, const Json& config, int64_t vocab_size)
-    : path_(folder + "/generation_config.json"), config_(config), vocab_size_(vocab_size) {
-  if (io::exists(path_)) said_ = io::read_json("open", path_);
-  if (!said_.is_object() && !said_.is_null()) throw Error("open", {path_ + " is not a JSON object"});
-  if (said_.is_null()) said_ = Json::object();
-}
-
-std::vector<int64_t> GenerationFile::tokens(const char* role) const {
-  Json named = said_.value(role, Json());
-  if (named.is_null()) named = config_.value(role, Json());
-  std::vector<int64_t> ids;
-  for (const Json& id : named.is_array() ? named : Json::array({named}))
-    if (id.is_number_integer() && id >= 0 && id < vocab_size_) ids.push_back(id.get<int64_t>());
-  return ids;
-}
-
-std::vector<int64_t> GenerationFile::start() const {
-  std::vector<int64_t> ids = tokens("decoder_start_token_id");
-  if (ids.empty()) ids = tokens("bos_token_id");
-  for (const int64_t id : tokens("forced_bos_token_id")) ids.push_back(id);
-  return ids;
-}
-
-GenerationDefaults GenerationFile::defaults() const {
-  Said said(said_, path_);
+GenerationDefaults defaults_of(Said& said, int64_t vocab_size) {
   GenerationDefaults found;
   found.do_sample = said.boolean("do_sample");
   found.temperature = said.number("temperature", 1e6, true);
@@ -113,15 +158,52 @@ GenerationDefaults GenerationFile::defaults() const {
   found.max_length = said.whole("max_length", 1);
   found.min_new_tokens = said.whole("min_new_tokens", 0);
   found.min_length = said.whole("min_length", 0);
-  found.suppressed = said.tokens("suppress_tokens", vocab_size_);
-  found.suppressed_first = tokens("begin_suppress_tokens");  // Whisper's default names tokens that small ones lack
+  found.suppressed = said.tokens("suppress_tokens", vocab_size);
+  found.suppressed_first =
+      said.known("begin_suppress_tokens", vocab_size);  // Whisper's names some that small ones lack
   found.no_repeat = said.whole("no_repeat_ngram_size", 0);
   found.beams = said.whole("num_beams", 1);
   found.length_penalty = said.any_number("length_penalty");
   found.early_stopping = said.boolean_or("early_stopping", "never");
-  found.forced_end = !tokens("forced_eos_token_id").empty();
-  said.done();
+  said.runs("sequence_bias", vocab_size, true, found);
+  said.runs("bad_words_ids", vocab_size, false, found);
+  for (const UnservedField& field : kUnserved) said.unserved(field.name, Json::parse(field.neutral), field.when, found);
   return found;
+}
+
+bool is_among(const std::vector<int64_t>& ids, int64_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+void read_generation(const std::string& folder, const Json& config, const Config& model, Loaded& loaded) {
+  std::string path = folder + "/generation_config.json";
+  const Json own = io::exists(path) ? io::read_json("open", path) : Json();
+  if (!own.is_object() && !own.is_null()) throw Error("open", {path + " is not a JSON object"});
+  if (own.is_null()) path = folder + "/config.json";
+  Said said(own.is_null() ? config : own, path);
+  const int64_t vocab_size = model.vocab_size;
+  GenerationDefaults found = defaults_of(said, vocab_size);
+  loaded.ends = said.known("eos_token_id", vocab_size);
+  // One that ends a text anyway is no word that is bad.
+  std::erase_if(found.biases, [&](const auto& run) {
+    return run.second < std::numeric_limits<double>::lowest() && run.first.size() == 1 &&
+           is_among(loaded.ends, run.first[0]);
+  });
+  const std::vector<int64_t> last = said.known("forced_eos_token_id", vocab_size);
+  found.forced_end = !last.empty();
+  if (!std::all_of(last.begin(), last.end(), [&](int64_t id) { return is_among(loaded.ends, id); }))
+    said.unserved("forced_eos_token_id", Json(), Unserved::always, found, "which is served for one of eos_token_id");
+  if (model.encoder_layers > 0) {
+    loaded.start = said.known("decoder_start_token_id", vocab_size);
+    if (loaded.start.empty()) loaded.start = said.known("bos_token_id", vocab_size);
+    for (const int64_t id : said.known("forced_bos_token_id", vocab_size)) loaded.start.push_back(id);
+  } else {
+    said.unserved("forced_bos_token_id", Json(), Unserved::always, found, "which is served for models with an encoder");
+  }
+  said.done();
+  loaded.generation = std::move(found);
 }
 
 }  // namespace attn::models

@@ -20,34 +20,23 @@ struct HubModel {
   const Family* family = nullptr;
   const HeadRule* head = nullptr;
   Config config;
+  Answers answers = Answers::one;  ///< of a classifier
 };
 /// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as
 /// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not served.
 HubModel read_hub_config(const io::Json& theirs, const std::string& source, const std::string& task);
 
-/// generation_config.json of a folder, where there is one; `config` is its config.json.
-class GenerationFile {
- public:
-  GenerationFile(const std::string& folder, const io::Json& config, int64_t vocab_size);
-  /// The ids of this role, which has one or a list of them, here or in config.json; none that the vocabulary has not.
-  std::vector<int64_t> tokens(const char* role) const;
-  /// What an answer begins with: the decoder's first token, then perhaps one that is forced.
-  std::vector<int64_t> start() const;
-  /// Throws Error that lists all values that are none.
-  GenerationDefaults defaults() const;
-
- private:
-  std::string path_;
-  const io::Json& config_;
-  io::Json said_;
-  int64_t vocab_size_;
-};
+/// What generation_config.json of a folder says, or, where there is none, its config.json: `generation`, `ends` and
+/// `start`. Throws Error that lists all values that are none.
+void read_generation(const std::string& folder, const io::Json& config, const Config& model, Loaded& loaded);
 
 /// The tensors of a folder's safetensors files, mapped: parameters are used where they lie if they lie there as a layer
 /// wants them.
 class HubWeights {
  public:
-  HubWeights(const std::string& folder, const HubModel& model);
+  /// A model whose file has a head of its own beside the embeddings that it should share is untied, as transformers
+  /// does it.
+  HubWeights(const std::string& folder, HubModel& model);
   /// As a Source does; a parameter that is not there is noted, and is zeros.
   nn::Array find(const nn::Variable& wanted);
   /// All that was not there, or of another shape.
@@ -62,12 +51,20 @@ class HubWeights {
 
  private:
   void open(const std::string& path);
+  void untie(Config& config);
   std::optional<Piece> piece(const std::string& name) const;
+  struct Found {
+    std::vector<Piece> pieces;
+    Layout layout;
+  };
   std::vector<Piece> pieces_of(const NameRule& rule, const std::string& ours, std::string* missing) const;
+  /// By every rule whose tensors are there.
+  std::vector<Found> all_of(const std::string& ours, std::string* missing) const;
   nn::Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const;
   const HubModel& model_;
   std::vector<std::unique_ptr<io::Safetensors>> files_;
   std::map<std::string, const io::Safetensors*> where_;
+  std::map<std::string, std::string> foreign_;  // tensors of types that no layer takes
   std::vector<std::string> reasons_;
 };
 

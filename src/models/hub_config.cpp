@@ -1,156 +1,101 @@
 // config.json of transformers as a Config, by the rules of its family.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
-#include <map>
 
 #include "models/hub.h"
+#include "models/hub_fields.h"
 
 namespace attn::models {
-namespace {
 
 using io::Json;
 
-/// One file's fields; collects what is wrong with them.
-class Reader {
- public:
-  Reader(const Json& theirs, const std::string& source) : theirs_(theirs), source_(source) {}
+// ------------------------------------------------------------------------------------------------------ single fields
 
-  void refuse(const std::string& reason) { reasons_.push_back(source_ + ": " + reason); }
-  void done() const {
-    if (!reasons_.empty()) throw Error("config", reasons_);
+void FieldReader::rename(const std::vector<std::pair<const char*, const char*>>& aliases) {
+  for (const auto& [other, name] : aliases)
+    if (const Json* value = given(other)) theirs_[name] = Json(*value);
+}
+
+const Json* FieldReader::given_in(const Json& object, const std::string& name) {
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
+
+const Json& FieldReader::field(const std::string& name) const {
+  static const Json none;
+  const Json* value = given(name);
+  return value ? *value : none;
+}
+
+namespace {
+
+/// The text with `to` for every word `from`; where that is no name but a plain word, a number has to follow.
+std::string renamed(std::string text, const std::string& from, const std::string& to) {
+  const auto is_part = [&](size_t n) { return n < text.size() && (std::isalnum(text[n]) || text[n] == '_'); };
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;) {
+    const size_t end = at + from.size();
+    const bool is_value = end + 1 < text.size() && text[end] == ' ' && std::isdigit(text[end + 1]);
+    const bool is_word = !is_part(end) && (at == 0 || !is_part(at - 1));
+    const bool is_field = is_word && (is_value || from.find('_') != std::string::npos);
+    if (is_field) text.replace(at, from.size(), to);
+    at += is_field ? to.size() : from.size();
   }
+  return text;
+}
 
-  /// The field; null where it is absent or null.
-  const Json& field(const std::string& name) const { return field_of(theirs_, name); }
-  static const Json& field_of(const Json& object, const std::string& name) {
-    static const Json none;
-    const auto found = object.find(name);
-    return found == object.end() ? none : *found;
+}  // namespace
+
+void FieldReader::refuse(const Error& error, const std::vector<FieldRule>& rules) {
+  for (std::string reason : error.reasons()) {
+    for (const FieldRule& rule : rules)
+      if (rule.meaning != Meaning::required) reason = renamed(reason, rule.ours, rule.theirs);
+    refuse(reason);
   }
-  bool has(const std::string& name) const { return !field(name).is_null(); }
+}
 
-  void set(Config& config, const std::string& ours, const Json& value, const std::string& theirs) {
-    try {
-      apply_json(config, Json::object({{ours, value}}).dump(-1, ' ', true, Json::error_handler_t::replace), "");
-    } catch (const Error& error) {
-      for (const std::string& reason : error.reasons())
-        refuse(theirs + ": " + (reason.starts_with(": ") ? reason.substr(2) : reason));
+void FieldReader::set(Config& config, const std::string& ours, const Json& value, const std::string& name) {
+  try {
+    apply_json(config, Json::object({{ours, value}}).dump(-1, ' ', true, Json::error_handler_t::replace), "");
+  } catch (const Error& error) {
+    for (std::string reason : error.reasons()) {
+      if (reason.starts_with(": ")) reason.erase(0, 2);
+      refuse(reason.starts_with(ours + " ") ? name + reason.substr(ours.size()) : name + ": " + reason);
     }
   }
+}
 
-  void apply(Config& config, const FieldRule& rule) {
-    const Json& value = field(rule.theirs);
-    if (value.is_null()) return;
-    switch (rule.meaning) {
-      case Meaning::value: return set(config, rule.ours, value, rule.theirs);
-      case Meaning::activation: return set(config, rule.ours, activation(value), rule.theirs);
-      case Meaning::inverse_root:
-        if (!value.is_number() || value <= 0)
-          return refuse(rule.theirs + (" is " + io::as_shown(value)) + ", must be positive");
-        return set(config, rule.ours, 1 / std::sqrt(value.get<double>()), rule.theirs);
-      case Meaning::pair_reach:
-        if (!value.is_number_integer() || value < 0 || value > (1 << 24))
-          return refuse(rule.theirs + (" is " + io::as_shown(value)) + ", must be a whole number");
-        return set(config, rule.ours, value.get<int64_t>() / 2 + 1, rule.theirs);
-      case Meaning::required:
-        if (value != Json::parse(rule.ours))
-          refuse(rule.theirs + (" is " + io::as_shown(value)) + ", only " + rule.ours + " is served");
-    }
+void FieldReader::apply(Config& config, const FieldRule& rule) {
+  const Json* given = this->given(rule.theirs);
+  if (!given) return;
+  const Json& value = *given;
+  if (value.is_null() && rule.null) {
+    if (rule.meaning != Meaning::required) set(config, rule.ours, Json::parse(rule.null), rule.theirs);
+    return;
   }
-
-  /// The layers with and without a window.
-  void layer_types(Config& config) {
-    const Json& types = field("layer_types");
-    if (!types.is_array()) return;
-    std::string pattern;
-    for (const Json& type : types) {
-      const std::string name = type.is_string() ? type.get<std::string>() : "";
-      if (name != "full_attention" && name != "sliding_attention")
-        return refuse("layer_types has " + io::as_shown(type) + ", served are full_attention and sliding_attention");
-      pattern += name[0] == 'f' ? 'f' : 'w';
-    }
-    if (static_cast<int64_t>(pattern.size()) < config.layers)
-      return refuse("layer_types has " + std::to_string(pattern.size()) + " entries for " +
-                    std::to_string(config.layers) + " layers");
-    set(config, "window_layers", pattern, "layer_types");
+  switch (rule.meaning) {
+    case Meaning::positive:
+      if (value == 0) return refuse(rule.theirs, value, "above 0");
+      [[fallthrough]];
+    case Meaning::value: return set(config, rule.ours, value, rule.theirs);
+    case Meaning::activation:
+      return set(config, rule.ours, value.is_string() ? Json(activation_named(value.get<std::string>())) : value,
+                 rule.theirs);
+    case Meaning::inverse_root:
+      if (!value.is_number() || value <= 0) return refuse(rule.theirs, value, "a number above 0");
+      return set(config, rule.ours, 1 / std::sqrt(value.get<double>()), rule.theirs);
+    case Meaning::pair_reach:
+      if (const std::optional<int64_t> pair = io::whole_number(value); pair && *pair <= (1 << 24))
+        return set(config, rule.ours, *pair / 2 + 1, rule.theirs);
+      return refuse(rule.theirs, value, "a whole number from 0 to " + std::to_string(1 << 24));
+    case Meaning::required:
+      if (value != Json::parse(rule.ours))
+        refuse(rule.theirs + (" is " + io::as_shown(value)) + ", only " + rule.ours + " is served");
   }
+}
 
-  /// rope_parameters, or rope_theta and rope_scaling of older files; one for all layers, or one for each type.
-  void rope(Config& config) {
-    if (config.positions != Positions::rope) return;
-    const Json& parameters = field("rope_parameters");
-    if (parameters.is_object() && parameters.contains("full_attention")) {
-      rope_of(config, field_of(parameters, "full_attention"));
-      if (const Json& theta = field_of(field_of(parameters, "sliding_attention"), "rope_theta"); !theta.is_null())
-        set(config, "window_theta", theta, "rope_parameters.sliding_attention.rope_theta");
-      return;
-    }
-    if (has("rope_theta")) set(config, "rope_theta", field("rope_theta"), "rope_theta");
-    for (const char* part : {"partial_rotary_factor", "rotary_pct"})
-      if (has(part)) rotated_part(config, field(part), part);
-    if (parameters.is_object()) rope_of(config, parameters);
-    if (field("rope_scaling").is_object()) rope_of(config, field("rope_scaling"));
-  }
-
- private:
-  static Json activation(const Json& theirs) {
-    static const std::map<std::string, std::string> ours = {
-        {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"}, {"swish", "silu"}};
-    const auto found = theirs.is_string() ? ours.find(theirs.get<std::string>()) : ours.end();
-    return found == ours.end() ? theirs : Json(found->second);
-  }
-
-  void rotated_part(Config& config, const Json& part, const std::string& name) {
-    if (!part.is_number() || part <= 0 || part > 1)
-      return refuse(name + " is " + io::as_shown(part) + ", must be in (0, 1]");
-    const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / std::max<int64_t>(config.heads, 1);
-    if (part != 1)
-      set(config, "rope_width", static_cast<int64_t>(static_cast<double>(width) * part.get<double>()), name);
-  }
-
-  void rope_of(Config& config, const Json& rope) {
-    if (!rope.is_object()) return refuse("the parameters of rope are " + io::as_shown(rope) + ", must be an object");
-    if (rope.contains("rope_theta")) set(config, "rope_theta", rope["rope_theta"], "rope_theta");
-    if (rope.contains("partial_rotary_factor"))
-      rotated_part(config, rope["partial_rotary_factor"], "partial_rotary_factor");
-    Json kind = field_of(rope, rope.contains("rope_type") ? "rope_type" : "type");
-    if (kind.is_null() || kind == "default") return;
-    if (rope.contains("long_factor")) kind = "longrope";  // older files of Phi 3 say "su" or "yarn"
-    set(config, "rope_scaling", kind, "rope_type");
-    static const std::vector<std::pair<const char*, const char*>> fields = {
-        {"factor", "rope_factor"},
-        {"original_max_position_embeddings", "rope_context"},
-        {"low_freq_factor", "rope_low"},
-        {"high_freq_factor", "rope_high"},
-        {"beta_fast", "rope_fast"},
-        {"beta_slow", "rope_slow"},
-        {"attention_factor", "rope_magnitude"},
-        {"truncate", "rope_whole"},
-        {"short_factor", "rope_within"},
-        {"long_factor", "rope_beyond"}};
-    for (const auto& [theirs, ours] : fields)
-      if (const Json& value = field_of(rope, theirs); !value.is_null()) set(config, ours, value, theirs);
-    if (const Json& context = field("original_max_position_embeddings"); !context.is_null())
-      set(config, "rope_context", context, "original_max_position_embeddings");
-    if (config.rope_scaling == RopeScaling::dynamic) config.rope_context = 0;  // transformers takes the context
-    if (kind == "longrope" && field_of(rope, "factor").is_null() && config.rope_context > 0)
-      config.rope_factor =
-          std::max(1.0, static_cast<double>(config.context) / static_cast<double>(config.rope_context));
-    if (!field_of(rope, "mscale").is_null()) yarn_magnitude(config, rope);
-  }
-
-  /// DeepSeek's two factors.
-  void yarn_magnitude(Config& config, const Json& rope) {
-    const Json &one = field_of(rope, "mscale"), &all = field_of(rope, "mscale_all_dim");
-    if (!one.is_number() || !all.is_number() || config.rope_magnitude > 0 || one == 0 || all == 0) return;
-    const auto scale = [&](double by) { return 0.1 * by * std::log(config.rope_factor) + 1; };
-    set(config, "rope_magnitude", scale(one.get<double>()) / scale(all.get<double>()), "mscale");
-  }
-
-  const Json& theirs_;
-  const std::string& source_;
-  std::vector<std::string> reasons_;
-};
+// ------------------------------------------------------------------------------------------------------ the whole file
+namespace {
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
@@ -158,29 +103,125 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+/// A name without what names of families and of classes differ in.
+std::string plain(std::string name) {
+  std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+/// True where a class of this name has that head. "Model" ends the names of other heads too, as of BertLMHeadModel.
+bool has_head(const std::string& name, const std::string& suffix) {
+  if (!name.ends_with(suffix)) return false;
+  const std::string before = plain(name.substr(0, name.size() - suffix.size()));
+  const std::vector<std::string> families = hub_families();
+  return suffix != "Model" || before.empty() ||
+         std::any_of(families.begin(), families.end(), [&](const std::string& f) { return plain(f) == before; });
+}
+
 /// The head that `task` ends the name of, or the first architecture that the file names.
-const HeadRule* head_of(Reader& reader, const Family& family, const std::string& task) {
+const HeadRule* head_of(FieldReader& reader, const Family& family, const std::string& task) {
   const Json& architectures = reader.field("architectures");
-  std::string name = task;
-  if (name.empty() && architectures.is_array() && !architectures.empty() && architectures[0].is_string())
-    name = architectures[0].get<std::string>();
+  const bool named = architectures.is_array() && !architectures.empty() && architectures[0].is_string();
+  if (!named && !architectures.is_null() && architectures != Json::array())
+    reader.refuse("architectures", architectures, "a list of names");
+  const std::string name = !task.empty() || !named ? task : architectures[0].get<std::string>();
   if (name.empty()) return &family.heads.front();
   std::vector<std::string> known;
   for (const HeadRule& head : family.heads) {
-    if (name.ends_with(head.suffix)) return &head;
+    if (has_head(name, head.suffix)) return &head;
     known.emplace_back(head.suffix);
   }
-  reader.refuse("a " + std::string(family.name) + " that ends in " + io::in_quotes(name) +
+  reader.refuse("architectures: a " + std::string(family.name) + " that ends in " + io::in_quotes(name) +
                 " is not served; known are " + listed(known));
   return nullptr;
 }
 
-void set_classes(Reader& reader, Config& config, const HeadRule& head) {
+/// What files of every family may say.
+void require_common(FieldReader& reader, const Config& config) {
+  const auto require = [&](const char* name, const Json& served, bool or_null) {
+    if (const Json* value = reader.given(name); value && *value != served && !(or_null && value->is_null()))
+      reader.refuse(name + (" is " + io::as_shown(*value)) + ", only " + served.dump() + " is served");
+  };
+  require("is_encoder_decoder", config.encoder_layers > 0, false);
+  if (config.causal) require("is_causal", true, false);
+  for (const char* name : {"per_layer_config", "pruned_heads"}) require(name, Json::object(), true);
+  if (!reader.field("quantization_config").is_null())
+    reader.refuse("quantization_config: the weights are quantised, which is not served");
+}
+
+/// The names of a classifier's classes, "0" ... in order: as many as it has.
+void set_classes(FieldReader& reader, Config& config, const HeadRule& head) {
   const std::string suffix = head.suffix;
   if (!suffix.ends_with("Classification")) return;
   const Json &labels = reader.field("id2label"), &count = reader.field("num_labels");
-  const int64_t classes = labels.is_object() ? static_cast<int64_t>(labels.size()) : 2;
+  if (!labels.is_null() && (!labels.is_object() || labels.empty()))
+    return reader.refuse("id2label", labels, "an object of classes and their names");
+  const auto classes = static_cast<int64_t>(labels.is_object() ? labels.size() : 2);
+  for (int64_t n = 0; n < classes && labels.is_object(); ++n) {
+    const Json* name = FieldReader::given_in(labels, std::to_string(n));
+    if (!name || !name->is_string() || !is_label(name->get<std::string>()))
+      return reader.refuse("id2label names " + std::to_string(classes) + " classes; that of class " +
+                           std::to_string(n) + (name ? " is " + io::as_shown(*name) : " is absent") +
+                           ", must be 1 to 256 bytes of printable text");
+  }
+  if (labels.is_object() && !count.is_null() && count != classes)
+    return reader.refuse("num_labels is " + io::as_shown(count) + ", but id2label names " + std::to_string(classes) +
+                         " classes");
+  if (count == 0) return reader.refuse("num_labels", count, "above 0");
   reader.set(config, "classes", count.is_null() ? Json(classes) : count, "num_labels");
+}
+
+/// As the pipeline of transformers understands a classifier.
+Answers answers_of(FieldReader& reader, const Config& config) {
+  const Json& type = reader.field("problem_type");
+  if (config.classes == 0) return Answers::one;
+  if (type == "regression") return Answers::numbers;
+  if (type == "multi_label_classification") return Answers::any;
+  if (type != "single_label_classification" && !type.is_null())
+    reader.refuse("problem_type", type, "regression, single_label_classification or multi_label_classification");
+  else if (!type.is_null() && config.classes == 1)
+    reader.refuse("problem_type is single_label_classification, but there is one label: only several are served");
+  return config.classes == 1 ? Answers::any : Answers::one;
+}
+
+/// The layers with and without a window, one by one.
+void read_layer_types(FieldReader& reader, const Family& family, Config& config) {
+  const Json& types = reader.field("layer_types");
+  const auto has_window = [&](int64_t layer) {
+    return config.window_layers[layer % config.window_layers.size()] == 'w';
+  };
+  if (!types.is_null()) {
+    if (!types.is_array()) return reader.refuse("layer_types", types, "a list");
+    std::string pattern;
+    for (const Json& type : types) {
+      if (type != "full_attention" && type != "sliding_attention")
+        return reader.refuse("layer_types has " + io::as_shown(type) +
+                             ", served are full_attention and sliding_attention");
+      pattern += type == "sliding_attention" ? 'w' : 'f';
+    }
+    if (std::ssize(pattern) != config.layers)
+      return reader.refuse("layer_types has " + std::to_string(pattern.size()) + " entries for " +
+                           std::to_string(config.layers) + " layers");
+    if (family.layer_types) config.window_layers = pattern;
+    else if (pattern != std::string(pattern.size(), config.window ? 'w' : 'f'))
+      return reader.refuse(std::string("layer_types must be ") +
+                           (config.window ? "sliding_attention" : "full_attention") + " for every layer of a " +
+                           family.name);
+  }
+  for (int64_t n = 0; n < config.layers && family.layer_types && !config.window; ++n)
+    if (has_window(n) && (!types.is_null() || reader.given("sliding_window")))
+      return reader.refuse("layer_types: layer " + std::to_string(n) +
+                           " is sliding_attention, but there is no sliding_window, or it is not used");
+}
+
+void derive(FieldReader& reader, const Family& family, Config& config) {
+  if (!family.derive) return;
+  try {
+    family.derive(reader.all(), config);
+  } catch (const Error& error) {
+    for (const std::string& reason : error.reasons()) reader.refuse(reason);
+  }
 }
 
 }  // namespace
@@ -188,7 +229,7 @@ void set_classes(Reader& reader, Config& config, const HeadRule& head) {
 bool is_of_transformers(const Json& config) { return config.is_object() && config.contains("model_type"); }
 
 HubModel read_hub_config(const Json& theirs, const std::string& source, const std::string& task) {
-  Reader reader(theirs, source);
+  FieldReader reader(theirs, source);
   HubModel model;
   const Json& type = reader.field("model_type");
   model.family = type.is_string() ? find_family(type.get<std::string>()) : nullptr;
@@ -196,24 +237,28 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
     reader.refuse("model_type " + io::as_shown(type) + " is not known; known are " + listed(hub_families()));
     reader.done();
   }
+  const Family& family = *model.family;
+  reader.rename(family.aliases);
   Config& config = model.config;
-  for (const char* fields : model.family->defaults) apply_json(config, fields, model.family->name);
-  config.model = model.family->name;
-  model.head = head_of(reader, *model.family, task);
-  if (model.head) apply_json(config, model.head->fields, model.head->suffix);
-  for (const FieldRule& rule : model.family->fields) reader.apply(config, rule);
-  if (model.head) set_classes(reader, config, *model.head);
-  reader.layer_types(config);
-  reader.rope(config);
-  if (reader.has("quantization_config")) reader.refuse("the weights are quantised, which is not served");
+  for (const char* fields : family.defaults) apply_json(config, fields, family.name);
+  config.model = family.name;
+  model.head = head_of(reader, family, task);
+  if (model.head) apply_json(config, model.head->defaults, model.head->suffix);
+  for (const FieldRule& rule : family.fields) reader.apply(config, rule);
+  if (model.head) {
+    for (const FieldRule& rule : model.head->fields) reader.apply(config, rule);
+    set_classes(reader, config, *model.head);
+    model.answers = answers_of(reader, config);
+  }
+  require_common(reader, config);
+  if (reader.good()) derive(reader, family, config);
+  if (reader.good()) read_layer_types(reader, family, config);
+  if (reader.good() && config.positions == Positions::rope) read_rope(reader, family.rope, config);
   reader.done();
   try {
-    if (model.family->derive) model.family->derive(theirs, config);
     check(config);
   } catch (const Error& error) {
-    for (const std::string& reason : error.reasons()) reader.refuse(reason);
-  } catch (const Json::exception& error) {
-    reader.refuse(error.what());
+    reader.refuse(error, family.fields + Fields{{"short_factor", "rope_within"}, {"long_factor", "rope_beyond"}});
   }
   reader.done();
   return model;

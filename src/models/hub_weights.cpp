@@ -83,7 +83,7 @@ std::string shape_of(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-HubWeights::HubWeights(const std::string& folder, const HubModel& model) : model_(model) {
+HubWeights::HubWeights(const std::string& folder, HubModel& model) : model_(model) {
   const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
   if (io::exists(single) || !io::exists(index)) {
     if (!io::exists(single) && io::exists(folder + "/pytorch_model.bin"))
@@ -91,6 +91,7 @@ HubWeights::HubWeights(const std::string& folder, const HubModel& model) : model
                   {folder + " holds pytorch_model.bin, a pickle, which is code and is not run: save the model once "
                             "more, model.save_pretrained(folder) of transformers writes model.safetensors"});
     open(single);
+    untie(model.config);
     return;
   }
   const Json list = io::read_json("open", index, 1 << 28);
@@ -105,11 +106,35 @@ HubWeights::HubWeights(const std::string& folder, const HubModel& model) : model
     names.insert(name);
   }
   for (const std::string& name : names) open(folder + "/" + name);
+  untie(model.config);
 }
 
 void HubWeights::open(const std::string& path) {
   files_.push_back(std::make_unique<io::Safetensors>(io::Safetensors::map(path)));
-  for (const auto& [name, info] : files_.back()->tensors()) where_.emplace(name, files_.back().get());
+  for (const auto& [name, info] : files_.back()->tensors())
+    if (!where_.emplace(name, files_.back().get()).second)
+      throw Error("open", {path + ": tensor " + io::in_quotes(name) + " lies in another file too"});
+  for (const auto& [name, type] : files_.back()->foreign()) foreign_.emplace(name, type);
+}
+
+namespace {
+
+bool are_same(const HubWeights::Piece& a, const HubWeights::Piece& b) {
+  return a.info().dtype == b.info().dtype && a.info().shape == b.info().shape &&
+         a.file->bytes(a.name) == b.file->bytes(b.name);
+}
+
+}  // namespace
+
+void HubWeights::untie(Config& config) {
+  std::string ignored;
+  const std::vector<Found> tokens = all_of("tokens.weight", &ignored), heads = all_of("head.weight", &ignored);
+  for (const Found& other : tokens)
+    if (!are_same(tokens[0].pieces[0], other.pieces[0]))
+      reasons_.push_back(tokens[0].pieces[0].name + " and " + other.pieces[0].name + " differ, which is not served");
+  if (config.head && !config.classes && !tokens.empty() && !heads.empty() &&
+      !are_same(tokens[0].pieces[0], heads[0].pieces[0]))
+    config.tie_embeddings = false;
 }
 
 /// By its name behind the family's prefix, or, where the layers were saved alone, without it.
@@ -134,29 +159,40 @@ std::vector<HubWeights::Piece> HubWeights::pieces_of(const NameRule& rule, const
       continue;
     }
     const std::string name = filled(theirs, *found);
-    if (std::optional<Piece> part = piece(name)) pieces.push_back(std::move(*part));
-    else
-      *missing +=
-          (missing->empty() ? "" : ", ") + (name.starts_with('/') ? name.substr(1) : model_.family->prefix + name);
+    if (std::optional<Piece> part = piece(name)) {
+      pieces.push_back(std::move(*part));
+      continue;
+    }
+    const std::string full = name.starts_with('/') ? name.substr(1) : model_.family->prefix + name;
+    const auto foreign = foreign_.find(full);
+    *missing += (missing->empty() ? "" : ", ") + full +
+                (foreign == foreign_.end() ? "" : " of a floating type, but one of " + foreign->second);
   }
   if (pieces.size() < rule.theirs.size()) pieces.clear();
   return pieces;
 }
 
+std::vector<HubWeights::Found> HubWeights::all_of(const std::string& ours, std::string* missing) const {
+  std::vector<Found> all;
+  for (const auto* rules : {&model_.head->names, &model_.family->names})
+    for (const NameRule& rule : *rules)
+      if (std::vector<Piece> pieces = pieces_of(rule, ours, missing); !pieces.empty())
+        all.push_back({std::move(pieces), rule.layout});
+  return all;
+}
+
 Array HubWeights::find(const nn::Variable& wanted) {
   std::string missing;
-  for (const auto* rules : {&model_.head->names, &model_.family->names})
-    for (const NameRule& rule : *rules) {
-      const std::vector<Piece> pieces = pieces_of(rule, wanted.name, &missing);
-      if (pieces.empty()) continue;
-      try {
-        return laid_out(wanted, pieces, rule.layout);
-      } catch (const Error& error) {
-        reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
-        return Array(wanted.dtype, wanted.shape);
-      }
-    }
-  reasons_.push_back("there is no tensor " + (missing.empty() ? "for " + wanted.name : missing));
+  std::vector<Found> found = all_of(wanted.name, &missing);
+  // Of two that are one either may be in the file.
+  if (found.empty() && wanted.name == "tokens.weight" && model_.config.tie_embeddings)
+    found = all_of("head.weight", &missing);
+  try {
+    if (!found.empty()) return laid_out(wanted, found[0].pieces, found[0].layout);
+    reasons_.push_back("there is no tensor " + (missing.empty() ? "for " + wanted.name : missing));
+  } catch (const Error& error) {
+    reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
+  }
   return Array(wanted.dtype, wanted.shape);
 }
 
@@ -219,6 +255,7 @@ void add_one(const Array& array) {
 }  // namespace
 
 Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const {
+  if (pieces.size() == 1 && !pieces[0].file) return Array(wanted.dtype, wanted.shape);
   if (layout == Layout::transposed && wanted.shape.size() < 2) layout = Layout::rows;
   require_fit(wanted, pieces, layout == Layout::transposed);
   const Piece& first = pieces.front();

@@ -8,14 +8,12 @@ namespace {
 
 using io::Json;
 
+/// What a classifier's file calls its classes, or transformers where it does not; read_hub_config() has checked it.
 std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   const Json names = config.value("id2label", Json());
   std::vector<std::string> labels;
-  for (int64_t n = 0; n < classes; ++n) {
-    const Json name = names.is_object() ? names.value(std::to_string(n), Json()) : Json();
-    labels.push_back(name.is_string() && is_label(name.get<std::string>()) ? name.get<std::string>()
-                                                                           : std::to_string(n));
-  }
+  for (int64_t n = 0; n < classes; ++n)
+    labels.push_back(names.is_object() ? names[std::to_string(n)].get<std::string>() : "LABEL_" + std::to_string(n));
   return labels;
 }
 
@@ -36,12 +34,9 @@ Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
   const Json config = io::read_json("open", path);
   if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision, options.purpose);
-  const HubModel hub = read_hub_config(config, path, options.task);
-  const GenerationFile generation(folder, config, hub.config.vocab_size);
+  HubModel hub = read_hub_config(config, path, options.task);
   Loaded loaded;
-  loaded.generation = generation.defaults();
-  loaded.ends = generation.tokens("eos_token_id");
-  if (hub.config.encoder_layers) loaded.start = generation.start();
+  if (hub.config.causal) read_generation(folder, config, hub.config, loaded);
   HubWeights weights(folder, hub);
   const int64_t total = count_parameters(hub.config).total();
   int64_t done = 0;
@@ -55,6 +50,7 @@ Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
+  loaded.answers = hub.answers;
   return loaded;
 }
 

@@ -34,6 +34,12 @@ def max_abs(values: torch.Tensor) -> float:
     return values.abs().max().item()
 
 
+def is_printed(text: str, value: float, error: float) -> bool:
+    """True where the text is a number that is `value`, off by at most `error`, as printed to the digits it has."""
+    digits = len(text.partition(".")[2])
+    return abs(float(text) - value) <= 0.5 * 10.0**-digits + error
+
+
 Tensors = dict[str, torch.Tensor]
 
 
