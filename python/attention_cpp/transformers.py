@@ -20,7 +20,10 @@ from typing import Any, Callable
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
+from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
+from transformers.utils.generic import TransformersKwargs
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import _active_collector
 
@@ -32,12 +35,18 @@ from ._torch_weights import weights_of
 __all__ = ["attention_cpp_forward", "attention_cpp_mask", "packed_encoder", "register"]
 
 _ATTRIBUTE = "attention_cpp_options"
+# What transformers hands on to attention functions that changes nothing here: what other implementations need to know
+# of packed sequences, places that are in query and key already, and what models are asked to return.
+_WITHOUT_EFFECT = (TransformersKwargs.__annotations__.keys() | FlashAttentionKwargs.__annotations__.keys()) | {
+    "cache_position", "deterministic", "input_ids", "logits_indices", "logits_processor_args", "logits_to_keep",
+    "past_key_values", "read_index", "return_dict", "use_cache", "write_index"}
 _ALL = (-1, -1)
 _AND = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
 _LEFT_WINDOW = masking_utils.sliding_window_overlay(1).__code__
 _BOTH_WINDOW = masking_utils.sliding_window_bidirectional_overlay(1).__code__
 _warned: set[str] = set()  # reasons
 _own: dict[str, str] = {}  # of _computes_on_its_own()
+_sdpa: dict[tuple[str, str], bool] = {}  # of _takes_sdpa()
 
 
 # ------------------------------------------------------------------------------------------------------------ the mask
@@ -97,6 +106,12 @@ def _name(function: Callable) -> str:
     return function.__qualname__.split(".<locals>")[0] + (f"({', '.join(inner)})" if inner else "")
 
 
+def _models_in(file: str) -> list[type[PreTrainedModel]]:
+    """The classes of models in a file that has been imported."""
+    return [value for value in vars(sys.modules.get(file, object)).values()
+            if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == file]
+
+
 @torch.compiler.assume_constant_result
 def _computes_on_its_own(configuration: str) -> str:
     """The model file beside a configuration's if its layers do not call attention functions, otherwise empty.
@@ -105,20 +120,86 @@ def _computes_on_its_own(configuration: str) -> str:
     """
     if configuration not in _own:
         name = configuration.replace(".configuration_", ".modeling_")
-        models = [value for value in vars(sys.modules.get(name, object)).values()
-                  if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == name]
+        models = _models_in(name)
         _own[configuration] = name if models and not models[0]._can_set_attn_implementation() else ""
     return _own[configuration]
 
 
-def _dense(reason: str, on_dense: str, arguments: dict[str, Any]) -> Tensor:
-    """[B, 1, Lq, Lk] boolean, by transformers."""
-    if on_dense == "raise":
+@torch.compiler.assume_constant_result
+def _takes_sdpa(file: str, configuration: str = "") -> bool | None:
+    """Whether transformers runs its "sdpa" for the models of a file, those of a configuration if this is named; None
+    where there are none.
+
+    The layers of the other models were written for what eager attention gets: a floating mask, and everything where
+    there is none, whatever module.is_causal says.
+    """
+    if (file, configuration) not in _sdpa:
+        models = _models_in(file.replace(".configuration_", ".modeling_"))
+        own = [model for model in models if getattr(model.config_class, "__name__", None) == configuration] or models
+        if not own:
+            return None
+        _sdpa[file, configuration] = all(model._supports_sdpa for model in own)
+    return _sdpa[file, configuration]
+
+
+def _is_for_sdpa(config: Any) -> bool:
+    """_takes_sdpa() of a configuration and of all that it has inside, whose layers may get its masks."""
+    parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return bool(_takes_sdpa(type(config).__module__, type(config).__name__)) and all(
+        _is_for_sdpa(part) for part in parts if part is not None)
+
+
+def _whole(reason: str, on_dense: str, arguments: dict[str, Any], eager: bool) -> Tensor:
+    """[B, 1, Lq, Lk] by transformers: boolean, or the floating one of eager attention."""
+    if reason and on_dense == "raise":
         raise Error(f"[attention_cpp.transformers] a dense mask is needed: {reason}")
-    if on_dense == "warn" and not is_tracing() and reason not in _warned:
+    if reason and on_dense == "warn" and not is_tracing() and reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"attention_cpp: a dense mask is built: {reason}", stacklevel=2)
-    return masking_utils.sdpa_mask(**{**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    make = masking_utils.eager_mask if eager else masking_utils.sdpa_mask
+    return make(**{**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
+
+def _as_eager(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask as the floating one of eager attention."""
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+
+
+class _Mask(Tensor):
+    """A mask [B, 1, Lq, Lk] that takes no memory: models and generate() pass it on to the layers.
+
+    says: options of the operator, or a boolean mask. Who computes with it gets the mask of transformers' own that it
+    stands for, made then, and kept.
+    """
+
+    says: dict[str, Any] | Tensor
+    make: Callable[[], Tensor]
+    made: Tensor | None
+
+    @staticmethod
+    def __new__(cls, says: dict[str, Any] | Tensor, make: Callable[[], Tensor], size: tuple[int, int, int],
+                dtype: torch.dtype, device: Any) -> "_Mask":
+        self = Tensor._make_wrapper_subclass(cls, (size[0], 1, *size[1:]), dtype=dtype, device=device)
+        self.says, self.make, self.made = says, make, None
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, options = tree_map_only(cls, cls.whole, (args, kwargs or {}))
+        return function(*given, **options)
+
+    def whole(self) -> Tensor:
+        """The mask that this stands for."""
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    def content(self, needed: tuple[int, int, int]) -> dict[str, Any] | Tensor:
+        """What it says of B, Lq, Lk; the whole mask for other sizes, and once it is there: somebody may write to it."""
+        return self.says if self.made is None and (self.shape[0], *self.shape[2:]) == needed else self.whole()
+
+    def __repr__(self, **_: Any) -> str:
+        return f"attention_cpp mask {list(self.shape)} of {self.says}"
 
 
 def _right_padded(allowed: Tensor) -> Tensor | None:
@@ -128,14 +209,16 @@ def _right_padded(allowed: Tensor) -> Tensor | None:
     return lengths if bool((allowed == (places < lengths[:, None])).all()) else None
 
 
-def _carrier(options: dict[str, Any], allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
-    """Options of the operator on a tensor [B, 1, 1, Lk], which is what models and generate() pass on to the layers.
+def _traced(options: dict[str, Any], allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
+    """The same where a compiler looks on, of n entries: options on a tensor [B, 1, 1, Lk], or padding alone.
 
     uint8, as no mask is, so that a model that computes with it cannot go unnoticed: what comes out has no options.
     """
     batch_size, q_length, kv_length = size
     if allowed is None:
         allowed = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
+    if "causal" not in options:
+        return allowed[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
     carrier = allowed.to(torch.uint8)[:, None, None, :]
     setattr(carrier, _ATTRIBUTE, (q_length, options))
     return carrier
@@ -162,84 +245,142 @@ def attention_cpp_mask(
 
     Raises Error for models whose layers take no attention function, which would be handed a mask that is not theirs.
 
-    Returns None (module.is_causal says all); a boolean [B, 1, Lq, Lk] which says all, a view of n elements if it is
-    padding alone; or n bytes [B, 1, 1, Lk] that carry causality, window, offset and padding.
+    Returns a mask [B, 1, Lq, Lk]: of O(n) memory as long as nobody computes with it, and otherwise that of "sdpa", or
+    of "eager" where transformers has no "sdpa" for the model. Under a compiler None if module.is_causal says all.
     """
-    if own := _computes_on_its_own(type(kwargs.get("config")).__module__):
+    config = kwargs.get("config")
+    if own := _computes_on_its_own(type(config).__module__):
         raise Error(f"[attention_cpp.transformers] the layers of {own} take no attn_implementation: load the model "
                     'with "eager", or with "sdpa" and attention_cpp.torch.enable()')
     arguments = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
                  "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask, **kwargs}
+    eager, tracing = config is not None and not _is_for_sdpa(config), is_tracing(attention_mask)
+    skips = allow_is_causal_skip, allow_is_bidirectional_skip
+    if eager and tracing:
+        reason = 'a compiler looks on, and transformers has no "sdpa" for the model' if q_length > 1 else ""
+        return _whole(reason, on_dense, arguments, eager)
+    size, device = (batch_size, q_length, kv_length), kwargs.get("device", "cpu")
+    says, allowed = _what_it_says(arguments, skips, eager, tracing, on_dense)
+    if says is None or not eager and isinstance(says, Tensor):
+        return says
+    if tracing:
+        return _traced(says, allowed, size, device)
+    if q_length == 1 and isinstance(says, Tensor) and not any(skips):
+        return _as_eager(says, kwargs.get("dtype", torch.float32))  # one step of a cache that may be compiled
+    dtype = kwargs.get("dtype", torch.float32) if eager else torch.bool
+    if isinstance(q_offset, Tensor):
+        arguments["q_offset"] = q_offset.clone()  # a static cache changes its own
+    make = functools.partial(_as_eager, says, dtype) if isinstance(says, Tensor) else functools.partial(
+        _whole, "the model computes with its mask" if q_length > 1 else "", on_dense, arguments, eager)
+    return _Mask(says, make, size, dtype, device)
+
+
+def _what_it_says(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, tracing: bool,
+                  on_dense: str) -> tuple[dict[str, Any] | Tensor | None, Tensor | None]:
+    """(options of the operator; a boolean mask if there are none that say it; None under a compiler if module.is_causal
+    says all; which keys are no padding, [B, Lk], where the options need that)."""
+    batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask = (arguments[name] for name in (
+        "batch_size", "q_length", "kv_length", "q_offset", "kv_offset", "mask_function", "attention_mask"))
     pattern = _traced_pattern(
-        mask_function, kwargs.get("local_size"), kwargs.get("config"), allow_is_causal_skip, allow_is_bidirectional_skip
-    ) if is_tracing(attention_mask) else _pattern(mask_function)
+        mask_function, arguments.get("local_size"), arguments.get("config"), *skips
+    ) if tracing else _pattern(mask_function)
     if pattern is None:
-        return _dense(f"mask function {_name(mask_function)}", on_dense if q_length > 1 else "", arguments)
+        reason = f"mask function {_name(mask_function)}" if q_length > 1 else ""
+        return _whole(reason, on_dense, arguments, False), None
     causal, window = pattern
     allowed = None  # [B, Lk]
     if attention_mask is not None:
-        padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-        allowed = padding[:, kv_offset:kv_offset + kv_length]
+        allowed = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)[:, kv_offset:][:, :kv_length]
         if not is_tracing(allowed) and bool(allowed.all()):
             allowed = None
 
     shift = q_offset - kv_offset  # query i stands at key i + shift
     plain = window == _ALL or max(q_length, kv_length) <= window[0] + 1
     at_end = not causal and plain or not isinstance(shift, Tensor) and shift + q_length == kv_length
-    may_skip = allow_is_causal_skip if causal else allow_is_bidirectional_skip
-    if may_skip and allowed is None and plain and at_end:
-        return None
+    if allowed is None and plain and at_end:
+        if tracing and skips[not causal]:
+            return None, None
+        if not tracing and q_length == 1:
+            return {}, None
     if q_length == 1:
-        return _dense("", "", arguments)  # of n elements
-    if causal and not allow_is_causal_skip:
-        return _dense("the model asks for the whole mask (allow_is_causal_skip=False)", on_dense, arguments)
+        return _whole("", "", arguments, False), None  # of n elements
+    if tracing and causal and not skips[0]:
+        reason = "the model asks for the whole mask (allow_is_causal_skip=False)"
+        return _whole(reason, on_dense, arguments, eager), None
 
-    device = kwargs.get("device", "cpu")
     lengths = None if allowed is None or is_tracing(allowed) else _right_padded(allowed)
     options: dict[str, Any] = {}
     if lengths is not None:
         options["key_length"] = lengths
     elif allowed is not None:
         options["mask"] = allowed[:, None, None, :]
-    if not causal and plain:
-        if allowed is None:
-            allowed = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
-        mask = allowed[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
-        setattr(mask, _ATTRIBUTE, (q_length, options))
-        return mask
-    shift = shift.reshape(1).expand(batch_size) if isinstance(shift, Tensor) else torch.full((batch_size,), shift)
-    options.update(causal=causal, window=window, alignment="offset", offset=shift)
-    return _carrier(options, allowed, (batch_size, q_length, kv_length), device)
+    if causal or not plain:
+        shift = shift.reshape(1).expand(batch_size) if isinstance(shift, Tensor) else torch.full((batch_size,), shift)
+        options.update(causal=causal, window=window, alignment="offset", offset=shift)
+    return options, allowed
 
 
 # ------------------------------------------------------------------------------------------------------- the attention
 
-def _mask_options(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, sliding_window: int | None,
-                  position_bias: Tensor | None, prefixes: bool) -> dict[str, Any]:
+def _place(module: torch.nn.Module) -> str:
+    """Where an error is: the class of the layer, and its number."""
+    number = getattr(module, "layer_idx", None)
+    layer = "" if number is None else f" of layer {number}"
+    return f"[attention_cpp.transformers] {type(module).__name__}{layer}"
+
+
+def _is_causal(module: torch.nn.Module) -> bool:
+    """What no mask means: all keys for a model that transformers has no "sdpa" for, otherwise what the layer says, and
+    causal if it says nothing, as in transformers' sdpa."""
+    config, file = getattr(module, "config", None), type(module).__module__
+    takes_sdpa = _takes_sdpa(file) if config is None else _takes_sdpa(type(config).__module__, type(config).__name__)
+    return takes_sdpa is not False and bool(getattr(module, "is_causal", True))
+
+
+def _content(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor) -> dict[str, Any] | Tensor:
+    """The options that a mask of attention_cpp_mask() says, or another mask, boolean or floating, of four axes."""
+    needed = (query.shape[0], query.shape[2], key.shape[2])
+    if isinstance(mask, _Mask):
+        mask = mask.content(needed)
+        if not isinstance(mask, Tensor):
+            return mask
+    own = getattr(mask, _ATTRIBUTE, None)
+    if own is not None:
+        size = (mask.shape[0], own[0], mask.shape[3])
+        if size != needed:
+            raise Error(f"{_place(module)}: the mask is for B, Lq, Lk = {size}, query and key have {needed}")
+        return own[1]
+    sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if not isinstance(mask, Tensor):
+        given = f"a {type(mask).__name__}"
+    elif mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        given = f"{mask.dtype} {list(mask.shape)}"
+    elif mask.dim() > 4 or any(n not in (1, size) for n, size in zip(reversed(mask.shape), reversed(sizes))):
+        given = f"{mask.dtype} of shape {list(mask.shape)}"
+    else:
+        return mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+    expected = ", ".join(f"{size}|1" for size in sizes)
+    raise Error(f"{_place(module)}: the attention_mask is {given}; it must be None, or a tensor [{expected}], boolean "
+                "(True = attend) or floating (added to the scores)")
+
+
+def _mask_options(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool | None,
+                  sliding_window: int | None, position_bias: Tensor | None, prefixes: bool) -> dict[str, Any]:
     """The options of the operator (or with `prefixes` of `_torch_prefix`) that say which keys a query sees, and the
     bias."""
     options: dict[str, Any] = {} if position_bias is None else {"bias": position_bias}
     if mask is None:
-        if causal:
+        if _is_causal(module) if is_causal is None else is_causal:
             left = -1 if sliding_window is None else sliding_window - 1
             options.update(causal=True, window=(left, -1), alignment="bottom_right")
         return options
-    if not isinstance(mask, Tensor):
-        raise Error(f"[attention_cpp.transformers] the mask is a {type(mask).__name__}: it must be a tensor, boolean "
-                    "(True = attend) or floating; attention_cpp.torch.flex_attention takes block masks")
-    own = getattr(mask, _ATTRIBUTE, None)
-    if own is not None:
-        size, needed = (mask.shape[0], own[0], mask.shape[3]), (query.shape[0], query.shape[2], key.shape[2])
-        if size != needed:
-            raise Error(f"[attention_cpp.transformers] the mask is for B, Lq, Lk = {size}, query and key have {needed}")
-        options.update(own[1])
-    elif mask.dtype == torch.bool or mask.dtype.is_floating_point and position_bias is None:
-        add_mask(options, mask, query, key, prefixes)
-    elif mask.dtype.is_floating_point:
-        options["bias"] = position_bias + mask
+    content = _content(mask, module, query, key)
+    if not isinstance(content, Tensor):
+        options.update(content)
+    elif content.dtype.is_floating_point and position_bias is not None:
+        options["bias"] = position_bias + content
     else:
-        raise Error(f"[attention_cpp.transformers] the mask is {mask.dtype}: it was not made by this module, or the "
-                    "model has computed with it; masks are boolean (True = attend) or floating")
+        add_mask(options, content, query, key, prefixes)
     return options
 
 
@@ -295,7 +436,7 @@ def attention_cpp_forward(
         query       [B, H, Lq, D]; key [B, Hk, Lk, D]; value [B, Hk, Lk, Dv]: not repeated to H heads
         attention_mask  from attention_cpp_mask(), or another's: boolean (True = attend) or floating (added), which then
                     says everything. None: causal if is_causal, or else module.is_causal, does, the last query seeing
-                    all keys
+                    all keys; for the layers of models without "sdpa" module.is_causal does not count, and None is all
         scaling     default 1 / sqrt(D)
         dropout     always applied: 0 when evaluating
         sliding_window  with no mask and causal: how many keys a query sees, its own included
@@ -305,8 +446,14 @@ def attention_cpp_forward(
     Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
     their gradient, otherwise None.
 
-    Raises Error for another device than the CPU and for what does not fit together.
+    Raises Error for another device than the CPU, for what does not fit together, and for an argument of another name
+    that is not None, as it may change the result: `indices` of the keys that sparse attention leaves.
     """
+    unknown = sorted(name for name, value in kwargs.items() if value is not None and name not in _WITHOUT_EFFECT)
+    if unknown and cache is None:
+        raise Error(f"{_place(module)} calls its attention with {', '.join(unknown)}, which \"attention_cpp\" "
+                    'does not know and must not ignore: load the model with "eager", or with "sdpa" and '
+                    "attention_cpp.torch.enable() if it has that")
     devices = sorted({str(t.device) for t in (query, key, value) if t.device.type != "cpu"})
     if devices:
         raise Error(f"[attention_cpp.transformers] query, key and value must be on the CPU, not {', '.join(devices)}: "
@@ -315,11 +462,12 @@ def attention_cpp_forward(
         query = query.expand(key.shape[0], -1, -1, -1)
     query, key, value, position_bias = _torch_ops.autocast(query, key, value, position_bias)
     wants_weights = _wants_weights(module, output_attentions)
-    if cache is None:
-        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        options = _mask_options(attention_mask, query, key, causal, sliding_window, position_bias, not wants_weights)
+    if cache is None and kwargs.get("read_index") is None:
+        options = _mask_options(attention_mask, module, query, key, is_causal, sliding_window, position_bias,
+                                not wants_weights)
     else:
-        key, value = cache.update(key, value, module.layer_idx, kwargs)
+        if cache is not None:  # from transformers 5.24 on the model does that
+            key, value = cache.update(key, value, module.layer_idx, kwargs)
         options = _batched_options(query, position_bias, sliding_window, kwargs)
     options.update(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
     if not wants_weights:
@@ -352,20 +500,27 @@ def _collects() -> bool:
     return bool(_active_collector.get())
 
 
+def _computed_packed() -> Tensor:
+    raise Error("[attention_cpp.transformers] a packed encoder's layers compute with their mask")
+
+
 def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
     """stack(hidden_states [B, L, C], attention_mask) over the tokens that exist, as one sequence [1, T, C]."""
     given = {**dict(zip(("hidden_states", "attention_mask"), args)), **kwargs}
     hidden, mask = given["hidden_states"], given.get("attention_mask")
-    options = None if is_tracing(hidden) else getattr(mask, _ATTRIBUTE, None)
-    if options is None or len(args) > 2 or given.get("encoder_hidden_states") is not None or _collects():
+    padding = mask.says if isinstance(mask, _Mask) and isinstance(mask.says, dict) else {}
+    if not padding or padding.keys() - {"key_length", "mask"} or len(args) > 2 or _collects() or (
+            given.get("encoder_hidden_states") is not None):
         return stack(*args, **kwargs)
-    exists = mask[:, 0, 0]  # [B, L]
+    exists = padding["mask"][:, 0, 0] if "mask" in padding else (
+        torch.arange(hidden.shape[1]) < padding["key_length"][:, None])  # [B, L]
     lengths = exists.sum(-1, dtype=torch.int32)
     starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
     places = exists.flatten().nonzero().squeeze(1)  # [T] in [0, B L)
     T = len(places)
     given["hidden_states"] = hidden.flatten(0, 1).index_select(0, places)[None]
-    given["attention_mask"] = _carrier({"cu_query": starts, "cu_key": starts}, None, (1, T, T), hidden.device)
+    given["attention_mask"] = _Mask({"cu_query": starts, "cu_key": starts}, _computed_packed, (1, T, T), torch.bool,
+                                    hidden.device)
     result = stack(**given)
 
     def padded(packed: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ def test_models_of_flex_attention(monkeypatch):
     assert calls == 2
     for expected, actual in zip(*gradients):
         same(actual, expected)
-    with pytest.raises(attention_cpp.Error, match="the mask is a BlockMask: it must be a tensor"):
+    with pytest.raises(attention_cpp.Error, match="the attention_mask is a BlockMask; it must be None, or a tensor"):
         other(ids, attention_mask=create_block_mask(lambda b, h, i, j: i >= j, 2, None, 12, 12, "cpu"))
 
 

@@ -293,28 +293,70 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     if isinstance(q_offset, torch.Tensor):
         q_offset += Lq  # as a static cache does between the mask and the layers
         place[2].sub_(Lq)
-    assert mask is None or mask.untyped_storage().nbytes() <= 2 * total
-    if mask is None:
-        assert padding in ("unknown", "none")
+    if isinstance(mask, face._Mask):
+        assert mask.shape == dense.shape and mask.dtype == torch.bool and mask.made is None
+    else:
+        assert mask.untyped_storage().nbytes() <= 2 * total
     q, k, v = qkv(Lq, Lk)
     module = Layer() if pattern in ("causal", "window") else Encoder()
     out, _ = face.attention_cpp_forward(module, q, k, v, mask)
     expected, _ = face.attention_cpp_forward(module, q, k, v, dense)
     assert out.shape == (2, Lq, 4, 8) and out.is_contiguous()
     close(out, expected, 1e-12)
+    if Lq == 1:
+        assert torch.equal(mask & True, dense)  # of n elements
+    elif isinstance(mask, face._Mask):  # who computes with it needs the whole
+        with pytest.raises(attention_cpp.Error, match="dense mask is needed: the model computes with its mask"):
+            mask[..., 0]
 
 
-def test_nothing_is_passed_where_the_layer_says_all():
-    causal, window, full = (PATTERNS[name] for name in ("causal", "window", "bidirectional"))
-    ones = torch.ones(2, 9, dtype=torch.bool)
-    assert face.attention_cpp_mask(2, 9, 9, mask_function=causal) is None
-    assert face.attention_cpp_mask(2, 4, 9, 5, mask_function=causal, attention_mask=ones) is None
-    assert face.attention_cpp_mask(2, 1, 9, 8, mask_function=causal, attention_mask=ones) is None
-    assert face.attention_cpp_mask(2, 1, 3, 8, 6, mask_function=window) is None  # a window that is all of its cache
-    assert face.attention_cpp_mask(2, 9, 7, mask_function=full, allow_is_bidirectional_skip=True) is None
-    assert face.attention_cpp_mask(2, 9, 7, mask_function=full, allow_is_bidirectional_skip=False).shape == (2, 1, 9, 7)
-    assert face.attention_cpp_mask(2, 9, 9, mask_function=window).shape == (2, 1, 1, 9)
-    assert face.attention_cpp_mask(2, 9, 9, mask_function=causal, allow_is_causal_skip=False).shape == (2, 1, 9, 9)
+def test_masks_take_no_memory_until_a_model_computes_with_them():
+    """And are then those of sdpa, or of eager attention for models that have no sdpa."""
+    face.register()
+    padding = torch.ones(2, 9, dtype=torch.bool)
+    padding[1, :3] = False
+    for function, skip in ((PATTERNS[name], skip) for name in PATTERNS for skip in (True, False)):
+        arguments = dict(mask_function=function, attention_mask=padding, allow_is_causal_skip=skip, dtype=torch.float64)
+        for config, whole_mask in ((make("llama")[0].config, masking_utils.sdpa_mask),
+                                   (make("gemma2")[0].config, masking_utils.eager_mask)):
+            mask = face.attention_cpp_mask(2, 9, 9, config=config, **arguments)
+            whole = whole_mask(2, 9, 9, **arguments)
+            assert mask.made is None and mask.shape == whole.shape and mask.dtype == whole.dtype
+            assert torch.equal(mask[:, :, 2:, :7], whole[:, :, 2:, :7])
+            assert torch.equal(torch.cat([mask, mask], -1), torch.cat([whole, whole], -1))
+
+
+def test_what_a_model_writes_into_a_mask_counts():
+    face.register()
+    q, k, v = qkv(9, 9)
+    for write in (lambda mask: mask[:, :, :, 0].fill_(-torch.inf),
+                  lambda mask: mask.masked_fill_(torch.arange(9) == 0, -torch.inf)):
+        mask = face.attention_cpp_mask(2, 9, 9, mask_function=PATTERNS["bidirectional"], config=CONFIGS["gemma2"](),
+                                       dtype=torch.float64)
+        write(mask)
+        out, _ = face.attention_cpp_forward(Encoder(), q, k, v, mask)
+        close(out, face.attention_cpp_forward(Encoder(), q, k[:, :, 1:], v[:, :, 1:], None)[0], 1e-12)
+
+
+def test_masks_are_of_the_place_where_they_were_made():
+    """A static cache moves the tensor that says where its queries stand before the layers run."""
+    face.register()
+    place = torch.tensor(4)
+    mask, whole = face.attention_cpp_mask(2, 3, 9, place), masking_utils.sdpa_mask(2, 3, 9, 4)
+    place += 3
+    assert torch.equal(mask & True, whole)
+
+
+def test_no_mask_is_what_eager_makes_of_it_where_there_is_no_sdpa():
+    """Layers of such models say nothing of causality, or something that eager attention does not read."""
+    q, k, v = qkv(5, 9)
+    layer = Layer()
+    layer.config = make("gemma2")[0].config
+    close(face.attention_cpp_forward(layer, q, k, v, None)[0],
+          face.attention_cpp_forward(Encoder(), q, k, v, None)[0], 1e-12)
+    layer.config = make("llama")[0].config
+    close(face.attention_cpp_forward(layer, q, k, v, None)[0],
+          face.attention_cpp_forward(Layer(), q, k, v, None)[0], 1e-12)
 
 
 def test_autocast_is_that_of_sdpa():
@@ -405,8 +447,6 @@ def test_chunked_attention_needs_a_dense_mask():
     function = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
     with pytest.raises(attention_cpp.Error, match=r"and_masks\(chunked_overlay, causal_mask_function\)"):
         face.attention_cpp_mask(2, 9, 9, mask_function=function, on_dense="raise")
-    with pytest.raises(attention_cpp.Error, match="allow_is_causal_skip"):
-        face.attention_cpp_mask(2, 9, 9, allow_is_causal_skip=False, on_dense="raise")
     three = masking_utils.and_masks(*[masking_utils.causal_mask_function] * 3)
     with pytest.raises(attention_cpp.Error, match="dense"):
         face.attention_cpp_mask(2, 9, 9, mask_function=three, on_dense="raise")
@@ -470,9 +510,10 @@ def test_bfloat16():
     assert error <= 2**-8 * 24 * exact.norm()  # 2 layers of 12 rounded steps
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_compile(name, padding):
+    face.register()  # of models without sdpa a compiler gets the whole mask
     model, ours = make(name, torch.float32)
     batch, rows = make_batch(name, padding)
     batch["attention_mask"] = batch.get("attention_mask", torch.ones(2, L, dtype=torch.long))
@@ -523,17 +564,21 @@ def test_models_that_would_ignore_it():
 
 def test_bad_input():
     q, k, v = qkv(5, 9)
+    face.register()
     away = [t.to("meta") for t in (q, k, v)]
+    numbered = Layer()
+    numbered.layer_idx = 3
     with pytest.raises(attention_cpp.Error, match="must be on the CPU, not meta"):
         face.attention_cpp_forward(Layer(), *away, None)
     with pytest.raises(attention_cpp.Error, match="must be on the CPU, not meta"):
         face.attention_cpp_forward(Layer(), q, k, away[2], None)
-    with pytest.raises(attention_cpp.Error, match="mask is torch.int64"):
-        face.attention_cpp_forward(Layer(), q, k, v, torch.ones(2, 1, 5, 9, dtype=torch.long))
-    mask = face.attention_cpp_mask(2, 5, 9, 0)
-    with pytest.raises(attention_cpp.Error, match="mask is torch.uint8: .* computed with it"):
-        face.attention_cpp_forward(Layer(), q, k, v, mask[:, :, :, :])
-    with pytest.raises(attention_cpp.Error, match=r"mask is for B, Lq, Lk = \(2, 5, 9\)"):
-        face.attention_cpp_forward(Layer(), *qkv(4, 9), mask)
-    with pytest.raises(attention_cpp.Error, match="mask"):
-        face.attention_cpp_forward(Layer(), q, k, v, torch.ones(2, 1, 5, 8, dtype=torch.bool))
+    allowed = r"must be None, or a tensor \[2\|1, 4\|1, 5\|1, 9\|1\], boolean \(True = attend\) or floating"
+    for mask, given in ((torch.ones(2, 1, 5, 9, dtype=torch.long), r"torch.int64 \[2, 1, 5, 9\]"),
+                        (torch.ones(2, 1, 5, 8, dtype=torch.bool), r"torch.bool of shape \[2, 1, 5, 8\]"),
+                        (torch.ones(1, 2, 1, 5, 9), r"torch.float32 of shape \[1, 2, 1, 5, 9\]"),
+                        ([[True]], "a list"),
+                        (face.attention_cpp_mask(2, 5, 8, 3), r"torch.bool of shape \[2, 1, 5, 8\]")):
+        with pytest.raises(attention_cpp.Error, match=f"Layer of layer 3: the attention_mask is {given}; it {allowed}"):
+            face.attention_cpp_forward(numbered, q, k, v, mask)
+    with pytest.raises(attention_cpp.Error, match="Layer calls its attention with block_indices, indices, which"):
+        face.attention_cpp_forward(Layer(), q, k, v, None, indices=q, position_ids=q, block_indices=k, sinks=None)
