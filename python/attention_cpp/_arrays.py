@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import operator
 import sys
-from typing import Any
+from typing import Any, Iterable
 
 import numpy as np
 
+from . import _core
 from ._core import Error
 
 FLOATING = ("float32", "float64", "bfloat16", "float16")
 
 
+@functools.cache
+def _library_of(kind: type) -> str:
+    name = kind.__module__.partition(".")[0]
+    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(name, "numpy")
+
+
 def library_of(array: Any) -> str:
     """'torch', 'jax' or 'numpy'; what belongs to neither of the first two is answered with NumPy arrays."""
-    name = type(array).__module__.partition(".")[0]
-    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(name, "numpy")
+    return _library_of(type(array))
 
 
 def as_array(value: Any) -> Any:
     """An object with shape and dtype over the same memory; `value` itself where there is none."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if type(value) is np.ndarray or hasattr(value, "shape") and hasattr(value, "dtype"):
         return value
     try:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(memoryview(value))
@@ -28,43 +37,65 @@ def as_array(value: Any) -> Any:
         return value
 
 
-def _raw_bfloat16(array: np.ndarray, writable: bool) -> tuple:
+def _raw_bfloat16(name: str, array: np.ndarray[Any, Any], writable: bool) -> tuple[Any, ...]:
     """An array of ml_dtypes, which NumPy does not export, under the conditions on which it exports others."""
     if not array.dtype.isnative or not array.flags.aligned:
-        raise TypeError("the elements of a bfloat16 array must be native numbers that lie at multiples of their size")
+        raise TypeError(f"the elements of {name}, bfloat16, must be native numbers that lie at multiples of their size")
     if writable and not array.flags.writeable:
-        raise Error("an array to write to is read-only")
+        raise Error(f"{name}, an array to write to, is read-only")
     return array.ctypes.data, "bfloat16", array.shape, tuple(stride // 2 for stride in array.strides)
 
 
-def exported(array: Any, writable: bool = False) -> Any:
+_AS_IT_IS = (type(None), bool, int, float, str)
+
+
+def exported(array: Any, name: str = "an array", writable: bool = False) -> Any:
     """`array` as the extension takes it."""
+    if type(array) in _AS_IT_IS or type(array) is np.ndarray and array.dtype.kind != "V":  # bfloat16 is of kind V
+        return array
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a masked array hides elements from NumPy alone: pass its data, and mask=")
+        raise TypeError(f"{name} is a masked array, which hides elements from NumPy alone: pass its data, and mask=")
     if isinstance(array, tuple) and len(array) == 4 and isinstance(array[1], str):
-        raise TypeError("an array must not be a tuple")  # which would be taken for a raw address
+        raise TypeError(f"{name} must not be a tuple")  # which would be taken for a raw address
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
-        return _raw_bfloat16(array, writable)
-    return _exported_tensor(array) if library_of(array) == "torch" else array
+        return _raw_bfloat16(name, array, writable)
+    return _exported_tensor(name, array) if library_of(array) == "torch" else array
 
 
-def _exported_tensor(tensor: Any) -> Any:
-    if tensor.is_neg() or tensor.is_conj():
-        raise Error("an array is a negated view of another: pass its resolve_neg()")
+@functools.cache
+def _read_by_extension() -> None:
+    """Lets the extension read torch's tensors itself, where torch is new enough: in 20 ns, not 10 us."""
+    torch = sys.modules["torch"]
+    _core.use_exchange([torch.Tensor, torch.nn.Parameter])
+
+
+def _exported_tensor(name: str, tensor: Any) -> Any:
+    _read_by_extension()
+    if tensor.is_neg():
+        raise Error(f"{name} is a negated view of another array: pass its resolve_neg()")
     if tensor.requires_grad:
         if sys.modules["torch"].is_grad_enabled():
-            raise Error("an array requires a gradient, which is recorded by attention_cpp.torch alone: call that, or "
+            raise Error(f"{name} requires a gradient, which is recorded by attention_cpp.torch alone: call that, or "
                         "this under torch.no_grad()")
         return tensor.detach()
     return tensor
 
 
+@functools.cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def dtype_name(array: Any) -> str:
     """'float32', 'bfloat16', ..."""
-    return str(array.dtype).removeprefix("torch.")
+    try:
+        return _dtype_name(array.dtype)
+    except TypeError:  # what cannot be hashed is no dtype of ours
+        return str(array.dtype)
 
 
-def _numpy_dtype(name: str) -> np.dtype:
+@functools.cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes  # there, because the caller has an array of it
 
@@ -75,7 +106,8 @@ def _numpy_dtype(name: str) -> np.dtype:
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """Writable memory for a result of the kind of `like`; finished() turns it into what the caller gets."""
     if library_of(like) == "torch":
-        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype), device="cpu")
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype))
     return np.empty(shape, _numpy_dtype(dtype))
 
 
@@ -91,3 +123,69 @@ def finished(array: Any, like: Any) -> Any:
     if library_of(like) == "jax" and isinstance(array, np.ndarray):
         return sys.modules["jax"].numpy.asarray(array)
     return array
+
+
+# -------------------------------------------------------------------------------------------- what is no array
+
+def wrong_types(operation: str, **values: tuple[Any, str]) -> None:
+    """Raises TypeError for every value that is not of its kind: "whole number", "number", "string", "True or False",
+    "list of ...".
+
+    Lists hold what their kind says, in tuples and arrays of one axis too.
+    """
+    wrong = [f"{name} must be {'' if kind.startswith('True') else 'a '}{kind}, not {_described(value)}"
+             for name, (value, kind) in values.items() if not _is(kind, value)]
+    if wrong:
+        raise TypeError(f"[{operation}] " + "; ".join(wrong))
+
+
+def _described(value: Any) -> str:
+    return repr(value) if isinstance(value, (int, float, str)) and len(repr(value)) < 60 else type(value).__name__
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind.startswith("list of "):
+        one = kind.removeprefix("list of ").rstrip("s")
+        return not isinstance(value, (str, bytes)) and hasattr(value, "__iter__") and hasattr(value, "__len__") and all(
+            _is(one, item) for item in value)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "True or False":
+        return isinstance(value, (bool, np.bool_))
+    if kind == "number":
+        return hasattr(value, "__float__") and not getattr(value, "shape", ())
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+# What options are called elsewhere.
+_PEERS = {
+    "is_causal": "causal", "attn_mask": "mask (boolean, True = attend) or bias (added)",
+    "attention_mask": "mask (boolean, True = attend) or bias (added)",
+    "key_padding_mask": "key_length, or mask (True = attend)", "attn_bias": "bias",
+    "position_bias": "bias", "dropout_p": "dropout", "p_dropout": "dropout",
+    "softmax_scale": "scale", "sm_scale": "scale", "scaling": "scale", "window_size": "window",
+    "local_window_size": "window", "sliding_window": "window", "soft_cap": "softcap", "logits_soft_cap": "softcap",
+    "logit_softcapping": "softcap", "cu_seqlens_q": "cu_query", "cu_seqlens_k": "cu_key", "cu_seq_q": "cu_query",
+    "cu_seq_k": "cu_key", "seqused_k": "key_length", "cache_seqlens": "key_length",
+    "key_value_seq_lengths": "key_length", "query_seq_lengths": "query_length", "q_offset": "offset",
+    "s_aux": "sink", "sinks": "sink", "block_mask": "blocks", "segment_ids": "query_document and key_document",
+    "position_ids": "offset", "return_softmax_lse": "return_lse", "return_attn_probs": "return_lse",
+    "return_residual": "return_lse", "need_weights": "weights(), a function", "output_attentions": "weights(), a "
+    "function", "enable_gqa": "nothing: k and v may always have fewer heads",
+}
+
+
+def refuse_unknown(operation: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError for options that there are not, with what they are called here."""
+    known = list(known)
+    texts = []
+    for name in sorted(set(given) - set(known)):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = _PEERS.get(name) or (near[0] if near else "")
+        texts.append(repr(name) + (f" (here it is {hint})" if hint else ""))
+    if texts:
+        raise TypeError(f"[{operation}] there is no option " + ", ".join(texts))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Literal, Sequence, Unpack, overload
+
+import numpy.typing as npt
 
 from . import _core
-from ._arrays import as_array, dtype_name, empty, exported, finished
-from ._operator import Array, _lse_dtype, _options, _shape
+from ._arrays import FLOATING, as_array, dtype_name, empty, exported, finished, wrong_types
+from ._operator import A, Array, Options, _lse_dtype, _options, _shape
 from ._statistics import USUAL, ask
+
+
+def _of_sequence(name: str, sequence: Any, **more: Any) -> None:
+    wrong_types(f"kv_cache.{name}", sequence=(sequence, "whole number"),
+                **{key: (value, "whole number") for key, value in more.items()})
 
 
 class KVCache:
@@ -23,6 +30,9 @@ class KVCache:
 
     def __init__(self, kv_heads: int, head_dim: int, value_dim: int | None = None, *, dtype: str = "float32",
                  page_size: int = 64, max_pages: int = 0) -> None:
+        wrong_types("KVCache", kv_heads=(kv_heads, "whole number"), head_dim=(head_dim, "whole number"),
+                    value_dim=(value_dim or 0, "whole number"), page_size=(page_size, "whole number"),
+                    max_pages=(max_pages, "whole number"))
         self._cache = _core.Cache(kv_heads, head_dim, value_dim or 0, str(dtype).removeprefix("torch."), page_size,
                                   max_pages)
         self._value_dim = value_dim or head_dim
@@ -33,22 +43,27 @@ class KVCache:
 
     def fork(self, sequence: int, length: int) -> int:
         """A new sequence that shares the first `length` tokens of another; returns its id."""
+        _of_sequence("fork", sequence, length=length)
         return self._cache.fork(sequence, length)
 
     def append(self, sequence: int, k: Array, v: Array) -> None:
         """Adds n tokens: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's dtype. All or nothing."""
-        self._cache.append(sequence, exported(as_array(k)), exported(as_array(v)))
+        _of_sequence("append", sequence)
+        self._cache.append(sequence, exported(as_array(k), "k"), exported(as_array(v), "v"))
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forgets the tokens from `length` on."""
+        _of_sequence("truncate", sequence, length=length)
         self._cache.truncate(sequence, length)
 
     def remove(self, sequence: int) -> None:
         """Forgets a sequence."""
+        _of_sequence("remove", sequence)
         self._cache.remove(sequence)
 
     def length(self, sequence: int) -> int:
         """Tokens in a sequence."""
+        _of_sequence("length", sequence)
         return self._cache.length(sequence)
 
     @property
@@ -56,8 +71,24 @@ class KVCache:
         """Pages that hold a token of a sequence."""
         return self._cache.pages_in_use()
 
+    @overload
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+               return_lse: Literal[False] = False, **options: Unpack[Options]) -> A: ...
+
+    @overload
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+               return_lse: Literal[True], **options: Unpack[Options]) -> tuple[A, A]: ...
+
+    @overload
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+               return_lse: bool, **options: Unpack[Options]) -> A | tuple[A, A]: ...
+
+    @overload
+    def attend(self, q: memoryview, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+               return_lse: Literal[False] = False, **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+
     def attend(self, q: Array, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
-               return_lse: bool = False, **options: Any) -> Any:
+               return_lse: bool = False, **options: Unpack[Options]) -> Any:
         """Attention of a ragged batch of queries to their sequences.
 
         Arguments
@@ -71,18 +102,21 @@ class KVCache:
         Returns out [1, H, total, Dv], or (out, lse).
         """
         q = as_array(q)
+        given = _options(options, "kv_cache.attend")
+        wrong_types("kv_cache.attend", sequences=(sequences, "list of whole numbers"))
         if cu_query is None:
             cu_query = list(range(len(sequences) + 1))
         out = lse = None
-        if _shape(q):
+        if 2 <= len(_shape(q)) <= 4 and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
             out = empty(q, (*_shape(q)[:-1], self._value_dim), dtype_name(q))
             lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
-        self._cache.attend(exported(sequences), exported(cu_query), exported(q), exported(out), lse, _options(options))
+        self._cache.attend(exported(sequences, "sequences"), exported(cu_query, "cu_query"), exported(q, "q"),
+                           exported(out), exported(lse), given)
         return (finished(out, q), finished(lse, q)) if return_lse else finished(out, q)
 
-    def statistics(self, q: Array, lse: Array, sequences: Sequence[int] | Array,
+    def statistics(self, q: A, lse: Array, sequences: Sequence[int] | Array,
                    cu_query: Sequence[int] | Array | None = None, wanted: Sequence[str] = USUAL,
-                   **asked: Any) -> dict[str, Array]:
+                   **asked: Any) -> dict[str, A]:
         """Numbers that describe the attention matrix of an attend() with return_lse=True, in O(n) memory.
 
         Arguments
@@ -96,9 +130,11 @@ class KVCache:
         Returns {name: array}, [1, H, total] for a row. Raises as attention_statistics() does.
         """
         q = as_array(q)
+        wrong_types("kv_cache.statistics", sequences=(sequences, "list of whole numbers"))
         if cu_query is None:
             cu_query = list(range(len(sequences) + 1))
         return ask(
             q, sum(self.length(int(sequence)) for sequence in sequences), wanted,
-            lambda what, options: self._cache.statistics(exported(sequences), exported(cu_query), exported(q),
-                                                         exported(lse), what, options), **asked)
+            lambda what, options: self._cache.statistics(
+                exported(sequences, "sequences"), exported(cu_query, "cu_query"), exported(q, "q"),
+                exported(lse, "lse"), what, options), **asked)

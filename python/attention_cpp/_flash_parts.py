@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._arrays import wrong_types
 from ._core import Error
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -121,19 +122,27 @@ def _checked(function: str, name: str, tensor: Any, indices: Any, count: int | N
     return indices.long()
 
 
+def _check_sizes(function: str, **sizes: int) -> None:
+    wrong_types(function, **{name: (size, "whole number") for name, size in sizes.items()})
+    fail(function, [f"{name} is {size}, must not be negative" for name, size in sizes.items() if size < 0])
+
+
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     """input[indices] on the first axis."""
-    return input.index_select(0, _checked("index_first_axis", "input", input, indices))
+    indices = _checked("index_first_axis", "input", input, indices)
+    return input.index_select(0, indices)
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
     """Zeros (first_axis_dim, ...), with values (n, ...) at the indices."""
+    _check_sizes("index_put_first_axis", first_axis_dim=first_axis_dim)
     indices = _checked("index_put_first_axis", "values", values, indices, first_axis_dim)
     return values.new_zeros(first_axis_dim, *values.shape[1:]).index_copy(0, indices, values)
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """hidden_states (total, ...), as of unpad_input(), as (batch, seqlen, ...): zero where there is no token."""
+    _check_sizes("pad_input", batch=batch, seqlen=seqlen)
     indices = _checked("pad_input", "hidden_states", hidden_states, indices, batch * seqlen)
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
 
@@ -163,6 +172,8 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     seqused (batch,): the lengths without the unused).
     """
     _check_mask("unpad_input", hidden_states, attention_mask, "attention_mask")
+    if unused_mask is not None:
+        _check_mask("unpad_input", hidden_states, unused_mask, "unused_mask")
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     used = attention_mask.sum(-1, dtype=torch.int32)
     return (*_unpadded(hidden_states, kept, kept.sum(-1, dtype=torch.int32)), used)
@@ -220,7 +231,7 @@ def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fa
         if (lengths < 0).any() or cu_seqlens[0] != 0 or cu_seqlens[-1] != len(x):
             fail(function, [f"cu_seqlens must rise from 0 to {len(x)}"])
         places = torch.arange(len(x)) + (starts - cu_seqlens[:-1]).repeat_interleave(lengths)
-    problems = outside("the place of a token", places, 0, sizes["seqlen_ro"] - 1)
+    problems = outside("with seqlen_offsets the place of a token", places, 0, sizes["seqlen_ro"] - 1)
     if 2 * sizes["rotary_dim/2"] > sizes["headdim"]:
         problems.append(f"rotary_dim is {2 * sizes['rotary_dim/2']}, must be at most headdim = {sizes['headdim']}")
     fail(function, problems)

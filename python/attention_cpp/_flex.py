@@ -10,7 +10,7 @@ a score that is squared: the same tiles in torch's operations. Nothing of size L
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -286,7 +286,8 @@ def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
 
 def _prepared(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
     """q, k, v of one batch size and dtype, and the scale of their scores."""
-    q, k, v = _torch_ops.autocast(query, *(x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
+    q, k, v = _torch_ops.autocast(query, *(
+        x if x.shape[0] == query.shape[0] else x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
     return q, k, v, q.shape[-1] ** -0.5 if scale is None else scale
 
 
@@ -325,10 +326,48 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
     return (out, lse) if return_lse else out
 
 
-def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
-                   block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
-                   return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
-                   return_aux: AuxRequest | None = None, strict: bool = False) -> Any:
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+    return_lse: Literal[False] = False, kernel_options: dict[str, Any] | None = None, *, return_aux: None = None,
+    strict: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+    *, return_lse: Literal[True], kernel_options: dict[str, Any] | None = None, return_aux: None = None,
+    strict: bool = False,
+) -> Results: ...
+
+
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+    return_lse: Literal[False] = False, kernel_options: dict[str, Any] | None = None, *, return_aux: AuxRequest,
+    strict: bool = False,
+) -> tuple[Tensor, AuxOutput]: ...
+
+
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+    return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
+    return_aux: AuxRequest | None = None, strict: bool = False,
+) -> Tensor | Results | tuple[Tensor, AuxOutput]: ...
+
+
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
+    return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
+    return_aux: AuxRequest | None = None, strict: bool = False,
+) -> Any:
     """torch.nn.attention.flex_attention.flex_attention, fused without a compiler, in O(n) memory.
 
     Arguments

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _core
-from ._arrays import as_array, exported
-from ._operator import Array, _options, _range_of, _shape, weights
+from ._arrays import as_array, exported, wrong_types
+from ._operator import A, Array, Options, _options, _range_of, _shape, weights
 
 PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
 
@@ -28,13 +29,17 @@ HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *res
 def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
     """(q, k, lse, options) as the extension takes them."""
     given = []
+    if not isinstance(layers, Iterable):
+        raise TypeError(f"[heads] layers must be a list of (q, k, lse) or (q, k, lse, options), not "
+                        f"{type(layers).__name__}")
     for layer in layers:
-        if not (isinstance(layer, Sequence) and len(layer) in (3, 4)):
+        if not (isinstance(layer, (tuple, list)) and len(layer) in (3, 4)):
             raise TypeError("[heads] a layer must be (q, k, lse) or (q, k, lse, options)")
         q, k, lse, options = (*layer, {})[:4]
         if not isinstance(options, Mapping):
             raise TypeError(f"[heads] the options of a layer must be a dict, not {type(options).__name__}")
-        given.append((exported(as_array(q)), exported(as_array(k)), exported(as_array(lse)), _options(dict(options))))
+        arrays = (exported(as_array(array), name) for name, array in (("q", q), ("k", k), ("lse", lse)))
+        given.append((*arrays, _options(options, "heads")))
     return given
 
 
@@ -75,7 +80,7 @@ class HeadMeasures:
         """How many were added."""
         return self._sums.texts()
 
-    def table(self) -> dict[str, np.ndarray]:
+    def table(self) -> dict[str, npt.NDArray[Any]]:
         """Columns: "layer" and "head", then each measure, a number a head, NaN where no text had such tokens."""
         rows = self._sums.table()
         columns = {"layer": np.array([row[0] for row in rows]), "head": np.array([row[1] for row in rows])}
@@ -93,37 +98,49 @@ class HeadDistances:
         """As HeadMeasures.add(); of ids nothing but their number matters."""
         self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
 
-    def divergences(self) -> np.ndarray:
+    def divergences(self) -> npt.NDArray[np.float64]:
         """[N, N] of N heads, layer by layer, in nats: 0 to ln 2. Their roots are a metric."""
         values = np.array(self._sums.divergences())
         return values.reshape((round(len(values) ** 0.5),) * 2)
 
 
-def head_points(divergences: Array) -> np.ndarray:
+def _divergences(operation: str, divergences: Any) -> list[float]:
+    try:
+        return np.ravel(np.asarray(divergences, np.float64)).tolist()
+    except (TypeError, ValueError):
+        raise TypeError(f"[{operation}] divergences must be an array [N, N] of numbers, as of HeadDistances, not "
+                        f"{type(divergences).__name__}") from None
+
+
+def head_points(divergences: Array) -> npt.NDArray[np.float64]:
     """Points [N, 2] whose distances are nearest to the roots of the divergences [N, N]: classical scaling."""
-    return np.array(_core.scaled(np.ravel(divergences).tolist())).reshape(-1, 2)
+    return np.array(_core.scaled(_divergences("head_points", divergences))).reshape(-1, 2)
 
 
-def head_clusters(divergences: Array, count: int) -> np.ndarray:
+def head_clusters(divergences: Array, count: int) -> npt.NDArray[np.int64]:
     """The cluster of each of N heads [N], `count` of them: those nearest on the mean are joined first."""
-    return np.array(_core.clusters(np.ravel(divergences).tolist(), count))
+    wrong_types("head_clusters", count=(count, "whole number"))
+    return np.array(_core.clusters(_divergences("head_clusters", divergences), count))
 
 
-def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> np.ndarray:
+def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> npt.NDArray[np.float64]:
     """How much of token `query` of the last layer comes from each token of the text: [n], 1 in all.
 
     layers: of one text, as HeadMeasures.add() takes them; each mixes tokens by half the mean of its heads and half the
     token itself (Abnar & Zuidema 2020).
     """
+    wrong_types("attention_rollout", query=(query, "whole number"))
     return np.array(_core.rollout(_layers_of(layers), query))
 
 
-def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float = 0.0) -> tuple[np.ndarray, float]:
+def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float = 0.0) -> tuple[
+        npt.NDArray[np.float64], float]:
     """The most that can flow from each token of a text to token `query` of the last layer, [n], by exact maximum flow.
 
     The graph is that of attention_rollout(), without edges below `threshold`. Returns the flows, and by how much each
     of them may be too small for that. At most 512 tokens.
     """
+    wrong_types("attention_flow", query=(query, "whole number"), threshold=(threshold, "number"))
     flows, missing = _core.flow(_layers_of(layers), query, threshold)
     return np.array(flows), missing
 
@@ -142,12 +159,13 @@ class HeadRelation(NamedTuple):
     arcs: int
     offset: int  # the commonest place of the head, from the dependent
     baseline: float  # the share of arcs with that offset
-    to_head: np.ndarray  # [heads of all layers]: the dependent's row has its largest weight on the head
-    to_dependent: np.ndarray  # the head's row has the largest weight on the dependent of all rows
+    to_head: npt.NDArray[np.float64]  # [heads of all layers]: the dependent's row has its largest weight on the head
+    to_dependent: npt.NDArray[np.float64]  # the head's row has the largest weight on the dependent of all rows
 
 
 def read_conllu(text: str, source: str = "text") -> list[Sentence]:
     """Sentences of CoNLL-U. Multiword tokens and empty nodes are passed over; Error names the lines that are wrong."""
+    wrong_types("read_conllu", text=(text, "string"), source=(source, "string"))
     return [Sentence(*sentence) for sentence in _core.read_conllu(text, source)]
 
 
@@ -160,7 +178,11 @@ class HeadSyntax:
     def add(self, layers: Iterable[Sequence[Any]], sentence: Sentence, word_of: Sequence[int]) -> None:
         """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1
         for those of none. Every word has a token."""
+        if not (isinstance(sentence, tuple) and len(sentence) == 3):
+            raise TypeError(f"[head_syntax] the sentence must be a Sentence, not {type(sentence).__name__}")
         words, heads, relations = sentence
+        wrong_types("head_syntax", words=(words, "list of strings"), heads=(heads, "list of whole numbers"),
+                    relations=(relations, "list of strings"), word_of=(word_of, "list of whole numbers"))
         self._counts.add(_layers_of(layers), (list(words), list(heads), list(relations)), list(word_of))
 
     def relations(self) -> dict[str, HeadRelation]:
@@ -192,11 +214,12 @@ class HeadMentions(NamedTuple):
     nearest: float  # the share whose nearest mention before is an antecedent
     offset: int  # the place, from a mention's head word, that most often has an antecedent's
     baseline: float  # the share that has one there
-    to_antecedent: np.ndarray  # [heads of all layers]
+    to_antecedent: npt.NDArray[np.float64]  # [heads of all layers]
 
 
 def read_coreference(text: str, source: str = "text") -> list[Document]:
     """Documents of CoNLL-U with the Entity of CorefUD in MISC; Error names the lines that are wrong."""
+    wrong_types("read_coreference", text=(text, "string"), source=(source, "string"))
     return [Document(words, ends, [Mention(*mention) for mention in mentions])
             for words, ends, mentions in _core.read_coreference(text, source)]
 
@@ -209,7 +232,16 @@ class HeadCoreference:
 
     def add(self, layers: Iterable[Sequence[Any]], document: Document, word_of: Sequence[int]) -> None:
         """As HeadSyntax.add()."""
+        if not (isinstance(document, tuple) and len(document) == 3):
+            raise TypeError(f"[head_coreference] the document must be a Document, not {type(document).__name__}")
         words, ends, mentions = document
+        wrong_types("head_coreference", words=(words, "list of strings"), ends=(ends, "list of whole numbers"),
+                    word_of=(word_of, "list of whole numbers"))
+        if not all(isinstance(mention, tuple) and len(mention) == 3 for mention in mentions):
+            raise TypeError("[head_coreference] the document's mentions must be a list of Mention")
+        for mention in mentions:
+            wrong_types("head_coreference", **{"a mention's word": (mention[0], "whole number"), "its entity": (
+                mention[1], "string"), "its upos": (mention[2], "string")})
         given = (list(words), list(ends), [(word, entity, upos) for word, entity, upos in mentions])
         self._counts.add(_layers_of(layers), given, list(word_of))
 
@@ -219,15 +251,15 @@ class HeadCoreference:
 
 
 def gradient_times_attention(
-    q: Array,
+    q: A,
     k: Array,
     v: Array,
     lse: Array,
     dout: Array,
     rows: slice | range | int | None = None,
     columns: slice | range | int | None = None,
-    **options: Any,
-) -> Any:
+    **options: Unpack[Options],
+) -> A:
     """P_ij dL/dP_ij, of a rectangle of the attention matrix: [B, H, rows, columns].
 
     Arguments
@@ -244,6 +276,9 @@ def gradient_times_attention(
     p = weights(q, k, lse, rows, columns, **options)
     first_row, row_count = _range_of(rows, _shape(q)[-2], "rows", "gradient_times_attention")
     first_column, column_count = _range_of(columns, _shape(k)[-2], "columns", "gradient_times_attention")
+    if _shape(dout)[:-1] != _shape(q)[:-1] or _shape(v)[:-1] != _shape(k)[:-1] or _shape(dout)[-1:] != _shape(v)[-1:]:
+        raise _core.Error(f"[gradient_times_attention] dout is {list(_shape(dout))} and v {list(_shape(v))}, must be "
+                          f"as q and k, {list(_shape(q))} and {list(_shape(k))}, with one width Dv")
     heads = _shape(q)[-3] if len(_shape(q)) > 2 else 1
     dout = dout[..., first_row:first_row + row_count, :]
     v = v[..., first_column:first_column + column_count, :]
@@ -260,4 +295,7 @@ def repeated_tokens(
 ) -> list[int]:
     """Random tokens for the scores of induction and of duplicates: `length` different ones from range(lowest, highest),
     `copies` times in a row, with `start` before them if it is given."""
+    wrong_types("repeated_tokens", length=(length, "whole number"), lowest=(lowest, "whole number"),
+                highest=(highest, "whole number"), copies=(copies, "whole number"),
+                start=(0 if start is None else start, "whole number"), seed=(seed, "whole number"))
     return _core.repeated_tokens(length, copies, lowest, highest, -1 if start is None else start, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import _core
+from ._arrays import wrong_types
 
 
 def isas() -> list[str]:
@@ -17,6 +18,7 @@ def isa(name: str | None = None) -> str:
     An unknown name raises Error, which lists the choices.
     """
     if name is not None:
+        wrong_types("isa", name=(name, "string"))
         _core.set_isa(name)
     return _core.active_isa()
 
@@ -33,6 +35,7 @@ def float32_precision(name: str | None = None) -> str:
     Raises Error for another name.
     """
     if name is not None:
+        wrong_types("float32_precision", name=(name, "string"))
         _core.set_float32_precision(name)
     return _core.float32_precision()
 
@@ -44,6 +47,7 @@ def threads(count: int | None = None) -> int:
     count raises Error.
     """
     if count is not None:
+        wrong_types("threads", count=(count, "whole number"))
         if _core.uses_openmp_team():
             raise _core.Error("[threads] torch's threads do the work: call torch.set_num_threads(), or "
                               "attention_cpp.torch.share_threads(False) first")

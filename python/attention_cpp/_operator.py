@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Generic, Literal, Mapping, NamedTuple, Protocol, Sequence, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _core
-from ._arrays import FLOATING, as_array, copied, dtype_name, empty, exported, finished
+from ._arrays import FLOATING, as_array, copied, dtype_name, empty, exported, finished, refuse_unknown, wrong_types
 
 Array = Any  # NumPy, torch or JAX on the CPU, or anything with DLPack or the buffer protocol
 
 
-class Gradients(NamedTuple):
-    """Of attention_backward(); None where not wanted or not there."""
+class _Shaped(Protocol):
+    """What results are of the kind of; without these two attributes they are NumPy's."""
 
-    dq: Array | None
-    dk: Array | None
-    dv: Array | None
-    dbias: Array | None  # the shape of bias: summed over the axes that were broadcast
-    dsink: Array | None  # [H]
+    @property
+    def shape(self) -> Any: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+A = TypeVar("A", bound=_Shaped)
+
+
+class Options(TypedDict, total=False):
+    """The keywords of attention() that say what is computed; None is as good as nothing."""
+
+    scale: float | None
+    softcap: float
+    causal: bool
+    window: tuple[int, int]
+    alignment: str | None
+    key_length: Sequence[int] | Array | None
+    query_length: Sequence[int] | Array | None
+    offset: Sequence[int] | Array | None
+    mask: Array | None
+    bias: Array | None
+    alibi_slopes: Sequence[float] | Array | None
+    query_document: Array | None
+    key_document: Array | None
+    cu_query: Sequence[int] | Array | None
+    cu_key: Sequence[int] | Array | None
+    blocks: tuple[Array, int, int] | None
+    sink: Sequence[float] | Array | None
+    dropout: float
+    seed: Array | int | None
+    float32_precision: str | None
+    same_bits: bool
+
+
+OPTIONS = frozenset(Options.__annotations__)
+
+
+class Gradients(NamedTuple, Generic[A]):
+    """Of attention_backward(), arrays of the kind of q; None where not wanted or not there."""
+
+    dq: A | None
+    dk: A | None
+    dv: A | None
+    dbias: A | None  # the shape of bias: summed over the axes that were broadcast
+    dsink: A | None  # [H]
 
 
 class Plan(NamedTuple):
@@ -46,42 +89,41 @@ def _lse_dtype(array: Any) -> str:
     return "float64" if dtype_name(array) == "float64" else "float32"
 
 
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    given = {name: exported(value) for name, value in options.items() if value is not None}
+def _options(options: Mapping[str, Any], operation: str = "attention") -> dict[str, Any]:
+    """As the extension takes them."""
+    if not options:
+        return {}
+    if not options.keys() <= OPTIONS:
+        refuse_unknown(operation, options, OPTIONS)
+    given = {name: value if name == "blocks" else exported(value, name) for name, value in options.items()
+             if value is not None}
     if isinstance(given.get("blocks"), tuple):
-        given["blocks"] = tuple(exported(part) for part in given["blocks"])
+        given["blocks"] = tuple(exported(part, "blocks") for part in given["blocks"])
     return given
 
 
-def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    out: Array | None = None,
-    return_lse: bool = False,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    alignment: str | None = None,
-    key_length: Sequence[int] | Array | None = None,
-    query_length: Sequence[int] | Array | None = None,
-    offset: Sequence[int] | Array | None = None,
-    mask: Array | None = None,
-    bias: Array | None = None,
-    alibi_slopes: Sequence[float] | Array | None = None,
-    query_document: Array | None = None,
-    key_document: Array | None = None,
-    cu_query: Sequence[int] | Array | None = None,
-    cu_key: Sequence[int] | Array | None = None,
-    blocks: tuple[Array, int, int] | None = None,
-    sink: Sequence[float] | Array | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
-    float32_precision: str | None = None,
-    same_bits: bool = False,
-) -> Any:
+@overload
+def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[False] = False,
+              **options: Unpack[Options]) -> A: ...
+
+
+@overload
+def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[True],
+              **options: Unpack[Options]) -> tuple[A, A]: ...
+
+
+@overload
+def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: bool,
+              **options: Unpack[Options]) -> A | tuple[A, A]: ...
+
+
+@overload
+def attention(q: memoryview, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[False] = False,
+              **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+
+
+def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_lse: bool = False,
+              **options: Unpack[Options]) -> Any:
     """out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, exact, in O(n) memory.
 
     Arguments
@@ -106,7 +148,7 @@ def attention(
         blocks      (allowed, query_block, key_block): boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
         sink        [H]: one more logit a row, in the denominator alone
         dropout     the probability of dropping a weight; which ones is a function of (seed, b, h, i, j) alone
-        seed        in [0, 2^64)
+        seed        in [0, 2^64), 0 at first
         float32_precision   how float32 numbers enter products on CPUs with matrix tiles: "full" (as accurate as float32
                     arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full. None: what
                     attention_cpp.float32_precision() says, "full" at first
@@ -119,28 +161,21 @@ def attention(
     Raises Error (a ValueError) or TypeError, which name everything that is wrong; nothing is written then.
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
-    options = _options({
-        "scale": scale, "softcap": softcap, "causal": causal, "window": window, "alignment": alignment,
-        "key_length": key_length, "query_length": query_length, "offset": offset, "mask": mask, "bias": bias,
-        "alibi_slopes": alibi_slopes, "query_document": query_document, "key_document": key_document,
-        "cu_query": cu_query, "cu_key": cu_key, "blocks": blocks, "sink": sink, "dropout": dropout, "seed": seed,
-        "float32_precision": float32_precision, "same_bits": same_bits,
-    })
-    lse = None
-    result = out
-    if _shape(q) and _shape(v) and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
-        rows = _shape(q)[:-1]
+    given = _options(options)
+    lse, result, shape = None, out, _shape(q)
+    if 2 <= len(shape) <= 4 and _shape(v) and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
         if out is None:
-            result = empty(q, (*rows, _shape(v)[-1]), dtype_name(q))
+            result = empty(q, (*shape[:-1], _shape(v)[-1]), dtype_name(q))
         if return_lse:
-            lse = empty(q, rows, _lse_dtype(q))
-    _core.forward(exported(q), exported(k), exported(v), exported(result, writable=True), lse, options)
+            lse = empty(q, shape[:-1], _lse_dtype(q))
+    _core.forward(exported(q, "q"), exported(k, "k"), exported(v, "v"), exported(result, "out", True), exported(lse),
+                  given, out is not None)
     result = finished(result, q) if out is None else out
     return (result, finished(lse, q)) if return_lse else result
 
 
 def attention_backward(
-    q: Array,
+    q: A,
     k: Array,
     v: Array,
     out: Array,
@@ -149,8 +184,8 @@ def attention_backward(
     *,
     dlse: Array | None = None,
     wanted: Sequence[str] = ("dq", "dk", "dv", "dbias", "dsink"),
-    **options: Any,
-) -> Gradients:
+    **options: Unpack[Options],
+) -> Gradients[A]:
     """The gradients of attention(), in O(n) memory.
 
     Arguments
@@ -164,6 +199,8 @@ def attention_backward(
     Raises as attention() does.
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
+    given = _options(options, "attention_backward")
+    wrong_types("attention_backward", wanted=(wanted, "list of strings"))
     unknown = sorted(set(wanted) - set(Gradients._fields))
     if unknown:
         raise _core.Error("[attention_backward] there is no gradient " + ", ".join(map(repr, unknown)))
@@ -172,13 +209,14 @@ def attention_backward(
     for name, array in shapes.items():
         if name not in wanted or array is None:
             continue
-        if name == "dsink":
+        if name == "dsink" and hasattr(array, "__len__"):
             results[name] = empty(q, (len(array),), _lse_dtype(lse) if _shape(lse) else "float32")
-        elif _shape(array) and dtype_name(array) in FLOATING:
+        elif 2 <= len(_shape(array)) <= 4 and dtype_name(array) in FLOATING:
             results[name] = empty(q, _shape(array), dtype_name(array))
     _core.backward(
-        exported(q), exported(k), exported(v), exported(out), exported(lse), exported(dout), exported(dlse),
-        {name: exported(array) for name, array in results.items()}, _options(options))
+        exported(q, "q"), exported(k, "k"), exported(v, "v"), exported(out, "out"), exported(lse, "lse"),
+        exported(dout, "dout"), exported(dlse, "dlse"),
+        {name: exported(array) for name, array in results.items()}, given)
     return Gradients(*(finished(results[name], q) if name in results else None for name in Gradients._fields))
 
 
@@ -197,16 +235,20 @@ def _range_of(
     return first, max(last - first, 0)
 
 
-def weights(
-    q: Array,
-    k: Array,
-    lse: Array,
-    rows: slice | range | int | None = None,
-    columns: slice | range | int | None = None,
-    *,
-    out: Array | None = None,
-    **options: Any,
-) -> Any:
+@overload
+def weights(q: A, k: Array, lse: Array, rows: slice | range | int | None = None,
+            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]
+            ) -> A: ...
+
+
+@overload
+def weights(q: memoryview, k: Array, lse: Array, rows: slice | range | int | None = None,
+            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]
+            ) -> npt.NDArray[Any]: ...
+
+
+def weights(q: Array, k: Array, lse: Array, rows: slice | range | int | None = None,
+            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]) -> Any:
     """Any rectangle of the attention matrix P, recomputed from q, k and lse: nothing else of it is ever stored.
 
     Arguments
@@ -217,43 +259,63 @@ def weights(
 
     Returns [B, H, rows, columns]: the weights before dropout. A row sums to 1 over all keys, less its sink's share.
 
-    Raises as attention() does.
+    Raises as attention() does; Error too where the weights of a row add up to more than 1, since lse is not that of q,
+    k and the options then. (Less than 1 may be right: of some columns, or where lse is that of more keys, as after
+    merge().)
     """
     q, k = as_array(q), as_array(k)
+    given = _options(options, "attention_weights")
     result = out
     first_query = first_key = 0
-    if len(_shape(q)) >= 2 and len(_shape(k)) >= 2:
+    if 2 <= len(_shape(q)) <= 4 and len(_shape(k)) >= 2:
         first_query, row_count = _range_of(rows, _shape(q)[-2], "rows")
         first_key, column_count = _range_of(columns, _shape(k)[-2], "columns")
         if out is None:
             result = empty(q, (*_shape(q)[:-2], row_count, column_count), _lse_dtype(q))
-    _core.weights(exported(q), exported(k), exported(lse), exported(result, writable=True), first_query, first_key,
-                  _options(options))
+        elif _shape(out)[-2:] != (row_count, column_count):
+            raise _core.Error(f"[attention_weights] out is {list(_shape(out))}, must be {row_count} x {column_count} "
+                              "on its last axes, as rows and columns say")
+    _core.weights(exported(q, "q"), exported(k, "k"), exported(lse, "lse"), exported(result, "out", True), first_query,
+                  first_key, given)
     return finished(result, q) if out is None else out
 
 
-def merge(out: Array, lse: Array, out_b: Array, lse_b: Array) -> tuple[Array, Array]:
+def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
     """Attention over the union of two disjoint sets of keys, from the results over each.
 
     out, out_b [B, H, Lq, Dv]; lse, lse_b [B, H, Lq]. Associative; (0, -inf) is the identity. Returns (out, lse).
     """
-    out, lse = as_array(out), as_array(lse)
+    out, lse, out_b, lse_b = (as_array(array) for array in (out, lse, out_b, lse_b))
     new_out, new_lse = copied(out), copied(lse)
-    _core.merge(exported(new_out), exported(new_lse), exported(out_b), exported(lse_b))
+    _core.merge(exported(new_out, "out"), exported(new_lse, "lse"), exported(out_b, "out_b"), exported(lse_b, "lse_b"))
     return finished(new_out, out), finished(new_lse, lse)
 
 
-def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> Plan:
+def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Unpack[Options]) -> Plan:
     """What attention(q, k, v, **options) will do, or attention_backward(): its path, scratch memory and arithmetic."""
     q, k, v = as_array(q), as_array(k), as_array(v)
     with_dbias = backward and options.get("bias") is not None
-    return Plan(*_core.explain(exported(q), exported(k), exported(v), _options(options), backward, with_dbias))
+    return Plan(*_core.explain(exported(q, "q"), exported(k, "k"), exported(v, "v"), _options(options, "explain"),
+                               bool(backward), with_dbias))
 
 
 def dropout_mask(
     seed: int, probability: float, shape: tuple[int, int, int, int], first_query: int = 0, first_key: int = 0
-) -> Any:
-    """Which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] from a first query and key on."""
+) -> npt.NDArray[np.bool_]:
+    """Which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] from a first query and key on.
+
+    The seed is in [0, 2^64), the probability in [0, 1).
+    """
+    wrong_types("dropout_mask", seed=(seed, "whole number"), probability=(probability, "number"),
+                shape=(shape, "list of whole numbers"), first_query=(first_query, "whole number"),
+                first_key=(first_key, "whole number"))
+    allowed = {"seed is in [0, 2^64)": 0 <= seed < 2**64, "probability is in [0, 1)": 0 <= probability < 1,
+               "shape is (B, H, rows, columns)": len(shape) == 4 and min(shape) >= 0,
+               "first_query and first_key are not negative": min(first_query, first_key) >= 0}
+    if not all(allowed.values()):
+        given = f"{seed}, {probability}, {tuple(shape)}, {first_query}, {first_key}"
+        raise _core.Error(f"[dropout_mask] given are {given}, but "
+                          + " and ".join(rule for rule, holds in allowed.items() if not holds))
     keep = np.empty(shape, np.bool_)
     _core.dropout_mask(seed, probability, keep, first_query, first_key)
     return keep

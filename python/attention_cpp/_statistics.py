@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, Unpack, overload
 
 from . import _core
-from ._arrays import as_array, dtype_name, empty, exported, finished
-from ._operator import Array, _lse_dtype, _options, _range_of, _shape
+from ._arrays import FLOATING, as_array, dtype_name, empty, exported, finished, wrong_types
+from ._operator import A, Array, Options, _lse_dtype, _options, _range_of, _shape
 
 _ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
 _COLUMNS = ("column_mass", "column_position")
@@ -19,6 +19,7 @@ def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) ->
     reasons = []
     if isinstance(wanted, str):
         raise TypeError("[attention_statistics] wanted must be a list of names, not one name")
+    wrong_types("attention_statistics", wanted=(wanted, "list of strings"))
     unknown = sorted(set(wanted) - set(_NAMES))
     if unknown:
         reasons.append("there is no statistic " + ", ".join(map(repr, unknown)) + "; there are " + ", ".join(_NAMES))
@@ -26,9 +27,16 @@ def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) ->
     if taken:
         reasons.append("a band must not be called " + ", ".join(map(repr, taken)))
     reasons += [f"bands[{name!r}] must be (low, high), not {band!r}" for name, band in bands.items()
-                if not (isinstance(band, (tuple, list)) and len(band) == 2)]
+                if not (isinstance(band, (tuple, list)) and len(band) == 2 and all(isinstance(n, int) for n in band))]
     if reasons:
         raise _core.Error("[attention_statistics] " + "; ".join(reasons))
+
+
+def _bands_of(bands: Any) -> dict[str, tuple[int, int]]:
+    if bands is not None and not isinstance(bands, Mapping):
+        raise TypeError("[attention_statistics] bands must be a dict {name: (low, high)}, not "
+                        f"{type(bands).__name__}")
+    return dict(bands or {})
 
 
 def _count_of(labels: Any) -> int:
@@ -53,7 +61,8 @@ def ask(
 
     keys is their number, None where there are none to count.
     """
-    bands = dict(bands or {})
+    given = _options(options, "attention_statistics")
+    bands = _bands_of(bands)
     _check_names(wanted, bands)
     if picture_of not in ("mean", "max"):
         raise _core.Error(f"[attention_statistics] picture_of is {picture_of!r}, must be 'mean' or 'max'")
@@ -64,7 +73,8 @@ def ask(
         label_sets = _count_of(labels) if label_sets is None else label_sets
         _check_number("label_sets", label_sets, 64)
     _check_number("top", top, 256)
-    if picture is not None and not (len(picture) == 2 and all(isinstance(n, int) and n >= 0 for n in picture)):
+    if picture is not None and not (isinstance(picture, (tuple, list)) and len(picture) == 2
+                                    and all(isinstance(n, int) and n >= 0 for n in picture)):
         raise _core.Error(f"[attention_statistics] picture is {picture!r}, must be (rows, columns) of cells")
 
     arrays: dict[str, Any] = {}
@@ -90,9 +100,10 @@ def ask(
             arrays["picture"] = empty(q, (*heads, *picture), dtype)
             shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
                      *_range_of(picture_columns, keys, "picture_columns", "attention_statistics"))
-    compute(({name: exported(array, True) for name, array in arrays.items()}, list(sets.values()), exported(labels),
-             exported(query_token), exported(key_token), exported(key_factor), (*shown, int(picture_of == "max"))),
-            _options(options))
+    given_arrays = (exported(array, name) for name, array in (
+        ("labels", labels), ("query_token", query_token), ("key_token", key_token), ("key_factor", key_factor)))
+    compute(({name: exported(array, name, True) for name, array in arrays.items()}, list(sets.values()), *given_arrays,
+             (*shown, int(picture_of == "max"))), given)
 
     results = {name: finished(array, q) for name, array in arrays.items()}
     for prefix in ("", "mean_"):
@@ -106,7 +117,7 @@ def ask(
 
 
 def attention_statistics(
-    q: Array,
+    q: A,
     k: Array,
     lse: Array,
     wanted: Sequence[str] = USUAL,
@@ -123,8 +134,8 @@ def attention_statistics(
     picture_rows: slice | range | int | None = None,
     picture_columns: slice | range | int | None = None,
     key_factor: Array | None = None,
-    **options: Any,
-) -> dict[str, Array]:
+    **options: Unpack[Options],
+) -> dict[str, A]:
     """Numbers that describe the attention matrix P, in one pass and O(n) memory: P is never stored.
 
     Arguments
@@ -151,7 +162,7 @@ def attention_statistics(
     q, k = as_array(q), as_array(k)
     return ask(
         q, _shape(k)[-2] if len(_shape(k)) >= 2 else None, wanted,
-        lambda asked, given: _core.statistics(exported(q), exported(k), exported(lse), asked, given),
+        lambda asked, given: _core.statistics(exported(q, "q"), exported(k, "k"), exported(lse, "lse"), asked, given),
         means=means, bands=bands, labels=labels, label_sets=label_sets, query_token=query_token, key_token=key_token,
         top=top, picture=picture, picture_of=picture_of, picture_rows=picture_rows, picture_columns=picture_columns,
         key_factor=key_factor, **options)

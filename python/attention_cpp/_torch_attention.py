@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Literal, Mapping, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from . import _torch_ops
+from ._arrays import wrong_types
 from ._core import Error
+from ._torch_masks import add_mask, count_unread, is_worth_reading
 from ._torch_options import Options
 
 _AXES = {"bias": 4, "mask": 4, "query_document": 2, "key_document": 2}
 _LISTS = {"sink": torch.float32, "alibi_slopes": torch.float32, "key_length": torch.int64, "query_length": torch.int64,
           "offset": torch.int64, "cu_query": torch.int64, "cu_key": torch.int64}
-_WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink")
+_KINDS = {"scale": "number", "softcap": "number", "dropout": "number", "causal": "True or False", "same_bits":
+          "True or False", "alignment": "string", "float32_precision": "string", "window": "list of whole numbers"}
+_WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key")
+_SIMPLE = frozenset(("scale", "softcap", "causal", "window", "alignment", "mask", "bias", "float32_precision",
+                     "same_bits"))  # options that the extension takes as they are
+_FLOATING = ("q", "k", "v", "lse", "query", "key")
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_OF_PLACES = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes", "query_document",
+              "key_document", "cu_query", "cu_key", "blocks")  # which what a mask is found to say would change
 
 
 def with_axes(tensor: Tensor, count: int) -> Tensor:
@@ -22,20 +32,46 @@ def with_axes(tensor: Tensor, count: int) -> Tensor:
     return tensor.reshape((1,) * (count - tensor.dim()) + tuple(tensor.shape)) if tensor.dim() < count else tensor
 
 
-def as_tensors(options: Options) -> dict[str, Any]:
+def _tensor(function: str, name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=None if hasattr(value, "dtype") else dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        kind = "a torch.Tensor" if dtype is None else "numbers: a torch.Tensor or a list"
+        raise TypeError(f"[{function}] {name} must be {kind}, not {type(value).__name__}") from None
+
+
+def _check_kinds(function: str, given: dict[str, Any]) -> None:
+    """Raises for options of other types, of which torch would tell by the places of an operator's arguments."""
+    wrong_types(function, **{name: (given[name], kind) for name, kind in _KINDS.items() if name in given})
+    wrong_types(function, **{name: (given[name], "list of whole numbers" if dtype == torch.int64 else "list of numbers")
+                             for name, dtype in _LISTS.items() if isinstance(given.get(name), (list, tuple))})
+    if "window" in given and len(given["window"]) != 2:
+        raise TypeError(f"[{function}] window must be (left, right), -1 = no limit, not {given['window']!r}")
+
+
+def as_tensors(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as the operator takes them: lists and numbers as tensors, with all their axes."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not torch.compiler.is_compiling():
+        _check_kinds(function, given)
     for name, dtype in _LISTS.items():
         if name in given and not isinstance(given[name], Tensor):
-            given[name] = torch.as_tensor(given[name], dtype=None if hasattr(given[name], "dtype") else dtype)
+            given[name] = _tensor(function, name, given[name], dtype)
     for name, count in _AXES.items():
         if name in given:
-            given[name] = with_axes(torch.as_tensor(given[name]), count)
+            given[name] = with_axes(_tensor(function, name, given[name]), count)
     if "blocks" in given:
-        allowed, *sizes = given["blocks"]
-        given["blocks"] = (with_axes(torch.as_tensor(allowed), 4), *sizes)
+        blocks = given["blocks"]
+        if not (isinstance(blocks, tuple) and len(blocks) == 3):
+            raise TypeError(f"[{function}] blocks must be (allowed, query_block, key_block), not "
+                            f"{type(blocks).__name__}")
+        given["blocks"] = (with_axes(_tensor(function, "blocks", blocks[0]), 4), *blocks[1:])
     if isinstance(given.get("seed"), int):
+        if not 0 <= given["seed"] < 2**64:
+            raise Error(f"[{function}] seed is {given['seed']}, must be in [0, 2^64)")
         given["seed"] = torch.tensor(given["seed"], dtype=torch.uint64)
+    elif "seed" in given and not isinstance(given["seed"], Tensor):
+        wrong_types(function, seed=(given["seed"], "whole number"))
     return given
 
 
@@ -51,6 +87,8 @@ def check_tensors(function: str, **tensors: Any) -> None:
             problems.append(f"{name} is on {tensor.device}, must be on the CPU")
         if tensor.layout is not torch.strided or tensor.is_nested:
             problems.append(f"{name} must be a dense tensor")
+        if name in _FLOATING and tensor.dtype not in _DTYPES:
+            problems.append(f"{name} is {tensor.dtype}, must be float32, float64, bfloat16 or float16")
         if tensor.requires_grad and name not in _WITH_GRADIENT and torch.is_grad_enabled():
             problems.append(f"{name} requires a gradient, which it does not have" + (
                 ": give the product of slopes and distances as a bias" if name == "alibi_slopes" else ""))
@@ -62,6 +100,48 @@ def tensors_of(options: dict[str, Any]) -> dict[str, Tensor]:
     """Those options that are tensors, by their names."""
     found = {name: value for name, value in options.items() if isinstance(value, Tensor) and name != "seed"}
     return found | ({"blocks": options["blocks"][0]} if "blocks" in options else {})
+
+
+def _read_mask(given: dict[str, Any], q: Tensor, k: Tensor) -> None:
+    """What a mask says in O(n), in its place."""
+    name = "mask" if "mask" in given else "bias"
+    if name not in given or (given[name].dtype == torch.bool) != (name == "mask") or any(
+            option in given and given[option] is not False for option in _OF_PLACES):
+        return
+    add_mask(given, given.pop(name), q, k)
+
+
+def _quick(q: Tensor, k: Tensor, v: Tensor, return_lse: bool, options: Mapping[str, Any]
+           ) -> Tensor | tuple[Tensor, Tensor] | None:
+    """The call most made, at a third of its cost; None where it is another."""
+    if torch.compiler.is_compiling():
+        return None
+    mask, bias = options.get("mask"), options.get("bias")
+    either = bias if mask is None else mask
+    if not options.keys() <= _SIMPLE or either is not None and not (
+            isinstance(either, Tensor) and either.dim() == 4 and (mask is None or bias is None)
+            and (either.dtype == torch.bool) == (bias is None) and not is_worth_reading(q, k)) or (
+            not _torch_ops.is_simple(q, k, v, either, True)):
+        return None
+    if either is not None:
+        options = {name: value for name, value in options.items() if name not in ("mask", "bias")}
+        count_unread(either)
+    return _torch_ops.simple_attention(q, k, v, either, options, return_lse)
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[Options]
+              ) -> Tensor: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+              ) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[Options]
+              ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[Options]
@@ -83,16 +163,22 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **op
 
     Returns out [B, H, Lq, Dv], or (out, lse). A row that sees no key and has no sink gives exactly 0, with lse -inf.
 
+    A mask of n x n entries, boolean or of 0 and -infinity, that says causal, a window, padding or documents is read
+    once and runs as these, as in scaled_dot_product_attention(), where no option beside it says who sees whom.
+
     Raises Error (a ValueError) or TypeError, which name what is wrong: also where a tensor without a gradient, as
     alibi_slopes, requires one.
     """
-    given = as_tensors(options)
+    if (results := _quick(q, k, v, return_lse, options)) is not None:
+        return results
+    given = as_tensors("attention", options)
     check_tensors("attention", q=q, k=k, v=v, **tensors_of(given))
     axes = q.dim()
     if not 2 <= axes <= 4 or k.dim() != axes or v.dim() != axes:
         raise Error(f"[attention] q, k and v have {q.dim()}, {k.dim()} and {v.dim()} axes, must have 4, or all of them "
                     "2 or 3")
     q, k, v = _torch_ops.autocast(*(with_axes(tensor, 4) for tensor in (q, k, v)))
+    _read_mask(given, q, k)
     out, lse = _torch_ops.attention(q, k, v, **given)
     out, lse = out.reshape(out.shape[4 - axes:]), lse.reshape(lse.shape[4 - axes:])
     return (out, lse) if return_lse else out

@@ -13,7 +13,7 @@ class Wishes(NamedTuple):
 
     strict: bool = False
     warn: bool = False
-    report: Callable[[str], object] | None = None  # hears why a call is left to torch
+    reports: tuple[Callable[[str], object], ...] = ()  # hear why a call is left to torch
 
 
 _wishes = Wishes()
@@ -36,5 +36,5 @@ def tell(reason: str, strict: bool = False, *, name: str = "scaled_dot_product_a
 
 def report(reason: str) -> None:
     """Lets watch() know why it does not see a call."""
-    if _wishes.report is not None:
-        _wishes.report(reason)
+    for hears in _wishes.reports:
+        hears(reason)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Callable, Iterator, Sequence, Unpack
+import weakref
+from typing import Any, Callable, Iterator, Mapping, Sequence, Unpack
 
 import torch
 from torch import Tensor
@@ -96,18 +97,55 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *options) -> tuple[Tensor, Tensor]
 def _backward(dout, dlse, q, k, v, out, lse, *options) -> list[Tensor | None]:
     """(dq, dk, dv, dbias, dsink), None where not wanted."""
     *options, wanted = options
-    sources = (q, k, v, options[0], options[1])
+    return _backward_of(dout, dlse, q, k, v, out, lse, options[0], options[1], wanted, _options(*options))
+
+
+def _backward_of(dout, dlse, q, k, v, out, lse, bias, sink, wanted, options, adds_up=False) -> list[Tensor | None]:
+    """The same; the options as the extension takes them. adds_up: of k and v each head may have the mean of all, as in
+    _adds_up()."""
+    sources = (q, k[:, :1], v[:, :1], bias, sink) if adds_up else (q, k, v, bias, sink)
     results = [torch.empty_like(source) if is_wanted else None for source, is_wanted in zip(sources, wanted)]
     given = {name: _raw(result) for name, result in zip(_GRADIENTS, results) if result is not None}
-    own_sink = results[4]
     of_sink = None
-    if own_sink is not None and own_sink.dtype != lse.dtype:
-        of_sink = torch.empty_like(own_sink, dtype=lse.dtype)
+    if sink is not None and "dsink" in given and sink.dtype != lse.dtype:
+        of_sink = torch.empty_like(sink, dtype=lse.dtype)
         given["dsink"] = _raw(of_sink)
-    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse), given, _options(*options))
+    _core.backward(_raw(q), _raw(k), _raw(v), _raw(out), _raw(lse), _raw(dout), _raw(dlse), given, options)
     if of_sink is not None:
-        own_sink.copy_(of_sink)
+        results[4].copy_(of_sink)
+    if adds_up:
+        heads = k.shape[1]
+        results[1:3] = [None if x is None else x.div_(heads).expand(-1, heads, -1, -1) for x in results[1:3]]
     return results
+
+
+def _expanded(k: Tensor, v: Tensor) -> tuple[weakref.ref, ...] | None:
+    """Keys and values that are one head for all heads of q, as torch's expand() makes them."""
+    if k.stride(1) == 0 and v.stride(1) == 0 and k.shape[1] == v.shape[1] > 1:
+        return weakref.ref(k), weakref.ref(v)
+    return None
+
+
+def _adds_up(ctx, k: Tensor, v: Tensor) -> bool:
+    """Whether of the gradients of k and v only their sum over heads is asked for, by the expand() that made them.
+
+    Then one head is computed, which takes up to a tenth of the time.
+    """
+    if ctx.expanded is None:
+        return False
+    for kept, keys, is_wanted in zip(ctx.expanded, (k, v), ctx.needs_input_grad[1:3]):
+        tensor, node = kept(), keys.grad_fn
+        if tensor is not None and (tensor.retains_grad or tensor._backward_hooks):
+            return False
+        if is_wanted and (node is None or node.name() != "ExpandBackward0"
+                          or [1, *node._saved_self_sym_sizes][-3] != 1):
+            return False
+        try:
+            if is_wanted and not torch._C._will_engine_execute_node(node.next_functions[0][0]):
+                return False  # the gradient of the expanded tensor is asked for itself
+        except RuntimeError:  # torch's answer for a leaf whose gradient is asked for
+            pass
+    return True
 
 
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
@@ -163,9 +201,14 @@ def _run(*arguments) -> tuple[Tensor, Tensor]:
 
 
 def _run_backward(*arguments) -> Sequence[Tensor | None]:
-    watched = _is_watched(*arguments[:7]) or any([
-        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in arguments[:2]])  # is_grads_batched
+    watched = _is_watched(*arguments[2:7]) or _is_dispatched(*arguments[:2])
     return (torch.ops.attention_cpp.attention_backward if watched else _backward)(*arguments)
+
+
+def _is_dispatched(*upstreams: Tensor | None) -> bool:
+    """Whether upstream gradients have to go through torch's dispatcher; is_grads_batched is one reason."""
+    return _is_watched(*upstreams) or any([
+        upstream is not None and is_legacy_batchedtensor(upstream) for upstream in upstreams])
 
 
 def _save(ctx, inputs, output) -> None:
@@ -247,6 +290,7 @@ class _Recorded(torch.autograd.Function):
         ctx.is_tensor = [isinstance(option, Tensor) for option in rest] if tensors else None
         ctx.rest = [None if isinstance(option, Tensor) else option for option in rest] if tensors else rest
         ctx.save_for_backward(q, k, v, bias, sink, _kept(ctx, out, rest[-2]), lse, *tensors)
+        ctx.expanded = _expanded(k, v)
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -257,6 +301,10 @@ class _Recorded(torch.autograd.Function):
         if tensors:
             left = iter(tensors)
             rest = [next(left) if is_tensor else option for option, is_tensor in zip(rest, ctx.is_tensor)]
+        if dout is not None and not torch.is_grad_enabled() and not _is_transformed() and not (
+                _is_dispatched(dout, dlse)) and _adds_up(ctx, k, v):
+            return (*_backward_of(dout, dlse, q, k, v, out, lse, bias, sink, ctx.needs_input_grad[:5],
+                                  _options(bias, sink, *rest), True), None)
         return (*_pull(dout, dlse, q, k, v, out, lse, (bias, sink, *rest), list(ctx.needs_input_grad[:5])), None)
 
 
@@ -312,29 +360,32 @@ def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
 def attention(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[Options]) -> tuple[Tensor, Tensor]:
     """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients."""
     out, lse = _apply(q, k, v, *in_order(options))
-    if _observer is not None and not torch.compiler.is_compiling() and not _is_transformed():
-        _observer(q, k, lse, options)
+    if _observers and not torch.compiler.is_compiling() and not _is_transformed():
+        for observer in _observers:
+            observer(q, k, lse, options)
     return out, lse
 
 
 Observer = Callable[[Tensor, Tensor, Tensor, Options], None]
-_observer: Observer | None = None
+_observers: tuple[Observer, ...] = ()
 
 
 def is_observed() -> bool:
     """Whether an observer sees the calls."""
-    return _observer is not None
+    return bool(_observers)
 
 
 @contextlib.contextmanager
 def observed(observer: Observer | None) -> Iterator[None]:
-    """Lets `observer`, or nobody, see (q, k, lse, options) of every call that is neither compiled nor transformed."""
-    global _observer
-    before, _observer = _observer, observer
+    """Lets `observer`, beside those that do, see (q, k, lse, options) of every call that is neither compiled nor
+    transformed; None: nobody sees them."""
+    global _observers
+    before = _observers
+    _observers = () if observer is None else (*before, observer)
     try:
         yield
     finally:
-        _observer = before
+        _observers = before
 
 
 def _apply(*arguments) -> tuple[Tensor, Tensor]:
@@ -377,7 +428,7 @@ def _is_watched(*tensors: Tensor | None) -> bool:
 
 def is_simple(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
     """Whether simple_attention() may serve a call: dense tensors that fit together, and nobody looks on."""
-    return (_observer is None and not _is_observed() and type(q) in _DENSE and not q.is_nested
+    return (not _observers and not _is_observed() and type(q) in _DENSE and not q.is_nested
             and _core.fit_together(q, k, v, mask, is_grouped) and not (q.is_neg() or k.is_neg() or v.is_neg())
             and (mask is None or not (mask.requires_grad or mask.is_neg()))
             and not _is_transformed() and not torch.is_autocast_enabled("cpu"))
@@ -394,19 +445,24 @@ def attention_output(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = N
     return attention(q, k, v, mask=mask, bias=bias, sink=sink, dropout=dropout, **options)[0]
 
 
-def simple_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict) -> Tensor:
-    """out of attention() where is_simple(), at a third of its cost; with gradients of q, k and v.
+def simple_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: Mapping[str, Any],
+                     with_lse: bool = False) -> Any:
+    """out of attention() where is_simple(), or (out, lse), at a third of its cost; with gradients of q, k and v.
 
     mask is boolean, or a bias; options are those of the extension that are no mask, bias, sink or dropout.
     """
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Simple.apply(q, k, v, mask, options)
+        return _Simple.apply(q, k, v, mask, options, with_lse)
+    if with_lse:
+        out, lse = _new_results(q, v)
+        _core.forward(q, k, v, out, lse, _with_mask(options, mask))
+        return out, lse
     out = _new_out(q, v)
     _core.forward(q, k, v, out, None, _with_mask(options, mask))
     return out
 
 
-def _with_mask(options: dict, mask: Tensor | None) -> dict:
+def _with_mask(options: Mapping[str, Any], mask: Tensor | None) -> Mapping[str, Any]:
     return options if mask is None else {**options, "mask" if mask.dtype == torch.bool else "bias": mask}
 
 
@@ -414,24 +470,26 @@ class _Simple(torch.autograd.Function):
     """The same, recorded."""
 
     @staticmethod
-    def forward(ctx, q, k, v, mask, options):
+    def forward(ctx, q, k, v, mask, options, with_lse):
         out, lse = _new_results(q, v)
         _core.forward(q, k, v, out, lse, _with_mask(options, mask))
         ctx.save_for_backward(q, k, v, out, lse, mask)
-        ctx.options = options
-        return out
+        ctx.options, ctx.expanded = options, _expanded(k, v)
+        if not with_lse:
+            return out
+        ctx.set_materialize_grads(False)
+        return out, lse
 
     @staticmethod
-    def backward(ctx, dout):
-        *tensors, mask = ctx.saved_tensors
+    def backward(ctx, dout, dlse=None):
+        q, k, v, out, lse, mask = ctx.saved_tensors
         wanted, options = ctx.needs_input_grad[:3], _with_mask(ctx.options, mask)
-        if torch.is_grad_enabled() or _is_transformed() or _is_watched(dout) or is_legacy_batchedtensor(dout):
-            gradients = _pull(dout, None, *tensors, in_order(options), [*wanted, False, False])[:3]
+        if dout is None or torch.is_grad_enabled() or _is_transformed() or _is_dispatched(dout, dlse):
+            gradients = _pull(dout, dlse, q, k, v, out, lse, in_order(options), [*wanted, False, False])[:3]
         else:
-            gradients = [torch.empty_like(x) if is_wanted else None for x, is_wanted in zip(tensors, wanted)]
-            given = {name: x for name, x in zip(_GRADIENTS, gradients) if x is not None}
-            _core.backward(*tensors, dout, None, given, options)
-        return (*gradients, None, None)
+            gradients = _backward_of(dout, dlse, q, k, v, out, lse, None, None, wanted, options,
+                                     _adds_up(ctx, k, v))[:3]
+        return (*gradients, None, None, None)
 
 
 # ------------------------------------------------------------------------------------------------------------ threads

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Mapping, TypedDict
+from typing import Any, Collection, Mapping
 
 import torch
 from torch import Tensor
 
-
-class Options(TypedDict, total=False):
-    """The keywords of attention_cpp.attention() that say what is computed; help() of that tells their meaning."""
-
-    scale: float | None
-    softcap: float
-    causal: bool
-    window: tuple[int, int]
-    alignment: str | None
-    key_length: Any  # [B]; as the other lists of numbers a tensor, an array or a list
-    query_length: Any  # [B]
-    offset: Any  # [B]
-    mask: Tensor | None
-    bias: Tensor | None  # has a gradient
-    alibi_slopes: Any  # [H]
-    query_document: Tensor | None
-    key_document: Tensor | None
-    cu_query: Any
-    cu_key: Any
-    blocks: tuple[Tensor, int, int] | None
-    sink: Any  # [H]; has a gradient
-    dropout: float
-    seed: Tensor | int | None  # None: drawn from torch's generator
-    float32_precision: str | None
-    same_bits: bool
+from ._arrays import refuse_unknown
+from ._core import Error
+from ._operator import OPTIONS, Options as Options
 
 
 # In the order in which operators take them: the name, the type in a schema, what it is if nothing is said. The two that
@@ -67,8 +45,10 @@ def in_order(options: Mapping[str, Any]) -> Collection[Any]:
         given["window_left"], given["window_right"] = window
     if given["blocks"] is not None:
         given["blocks"], given["query_block"], given["key_block"] = given["blocks"]
+    if not 0 <= given["dropout"] < 1:
+        raise Error(f"[attention] dropout is {given['dropout']}, must be in [0, 1)")
     if given["dropout"] > 0 and given["seed"] is None:
         given["seed"] = new_seed()
     if len(given) != len(_DEFAULTS):
-        raise TypeError(f"[attention] there is no option {', '.join(map(repr, sorted(set(given) - set(_DEFAULTS))))}")
+        refuse_unknown("attention", options, OPTIONS)
     return given.values()

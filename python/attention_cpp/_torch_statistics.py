@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from . import _torch_ops
+from ._arrays import wrong_types
 from ._core import Error
+from ._torch_attention import check_tensors
 
 _OPTIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "mask", "cu_query", "cu_key",
             "sink")
@@ -27,6 +29,25 @@ class RowStatistics(NamedTuple):
 
     entropy: Tensor  # [B, H, Lq], in nats: - sum_j P_ij ln P_ij over the keys
     masses: Tensor  # [B, H, Lq, sets]: the weight on the keys of each label
+
+
+def _check(query: Tensor, key: Tensor, labels: Tensor | None, label_sets: int | None, scale: float | None) -> None:
+    function = "attention_statistics"
+    check_tensors(function, query=query, key=key, **({} if labels is None else {"labels": labels}))
+    wrong_types(function, scale=(1 if scale is None else scale, "number"),
+                label_sets=(label_sets or 0, "whole number"))
+    problems = []
+    if query.dim() != 4 or key.dim() != 4 or query.dtype != key.dtype or query.shape[::3] != key.shape[::3]:
+        problems.append(f"query is {query.dtype} {tuple(query.shape)} and key {key.dtype} {tuple(key.shape)}, must be "
+                        "of one type, (B, H, Lq, D) and (B, Hk, Lk, D)")
+    elif labels is not None and (labels.dim() != 2 or labels.shape[0] not in (1, len(key)) or labels.is_floating_point()
+                                 or labels.shape[1] != key.shape[2]):
+        problems.append(f"labels are {labels.dtype} {tuple(labels.shape)}, must be whole numbers (B or 1, Lk = "
+                        f"{key.shape[2]})")
+    if label_sets is not None and not 0 <= label_sets + query.shape[-1] < 1024 or (label_sets or 0) < 0:
+        problems.append(f"label_sets is {label_sets}, must not be negative, and with D less than 1024")
+    if problems:
+        raise Error(f"[{function}] " + "; ".join(problems))
 
 
 def attention_statistics(
@@ -45,6 +66,7 @@ def attention_statistics(
 
     Returns RowStatistics(entropy, masses). attention_cpp.attention_statistics() has more, without gradients.
     """
+    _check(query, key, labels, label_sets, scale)
     refused = sorted(set(options) - set(_OPTIONS))
     if refused:
         raise Error(f"[attention_statistics] of {', '.join(refused)} there is no gradient; there are "

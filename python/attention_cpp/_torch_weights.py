@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from . import _core, _torch_ops
+from ._arrays import wrong_types
 from ._core import Error
 from ._operator import _range_of
 from ._torch_attention import as_tensors, check_tensors, tensors_of, with_axes
@@ -167,7 +168,7 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
 
     Raises Error (a ValueError) or TypeError, as attention() does.
     """
-    given = as_tensors({**options, "dropout": 0.0, "seed": None})
+    given = as_tensors("attention_weights", {**options, "dropout": 0.0, "seed": None})
     check_tensors("attention_weights", q=q, k=k, **({} if lse is None else {"lse": lse}), **tensors_of(given))
     axes = q.dim()
     if not 2 <= axes <= 4 or k.dim() != axes or lse is not None and lse.dim() != axes - 1:
@@ -192,6 +193,8 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
 def head_index(heads: int | slice | range | Sequence[int], count: int) -> Tensor:
     if isinstance(heads, int):
         heads = [heads]
+    if not isinstance(heads, slice):
+        wrong_types("attention_weights", heads=(heads, "list of whole numbers"))
     index = torch.arange(count)[heads] if isinstance(heads, slice) else torch.as_tensor(list(heads), dtype=torch.int64)
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
         raise Error(f"[attention_weights] heads must be in [0, {count}), not {index.tolist()}")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import _torch_ops, _torch_weights
 from . import torch as face
+from ._arrays import wrong_types
 from ._core import Error
 from ._heads import HeadMeasures
 from ._operator import _range_of, weights as _weights
@@ -89,6 +90,13 @@ def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _check_head(head: int | None, call: Call) -> None:
+    if head is not None:
+        wrong_types("watch", head=(head, "whole number"))
+        if not 0 <= head < call.q.shape[1]:
+            raise Error(f"[watch] head must be in [0, {call.q.shape[1]}), not {head}")
+
+
 def _extends(before: Tensor, now: Tensor) -> bool:
     """Whether `now` begins with the keys of `before`, by its first row and its last."""
     length = before.shape[2]
@@ -119,7 +127,17 @@ class Seen:
             number == wanted if isinstance(wanted, int) else fnmatch.fnmatchcase(name, wanted)
             for wanted in self._wanted)
 
+    def _is_of_another(self) -> bool:
+        """Whether a call comes from outside the model: from another that is watched, or after that was begun."""
+        return not self._running and (_watching[-1] is not self or any(seen._running for seen in _watching))
+
+    def _miss(self, reason: str) -> None:
+        if not self._is_of_another():
+            self.missed.append(reason)
+
     def _note(self, q: Tensor, k: Tensor, lse: Tensor, options: dict[str, Any]) -> None:
+        if self._is_of_another():
+            return
         name = self._running[-1] if self._running else ""
         if not self._is_wanted(name):
             return
@@ -164,8 +182,7 @@ class Seen:
         """
         calls = self.layer(layer).run(run)
         last = calls[-1]
-        if head is not None and not 0 <= head < last.q.shape[1]:
-            raise Error(f"[watch] head must be in [0, {last.q.shape[1]}), not {head}")
+        _check_head(head, last)
         first, count = _range_of(rows, last.first_row + last.q.shape[2], "rows")
         column, width = _range_of(columns, last.k.shape[2], "columns")
         parts = []
@@ -179,15 +196,24 @@ class Seen:
         result = torch.cat(parts, 2) if parts else last.lse.new_empty((*last.lse.shape[:2], 0, width))
         return result if head is None else result[:, head]
 
-    def statistics(self, wanted: Sequence[str] = STATISTICS, *, layers: Sequence[int | str] | None = None,
-                   run: int = -1) -> dict[str, Tensor]:
-        """What attention_statistics() tells of each row, as {name: [layers, B, H, rows]}.
+    def statistics(self, wanted: Sequence[str] = STATISTICS, *, layer: int | str | None = None,
+                   head: int | None = None, rows: slice | range | int | None = None,
+                   layers: Sequence[int | str] | None = None, run: int = -1) -> dict[str, Tensor]:
+        """What attention_statistics() tells of each row, as {name: [layers, B, H, rows]}; of one layer, chosen as in
+        weights(), {name: [B, H, rows]}, and of a head {name: [B, rows]}.
 
         Arguments
             wanted   names of row statistics, as "entropy", "position" or "previous", or "column_mass": what a key has
                      received in all, [layers, B, H, Lk]
+            layer, head, rows   as in weights(); rows are not of "column_mass", which is of all rows
             layers   which of the kept layers, by number or name; they must have the same B, H and Lq. None: all
         """
+        if layer is not None:
+            if layers is not None:
+                raise Error("[watch] layer and layers must not both be given")
+            return self._of_layer(layer, wanted, head, rows, run)
+        if head is not None or rows is not None:
+            raise Error("[watch] head and rows are of one layer: give layer too")
         numbers = range(len(self.layers)) if layers is None else layers
         found = [self._statistics_of(self.layer(layer).run(run), wanted) for layer in numbers]
         sizes = {tuple(one[name].shape) for one in found for name in wanted if name != "column_mass"}
@@ -195,6 +221,15 @@ class Seen:
             raise Error(f"[watch] the layers have rows of {' and '.join(map(str, sorted(sizes)))}: name those of one "
                         "kind")
         return {name: torch.stack([one[name] for one in found]) for name in wanted} if found else {}
+
+    def _of_layer(self, layer: int | str, wanted: Sequence[str], head: int | None,
+                  rows: slice | range | int | None, run: int) -> dict[str, Tensor]:
+        calls = self.layer(layer).run(run)
+        _check_head(head, calls[-1])
+        first, count = _range_of(rows, calls[-1].first_row + calls[-1].q.shape[2], "rows", "watch")
+        found = {name: array if name == "column_mass" else array.narrow(2, first, count)
+                 for name, array in self._statistics_of(calls, wanted).items()}
+        return found if head is None else {name: array[:, head] for name, array in found.items()}
 
     @staticmethod
     def _statistics_of(calls: list[Call], wanted: Sequence[str]) -> dict[str, Tensor]:
@@ -266,6 +301,16 @@ class Seen:
         if done.returncode:
             raise Error(f"[watch] {done.stderr.strip()}")
 
+    def __repr__(self) -> str:
+        if not self.layers:
+            return f"<attention_cpp.Seen: no attention{' but what torch computed' if self.missed else ''}>"
+        runs = {len(layer.runs) for layer in self.layers}
+        last = self.layers[-1].run(-1)[-1]
+        names = [layer.name or "(no module)" for layer in self.layers]
+        shown = names if len(names) < 4 else [names[0], "...", names[-1]]
+        return (f"<attention_cpp.Seen: {len(names)} layers ({', '.join(shown)}), {' or '.join(map(str, sorted(runs)))} "
+                f"runs; the last of {last.q.shape[0]} texts, {last.q.shape[1]} heads, {last.k.shape[2]} keys>")
+
     def _repr_html_(self) -> str:
         """A table: of each head what its rows do on the mean."""
         rows = []
@@ -304,6 +349,9 @@ class Seen:
         return axes
 
 
+_watching: list[Seen] = []  # the last begun at the end
+
+
 @contextlib.contextmanager
 def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
           heads: Sequence[int] | None = None) -> Iterator[Seen]:
@@ -323,10 +371,16 @@ def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
                  their names in the model ("*.layers.3.*"); None: all
         heads    which query heads; None: all
 
-    Warns where nothing was seen. Raises TypeError for what is no torch.nn.Module.
+    Watching may be nested: each sees what its own model computes. Warns where nothing was seen. Raises TypeError for
+    what is no torch.nn.Module.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"[watch] the model must be a torch.nn.Module, not {type(model).__name__}")
+    if layers is not None and not (isinstance(layers, (list, tuple, range)) and all(
+            isinstance(layer, (int, str)) for layer in layers)):
+        raise TypeError(f"[watch] layers must be a list of numbers and names, not {type(layers).__name__}")
+    if heads is not None:
+        wrong_types("watch", heads=(heads, "list of whole numbers"))
     seen = Seen(layers, heads)
 
     def enter(name: str) -> Any:
@@ -339,7 +393,9 @@ def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
         for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(enter(name)).remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        stack.enter_context(face.reporting(seen.missed.append))
+        _watching.append(seen)
+        stack.callback(_watching.remove, seen)
+        stack.enter_context(face.reporting(seen._miss))
         stack.enter_context(_torch_ops.observed(seen._note))
         yield seen
     if not seen._order:

@@ -26,18 +26,14 @@ another for v, and pages may have any size. Every wrong argument raises attentio
 
 from __future__ import annotations
 
-import importlib.util
 import operator
 import re
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any, Callable, NoReturn
 
 import torch
 from torch import Tensor
 
-from . import _flash_transformers, _torch_ops
+from . import _flash_package, _flash_transformers, _torch_ops
 from ._core import Error
 from ._flash_parts import (apply_rotary_emb, check, fail, gathered, index_first_axis, index_put_first_axis, lengths_of,
                            outside, pad_input, rotated, unpad_input, unpad_input_for_concatenated_sequences)
@@ -88,8 +84,10 @@ def _options(function: str, dropout_p: Any, softmax_scale: Any, causal: Any, win
              if not hasattr(value, "__float__") or getattr(value, "shape", ())]
     if wrong:
         raise TypeError(f"[{function}] " + "; ".join(wrong))
+    if not isinstance(causal, (bool, int)):
+        raise TypeError(f"[{function}] causal must be True or False, not {type(causal).__name__}")
     return {"dropout": float(dropout_p), "scale": None if softmax_scale is None else float(softmax_scale),
-            "causal": causal, "window": _sides(function, window_size), "softcap": float(softcap)}
+            "causal": bool(causal), "window": _sides(function, window_size), "softcap": float(softcap)}
 
 
 def _sides(function: str, window_size: Any) -> tuple[int, int]:
@@ -115,10 +113,10 @@ def _one_row(alibi_slopes: Tensor | None) -> Tensor | None:
 
 def _dense(function: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
            window_size: tuple[int, int], softcap: float, alibi_slopes: Tensor | None,
-           return_attn_probs: bool) -> Result:
+           return_attn_probs: bool, **more: Any) -> Result:
     check(function, q=(q, "batch seqlen_q nheads headdim"), k=(k, "batch seqlen_k nheads_k headdim"),
           v=(v, "batch seqlen_k nheads_k headdim_v"), alibi_slopes=(alibi_slopes, _slope_axes(alibi_slopes)))
-    options = _options(function, dropout_p, softmax_scale, causal, window_size, softcap)
+    options = {**_options(function, dropout_p, softmax_scale, causal, window_size, softcap), **more}
     slopes = _one_row(alibi_slopes)
     if slopes is None or slopes.dim() == 1:
         out, lse = _attend(function, q, k, v, alibi_slopes=slopes, **options)
@@ -133,13 +131,14 @@ def _dense(function: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, sof
 
 def _varlen(function: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
             dropout_p: float, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
-            alibi_slopes: Tensor | None, return_attn_probs: bool, block_table: Tensor | None = None) -> Result:
+            alibi_slopes: Tensor | None, return_attn_probs: bool, block_table: Tensor | None = None,
+            **more: Any) -> Result:
     keys = "total_k" if block_table is None else "pages page_size"
     check(function, q=(q, "total_q nheads headdim"), k=(k, f"{keys} nheads_k headdim"),
           v=(v, f"{keys} nheads_k headdim_v"), cu_seqlens_q=(cu_seqlens_q, "int32: batch+1"),
           cu_seqlens_k=(cu_seqlens_k, "int32: batch+1"), block_table=(block_table, "?int32: batch pages_a_sequence"),
           alibi_slopes=(alibi_slopes, _slope_axes(alibi_slopes)))
-    options = _options(function, dropout_p, softmax_scale, causal, window_size, softcap)
+    options = {**_options(function, dropout_p, softmax_scale, causal, window_size, softcap), **more}
     if block_table is not None:
         k, v, cu_seqlens_k = gathered(function, k, v, cu_seqlens_k, block_table)
     slopes = _one_row(alibi_slopes)
@@ -367,44 +366,36 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
 
 # ------------------------------------------------------------------------------------------ in the place of the package
 
-_MODULES = {
+_VERSION = "2.8.3"
+_PRIVATE = ["_flash_attn_forward", "_flash_attn_varlen_forward", "_flash_attn_backward", "_flash_attn_varlen_backward"]
+_NAMES = {
     "flash_attn": _INTERFACE,
-    "flash_attn.flash_attn_interface": _INTERFACE,
+    "flash_attn.flash_attn_interface": [*_INTERFACE, *_PRIVATE],
     "flash_attn.bert_padding": _PADDING,
     "flash_attn.layers": [],
     "flash_attn.layers.rotary": ["apply_rotary_emb"],
 }
-_ours: dict[str, ModuleType] = {}
 _undo: list[Callable[[], None]] = []
-_displaced: dict[str, ModuleType] = {}
 
 
 def install(*, force: bool = False) -> None:
     """Makes `import flash_attn` find these functions, as version 2.8.3, with .flash_attn_interface, .bert_padding and
-    .layers.rotary.apply_rotary_emb. Raises Error where another flash_attn can be imported, unless force.
+    .layers.rotary.apply_rotary_emb, and `import flash_attn_interface` those of flash-attention 3.
+    importlib.metadata.version() knows both. Raises Error where another of these can be imported, unless force.
+
+    .flash_attn_interface has what other packages build on too: _flash_attn_forward, _flash_attn_backward and these of
+    packed sequences, which record no gradients.
 
     Where transformers is installed, it then loads models with attn_implementation="flash_attention_2".
     """
-    if _ours:
+    if _undo:
         return
-    found = "flash_attn" in sys.modules or importlib.util.find_spec("flash_attn") is not None
-    if found and not force:
-        raise Error("[install] another flash_attn is installed; force=True hides it")
-    for name in [name for name in sys.modules if name.split(".")[0] == "flash_attn"]:
-        _displaced[name] = sys.modules.pop(name)
-    for name, functions in _MODULES.items():
-        is_package = any(other.startswith(name + ".") for other in _MODULES)
-        module = ModuleType(name, "attention_cpp.flash_attn in the place of " + name)
-        module.__spec__ = ModuleSpec(name, None, is_package=is_package)
-        module.__version__ = "2.8.3"
-        if is_package:
-            module.__path__ = []
-        for function in functions:
-            setattr(module, function, globals()[function])
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(_ours[parent], child, module)
-        _ours[name] = sys.modules[name] = module
+    from . import _flash_3, _flash_private
+
+    of_2 = {**globals(), **{name: getattr(_flash_private, name) for name in _PRIVATE}}
+    modules = {name: {function: of_2[function] for function in functions} for name, functions in _NAMES.items()}
+    modules["flash_attn_interface"] = {name: getattr(_flash_3, name) for name in _flash_3.__all__}
+    _undo.append(_flash_package.serve(modules, {"flash_attn": _VERSION, "flash_attn_interface": "3.0.0"}, force))
     _undo.append(_flash_transformers.serve())
 
 
@@ -412,9 +403,3 @@ def uninstall() -> None:
     """Undoes install()."""
     while _undo:
         _undo.pop()()
-    for name, module in _ours.items():
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-    sys.modules.update(_displaced)
-    _ours.clear()
-    _displaced.clear()

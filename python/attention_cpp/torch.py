@@ -231,13 +231,26 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = _problem(query, key, value, attn_mask, is_causal, enable_gqa)
     out = _torch_prefix.attention_output(q, k, v, {**options, "scale": scale, "dropout": dropout_p})
-    if query.is_nested:
-        return torch.nested.nested_tensor_from_jagged(out.squeeze(0), offsets=query.offsets(), jagged_dim=2)
-    if query.dim() == 4:
-        return out
+    if query.is_nested:  # with the lengths that it knows, which to_padded_tensor() and others ask for
+        return torch.nested.nested_tensor_from_jagged(
+            out.squeeze(0), offsets=query.offsets(), jagged_dim=2, min_seqlen=query._get_min_seqlen(),
+            max_seqlen=query._get_max_seqlen())
     if query.dim() < 4 and not batch:
-        return out.reshape(out.shape[4 - query.dim():])
-    return out.reshape(*batch, *out.shape[1:])
+        out = out.reshape(out.shape[4 - query.dim():])
+    elif query.dim() != 4:
+        out = out.reshape(*batch, *out.shape[1:])
+    return out.contiguous() if _is_composed(query, key, value, attn_mask, dropout_p, enable_gqa) else out
+
+
+def _is_composed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+                 enable_gqa: bool) -> bool:
+    """Whether torch computes the call as products of matrices, whose result is contiguous. Otherwise it is laid out as
+    query."""
+    return (dropout_p > 0 or attn_mask is not None and attn_mask.requires_grad or key.shape[-2] == 0
+            or not query.dim() == key.dim() == value.dim() == 4
+            or not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[1] != value.shape[1]
+            or not enable_gqa and query.shape[1] != key.shape[1]
+            or not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1)
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -325,12 +338,13 @@ def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(report: Callable[[str], object]) -> Iterator[None]:
-    """enabled(), as it is already or anew, where `report` hears why calls are left to torch."""
+    """enabled(), as it is already or anew, where `report`, beside those that do, hears why calls are left to torch."""
     before = _state
     if before is None:
         enable()
+    others = _state.wishes.reports
     try:
-        _set_state(_state._replace(wishes=_state.wishes._replace(report=report)))
+        _set_state(_state._replace(wishes=_state.wishes._replace(reports=(*others, report))))
         yield
     finally:
         _set_state(before)

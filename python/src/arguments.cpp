@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "exchange.h"
+#include "shorten.h"
 
 namespace bindings {
 namespace {
@@ -79,6 +80,10 @@ attn::DType dtype_named(const std::string& operation, const std::string& name) {
 
 // ------------------------------------------------------------------------------------------------------------- arrays
 
+Arguments::~Arguments() {
+  for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+}
+
 bool Arguments::has_axes(const char* name, size_t given, int rank) {
   const int fewest = rank == 4 ? 2 : 1;
   if (given >= static_cast<size_t>(fewest) && given <= static_cast<size_t>(rank)) return true;
@@ -127,7 +132,39 @@ Arguments::Taken Arguments::take_exchanged(const char* name, nb::handle object, 
                    tensor.strides, rank);
 }
 
+bool Arguments::take_buffer(const char* name, nb::handle object, int rank, bool writable, Taken* to) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
+  Py_buffer& buffer = buffers_.emplace_back();
+  if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
+    PyErr_Clear();
+    buffers_.pop_back();
+    return false;
+  }
+  const std::string_view format = buffer.format ? buffer.format : "";
+  const auto code = format.empty() || format.size() > 1                                 ? std::optional<dtype_code>()
+                    : std::string_view("efd").find(format[0]) != std::string_view::npos ? dtype_code::Float
+                    : std::string_view("ilq").find(format[0]) != std::string_view::npos ? dtype_code::Int
+                    : format == "?" ? std::optional(dtype_code::Bool)
+                                    : std::nullopt;
+  std::array<int64_t, kMaxRank> size{}, stride{};
+  bool good = code && buffer.ndim > 0 && buffer.ndim <= kMaxRank;
+  for (int axis = 0; good && axis < buffer.ndim; ++axis) {
+    good = buffer.strides[axis] % buffer.itemsize == 0;
+    size[static_cast<size_t>(axis)] = buffer.shape[axis];
+    stride[static_cast<size_t>(axis)] = buffer.strides[axis] / buffer.itemsize;
+  }
+  if (!good) {
+    PyBuffer_Release(&buffer);
+    buffers_.pop_back();
+    return false;
+  }
+  const nb::dlpack::dtype type{static_cast<uint8_t>(*code), static_cast<uint8_t>(8 * buffer.itemsize), 1};
+  *to = described(name, type, buffer.buf, buffer.ndim, size.data(), stride.data(), rank);
+  return true;
+}
+
 Arguments::Taken Arguments::take_array(const char* name, nb::handle object, int rank, bool writable) {
+  if (Taken buffer; take_buffer(name, object, rank, writable, &buffer)) return buffer;
   nb::ndarray<nb::ro> view;
   if (writable) {
     nb::ndarray<> own;
@@ -287,6 +324,13 @@ attn::AttentionOptions Arguments::options(const nb::dict& given) {
   for (const auto& [key, value] : given)
     if (!value.is_none()) set_option(options, nb::cast<std::string>(key), value);
   return options;
+}
+
+attn::AttentionOptions Arguments::options(const nb::dict& given, const attn::ConstView<4>& q,
+                                          const attn::ConstView<4>& k) {
+  attn::AttentionOptions found = options(given);
+  shorten_mask(found, q, k, integers_.emplace_back());
+  return found;
 }
 
 void Arguments::done() const {

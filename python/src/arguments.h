@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
+#include <deque>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,13 +25,14 @@ std::string float32_precision();
 ///
 /// An array is anything that speaks DLPack or the buffer protocol and lies in the memory of the CPU. Of two kinds it is
 /// the caller who keeps them alive: tensors that are read through DLPack's C functions (exchange.h), and tuples
-/// (address, dtype name, shape, strides in elements). Missing leading axes count as 1, so that a single head may be
-/// given as [L, D].
+/// (address, dtype name, shape, strides in elements). Destroyed under the GIL. Missing leading axes count as 1, so that
+/// a single head may be given as [L, D].
 class Arguments {
  public:
   explicit Arguments(const char* operation) : operation_(operation) {}
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
+  ~Arguments();
 
   /// A view without data for None.
   template <int Rank>
@@ -48,6 +50,8 @@ class Arguments {
   /// The options of attention(), by their names in attn::AttentionOptions; without a float32_precision that of the
   /// process, see set_float32_precision().
   attn::AttentionOptions options(const nb::dict& given);
+  /// The same for a call over q and k, with a mask that is but padding as key_length.
+  attn::AttentionOptions options(const nb::dict& given, const attn::ConstView<4>& q, const attn::ConstView<4>& k);
 
   /// Raises TypeError or ValueError if anything could not be taken. To be called before the views are used.
   void done() const;
@@ -82,6 +86,9 @@ class Arguments {
   Taken described(const char* name, const nb::dlpack::dtype& type, void* data, int32_t axes, const int64_t* size,
                   const int64_t* stride, int rank);
   Taken take_array(const char* name, nb::handle object, int rank, bool writable);
+  /// By the buffer protocol, in a tenth of the time that DLPack takes in Python. False for what take_array() has to
+  /// read or to refuse.
+  bool take_buffer(const char* name, nb::handle object, int rank, bool writable, Taken* to);
   /// A reason where there are too many or too few axes: these are not read.
   bool has_axes(const char* name, size_t given, int rank);
   void not_on_cpu(const char* name) { wrong_value(std::string(name) + " is not in the memory of the CPU"); }
@@ -100,6 +107,7 @@ class Arguments {
   const char* operation_;
   std::vector<std::string> reasons_;
   bool is_type_error_ = false;
+  std::deque<Py_buffer> buffers_;  // which stay where they are: exporters may point into them
   std::vector<nb::object> owners_;
   std::vector<nb::ndarray<nb::ro>> arrays_;
   std::vector<nb::ndarray<>> writable_arrays_;

@@ -75,6 +75,7 @@ bool fit_together(nb::handle q, nb::handle k, nb::handle v, nb::handle mask, boo
     if (!read_on_cpu(objects[n], &tensor) || tensor.ndim != 4) return false;
     if (std::find(tensor.shape, tensor.shape + 4, 0) != tensor.shape + 4) return false;
     if (tensor.dtype != tensors[0].dtype || tensor.shape[0] != tensors[0].shape[0]) return false;
+    if (tensor.strides[3] != 1) return false;
   }
   const auto& [q_, k_, v_] = tensors;
   const int64_t heads = q_.shape[1], kv_heads = k_.shape[1];

@@ -5,6 +5,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <tuple>
 
@@ -13,25 +15,45 @@
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
+#include "shorten.h"
 
 namespace bindings {
 namespace {
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const nb::dict& options) {
+/// What the call throws, without what it says of arrays that the package has made: the caller has not given them, and
+/// they are wrong because others are.
+template <class Call>
+void blaming_given(std::initializer_list<std::string_view> made, const Call& call) {
+  try {
+    call();
+  } catch (const attn::Error& error) {
+    std::vector<std::string> reasons;
+    for (const std::string& reason : error.reasons())
+      if (std::find(made.begin(), made.end(), reason.substr(0, reason.find(' '))) == made.end())
+        reasons.push_back(reason);
+    if (reasons.empty()) throw;
+    throw attn::Error(error.operation(), reasons);
+  }
+}
+
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const nb::dict& options,
+             bool is_out_given) {
   Arguments in("attention");
-  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const auto out_view = in.output<4>("out", out);
   const auto lse_view = in.output<3>("lse", lse);
-  const attn::AttentionOptions parsed = in.options(options);
+  const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
+  share_head(q_view, k_view, v_view);
   const nb::gil_scoped_release unlocked;
-  attn::attention(q_view, k_view, v_view, out_view, lse_view, parsed);
+  blaming_given({"lse", is_out_given ? "lse" : "out"},
+                [&] { attn::attention(q_view, k_view, v_view, out_view, lse_view, parsed); });
 }
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
               nb::handle dlse, const nb::dict& gradients, const nb::dict& options) {
   Arguments in("attention_backward");
-  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const auto out_view = in.input<4>("out", out), dout_view = in.input<4>("dout", dout);
   const auto lse_view = in.input<3>("lse", lse), dlse_view = in.input<3>("dlse", dlse);
   const auto to = [&](const char* name) { return gradients.contains(name) ? nb::object(gradients[name]) : nb::none(); };
@@ -41,22 +63,57 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
   wanted.dv = in.output<4>("dv", to("dv"));
   wanted.dbias = in.output<4>("dbias", to("dbias"));
   wanted.dsink = in.output<1>("dsink", to("dsink"));
-  const attn::AttentionOptions parsed = in.options(options);
+  const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
+  // Gradients of one head are what those of its copies add up to; whoever asks for each of these gets them.
+  if ((!wanted.dk || wanted.dk.size[1] == 1) && (!wanted.dv || wanted.dv.size[1] == 1))
+    share_head(q_view, k_view, v_view);
   const nb::gil_scoped_release unlocked;
-  attn::attention_backward(q_view, k_view, v_view, out_view, lse_view, dout_view, wanted, parsed, dlse_view);
+  blaming_given({"dq", "dk", "dv", "dbias", "dsink"}, [&] {
+    attn::attention_backward(q_view, k_view, v_view, out_view, lse_view, dout_view, wanted, parsed, dlse_view);
+  });
+}
+
+/// Raises where the weights of a row, or a part of it, add up to more than all: lse is that of other arrays or options
+/// then. Two computations of the scores differ by far less, but where float32 enters products with fewer bits.
+template <class T>
+void check_sums(const attn::View<4>& weights, const attn::ConstView<3>& lse, int64_t first_query,
+                const attn::AttentionOptions& options) {
+  const bool is_full = options.float32_precision == attn::Float32Precision::full;
+  std::vector<std::string> wrong(static_cast<size_t>(weights.size[0] * weights.size[1]));
+  attn::parallel_for(weights.size[0] * weights.size[1], [&](int64_t task) {
+    const int64_t b = task / weights.size[1], h = task % weights.size[1];
+    for (int64_t i = 0; i < weights.size[2]; ++i) {
+      const T* row =
+          static_cast<const T*>(weights.data) + b * weights.stride[0] + h * weights.stride[1] + i * weights.stride[2];
+      double sum = 0;
+      for (int64_t j = 0; j < weights.size[3]; ++j) sum += row[j * weights.stride[3]];
+      const int64_t at = b * lse.stride[0] + h * lse.stride[1] + (first_query + i) * lse.stride[2];
+      if (!(sum > (is_full ? 1.02 + 0x1p-16 * std::abs(static_cast<const T*>(lse.data)[at]) : 2.0))) continue;
+      wrong[static_cast<size_t>(task)] =
+          "lse is not that of q, k and options (causal, mask, scale ... as in the forward): the weights of row [" +
+          std::to_string(b) + ", " + std::to_string(h) + ", " + std::to_string(first_query + i) + "] add up to " +
+          std::to_string(sum) + ", must be at most 1";
+      return;
+    }
+  });
+  const auto first = std::find_if(wrong.begin(), wrong.end(), [](const std::string& text) { return !text.empty(); });
+  if (first != wrong.end()) throw attn::Error("attention_weights", {*first});
 }
 
 void weights(nb::handle q, nb::handle k, nb::handle lse, nb::handle out, int64_t first_query, int64_t first_key,
              const nb::dict& options) {
   Arguments in("attention_weights");
-  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
+  attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), no_values;
   const auto lse_view = in.input<3>("lse", lse);
-  const auto out_view = in.output<4>("weights", out);
-  const attn::AttentionOptions parsed = in.options(options);
+  const auto out_view = in.output<4>("out", out);
+  const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
+  share_head(q_view, k_view, no_values);
   const nb::gil_scoped_release unlocked;
   attn::attention_weights(q_view, k_view, lse_view, out_view, first_query, first_key, parsed);
+  if (out_view.dtype == attn::DType::float64) check_sums<double>(out_view, lse_view, first_query, parsed);
+  else check_sums<float>(out_view, lse_view, first_query, parsed);
 }
 
 /// `results` by name: those of the rows, of the means with "mean_" before it, and the rest.
@@ -120,10 +177,10 @@ class Question {
 
 void statistics(nb::handle q, nb::handle k, nb::handle lse, const Asked& asked, const nb::dict& options) {
   Arguments in("attention_statistics");
-  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
+  attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
   const auto lse_view = in.input<3>("lse", lse);
   const Question question(in, asked);
-  const attn::AttentionOptions parsed = in.options(options);
+  const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
   const nb::gil_scoped_release unlocked;
   attn::attention_statistics(q_view, k_view, lse_view, question.wanted, parsed);
@@ -142,9 +199,10 @@ void merge(nb::handle out, nb::handle lse, nb::handle out_b, nb::handle lse_b) {
 
 nb::tuple explain(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options, bool backward, bool with_dbias) {
   Arguments in(backward ? "explain_backward" : "explain");
-  const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
-  const attn::AttentionOptions parsed = in.options(options);
+  attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
+  const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
+  share_head(q_view, k_view, v_view);
   const attn::AttentionPlan plan = backward ? attn::explain_backward(q_view, k_view, v_view, parsed, with_dbias)
                                             : attn::explain(q_view, k_view, v_view, parsed);
   return nb::make_tuple(plan.path, plan.isa, plan.tasks, plan.scratch_bytes, plan.flops);
@@ -202,7 +260,7 @@ class Cache {
     in.done();
     const Reading reading(*this);
     const nb::gil_scoped_release unlocked;
-    cache_.attend(ids, starts, q_view, out_view, lse_view, parsed);
+    blaming_given({"out", "lse"}, [&] { cache_.attend(ids, starts, q_view, out_view, lse_view, parsed); });
   }
   void statistics(nb::handle sequences, nb::handle cu_query, nb::handle q, nb::handle lse, const Asked& asked,
                   const nb::dict& options) {
@@ -267,11 +325,11 @@ NB_MODULE(_core, m) {
   nb::exception<attn::Error>(m, "Error", PyExc_ValueError);
 
   m.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(),
-        nb::arg("lse").none(), nb::arg("options"));
+        nb::arg("lse").none(), nb::arg("options"), nb::arg("is_out_given") = false);
   m.def("backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(),
         nb::arg("lse").none(), nb::arg("dout").none(), nb::arg("dlse").none(), nb::arg("gradients"),
         nb::arg("options"));
-  m.def("weights", &weights, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("weights"),
+  m.def("weights", &weights, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("out").none(),
         nb::arg("first_query"), nb::arg("first_key"), nb::arg("options"));
   m.def("statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("asked"),
         nb::arg("options"));
@@ -307,8 +365,8 @@ NB_MODULE(_core, m) {
       .def("truncate", &Cache::truncate)
       .def("remove", &Cache::remove)
       .def("append", &Cache::append, nb::arg("sequence"), nb::arg("k").none(), nb::arg("v").none())
-      .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(), nb::arg("out"),
-           nb::arg("lse").none(), nb::arg("options"))
+      .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(),
+           nb::arg("out").none(), nb::arg("lse").none(), nb::arg("options"))
       .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(),
            nb::arg("lse").none(), nb::arg("asked"), nb::arg("options"))
       .def("length", &Cache::length)

@@ -8,6 +8,7 @@ import pytest
 
 import attention_cpp
 import reference
+from attention_cpp import _operator
 
 B, H, HK, LQ, LK, D, DV = 2, 4, 2, 7, 9, 8, 5
 EXACT = dict(rtol=1e-12, atol=1e-13)  # float64: a few hundred roundings of 1.1e-16
@@ -58,11 +59,10 @@ def test_option(name, qkv):
 
 
 def test_every_option_of_the_signature_is_tested():
-    parameters = inspect.signature(attention_cpp.attention).parameters
     tested = {option for options in OPTIONS.values() for option in options}
-    elsewhere = {"q", "k", "v", "out", "return_lse", "dropout", "seed", "cu_query", "cu_key", "blocks",
+    elsewhere = {"dropout", "seed", "cu_query", "cu_key", "blocks",
                  "float32_precision", "same_bits"}
-    assert set(parameters) == tested | elsewhere
+    assert _operator.OPTIONS == tested | elsewhere
 
 
 def test_options_of_matrix_tiles():
@@ -363,3 +363,42 @@ def test_cache_forks_truncates_and_removes():
     with pytest.raises(attention_cpp.Error, match="float64"):
         cache.append(second, np.zeros((1, 1, 1, 2), np.float32), np.zeros((1, 1, 1, 2), np.float32))
     assert cache.length(second) == 2
+
+
+@pytest.mark.parametrize("forgotten", [{"causal": True, "alignment": "bottom_right"}, {"scale": 0.01},
+                                       {"mask": np.arange(LK) < 2}, {"softcap": 0.2}])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_of_other_options_are_refused(forgotten, dtype):
+    q, k, v = (3 * draw(*shape, dtype=dtype) for shape in ((B, H, LQ, D), (B, HK, LK, D), (B, HK, LK, DV)))
+    if "mask" in forgotten:
+        forgotten = {"mask": forgotten["mask"][None]}
+    _, lse = attention_cpp.attention(q, k, v, return_lse=True, **forgotten)
+    attention_cpp.weights(q, k, lse, **forgotten)
+    with pytest.raises(attention_cpp.Error, match=r"lse is not that of q, k and options .*: the weights of row "
+                       r"\[\d, \d, \d\] add up to [\d.]+, must be at most 1"):
+        attention_cpp.weights(q, k, lse)
+
+
+def test_weights_of_a_part_of_the_keys_are_not_refused():
+    q, k, v = draw(B, H, LQ, D), draw(B, HK, LK, D, seed=1), draw(B, HK, LK, DV, seed=2)
+    _, lse = attention_cpp.attention(q, k, v, return_lse=True)
+    whole = attention_cpp.weights(q, k, lse)
+    np.testing.assert_allclose(attention_cpp.weights(q, k[:, :, 2:5], lse), whole[..., 2:5], **EXACT)
+
+
+def test_weights_go_to_an_array_of_their_size():
+    q, k, v = draw(B, H, LQ, D), draw(B, HK, LK, D, seed=1), draw(B, HK, LK, DV, seed=2)
+    _, lse = attention_cpp.attention(q, k, v, return_lse=True)
+    with pytest.raises(attention_cpp.Error, match=r"out is \[2, 4, 7, 8\], must be 7 x 9 on its last axes"):
+        attention_cpp.weights(q, k, lse, out=np.empty((B, H, LQ, LK - 1)))
+
+
+def test_errors_speak_of_what_was_given():
+    q, k = draw(B, H, LQ, D), draw(B, HK, LK, D)
+    for bad, reason in (((q, k, k[:1]), "must have the same batch B"), ((q, k[..., :2], k), "must have q's head width"),
+                        ((q.astype(np.float32), k, k), "must have one type"), ((q, k, k[:, :, :3]), "k's heads Hk")):
+        with pytest.raises(attention_cpp.Error, match=reason) as caught:
+            attention_cpp.attention(*bad, return_lse=True)
+        assert " out " not in f" {caught.value}".replace("[", " ").replace(";", " ") and "lse" not in str(caught.value)
+    with pytest.raises(attention_cpp.Error, match=r"out has size \[2, 4, 7, 5\], must be \[2, 4, 7, 8\]"):
+        attention_cpp.attention(q, k, k, out=np.empty((B, H, LQ, DV)))

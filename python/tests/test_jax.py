@@ -127,3 +127,23 @@ def test_arrays_of_jax_at_the_operator():
 def test_bad_arguments(bad):
     with pytest.raises(Exception, match="attention"):
         bad(*qkv())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": True}, {"bias": True}])
+def test_results_have_jaxs_types(options, dtype):
+    x = jnp.ones((2, 5, 4, 8), dtype)
+    for name, array in (("mask", jnp.ones((1, 1, 5, 5), bool)), ("bias", jnp.ones((2, 4, 5, 5), dtype))):
+        options = {**options, name: array} if name in options else options
+    for query, key in ((x, x), (x[0], x[0]), (x, x[:, :, :2])):
+        if key.ndim == 3 and "bias" in options:
+            continue
+        results = [function(query, key, key, return_residual=True, **options) for function in (ours, theirs)]
+        for a, b in zip(*results, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+    def loss(x):
+        out, residual = ours(x, x, x, return_residual=True, **options)
+        return out.astype("float32").sum() + residual.astype("float32").sum()
+
+    assert jax.grad(loss)(x).dtype == x.dtype

@@ -144,3 +144,28 @@ def test_models_that_cannot_be_packed(monkeypatch):
     with pytest.raises(attention_cpp.Error, match="BertModel do more than attention between tokens"):
         face.packed_encoder(model)
     assert "forward" not in vars(model.encoder) and model.config._attn_implementation == before
+
+
+def test_a_second_call_changes_nothing_and_there_is_a_way_back():
+    model = hf.AutoModel.from_config(CONFIGS["bert"](), attn_implementation="sdpa").eval()
+    ids, mask = batch("right")
+    before = model(ids, attention_mask=mask).last_hidden_state
+    assert face.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
+    assert face.packed_encoder(model) is model  # in place
+    run = vars(model.encoder)["forward"]
+    packed = model(ids, attention_mask=mask).last_hidden_state
+    assert not packed[~mask.bool()].any()
+    assert face.packed_encoder(model) is model and vars(model.encoder)["forward"] is run
+    assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, packed)
+    assert face.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
+    assert model.config._attn_implementation == "sdpa"
+    assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, before)
+
+
+def test_modernbert_is_refused_clearly():
+    config = hf.ModernBertConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                 num_attention_heads=4, pad_token_id=0, cls_token_id=1, sep_token_id=2)
+    model = hf.AutoModel.from_config(config, attn_implementation="sdpa")
+    with pytest.raises(attention_cpp.Error, match="places or windows too, as ModernBERT, keep their padding"):
+        face.packed_encoder(model)
+    assert model.config._attn_implementation == "sdpa"

@@ -293,7 +293,7 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     if isinstance(q_offset, torch.Tensor):
         q_offset += Lq  # as a static cache does between the mask and the layers
         place[2].sub_(Lq)
-    if isinstance(mask, face._Mask):
+    if isinstance(mask, face.Mask):
         assert mask.shape == dense.shape and mask.dtype == torch.bool and mask.made is None
     else:
         assert mask.untyped_storage().nbytes() <= 2 * total
@@ -305,7 +305,7 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     close(out, expected, 1e-12)
     if Lq == 1:
         assert torch.equal(mask & True, dense)  # of n elements
-    elif isinstance(mask, face._Mask):  # who computes with it needs the whole
+    elif isinstance(mask, face.Mask):  # who computes with it needs the whole
         with pytest.raises(attention_cpp.Error, match="dense mask is needed: the model computes with its mask"):
             mask[..., 0]
 

@@ -1,7 +1,8 @@
-"""Types of the public names: annotated in full, and enough for a caller under mypy --strict."""
+"""Types of the public names: annotated in full, and known to a caller under mypy --strict."""
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 
@@ -9,24 +10,92 @@ import pytest
 
 FACES = ("", ".torch", ".flash_attn", ".transformers", ".jax")
 
-PROGRAM = '''
+PREAMBLE = """
 import numpy as np
+import numpy.typing as npt
+import torch
 import attention_cpp
-import attention_cpp.torch
-from attention_cpp import Gradients, KVCache, Plan
+import attention_cpp.flash_attn as flash
+import attention_cpp.torch as face
+from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, Mention, Plan, Sentence
 
-x = np.ones((1, 2, 5, 4), np.float32)
-out, lse = attention_cpp.attention(x, x, x, causal=True, return_lse=True)
-gradients: Gradients = attention_cpp.attention_backward(x, x, x, out, lse, out, causal=True)
-print(gradients.dq, attention_cpp.weights(x, x, lse, rows=3), attention_cpp.merge(out, lse, out, lse))
-plan: Plan = attention_cpp.explain(x, x, x, backward=True, causal=True)
-print(plan.scratch_bytes + 1, plan.path.upper(), attention_cpp.isa().upper(), attention_cpp.isas()[0].upper())
-cache = KVCache(2, 4, page_size=16, max_pages=4)
-sequence: int = cache.add()
-print(attention_cpp.threads() + 1, attention_cpp.dropout_mask(1, 0.5, (1, 1, 2, 3)))
-with attention_cpp.torch.enabled(strict=True):
-    pass
-'''
+gradients: Gradients[torch.Tensor]
+n = np.ones((1, 2, 5, 4), np.float32)
+t = torch.ones(1, 2, 5, 4)
+flag = bool(n.sum())
+starts = torch.zeros(2, dtype=torch.int32)
+layers = [(n, n, n)]
+sentence = Sentence(["a"], [-1], ["root"])
+document = Document(["a"], [1], [Mention(0, "e", "PRON")])
+cache = attention_cpp.KVCache(2, 4, page_size=16, max_pages=4)
+measures, distances = attention_cpp.HeadMeasures(), attention_cpp.HeadDistances()
+syntax, coreference = attention_cpp.HeadSyntax(), attention_cpp.HeadCoreference()
+module = torch.nn.Linear(2, 2)
+"""
+N, T = "n", "t"
+NUMPY = r"ndarray\[tuple\[int, int, int, int\], .*float.*"
+TENSOR = r"torch\._tensor\.Tensor"
+TWO, THREE = rf"tuple\[{TENSOR}, {TENSOR}\]", rf"tuple\[{TENSOR}, {TENSOR}, None\]"
+FLASH = {"flash_attn_func": "t, t, t", "flash_attn_kvpacked_func": "t, t", "flash_attn_qkvpacked_func": "t",
+         "flash_attn_varlen_func": "t, t, t, starts, starts, 1, 1", "flash_attn_varlen_kvpacked_func":
+         "t, t, starts, starts, 1, 1", "flash_attn_varlen_qkvpacked_func": "t, starts, 1"}
+# An expression with each public name, and what mypy has to know of it.
+EXPRESSIONS = {
+    "attention_cpp.attention(n, n, n, causal=True)": NUMPY,
+    "attention_cpp.attention(n, n, n, return_lse=True)": rf"tuple\[.*{NUMPY}, .*{NUMPY}",
+    "attention_cpp.attention(n, n, n, return_lse=flag)": rf"Union|\|",
+    "attention_cpp.attention(t, t, t, window=(1, 2), scale=None)": TENSOR,
+    "attention_cpp.attention(t, t, t, return_lse=True)": TWO,
+    "attention_cpp.attention(memoryview(b''), n, n)": r"ndarray\[",
+    "attention_cpp.attention_backward(n, n, n, n, n, n, causal=True)": r"Gradients\[numpy.ndarray\[.*float",
+    "attention_cpp.attention_backward(t, t, t, t, t, t).dk": rf"{TENSOR} \| None|Union\[{TENSOR}, None\]",
+    "attention_cpp.weights(t, t, t, rows=3)": TENSOR, "attention_cpp.weights(n, n, n, range(2), causal=True)": NUMPY,
+    "attention_cpp.merge(t, t, t, t)": TWO, "attention_cpp.explain(n, n, n, backward=True, causal=True)": "Plan",
+    "attention_cpp.attention_statistics(t, t, t, ['entropy'], top=3, causal=True)": rf"dict\[.*str, {TENSOR}\]",
+    "attention_cpp.gradient_times_attention(t, t, t, t, t, causal=True)": TENSOR,
+    "attention_cpp.dropout_mask(1, 0.5, (1, 1, 2, 3))": r"ndarray\[.*bool", "attention_cpp.isa()": r"\bstr",
+    "attention_cpp.isas()": r"list\[.*str", "attention_cpp.float32_precision()": r"\bstr",
+    "attention_cpp.threads()": r"\bint", "attention_cpp.HEAD_MEASURES": r"dict\[.*str, .*HeadMeasure",
+    "attention_cpp.head_points(n)": r"ndarray\[.*float64|floating", 
+    "attention_cpp.head_clusters(n, 2)": r"ndarray\[.*int",
+    "attention_cpp.attention_rollout(layers, 1)": r"ndarray\[.*float", "attention_cpp.attention_flow(layers, 1)":
+    r"tuple\[.*ndarray.*float", "attention_cpp.repeated_tokens(3, 0, 9)": r"list\[.*int",
+    "attention_cpp.read_conllu('')": r"list\[.*Sentence", "attention_cpp.read_coreference('')": r"list\[.*Document",
+    "attention_cpp.Error('a')": "Error", "cache": "KVCache", "cache.add()": r"\bint", "cache.fork(0, 1)": r"\bint",
+    "cache.append(0, n, n)": "None", "cache.truncate(0, 1)": "None", "cache.remove(0)": "None",
+    "cache.length(0)": r"\bint", "cache.pages_in_use": r"\bint", "cache.attend(t, [0])": TENSOR,
+    "cache.attend(t, [0], return_lse=True)": TWO, "cache.attend(n, [0], causal=False)": NUMPY,
+    "cache.statistics(t, t, [0])": rf"dict\[.*str, {TENSOR}\]",
+    "measures": "HeadMeasures", "measures.add(layers, n)": "None", "measures.texts": r"\bint",
+    "measures.table()": "dict",
+    "distances": "HeadDistances", "distances.add(layers, n)": "None", "distances.divergences()": r"ndarray\[.*float",
+    "syntax": "HeadSyntax", "syntax.add(layers, sentence, [0])": "None", "syntax.relations()": r"dict\[.*HeadRelation",
+    "coreference": "HeadCoreference", "coreference.add(layers, document, [0])": "None",
+    "coreference.kinds()": r"dict\[.*HeadMentions",
+    "attention_cpp.watch(module, layers=[0])": r"ContextManager\[.*Seen",
+    "face.attention(t, t, t, sink=[0.0])": TENSOR, "face.attention(t, t, t, return_lse=True)": TWO,
+    "face.attention(t, t, t, return_lse=flag)": rf"{TENSOR}.*{TWO}", "face.attention_weights(t, t, heads=[0])": TENSOR,
+    "face.attention_statistics(t, t)": "RowStatistics", "face.attention_statistics(t, t).entropy": TENSOR,
+    "face.scaled_dot_product_attention(t, t, t, is_causal=True)": TENSOR, "face.flex_attention(t, t, t)": TENSOR,
+    "face.flex_attention(t, t, t, return_lse=True)": TWO, "face.explain(t, t, t)": r"Plan.*str",
+    "face.explain_flex_attention(t, t, t)": r"Plan.*str", "face.mask_counts()": r"dict\[.*str, .*int",
+    "face.share_threads()": r"\bbool", "face.enable(warn=True)": "None", "face.disable()": "None",
+    "face.enabled(strict=True)": r"ContextManager\[None", "flash.install()": "None", "flash.uninstall()": "None",
+    **{f"flash.{name}({given})": TENSOR for name, given in FLASH.items()},
+    **{f"flash.{name}({given}, return_attn_probs=True)": THREE for name, given in FLASH.items()},
+    **{f"flash.{name}({given}, return_attn_probs=flag)": rf"{TENSOR}.*{THREE}" for name, given in FLASH.items()},
+    "flash.flash_attn_func(t, t, t, 0.0, None, True, (1, 0), 0.0, None, False, False)": TENSOR,
+    "flash.flash_attn_with_kvcache(t, t, t)": TENSOR,
+    "flash.flash_attn_with_kvcache(t, t, t, return_softmax_lse=True)": TWO,
+    "flash.index_first_axis(t, t)": TENSOR, "flash.index_put_first_axis(t, t, 1)": TENSOR,
+    "flash.pad_input(t, t, 1, 1)": TENSOR, "flash.unpad_input(t, t)": rf"tuple\[{TENSOR}, .*int, {TENSOR}\]",
+    "flash.unpad_input_for_concatenated_sequences(t, t)": rf"tuple\[{TENSOR}.*int\]",
+    "flash.apply_rotary_emb(t, t, t)": TENSOR,
+}
+WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
+         "attention_cpp.attention(n, n, n, causal='yes')", "face.attention(t, t, t, softmax_scale=1.0)",
+         "face.attention(n, t, t)", "flash.flash_attn_func(t, t, t, return_attn_probs=3)")
+IN_PREAMBLE = {"Document", "Gradients", "HeadMentions", "HeadRelation", "Mention", "Plan", "Sentence", "HEAD_MEASURES"}
 
 
 def functions_of(module):
@@ -51,12 +120,60 @@ def test_public_functions_are_annotated(face):
         assert not bare and signature.return_annotation is not signature.empty, name
 
 
+@pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "face"), (".flash_attn", "flash")])
+def test_every_public_name_has_an_expression(module, name):
+    if module:
+        pytest.importorskip("torch")
+    public = importlib.import_module(f"attention_cpp{module}")
+    text = PREAMBLE + "\n".join(EXPRESSIONS)
+    for function in public.__all__:
+        assert re.search(rf"\b{name}\.{function}\b", text) or not module and function in IN_PREAMBLE, function
+    objects = {"KVCache": "cache", "HeadMeasures": "measures", "HeadDistances": "distances", "HeadSyntax": "syntax",
+               "HeadCoreference": "coreference"}
+    for function, _ in functions_of(public):
+        owner, _, method = function.partition(".")
+        assert not method or f"{objects[owner]}.{method}(" in text, function
+
+
+def run_mypy(folder, program, file):
+    (folder / file).write_text(program)
+    (folder / "mypy.ini").write_text("[mypy-transformers.*]\nfollow_imports = skip\n")
+    return subprocess.run([sys.executable, "-m", "mypy", "--strict", "--config-file", "mypy.ini", file], cwd=folder,
+                          capture_output=True, text=True)
+
+
 def test_a_caller_passes_mypy_strict(tmp_path):
     pytest.importorskip("mypy")
-    (tmp_path / "caller.py").write_text(PROGRAM)
-    (tmp_path / "wrong.py").write_text(PROGRAM + "attention_cpp.isa(3)\n")
-    (tmp_path / "mypy.ini").write_text("[mypy-torch.*]\nfollow_imports = skip\n")
-    results = [subprocess.run([sys.executable, "-m", "mypy", "--strict", "--config-file", "mypy.ini", name],
-                              cwd=tmp_path, capture_output=True, text=True) for name in ("caller.py", "wrong.py")]
-    assert results[0].returncode == 0, results[0].stdout + results[0].stderr
-    assert results[1].returncode == 1 and 'incompatible type "int"' in results[1].stdout
+    pytest.importorskip("torch")
+    first = PREAMBLE.count("\n") + 1
+    result = run_mypy(tmp_path, PREAMBLE + "".join(f"reveal_type({one})\n" for one in EXPRESSIONS), "caller.py")
+    revealed = dict(re.findall(r"caller\.py:(\d+): note: Revealed type is \"(.*)\"", result.stdout))
+    errors = [line for line in result.stdout.splitlines() if ": error:" in line
+              and not ("does not return a value" in line)]
+    assert not errors, errors
+    for number, (expression, expected) in enumerate(EXPRESSIONS.items()):
+        found = revealed[str(first + number)]
+        assert re.search(expected, found), f"{expression}: {found}"
+        # NumPy's dtype[Any] of what has no dtype in its type is the one Any that may be: a memoryview's, and tables'.
+        assert "Any" not in found or "memoryview" in expression or "ndarray[tuple[Any, ...], " in found, (
+            f"{expression}: {found}")
+    wrong = run_mypy(tmp_path, PREAMBLE + "\n".join(WRONG) + "\n", "wrong.py").stdout
+    for number, expression in enumerate(WRONG):
+        assert f"wrong.py:{first + number}: error:" in wrong, f"{expression}: {wrong}"
+
+
+def test_types_of_the_jax_face(tmp_path):
+    pytest.importorskip("mypy")
+    pytest.importorskip("jax")
+    program = """import jax.numpy as jnp
+from attention_cpp.jax import dot_product_attention
+
+x = jnp.ones((1, 5, 2, 4))
+reveal_type(dot_product_attention(x, x, x))
+reveal_type(dot_product_attention(x, x, x, return_residual=True))
+dot_product_attention(x, x, x, is_causal=3, scale="1")
+"""
+    result = run_mypy(tmp_path, program, "caller.py").stdout
+    assert re.search(r'caller.py:5: note: Revealed type is "jax.*Array"', result), result
+    assert re.search(r'caller.py:6: note: Revealed type is "tuple\[jax.*Array, jax.*Array\]"', result), result
+    assert "caller.py:7: error" in result and "caller.py:5: error" not in result

@@ -159,7 +159,7 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     with pytest.raises(KeyError), attention_cpp.watch(model):
         raise KeyError
-    assert F.scaled_dot_product_attention is before and face._torch_ops._observer is None
+    assert F.scaled_dot_product_attention is before and not face._torch_ops._observers
     with face.enabled(strict=True):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
@@ -353,3 +353,69 @@ def test_heads_of_a_generated_text():
     for measure, values in tables[0].items():
         if measure not in ("offset", "positional"):  # ties of weights that differ by a rounding
             assert abs(torch.from_numpy(values - tables[1][measure])).nan_to_num().max() < 1e-5, measure
+
+
+def test_nested_watches_see_what_their_own_models_compute():
+    first, second = model_of("gpt2"), model_of("llama")
+    with torch.no_grad(), attention_cpp.watch(first) as outer:
+        first(**batch())
+        with attention_cpp.watch(second) as inner, attention_cpp.watch(first, layers=[0]) as again:
+            second(**batch())
+            first(**batch())
+        first(**batch())
+    assert [len(layer.runs) for layer in outer.layers] == [3, 3, 3] and "transformer" in outer.layers[0].name
+    assert [len(layer.runs) for layer in inner.layers] == [1, 1, 1] and "self_attn" in inner.layers[0].name
+    assert [len(layer.runs) for layer in again.layers] == [1] and not (outer.missed or inner.missed or again.missed)
+    assert torch.equal(outer.weights(0, run=1), again.weights(0))
+
+
+def test_nested_watches_hear_what_torch_computes():
+    class Left(torch.nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    first, second, x = Left(), Left(), torch.zeros(1, 1, 2, 2, dtype=torch.complex64)
+    with pytest.warns(UserWarning, match="saw no attention of this Left: query is torch.complex64"):
+        with attention_cpp.watch(first) as outer:
+            with pytest.warns(UserWarning, match="saw no attention of this Left: it called no scaled_dot_product"):
+                with attention_cpp.watch(second) as inner:
+                    with pytest.raises(RuntimeError):
+                        first(x)
+    assert outer.missed and not inner.missed
+
+
+def test_what_was_seen_says_so():
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        assert repr(seen) == "<attention_cpp.Seen: no attention>"
+        model(**batch())
+    assert repr(seen) == ("<attention_cpp.Seen: 3 layers (transformer.h.0.attn, transformer.h.1.attn, "
+                          "transformer.h.2.attn), 1 runs; the last of 2 texts, 4 heads, 9 keys>")
+
+
+def test_statistics_are_of_a_layer_as_weights_are():
+    model = model_of("gpt2")
+    with torch.no_grad(), attention_cpp.watch(model) as seen:
+        model(**batch())
+    every = seen.statistics()
+    for layer in (1, "transformer.h.1.attn"):
+        one = seen.statistics(layer=layer)
+        part = seen.statistics(layer=layer, head=2, rows=range(3, 7))
+        weights = seen.weights(layer=layer, head=2, rows=range(3, 7))
+        for name, values in every.items():
+            assert torch.equal(one[name], values[1]) and torch.equal(part[name], values[1, :, 2, 3:7])
+        assert near(part["maximum"], weights.amax(-1)) and part["maximum"].shape == weights.shape[:2]
+    received = seen.statistics(["column_mass"], layer=1, head=0)["column_mass"]
+    assert near(received, seen.weights(1, 0).sum(1))
+    for wrong, message in (({"layer": 7}, "no layer 7"), ({"layer": 0, "head": 4}, r"head must be in \[0, 4\)"),
+                           ({"head": 1}, "give layer too"), ({"layer": 0, "layers": [0]}, "not both"),
+                           ({"layer": 0, "rows": 9}, "rows must be")):
+        with pytest.raises(attention_cpp.Error, match=message):
+            seen.statistics(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 3}, {"layers": "*.1.*"}, {"heads": "text"}, {"heads": [0.5]}])
+def test_what_is_watched_is_a_list(wrong):
+    with pytest.raises(TypeError, match=rf"\[watch\] {next(iter(wrong))} must be"), \
+            attention_cpp.watch(model_of("gpt2"), **wrong):
+        pass

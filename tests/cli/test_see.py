@@ -247,7 +247,8 @@ def test_rude_clients(attn):
         assert status == 416 and len(body) <= len(page), (ranges[:20], status, len(body))
     for status, headers, more in (
             (413, ["Content-Length: 100000000"], {"method": "POST"}), (404, ["Content-Length: 0"], {"method": "POST"}),
-            (403, [], {"host": "example.org"}), (403, ["Host: example.org"], {}), (403, ["Sec-Fetch-Site: cross-site"], {}),
+            (403, [], {"host": "example.org"}), (403, ["Host: example.org"], {}),
+            (403, ["Sec-Fetch-Site: cross-site"], {}),
             (400, [], {"path": "/row?layer=9"}), (400, [], {"path": "/row?layer=0&layer=0"})):
         got, body = server.ask(*headers, **more)
         assert got == status and len(body) < 300, (status, headers[:2], more, got, body)
