@@ -93,7 +93,7 @@ struct Classify {
   void print(const std::vector<std::string>& labels, const std::vector<double>& scores, int64_t number,
              const std::string& text) const {
     const int64_t best = best_of(scores);
-    if (!json) return fmt::print("{}\t{:.4f}\t{}\n", labels[best], scores[best], text);
+    if (!json) return fmt::print("{}\t{:.4f}\t{}\n", for_output(labels[best]), scores[best], for_output(text));
     Json shares = Json::object();
     for (size_t n = 0; n < scores.size(); ++n) shares[labels[n]] = scores[n];
     const Json line = {{"line", number}, {"class", labels[best]}, {"probabilities", shares}, {"text", text}};
