@@ -214,6 +214,7 @@ class Folder {
       is_byte_level_ = bytes.find("\"ByteLevel\"") != std::string::npos;
     }
     const TokenizerClass* named = find_class();
+    if (named && !is_named_ && has("tokenizer.json") && !fits(*named)) named = nullptr;
     const bool has_more = has("tokenizer_config.json") || has("special_tokens_map.json") || has("added_tokens.json");
     if (!named && has("tokenizer.json") && !has_more) return finished(std::move(file_));
     kind_ = named ? named : &class_of_files();
@@ -265,7 +266,19 @@ class Folder {
     return name ? sentencepiece_json(read(name), path_of(name)) : pipeline(said);
   }
 
-  const TokenizerClass* find_class() const {
+  /// Whether tokenizer.json can be of a class that only the family suggests: its kind of model, the token it begins
+  /// with.
+  bool fits(const TokenizerClass& kind) const {
+    if (kind.is_general()) return true;
+    const std::string_view file = kind.file;
+    const char* wanted = file == "vocab.txt" ? "WordPiece" : file.starts_with("s") ? "Unigram" : "BPE";
+    const Json &model = file_["model"], type = model.value("type", Json());
+    const bool begins =
+        std::string_view(kind.names) != "MPNetTokenizer" || model.value("vocab", Json()).contains("<s>");
+    return (!type.is_string() || type == wanted) && begins;
+  }
+
+  const TokenizerClass* find_class() {
     const auto text_in = [&](const char* file, const char* key) -> std::string {
       if (!has(file)) return "";
       const Json json = io::read_json("open_tokenizer", path_of(file), kMaxFile);
@@ -278,6 +291,7 @@ class Folder {
     const std::string family = text_in("config.json", "model_type");
     std::string source = "tokenizer_config.json", name = text_in("tokenizer_config.json", "tokenizer_class");
     if (name.empty() && !family.empty()) name = text_in((source = "config.json").c_str(), "tokenizer_class");
+    is_named_ = !name.empty();
     return choose_class(name, family, is_byte_level_, path_ + "/" + source);
   }
 
@@ -422,7 +436,7 @@ class Folder {
 
   std::string path_;
   Json file_;
-  bool is_byte_level_ = false;
+  bool is_byte_level_ = false, is_named_ = false;
   const TokenizerClass* kind_ = nullptr;
 };
 
