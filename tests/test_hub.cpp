@@ -415,10 +415,11 @@ TEST(HostileHub, Weights) {
       {"a tokenizer that is larger",
        [] {
          const Folder folder;
-         put_llama(folder).put("vocab.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n");
+         put_llama(folder).put("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
+         folder.put("vocab.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n");
          open(folder.path());
        },
-       {"17 tokens", "vocab_size of 13"}},
+       {"around a text", "vocab_size of 13"}},
   });
 }
 

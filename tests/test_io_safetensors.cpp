@@ -286,7 +286,7 @@ std::vector<BadFile> bad_entries() {
           {one(f32, "null", range), "shape is null"},
           {one(f32, "[-6]", range), "shape has the entry -6"},
           {one(f32, "[-2,-3]", range), "shape has the entry -2"},
-          {one(f32, "[-0]", range), "shape has the entry 0, must"},
+          {one(f32, "[-0]", range), "float32 [0] has 0 bytes"},
           {one(f32, "[6.0]", range), "shape has the entry 6.0"},
           {one(f32, "[6e0]", range), "shape has the entry 6.0"},
           {one(f32, "[\"6\"]", range), "shape has the entry \"6\""},
