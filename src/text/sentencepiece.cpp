@@ -84,9 +84,9 @@ class Message {
 using Piece = SentencePieces::Piece;
 using enum Piece::Type;
 
-class Reader {
+class PiecesReader {
  public:
-  Reader(std::string_view bytes, const std::string& source) : source_(source) {
+  PiecesReader(std::string_view bytes, const std::string& source) : source_(source) {
     for (Message message(bytes, source); message.next();) {
       if (message.field == 1) read_piece(message.text);
       else if (message.field == 2) read_trainer(message.text);
@@ -239,10 +239,12 @@ class Reader {
 }  // namespace
 
 SentencePieces read_sentencepiece(std::string_view bytes, const std::string& source) {
-  return Reader(bytes, source).parts();
+  return PiecesReader(bytes, source).parts();
 }
 
-io::Json sentencepiece_json(std::string_view bytes, const std::string& source) { return Reader(bytes, source).json(); }
+io::Json sentencepiece_json(std::string_view bytes, const std::string& source) {
+  return PiecesReader(bytes, source).json();
+}
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const std::string& source) {
   return load_tokenizer(sentencepiece_json(bytes, source).dump(), source);
