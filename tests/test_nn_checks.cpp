@@ -362,7 +362,7 @@ TEST(LayerChecks, InputsOfAttention) {
               in.gates = rows({2, 3});
             }),
        "self",
-       {"gates are [2, 3] of float32, must be [2, 2] with the first axis perhaps 1, of float32"}},
+       {"gates are [2, 3] of float32, must be [2, 2] (the first axis may be 1) of float32"}},
       {"gates of another batch",
        call(single,
             [&](In& in) {
@@ -393,7 +393,7 @@ TEST(LayerChecks, InputsOfAttention) {
               in.mask = mask({1, 1, kL, 4});
             }),
        "self",
-       {"mask is [1, 1, 5, 4], must be [2, 2, 5, 5] with any axis 1"}},
+       {"mask is [1, 1, 5, 4], must be [2, 2, 5, 5] (each axis may be 1)"}},
       {"a mask of numbers",
        call(self,
             [&](In& in) {
@@ -414,7 +414,7 @@ TEST(LayerChecks, InputsOfAttention) {
               in.bias = rows({kL, kL});
             }),
        "self",
-       {"bias is [5, 5]"}},
+       {"bias is [5, 5], must be [2, 2, 5, 5] (each axis may be 1)"}},
       {"a bias of whole numbers",
        call(self,
             [&](In& in) {

@@ -25,7 +25,7 @@ void check_broadcast(Checker& checker, const char* name, const ConstView<4>& vie
   for (int axis = 0; axis < 4; ++axis) fits = fits && (view.size[axis] == full[axis] || view.size[axis] == 1);
   checker.require(fits, [&] {
     return std::string(name) + " has size " + to_string<4>(view.size) + ", must be " + to_string<4>(full) +
-           " with any axis 1";
+           kAxesMayBeOne;
   });
 }
 
@@ -87,7 +87,7 @@ void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p)
                       size[3] == full[3],
                   [&] {
                     return "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
-                           " with the first two axes possibly 1";
+                           " (the first two axes may be 1)";
                   });
 }
 

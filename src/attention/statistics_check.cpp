@@ -123,8 +123,12 @@ class StatisticsChecks {
     const ConstView<3>& factor = wanted_.key_factor;
     if (!factor) return;
     const Shape<3>& size = factor.size;
-    const auto of = [](int64_t given, int64_t count) { return given == count || given == 1; };
-    values("key_factor", factor, {of(size[0], p_.B) ? size[0] : p_.B, of(size[1], p_.Hk) ? size[1] : p_.H, p_.Lk});
+    const bool fits = (size[0] == p_.B || size[0] == 1) && (size[1] == p_.H || size[1] == p_.Hk || size[1] == 1);
+    checker_.require(fits && size[2] == p_.Lk, [&] {
+      return "key_factor has size " + to_string(size) + ", must be " + to_string(Shape<3>{p_.B, p_.H, p_.Lk}) +
+             " (the first axis may be 1, the second Hk = " + std::to_string(p_.Hk) + " or 1)";
+    });
+    values("key_factor", factor, size);
     if (!checker_.ok()) return;
     for (int64_t b = 0; b < size[0]; ++b)
       for (int64_t h = 0; h < size[1]; ++h)

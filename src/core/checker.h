@@ -10,6 +10,9 @@
 
 namespace attn {
 
+/// What a message says after a shape to which an array is broadcast.
+inline constexpr const char* kAxesMayBeOne = " (each axis may be 1)";
+
 /// Collects violated conditions and throws them all at once. Exported for attn::models.
 class [[gnu::visibility("default")]] Checker {
  public:

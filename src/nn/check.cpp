@@ -216,7 +216,7 @@ void check_pairs(Checker& checker, const char* name, const Shape<4>& size, const
   bool fits = true;
   for (size_t axis = 0; axis < 4; ++axis) fits = fits && (size[axis] == full[axis] || size[axis] == 1);
   checker.require(fits, [&] {
-    return std::string(name) + " is " + to_string(size) + ", must be " + to_string(full) + " with any axis 1";
+    return std::string(name) + " is " + to_string(size) + ", must be " + to_string(full) + kAxesMayBeOne;
   });
 }
 
@@ -225,9 +225,13 @@ void check_bias(Checker& checker, const AttentionShape& layer, const Value& bias
   checker.require(is_floating(bias.dtype()), [&] {
     return "bias is " + std::string(name_of(bias.dtype())) + ", must be a floating type; a boolean one is a mask";
   });
-  if (!checker.require(shape.size() == 4, [&] { return "bias is " + shape_of(bias) + ", must be " + to_string(full); }))
+  const Shape<4> all = {1, full[1], full[2], full[3]};
+  if (!checker.require(shape.size() == 4, [&] {
+        return "bias is " + shape_of(bias) + ", must be " +
+               (layer.relative ? to_string(all) : to_string(full) + kAxesMayBeOne);
+      }))
     return;
-  const Shape<4> size = {shape[0], shape[1], shape[2], shape[3]}, all = {1, full[1], full[2], full[3]};
+  const Shape<4> size = {shape[0], shape[1], shape[2], shape[3]};
   if (!layer.relative) return check_pairs(checker, "bias", size, full);
   checker.require(size == all && bias.dtype() == layer.dtype, [&] {
     return "bias is " + shape_of(bias) + " of " + std::string(name_of(bias.dtype())) +
@@ -246,7 +250,7 @@ void check_gates(Checker& checker, const AttentionShape& layer, const Value& gat
     const std::string heads = std::to_string(layer.heads), groups = std::to_string(layer.kv_heads);
     return "gates are " + shape_of(gates) + " of " + std::string(name_of(gates.dtype())) + ", must be [" +
            std::to_string(B) + ", " + heads + (layer.heads == layer.kv_heads ? "" : " or " + groups) +
-           "] with the first axis perhaps 1, of " + std::string(name_of(type));
+           "] (the first axis may be 1) of " + std::string(name_of(type));
   });
 }
 
