@@ -14,11 +14,6 @@ constexpr int64_t kMaxDropoutHeads = 65536;  // a head has 16 bits of the dropou
 
 std::string text(int64_t value) { return std::to_string(value); }
 
-bool add_overflows(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum);
-}
-
 /// "bias has size [..], must be [B|1, H|1, Lq|1, Lk|1] = [..]"
 void check_broadcast(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& full) {
   bool fits = true;
@@ -51,30 +46,6 @@ void check_cumulative(Checker& checker, const char* name, std::span<const int64_
   for (size_t t = 1; t < starts.size(); ++t) rising = rising && starts[t - 1] <= starts[t];
   checker.require(rising, [&] { return std::string(name) + " must rise from 0 to at most " + text(total); });
 }
-
-}  // namespace
-
-bool check_layout(Checker& checker, const char* name, const int64_t* size, const int64_t* stride, int rank,
-                  int64_t element) {
-  int64_t low = 0, high = 0;
-  for (int axis = 0; axis < rank; ++axis) {
-    if (!checker.require(size[axis] >= 0,
-                         [&] { return std::string(name) + " has a negative size: " + to_string(size, rank); }))
-      return false;
-  }
-  for (int axis = 0; axis < rank; ++axis) {
-    int64_t span = 0;
-    if (size[axis] == 0) return true;
-    const bool overflow = __builtin_mul_overflow(size[axis] - 1, stride[axis], &span) ||
-                          __builtin_mul_overflow(span, element, &span) || add_overflows(span < 0 ? low : high, span);
-    if (!checker.require(!overflow, [&] { return std::string(name) + " has strides beyond 64-bit offsets"; }))
-      return false;
-    (span < 0 ? low : high) += span;
-  }
-  return true;
-}
-
-namespace {
 
 void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
   if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;

@@ -15,6 +15,7 @@
 
 #include "attn/attention.h"
 #include "core/checker.h"
+#include "core/layout.h"
 
 namespace attn::detail {
 
@@ -127,13 +128,6 @@ void check_row_values(Checker& checker, const char* name, const ConstView<3>& vi
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs);
 /// Checks ids [batch|1, length], int32 or int64.
 void check_ids(Checker& checker, const char* name, const ConstView<2>& view, int64_t batch, int64_t length);
-/// Checks that sizes are not negative and every element is addressable with 64-bit offsets.
-[[gnu::visibility("default")]] bool check_layout(Checker& checker, const char* name, const int64_t* size,
-                                                 const int64_t* stride, int rank, int64_t element);
-template <class Pointer, int Rank>
-bool check_layout(Checker& checker, const char* name, const BasicView<Pointer, Rank>& view) {
-  return check_layout(checker, name, view.size.data(), view.stride.data(), Rank, size_of(view.dtype));
-}
 /// Checks shape and floating type.
 void check_tensor(Checker& checker, const char* name, const ConstView<4>& view, const Shape<4>& expected);
 
