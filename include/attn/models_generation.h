@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "attn/core_dtype.h"
+
 #pragma GCC visibility push(default)
 namespace attn::models {
 

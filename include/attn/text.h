@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/core_dtype.h"
+
 #pragma GCC visibility push(default)
 namespace attn::text {
 
