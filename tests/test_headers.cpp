@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attn/attention.h"
+#include "errors.h"
 
 namespace attn::test {
 namespace {
@@ -45,6 +46,37 @@ TEST(Headers, HalfPrecisionNumbers) {
   sum += 1.0f;
   sum += 1.0f;
   EXPECT_EQ(sum, 256.0f);
+}
+
+TEST(Headers, SlicesOfViews) {
+  Tensor<float, 3> x({2, 3, 4});
+  for (int64_t n = 0; n < x.count(); ++n) x[n] = static_cast<float>(n);
+  const ConstView<3> view = x;
+  const ConstView<3> middle = view.slice(1, 1, 3).slice(2, 3, 4);
+  EXPECT_EQ(middle.size, (Shape<3>{2, 2, 1}));
+  EXPECT_EQ(middle.stride, view.stride);
+  EXPECT_EQ(static_cast<const float*>(middle.data), x.data() + 7);
+  const View<2> column = x.view().select(2, 1);
+  EXPECT_EQ(column.size, (Shape<2>{2, 3}));
+  EXPECT_EQ(column.stride, (Shape<2>{12, 4}));
+  const View<1> row = x.view().select(0, 1).select(0, 2);
+  EXPECT_EQ(*static_cast<float*>(row.data), 20);
+  EXPECT_EQ(row.size, (Shape<1>{4}));
+  const View<1> backwards(x.data() + 3, DType::float32, {4}, {-1});
+  EXPECT_EQ(*static_cast<float*>(backwards.slice(0, 1, 2).data), 2);
+  EXPECT_TRUE(view.slice(2, 4, 4).empty());
+  EXPECT_EQ(View<3>().slice(0, 0, 0).data, nullptr);
+
+  const std::string no_axis = "[slice] there is no axis 3 in [2, 3, 4], it has 0 to 2";
+  EXPECT_EQ(error_of([&] { view.slice(3, 0, 1); }), no_axis);
+  EXPECT_EQ(error_of([&] { view.select(3, 0); }), no_axis);
+  EXPECT_NE(error_of([&] { view.slice(-1, 0, 1); }).find("no axis -1"), std::string::npos);
+  EXPECT_EQ(error_of([&] { view.slice(1, 2, 4); }),
+            "[slice] 2 to 4, the end not included, is not in axis 1 of [2, 3, 4]");
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{-1, 2}, {2, 1}, {INT64_MIN, INT64_MAX}})
+    EXPECT_NE(error_of([&] { view.slice(0, begin, end); }).find("is not in axis 0"), std::string::npos);
+  for (const int64_t index : {int64_t{-1}, int64_t{2}, INT64_MAX, INT64_MIN})
+    EXPECT_NE(error_of([&] { view.select(0, index); }).find("is not in axis 0"), std::string::npos) << index;
 }
 
 TEST(Headers, ShapesAndStrides) {

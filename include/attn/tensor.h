@@ -54,6 +54,11 @@ constexpr std::array<int64_t, Rank> contiguous_strides(const std::array<int64_t,
   return stride;
 }
 
+/// Bytes from an array's first element to that of its part begin .. end - 1 of an axis, 0 where that has no indices.
+/// Throws Error for an axis that there is not, and unless 0 <= begin <= end <= its extent.
+int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DType dtype, int axis, int64_t begin,
+                        int64_t end);
+
 /// A typed, strided window on memory that somebody else owns. A view without data means "not given".
 template <class Pointer, int Rank>
 struct BasicView {
@@ -79,6 +84,29 @@ struct BasicView {
   int64_t count() const { return count_of(size); }
   /// Without elements.
   bool empty() const { return std::find(size.begin(), size.end(), 0) != size.end(); }
+
+  /// The indices begin .. end - 1 of an axis, in place: keys.slice(2, 0, length). Throws Error as offset_of_slice().
+  BasicView slice(int axis, int64_t begin, int64_t end) const {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+    const int64_t offset = offset_of_slice(size.data(), stride.data(), Rank, dtype, axis, begin, end);
+    BasicView part = *this;
+    if (data) part.data = static_cast<Byte*>(data) + offset;
+    part.size[axis] = end - begin;
+    return part;
+  }
+  /// Index `index` of an axis, in place and without that axis: keys.select(0, b) is [Hk, Lk, D]. Throws Error likewise.
+  BasicView<Pointer, Rank - 1> select(int axis, int64_t index) const requires(Rank > 1) {
+    const BasicView one = slice(axis, index, index < INT64_MAX ? index + 1 : index);
+    BasicView<Pointer, Rank - 1> rest;
+    rest.data = one.data;
+    rest.dtype = dtype;
+    for (int from = 0, to = 0; from < Rank; ++from) {
+      if (from == axis) continue;
+      rest.size[to] = size[from];
+      rest.stride[to++] = stride[from];
+    }
+    return rest;
+  }
 };
 
 template <int Rank>

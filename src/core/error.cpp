@@ -35,6 +35,18 @@ void refuse_shape(const int64_t* size, int rank) {
               {to_string(size, rank) + (negative ? " has a negative extent" : " is larger than 2^63 - 1 bytes")});
 }
 
+int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DType dtype, int axis, int64_t begin,
+                        int64_t end) {
+  if (axis < 0 || axis >= rank)
+    throw Error("slice", {"there is no axis " + std::to_string(axis) + " in " + to_string(size, rank) +
+                          ", it has 0 to " + std::to_string(rank - 1)});
+  if (begin < 0 || end < begin || end > size[axis])
+    throw Error("slice",
+                {std::to_string(begin) + " to " + std::to_string(end) + ", the end not included, is not in axis " +
+                 std::to_string(axis) + " of " + to_string(size, rank)});
+  return begin < end ? begin * stride[axis] * size_of(dtype) : 0;
+}
+
 Error::Error(std::string_view operation, std::vector<std::string> reasons)
     : std::runtime_error(message_of(operation, reasons)), operation_(operation), reasons_(std::move(reasons)) {}
 
