@@ -11,8 +11,7 @@ int main() {
   Rows dq(q.size()), dk(k.size()), dv(v.size());
   attn::Tensor<float, 3> lse({1, 8, 256});
   attn::Random random(42);
-  for (Rows* x : {&q, &k, &v, &dout})
-    for (int64_t n = 0; n < x->count(); ++n) (*x)[n] = static_cast<float>(random.normal());
+  for (Rows* x : {&q, &k, &v, &dout}) attn::fill_normal(*x, random);
 
   attn::AttentionOptions options;
   options.causal = true;

@@ -89,7 +89,10 @@ std::array<uint32_t, 4> philox(uint64_t key, const std::array<uint32_t, 4>& coun
 /// A stream of numbers over philox(): the same seed gives the same stream on every machine.
 class Random {
  public:
-  explicit Random(uint64_t seed, uint64_t stream = 0) : key_(seed), stream_(stream) {}
+  /// Goes on where a stream stood after `drawn` words.
+  explicit Random(uint64_t seed, uint64_t stream = 0, uint64_t drawn = 0);
+  /// How many words have been drawn: next() takes one, uniform() two, normal() four, below() two or more.
+  uint64_t drawn() const { return drawn_; }
   uint32_t next();
   /// Uniform in [0, 1).
   double uniform();
@@ -99,10 +102,23 @@ class Random {
   int64_t below(int64_t bound);
 
  private:
-  uint64_t key_, stream_, block_ = 0;
+  void draw_block();
+  uint64_t key_, stream_, drawn_;
   std::array<uint32_t, 4> words_{};
-  int used_ = 4;
 };
+
+/// Normal numbers of mean 0, in the order of the indices, into a view of any floating type. Throws Error for another
+/// type, a view that has no data and a deviation that is not finite.
+void fill_normal(Random& random, double deviation, void* data, DType dtype, const int64_t* size, const int64_t* stride,
+                 int rank);
+template <int Rank>
+void fill_normal(const View<Rank>& x, Random& random, double deviation = 1) {
+  fill_normal(random, deviation, x.data, x.dtype, x.size.data(), x.stride.data(), Rank);
+}
+template <class T, int Rank>
+void fill_normal(Tensor<T, Rank>& x, Random& random, double deviation = 1) {
+  fill_normal(x.view(), random, deviation);
+}
 
 }  // namespace attn
 #pragma GCC visibility pop

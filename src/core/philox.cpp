@@ -2,10 +2,12 @@
 //
 // Source: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. The tests hold philox()
 // against the known answers published with it.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "attn/core.h"
+#include "core/layout.h"
 
 namespace attn {
 
@@ -26,14 +28,19 @@ std::array<uint32_t, 4> philox(uint64_t key, const std::array<uint32_t, 4>& coun
   return {x0, x1, x2, x3};
 }
 
+Random::Random(uint64_t seed, uint64_t stream, uint64_t drawn) : key_(seed), stream_(stream), drawn_(drawn) {
+  if (drawn_ % 4 != 0) draw_block();
+}
+
+void Random::draw_block() {
+  const uint64_t block = drawn_ / 4;
+  words_ = philox(key_, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                         static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)});
+}
+
 uint32_t Random::next() {
-  if (used_ == 4) {
-    words_ = philox(key_, {static_cast<uint32_t>(block_), static_cast<uint32_t>(block_ >> 32),
-                           static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)});
-    ++block_;
-    used_ = 0;
-  }
-  return words_[static_cast<size_t>(used_++)];
+  if (drawn_ % 4 == 0) draw_block();
+  return words_[drawn_++ % 4];
 }
 
 double Random::uniform() {
@@ -56,6 +63,43 @@ int64_t Random::below(int64_t bound) {
     const uint64_t high = next();
     const uint64_t value = high << 32 | next();
     if (value < whole) return static_cast<int64_t>(value % range);
+  }
+}
+
+namespace {
+
+template <class T>
+void fill_row(Random& random, double deviation, void* data, int64_t count, int64_t stride) {
+  for (int64_t n = 0; n < count; ++n)
+    static_cast<T*>(data)[n * stride] =
+        T(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(deviation * random.normal()));
+}
+
+}  // namespace
+
+void fill_normal(Random& random, double deviation, void* data, DType dtype, const int64_t* size, const int64_t* stride,
+                 int rank) {
+  Checker checker("fill_normal");
+  checker.require(is_floating(dtype),
+                  [&] { return "x is " + std::string(name_of(dtype)) + ", must be a floating type"; });
+  detail::check_layout(checker, "x", size, stride, rank, size_of(dtype));
+  const bool empty = std::find(size, size + rank, 0) != size + rank;
+  checker.require(data || empty, "x has no data");
+  checker.require(std::isfinite(deviation), [&] { return "the deviation is " + std::to_string(deviation); });
+  checker.done();
+  if (empty) return;
+  const int last = rank - 1;
+  std::vector<int64_t> index(static_cast<size_t>(rank), 0);
+  const auto fill = dtype == DType::float64    ? fill_row<double>
+                    : dtype == DType::float32  ? fill_row<float>
+                    : dtype == DType::bfloat16 ? fill_row<bfloat16>
+                                               : fill_row<float16>;
+  for (int axis = last; axis >= 0;) {  // a row of the last axis, then the next index of those before it
+    int64_t offset = 0;
+    for (int before = 0; before < last; ++before) offset += index[static_cast<size_t>(before)] * stride[before];
+    fill(random, deviation, static_cast<char*>(data) + offset * size_of(dtype), size[last], stride[last]);
+    for (axis = last - 1; axis >= 0 && ++index[static_cast<size_t>(axis)] == size[axis]; --axis)
+      index[static_cast<size_t>(axis)] = 0;
   }
 }
 
