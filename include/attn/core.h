@@ -62,19 +62,24 @@ class Executor {
  public:
   virtual ~Executor() = default;
   /// Runs body(0) ... body(tasks - 1), each once, in any order, on any threads; returns when all are done.
-  /// Must be callable from many threads at once and from inside a task.
+  /// Must be callable from many threads at once and from inside a task. A task that is left out or run twice makes
+  /// results wrong: a library that was built without NDEBUG throws Error, others do not look.
   virtual void run(int64_t tasks, TaskRef body) = 0;
-  /// How many tasks may run at the same time.
+  /// How many tasks may run at the same time; may change from call to call. What is below 1 counts as 1, what is above
+  /// kMaxThreads as that.
   virtual int threads() const = 0;
 };
+
+/// The most threads that the library's pool has and that an executor counts as.
+constexpr int kMaxThreads = 1024;
 
 /// Runs body(0) ... body(tasks - 1) on the current executor. An exception thrown by a task is rethrown here, once.
 /// Throws Error for a negative number of tasks.
 void parallel_for(int64_t tasks, TaskRef body);
-/// Tasks that may run at the same time.
+/// Tasks that may run at the same time, 1 to kMaxThreads.
 int thread_count();
-/// Sizes the library's own pool (1 = the calling thread alone; 1024 at most); 0, the default = one thread a processor
-/// that this process may use by its affinity and the quota of its container. Throws Error for a negative number.
+/// Sizes the library's own pool (1 = the calling thread alone); 0, the default = one thread a processor that this
+/// process may use by its affinity and the quota of its container. Throws Error below 0 and above kMaxThreads.
 void set_thread_count(int threads);
 /// Replaces the library's pool; nullptr brings it back. The executor must outlive its use.
 void set_executor(Executor* executor);

@@ -22,14 +22,13 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "attn/core.h"
 #include "core/control_groups.h"
 
 namespace attn {
 namespace {
-
-constexpr int kMaxThreads = 1024;
 
 // How long a worker looks out for the next job before it sleeps. An operator publishes several jobs in a row: a worker
 // that spins begins the next one after 1 us, one that sleeps after 20 us (2 cores of an AMD EPYC, Linux 6.18). Spinning
@@ -272,6 +271,34 @@ bool has_tasks(int64_t tasks) {
 
 }  // namespace
 
+namespace {
+
+/// Runs the tasks on a host's executor. Without NDEBUG it sees to it that each runs once.
+void run_on(Executor& host, int64_t tasks, TaskRef body) {
+#ifdef NDEBUG
+  host.run(tasks, body);
+#else
+  std::vector<std::atomic<int>> runs(static_cast<size_t>(tasks));
+  const auto refuse = [&](int64_t task, const std::string& what) {
+    throw Error("parallel_for", {"the executor " + what + " task " + std::to_string(task) + " of " +
+                                 std::to_string(tasks) + ", must run each once"});
+  };
+  std::atomic<int64_t> outside{0};
+  const auto counted = [&](int64_t task) {
+    if (task < 0 || task >= tasks) outside = task;
+    else if (runs[static_cast<size_t>(task)]++ == 0) body(task);
+  };
+  host.run(tasks, counted);
+  if (outside != 0) refuse(outside, "ran");
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int times = runs[static_cast<size_t>(task)];
+    if (times != 1) refuse(task, times == 0 ? "did not run" : "ran " + std::to_string(times) + " times");
+  }
+#endif
+}
+
+}  // namespace
+
 void parallel_for(int64_t tasks, TaskRef body) {
   if (!has_tasks(tasks)) return;
   if (tasks == 1) return body(0);
@@ -284,7 +311,7 @@ void parallel_for(int64_t tasks, TaskRef body) {
     }
   };
   if (Executor* host = host_executor.load(std::memory_order_acquire)) {
-    host->run(tasks, guarded);
+    run_on(*host, tasks, guarded);
   } else {
     pool.run(tasks, guarded);
   }
@@ -293,13 +320,14 @@ void parallel_for(int64_t tasks, TaskRef body) {
 
 int thread_count() {
   Executor* host = host_executor.load(std::memory_order_acquire);
-  return host ? host->threads() : own_thread_count();
+  return host ? std::clamp(host->threads(), 1, kMaxThreads) : own_thread_count();
 }
 
 void set_thread_count(int threads) {
-  if (threads < 0)
-    throw Error("set_thread_count", {std::to_string(threads) + " threads, must be 0 (one a hardware core) or more"});
-  wanted_threads.store(std::min(threads, kMaxThreads), std::memory_order_relaxed);
+  if (threads < 0 || threads > kMaxThreads)
+    throw Error("set_thread_count", {std::to_string(threads) + " threads, must be from 0, one a processor, to " +
+                                     std::to_string(kMaxThreads)});
+  wanted_threads.store(threads, std::memory_order_relaxed);
 }
 
 Executor& own_executor() {
