@@ -7,29 +7,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "arrays.h"
-#include "attn/c.h"
+#include "c_tensors.h"
 
 namespace attn::test {
 namespace {
-
-template <int Rank>
-attn_tensor tensor(Array<Rank>& array) {
-  const View<Rank> view = array.view();
-  attn_tensor t{view.data, static_cast<int32_t>(view.dtype), Rank, {}, {}};
-  std::copy_n(view.size.begin(), Rank, t.size);
-  std::copy_n(view.stride.begin(), Rank, t.stride);
-  return t;
-}
-
-attn_int64s list(const std::vector<int64_t>& values) { return {values.data(), static_cast<int64_t>(values.size())}; }
-attn_floats list(const std::vector<float>& values) { return {values.data(), static_cast<int64_t>(values.size())}; }
-
-attn_options defaults() {
-  attn_options options{};
-  options.struct_size = sizeof options;
-  return options;
-}
 
 /// One call, its options for C++ and for C, and what both may point to.
 struct Call {
@@ -234,6 +215,8 @@ TEST(CResults, MergeAndPlans) {
     EXPECT_EQ(plan.tasks, expected.tasks);
     EXPECT_EQ(plan.scratch_bytes, expected.scratch_bytes);
     EXPECT_EQ(plan.flops, expected.flops);
+    EXPECT_EQ(plan.unit_type, static_cast<int32_t>(expected.unit_type));
+    EXPECT_EQ(plan.unit_flops, expected.unit_flops);
   };
   ASSERT_EQ(attn_explain(&q, &k, &v, &call.c, &plan), ATTN_OK) << attn_last_error();
   expect_plan(explain(call.q.view(), call.k.view(), call.v.view(), call.cpp));
@@ -271,6 +254,11 @@ TEST(CResults, Cache) {
   cpp.truncate(cpp_first, 5);
   ASSERT_EQ(attn_cache_length(cache, second, &number), ATTN_OK);
   EXPECT_EQ(number, 15);
+  int32_t contains = -1;
+  ASSERT_EQ(attn_cache_contains(cache, second, &contains), ATTN_OK);
+  EXPECT_EQ(contains, 1);
+  ASSERT_EQ(attn_cache_contains(cache, gone, &contains), ATTN_OK);
+  EXPECT_EQ(contains, 0);
   ASSERT_EQ(attn_cache_pages_in_use(cache, &number), ATTN_OK);
   EXPECT_EQ(number, cpp.pages_in_use());
   EXPECT_EQ(attn_cache_length(cache, gone, &number), ATTN_INVALID_ARGUMENT);
@@ -307,7 +295,12 @@ TEST(CResults, IsasAndThreads) {
   ASSERT_EQ(attn_isa_active(&active), ATTN_OK);
   EXPECT_STREQ(active, "baseline");
   ASSERT_EQ(attn_isa_set(before.c_str()), ATTN_OK);
+  ASSERT_EQ(attn_isa_missing(&active), ATTN_OK);
+  EXPECT_EQ(active, missing_isa());
   ASSERT_EQ(attn_set_thread_count(3), ATTN_OK);
+  EXPECT_EQ(attn_thread_count(), 3);
+  EXPECT_EQ(attn_set_thread_count(5000), ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(attn_last_error(), "[set_thread_count] 5000 threads, must be from 0, one a processor, to 1024");
   EXPECT_EQ(attn_thread_count(), 3);
   ASSERT_EQ(attn_set_thread_count(0), ATTN_OK);
   EXPECT_STREQ(attn_version(), "0.1.0");
@@ -377,6 +370,54 @@ TEST(CErrors, NameTheFunctionAndTheField) {
 void expect_refused(attn_status status, const std::string& message) {
   EXPECT_EQ(status, ATTN_INVALID_ARGUMENT);
   EXPECT_EQ(attn_last_error(), message);
+}
+
+/// Enumerations, ranks and types, which C++ could not even be given, and what the operator says of all else, in one
+/// message; and nothing in it that only follows from another reason.
+TEST(CErrors, ComeAllAtOnce) {
+  Call call;
+  Gradients r;
+  r.out.fill_with_nan();
+  const std::vector<std::byte> untouched = r.out.bytes();
+  attn_tensor q = tensor(call.q), k = tensor(call.k), v = tensor(call.v), out = tensor(r.out), lse = tensor(r.lse);
+  call.c.causal = 2;
+  call.c.float32_precision = -1;
+  call.c.softcap = -1;
+  call.c.dropout = 1.5;
+  call.c_mask.rank = 3, call.c.mask = &call.c_mask;
+  call.c.sink = {call.sink.data(), 3};
+  out.dtype = 9, lse.size[2] = 5;
+  EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(
+      attn_last_error(),
+      "[attn_attention] out has dtype 9, must be one of enum attn_dtype, ATTN_FLOAT32 = 0 to ATTN_INT64 = 6; "
+      "options.causal is 2, must be 0 or 1; options.mask has rank 3, must be 4; options.float32_precision is "
+      "-1, must be one of enum attn_float32_precision, 0 to 2; softcap must be finite and not negative; dropout "
+      "is 1.500000, must be in [0, 1); sink has 3 entries, must have H = 4; alignment must be named (top_left, "
+      "bottom_right or offset): Lq = 6 differs from Lk = 9; lse has size [1, 4, 5], must be [B, H, Lq] = [1, 4, "
+      "6]");
+  EXPECT_EQ(r.out.bytes(), untouched);
+
+  // Without q's shape nothing can be said of the others'.
+  q.rank = 2;
+  EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(attn_last_error()).find("lse has size"), std::string::npos) << attn_last_error();
+  // A mistake that is found here does not let a good call through: nothing is written.
+  q.rank = 4, out = tensor(r.out), lse = tensor(r.lse);
+  call.c = defaults();
+  call.c.same_bits = 3;
+  EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(attn_last_error(), "[attn_attention] options.same_bits is 3, must be 0 or 1");
+  EXPECT_EQ(r.out.bytes(), untouched);
+  call.c.same_bits = 1;
+  EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_OK) << attn_last_error();
+
+  attn_cache* cache = nullptr;
+  const attn_cache_config config{sizeof config, 1, 0, 0, -3, 0, 9, 0};
+  EXPECT_EQ(attn_cache_create(&config, &cache), ATTN_INVALID_ARGUMENT);
+  const std::string said = attn_last_error();
+  for (const char* reason : {"config has dtype 9", "head_dim is 0", "page_size is -3"})
+    EXPECT_NE(said.find(reason), std::string::npos) << said;
 }
 
 TEST(CErrors, NullPointers) {

@@ -1,68 +1,21 @@
 /* attn in C11: the operator of attn/attention.h for C and for every language that calls C. Shapes, meanings and options
- * are those of docs/operators/attention.md; examples/03_plain_c.c is a program.
+ * are those of docs/operators/attention.md; examples/03_plain_c.c is a program. attn/c_core.h has what all calls stand
+ * on: errors, tensors, threads, random numbers; attn/c_statistics.h the statistics of the attention matrix.
  *
- * Errors. A function that can fail returns an attn_status; nothing has been written then, and attn_last_error() says
- * all that is wrong. No exception leaves the library. Any function may be called from any thread; a cache is read
- * (attend, length, pages_in_use) by many threads at once, or changed by one.
+ * A cache is read (attend, statistics, contains, length, pages_in_use) by many threads at once, or changed by one. A
+ * message has all that is wrong with a call; where q, k or v is null or of a wrong rank, what needs its shape is left
+ * out.
  *
- * Structs that may grow begin with struct_size, the sizeof in the caller's header, and zero is the default of every
- * field. A smaller struct leaves the fields it lacks at zero; of a larger one, what this library does not know must be
- * zero. */
+ * In C++ alone: the float64 reference, measures of heads (attn/heads.h), rates of the machine (attn/peaks.h), the
+ * library's pool as an executor to wrap (own_executor()), and layers, models and training. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "attn/c_core.h"
 
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum attn_status {
-  ATTN_OK = 0,
-  ATTN_INVALID_ARGUMENT = 1, /* the call cannot be done as it stands; the message has every reason */
-  ATTN_OUT_OF_MEMORY = 2,
-  ATTN_INTERNAL_ERROR = 3 /* the system refused something, or the library has a bug */
-} attn_status;
-
-/* What the last failed call of this thread said, "" if none has failed; valid until the next one fails. */
-const char* attn_last_error(void);
-/* "0.1.0" */
-const char* attn_version(void);
-
-/* ------------------------------------------------------------------------------------------------------- tensors */
-
-enum attn_dtype {
-  ATTN_FLOAT32 = 0,
-  ATTN_FLOAT64 = 1,
-  ATTN_BFLOAT16 = 2, /* the upper 16 bits of a float32 */
-  ATTN_FLOAT16 = 3,  /* IEEE 754 binary16 */
-  ATTN_BOOLEAN = 4,  /* one byte, 0 or 1 */
-  ATTN_INT32 = 5,
-  ATTN_INT64 = 6
-};
-
-/* Memory that the caller owns, read or written in place. A tensor that is not wanted or not given is a null pointer. */
-typedef struct attn_tensor {
-  void* data;
-  int32_t dtype;     /* of enum attn_dtype */
-  int32_t rank;      /* 1 to 4 */
-  int64_t size[4];   /* the first `rank` of them, slowest axis first */
-  int64_t stride[4]; /* in elements; 0 repeats, a negative one walks backwards */
-} attn_tensor;
-
-/* A dense row-major tensor. What cannot be one (rank, size) is refused by the call that gets it. */
-attn_tensor attn_dense(void* data, int32_t dtype, int32_t rank, const int64_t* size);
-
-typedef struct attn_int64s {
-  const int64_t* data;
-  int64_t count; /* 0 = not given */
-} attn_int64s;
-
-typedef struct attn_floats {
-  const float* data;
-  int64_t count; /* 0 = not given */
-} attn_floats;
 
 /* ------------------------------------------------------------------------------------------------------- options */
 
@@ -152,11 +105,18 @@ typedef struct attn_plan {
   int64_t tasks;
   int64_t scratch_bytes;
   double flops;
+  int32_t unit_type; /* of enum attn_dtype: what the multiply-add unit takes */
+  int32_t reserved;
+  double unit_flops; /* of that unit */
 } attn_plan;
 attn_status attn_explain(const attn_tensor* q, const attn_tensor* k, const attn_tensor* v, const attn_options* options,
                          attn_plan* plan);
 attn_status attn_explain_backward(const attn_tensor* q, const attn_tensor* k, const attn_tensor* v,
                                   const attn_options* options, int32_t with_dbias, attn_plan* plan);
+
+/* *keeps = 1 if dropout keeps the weight at (b, h, i, j), else 0. */
+attn_status attn_dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int64_t i, int64_t j,
+                               int32_t* keeps);
 
 /* ---------------------------------------------------------------------------------------- paged key/value cache */
 
@@ -185,6 +145,8 @@ attn_status attn_cache_append(attn_cache* cache, int64_t sequence, const attn_te
 /* Forgets the tokens from `length` on. */
 attn_status attn_cache_truncate(attn_cache* cache, int64_t sequence, int64_t length);
 attn_status attn_cache_remove(attn_cache* cache, int64_t sequence);
+/* *contains = 1 if there is such a sequence, else 0. */
+attn_status attn_cache_contains(const attn_cache* cache, int64_t sequence, int32_t* contains);
 attn_status attn_cache_length(const attn_cache* cache, int64_t sequence, int64_t* length);
 attn_status attn_cache_pages_in_use(const attn_cache* cache, int64_t* pages);
 /* Sequence s of `sequences` has the queries cu_query[s] .. cu_query[s + 1] of q [1, H, total, D]; out and lse, which
@@ -193,17 +155,14 @@ attn_status attn_cache_attend(const attn_cache* cache, attn_int64s sequences, at
                               const attn_tensor* q, const attn_tensor* out, const attn_tensor* lse,
                               const attn_options* options);
 
-/* --------------------------------------------------------------------------------- instruction sets and threads */
+/* ---------------------------------------------------------------------------------------------- instruction sets */
 
 /* Those that this CPU can run, best first; null after the last. */
 const char* attn_isa_available(int64_t index);
 attn_status attn_isa_active(const char** name);
 attn_status attn_isa_set(const char* name);
-
-/* Tasks that may run at the same time. */
-int32_t attn_thread_count(void);
-/* 0 = one a hardware core. */
-attn_status attn_set_thread_count(int32_t threads);
+/* Why one that this CPU has is not among them, "" if all are; valid until this thread asks again. */
+attn_status attn_isa_missing(const char** reason);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,10 @@
 #include "c/arguments.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <new>
+#include <tuple>
 
 namespace attn::c {
 namespace {
@@ -50,19 +52,50 @@ attn_status status_of_exception() noexcept {
   }
 }
 
+namespace {
+
+/// Whether a reason speaks of the argument of this name, which it may call without "options." in front.
+bool names(const std::string& reason, std::string name) {
+  name.erase(0, name.rfind('.') + 1);
+  const auto is_part = [&](size_t n) { return n < reason.size() && (std::isalnum(reason[n]) || reason[n] == '_'); };
+  for (size_t at = reason.find(name); at != std::string::npos; at = reason.find(name, at + 1))
+    if (!(at > 0 && is_part(at - 1)) && !is_part(at + name.size())) return true;
+  return false;
+}
+
+}  // namespace
+
+void Arguments::run_dry(const std::function<void()>& call) {
+  if (!can_run_dry_) return;
+  try {
+    const DryRun dry;
+    call();
+  } catch (const Error& error) {
+    for (const std::string& reason : error.reasons())
+      if (std::none_of(wrong_.begin(), wrong_.end(), [&](const std::string& name) { return names(reason, name); }))
+        checker_.require(false, reason);
+  }
+}
+
+template <class Reason>
+bool Arguments::require_of(const char* name, bool condition, const Reason& reason) {
+  if (!condition) wrong_.emplace_back(name);
+  return checker_.require(condition, [&] { return std::string(name) + reason(); });
+}
+
 bool Arguments::given(const char* name, const void* pointer) {
-  return checker_.require(pointer != nullptr, [&] { return std::string(name) + " is a null pointer"; });
+  return require_of(name, pointer != nullptr, [] { return " is a null pointer"; });
 }
 
 bool Arguments::flag(const char* name, int32_t value) {
   checker_.require(value == 0 || value == 1,
                    [&] { return std::string(name) + " is " + std::to_string(value) + ", must be 0 or 1"; });
-  return value == 1;
+  return value != 0;
 }
 
 DType Arguments::dtype(const char* name, int32_t value) {
-  const bool known = checker_.require(value >= 0 && value < static_cast<int32_t>(std::size(kTypes)), [&] {
-    return std::string(name) + " has dtype " + std::to_string(value) +
+  const bool known = require_of(name, value >= 0 && value < static_cast<int32_t>(std::size(kTypes)), [&] {
+    return " has dtype " + std::to_string(value) +
            ", must be one of enum attn_dtype, ATTN_FLOAT32 = 0 to ATTN_INT64 = 6";
   });
   return known ? kTypes[value] : DType::float32;
@@ -73,16 +106,16 @@ View<Rank> Arguments::optional(const char* name, const attn_tensor* tensor) {
   View<Rank> view;
   if (tensor == nullptr) return view;
   view.dtype = dtype(name, tensor->dtype);
-  const bool right_rank = checker_.require(tensor->rank == Rank, [&] {
-    return std::string(name) + " has rank " + std::to_string(tensor->rank) + ", must be " + std::to_string(Rank);
+  const bool right_rank = require_of(name, tensor->rank == Rank, [&] {
+    return " has rank " + std::to_string(tensor->rank) + ", must be " + std::to_string(Rank);
   });
   if (!right_rank) return view;
   std::copy_n(tensor->size, Rank, view.size.begin());
   std::copy_n(tensor->stride, Rank, view.stride.begin());
   view.data = tensor->data;
   const bool is_empty = std::any_of(view.size.begin(), view.size.end(), [](int64_t extent) { return extent == 0; });
-  checker_.require(view.data != nullptr || is_empty,
-                   [&] { return std::string(name) + " has no data; a tensor that is not wanted is a null pointer"; });
+  require_of(name, view.data != nullptr || is_empty,
+             [] { return " has no data; a tensor that is not wanted is a null pointer"; });
   return view;
 }
 
@@ -93,8 +126,8 @@ template View<4> Arguments::optional<4>(const char*, const attn_tensor*);
 
 template <class T>
 std::span<const T> Arguments::values(const char* name, const T* data, int64_t count) {
-  const bool right = checker_.require(count >= 0 && (data != nullptr || count == 0), [&] {
-    return std::string(name) + " has " + (data ? "" : "no data and ") + "count " + std::to_string(count) +
+  const bool right = require_of(name, count >= 0 && (data != nullptr || count == 0), [&] {
+    return std::string(" has ") + (data ? "" : "no data and ") + "count " + std::to_string(count) +
            (data ? ", must not be negative" : "");
   });
   return right ? std::span<const T>(data, static_cast<size_t>(count)) : std::span<const T>();
@@ -170,6 +203,21 @@ AttentionOptions Arguments::options(const attn_options* pointer) {
   return o;
 }
 
+attn_tensor Arguments::any_rank(const char* name, const attn_tensor* tensor) {
+  if (!given(name, tensor)) return {};
+  const bool right = require_of(name, tensor->rank >= 1 && tensor->rank <= 4,
+                                [&] { return " has rank " + std::to_string(tensor->rank) + ", must be 1 to 4"; });
+  return right ? *tensor : attn_tensor{};
+}
+
+attn_executor Arguments::executor(const attn_executor* pointer) {
+  const attn_executor c = copy("executor", pointer);
+  if (pointer == nullptr) return c;
+  given("executor.run", reinterpret_cast<const void*>(c.run));
+  given("executor.threads", reinterpret_cast<const void*>(c.threads));
+  return c;
+}
+
 AttentionGradients Arguments::gradients(const attn_gradients* pointer) {
   given("gradients", pointer);
   const attn_gradients c = copy("gradients", pointer);
@@ -183,7 +231,7 @@ AttentionGradients Arguments::gradients(const attn_gradients* pointer) {
 }
 
 KvCache::Config Arguments::config(const attn_cache_config* pointer) {
-  given("config", pointer);
+  needed("config", pointer);
   const attn_cache_config c = copy("config", pointer);
   require(c.reserved == 0, "config.reserved must be 0");
   KvCache::Config config;
@@ -194,6 +242,53 @@ KvCache::Config Arguments::config(const attn_cache_config* pointer) {
   if (c.page_size != 0) config.page_size = c.page_size;
   config.max_pages = c.max_pages;
   return config;
+}
+
+template <class Statistics>
+Statistics Arguments::rows(const char* name, const attn_row_statistics* pointer) {
+  constexpr int kRank = std::tuple_size_v<decltype(Statistics().sum.size)>;
+  const attn_row_statistics c = copy(name, pointer);
+  const std::string prefix = std::string(name) + ".";
+  Statistics s;
+  s.sum = optional<kRank>((prefix + "sum").c_str(), c.sum);
+  s.entropy = optional<kRank>((prefix + "entropy").c_str(), c.entropy);
+  s.participation = optional<kRank>((prefix + "participation").c_str(), c.participation);
+  s.maximum = optional<kRank>((prefix + "maximum").c_str(), c.maximum);
+  s.distance = optional<kRank>((prefix + "distance").c_str(), c.distance);
+  s.same_token = optional<kRank>((prefix + "same_token").c_str(), c.same_token);
+  s.bands = optional<kRank + 1>((prefix + "bands").c_str(), c.bands);
+  s.labels = optional<kRank + 1>((prefix + "labels").c_str(), c.labels);
+  return s;
+}
+
+template RowStatisticsGradients Arguments::rows<RowStatisticsGradients>(const char*, const attn_row_statistics*);
+
+AttentionStatistics Arguments::statistics(const attn_statistics* pointer, std::vector<KeyBand>& bands) {
+  given("statistics", pointer);
+  const attn_statistics c = copy("statistics", pointer);
+  AttentionStatistics s;
+  s.rows = rows<RowStatistics<3>>("rows", c.rows);
+  s.means = rows<RowStatistics<2>>("means", c.means);
+  s.position = optional<3>("position", c.position);
+  s.top_weight = optional<4>("top_weight", c.top_weight);
+  s.top_key = optional<4>("top_key", c.top_key);
+  s.column_mass = optional<3>("column_mass", c.column_mass);
+  s.column_position = optional<3>("column_position", c.column_position);
+  const attn_picture picture = copy("picture", c.picture);
+  s.picture.cells = optional<4>("picture.cells", picture.cells);
+  s.picture.maximum = flag("picture.maximum", picture.maximum);
+  s.picture.first_query = picture.first_query;
+  s.picture.first_key = picture.first_key;
+  if (picture.queries != 0) s.picture.queries = picture.queries;
+  if (picture.keys != 0) s.picture.keys = picture.keys;
+  for (const attn_key_band& band : values("bands", c.bands, c.band_count))
+    bands.push_back({band.low, band.high, !flag("bands.from_start", band.from_start)});
+  s.sets.bands = bands;
+  s.sets.labels = optional<2>("labels", c.labels);
+  s.sets.query_token = optional<2>("query_token", c.query_token);
+  s.sets.key_token = optional<2>("key_token", c.key_token);
+  s.key_factor = optional<3>("key_factor", c.key_factor);
+  return s;
 }
 
 }  // namespace attn::c

@@ -1,9 +1,15 @@
 // What a C function is given, checked and turned into what the C++ operator takes; what that throws, turned back.
 #pragma once
 
-#include "attn/attention.h"
-#include "attn/c.h"
+#include <functional>
+
+#include "attn/attention_statistics.h"
+#include "attn/c_statistics.h"
 #include "core/checker.h"
+
+struct attn_cache {
+  attn::KvCache cache;
+};
 
 namespace attn::c {
 
@@ -26,21 +32,44 @@ class Arguments {
   explicit Arguments(const char* function) : checker_(function) {}
   /// Throws Error with every reason.
   void done() const { checker_.done(); }
+  /// body() calls the C++ function. Where something is wrong already that is a dry run, and what the function finds
+  /// wrong with the other arguments joins the Error.
+  template <class Body>
+  void call(const Body& body) {
+    if (!checker_.ok()) run_dry(body);
+    done();
+    body();
+  }
 
   void require(bool condition, const char* reason) { checker_.require(condition, reason); }
   /// A pointer that may not be null.
   bool given(const char* name, const void* pointer);
+  /// One without which there is no call.
+  void needed(const char* name, const void* pointer) { can_run_dry_ = given(name, pointer) && can_run_dry_; }
   template <int Rank>
   View<Rank> tensor(const char* name, const attn_tensor* tensor) {
     return given(name, tensor) ? optional<Rank>(name, tensor) : View<Rank>();
+  }
+  /// One that the shapes of all others are judged by.
+  template <int Rank>
+  View<Rank> base(const char* name, const attn_tensor* pointer) {
+    can_run_dry_ = pointer && pointer->rank == Rank && can_run_dry_;
+    return tensor<Rank>(name, pointer);
   }
   /// A null pointer is a view without data.
   template <int Rank>
   View<Rank> optional(const char* name, const attn_tensor* tensor);
   std::span<const int64_t> span(const char* name, const attn_int64s& values);
   AttentionOptions options(const attn_options* options);
+  /// Of any rank from 1 to 4.
+  attn_tensor any_rank(const char* name, const attn_tensor* tensor);
+  DType dtype(const char* name, int32_t value);
+  attn_executor executor(const attn_executor* executor);
   AttentionGradients gradients(const attn_gradients* gradients);
   KvCache::Config config(const attn_cache_config* config);
+  AttentionStatistics statistics(const attn_statistics* statistics, std::vector<KeyBand>& bands);
+  template <class Statistics>
+  Statistics rows(const char* name, const attn_row_statistics* rows);
   /// The size in front of a struct of `known` bytes; 0 if it is none.
   size_t struct_size(const char* name, const void* pointer, size_t known);
 
@@ -50,9 +79,14 @@ class Arguments {
   template <class T>
   std::span<const T> values(const char* name, const T* data, int64_t count);
   bool flag(const char* name, int32_t value);
-  DType dtype(const char* name, int32_t value);
+  /// Records `reason` about the argument of this name.
+  template <class Reason>
+  bool require_of(const char* name, bool condition, const Reason& reason);
+  void run_dry(const std::function<void()>& call);
 
   Checker checker_;
+  std::vector<std::string> wrong_;  // names of what has come back empty
+  bool can_run_dry_ = true;
 };
 
 }  // namespace attn::c

@@ -1,7 +1,6 @@
 // The functions of attn/c.h: each checks what C++ could not even be given, then calls the C++ function of its name.
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <memory>
 
 #include "c/arguments.h"
@@ -10,36 +9,17 @@ using attn::View;
 using attn::c::Arguments;
 using attn::c::guarded;
 
-const char* attn_version() { return ATTN_VERSION; }
-
-attn_tensor attn_dense(void* data, int32_t dtype, int32_t rank, const int64_t* size) {
-  attn_tensor tensor{data, dtype, rank, {}, {}};
-  if (rank < 1 || rank > 4 || size == nullptr) {
-    tensor.rank = 0;
-    return tensor;
-  }
-  int64_t next = 1;
-  for (int axis = rank - 1; axis >= 0; --axis) {
-    tensor.size[axis] = size[axis];
-    tensor.stride[axis] = next;
-    // A stride that no address has: the call that gets it says so.
-    if (__builtin_mul_overflow(next, size[axis], &next)) next = std::numeric_limits<int64_t>::max();
-  }
-  return tensor;
-}
-
 // ----------------------------------------------------------------------------------------------------------- operator
 
 attn_status attn_attention(const attn_tensor* q, const attn_tensor* k, const attn_tensor* v, const attn_tensor* out,
                            const attn_tensor* lse, const attn_options* options) {
   return guarded([&] {
     Arguments a("attn_attention");
-    const View<4> q4 = a.tensor<4>("q", q), k4 = a.tensor<4>("k", k), v4 = a.tensor<4>("v", v);
+    const View<4> q4 = a.base<4>("q", q), k4 = a.base<4>("k", k), v4 = a.base<4>("v", v);
     const View<4> out4 = a.tensor<4>("out", out);
     const View<3> lse3 = a.optional<3>("lse", lse);
     const attn::AttentionOptions o = a.options(options);
-    a.done();
-    attn::attention(q4, k4, v4, out4, lse3, o);
+    a.call([&] { attn::attention(q4, k4, v4, out4, lse3, o); });
   });
 }
 
@@ -49,13 +29,12 @@ attn_status attn_attention_backward(const attn_tensor* q, const attn_tensor* k, 
                                     const attn_options* options) {
   return guarded([&] {
     Arguments a("attn_attention_backward");
-    const View<4> q4 = a.tensor<4>("q", q), k4 = a.tensor<4>("k", k), v4 = a.tensor<4>("v", v);
+    const View<4> q4 = a.base<4>("q", q), k4 = a.base<4>("k", k), v4 = a.base<4>("v", v);
     const View<4> out4 = a.tensor<4>("out", out), dout4 = a.tensor<4>("dout", dout);
     const View<3> lse3 = a.tensor<3>("lse", lse), dlse3 = a.optional<3>("dlse", dlse);
     const attn::AttentionGradients g = a.gradients(gradients);
     const attn::AttentionOptions o = a.options(options);
-    a.done();
-    attn::attention_backward(q4, k4, v4, out4, lse3, dout4, g, o, dlse3);
+    a.call([&] { attn::attention_backward(q4, k4, v4, out4, lse3, dout4, g, o, dlse3); });
   });
 }
 
@@ -64,12 +43,11 @@ attn_status attn_attention_weights(const attn_tensor* q, const attn_tensor* k, c
                                    const attn_options* options) {
   return guarded([&] {
     Arguments a("attn_attention_weights");
-    const View<4> q4 = a.tensor<4>("q", q), k4 = a.tensor<4>("k", k);
+    const View<4> q4 = a.base<4>("q", q), k4 = a.base<4>("k", k);
     const View<3> lse3 = a.tensor<3>("lse", lse);
     const View<4> weights4 = a.tensor<4>("weights", weights);
     const attn::AttentionOptions o = a.options(options);
-    a.done();
-    attn::attention_weights(q4, k4, lse3, weights4, first_query, first_key, o);
+    a.call([&] { attn::attention_weights(q4, k4, lse3, weights4, first_query, first_key, o); });
   });
 }
 
@@ -77,12 +55,11 @@ attn_status attn_merge(const attn_tensor* out, const attn_tensor* lse, const att
                        const attn_tensor* lse_b) {
   return guarded([&] {
     Arguments a("attn_merge");
-    const View<4> out4 = a.tensor<4>("out", out);
+    const View<4> out4 = a.base<4>("out", out);
     const View<3> lse3 = a.tensor<3>("lse", lse);
     const View<4> out_b4 = a.tensor<4>("out_b", out_b);
     const View<3> lse_b3 = a.tensor<3>("lse_b", lse_b);
-    a.done();
-    attn::merge(out4, lse3, out_b4, lse_b3);
+    a.call([&] { attn::merge(out4, lse3, out_b4, lse_b3); });
   });
 }
 
@@ -94,13 +71,20 @@ attn_status explain(const char* function, const attn_tensor* q, const attn_tenso
                     const attn_options* options, attn_plan* plan, const Explain& ask) {
   return guarded([&] {
     Arguments a(function);
-    const View<4> q4 = a.tensor<4>("q", q), k4 = a.tensor<4>("k", k), v4 = a.tensor<4>("v", v);
+    const View<4> q4 = a.base<4>("q", q), k4 = a.base<4>("k", k), v4 = a.base<4>("v", v);
     const attn::AttentionOptions o = a.options(options);
     const size_t size = a.given("plan", plan) ? a.struct_size("plan", plan, sizeof(attn_plan)) : 0;
-    a.done();
     thread_local attn::AttentionPlan kept;
-    kept = ask(q4, k4, v4, o);
-    const attn_plan answer{size, kept.path.c_str(), kept.isa.c_str(), kept.tasks, kept.scratch_bytes, kept.flops};
+    a.call([&] { kept = ask(q4, k4, v4, o); });
+    const attn_plan answer{size,
+                           kept.path.c_str(),
+                           kept.isa.c_str(),
+                           kept.tasks,
+                           kept.scratch_bytes,
+                           kept.flops,
+                           static_cast<int32_t>(kept.unit_type),
+                           0,
+                           kept.unit_flops};
     std::memset(reinterpret_cast<char*>(plan), 0, size);
     std::memcpy(plan, &answer, std::min(size, sizeof answer));
   });
@@ -123,19 +107,23 @@ attn_status attn_explain_backward(const attn_tensor* q, const attn_tensor* k, co
                  });
 }
 
-// -------------------------------------------------------------------------------------------------------------- cache
+attn_status attn_dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int64_t i, int64_t j,
+                               int32_t* keeps) {
+  return guarded([&] {
+    Arguments a("attn_dropout_keeps");
+    a.given("keeps", keeps);
+    a.call([&] { *keeps = attn::dropout_keeps(seed, probability, b, h, i, j); });
+  });
+}
 
-struct attn_cache {
-  attn::KvCache cache;
-};
+// -------------------------------------------------------------------------------------------------------------- cache
 
 attn_status attn_cache_create(const attn_cache_config* config, attn_cache** cache) {
   return guarded([&] {
     Arguments a("attn_cache_create");
     const attn::KvCache::Config made = a.config(config);
     a.given("cache", cache);
-    a.done();
-    *cache = new attn_cache{attn::KvCache(made)};
+    a.call([&] { *cache = new attn_cache{attn::KvCache(made)}; });
   });
 }
 
@@ -144,8 +132,8 @@ void attn_cache_destroy(attn_cache* cache) { delete cache; }
 namespace {
 
 /// What `ask` gives goes to `answer`, the argument called `name`.
-template <class Ask>
-attn_status answer(const char* function, const attn_cache* cache, const char* name, int64_t* answer, const Ask& ask) {
+template <class Answer, class Ask>
+attn_status answer(const char* function, const attn_cache* cache, const char* name, Answer* answer, const Ask& ask) {
   return guarded([&] {
     Arguments a(function);
     a.given("cache", cache);
@@ -165,6 +153,10 @@ attn_status attn_cache_fork(attn_cache* cache, int64_t sequence, int64_t length,
   return answer("attn_cache_fork", cache, "fork", fork, [&] { return cache->cache.fork(sequence, length); });
 }
 
+attn_status attn_cache_contains(const attn_cache* cache, int64_t sequence, int32_t* contains) {
+  return answer("attn_cache_contains", cache, "contains", contains, [&] { return cache->cache.contains(sequence); });
+}
+
 attn_status attn_cache_length(const attn_cache* cache, int64_t sequence, int64_t* length) {
   return answer("attn_cache_length", cache, "length", length, [&] { return cache->cache.length(sequence); });
 }
@@ -176,10 +168,9 @@ attn_status attn_cache_pages_in_use(const attn_cache* cache, int64_t* pages) {
 attn_status attn_cache_append(attn_cache* cache, int64_t sequence, const attn_tensor* k, const attn_tensor* v) {
   return guarded([&] {
     Arguments a("attn_cache_append");
-    a.given("cache", cache);
-    const View<4> k4 = a.tensor<4>("k", k), v4 = a.tensor<4>("v", v);
-    a.done();
-    cache->cache.append(sequence, k4, v4);
+    a.needed("cache", cache);
+    const View<4> k4 = a.base<4>("k", k), v4 = a.base<4>("v", v);
+    a.call([&] { cache->cache.append(sequence, k4, v4); });
   });
 }
 
@@ -206,18 +197,19 @@ attn_status attn_cache_attend(const attn_cache* cache, attn_int64s sequences, at
                               const attn_options* options) {
   return guarded([&] {
     Arguments a("attn_cache_attend");
-    a.given("cache", cache);
+    a.needed("cache", cache);
     const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_query", cu_query);
-    const View<4> q4 = a.tensor<4>("q", q), out4 = a.tensor<4>("out", out);
+    const View<4> q4 = a.base<4>("q", q), out4 = a.tensor<4>("out", out);
     const View<3> lse3 = a.optional<3>("lse", lse);
     const attn::AttentionOptions o = a.options(options);
-    a.done();
-    if (options != nullptr) cache->cache.attend(ids, starts, q4, out4, lse3, o);
-    else cache->cache.attend(ids, starts, q4, out4, lse3);
+    a.call([&] {
+      if (options != nullptr) cache->cache.attend(ids, starts, q4, out4, lse3, o);
+      else cache->cache.attend(ids, starts, q4, out4, lse3);
+    });
   });
 }
 
-// -------------------------------------------------------------------------------------- instruction sets and threads
+// --------------------------------------------------------------------------------------------------- instruction sets
 
 namespace {
 
@@ -255,8 +247,13 @@ attn_status attn_isa_set(const char* name) {
   });
 }
 
-int32_t attn_thread_count() { return attn::thread_count(); }
-
-attn_status attn_set_thread_count(int32_t threads) {
-  return guarded([&] { attn::set_thread_count(threads); });
+attn_status attn_isa_missing(const char** reason) {
+  return guarded([&] {
+    Arguments a("attn_isa_missing");
+    a.given("reason", reason);
+    a.done();
+    thread_local std::string kept;
+    kept = attn::missing_isa();
+    *reason = kept.c_str();
+  });
 }

@@ -28,12 +28,21 @@ class [[gnu::visibility("default")]] Checker {
     return condition;
   }
   bool ok() const { return reasons_.empty(); }
-  /// Throws Error if anything was recorded.
+  /// Throws Error if anything was recorded, or while a DryRun lives on this thread.
   void done() const;
 
  private:
   std::string_view operation_;
   std::vector<std::string> reasons_;
+};
+
+/// While one lives, every done() of its thread throws: a call can be tried for what it finds wrong, and writes nothing.
+class DryRun {
+ public:
+  DryRun();
+  ~DryRun();
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
 };
 
 }  // namespace attn

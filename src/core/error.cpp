@@ -50,8 +50,17 @@ int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DT
 Error::Error(std::string_view operation, std::vector<std::string> reasons)
     : std::runtime_error(message_of(operation, reasons)), operation_(operation), reasons_(std::move(reasons)) {}
 
+namespace {
+
+thread_local bool dry_run = false;
+
+}  // namespace
+
 void Checker::done() const {
-  if (!ok()) throw Error(operation_, reasons_);
+  if (!ok() || dry_run) throw Error(operation_, reasons_);
 }
+
+DryRun::DryRun() { dry_run = true; }
+DryRun::~DryRun() { dry_run = false; }
 
 }  // namespace attn
