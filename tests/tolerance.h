@@ -73,6 +73,11 @@ inline constexpr double unit_of(DType dtype) {
   return dtype == DType::float64 ? kUnit64 : kUnit32;
 }
 
+/// What plain loops make of numbers up to `largest`, rounded so many times.
+inline double rounding_bound(DType dtype, double largest, double roundings) {
+  return roundings * unit_of(dtype) * largest;
+}
+
 inline constexpr int64_t kLuckySamples = 4;  // so few errors of the naive algorithm may all be nearly zero
 
 /// Twice the error of the naive algorithm. That compares two maxima: over few samples they are a matter of luck, which

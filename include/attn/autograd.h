@@ -191,7 +191,7 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon);
 Value activate(Tape& tape, ops::Activation f, const Value& x);
 /// gate_up [.., 2 C] -> [.., C]
 Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up);
-Value add(Tape& tape, const Value& a, const Value& b);
+Value add(Tape& tape, const Value& a, const Value& b);  ///< broadcast, as attn/autograd_operations.h says
 /// factor x; x itself where the factor is 1.
 Value scale(Tape& tape, const Value& x, double factor);
 /// x [B, L, C] with the n heads in its columns times gates [B|1, n], which get their gradient: of [B, n] each

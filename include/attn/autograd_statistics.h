@@ -32,7 +32,7 @@ Value attention_statistics(Tape& tape, const Heads& q, const Heads& k, const Arr
                            const StatisticsColumns& wanted, AttentionOptions options, const Value& bias = {},
                            const Value& sink = {});
 
-/// The mean of x [B, .., L, C], one element of its type, float32 or float64; of sequence b the first lengths[b] rows
+/// The mean of x [B, .., L, C], one element in float32 or float64; of sequence b the first lengths[b] rows
 /// count, if they are given. Throws Error if none does.
 Value mean(Tape& tape, const Value& x, const std::vector<int64_t>& lengths = {});
 

@@ -1,7 +1,7 @@
 // The operations of the tape, value and gradient side by side. attention() has a file of its own.
 #include <algorithm>
 
-#include "autograd/check.h"
+#include "autograd/wide.h"
 
 namespace attn::autograd {
 namespace {
@@ -154,10 +154,10 @@ Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
 
 Value add(Tape& tape, const Value& a, const Value& b) {
   Checker checker("add");
-  const bool given = require_value(checker, "a", a);
-  if (require_value(checker, "b", b) && given && a.shape() != b.shape())
-    refuse_form(checker, "b", b, to_string(a.shape().data(), static_cast<int>(a.shape().size())));
+  require_value(checker, "a", a);
+  require_value(checker, "b", b);
   checker.done();
+  if (a.shape() != b.shape()) return arithmetic(tape, "add", Arithmetic::add, a, b);
   Array data = tape.array(a.dtype(), a.shape());
   ops::add(a.data().flat(), b.data().flat(), data.flat());
   Value y = tape.result("add", data, {a, b});

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "autograd/attention.h"
+#include "autograd/wide.h"
 
 namespace attn::autograd {
 namespace {
@@ -71,8 +72,7 @@ CountedRows::CountedRows(const Value& x, const std::vector<int64_t>& lengths) {
   Checker checker("mean");
   require_rows(checker, "x", x);
   checker.done();
-  checker.require(x.dtype() == DType::float64 || x.dtype() == DType::float32,
-                  [&] { return "x is " + x.data().describe() + ", must be float32 or float64"; });
+  require_floating(checker, "x", x);
   const size_t rank = x.shape().size();
   width = x.data().width();
   if (rank > 1) length = x.shape()[rank - 2];
@@ -145,14 +145,14 @@ Value attention_statistics(Tape& tape, const Heads& q, const Heads& k, const Arr
 
 Value mean(Tape& tape, const Value& x, const std::vector<int64_t>& lengths) {
   const CountedRows rows(x, lengths);
-  const bool is_double = x.dtype() == DType::float64;
-  const Array data = tape.array(x.dtype(), {1});
-  is_double ? run_mean<double>(rows, x.data(), data) : run_mean<float>(rows, x.data(), data);
+  const DType type = wide_type(x.dtype());
+  const Array data = tape.array(type, {1});
+  with_wide(type, [&](auto zero) { run_mean<decltype(zero)>(rows, widened(tape, x.data()), data); });
   Value y = tape.result("mean", data, {x});
   tape.record(y, [=, &tape] {
-    const Array dx = tape.array(x.dtype(), x.shape());
+    const Array dx = tape.array(type, x.shape());
     dx.fill_zero();
-    is_double ? run_mean_backward<double>(rows, y.gradient(), dx) : run_mean_backward<float>(rows, y.gradient(), dx);
+    with_wide(type, [&](auto zero) { run_mean_backward<decltype(zero)>(rows, y.gradient(), dx); });
     x.add_gradient(tape, dx);
   });
   return y;
