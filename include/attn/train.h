@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attn/models.h"
+#include "attn/nn_optimiser.h"
 
 #pragma GCC visibility push(default)
 namespace attn::train {
@@ -215,9 +216,9 @@ class Trainer {
   Options options_;
   std::string directory_;
   std::shared_ptr<autograd::Recycler> memory_;
-  std::vector<autograd::Array> first_moment_, second_moment_;
+  nn::Optimiser optimiser_;
   std::optional<LossScaler> scaler_;  // absent: the scale is 1
-  int64_t step_ = 0, updates_ = 0;
+  int64_t step_ = 0;
   double best_score_;
   bool is_best_ = false;
   int64_t saved_step_ = -1;

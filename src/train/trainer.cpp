@@ -171,14 +171,11 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
       options_(options),
       directory_(std::move(directory)),
       memory_(Tape().memory()),
+      optimiser_(model.parameters()),
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
   if (scales(options, model.parameters().options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
-  for (const nn::Parameter& parameter : model.parameters().all()) {
-    first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
-    second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
-  }
 }
 
 // -------------------------------------------------------------------------------------------------------- one update
@@ -238,22 +235,14 @@ double Trainer::accumulate_gradients(StepReport& report) {
 }
 
 void Trainer::update_parameters(double gradient_factor, double learning_rate) {
-  ops::AdamW update;
+  ops::AdamW& update = optimiser_.options;
   update.learning_rate = learning_rate;
   update.beta1 = options_.beta1;
   update.beta2 = options_.beta2;
   update.epsilon = options_.epsilon;
+  update.decay = options_.weight_decay;
   update.gradient_factor = gradient_factor;
-  update.step = ++updates_;
-  size_t n = 0;
-  for (const nn::Parameter& parameter : model_.parameters().all()) {
-    update.decay = parameter.decay ? options_.weight_decay : 0;
-    if (!parameter.value.gradient_is_empty())
-      ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
-                 second_moment_[n].flat(), update);
-    ++n;
-  }
-  model_.parameters().refresh();
+  optimiser_.step();
 }
 
 StepReport Trainer::step() {
@@ -294,12 +283,13 @@ void Trainer::save() {
     const auto add = [&](const char* which, const Array& moment) {
       tensors.push_back({moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data()});
     };
-    add("m", first_moment_[n]);
-    add("v", second_moment_[n]);
+    add("m", optimiser_.first_moment(n));
+    add("v", optimiser_.second_moment(n));
     ++n;
   }
-  Json state = {
-      {"step", step_}, {"updates", updates_}, {"options", decisive(options_, model_.parameters().options().precision)}};
+  Json state = {{"step", step_},
+                {"updates", optimiser_.options.step - 1},
+                {"options", decisive(options_, model_.parameters().options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) state["best_score"] = best_score_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
@@ -344,12 +334,12 @@ void Trainer::resume(std::vector<std::string>* notes) {
     const auto read = [&](const char* which, const Array& moment) {
       checkpoint.file.copy(moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data());
     };
-    read("m", first_moment_[n]);
-    read("v", second_moment_[n]);
+    read("m", optimiser_.first_moment(n));
+    read("v", optimiser_.second_moment(n));
     ++n;
   }
   step_ = *count_in(state, "step");
-  updates_ = *count_in(state, "updates");
+  optimiser_.options.step = *count_in(state, "updates") + 1;
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
                     : std::numeric_limits<double>::infinity();
