@@ -402,6 +402,8 @@ TEST(CErrors, ComeAllAtOnce) {
   q.rank = 2;
   EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_INVALID_ARGUMENT);
   EXPECT_EQ(std::string(attn_last_error()).find("lse has size"), std::string::npos) << attn_last_error();
+  for (const char* reason : {"q has rank 2", "softcap must be finite", "dropout is 1.5", "options.causal is 2"})
+    EXPECT_NE(std::string(attn_last_error()).find(reason), std::string::npos) << attn_last_error();
   // A mistake that is found here does not let a good call through: nothing is written.
   q.rank = 4, out = tensor(r.out), lse = tensor(r.lse);
   call.c = defaults();

@@ -149,9 +149,10 @@ int64_t sequence_count(const Problem& p, const AttentionOptions& o) {
   return is_packed(o) ? static_cast<int64_t>(std::max<size_t>(o.cu_query.size(), 1)) - 1 : p.B;
 }
 
-void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
-  p.scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
-  checker.require(std::isfinite(p.scale), "scale must be finite");
+}  // namespace
+
+void check_numbers(Checker& checker, const AttentionOptions& o) {
+  checker.require(std::isfinite(o.scale.value_or(1)), "scale must be finite");
   checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
   checker.require(o.dropout >= 0 && o.dropout < 1,
                   [&] { return "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)"; });
@@ -159,15 +160,22 @@ void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
     return "float32_precision is " + std::to_string(static_cast<int>(o.float32_precision)) +
            ", must be full, high or fast";
   });
+  checker.require(o.window.left >= -1 && o.window.right >= -1, [&] {
+    return "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more";
+  });
+}
+
+namespace {
+
+void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
+  check_numbers(checker, o);
+  p.scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
   checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
   check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
   check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
 }
 
-void resolve_window(Checker& checker, Problem& p, const AttentionOptions& o) {
-  checker.require(o.window.left >= -1 && o.window.right >= -1, [&] {
-    return "window is {" + text(o.window.left) + ", " + text(o.window.right) + "}, must be -1 (no limit) or more";
-  });
+void resolve_window(Problem& p, const AttentionOptions& o) {
   if (o.window.left >= 0) p.left = o.window.left;
   if (o.window.right >= 0) p.right = o.window.right;
   if (o.causal) p.right = std::min<int64_t>(p.right, 0);
@@ -257,7 +265,7 @@ int64_t count_key_bytes(const Problem& p) {
 void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   p.options = &o;
   resolve_scores(checker, p, o);
-  resolve_window(checker, p, o);
+  resolve_window(p, o);
   check_positions(checker, p, o);
   check_masks(checker, p, o);
   if (!checker.ok()) return;

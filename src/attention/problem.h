@@ -124,6 +124,8 @@ std::string unnamed_alignment(const Problem& problem);
 
 /// Checks an [B, H, Lq] view of statistics: shape, float32 (float64 where q is).
 void check_row_values(Checker& checker, const char* name, const ConstView<3>& view, const Problem& problem);
+/// Checks the options that are numbers, of which something can be said without shapes.
+void check_numbers(Checker& checker, const AttentionOptions& options);
 /// Checks a bias for all pairs [B, H, Lq, Lk].
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs);
 /// Checks ids [batch|1, length], int32 or int64.

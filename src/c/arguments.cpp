@@ -6,6 +6,8 @@
 #include <new>
 #include <tuple>
 
+#include "attention/problem.h"
+
 namespace attn::c {
 namespace {
 
@@ -66,7 +68,7 @@ bool names(const std::string& reason, std::string name) {
 }  // namespace
 
 void Arguments::run_dry(const std::function<void()>& call) {
-  if (!can_run_dry_) return;
+  if (!can_run_dry_) return detail::check_numbers(checker_, options_);
   try {
     const DryRun dry;
     call();
@@ -200,6 +202,7 @@ AttentionOptions Arguments::options(const attn_options* pointer) {
       }))
     o.float32_precision = static_cast<Float32Precision>(c.float32_precision);
   o.same_bits = flag("options.same_bits", c.same_bits);
+  options_ = o;
   return o;
 }
 

@@ -87,6 +87,7 @@ class Arguments {
   Checker checker_;
   std::vector<std::string> wrong_;  // names of what has come back empty
   bool can_run_dry_ = true;
+  AttentionOptions options_;
 };
 
 }  // namespace attn::c
