@@ -1,10 +1,25 @@
 #!/usr/bin/env python3
-"""Turns the C++ programs of the documentation into tests.
+"""Finds the blocks of code on all pages (*.md), and gives them to the tests that run them.
 
-A program is a fenced block of `cpp` after the line `<!-- run: NAME -->`; the block of `text` after it is its output.
+A block is fenced, under the name of its language, or indented, which means commands of a shell:
 
-  extract_snippets.py extract DIR FILE...      writes DIR/NAME.cpp and DIR/NAME.txt, prints the names, ; between them
-  extract_snippets.py check PROGRAM FILE.txt   runs the program; fails with a diff unless it prints exactly the file
+  cpp      a program that docs/CMakeLists.txt compiles, named by the line before it, `<!-- run: NAME -->`; the block of
+           `text` behind it is what it prints; without one it runs among the commands of its page
+  sh       tests/parity/test_pages.py runs the commands of a page, one after the other in one folder
+  python   python/tests/test_documents.py runs the blocks of a page as one program
+  cmake    tests/install/check.py builds a project that has them
+  text     output, formulas and drawings: nothing to run
+
+A block behind `<!-- not run: REASON -->` is not run. A block behind `<!-- from: FILE -->` quotes a file of the project.
+
+  extract_snippets.py check [ROOT]     fails for every block that is none of these; prints those that are not run
+  extract_snippets.py self-test        shows that the check fails when it should
+  extract_snippets.py programs DIR [HEADER...]
+                                       writes the programs of cpp and their outputs as DIR/NAME.cpp and DIR/NAME.txt,
+                                       and prints the names, ; between them; given public headers, those alone that
+                                       include no other
+  extract_snippets.py compare PROGRAM FILE.txt
+                                       runs the program; fails with a diff unless it prints exactly the file
 """
 
 import difflib
@@ -12,19 +27,111 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 
-MARKER = re.compile(r"<!-- run: (\w+) -->\n")
-SNIPPET = re.compile(r"```cpp\n(?P<program>.*?)^```\n\s*```text\n(?P<output>.*?)^```$", re.DOTALL | re.MULTILINE)
+from check_links import files_of
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LANGUAGES = ("cpp", "sh", "python", "cmake", "text")
+# What may stand behind `not run:`, and nothing else: the test that such a block lacks has to be impossible.
+REASONS = ("downloads", "installs packages", "is the tests", "builds for minutes", "measures for minutes")
+MARKER = re.compile(r"<!-- *(run|not run|from): *(.*?) *-->$")
+FENCE = re.compile(r" {0,3}```(\w*)$")
+COMMAND = re.compile(r"(attn|cmake|ctest|python3?|pip3?|cc|c\+\+|g\+\+|apt|apt-get|hf|\./\w+) +[-\w./]", re.MULTILINE)
 
 
-def snippets(page):
-    """(name, program, output) of every marked block of a page."""
-    text = page.read_text()
-    for marker in MARKER.finditer(text):
-        snippet = SNIPPET.match(text, marker.end())
-        if not snippet:
-            sys.exit(f"{page}: '{marker[1]}' must be followed by a cpp block and a text block")
-        yield marker[1], snippet["program"], snippet["output"]
+@dataclass
+class Block:
+    place: str  # page:line
+    language: str
+    text: str
+    marker: str = ""
+    argument: str = ""
+    output: str | None = None
+
+    @property
+    def runs(self):
+        return self.marker not in ("not run", "from")
+
+
+def block_at(lines, begin):
+    """The language of the block that begins at a line, its text, and the line behind it; None where none does."""
+    end = begin
+    if fence := FENCE.match(lines[begin]):
+        while end + 1 < len(lines) and lines[end := end + 1].strip() != "```":
+            pass
+        return fence[1], lines[begin + 1 : end], end + 1
+    before = lines[begin - 1] if begin else ""
+    if not lines[begin].startswith("    ") or (before.strip() and not MARKER.match(before)):
+        return None
+    while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+        end += 1
+    return "sh", [line[4:] for line in lines[begin:end]], end
+
+
+def blocks_of(page):
+    """The blocks of a page, in their order."""
+    lines, found, at = page.read_text().splitlines(), [], 0
+    while at < len(lines):
+        block = block_at(lines, at)
+        if block is None:
+            at += 1
+            continue
+        language, text, end = block
+        last = found[-1] if found else None
+        text = "\n".join(text).rstrip() + "\n"
+        if language == "text" and last and last.language == "cpp" and not "".join(lines[behind:at]).strip():
+            last.output = text
+        else:
+            marker = MARKER.match(lines[at - 1]) if at else None
+            found.append(Block(f"{page}:{at + 1}", language, text, *(marker.groups() if marker else ())))
+        at = behind = end
+    return found
+
+
+def pages_with(language, root=ROOT):
+    """Page -> its blocks of a language that are run, of all pages that have any."""
+    found = {page: [block for block in blocks_of(page) if block.language == language and block.runs]
+             for page in files_of(root)}
+    return {page: blocks for page, blocks in found.items() if blocks}
+
+
+def complaint(root, block):
+    """Why a block is neither run nor an exception; None where it is one of the two."""
+    if block.language not in LANGUAGES:
+        return f"nothing runs a block of '{block.language}'; there are {', '.join(LANGUAGES)}"
+    if block.language == "text":
+        command = COMMAND.match(block.text)
+        return f"'{command[0]}' is a command in a block of text" if command else None
+    if block.marker == "not run":
+        return None if block.argument in REASONS else f"not run: '{block.argument}' is none of {', '.join(REASONS)}"
+    if block.marker == "from":
+        quoted = root / block.argument
+        lines = {line.strip() for line in quoted.read_text().splitlines()} if quoted.is_file() else set()
+        lost = [line for line in block.text.splitlines() if line.strip() not in lines]
+        return f"{block.argument} has no line '{lost[0].strip()}'" if lost else None
+    if block.language == "cpp" and not (block.marker and re.fullmatch(r"\w+", block.argument)):
+        return "a block of cpp needs '<!-- run: NAME -->' before it"
+    return None
+
+
+def check(root):
+    """What is wrong with the blocks of all pages, and those that are not run."""
+    failures, skipped, names = [], [], set()
+    for page in files_of(root):
+        blocks = blocks_of(page)
+        markers = len(re.findall(r"^<!-- *(?:not )?(?:run|from)\b", page.read_text(), re.MULTILINE))
+        if markers != sum(bool(block.marker) for block in blocks):
+            failures.append(f"{page}: a marker stands before no block, or is none: {MARKER.pattern}")
+        for block in blocks:
+            reason = complaint(root, block)
+            if block.marker == "run":
+                reason = f"a second program is named '{block.argument}'" if block.argument in names else reason
+                names.add(block.argument)
+            failures += [f"{block.place}: {reason}"] if reason else []
+            skipped += [block] if block.marker == "not run" else []
+    return failures, skipped
 
 
 def write_if_changed(path, text):
@@ -33,20 +140,24 @@ def write_if_changed(path, text):
         path.write_text(text)
 
 
-def extract(directory, pages):
+def programs(directory, headers):
     directory.mkdir(parents=True, exist_ok=True)
     names = []
-    for page in pages:
-        for name, program, output in snippets(page):
-            if name in names:
-                sys.exit(f"{page}: a second program is named '{name}'")
-            names.append(name)
-            write_if_changed(directory / f"{name}.cpp", program)
-            write_if_changed(directory / f"{name}.txt", output)
+    for blocks in pages_with("cpp").values():
+        for block in blocks:
+            if headers and not set(re.findall(r'#include "(.*)"', block.text)) <= set(headers):
+                continue
+            names.append(block.argument)
+            write_if_changed(directory / f"{block.argument}.cpp", block.text)
+            output = directory / f"{block.argument}.txt"
+            if block.output is None:
+                output.unlink(missing_ok=True)
+            else:
+                write_if_changed(output, block.output)
     print(";".join(names), end="")
 
 
-def check(program, expected_file):
+def compare(program, expected_file):
     run = subprocess.run([program], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"{program} ended with {run.returncode}\n{run.stderr}")
@@ -56,13 +167,42 @@ def check(program, expected_file):
         sys.exit("".join(diff))
 
 
+def self_test():
+    good = ["text", "a list\n    that goes on", "\n    attn info\n", "```sh\nattn info\n```", "```python\nx = 1\n```",
+            "<!-- run: a -->\n```cpp\nint main() {}\n```\n```text\n1\n```", "```text\nattention\n```",
+            "<!-- not run: downloads -->\n    hf download x", "<!-- from: src/a.cpp -->\n```cpp\nint b;\n```"]
+    bad = ["```\nattn info\n```", "```json\n{}\n```", "```cpp\nint main() {}\n```", "<!-- run: a b -->\n```cpp\n```",
+           "<!-- not run: no time -->\n    attn info", "<!-- not run: downloads -->\ntext",
+           "```text\nattn see --x\n```",
+           "<!-- not run downloads -->\n    hf download x", "<!-- from: src/a.cpp -->\n```cpp\nint c;\n```",
+           "<!-- run: a -->\n```cpp\n```\n<!-- run: a -->\n```cpp\n```"]
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "src").mkdir()
+        (root / "src/a.cpp").write_text("int a;\nint b;\n")
+        for text in good + bad:
+            (root / "page.md").write_text(f"# Page\n\n{text}\n")
+            if (check(root)[0] == []) != (text in good):
+                missed.append(f"wrong about\n{text}\n{check(root)[0]}")
+    return missed
+
+
 def main(arguments):
-    if len(arguments) >= 3 and arguments[0] == "extract":
-        extract(pathlib.Path(arguments[1]), [pathlib.Path(page) for page in arguments[2:]])
-    elif len(arguments) == 3 and arguments[0] == "check":
-        check(arguments[1], pathlib.Path(arguments[2]))
+    failures = []
+    if arguments[:1] == ["check"] and len(arguments) < 3:
+        failures, skipped = check(pathlib.Path(arguments[1]) if len(arguments) == 2 else ROOT)
+        print(*[f"{block.place}: not run: {block.argument}" for block in skipped], sep="\n")
+    elif arguments == ["self-test"]:
+        failures = self_test()
+    elif arguments[:1] == ["programs"] and len(arguments) >= 2:
+        programs(pathlib.Path(arguments[1]), arguments[2:])
+    elif arguments[:1] == ["compare"] and len(arguments) == 3:
+        compare(arguments[1], pathlib.Path(arguments[2]))
     else:
         sys.exit(__doc__)
+    sys.exit("\n".join(failures) or None)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -18,6 +18,10 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 C_PROGRAM = ROOT / "examples/03_plain_c.c"
+PROJECTS = ("find_package(attn", "FetchContent_Declare")  # in the blocks of CMake on the pages
+
+sys.path.insert(0, str(ROOT / "tools"))
+import extract_snippets  # noqa: E402
 
 
 def run(*command, **options):
@@ -34,11 +38,16 @@ def require(condition, message):
         sys.exit(message)
 
 
-def readme_block(language, text):
-    """The block of the README that has this text in it."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    found = [block for block in blocks if text in block]
-    require(len(found) == 1, f"README.md: one {language} block must have '{text}' in it, not {len(found)}")
+def blocks_with(language, text):
+    """The blocks of all pages in this language that have this text in them."""
+    found = [block for blocks in extract_snippets.pages_with(language).values() for block in blocks]
+    return [block.text for block in found if text in block.text]
+
+
+def page_block(language, text):
+    """The one of them."""
+    found = blocks_with(language, text)
+    require(len(found) == 1, f"one {language} block of the pages must have '{text}' in it, not {len(found)}")
     return found[0]
 
 
@@ -94,7 +103,7 @@ class Check:
         return build
 
     def find_package(self):
-        block = readme_block("cmake", "find_package(attn")
+        block = page_block("cmake", PROJECTS[0])
         installed = f"-DCMAKE_PREFIX_PATH={self.prefix}"
         build = self.consume("find_package", block, installed)
         # A program that links the library needs the C++ runtime and nothing else.
@@ -131,7 +140,7 @@ class Check:
             require(refusal is None or refusal in " ".join(done.stderr.split()), f"{lines}{done.stderr}")
 
     def fetch_content(self):
-        self.consume("fetch_content", readme_block("cmake", "FetchContent_Declare"),
+        self.consume("fetch_content", page_block("cmake", PROJECTS[1]),
                      f"-DFETCHCONTENT_SOURCE_DIR_ATTN={ROOT}", *self.library_options())
 
     def pkg_config(self):
@@ -141,7 +150,7 @@ class Check:
         environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries), "LD_LIBRARY_PATH": str(libraries.parent)}
         static = "" if self.shared else "--static"
         strict = "-Wall -Wextra -Wpedantic -Werror"
-        commands = {"program": readme_block("sh", "pkg-config").strip(),
+        commands = {"program": page_block("sh", "c++ -std").strip(),
                     "c_program": f"cc -std=c11 {strict} {C_PROGRAM} -o c_program "
                                  f"$(pkg-config {static} --cflags --libs attn)"}
         if self.models:
@@ -191,6 +200,7 @@ def main():
     for name in ("build", "work", "config", "generator", "cxx"):
         parser.add_argument(f"--{name}", required=True)
     check = Check(parser.parse_args())
+    require(len(blocks_with("cmake", "")) == len(PROJECTS), "a block of CMake on the pages is not built here")
     check.install()
     check.files()
     check.find_package()
