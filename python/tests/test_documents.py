@@ -1,4 +1,4 @@
-"""Every program that a reader is shown runs: the snippets of python/README.md in order, and examples/python."""
+"""Every program that a reader is shown runs: the blocks of a page, one after the other, and examples/python."""
 
 import pathlib
 import re
@@ -12,6 +12,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("jax")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import extract_snippets  # noqa: E402
 
 
 def run(*arguments):
@@ -20,10 +22,24 @@ def run(*arguments):
     return result.stdout
 
 
-def test_snippets_of_the_readme():
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "python/README.md").read_text(), re.S)
-    assert len(snippets) == 11
-    assert run("-c", "".join(snippets)).startswith("(1, 8, 1000, 64)")
+PAGES = extract_snippets.pages_with("python")
+# What a page takes for granted: models of the reader's own, and a batch.
+GIVEN = """
+import torch
+import transformers
+torch.manual_seed(0)
+sizes = dict(vocab_size=100, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+encoder = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, eos_token_id=None)).eval()
+inputs = {"input_ids": torch.randint(3, 100, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
+kinds = None
+"""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages(page):
+    given = "" if page == ROOT / "python/README.md" else GIVEN
+    run("-c", given + "".join(block.text for block in PAGES[page]))
 
 
 def test_a_training_loop_learns():

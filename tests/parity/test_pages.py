@@ -98,6 +98,7 @@ def write_texts(folder: pathlib.Path) -> None:
 
 def write_llama2c(folder: pathlib.Path) -> None:
     """A model of llama2.c and its tokenizer; the numbers of the header are those of its `Config`."""
+    folder.mkdir()
     width, hidden, layers, heads, kv_heads, vocabulary, context = 32, 44, 2, 4, 2, 300, 64
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES), model_prefix=str(folder / "tok512"), vocab_size=vocabulary, model_type="bpe",
@@ -132,9 +133,8 @@ def write_hub_folders(folder: pathlib.Path) -> None:
 def everything(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("everything")
     write_texts(folder)
-    write_llama2c(folder)
+    write_llama2c(folder / "stories260K")
     write_hub_folders(folder)
-    attn("convert", folder / "stories260K.bin", "--tokenizer", folder / "tok512.model", "--out", folder / "stories")
     train(folder / "text.txt", "--out", folder / "model")
     train(folder / "reviews.csv", "--out", folder / "reviews")
     train(folder / "words.tsv", "--model", "seq2seq", "--tokens", "words", "--out", folder / "phonemes")
