@@ -30,7 +30,7 @@ SMALL = ("--steps 3 --embed-dim 16 --layers 4 --heads 4 --context 64 --batch 2 -
          "--validation-batches 2")
 PRELUDE = r"""
 set -eEuo pipefail
-trap 'echo "in: $BASH_COMMAND" >&2' ERR
+trap 'echo "in: ${FUNCNAME:-$BASH_COMMAND} $*" >&2' ERR
 attn() {
   local -a small=()
   if [[ $1 == train && $* != *--resume* ]]; then
