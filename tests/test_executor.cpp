@@ -115,12 +115,12 @@ TEST(FillNormal, IsTheStreamInTheOrderOfTheIndices) {
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16}) {
     Array<3> x(dtype, {3, 4, 5});
     const View<3> view = x.view();
-    const View<3> exchanged(view.data, dtype, {4, 3, 5}, {5, 20, 1});
+    const View<3> exchanged(view.data, dtype, {4, 5, 3}, {5, 1, 20});
     Random random(7, 2), same(7, 2);
     fill_normal(exchanged, random, 0.5);
     for (int64_t i = 0; i < 4; ++i)
-      for (int64_t h = 0; h < 3; ++h)
-        for (int64_t d = 0; d < 5; ++d) EXPECT_EQ(x.get({h, i, d}), rounded(0.5 * same.normal(), dtype));
+      for (int64_t d = 0; d < 5; ++d)
+        for (int64_t h = 0; h < 3; ++h) EXPECT_EQ(x.get({h, i, d}), rounded(0.5 * same.normal(), dtype));
     EXPECT_EQ(random.drawn(), 4u * 60);
   }
   Tensor<float, 1> line({3});
