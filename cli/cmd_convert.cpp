@@ -32,6 +32,8 @@ struct Convert {
     std::error_code unknown;
     if (std::filesystem::exists(out, unknown) && !std::filesystem::is_empty(out, unknown))
       throw UsageError("--out " + out + " is not empty");
+    if (const std::string what = attn::io::describe_foreign(model); !what.empty())
+      throw attn::Error("convert", {model + ": is " + what});
     Llama2c converter(model, attn::io::read_file(model));
     converter.read();
     const auto text = attn::text::load_sentencepiece(attn::io::read_file(tokenizer, 1 << 28), tokenizer);

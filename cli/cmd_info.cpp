@@ -112,7 +112,6 @@ std::string heads_of(const attn::models::Config& config) {
 /// From the configuration alone: it takes no longer for a large model than for a small one.
 void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch) {
   using attn::nn::Precision;
-  attn::models::check(config);
   const attn::models::ParameterCounts counts = attn::models::count_parameters(config);
   row("model", config.model);
   row("shape", fmt::format("{} layers, {}, width {}, context {}", config.layers, heads_of(config), config.embed_dim,
@@ -157,25 +156,34 @@ struct Info {
   ConfigOptions config;
   int64_t vocabulary = 256, batch = 12;
 
+  /// All that can be wrong is found before the machine is measured.
   void run() const {
-    describe_machine();
     if (!directory.empty()) {
       const attn::models::Config shape = attn::models::read_config(directory);
       const bool of_hub = is_of_hub(shape);
       const auto tokenizer = of_hub ? attn::text::find_tokenizer(directory) : attn::text::open_tokenizer(directory);
       const std::optional<int64_t> step = attn::models::Checkpoints(directory).last_step();
-      fmt::print("\n");
-      row("directory", directory + (step ? fmt::format(", step {}", *step) : of_hub ? "" : ", no checkpoint"));
-      describe_model(shape,
-                     tokenizer ? fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind())
-                               : fmt::format("{}, no tokenizer", grouped(shape.vocab_size)),
-                     batch);
+      const std::string where = directory + (step ? fmt::format(", step {}", *step) : of_hub ? "" : ", no checkpoint");
+      describe(shape,
+               tokenizer ? fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind())
+                         : fmt::format("{}, no tokenizer", grouped(shape.vocab_size)),
+               where);
     } else if (!config.family.empty() || !config.file.empty()) {
       attn::models::Config shape = config.build("gpt");
       if (!shape.vocab_size) shape.vocab_size = vocabulary;
-      fmt::print("\n");
-      describe_model(shape, grouped(shape.vocab_size), batch);
+      describe(shape, grouped(shape.vocab_size), "");
+    } else {
+      describe_machine();
     }
+  }
+
+ private:
+  void describe(const attn::models::Config& shape, const std::string& tokens, const std::string& where) const {
+    attn::models::check(shape);
+    describe_machine();
+    fmt::print("\n");
+    if (!where.empty()) row("directory", where);
+    describe_model(shape, tokens, batch);
   }
 };
 

@@ -184,6 +184,7 @@ struct Prune {
     std::error_code unknown;
     if (std::filesystem::equivalent(directory, out, unknown))
       throw UsageError("--out must be another folder than the model's");
+    attn::models::read_config(directory);  // says what else it is
     if (!attn::models::Checkpoints(directory).last_step())
       throw attn::Error("prune", {directory + " holds no checkpoint: what attn train wrote can be pruned"});
     require_free(out, overwrite);

@@ -1,6 +1,5 @@
 // attn tokenizer: learns a vocabulary, makes ids of text, and text of ids.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <charconv>
 #include <memory>
@@ -25,7 +24,7 @@ struct TokenizerCommand {
     if (files.size() > (given ? 1 : 2))
       throw UsageError("attn tokenizer " + action + " takes a tokenizer and one file");
     if (given && action == "decode") throw UsageError("attn tokenizer decode takes ids, not --text");
-    const auto tokenizer = opened(files[0]);
+    const auto tokenizer = opened();
     if (given) return show(encoded(*tokenizer, *given, "--text"));
     const std::string file = files.size() > 1 ? files[1] : "-", input = attn::io::read_input(file);
     if (action == "encode") show(encoded(*tokenizer, input, file));
@@ -45,13 +44,24 @@ struct TokenizerCommand {
     say("{}: {} tokens\n", out, grouped(tokenizer->size()));
   }
 
-  /// A model's folder, or a file of one.
-  static std::unique_ptr<attn::text::Tokenizer> opened(const std::string& path) {
-    struct stat status;
-    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return attn::text::open_tokenizer(path);
-    const std::string bytes = attn::io::read_file(path, 1 << 28);
-    return path.ends_with(".model") ? attn::text::load_sentencepiece(bytes, path)
-                                    : attn::text::load_tokenizer(bytes, path);
+  /// The first of two files; where it is none and the second is one, the order is what is wrong.
+  std::unique_ptr<attn::text::Tokenizer> opened() const {
+    try {
+      return attn::text::open_tokenizer(files[0]);
+    } catch (const attn::Error&) {
+      if (files.size() < 2 || !is_tokenizer(files[1])) throw;
+    }
+    throw UsageError(
+        fmt::format("{0} is no tokenizer, {1} is one; the tokenizer stands first: attn tokenizer {2} {1} {0}", files[0],
+                    files[1], action));
+  }
+
+  static bool is_tokenizer(const std::string& path) {
+    try {
+      return attn::text::open_tokenizer(path) != nullptr;
+    } catch (const attn::Error&) {
+      return false;
+    }
   }
 
   std::string encoded(const attn::text::Tokenizer& tokenizer, const std::string& text, const std::string& file) const {
@@ -91,7 +101,8 @@ void add_tokenizer(CLI::App& app) {
   command->add_option("action", run->action, "what to do")->required()->check(one_of({"train", "encode", "decode"}));
   command
       ->add_option("files", run->files,
-                   "train: the texts; encode and decode: a model's folder, a tokenizer.json or a .model, and a file, "
+                   "train: the texts; encode and decode: a model's folder, a tokenizer.json or a SentencePiece model, "
+                   "and a file, "
                    "or standard input")
       ->required()
       ->type_name("FILE");

@@ -157,7 +157,7 @@ attn::models::Loaded ModelOptions::load() const {
   Loading loading;
   attn::models::Loaded loaded = attn::models::open(
       directory, {.precision = precision_named(precision), .which = which, .on_progress = loading.listener()});
-  if (!loaded.tokenizer) throw attn::Error("open", {directory + " has no tokenizer"});
+  if (!loaded.tokenizer) loaded.tokenizer = attn::text::open_tokenizer(directory);  // says what is missing
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }

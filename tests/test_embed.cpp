@@ -82,7 +82,9 @@ TEST(HostileEmbed, Folders) {
          Embedder(folder.path());
        },
        {"[embed]", "has no tokenizer"}},
-      {"no folder of a model", [] { Embedder(Folder().path()); }, {"no folder of a model", "neither modules.json nor"}},
+      {"no folder of a model",
+       [] { Embedder(Folder().path()); },
+       {"is not a folder of a model: it has no config.json"}},
       {"an unknown module",
        [] { open_encoder(module("WordWeights", "1")); },
        {"modules.json, module 1: type is", "WordWeights"}},

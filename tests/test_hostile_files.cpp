@@ -19,7 +19,7 @@ std::string long_path() { return "/" + std::string(10000, 'x'); }
 TEST(HostileFiles, Files) {
   expect_refused({
       {"read nothing", [] { read_file(""); }, {"[read_file]", "the path is empty"}},
-      {"read a directory", [] { read_file(folder()); }, {"[read_file]", "not a regular file"}},
+      {"read a directory", [] { read_file(folder()); }, {"[read_file]", "is a folder, must be a file"}},
       {"read what is not there", [] { read_file("/no/such/file"); }, {"[read_file]", "/no/such/file"}},
       {"read a path beyond all limits", [] { read_file(long_path()); }, {"[read_file]", "open"}},
       {"read at most -1 bytes", [] { read_file("/etc/passwd", -1); }, {"[read_file]", "at most -1"}},

@@ -318,8 +318,8 @@ TEST(HostileModels, Checkpoints) {
       {"save a state that is not UTF-8",
        [] { Checkpoints("/no/such/folder").save(1, {}, "\xff", false, false); },
        {"not UTF-8"}},
-      {"a model from nowhere", [] { load_model("/no/such/folder"); }, {"/no/such/folder/config.json"}},
-      {"a model from nothing", [] { load_model(""); }, {"config.json"}},
+      {"a model from nowhere", [] { load_model("/no/such/folder"); }, {"[load] /no/such/folder: there is no such"}},
+      {"a model from nothing", [] { load_model(""); }, {"the path is empty"}},
       {"a model neither last nor best", [] { load_model("/no/such/folder", "foo"); }, {"\"foo\""}},
   });
   EXPECT_FALSE(Checkpoints("/no/such/folder").last_step());

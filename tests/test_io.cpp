@@ -75,13 +75,19 @@ TEST(Files, ReadRefuses) {
   const Folder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   const auto refusal = [](const std::string& path) { return error_of([&] { io::read_file(path); }); };
-  EXPECT_TRUE(has(refusal(folder / "none"), folder / "none" + ": open: No such file or directory"));
-  EXPECT_TRUE(has(refusal(folder.path()), "is not a regular file"));
+  EXPECT_TRUE(has(refusal(folder / "none"), folder / "none" + ": there is no such file or folder"));
+  EXPECT_TRUE(has(refusal(folder.path()), "is a folder, must be a file"));
   EXPECT_TRUE(has(refusal(folder / "pipe"), "is not a regular file"));
   EXPECT_TRUE(has(refusal("/dev/zero"), "is not a regular file"));
   EXPECT_TRUE(has(refusal(""), "the path is empty"));
   io::write_file(folder / "a", "x");
   EXPECT_TRUE(has(refusal(folder / "a" + std::string(1, '\0') + "b"), "a zero byte"));
+  EXPECT_TRUE(has(refusal(folder / "a/b"), "a/b: a part of this path is a file, no folder"));
+  fs::create_symlink("nowhere", folder / "dangling");
+  EXPECT_TRUE(has(refusal(folder / "dangling"), "dangling: is a symbolic link to nothing"));
+  fs::permissions(folder / "a", fs::perms::none);
+  const Nobody nobody;
+  EXPECT_TRUE(has(refusal(folder / "a"), "a: its permissions, or those of a folder above it, do not allow this"));
 }
 
 /// A child that writes into a pipe, or reads from it, while the parent does the other.
@@ -110,8 +116,8 @@ TEST(Files, InputsAndOutputsMayBePipes) {
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_EQ(io::read_input("/dev/null"), "");
   EXPECT_TRUE(has(error_of([] { io::write_output("/dev/full", "x"); }), "/dev/full: write at byte 0: No space left"));
-  EXPECT_TRUE(has(error_of([&] { io::read_input(folder.path()); }), "is a directory"));
-  EXPECT_TRUE(has(error_of([&] { io::read_input(folder / "none"); }), "none: open: No such file"));
+  EXPECT_TRUE(has(error_of([&] { io::read_input(folder.path()); }), "is a folder, must be a file"));
+  EXPECT_TRUE(has(error_of([&] { io::read_input(folder / "none"); }), "none: there is no such file or folder"));
   io::write_output(folder / "a", "x");
   EXPECT_EQ(io::read_input(folder / "a"), "x");
 }
@@ -161,7 +167,7 @@ TEST(Files, WriteRefuses) {
   EXPECT_TRUE(has(refusal(folder / "folder"), "exists and is not a regular file"));
   EXPECT_TRUE(has(refusal(folder / "pipe"), "exists and is not a regular file"));
   EXPECT_TRUE(has(refusal(folder / "dangling"), "follow the symbolic link: No such file or directory"));
-  EXPECT_TRUE(has(refusal(folder / "missing/a"), "open the directory " + folder / "missing: No such file"));
+  EXPECT_TRUE(has(refusal(folder / "missing/a"), "missing/a: its folder: there is no such file or folder"));
   EXPECT_TRUE(has(refusal(folder / "missing/"), "is the name of a directory"));
   EXPECT_TRUE(has(refusal(folder / "file/a"), "look it up: Not a directory"));
   EXPECT_TRUE(has(refusal(folder / std::string(300, 'a')), "File name too long"));
@@ -219,7 +225,7 @@ TEST(Files, AppendLines) {
   EXPECT_TRUE(has(refusal(folder / "log", "a\nb"), "the line has a line break inside"));
   EXPECT_TRUE(has(refusal("/dev/full", "a"), "[append_line] /dev/full: write at byte 0: No space left on device"));
   EXPECT_TRUE(has(refusal(folder / "pipe", "a"), "is neither a regular file nor a terminal"));
-  EXPECT_TRUE(has(refusal(folder / "none/log", "a"), "open: No such file or directory"));
+  EXPECT_TRUE(has(refusal(folder / "none/log", "a"), "there is no such file or folder"));
   EXPECT_TRUE(has(refusal("", "a"), "the path is empty"));
   EXPECT_EQ(io::read_file(folder / "log"), "one\n\nthree\n");
 }
@@ -255,7 +261,8 @@ TEST(Files, AFolderIsHeldByOne) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(refusal(), "") << "however its holder ended";
-  EXPECT_TRUE(has(error_of([&] { const io::FolderLock none(folder / "none"); }), "none: open: "));
+  EXPECT_TRUE(
+      has(error_of([&] { const io::FolderLock none(folder / "none"); }), "none: there is no such file or folder"));
 }
 
 TEST(Files, Crc32) {

@@ -204,19 +204,22 @@ std::string two(const std::string& shape, const std::string& range, const std::s
 
 std::vector<BadFile> bad_lengths() {
   const std::string zeros(24, 0);
-  return {{"", "has 0 bytes"},
+  return {{"", "is an empty file"},
           {"1234567", "has 7 bytes"},
           {length_bytes(1), "the file ends 0 bytes after it"},
-          {length_bytes(3) + "{}", "has 3 bytes by the number at byte 0, but the file ends 2 bytes after it"},
+          {length_bytes(3) + "{}",
+           "has 3 bytes by the number at byte 0, but the file ends 2 bytes after it: the file is cut off, or no "
+           "safetensors"},
           {length_bytes(100'000'001) + "{}", "has 100000001 bytes by the number at byte 0, at most 100000000"},
           {length_bytes(uint64_t{1} << 63) + "{}", "has 9223372036854775808 bytes"},
           {length_bytes(~uint64_t{0}) + "{}", "has 18446744073709551615 bytes"},
           {length_bytes(~uint64_t{0} - 7) + "{}", "has 18446744073709551608 bytes"},
           {length_bytes(0) + "{}", "the header at byte 8 must begin with {"},
-          {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", "begins like a pickle file"},
-          {"\x80\x04\x95" + zeros, "convert it to safetensors"},
-          {"PK\3\4" + zeros, "begins like a zip file"},
-          {"PK\3\4", "begins like a zip file"}};
+          {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", "is a pickle, which is code and is not run"},
+          {"\x80\x04\x95" + zeros, "save_pretrained(folder) of transformers writes model.safetensors"},
+          {"PK\3\4" + zeros, "is a zip archive, as PyTorch's .pt and .bin are"},
+          {"PK\3\4", "is a zip archive"},
+          {"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer of git-lfs in place of a file"}};
 }
 
 std::vector<BadFile> bad_json() {
@@ -309,9 +312,9 @@ std::vector<BadFile> bad_entries() {
           {one(f32, whole, "[-1,24]"), "data_offsets has the entry -1"},
           {one(f32, whole, "[0.0,24]"), "data_offsets has the entry 0.0"},
           {one(f32, whole, "[\"0\",\"24\"]"), "data_offsets has the entry \"0\""},
-          {one(f32, whole, "[24,0]"), "data_offsets are [24, 0], must rise and lie within the 24 bytes"},
-          {one(f32, whole, "[0,25]"), "data_offsets are [0, 25], must rise and lie within the 24 bytes"},
-          {one(f32, whole, "[9223372036854775783,9223372036854775807]"), "must rise and lie within the 24 bytes"},
+          {one(f32, whole, "[24,0]"), "data_offsets are [24, 0], must rise"},
+          {one(f32, whole, "[0,25]"), "float32 [2, 3] has 24 bytes, but data_offsets are [0, 25]"},
+          {one(f32, whole, "[9223372036854775783,9223372036854775807]"), "there is a hole"},
           {one(f32, whole, "[0,20]"), "float32 [2, 3] has 24 bytes, but data_offsets are [0, 20]"},
           {one(f32, "[2,2]", range), "float32 [2, 2] has 16 bytes, but data_offsets are [0, 24]"},
           {one(f32, "[]", range), "float32 [] has 4 bytes"},
@@ -331,6 +334,8 @@ std::vector<BadFile> bad_covers() {
       {two("[2]", "[0,8]", "[1]", "[2,6]", 8), "they overlap"},
       {two("[1]", "[0,4]", "[1]", "[4,8]", 9), "the tensors end at byte 8 of the data, which has 9"},
       {two("[0]", "[0,0]", "[0]", "[1,1]", 1), "there is a hole"},
+      {two("[1]", "[0,4]", "[1]", "[4,8]", 7), "the file is cut off: it has 122 bytes, its header promises 123"},
+      {two("[1]", "[0,4]", "[2305843009213693950]", "[4,9223372036854775804]", 7), "the file is cut off: it has"},
       {file_of("{}", 1), "the tensors end at byte 0 of the data, which has 1"},
       {file_of("{\"__metadata__\":{}}", 8), "the tensors end at byte 0"},
       {file_of("{\"__metadata__\":[]}"), "__metadata__ is a list, must be an object"},

@@ -19,6 +19,9 @@ namespace attn::io {
 
 /// True if anything has this name, at the end of its links.
 bool exists(const std::string& path);
+/// What a file of another program is, by its first bytes or its name, and what to do instead of opening it: "a GGUF
+/// file of llama.cpp, which is not read: take ..."; empty for all that is not known, and for what cannot be read.
+std::string describe_foreign(const std::string& path);
 /// The whole of a regular file. Throws Error that names the file, if it cannot be read or is larger than `limit` bytes.
 std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 32);
 /// The same of whatever a person names: a file, a pipe or a device until it ends, or "-", the standard input.

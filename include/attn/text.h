@@ -129,10 +129,10 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
 
 /// The tokenizer of a model's folder, as transformers' AutoTokenizer makes it of tokenizer.json or the older files, of
 /// tokenizer_config.json, special_tokens_map.json and added_tokens.json, and of the class or family that the folder
-/// names (docs/tokenizers.md). Throws Error that names file, field and value of what is not read or contradicts itself,
-/// or what was looked for.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);
-/// The same; null where there is none of these files.
+/// names (docs/tokenizers.md); or of one file, a tokenizer.json or a SentencePiece model. Throws Error that names file,
+/// field and value of what is not read or contradicts itself, what was looked for, or what the path is instead.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
+/// That of a folder; null where there is none of these files.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder);
 
 struct TrainingOptions {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -32,13 +33,6 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail_in(std::string_view operation, const std::string& path, const std::string& step, int number) {
   fail(operation, path, step + ": " + std::generic_category().message(number));
-}
-
-/// The system would take a path with a zero byte for another, shorter one.
-void require_path(std::string_view operation, const std::string& path) {
-  if (path.empty()) throw Error(operation, {"the path is empty"});
-  if (path.find('\0') != std::string::npos)
-    fail(operation, path.substr(0, path.find('\0')), "the path goes on after a zero byte");
 }
 
 /// Calls again what a signal has interrupted.
@@ -149,6 +143,22 @@ std::optional<struct stat> existing_file(const std::string& path, const fs::path
 
 }  // namespace
 
+/// The system would take a path with a zero byte for another, shorter one.
+void require_path(std::string_view operation, const std::string& path) {
+  if (path.empty()) throw Error(operation, {"the path is empty"});
+  if (path.find('\0') != std::string::npos)
+    fail(operation, path.substr(0, path.find('\0')), "the path goes on after a zero byte");
+}
+
+std::string why_not_opened(const std::string& path, int error) {
+  std::error_code unknown;
+  if (error == ENOENT && fs::is_symlink(path, unknown)) return "is a symbolic link to nothing";
+  if (error == ENOENT) return "there is no such file or folder";
+  if (error == ENOTDIR) return "a part of this path is a file, no folder";
+  if (error == EACCES) return "its permissions, or those of a folder above it, do not allow this";
+  return "open: " + std::generic_category().message(error);
+}
+
 // ------------------------------------------------------------------------------------------------------------ reading
 
 Reader::Reader(const std::string& path) : path_(path) {
@@ -156,9 +166,10 @@ Reader::Reader(const std::string& path) : path_(path) {
   // O_NONBLOCK: to open a pipe that nobody writes to would wait for ever.
   const auto open = [&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); };
   Descriptor file(uninterrupted(open));
-  if (file.get() < 0) fail_in("read_file", path, "open", errno);
+  if (file.get() < 0) fail("read_file", path, why_not_opened(path, errno));
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) fail_in("read_file", path, "ask for its size", errno);
+  if (S_ISDIR(status.st_mode)) fail("read_file", path, "is a folder, must be a file");
   if (!S_ISREG(status.st_mode)) fail("read_file", path, "is not a regular file");
   size_ = status.st_size;
   file_ = file.release();
@@ -189,6 +200,13 @@ void Reader::read(int64_t at, char* to, int64_t count) const {
   if (const int64_t got = read_some(at, to, count); got < count)
     fail("read_file", path_,
          "shrank from " + std::to_string(size_) + " to " + std::to_string(at + got) + " bytes while it was read");
+}
+
+std::string Reader::start() const {
+  constexpr int64_t kStart = 512;
+  std::string bytes(static_cast<size_t>(std::min(size_, kStart)), '\0');
+  read(0, bytes.data(), static_cast<int64_t>(bytes.size()));
+  return bytes;
 }
 
 std::shared_ptr<char> Reader::map() const {
@@ -231,15 +249,15 @@ std::string read_input(const std::string& path, int64_t limit) {
   require_path("read_input", path);
   struct stat status = {};
   const bool standard = path == "-";
-  if (!standard && ::stat(path.c_str(), &status) != 0) fail_in("read_input", path, "open", errno);
+  if (!standard && ::stat(path.c_str(), &status) != 0) fail("read_input", path, why_not_opened(path, errno));
   if (!standard && S_ISREG(status.st_mode)) return read_file(path, limit);
   const std::string name = standard ? "standard input" : path;
   const auto open = [&] {
     return standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC);
   };
   const Descriptor file(uninterrupted(open));
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail_in("read_input", name, "open", errno);
-  if (S_ISDIR(status.st_mode)) fail("read_input", name, "is a directory, not a file");
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail("read_input", name, why_not_opened(path, errno));
+  if (S_ISDIR(status.st_mode)) fail("read_input", name, "is a folder, must be a file");
 
   constexpr int64_t kPiece = 1 << 16;
   std::string bytes;
@@ -269,7 +287,7 @@ void write_output(const std::string& path, std::string_view bytes) {
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (!exists || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return write_file(path, bytes);
   Descriptor file(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
-  if (file.get() < 0) fail_in("write_output", path, "open", errno);
+  if (file.get() < 0) fail("write_output", path, why_not_opened(path, errno));
   write_all("write_output", path, file.get(), bytes);
   if (!file.close()) fail_in("write_output", path, "close", errno);
 }
@@ -286,7 +304,7 @@ void write_file(const std::string& path, const std::function<void(const Sink&)>&
   const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
   const auto open = [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); };
   const Descriptor directory(uninterrupted(open));
-  if (directory.get() < 0) fail_in("write_file", path, "open the directory " + folder.string(), errno);
+  if (directory.get() < 0) fail("write_file", path, "its folder: " + why_not_opened(folder.string(), errno));
 
   Temporary temporary(path, directory.get());
   Descriptor file(temporary.file());
@@ -315,7 +333,7 @@ void append_line(const std::string& path, std::string_view line) {
     fail("append_line", path, "is neither a regular file nor a terminal");
   const int flags = O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_CLOEXEC;
   Descriptor file(uninterrupted([&] { return ::open(path.c_str(), flags, 0666); }));
-  if (file.get() < 0) fail_in("append_line", path, "open", errno);
+  if (file.get() < 0) fail("append_line", path, why_not_opened(path, errno));
   // One write, so that the lines of several processes do not mix.
   write_all("append_line", path, file.get(), std::string(line) + "\n");
   if (!file.close()) fail_in("append_line", path, "close", errno);
@@ -332,7 +350,7 @@ void make_directory(const std::string& path) {
 FolderLock::FolderLock(const std::string& path) : folder_(-1) {
   require_path("lock", path);
   Descriptor folder(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (folder.get() < 0) fail_in("lock", path, "open", errno);
+  if (folder.get() < 0) fail("lock", path, why_not_opened(path, errno));
   if (uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
     fail("lock", path, "another program is writing there");
   folder_ = folder.release();

@@ -9,6 +9,7 @@
 
 #include "attn/core.h"
 #include "attn/io.h"
+#include "io/foreign.h"
 
 namespace attn::io {
 namespace {
@@ -102,6 +103,8 @@ std::string cut(std::string text) {
 
 Json parse_json(std::string_view operation, const std::string& source, std::string_view text, int64_t first_byte) {
   const auto refuse_at = [&](int64_t byte, const std::string& reason) {
+    const std::string kind = first_byte == 0 ? kind_of_bytes(text) : "";
+    if (!kind.empty()) throw Error(operation, {source + ": is " + kind});
     throw Error(operation, {source + ": not JSON at byte " + std::to_string(first_byte + byte) + ": " + reason});
   };
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)

@@ -4,8 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace attn::io {
+
+/// Throws Error for a path that is empty, or that goes on after a zero byte.
+void require_path(std::string_view operation, const std::string& path);
+/// In words what the system's `error` says of opening this path.
+std::string why_not_opened(const std::string& path, int error);
 
 class Reader {
  public:
@@ -19,6 +25,8 @@ class Reader {
   int64_t size() const { return size_; }  ///< when it was opened
   /// `count` bytes from byte `at` on; throws Error if the file has fewer by now.
   void read(int64_t at, char* to, int64_t count) const;
+  /// The first bytes, which tell what a file is; all of a short one.
+  std::string start() const;
   /// The file's bytes where the system keeps them, at least one; what is written there stays in this process.
   std::shared_ptr<char> map() const;
   /// Throws Error unless the file still ends at size().

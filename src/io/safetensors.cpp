@@ -8,6 +8,7 @@
 
 #include "attn/io.h"
 #include "core/checker.h"
+#include "io/foreign.h"
 #include "io/json.h"
 #include "io/reader.h"
 #include "io/sink.h"
@@ -90,20 +91,12 @@ class TensorChecker {
 
 // ------------------------------------------------------------------------------------------------------------- reading
 
-/// PyTorch's own files begin like this. But so may a good file, whose length is small in the same bytes: the hint is
-/// for a file that is refused anyway.
-std::string hint(std::string_view bytes) {
-  const bool is_zip = bytes.starts_with("PK\3\4");
-  const bool is_pickle = bytes.size() > 1 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
-  if (!is_zip && !is_pickle) return "";
-  return std::string("; it begins like a ") + (is_zip ? "zip" : "pickle") +
-         " file, as PyTorch's .pt and .bin are: convert it to safetensors";
-}
-
-/// The length of the JSON text, from the first bytes of a file of `size` bytes; throws unless it can be whole.
+/// The length of the JSON text, from the first bytes of a file of `size` bytes; throws unless it can be whole. A good
+/// file may begin as files of other kinds do, so their names are for what is refused anyway.
 int64_t header_length(std::string_view bytes, int64_t size, const std::string& source) {
   const auto refuse = [&](const std::string& reason) {
-    throw Error("safetensors", {source + ": " + reason + hint(bytes)});
+    const std::string kind = kind_of_bytes(bytes);
+    throw Error("safetensors", {source + ": " + (kind.empty() ? reason : "is " + kind)});
   };
   if (size < kLengthBytes)
     refuse("has " + std::to_string(size) + " bytes, must begin with " + std::to_string(kLengthBytes) +
@@ -115,7 +108,7 @@ int64_t header_length(std::string_view bytes, int64_t size, const std::string& s
            std::to_string(kMaxHeader) + " are allowed");
   if (length > static_cast<uint64_t>(size - kLengthBytes))
     refuse("the header has " + std::to_string(length) + " bytes by the number at byte 0, but the file ends " +
-           std::to_string(size - kLengthBytes) + " bytes after it");
+           std::to_string(size - kLengthBytes) + " bytes after it: the file is cut off, or no safetensors");
   return static_cast<int64_t>(length);
 }
 
@@ -165,21 +158,19 @@ bool read_numbers(TensorChecker& checker, const std::string& what, const Json& v
   return true;
 }
 
-bool read_range(TensorChecker& checker, const Json& value, int64_t data_size, TensorInfo& info) {
+bool read_range(TensorChecker& checker, const Json& value, TensorInfo& info) {
   std::vector<int64_t> numbers;
   if (!read_numbers(checker, "data_offsets", value, numbers) ||
       !checker.require(numbers.size() == 2, [] { return "data_offsets must be two numbers, begin and end"; }))
     return false;
   info.begin = numbers[0];
   info.end = numbers[1];
-  return checker.require(info.begin <= info.end && info.end <= data_size, [&] {
-    return "data_offsets are " + to_text(numbers) + ", must rise and lie within the " + std::to_string(data_size) +
-           " bytes of data";
-  });
+  return checker.require(info.begin <= info.end,
+                         [&] { return "data_offsets are " + to_text(numbers) + ", must rise"; });
 }
 
 /// Records in `checker` all that is wrong with it.
-Entry read_entry(TensorChecker& checker, const Json& value, int64_t data_size) {
+Entry read_entry(TensorChecker& checker, const Json& value) {
   Entry entry;
   TensorInfo& info = entry.info;
   if (!checker.require(value.is_object(), [&] { return "is " + as_shown(value) + ", must be an object"; }))
@@ -196,7 +187,7 @@ Entry read_entry(TensorChecker& checker, const Json& value, int64_t data_size) {
 
   const bool has_type = read_dtype(checker, value["dtype"], entry);
   const bool has_shape = read_numbers(checker, "shape", value["shape"], info.shape);
-  const bool has_range = read_range(checker, value["data_offsets"], data_size, info);
+  const bool has_range = read_range(checker, value["data_offsets"], info);
   if (!has_type || !has_shape) return entry;
   const int64_t bytes = bytes_of_bits(entry.bits, info.shape);
   const std::string type(entry.is_foreign ? entry.type : name_of(info.dtype));
@@ -224,8 +215,9 @@ std::map<std::string, std::string> read_metadata(const Json& value, const std::s
   return metadata;
 }
 
-/// Throws unless the tensors lie side by side from the first byte of the data to the last.
-void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t size, const std::string& source) {
+/// Throws unless the tensors lie side by side from the first byte of the data, at `begin` of the file, to the last.
+void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t begin, int64_t size,
+                   const std::string& source) {
   std::vector<const std::pair<const std::string, TensorInfo>*> order;
   order.reserve(tensors.size());
   for (const auto& entry : tensors) order.push_back(&entry);
@@ -241,6 +233,12 @@ void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t siz
                    (info.begin < covered ? ": they overlap" : ": there is a hole")});
     covered = info.end;
   }
+  const auto in_file = [&](int64_t bytes) {
+    return std::to_string(static_cast<uint64_t>(begin) + static_cast<uint64_t>(bytes));
+  };
+  if (covered > size)
+    throw Error("safetensors", {source + ": the file is cut off: it has " + in_file(size) +
+                                " bytes, its header promises " + in_file(covered)});
   if (covered != size)
     throw Error("safetensors", {source + ": the tensors end at byte " + std::to_string(covered) +
                                 " of the data, which has " + std::to_string(size)});
@@ -387,13 +385,13 @@ void Safetensors::read_header(std::string_view header, int64_t data_size) {
     }
     Checker checker("safetensors");
     TensorChecker tensor_checker(checker, source_ + ": ", name);
-    Entry entry = read_entry(tensor_checker, value, data_size);
+    Entry entry = read_entry(tensor_checker, value);
     checker.done();
     if (entry.is_foreign) foreign_.emplace(name, entry.type);
     else tensors_.emplace(name, entry.info);
     all.emplace(name, std::move(entry.info));
   }
-  require_cover(all, data_size, source_);
+  require_cover(all, data_begin_, data_size, source_);
 }
 
 /// Throws Error if a tensor of booleans, whose bytes these are, has a byte that is none.
@@ -421,10 +419,8 @@ Safetensors Safetensors::open(const std::string& path) {
   Safetensors file;
   file.source_ = path;
   const auto reader = std::make_shared<Reader>(path);
-  std::string header(static_cast<size_t>(std::min(reader->size(), kLengthBytes)), '\0');
-  reader->read(0, header.data(), static_cast<int64_t>(header.size()));
-  const int64_t length = header_length(header, reader->size(), path);
-  header.resize(static_cast<size_t>(length));
+  const int64_t length = header_length(reader->start(), reader->size(), path);
+  std::string header(static_cast<size_t>(length), '\0');
   reader->read(kLengthBytes, header.data(), length);
   file.read_header(header, reader->size() - kLengthBytes - length);
   file.file_ = reader;

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/models.h"
-#include "io/json.h"
+#include "models/folder.h"
 
 namespace attn::models {
 namespace {
@@ -362,7 +362,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
   require_choice(which);
   Config config;
   const std::string config_path = directory + "/config.json";
-  apply_json(config, io::read_file(config_path, 1 << 20), config_path);
+  apply_fields(config, read_model_file("load", directory), config_path);
   check(config);
   Loaded loaded;
   const bool answers = config.encoder_layers > 0;

@@ -9,7 +9,7 @@
 
 #include "attn/models.h"
 #include "core/checker.h"
-#include "io/json.h"
+#include "models/folder.h"
 #include "models/shape.h"
 
 namespace attn::models {
@@ -397,7 +397,10 @@ std::vector<FieldInfo> field_info(const Config& config) {
 }
 
 void apply_json(Config& config, std::string_view json, const std::string& source) {
-  const Json object = io::parse_json("config", source, json);
+  apply_fields(config, io::parse_json("config", source, json), source);
+}
+
+void apply_fields(Config& config, const Json& object, const std::string& source) {
   if (!object.is_object()) throw Error("config", {source + " is not a JSON object"});
   std::vector<std::string> reasons;
   for (const auto& [name, value] : object.items())

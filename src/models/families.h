@@ -78,6 +78,8 @@ struct Family {
   std::vector<std::pair<const char*, const char*>> aliases = {};
 };
 
+/// Before a file or a head changes them.
+Config defaults_of(const Family& family);
 /// Null for a name that is unknown.
 const Family* find_family(const std::string& name);
 

@@ -10,11 +10,9 @@
 #include "attn/models.h"
 #include "io/json.h"
 #include "models/families.h"
+#include "models/folder.h"
 
 namespace attn::models {
-
-/// True for config.json of transformers, which names its model_type.
-bool is_of_transformers(const io::Json& config);
 
 struct HubModel {
   const Family* family = nullptr;

@@ -226,7 +226,12 @@ void derive(FieldReader& reader, const Family& family, Config& config) {
 
 }  // namespace
 
-bool is_of_transformers(const Json& config) { return config.is_object() && config.contains("model_type"); }
+Config defaults_of(const Family& family) {
+  Config config;
+  for (const char* fields : family.defaults) apply_json(config, fields, family.name);
+  config.model = family.name;
+  return config;
+}
 
 HubModel read_hub_config(const Json& theirs, const std::string& source, const std::string& task) {
   FieldReader reader(theirs, source);
@@ -239,9 +244,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   }
   const Family& family = *model.family;
   reader.rename(family.aliases);
-  Config& config = model.config;
-  for (const char* fields : family.defaults) apply_json(config, fields, family.name);
-  config.model = family.name;
+  Config& config = model.config = defaults_of(family);
   model.head = head_of(reader, family, task);
   if (model.head) apply_json(config, model.head->defaults, model.head->suffix);
   for (const FieldRule& rule : family.fields) reader.apply(config, rule);

@@ -1,8 +1,10 @@
 // The tensors of a checkpoint as parameters: found by the family's names, laid out as layers want them.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
+#include "io/foreign.h"
 #include "models/hub.h"
 
 namespace attn::models {
@@ -85,11 +87,13 @@ std::string shape_of(const std::vector<int64_t>& shape) {
 
 HubWeights::HubWeights(const std::string& folder, HubModel& model) : model_(model) {
   const std::string index = folder + "/model.safetensors.index.json", single = folder + "/model.safetensors";
-  if (io::exists(single) || !io::exists(index)) {
-    if (!io::exists(single) && io::exists(folder + "/pytorch_model.bin"))
-      throw Error("open",
-                  {folder + " holds pytorch_model.bin, a pickle, which is code and is not run: save the model once "
-                            "more, model.save_pretrained(folder) of transformers writes model.safetensors"});
+  const auto is_named = [](const std::string& path) {  // a link to nothing too
+    std::error_code unknown;
+    return std::filesystem::exists(std::filesystem::symlink_status(path, unknown));
+  };
+  if (is_named(single) || !is_named(index)) {
+    if (!is_named(single))
+      throw Error("open", {folder + ": has no model.safetensors" + io::instead_in(folder, io::Content::weights)});
     open(single);
     untie(model.config);
     return;
@@ -105,6 +109,11 @@ HubWeights::HubWeights(const std::string& folder, HubModel& model) : model_(mode
                            ", must be the name of a file in the folder"});
     names.insert(name);
   }
+  std::string missing;
+  for (const std::string& name : names)
+    if (!is_named(folder + "/" + name)) missing += (missing.empty() ? "" : ", ") + name;
+  if (!missing.empty())
+    throw Error("open", {index + " names files that are not there: " + missing + "; fetch or copy them too"});
   for (const std::string& name : names) open(folder + "/" + name);
   untie(model.config);
 }

@@ -1,6 +1,7 @@
 // A folder with a model in it: what a training of ours left, or what transformers saved.
 #include <algorithm>
 
+#include "io/foreign.h"
 #include "models/hub.h"
 
 namespace attn::models {
@@ -32,7 +33,7 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t
 
 Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
   const std::string path = folder + "/config.json";
-  const Json config = io::read_json("open", path);
+  const Json config = read_model_file("open", folder);
   if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision, options.purpose);
   HubModel hub = read_hub_config(config, path, options.task);
   Loaded loaded;
@@ -56,13 +57,26 @@ Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
 
 }  // namespace
 
+bool is_of_transformers(const Json& config) { return config.contains("model_type"); }
+
+Json read_model_file(std::string_view operation, const std::string& folder) {
+  io::require_model(operation, folder);
+  const std::string path = folder + "/config.json";
+  Json config = io::read_json(operation, path, 1 << 20);
+  if (!config.is_object()) throw Error(operation, {path + ": must be an object, is " + io::as_shown(config)});
+  if (!is_of_transformers(config) && !config.value("model", Json()).is_string())
+    throw Error(operation,
+                {path + " names no model_type, as transformers writes it, and is none that attn train wrote" +
+                 io::instead_in(folder, io::Content::weights)});
+  return config;
+}
+
 Config read_config(const std::string& folder, const std::string& task) {
   const std::string path = folder + "/config.json";
-  const std::string text = io::read_file(path, 1 << 20);
-  const Json json = io::parse_json("config", path, text);
+  const Json json = read_model_file("config", folder);
   if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
   Config config;
-  apply_json(config, text, path);
+  apply_fields(config, json, path);
   return config;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "io/foreign.h"
 #include "models/sentence.h"
 
 namespace attn::models {
@@ -242,16 +243,9 @@ void read_plain(const std::string& folder, SentenceFiles& files) {
 }
 
 void require_model(const SentenceFiles& files, const std::string& folder) {
-  if (io::exists(files.model + "/adapter_config.json"))
-    throw Error("embed", {files.model + "/adapter_config.json: adapters are not served: merge it into its model"});
-  if (io::exists(files.model + "/config.json")) return;
-  const bool named = files.has_modules;
-  std::string hint;
-  if (!named && io::exists(folder + "/0_Transformer/config.json")) hint = "; its folder 0_Transformer is one";
-  throw Error("embed", {folder + " is no folder of a model: it has " +
-                        (named ? "modules.json, which names one without a config.json: " + files.model
-                               : "neither modules.json nor config.json") +
-                        hint});
+  if (files.has_modules && !io::exists(files.model))
+    throw Error("embed", {folder + "/modules.json names a folder that is not there: " + files.model});
+  io::require_model("embed", files.model);
 }
 
 }  // namespace

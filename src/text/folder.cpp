@@ -1,11 +1,14 @@
 // The tokenizer of a model's folder: what its files say, as one tokenizer.json.
 #include <algorithm>
+#include <filesystem>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "attn/core.h"
 #include "attn/io.h"
+#include "io/foreign.h"
+#include "io/reader.h"
 #include "text/added_tokens.h"
 #include "text/classes.h"
 #include "text/pipeline.h"
@@ -440,6 +443,21 @@ class Folder {
   const TokenizerClass* kind_ = nullptr;
 };
 
+/// What cannot be read, and is known as something else, is named.
+std::unique_ptr<Tokenizer> of_file(const std::string& path) {
+  const std::string bytes = io::read_file(path, kMaxFile);
+  if (io::is_sentencepiece(bytes)) return load_sentencepiece(bytes, path);
+  const bool is_named = path.ends_with(".model") || path.ends_with(".spm");
+  try {
+    return is_named ? load_sentencepiece(bytes, path) : load_tokenizer(bytes, path);
+  } catch (const Error&) {
+    const bool is_own = is_named || path.ends_with("tokenizer.json");
+    const std::string what = is_own ? io::kind_of_bytes(bytes) : io::describe_foreign(path);
+    if (what.empty()) throw;
+    throw Error("open_tokenizer", {path + ": is " + what});
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
@@ -452,11 +470,16 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
   return Folder(folder).tokenizer();
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder) {
-  if (auto tokenizer = find_tokenizer(folder)) return tokenizer;
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+  io::require_path("open_tokenizer", path);
+  if (const std::string reason = io::why_missing(path); !reason.empty()) throw Error("open_tokenizer", {reason});
+  if (std::error_code unknown; !std::filesystem::is_directory(path, unknown)) return of_file(path);
+  if (auto tokenizer = find_tokenizer(path)) return tokenizer;
   throw Error("open_tokenizer",
-              {folder + ": has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json "
-                        "with merges.txt, encoder.json with vocab.bpe, or vocab.txt"});
+              {path +
+               ": has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json "
+               "with merges.txt, encoder.json with vocab.bpe, or vocab.txt" +
+               io::instead_in(path, io::Content::tokenizer)});
 }
 
 }  // namespace attn::text
