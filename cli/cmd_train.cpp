@@ -52,7 +52,7 @@ attn::models::Config stored_config(const std::string& directory, const ConfigOpt
   attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
   attn::models::Config other = config;
   if (!asked.family.empty()) other.model = attn::models::family(asked.family).model;
-  if (!asked.file.empty()) attn::models::apply_json(other, attn::io::read_input(asked.file, 1 << 20), asked.file);
+  if (!asked.file.empty()) apply_named_fields(other, asked.file);
   for (const auto& [name, value] : asked.fields)
     if (!value.empty()) attn::models::set_field(other, name, value);
   const Json ours = Json::parse(attn::models::to_json(config)), theirs = Json::parse(attn::models::to_json(other));

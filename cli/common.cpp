@@ -104,6 +104,8 @@ void ConfigOptions::add(CLI::App& command) {
 attn::models::Config ConfigOptions::build(const std::string& default_family) const {
   attn::models::Config config = attn::models::family(family.empty() ? default_family : family);
   if (!file.empty()) attn::models::apply_json(config, attn::io::read_input(file, 1 << 20), file);
+  if (!family.empty() && config.model != family)
+    throw UsageError(fmt::format("--model is {}, but {} says \"model\": \"{}\"", family, file, config.model));
   for (const auto& [name, value] : fields)
     if (!value.empty()) attn::models::set_field(config, name, value);
   attn::models::Config whole = config;

@@ -72,5 +72,34 @@ TEST(Doors, AConfigurationIsOursWhereItSaysSo) {
   EXPECT_EQ(to_json(read_config(folder.path())), to_json(config));
 }
 
+TEST(Doors, AFamilyBringsItsDefaults) {
+  std::vector<std::string> names = families();
+  for (const std::string name : {"bert", "qwen3"}) names.push_back(name);
+  for (const std::string& name : names) {
+    const std::string text = "{\"model\": \"" + name + "\"}";
+    Config applied = family("encoder"), set = family("encoder");
+    apply_json(applied, text, "x");
+    set_field(set, "model", name);
+    EXPECT_EQ(to_json(applied), to_json(set)) << name;
+    EXPECT_EQ(applied.model, name);
+    const Folder folder;
+    folder.put("config.json", text);
+    EXPECT_EQ(to_json(read_config(folder.path())), to_json(applied)) << name;
+  }
+  for (const std::string& name : families()) {
+    Config applied = family("encoder");
+    apply_json(applied, "{\"model\": \"" + name + "\"}", "x");
+    EXPECT_EQ(to_json(applied), to_json(family(name)));
+  }
+  Config bert, llama;
+  apply_json(bert, R"({"model": "bert"})", "x");
+  EXPECT_FALSE(bert.causal);
+  apply_json(llama, R"({"bias": true, "model": "llama", "positions": "alibi"})", "x");
+  Config wanted = family("llama");
+  wanted.bias = true;
+  wanted.positions = Positions::alibi;
+  EXPECT_EQ(to_json(llama), to_json(wanted)) << "what is said beside the family wins, before it and behind";
+}
+
 }  // namespace
 }  // namespace attn::test

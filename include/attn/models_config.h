@@ -130,8 +130,9 @@ std::vector<std::string> families();
 /// The families that are read from folders of the Hugging Face hub: their model_type, as "bert", "qwen3".
 std::vector<std::string> hub_families();
 
-/// Sets fields from JSON text: an object; `source` is the name that errors use. Unknown fields, wrong types and values
-/// out of range are all listed in one Error.
+/// Sets fields from JSON text: an object; `source` is the name that errors use. "model" sets all fields to the defaults
+/// of that family first, wherever it stands, and the others change them: {"model": "llama", "bias": true}. Unknown
+/// fields, wrong types and values out of range are all listed in one Error.
 void apply_json(Config& config, std::string_view json, const std::string& source);
 /// A field as help texts and forms show it.
 struct FieldInfo {
@@ -143,7 +144,7 @@ struct FieldInfo {
 };
 /// All fields with the values that they have in `config`.
 std::vector<FieldInfo> field_info(const Config& config = {});
-/// Sets one field from text, as "layers=6" on a command line does.
+/// Sets one field from text, as "layers=6" on a command line does; "model" sets all to the defaults of that family.
 void set_field(Config& config, std::string_view field, std::string_view value);
 std::string to_json(const Config& config);
 /// Throws Error that lists everything that cannot be built.

@@ -274,11 +274,12 @@ std::vector<std::string> faults_of(const Config& config) {
   return reasons;
 }
 
-/// Empty if all went well.
+/// Empty if all went well. A family brings its defaults with it.
 std::string assign(Config& config, const std::string& name, const Json& value) {
   std::string reason;
   bool found = false;
   each_field(config, Assign{name, value, &reason, &found});
+  if (name == "model" && reason.empty()) config = defaults_named(config.model);
   return found ? reason : "there is no field '" + name + "'";
 }
 
@@ -403,8 +404,11 @@ void apply_json(Config& config, std::string_view json, const std::string& source
 void apply_fields(Config& config, const Json& object, const std::string& source) {
   if (!object.is_object()) throw Error("config", {source + " is not a JSON object"});
   std::vector<std::string> reasons;
+  const auto named = object.find("model");  // before the fields that change what it brings
+  const std::string model = named == object.end() ? "" : assign(config, "model", *named);
   for (const auto& [name, value] : object.items())
-    if (std::string reason = assign(config, name, value); !reason.empty()) reasons.push_back(source + ": " + reason);
+    if (std::string reason = name == "model" ? model : assign(config, name, value); !reason.empty())
+      reasons.push_back(source + ": " + reason);
   if (!reasons.empty()) throw Error("config", std::move(reasons));
 }
 

@@ -17,4 +17,7 @@ bool is_of_transformers(const io::Json& config);
 
 /// apply_json() of what is parsed.
 void apply_fields(Config& config, const io::Json& object, const std::string& source);
+/// The defaults of a family, ours or, where we have none of this name, one of the hub.
+Config defaults_named(const std::string& family);
+
 }  // namespace attn::models

@@ -233,6 +233,15 @@ Config defaults_of(const Family& family) {
   return config;
 }
 
+Config defaults_named(const std::string& name) {
+  const std::vector<std::string> ours = families();  // of two llamas this one
+  const Family* theirs = find_family(name);
+  if (!theirs || std::find(ours.begin(), ours.end(), name) != ours.end()) return family(name);
+  Config config = defaults_of(*theirs);
+  apply_json(config, theirs->heads.front().defaults, name);
+  return config;
+}
+
 HubModel read_hub_config(const Json& theirs, const std::string& source, const std::string& task) {
   FieldReader reader(theirs, source);
   HubModel model;

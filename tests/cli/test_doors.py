@@ -202,5 +202,35 @@ def test_converted(attn):
         refused(attn, ("convert", name, "--tokenizer", "t.model", "--out", "out"), FILES[name][1])
 
 
+def test_family(attn):
+    """A file that names a family means its defaults, as --model does; what else is said wins."""
+    attn.file("text.txt", TEXT)
+    attn.file("llama.json", '{"model": "llama"}')
+    attn.file("mixed.json", '{"bias": true, "model": "llama", "layers": 1}')
+    attn.file("other.json", '{"model": "gpt"}')
+    flags = ("--steps", 1, "--quiet", *SHAPE)
+
+    def config(out, *arguments):
+        attn.run("train", "text.txt", *arguments, *flags, "--out", out)
+        return json.loads((attn.folder / out / "config.json").read_text())
+
+    named = config("named", "--model", "llama")
+    assert named["positions"] == "rope" and not named["bias"], named
+    assert config("from_file", "--config", "llama.json") == named
+    assert config("both", "--config", "llama.json", "--model", "llama") == named
+    refused(attn, ("train", "text.txt", "--config", "other.json", "--model", "llama", "--out", "none"),
+            '--model is llama, but other.json says "model": "gpt"')
+    mixed = config("mixed", "--config", "mixed.json")
+    assert mixed == named | {"bias": True}, "and so does another option: --layers"
+    attn.run("train", "text.txt", "--resume", "--out", "from_file", "--config", "llama.json", "--steps", 2, "--quiet")
+    refused(attn, ("train", "text.txt", "--resume", "--out", "from_file", "--config", "other.json"),
+            'model is "llama" in from_file/config.json, not "gpt"')
+    refused(attn, ("train", "text.txt", "--resume", "--out", "from_file", "--config", "mixed.json"),
+            "layers is 2 in from_file/config.json, not 1; bias is false in from_file/config.json, not true")
+    shown = [attn.run("info", *arguments).stdout.split("\nmodel ")[1]
+             for arguments in (("--model", "llama"), ("--config", "llama.json"))]
+    assert shown[0] == shown[1], shown
+
+
 if __name__ == "__main__":
     sys.exit(main(globals()))
