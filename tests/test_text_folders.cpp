@@ -70,6 +70,16 @@ TEST(TextFolders, TheClassDecides) {
   EXPECT_EQ(opened(llama)->decode(Ids{1, 5, 4}), "aa");
 }
 
+TEST(TextFolders, TheNamesOfTheFirstRelease) {
+  const Folder now, released;
+  now.put("vocab.json", kPairs).put("merges.txt", kMerges);
+  released.put("encoder.json", kPairs).put("vocab.bpe", kMerges).put("hparams.json", R"({"n_ctx": 1024})");
+  EXPECT_EQ(opened(released)->to_json(), opened(now)->to_json());
+  EXPECT_EQ(marked(released, "ab<|endoftext|> a"), marked(now, "ab<|endoftext|> a"));
+  released.put("merges.txt", "#version: 0.2\n");  // of two files with one meaning, those that belong together count
+  EXPECT_EQ(opened(released)->to_json(), opened(now)->to_json());
+}
+
 TEST(TextFolders, TokensOutsideTheVocabulary) {
   Folder folder;
   folder.put("vocab.txt", kWords).put("tokenizer_config.json", kBertClass);
