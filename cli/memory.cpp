@@ -27,11 +27,11 @@ int64_t largest_batch(const TrainingShape& shape, bool recompute, double bytes) 
 std::string what_fits(const TrainingShape& shape, double bytes) {
   const int64_t plain = shape.recompute ? 0 : largest_batch(shape, false, bytes);
   const int64_t recomputed = largest_batch(shape, true, bytes);
-  std::string text;
-  if (plain > 0) text = fmt::format("--batch {} fits", plain);
-  if (recomputed > plain)
-    text += fmt::format("{}--batch {} with --recompute{}", plain ? ", " : "", recomputed, plain ? "" : " fits");
-  return text.empty() ? "not even --batch 1 with --recompute fits: take a smaller model or --context" : text;
+  if (plain > 0 && recomputed > plain)
+    return fmt::format("It fits with --batch {}, or with --batch {} --recompute", plain, recomputed);
+  if (plain > 0) return fmt::format("It fits with --batch {}", plain);
+  if (recomputed > 0) return fmt::format("It fits with --batch {} --recompute", recomputed);
+  return "Not even --batch 1 --recompute fits: take a smaller model or --context";
 }
 
 }  // namespace

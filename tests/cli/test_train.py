@@ -134,11 +134,11 @@ def test_memory(attn):
     begun = time.monotonic()
     said = one_line(attn.run("train", "text.txt", "--batch", 10**6, "--out", "out", *SHAPE[:-4], status=2))
     assert time.monotonic() - begun < 60
-    numbers = re.search(r"needs about ([\d.]+ [GTP]B): .*; there are ([\d.]+ [MG]B)\. --batch (\d+) fits", said)
+    numbers = re.search(r"needs about ([\d.]+ [GTP]B): .*; there are ([\d.]+ [MG]B)\. It fits with --batch (\d+)", said)
     assert numbers and "--force" in said and "--recompute" in said, said
     assert not (attn.folder / "out").exists()
     huge = ("--embed-dim", 65536, "--layers", 4096, "--heads", 4096)
-    assert "not even --batch 1" in one_line(attn.run("train", "text.txt", "--out", "out", *huge, status=2))
+    assert "B. Not even --batch 1" in one_line(attn.run("train", "text.txt", "--out", "out", *huge, status=2))
     wide = ("--context", 16777216, "--positions", "sinusoidal")
     assert "too short" in one_line(attn.run("train", "text.txt", "--out", "out", *wide, status=1))
     assert "weights take" in one_line(attn.run("bench", *huge, status=2))
