@@ -226,6 +226,22 @@ TEST(Model, AShorterTextInABatchIsTheTextAlone) {
   }
 }
 
+TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
+  const Config config = tiny("encoder");
+  const Model model(config, nn::Precision::float64, 3);
+  const Batch padded = random_batch(config, 2, 5, 5);
+  Batch packed = padded;
+  packed.length = 10;
+  packed.starts = {0, 5, 10};
+  Tape tape;
+  const Values rows = numbers(model.hidden(tape, packed).data()), same = numbers(model.hidden(tape, padded).data());
+  ASSERT_EQ(rows.size(), same.size());
+  for (size_t n = 0; n < rows.size(); ++n)
+    EXPECT_LE(std::abs(rows[n] - same[n]), weight_bound(max_abs(same), DType::float64));
+  EXPECT_EQ(reasons_of([&] { model.forward(tape, packed); }).front(),
+            "a classifier of whole texts takes padded sequences; packed ones have hidden() alone");
+}
+
 TEST(Model, LaterTokensChangeNothingBefore) {
   for (const char* name : {"selfhead", "gpt", "llama"}) {
     const Config config = tiny(name);

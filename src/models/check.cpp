@@ -56,8 +56,6 @@ void check_packed(Checker& checker, const Config& config, const Batch& batch, co
                   });
   checker.require(batch.lengths.empty() && !options.cache && !options.last_only,
                   "packed sequences go without lengths, a cache and last_only");
-  checker.require(!config.classes || config.pooling == Pooling::each || !config.head,
-                  "a classifier of whole texts takes padded sequences, not packed ones");
   checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model takes no packed sequences");
 }
 

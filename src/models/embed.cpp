@@ -93,10 +93,10 @@ Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Row
   how.task = pooling == RowPooling::pooler ? "Pooler" : "Model";
   how.packed = how.packed.value_or(true);  // nearly all of its time goes into products of many rows
   const Config config = read_config(files.model, how.task);
-  if (config.encoder_layers || config.reads_rows || config.classes)
+  if (config.encoder_layers || config.reads_rows)
     throw Error("embed",
-                {files.model + ": " + (config.classes ? "a classifier" : "a model with an encoder and a decoder") +
-                 " is not served, must be an encoder or a decoder alone"});
+                {files.model + ": a model " + (config.reads_rows ? "of rows" : "with an encoder and a decoder") +
+                 " is not served, must be an encoder or a decoder of texts alone"});
   pipeline_ = std::make_unique<const Pipeline>(files, config.embed_dim, pooling);
   loaded_ = open(files.model, how);
   if (!loaded_.tokenizer) throw Error("embed", {files.model + " has no tokenizer"});

@@ -228,8 +228,11 @@ Value Model::pooler(Tape& tape, const Value& first) const {
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
-  if (config_.pooler && !batch.starts.empty())
-    throw Error("model", {"packed sequences have hidden() alone, whose first rows pooler() takes"});
+  const bool of_texts = config_.pooler || (config_.head && config_.classes && config_.pooling != Pooling::each);
+  if (of_texts && !batch.starts.empty())
+    throw Error("model", {config_.pooler
+                              ? "packed sequences have hidden() alone, whose first rows pooler() takes"
+                              : "a classifier of whole texts takes padded sequences; packed ones have hidden() alone"});
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0)));
   if (!config_.head) return x;
