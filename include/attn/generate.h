@@ -80,6 +80,9 @@ struct Generated {
   double token_seconds = 0;  ///< of all tokens after the first
 };
 
+/// Throws the Error that generate() throws before it computes anything.
+void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
+
 /// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. A model
 /// with an encoder answers instead: the encoder reads the prompt, or the rows of the options where it reads rows, and
 /// the answer ends at `context` tokens. Throws Error for a context beyond learned positions; every other kind of

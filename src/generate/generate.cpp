@@ -113,6 +113,8 @@ void check_beams(Checker& checker, const GenerateOptions& options) {
   checker.require(!beam.forced_end || !options.ends.empty(), "forced_end needs a token that ends a text");
 }
 
+}  // namespace
+
 void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   const models::Config& config = model.config();
   model.parameters();
@@ -154,8 +156,6 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   checker.done();
   check(options.sampling);
 }
-
-}  // namespace
 
 bool is_end(int64_t token, const GenerateOptions& options) {
   return std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end();
