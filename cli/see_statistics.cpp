@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -72,6 +74,9 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
   wanted.sets.key_token = column_tokens;
   attn::attention_statistics(layer.q, layer.k, layer.lse, wanted, layer.options);
 
+  // The first token of a text has none before it, the last none behind it: attn/heads.h leaves them out.
+  const double n = static_cast<double>(layer.q.size[2]);
+  const double with_neighbour = n > 1 ? n / (n - 1) : std::numeric_limits<double>::quiet_NaN();
   std::vector<HeadStatistics> heads;
   for (int64_t h = 0; h < H; ++h) {
     HeadStatistics head{.head = h,
@@ -83,8 +88,8 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
                         .distance = distance[h]};
     if (own_text) {
       head.self = masses[h * sets + 1];
-      head.previous = masses[h * sets + 2];
-      head.next = masses[h * sets + 3];
+      head.previous = masses[h * sets + 2] * with_neighbour;
+      head.next = masses[h * sets + 3] * with_neighbour;
     }
     double all = 0;
     for (int64_t j = 0; j < Lk; ++j) {
@@ -129,7 +134,10 @@ std::string statistics_table(const std::vector<HeadStatistics>& heads, bool own_
   text += "  most seen\n";
   for (const HeadStatistics& head : heads) {
     text += fmt::format("{:>5}{:>6}", head.layer, head.head);
-    each_number(own_text, [&](const Number& number) { text += fmt::format("{:>10.3f}", head.*number.value); });
+    each_number(own_text, [&](const Number& number) {
+      const double value = head.*number.value;
+      text += std::isnan(value) ? fmt::format("{:>10}", "-") : fmt::format("{:>10.3f}", value);
+    });
     text += fmt::format("  {:.3f} {} at {}\n", head.most_seen_share, head.most_seen, head.most_seen_at);
   }
   return text;
@@ -141,7 +149,10 @@ std::string statistics_csv(const std::vector<HeadStatistics>& heads, bool own_te
   text += ",most_seen,most_seen_at,most_seen_share\n";
   for (const HeadStatistics& head : heads) {
     text += fmt::format("{},{}", head.layer, head.head);
-    each_number(own_text, [&](const Number& number) { text += fmt::format(",{:.9g}", head.*number.value); });
+    each_number(own_text, [&](const Number& number) {
+      const double value = head.*number.value;
+      text += std::isnan(value) ? "," : fmt::format(",{:.9g}", value);
+    });
     text += fmt::format(",{},{},{:.9g}\n", quoted(head.most_seen), head.most_seen_at, head.most_seen_share);
   }
   return text;

@@ -8,7 +8,8 @@
 
 namespace cli {
 
-/// Means over the tokens that look; see attn/attention_statistics.h.
+/// Means over the tokens that look, of previous and next over those that have such a neighbour, as attn/heads.h has
+/// them: NaN of a single token.
 struct HeadStatistics {
   int64_t layer = 0, head = 0;
   double entropy = 0, maximum = 0, participation = 0, first = 0, same_token = 0;
