@@ -203,6 +203,7 @@ struct Prune {
       throw UsageError(
           fmt::format("--heads {}: {} of {} heads would go, must be from 1 to {}, as one stays in each layer", heads,
                       count, total, most));
+    if (heads.ends_with('%')) say("attn: --heads {} is {} of {} heads\n", heads, count, total);
     if (rounds > count) throw UsageError(fmt::format("--rounds {} are more than the {} heads that go", rounds, count));
     const Settings trained = settings();
     attn::models::Config config = model.config();

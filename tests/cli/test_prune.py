@@ -33,7 +33,9 @@ def kept(result):
 def test_text(attn):
     """The smaller model is what gates of 0 leave, and every command takes it."""
     text_model(attn, "--positions", "alibi")
-    shown = attn.run("prune", "model", "--heads", "40%", "--out", "small").stdout
+    done = attn.run("prune", "model", "--heads", "40%", "--out", "small")
+    shown = done.stdout
+    assert "attn: --heads 40% is 3 of 8 heads\n" in done.stderr, done.stderr
     assert shown.count("[") == 3 and re.search(r"^heads +8 +5$", shown, re.M), shown
     assert re.search(r"^perplexity +[\d.]+ +[\d.]+$", shown, re.M) and "time a batch" in shown, shown
     result = pruned(attn, "model", "--heads", 3, "--out", "again")
