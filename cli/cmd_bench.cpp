@@ -1,5 +1,6 @@
 // attn bench: tokens a second, in the rows that llama-bench made customary: pp512 reads a prompt of 512 tokens, tg128
-// writes 128 tokens one by one, "@ d1024" with 1024 tokens in the cache already; train64 is one update.
+// writes 128 tokens one by one, "@ d1024" with 1024 tokens in the cache already; "train 4 x 64" is one update, and
+// "encode 4 x 64" one forward of what writes nothing.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -35,17 +36,21 @@ struct Bench {
   ConfigOptions config;
   int64_t vocabulary = 50257, repeats = 5;
   std::vector<int64_t> prompts = {512}, generations = {128}, depths = {0}, trainings, batches = {1};
+  CLI::Option *of_prompts = nullptr, *of_generations = nullptr, *of_trainings = nullptr;  ///< which of them are given
   bool scaling = false;
   std::shared_ptr<StatusLine> status = std::make_shared<StatusLine>();
 
-  static attn::models::Batch batch_of(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed) {
+  static attn::models::Batch batch_of(const attn::models::Config& config, int64_t sequences, int64_t length,
+                                      uint64_t seed) {
     attn::models::Batch batch;
     batch.sequences = sequences;
     batch.length = length;
     attn::Random random(seed);
+    const bool one_class = config.classes && config.pooling != attn::models::Pooling::each;  // a sequence
     for (int64_t n = 0; n < sequences * length; ++n) {
-      batch.tokens.push_back(random.below(vocabulary));
-      batch.targets.push_back(random.below(vocabulary));
+      batch.tokens.push_back(random.below(config.vocab_size));
+      if (!one_class || n < sequences)
+        batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
     }
     return batch;
   }
@@ -74,13 +79,28 @@ struct Bench {
     attn::models::Cache cache = model.new_cache();
     const auto feed = [&](int64_t tokens) {
       attn::autograd::Tape tape({}, memory);
-      model.forward(tape, batch_of(1, tokens, model.config().vocab_size, 1), {.cache = &cache, .last_only = true});
+      model.forward(tape, batch_of(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
     };
     if (depth) feed(depth);
     measure(row, count, [&] {
       cache.truncate(depth);
       return seconds_of([&] {
         for (int64_t n = 0; n < count; n += at_once) feed(at_once);
+      });
+    });
+    return row;
+  }
+
+  /// Sequences side by side through a model that writes nothing; the tokens of all of them count.
+  Row encode(const attn::models::Model& model, int64_t sequences, int64_t length) const {
+    Row row{fmt::format("encode {} x {}", sequences, length),
+            attn::models::forward_flops(model.config(), length) / static_cast<double>(length)};
+    const auto memory = attn::autograd::Tape().memory();
+    const attn::models::Batch batch = batch_of(model.config(), sequences, length, 1);
+    measure(row, sequences * length, [&] {
+      return seconds_of([&] {
+        attn::autograd::Tape tape({}, memory);
+        model.forward(tape, batch);
       });
     });
     return row;
@@ -95,7 +115,7 @@ struct Bench {
       int64_t batches_per_epoch() const override { return 1; }
       std::string describe() const override { return "random tokens"; }
     } data;
-    data.batch = batch_of(sequences, length, model.config().vocab_size, 3);
+    data.batch = batch_of(model.config(), sequences, length, 3);
     attn::train::Options options;
     options.recompute = recompute;
     attn::train::Trainer trainer(model, data, options, "");
@@ -180,15 +200,59 @@ struct Bench {
                                    short_number(attn::models::available_memory())));
   }
 
-  void run() const {
+  /// Where positions are learned, what is named must fit, and of what is not as much as fits is measured.
+  void fit_positions(const attn::models::Config& shape) {
+    if (!attn::models::learns_positions(shape)) return;
+    const int64_t depth = writes(shape) ? *std::max_element(depths.begin(), depths.end()) : 0;
+    for (auto [lengths, option, behind] : {std::tuple(&prompts, of_prompts, depth),
+                                           {&generations, of_generations, depth},
+                                           {&trainings, of_trainings, int64_t{0}}})
+      for (int64_t& length : *lengths) {
+        if (length + behind <= shape.context) continue;
+        if (option->count() || behind >= shape.context)
+          throw UsageError(fmt::format("{}: {} tokens{} are too many, the model has learned {} positions",
+                                       option->get_name(), length, behind ? fmt::format(" behind {}", behind) : "",
+                                       shape.context));
+        length = shape.context - behind;
+      }
+  }
+
+  static bool writes(const attn::models::Config& shape) { return shape.causal && shape.head && !shape.classes; }
+
+  /// What writes is measured as it writes, what does not as it reads.
+  std::vector<Row> infer_all(const attn::models::Model& model) const {
+    const attn::models::Config& shape = model.config();
+    std::vector<Row> rows;
+    if (writes(shape)) {
+      for (int64_t depth : depths) {
+        for (int64_t length : prompts)
+          if (length > 0) rows.push_back(infer("pp", model, length, depth, length));
+        for (int64_t count : generations)
+          if (count > 0) rows.push_back(infer("tg", model, count, depth, 1));
+      }
+      return rows;
+    }
+    if (of_generations->count() && generations != std::vector<int64_t>{0})
+      say("attn: the model does not write: --generations is left out\n");
+    for (int64_t length : prompts)
+      for (int64_t sequences : batches)
+        if (length > 0) rows.push_back(encode(model, sequences, length));
+    return rows;
+  }
+
+  void run() {
     catch_signals();
     const attn::nn::Precision kind = precision_named(precision);
     std::unique_ptr<attn::models::Model> model;
     attn::models::Config shape;
     if (!directory.empty()) {
-      attn::models::Loaded loaded = attn::models::open(directory, {.precision = kind, .which = "last"});
+      attn::models::Loaded loaded = attn::models::open(
+          directory, {.precision = kind,
+                      .purpose = trainings.empty() ? attn::nn::Purpose::inference : attn::nn::Purpose::training,
+                      .which = "last"});
       model = std::move(loaded.model);
       shape = model->config();
+      fit_positions(shape);
     } else {
       shape = config.build("gpt");
       if (!shape.vocab_size) shape.vocab_size = vocabulary;
@@ -200,15 +264,18 @@ struct Bench {
       require_training_memory(shape, kind);
       if (!scaling) model = std::make_unique<attn::models::Model>(shape, kind);
     }
+    if (shape.encoder_layers || shape.reads_rows)
+      throw UsageError(
+          "what is measured are models that continue texts and encoders of texts, not those of two parts or"
+          " of rows");
     if (scaling) return print_scaling(shape, kind);
-    std::vector<Row> rows;
+    const auto none = [](const std::vector<int64_t>& all) {
+      return std::count(all.begin(), all.end(), 0) == std::ssize(all);
+    };
+    if (none(prompts) && (none(generations) || !writes(shape)) && trainings.empty())
+      throw UsageError("there is nothing to measure: --prompts, --generations of what writes, or --train");
     double peak = measured_peak(model->parameters().dtype());
-    for (int64_t depth : depths) {
-      for (int64_t length : prompts)
-        if (length > 0) rows.push_back(infer("pp", *model, length, depth, length));
-      for (int64_t count : generations)
-        if (count > 0) rows.push_back(infer("tg", *model, count, depth, 1));
-    }
+    std::vector<Row> rows = infer_all(*model);
     for (int64_t length : trainings)
       for (int64_t sequences : batches)
         for (bool recompute : {false, true}) rows.push_back(train(*model, sequences, length, recompute));
@@ -223,21 +290,23 @@ struct Bench {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "tokens a second: prompts, generation, training");
+  CLI::App* command = app.add_subcommand("bench", "tokens a second: prompts, generation, encoding, training");
   auto run = std::make_shared<Bench>();
-  command->add_option("directory", run->directory, "what attn train wrote; none: random weights of --model")
+  command
+      ->add_option("directory", run->directory,
+                   "what attn train wrote, or a folder of the Hugging Face hub; none: random weights of --model")
       ->type_name("FOLDER");
   const auto list = [&](const char* names, std::vector<int64_t>& values, const char* description, int64_t lowest) {
-    command->add_option(names, values, description)
+    return command->add_option(names, values, description)
         ->delimiter(',')
         ->allow_extra_args(false)
         ->check(whole(lowest, 1 << 24));
   };
-  list("-p,--prompts", run->prompts, "lengths of prompts, as 128,512; 0 = none", 0);
-  list("-n,--generations", run->generations, "tokens to write; 0 = none", 0);
+  run->of_prompts = list("-p,--prompts", run->prompts, "lengths of prompts, as 128,512; 0 = none", 0);
+  run->of_generations = list("-n,--generations", run->generations, "tokens to write; 0 = none", 0);
   list("-d,--depths", run->depths, "tokens in the cache before", 0);
-  list("--train", run->trainings, "lengths of training sequences", 1);
-  list("--batch", run->batches, "sequences of a training batch", 1);
+  run->of_trainings = list("--train", run->trainings, "lengths of training sequences", 1);
+  list("--batch", run->batches, "sequences of a batch, in training and of an encoder", 1);
   command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(whole(1, 1000));
   command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
   add_precision(*command, run->precision);
