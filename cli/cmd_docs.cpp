@@ -1,5 +1,5 @@
-// attn completion, attn man: what is installed beside the program. Both walk its subcommands and options, so they say
-// what --help says.
+// attn completion, attn man, attn help: what the program says of itself. All walk its subcommands and options, so they
+// say what --help says.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -203,6 +203,17 @@ void add_man(CLI::App& app) {
   CLI::App* command = app.add_subcommand("man", "the manual page");
   command->footer("Example:\n  attn man | man -l -");
   command->callback([&app] { show(manual(app)); });
+}
+
+void add_help(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("help", "what --help says, of all or of one subcommand");
+  command->footer("Example:\n  attn help see");
+  auto name = std::make_shared<std::string>();
+  command->add_option("subcommand", *name, "one of the subcommands; none: the list of them");
+  command->callback([=, &app] {
+    if (name->empty()) show(app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal));
+    else show(subcommand_named(app, *name).help(app.get_name()));
+  });
 }
 
 }  // namespace cli

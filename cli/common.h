@@ -37,6 +37,7 @@ void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_man(CLI::App& app);
+void add_help(CLI::App& app);
 
 /// "--embed-dim" for the field "embed_dim".
 std::string flag_of(std::string field);

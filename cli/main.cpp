@@ -31,6 +31,12 @@ std::string explanation(const CLI::App& app, const CLI::ParseError& error) {
   if (const size_t at = reason.find(": 1 required "); at != std::string::npos)
     reason = reason.substr(0, at) + ": the value is missing";
   const auto used = app.get_subcommands();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    reason = "not expected: " + joined(app.remaining(true), ", ");
+    for (const char* text : {"--prompt", "--text"})
+      if (!used.empty() && used[0]->get_option_no_throw(text))
+        reason += fmt::format("; a text is given as {} TEXT", text);
+  }
   if (!used.empty()) return fmt::format("{} (attn {} --help lists the options)", reason, used[0]->get_name());
   std::vector<std::string> names;
   for (const CLI::App* each : subcommands_of(app)) names.push_back(each->get_name());
@@ -70,6 +76,7 @@ int run(int argc, char** argv) {
   add_info(app);
   add_completion(app);
   add_man(app);
+  add_help(app);
   try {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // as parse() wants them

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "attn/train_pairs.h"
 #include "common.h"
 
 namespace cli {
@@ -137,29 +138,85 @@ std::string Help::make_option(const CLI::Option* option, bool) const {
 
 // ----------------------------------------------------------------------------------------------------- a command line
 
+namespace {
+
+/// What other programs have and this one calls otherwise or has not: what comes nearest to it.
+constexpr std::pair<const char*, const char*> kElsewhere[] = {
+    {"--typical-p", "--min-p"},   {"--max-length", "--tokens"}, {"--min-length", "--min-tokens"},
+    {"--n-predict", "--tokens"},  {"--ctx-size", "--context"},  {"--output", "--out"},
+    {"--stop-strings", "--stop"}, {"--lr", "--learning-rate"},  {"--batch-size", "--batch"},
+    {"--input", "--file"},        {"--epoch", "--epochs"},      {"--max-seq-length", "--longest"},
+    {"--num-layers", "--layers"}, {"--num-heads", "--heads"},   {"--hidden-size", "--embed-dim"}};
+
+/// The name that is meant by one that is misspelt or cut short; "" if none is near.
+std::string nearest(const std::string& name, const std::vector<std::string>& names) {
+  const std::string wanted = [&] {
+    const auto* const found = std::find_if(std::begin(kElsewhere), std::end(kElsewhere),
+                                           [&](const auto& pair) { return name == pair.first; });
+    return found == std::end(kElsewhere) ? name : found->second;
+  }();
+  std::string best;
+  auto least = static_cast<int64_t>(wanted.size() - wanted.find_first_not_of('-') + 1) / 3 + 1;
+  for (const std::string& each : names) {
+    const bool begins = wanted.size() > 3 && each.starts_with(wanted);
+    const std::vector<int64_t> a(wanted.begin(), wanted.end()), b(each.begin(), each.end());
+    const int64_t distance = begins ? 0 : attn::train::edit_distance(a, b);
+    if (distance >= least) continue;
+    least = distance;
+    best = each;
+  }
+  return best;
+}
+
+std::string meant(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = nearest(name, names);
+  return near.empty() ? "" : "; did you mean " + near + "?";
+}
+
+/// Of a subcommand, or of what stands before one.
+std::string no_option(const CLI::App& app, const CLI::App* command, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : {&app, command})
+    for (const OptionInfo& option : each ? options_of(*each) : std::vector<OptionInfo>())
+      if (!option.positional) names.insert(names.end(), option.names.begin(), option.names.end());
+  return fmt::format("{} is no option of attn{}{}", name, command ? " " + command->get_name() : "", meant(name, names));
+}
+
+}  // namespace
+
+const CLI::App& subcommand_named(const CLI::App& app, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : subcommands_of(app)) {
+    names.push_back(each->get_name());
+    if (name == names.back()) return *each;
+  }
+  const std::string hint = meant(name, names);
+  throw UsageError("there is no subcommand '" + name + "'" + hint + (hint.empty() ? "; there" : " There") + " are " +
+                   joined(names, ", "));
+}
+
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::vector<std::string> arguments(argv + 1, argv + argc), unknown;
   const CLI::App* command = nullptr;
   for (size_t n = 0; n < arguments.size() && arguments[n] != "--"; ++n) {
     std::string& argument = arguments[n];
-    if (!argument.starts_with('-')) {
-      if (command) continue;
-      std::vector<std::string> names;
-      for (const CLI::App* each : subcommands_of(app)) {
-        names.push_back(each->get_name());
-        if (argument == names.back()) command = each;
-      }
-      if (command) continue;
-      throw UsageError("there is no subcommand '" + argument + "'; there are " + joined(names, ", "));
+    if (!argument.starts_with('-') || argument == "-") {
+      if (!command && !unknown.empty()) break;  // perhaps the value of what is unknown
+      if (!command) command = &subcommand_named(app, argument);
+      continue;
     }
     const size_t end = std::min(argument.find('='), argument.size());
-    if (argument.starts_with("--"))
-      std::replace(argument.begin(), argument.begin() + static_cast<int64_t>(end), '_', '-');
-    const std::string name = argument.substr(0, end);
+    const bool is_long = argument.starts_with("--");
+    if (is_long) std::replace(argument.begin(), argument.begin() + static_cast<int64_t>(end), '_', '-');
+    const std::string name = argument.substr(0, is_long ? end : 2);  // a value may stand right behind a short one
     const CLI::Option* option = command ? command->get_option_no_throw(name) : nullptr;
     if (!option) option = app.get_option_no_throw(name);
-    if (option && option->get_items_expected_max() > 0 && end == argument.size()) ++n;  // what follows is its value
+    if (!option) unknown.push_back(no_option(app, command, argument.substr(0, end)));
+    else if (option->get_items_expected_min() > 0 && name == argument) ++n;  // what follows is its value
   }
+  if (!unknown.empty())
+    throw UsageError(fmt::format("{} (attn{} --help lists the options)", joined(unknown, "; "),
+                                 command ? " " + command->get_name() : ""));
   return arguments;
 }
 

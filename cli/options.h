@@ -43,8 +43,11 @@ class Help : public CLI::Formatter {
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
 };
 
+/// Throws UsageError, with the name that was probably meant, where there is none of this name.
+const CLI::App& subcommand_named(const CLI::App& app, const std::string& name);
+
 /// The arguments behind the program's name, with "--embed_dim" written "--embed-dim"; values stay as they are. Throws
-/// UsageError for a subcommand that there is not.
+/// UsageError for a subcommand and for options that there are not, in their order.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv);
 
 }  // namespace cli

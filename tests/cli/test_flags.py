@@ -11,7 +11,7 @@ import sys
 from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
 
 SUBCOMMANDS = ("train generate classify eval embed fill convert prune see heads bench tokenizer info completion "
-               "man").split()
+               "man help").split()
 
 
 def flags(attn, command):
