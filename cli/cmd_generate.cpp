@@ -19,7 +19,9 @@ struct Generate {
 
   void run() const {
     const attn::models::Loaded loaded = model.load();
-    if (loaded.model->config().classes) throw UsageError(model.directory + " is a classifier: attn classify");
+    const attn::models::Config& config = loaded.model->config();
+    if (config.classes || !config.causal || !config.head)
+      throw UsageError(model.directory + " does not write, " + what_fits(config));
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     // Known before a text is made that would then be lost.
     if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");
@@ -28,7 +30,7 @@ struct Generate {
       generation.converse(loaded);
       return;
     }
-    if (text.empty() && loaded.model->config().encoder_layers)
+    if (text.empty() && config.encoder_layers)
       throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
     if (text.empty()) text = loaded.tokenizer->decode(std::vector<int64_t>{0});
     if (record.empty()) generation.stream(loaded, text, statistics);

@@ -164,6 +164,46 @@ attn::models::Loaded ModelOptions::load() const {
   return loaded;
 }
 
+std::string what_fits(const attn::models::Config& config) {
+  if (config.encoder_layers) return "it answers texts: attn generate";
+  if (config.classes && config.pooling == attn::models::Pooling::each)
+    return "it has a class for each token, which no command prints: attn embed, attn see, attn heads";
+  if (config.classes) return "it classifies: attn classify";
+  if (config.causal && config.head) return "it continues texts: attn generate";
+  return config.head ? "it fills gaps: attn fill, attn embed" : "it makes vectors: attn embed";
+}
+
+void ContextOption::add(CLI::App& command) {
+  command
+      .add_option("--context", tokens,
+                  "tokens of a text that the model sees, the first, more than in training only without learned"
+                  " positions; 0 = as trained")
+      ->check(whole(0, 1 << 24));
+}
+
+namespace {
+
+/// Of what a model reads, which with an encoder may have a context of its own.
+int64_t trained_context(const attn::models::Config& config) {
+  return config.encoder_layers && config.source_context ? config.source_context : config.context;
+}
+
+}  // namespace
+
+int64_t ContextOption::of(const attn::models::Config& config) const {
+  const int64_t own = trained_context(config);
+  if (tokens > own && attn::models::learns_positions(config))
+    throw UsageError(fmt::format("--context is {}, but the model has learned {} positions", tokens, own));
+  return tokens ? tokens : own;
+}
+
+std::string ContextOption::limit(const attn::models::Config& config) const {
+  const int64_t own = trained_context(config);
+  const bool ends = attn::models::learns_positions(config);
+  return fmt::format("the model's context is {}: --context {} takes the first of them, {}", own, own,
+                     ends ? "all are possible only without learned positions" : "a larger one takes more");
+}
+
 // --------------------------------------------------------------------------------------------------------- generation
 
 namespace {
@@ -174,7 +214,7 @@ constexpr double kTemperature = 0.8;
 
 void GenerationOptions::add(CLI::App& command) {
   // What is not given here is as generation_config.json of the model's folder says; the defaults are behind that.
-  command.add_option("--tokens", tokens, "how many at most")->check(whole(1))->default_str("256");
+  command.add_option("--tokens,--max-new-tokens", tokens, "how many at most")->check(whole(1))->default_str("256");
   command.add_option("--temperature", temperature, "0 = always the most probable token, as answers of encoders are")
       ->check(number(0))
       ->default_str(fmt::format("{}", kTemperature));
@@ -188,23 +228,34 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_option("--repetition-penalty", repetition_penalty, "what tokens of the text are divided by; 1 = none")
       ->check(number(0, std::numeric_limits<double>::infinity(), "(]"))
       ->default_str("1");
-  command.add_option("--min-tokens", min_tokens, "no text ends before it has so many")
-      ->check(whole(0))
-      ->default_str("0");
-  command.add_option("--no-repeat", no_repeat, "no run of so many tokens occurs twice; 0 = any may")
+  command.add_option("--min-tokens,--min-new-tokens", min_tokens, "no text ends before it has so many")
       ->check(whole(0))
       ->default_str("0");
   command
-      .add_option("--beams", beams,
+      .add_option("--no-repeat,--no-repeat-ngram-size", no_repeat, "no run of so many tokens occurs twice; 0 = any may")
+      ->check(whole(0))
+      ->default_str("0");
+  command
+      .add_option("--beams,--num-beams", beams,
                   "search so many texts at a time for the most probable one, which is shown when it is whole")
       ->check(whole(1, 1024))
       ->default_str("1");
   command.add_option("--length-penalty", length_penalty, "of beams: above 0 for longer texts, below for shorter")
       ->check(number(-1e6, 1e6))
       ->default_str("1");
+  command
+      .add_option("--early-stopping", early_stopping,
+                  "of beams: true ends with as many whole texts as beams, never goes on while a longer one could win")
+      ->check(one_of({"true", "false", "never"}));
+  command
+      .add_option("--do-sample", do_sample, "false: always the most probable token, as --temperature 0; true: drawn")
+      ->check(one_of({"true", "false"}))
+      ->expected(0, 1);
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
+  const auto has_text = [](const std::string& text) { return text.empty() ? "the text is empty" : ""; };
   command.add_option("--stop", stop, "a text that ends the output, not shown itself; may be given several times")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(has_text, ""));
   command
       .add_option("--context", context,
                   "tokens that the model sees at once, more only without learned positions; 0 = as trained")
@@ -227,6 +278,11 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
   attn::generate::GenerateOptions options =
       attn::generate::options_of(loaded, {.sampling = {.temperature = kTemperature}});
   attn::generate::SamplingOptions& sampling = options.sampling;
+  const bool never = do_sample == "false", draws = temperature || (do_sample && !never);
+  if (never && temperature.value_or(0) > 0)
+    throw UsageError("--do-sample false takes the most probable tokens: leave --temperature out");
+  if (never) sampling.temperature = 0;
+  else if (draws && sampling.temperature == 0) sampling.temperature = 1;
   sampling.temperature = temperature.value_or(sampling.temperature);
   sampling.top_k = top_k.value_or(sampling.top_k);
   sampling.top_p = top_p.value_or(sampling.top_p);
@@ -237,8 +293,13 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
     options.min_length = 0;
   }
   options.no_repeat = no_repeat.value_or(options.no_repeat);
-  options.beam.beams = beams.value_or(sampling.temperature == 0 || !temperature ? options.beam.beams : 1);
-  if (beams.value_or(1) > 1 && !temperature) sampling.temperature = 0;
+  options.beam.beams = beams.value_or(sampling.temperature == 0 || !draws ? options.beam.beams : 1);
+  if (beams.value_or(1) > 1 && !draws) sampling.temperature = 0;
+  using attn::generate::EarlyStopping;
+  if (early_stopping)
+    options.beam.early_stopping = early_stopping == "true"    ? EarlyStopping::full
+                                  : early_stopping == "never" ? EarlyStopping::certain
+                                                              : EarlyStopping::hopeless;
   options.beam.length_penalty = length_penalty.value_or(options.beam.length_penalty);
   options.beam.on_step = [] { return !signal_seen(); };
   if (tokens) {
@@ -267,6 +328,7 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
   if (options.beam.beams > 1 && options.sampling.temperature > 0)
     throw UsageError("beams search for the most probable text: --temperature 0, or --beams 1");
   if (options.beam.beams > 1 && recorder) throw UsageError("--record goes without beams: --beams 1");
+  attn::generate::check(*loaded.model, ids, options);
   attn::text::TextStream text(*loaded.tokenizer);
   if (!answers) {
     show(prompt);

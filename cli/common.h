@@ -67,11 +67,25 @@ struct ModelOptions {
   attn::models::Loaded load() const;
 };
 
+/// What attn does with a model, as a sentence ends: "it fills gaps: attn fill, attn embed".
+std::string what_fits(const attn::models::Config& config);
+
+/// How many tokens of a text a model is shown: --context, or 0 for as many as in training.
+struct ContextOption {
+  int64_t tokens = 0;
+  void add(CLI::App& command);
+  /// Throws UsageError for more than there are learned positions.
+  int64_t of(const attn::models::Config& config) const;
+  /// What an error of a longer text says behind its length: the limit, and the ways out.
+  std::string limit(const attn::models::Config& config) const;
+};
+
 /// How text becomes one token after another on standard output.
 struct GenerationOptions {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;  ///< absent: as the model's folder says
   std::optional<int64_t> top_k, tokens, min_tokens, no_repeat, beams;
   std::optional<double> length_penalty;
+  std::optional<std::string> do_sample, early_stopping;
   int64_t context = 0;
   uint64_t seed = 0;
   bool no_cache = false;

@@ -29,7 +29,7 @@ def test_underscores(attn):
     assert "unexpected" not in attn.run("generate", "model", "--top_k=1", "--tokens", 3).stderr
     for command in SUBCOMMANDS:
         for flag, value in flags(attn, command):
-            if "-" not in flag[2:] or not value:
+            if "-" not in flag[2:] or not value or flag == "--do-sample":  # which may stand alone
                 continue
             done = attn.run(command, flag.replace("-", "_").replace("__", "--"), status=2)
             assert f"{flag}: the value is missing" in done.stderr, (command, flag, done.stderr)
@@ -122,7 +122,8 @@ def test_bash_completion(attn):
     assert completions(attn, ["attn", "train", "--positions", "=", "al"]) == ["alibi"]
     assert completions(attn, ["attn", "train", "--positions", "="])[:2] == ["none", "learned"]
     assert completions(attn, ["attn", "train", "--embed_"]) == ["--embed-dim"]
-    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p", "--min-tokens"]
+    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p", "--min-tokens",
+                                                                     "--min-new-tokens"]
     assert completions(attn, ["attn", "train", "--layers", ""]) == []
     assert completions(attn, ["attn", "train", "--out", "a"]) == ["afolder"]
     assert completions(attn, ["attn", "see", "--thr"]) == ["--threads"]
