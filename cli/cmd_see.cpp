@@ -13,6 +13,7 @@
 #include "heads_texts.h"
 #include "see_serve.h"
 #include "see_statistics.h"
+#include "see_weights.h"
 
 namespace cli {
 namespace {
@@ -118,24 +119,30 @@ attn::view::PageWindow read_window(const std::string& text) {
 struct See {
   ModelOptions model;
   Arrays arrays;
-  std::string text, file, png, html, csv, json, save, part, answer;
+  std::string text, file, png, html, csv, json, weights, save, part, answer;
   attn::view::Selection selection;
   std::vector<std::string> windows;
+  ContextOption context;
   int port = 0;
   bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
   /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
   attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
     const auto& tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
-    std::vector<int64_t> ids = tokenizer->encode_marked(file.empty() ? text : attn::io::read_input(file)).ids;
-    const int64_t context = loaded.model->config().context;
+    const attn::models::Config& config = loaded.model->config();
+    const std::string given = file.empty() ? text : attn::io::read_input(file);
+    std::vector<int64_t> ids = tokenizer->encode_marked(given).ids;
     if (ids.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
-    if (static_cast<int64_t>(ids.size()) > context)
-      throw attn::Error("see", {fmt::format("the text has {} tokens, the model's context is {}", ids.size(), context)});
+    if (const int64_t most = context.of(config), count = std::ssize(ids); count > most) {
+      if (!context.tokens)
+        throw attn::Error("see", {fmt::format("the text has {} tokens, {}", count, context.limit(config))});
+      ids = tokenizer->encode_within(most, given).ids;
+      say("attn: the text was cut from {} to {} tokens\n", count, most);
+    }
     attn::models::Batch batch;
     batch.sequences = 1;
     batch.tokens = std::move(ids);
-    if (loaded.model->config().encoder_layers) {
+    if (config.encoder_layers) {
       batch.source = std::exchange(batch.tokens, loaded.start);
       batch.source_length = static_cast<int64_t>(batch.source.size());
       std::vector<int64_t> said;
@@ -143,7 +150,7 @@ struct See {
         attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
         options.sampling.temperature = 0;
         options.max_length = 0;
-        options.max_tokens = context - static_cast<int64_t>(loaded.start.size());
+        options.max_tokens = config.context - static_cast<int64_t>(loaded.start.size());
         said = attn::generate::generate(*loaded.model, batch.source, options).tokens;
       } else {
         said = loaded.tokenizer->encode(answer);
@@ -222,13 +229,14 @@ struct See {
     for (const std::string& window : windows) page.windows.push_back(read_window(window));
     if (!windows.empty() && html.empty()) throw UsageError("--window is of the page that --html writes");
     const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
-    if (is_saved && !(text + file + part + answer).empty())
-      throw UsageError("--text, --file, --part and --answer are for models, " + source() + " is a file");
+    if (is_saved && (context.tokens || !(text + file + part + answer).empty()))
+      throw UsageError("--text, --file, --context, --part and --answer are for models, " + source() + " is a file");
     if (!is_saved && text.empty() == file.empty())
       throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
     int piped = 0;  // if a file is standard output nothing else belongs there
-    for (const std::string& name : {png, html, csv, json, save}) piped += name == "-";
-    if (piped > 1) throw UsageError("only one of --png, --html, --csv, --json and --save can be standard output");
+    for (const std::string& name : {png, html, csv, json, weights, save}) piped += name == "-";
+    if (piped > 1)
+      throw UsageError("only one of --png, --html, --csv, --json, --weights and --save can be standard output");
     const Seen seen = arrays.given() ? arrays.look()
                       : is_saved     ? saved(attn::view::read_attention(model.directory))
                                      : look();
@@ -254,6 +262,10 @@ struct See {
     if (!html.empty())
       write_out(html, attn::view::html_page(page_texts(seen), seen.layers, page),
                 "open it in a browser; it needs no network");
+    if (!weights.empty()) {
+      head_statistics(seen.layers, selection, seen.rows, seen.columns, seen.own_text);  // an lse of others is an error
+      write_out(weights, weights_csv(seen.layers, selection, seen.rows, seen.columns), "the matrix of each head");
+    }
     if (served) return serve(attn::view::ServedPage(page_texts(seen), seen.layers, selection), port);
     if (stats || !csv.empty() || !json.empty()) count(seen, no_terminal || piped > 0);
     else if (!no_terminal && !piped) show(seen, options);
@@ -272,6 +284,7 @@ void add_see(CLI::App& app) {
   run->arrays.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
+  run->context.add(*command);
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
   command
       ->add_option("--part", run->part,
@@ -308,6 +321,10 @@ void add_see(CLI::App& app) {
   command->add_flag("--stats", run->stats, "a table of what each head does, in place of the picture");
   command->add_option("--csv", run->csv, "write that table; - is standard output")->type_name("FILE");
   command->add_option("--json", run->json, "write that table; - is standard output")->type_name("FILE");
+  command
+      ->add_option("--weights", run->weights,
+                   "write the matrix itself as CSV, a row a query, a column a key; - is standard output")
+      ->type_name("FILE");
   command->add_flag("--log", run->log, "logarithmic colours");
   command->add_flag("--plain", run->plain, "no colours on the terminal");
   command->add_flag("--no-terminal", run->no_terminal, "files only");

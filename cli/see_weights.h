@@ -1,0 +1,16 @@
+// attn see --weights: the matrix of each selected head as CSV.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attn/view.h"
+
+namespace cli {
+
+/// A row a query, a column a key, both with their numbers and tokens; one head behind the other. Throws UsageError for
+/// more weights than a file of text is for.
+std::string weights_csv(const std::vector<attn::view::Layer>& layers, const attn::view::Selection& selection,
+                        const std::vector<std::string>& rows, const std::vector<std::string>& columns);
+
+}  // namespace cli
