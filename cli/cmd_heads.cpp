@@ -39,6 +39,37 @@ std::vector<std::string> measure_names() {
   return names;
 }
 
+/// The commonest offset is a whole number of tokens.
+std::string shown_value(const Measure& measure, double value) {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, measure.name == "offset" ? 0 : 3);
+}
+
+/// What heads above a threshold do, behind "12 of 72 heads".
+constexpr std::pair<std::string_view, const char*> kDeeds[] = {
+    {"previous", "attend{} to the previous token"}, {"next", "attend{} to the next token"},
+    {"self", "attend{} to the token itself"},       {"first", "attend{} to the first token"},
+    {"sink", "make{} a sink of the first token"},   {"start", "attend{} to what starts a text"},
+    {"separator", "attend{} to separators"},        {"punctuation", "attend{} to punctuation"},
+    {"entropy_relative", "attend{} broadly"},       {"positional", "attend{} at one offset"}};
+
+/// "12 of 72 heads attend to the previous token, 1 attends to separators."
+std::string summary(const HeadTable& table) {
+  std::vector<std::string> parts;
+  for (size_t m = 0; m < attn::heads::measures().size(); ++m) {
+    const Measure& measure = attn::heads::measures()[m];
+    const auto above = std::count_if(table.heads.begin(), table.heads.end(),
+                                     [&](const HeadValues& head) { return head.values[m] > measure.threshold; });
+    if (above == 0) continue;
+    const auto* const deed = std::find_if(std::begin(kDeeds), std::end(kDeeds),
+                                          [&](const auto& each) { return each.first == measure.name; });
+    const std::string what = deed == std::end(kDeeds) ? "{}" + measure.name : deed->second;
+    parts.push_back(fmt::format("{}{} {}", above, parts.empty() ? fmt::format(" of {} heads", table.heads.size()) : "",
+                                fmt::format(fmt::runtime(what), above == 1 ? "s" : "")));
+  }
+  if (parts.empty()) return fmt::format("None of {} heads is above a threshold.\n", table.heads.size());
+  return joined(parts, ", ") + ".\n";
+}
+
 /// The places of these measures among all.
 std::vector<size_t> places_of(const std::vector<std::string>& named) {
   const std::vector<std::string> all = measure_names();
@@ -46,6 +77,32 @@ std::vector<size_t> places_of(const std::vector<std::string>& named) {
   for (const std::string& name : named)
     places.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), name) - all.begin()));
   return places;
+}
+
+/// Where the heads lie beside one another, each drawn as the number of its cluster, from 10 on as a letter.
+std::string map_of(const HeadTable& table) {
+  constexpr size_t kWide = 72, kHigh = 20;
+  std::vector<std::string> lines(kHigh, std::string(kWide, ' '));
+  const auto place = [&](size_t n, size_t axis, size_t cells) {
+    double least = table.points[axis], most = least;
+    for (size_t at = axis; at < table.points.size(); at += 2) {
+      least = std::min(least, table.points[at]);
+      most = std::max(most, table.points[at]);
+    }
+    const double share = most > least ? (table.points[2 * n + axis] - least) / (most - least) : 0.5;
+    return static_cast<size_t>(std::lround(share * static_cast<double>(cells - 1)));
+  };
+  for (size_t n = 0; n < table.heads.size(); ++n) {
+    const int64_t cluster = table.cluster[n];
+    const char sign = cluster < 10   ? static_cast<char>('0' + cluster)
+                      : cluster < 36 ? static_cast<char>('a' + cluster - 10)
+                                     : '#';
+    char& cell = lines[kHigh - 1 - place(n, 1, kHigh)][place(n, 0, kWide)];
+    cell = cell == ' ' || cell == sign ? sign : '*';
+  }
+  const std::string frame = "+" + std::string(kWide, '-') + "+\n";
+  return "\nx to the right, y up; each head is the number of its cluster, * several of different ones\n" + frame + "|" +
+         joined(lines, "|\n|") + "|\n" + frame;
 }
 
 std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown) {
@@ -58,13 +115,12 @@ std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown
     const HeadValues& head = table.heads[n];
     text += fmt::format("{:>5}{:>6}", head.layer, head.head);
     for (const size_t place : shown)
-      text += std::isnan(head.values[place]) ? fmt::format("{:>{}}", "-", width(place))
-                                             : fmt::format("{:>{}.3f}", head.values[place], width(place));
+      text += fmt::format("{:>{}}", shown_value(attn::heads::measures()[place], head.values[place]), width(place));
     if (!table.cluster.empty())
       text += fmt::format("{:>9}{:>8.3f}{:>8.3f}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
     text += "  " + joined(attn::heads::roles(head), ", ") + "\n";
   }
-  return text;
+  return text + summary(table) + (table.cluster.empty() ? "" : map_of(table));
 }
 
 std::string heads_csv(const HeadTable& table, const std::vector<size_t>& shown) {
@@ -96,7 +152,11 @@ std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown)
   for (size_t n = 0; n < table.heads.size(); ++n) {
     const HeadValues& head = table.heads[n];
     Json one = {{"layer", head.layer}, {"head", head.head}};
-    for (const size_t place : shown) one[attn::heads::measures()[place].name] = number(head.values[place]);
+    for (const size_t place : shown) {
+      const std::string& name = attn::heads::measures()[place].name;
+      one[name] = number(head.values[place]);
+      if (name == "offset" && !one[name].is_null()) one[name] = static_cast<int64_t>(head.values[place]);
+    }
     if (!table.cluster.empty()) {
       one["cluster"] = table.cluster[n];
       one["x"] = table.points[2 * n];
@@ -137,6 +197,7 @@ struct Heads {
   ModelOptions model;
   std::string text, file, conllu, coreference, csv, json;
   std::vector<std::string> named;
+  ContextOption context;
   bool induction = false;
   int64_t length = 0, copies = 2, sequences = 10, most = 0, clusters = 0;
   std::optional<int64_t> reach;
@@ -160,7 +221,9 @@ struct Heads {
         }
     }
     if (texts.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
-    if (cut) say("attn: {} of {} texts were cut to {} tokens\n", cut, texts.size(), reader.context());
+    if (cut)
+      say("attn: {} of {} texts were cut to {} tokens{}\n", cut, texts.size(), reader.context(),
+          reader.may_be_longer() ? "; a larger --context takes more" : "");
     return texts;
   }
 
@@ -187,7 +250,8 @@ struct Heads {
   void check() const {
     const int sources = !text.empty() + !file.empty() + !conllu.empty() + !coreference.empty() + induction;
     if (sources != 1)
-      throw UsageError("give one of --text TEXT, --file FILE, --conllu FILE, --coreference FILE and --induction");
+      throw UsageError(
+          "give one of --text TEXT that is not empty, --file FILE, --conllu FILE, --coreference FILE and --induction");
     if (csv == "-" && json == "-") throw UsageError("only one of --csv and --json can be standard output");
     if (reach && text.empty()) throw UsageError("--reach is of one text: --text TEXT");
     if (clusters && (reach || !(conllu + coreference).empty()))
@@ -197,7 +261,7 @@ struct Heads {
   void run() const {
     check();
     const attn::models::Loaded loaded = model.load();
-    const HeadsReader reader(loaded);
+    const HeadsReader reader(loaded, context);
     if (!conllu.empty()) heads_syntax(reader, conllu, csv, json);
     else if (!coreference.empty()) heads_coreference(reader, coreference, csv, json);
     else if (reach) show_reach(reader);
@@ -257,6 +321,7 @@ void add_heads(CLI::App& app) {
   command->add_option("--text", run->text, "one text");
   command->add_option("--file", run->file, "texts, one a line; - is standard input")->type_name("FILE");
   command->add_option("--most", run->most, "texts of the file; 0 = all")->check(whole(0));
+  run->context.add(*command);
   command->add_flag("--induction", run->induction, "random tokens that repeat, in place of texts");
   command->add_option("--length", run->length, "tokens of a copy; 0 = 50, or as many as the context takes")
       ->check(whole(0, 1 << 24));

@@ -4,7 +4,6 @@
 #include <cctype>
 
 #include "attn/autograd.h"
-#include "options.h"
 
 namespace cli {
 namespace {
@@ -24,11 +23,11 @@ bool is_punctuation(const std::string& text) {
 
 }  // namespace
 
-HeadsReader::HeadsReader(const attn::models::Loaded& loaded)
-    : loaded_(loaded), tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()) {
+HeadsReader::HeadsReader(const attn::models::Loaded& loaded, const ContextOption& context)
+    : loaded_(loaded),
+      tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()),
+      context_(context.of(loaded.model->config())) {
   if (!tokenizer_) throw attn::Error("heads", {"the model has no tokenizer"});
-  const attn::models::Config& config = loaded.model->config();
-  context_ = config.encoder_layers && config.source_context ? config.source_context : config.context;
   marks_ = tokenizer_->encode_marked("").ids;
   for (const char* word : {"[UNK]", "<unk>", "[MASK]", "<mask>"})
     if (const auto id = tokenizer_->find(word)) words_.insert(*id);

@@ -9,6 +9,7 @@
 
 #include "attn/heads.h"
 #include "attn/models.h"
+#include "common.h"
 
 namespace cli {
 
@@ -20,9 +21,11 @@ struct HeadsText {
 /// What a model reads: the tokenizer and the context of its encoder, where it has one.
 class HeadsReader {
  public:
-  explicit HeadsReader(const attn::models::Loaded& loaded);
+  explicit HeadsReader(const attn::models::Loaded& loaded, const ContextOption& context = {});
   const attn::text::Tokenizer& tokenizer() const { return *tokenizer_; }
   int64_t context() const { return context_; }
+  /// True where a larger --context is possible.
+  bool may_be_longer() const { return !attn::models::learns_positions(loaded_.model->config()); }
 
   /// Cut to the context; `cut` counts what was.
   HeadsText of_text(const std::string& text, int64_t& cut) const;
