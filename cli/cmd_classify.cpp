@@ -18,16 +18,17 @@ using Tokens = attn::text::Encoding;
 /// The logit of every class, a row a sentence.
 class Classifier {
  public:
-  explicit Classifier(const attn::models::Model& model) : model_(model) {
+  /// Of texts that are cut to `longest` tokens.
+  Classifier(const attn::models::Model& model, int64_t longest) : model_(model), longest_(longest) {
     if (model.config().pooling == attn::models::Pooling::each)
-      throw attn::Error("classify", {"the model has a class for each token, which no command prints"});
+      throw attn::Error("classify", {what_fits(model.config())});
   }
 
   std::vector<std::vector<double>> operator()(std::span<const Tokens> sentences) const {
     attn::models::Batch batch;
     batch.sequences = static_cast<int64_t>(sentences.size());
     for (const Tokens& tokens : sentences) {
-      batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(tokens.ids.size()), 1, model_.config().context));
+      batch.lengths.push_back(std::clamp<int64_t>(std::ssize(tokens.ids), 1, longest_));
       batch.length = std::max(batch.length, batch.lengths.back());
     }
     const auto laid_out = [&](std::vector<int64_t> Tokens::*part) {
@@ -50,6 +51,7 @@ class Classifier {
 
  private:
   const attn::models::Model& model_;
+  int64_t longest_;
   std::shared_ptr<attn::autograd::Recycler> memory_ = attn::autograd::Tape().memory();
 };
 
@@ -88,6 +90,8 @@ struct Classify {
   ModelOptions model;
   std::string file = "-";
   int64_t batch = 32;
+  double temperature = 1;
+  ContextOption context;
   bool json = false;
 
   void print(const std::vector<std::string>& labels, const std::vector<double>& scores, int64_t number,
@@ -103,18 +107,25 @@ struct Classify {
   /// As many lines at once as there are without waiting, so that a person or a program beyond a pipe is answered.
   void run() const {
     const attn::models::Loaded loaded = model.load();
-    if (!loaded.model->config().classes) throw UsageError(model.directory + " does not classify: attn generate");
-    const Classifier classifier(*loaded.model);
+    const attn::models::Config& config = loaded.model->config();
+    if (!config.classes) throw UsageError(model.directory + " does not classify, " + what_fits(config));
+    if (temperature != 1 && loaded.answers == attn::models::Answers::numbers)
+      throw UsageError("--temperature is of probabilities, " + model.directory + " says numbers");
+    const int64_t longest = context.of(config);
+    const Classifier classifier(*loaded.model, longest);
     const std::vector<std::string> labels = apart(loaded.labels);
     Lines lines(file);
     catch_signals();
     std::vector<std::string> texts;
     std::vector<Tokens> tokens;
-    int64_t answered = 0;
+    int64_t answered = 0, cut = 0;
     const auto answer = [&] {
       if (texts.empty()) return;
-      const auto rows = classifier(tokens);
-      for (size_t n = 0; n < rows.size(); ++n) print(labels, scores_of(rows[n], loaded.answers), ++answered, texts[n]);
+      auto rows = classifier(tokens);
+      for (size_t n = 0; n < rows.size(); ++n) {
+        for (double& logit : rows[n]) logit /= temperature;
+        print(labels, scores_of(std::move(rows[n]), loaded.answers), ++answered, texts[n]);
+      }
       show("");
       texts.clear();
       tokens.clear();
@@ -129,7 +140,11 @@ struct Classify {
     };
     for (std::string line; next(line);) {
       try {
-        tokens.push_back(loaded.tokenizer->encode_within(loaded.model->config().context, line));
+        tokens.push_back(loaded.tokenizer->encode_marked(line));
+        if (std::ssize(tokens.back().ids) > longest) {
+          tokens.back() = loaded.tokenizer->encode_within(longest, line);
+          ++cut;
+        }
       } catch (const attn::Error& error) {
         answer();
         throw attn::Error("classify", {lines.where() + ": " + error.reasons().front()});
@@ -138,10 +153,53 @@ struct Classify {
       if (static_cast<int64_t>(texts.size()) == batch || !lines.ready()) answer();
     }
     answer();
+    if (cut)
+      say("attn: {} of {} texts were cut to {} tokens{}\n", cut, answered, longest,
+          attn::models::learns_positions(config) ? "" : "; a larger --context takes more");
   }
 };
 
 // --------------------------------------------------------------------------------------------------------------- eval
+
+constexpr double kColdest = 0.05, kHottest = 20;
+
+/// What logits must be divided by so that their labels are as probable as possible, within these limits (Guo et al.
+/// 2017, arXiv:1706.04599). The loss is convex in its inverse, and has no slope there.
+double fitted_temperature(const std::vector<std::vector<double>>& logits, const std::vector<int64_t>& labels) {
+  double low = 1 / kHottest, high = 1 / kColdest;
+  for (int round = 0; round < 40; ++round) {
+    const double middle = std::sqrt(low * high);
+    double slope = 0;
+    for (size_t n = 0; n < logits.size(); ++n) {
+      std::vector<double> row = logits[n];
+      for (double& logit : row) logit *= middle;
+      row = log_probabilities(std::move(row));
+      slope -= logits[n][labels[n]];
+      for (size_t c = 0; c < row.size(); ++c) slope += std::exp(row[c]) * logits[n][c];
+    }
+    (slope < 0 ? low : high) = middle;
+  }
+  return 1 / low;
+}
+
+double mean_loss(const std::vector<std::vector<double>>& logits, const std::vector<int64_t>& labels,
+                 double temperature) {
+  double sum = 0;
+  for (size_t n = 0; n < logits.size(); ++n) {
+    std::vector<double> row = logits[n];
+    for (double& logit : row) logit /= temperature;
+    sum -= log_probabilities(std::move(row))[labels[n]];
+  }
+  return sum / static_cast<double>(logits.size());
+}
+
+/// The temperature that fits, unless none does: a classifier that is always right would be colder yet.
+std::string advice(const std::vector<std::vector<double>>& logits, const std::vector<int64_t>& labels) {
+  const double fitted = fitted_temperature(logits, labels);
+  if (fitted < 1.01 * kColdest || fitted > 0.99 * kHottest) return "";
+  return fmt::format("; with attn classify --temperature {:.3g} the loss is {:.4f}", fitted,
+                     mean_loss(logits, labels, fitted));
+}
 
 /// How often each class was right, said and there.
 class Judged {
@@ -204,11 +262,12 @@ struct Evaluate {
                                            "has not one class of several, which is what is judged"});
     const std::vector<attn::train::Labelled> rows =
         attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer, loaded.labels, file);
-    const Classifier classifier(*loaded.model);
+    const Classifier classifier(*loaded.model, loaded.model->config().context);
     const int64_t total = static_cast<int64_t>(rows.size()), size = batch ? batch : 32;
     catch_signals();
     Meter meter("sentences", total);
-    double loss = 0;
+    std::vector<std::vector<double>> all_logits;
+    std::vector<int64_t> labels;
     int64_t done = 0;
     Judged judged(loaded.model->config().classes);
     while (done < total && !signal_seen()) {
@@ -216,11 +275,10 @@ struct Evaluate {
       std::vector<Tokens> tokens;
       for (int64_t n = done; n < end; ++n)
         tokens.push_back({rows[n].tokens, std::vector<int64_t>(rows[n].tokens.size())});
-      for (const std::vector<double>& logits : classifier(tokens)) {
-        const std::vector<double> row = log_probabilities(logits);
-        const int64_t label = rows[done++].label;
-        loss -= row[label];
-        judged.add(label, best_of(row));
+      for (std::vector<double>& logits : classifier(tokens)) {
+        labels.push_back(rows[done++].label);
+        judged.add(labels.back(), best_of(logits));
+        all_logits.push_back(std::move(logits));
       }
       meter.show(done);
     }
@@ -229,8 +287,8 @@ struct Evaluate {
     std::string of_second;  // of two classes the second is the one that is looked for
     if (loaded.labels.size() == 2)
       of_second = fmt::format(", F1 of {} {:.4f}", loaded.labels[1], judged.f1(1).value_or(0));
-    fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}\n", what, loss / static_cast<double>(done),
-               100 * judged.accuracy(), judged.macro_f1(), of_second);
+    fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}{}\n", what, mean_loss(all_logits, labels, 1),
+               100 * judged.accuracy(), judged.macro_f1(), of_second, advice(all_logits, labels));
   }
 
   /// Of the whole file, which an error names.
@@ -327,9 +385,14 @@ void add_classify(CLI::App& app) {
   command->footer("Example:\n  attn classify reviews lines.txt");
   auto run = std::make_shared<Classify>();
   run->model.add(*command);
-  command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
+  command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--batch", run->batch, "lines at once, of a file")->check(whole(1, 1 << 16));
   command->add_flag("--json", run->json, "all probabilities, as lines of JSON");
+  command
+      ->add_option("--temperature", run->temperature,
+                   "logits are divided by it: above 1 for a model that is too sure; attn eval says which fits")
+      ->check(number(0, 1e6, "(]"));
+  run->context.add(*command);
   command->callback([=] { run->run(); });
 }
 

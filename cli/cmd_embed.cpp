@@ -14,7 +14,7 @@ namespace {
 using attn::autograd::Array;
 using Json = nlohmann::ordered_json;
 
-/// The lines of a file, all of them, each a text, empty ones too.
+/// The lines of a file, all of them, each a text, empty ones too: row n of the result is line n.
 std::vector<std::string> lines_of(const std::string& file) {
   std::vector<std::string> texts;
   Lines lines(file);
@@ -132,7 +132,7 @@ struct Fill {
     const attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
     if (config.causal || config.classes || !config.head)
-      throw UsageError(model.directory + " does not fill gaps: it has no head for masked words");
+      throw UsageError(model.directory + " does not fill gaps, " + what_fits(config));
     const auto [name, mask] = mask_of(*loaded.tokenizer);
     std::string filled = text;
     if (!gap.empty())
@@ -175,8 +175,10 @@ void add_embed(CLI::App& app) {
   CLI::App* command = app.add_subcommand("embed", "a vector for every line");
   command->footer("Example:\n  attn embed all-MiniLM-L6-v2 lines.txt --out vectors.npy");
   auto run = std::make_shared<Embed>();
-  command->add_option("directory", run->directory, "a folder of the Hugging Face hub")->required()->type_name("FOLDER");
-  command->add_option("file", run->file, "lines of text; - is standard input")->type_name("FILE");
+  command->add_option("directory", run->directory, "a folder of the Hugging Face hub, or what attn train wrote")
+      ->required()
+      ->type_name("FOLDER");
+  command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
   CLI::Option* prompt =
       command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
@@ -186,7 +188,8 @@ void add_embed(CLI::App& app) {
   command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
       ->check(one_of({"mean", "cls", "last", "max", "pooler"}));
   command->add_flag("--normalise", run->normalise, "vectors of length 1, even if modules.json does not say so");
-  command->add_option("--longest", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
+  command
+      ->add_option("--longest,--context", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print texts a second");

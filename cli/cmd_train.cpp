@@ -88,7 +88,7 @@ void print_sample(const attn::models::Model& model, const Prepared& prepared, co
 /// What is trained on what, how, and with how much memory.
 void describe(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
   const Options& options = settings.options;
-  say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} {} tokens, {}\n", config.model,
+  say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} tokens ({}), {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
       config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
   if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
@@ -233,8 +233,9 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     return;
   }
   if (!settings.quiet)
-    say("saved in {}: best validation {} {:.4f}\n", settings.out, config.classes ? "error" : "loss",
-        trainer.best_score());
+    say("saved in {}: best validation {} {:.4f}{}\n", settings.out, config.classes ? "error" : "loss",
+        trainer.best_score(),
+        config.classes ? ", of the checkpoint that is the best; attn eval says which --temperature fits it" : "");
   lock.reset();
   if (settings.interactive) {
     GenerationOptions generation;
