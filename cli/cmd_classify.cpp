@@ -15,14 +15,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Tokens = attn::text::Encoding;
 
+/// True for one that has a class for a text, not for each of its tokens.
+bool classifies(const attn::models::Config& config) {
+  return config.classes && config.pooling != attn::models::Pooling::each;
+}
+
 /// The logit of every class, a row a sentence.
 class Classifier {
  public:
   /// Of texts that are cut to `longest` tokens.
-  Classifier(const attn::models::Model& model, int64_t longest) : model_(model), longest_(longest) {
-    if (model.config().pooling == attn::models::Pooling::each)
-      throw attn::Error("classify", {what_fits(model.config())});
-  }
+  Classifier(const attn::models::Model& model, int64_t longest) : model_(model), longest_(longest) {}
 
   std::vector<std::vector<double>> operator()(std::span<const Tokens> sentences) const {
     attn::models::Batch batch;
@@ -108,7 +110,7 @@ struct Classify {
   void run() const {
     const attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
-    if (!config.classes) throw UsageError(model.directory + " does not classify, " + what_fits(config));
+    if (!classifies(config)) throw UsageError(model.directory + " does not classify texts, " + what_fits(config));
     if (temperature != 1 && loaded.answers == attn::models::Answers::numbers)
       throw UsageError("--temperature is of probabilities, " + model.directory + " says numbers");
     const int64_t longest = context.of(config);
@@ -371,8 +373,12 @@ struct Evaluate {
 
   void run() const {
     const attn::models::Loaded loaded = model.load();
-    if (loaded.model->config().encoder_layers) evaluate_pairs(loaded, file);
-    else if (loaded.model->config().classes) sentences(loaded);
+    const attn::models::Config& config = loaded.model->config();
+    const bool writes = config.causal && config.head && !config.classes;
+    if (!writes && !classifies(config) && !config.encoder_layers)
+      throw UsageError(model.directory + " has no loss on texts, " + what_fits(config));
+    if (config.encoder_layers) evaluate_pairs(loaded, file);
+    else if (config.classes) sentences(loaded);
     else if (stride) strided(loaded);
     else text(loaded);
   }

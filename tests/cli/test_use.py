@@ -104,10 +104,11 @@ def test_what_fits(attn):
     classifier(attn)
     hub_bert(attn.folder / "bert", layers=1)
     for arguments, message in (
-            (("classify", "gpt"), "gpt does not classify, it continues texts: attn generate"),
-            (("classify", "bert"), "bert does not classify, it makes vectors: attn embed"),
+            (("classify", "gpt"), "gpt does not classify texts, it continues texts: attn generate"),
+            (("classify", "bert"), "bert does not classify texts, it makes vectors: attn embed"),
             (("generate", "bert", "--prompt", "good"), "bert does not write, it makes vectors: attn embed"),
             (("generate", "encoder", "--prompt", "good"), "encoder does not write, it classifies: attn classify"),
+            (("eval", "bert", "rows.tsv"), "bert has no loss on texts, it makes vectors: attn embed"),
             (("fill", "gpt", "--text", "a"), "gpt does not fill gaps, it continues texts: attn generate"),
             (("fill", "bert", "--text", "a"), "bert does not fill gaps, it makes vectors: attn embed")):
         assert message in refused(attn, *arguments), arguments
@@ -230,8 +231,9 @@ def test_summary(attn):
     table = json.loads(attn.run("heads", "gpt", "--text", LONG[:16], "--clusters", 3, "--json", "-").stdout)["heads"]
     roles = [role for head in table for role in head["roles"]]
     line = next((line for line in shown.splitlines() if " of 4 heads" in line), "no summary")
+    assert line.endswith("."), line
     counts = [int(part.split()[0]) for part in line.split(", ")] if roles else []
-    assert sum(counts) == len(roles) and line.endswith("."), (line, roles)
+    assert sum(counts) == len(roles), (line, roles)
     phrase = {"entropy_relative": "broadly", "first": "to the first token", "sink": "a sink of the first token"}
     for role in set(roles) & set(phrase):
         assert phrase[role] in line, (role, line)
