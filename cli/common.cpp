@@ -210,6 +210,12 @@ namespace {
 
 constexpr double kTemperature = 0.8;
 
+/// "True", as Python writes it.
+std::string small_letters(std::string& text) {
+  text = CLI::detail::to_lower(text);
+  return {};
+}
+
 }  // namespace
 
 void GenerationOptions::add(CLI::App& command) {
@@ -246,10 +252,12 @@ void GenerationOptions::add(CLI::App& command) {
   command
       .add_option("--early-stopping", early_stopping,
                   "of beams: true ends with as many whole texts as beams, never goes on while a longer one could win")
-      ->check(one_of({"true", "false", "never"}));
+      ->check(one_of({"true", "false", "never"}))
+      ->transform(CLI::Validator(small_letters, ""));
   command
       .add_option("--do-sample", do_sample, "false: always the most probable token, as --temperature 0; true: drawn")
       ->check(one_of({"true", "false"}))
+      ->transform(CLI::Validator(small_letters, ""))
       ->expected(0, 1);
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
   const auto has_text = [](const std::string& text) { return text.empty() ? "the text is empty" : ""; };

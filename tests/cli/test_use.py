@@ -189,7 +189,7 @@ def test_names_of_transformers(attn):
             (("--tokens", 12, "--min_new_tokens", 12), ("--tokens", 12, "--min-tokens", 12)),
             (("--tokens", 12, "--num_beams", 3, "--early_stopping", "true", "--length_penalty", 0.5),
              ("--tokens", 12, "--beams", 3, "--length-penalty", 0.5)),
-            (("--tokens", 12, "--do_sample", "false"), ("--tokens", 12, "--temperature", 0)),
+            (("--tokens", 12, "--do_sample", "False"), ("--tokens", 12, "--temperature", 0)),
             (("--tokens", 12, "--do_sample"), ("--tokens", 12)),
             (("--tokens", 12, "--no_repeat_ngram_size", 2, "--do_sample=false"),
              ("--tokens", 12, "--no-repeat", 2, "--temperature", 0)),
