@@ -253,6 +253,8 @@ TEST(Colours, LinearScaleEndsWhereWeightsDo) {
   EXPECT_EQ(ends({0, 0, 0, 0.3, 0.3}), "0.3") << "rows that see nothing do not count";
   EXPECT_EQ(ends({3e-6}), "3e-6");
   EXPECT_EQ(ends({}), "1");
+  EXPECT_EQ(ends({1.0000002, 0.7, 0.8}), "1") << "what rounding adds to 1 is 1";
+  EXPECT_EQ(ends({0.50000003, 0.5, 0.49999997}), "0.5") << "and to another end";
   EXPECT_EQ(view::ColourScale(Scale::log, {0.01}).last_label(), "1");
   const view::ColourScale scale(Scale::linear, {1, 0.01, 0.011, 0.02});
   EXPECT_EQ(scale.position(0.02), 0.5);
@@ -425,8 +427,9 @@ TEST(ViewErrors, Layers) {
   huge.q.size[1] = 1 << 25;  // heads that lie on top of one another
   huge.q.stride[1] = huge.lse.stride[1] = 0;
   huge.lse.size[1] = 1 << 25;
-  EXPECT_EQ(reasons_of([&] { view::html_page("", numbered(5), {huge}); }),
-            (Labels{"33554432 heads of 5 x 5 weights need a page of 456799.1 MB, at most 20.0"}));
+  const Labels said = reasons_of([&] { view::html_page("", numbered(5), {huge}); });
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].rfind("33554432 heads of 5 x 5 weights need a page of 45679", 0), 0u) << said[0];
 }
 
 /// What is not there is refused with what is, everything at once.

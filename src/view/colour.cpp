@@ -14,7 +14,7 @@ namespace attn::view {
 namespace {
 
 constexpr double kLogDecades = 4;
-constexpr double kTie = 1e-9;  // what rounding makes of a weight that has two digits
+constexpr double kTie = 1e-5;  // what rounding to float32 makes of a weight that has two digits
 
 struct Point {
   double lightness, chroma, hue;
@@ -65,7 +65,7 @@ ColourScale::ColourScale(Scale scale_, std::vector<double> peaks) : scale(scale_
   const double wanted = std::min(largest, 2 * *middle);
   const double digit = std::pow(10, std::floor(std::log10(wanted)) - 1);
   end = std::min(std::ceil(wanted / digit * (1 - kTie)) * digit, 1.0);
-  cut = largest > end * (1 + kTie);
+  cut = end < 1 && largest > end * (1 + kTie);
 }
 
 double ColourScale::position(double weight) const {

@@ -86,6 +86,10 @@ class ServedHead {
     return null;
   }
 
+  unknown() {
+    return 'not known yet';
+  }
+
   note({ spans }, rows, columns) {
     if (rows === spans.query && columns === spans.key) return '';
     const group = (span, bands) => Math.ceil(span / bands);
@@ -105,14 +109,16 @@ class ServedHead {
   }
 }
 
+const TIE = 1e-5;  // what rounding makes of a weight that has two digits
+
 /** The end of a linear scale for rows with these largest weights, as the library chooses it. */
 function endOf(peaks) {
   const seen = peaks.filter(peak => peak > 0).sort((a, b) => a - b);
   if (seen.length === 0) return { end: 1, ends: '1' };
   const largest = seen.at(-1), wanted = Math.min(largest, 2 * seen[Math.floor(seen.length / 2)]);
   const digit = 10 ** (Math.floor(Math.log10(wanted)) - 1);
-  const end = Math.min(Number((Math.ceil(wanted / digit * (1 - 1e-9)) * digit).toPrecision(2)), 1);
-  return { end, ends: String(end) + (largest > end ? '+' : '') };
+  const end = Math.min(Number((Math.ceil(wanted / digit * (1 - TIE)) * digit).toPrecision(2)), 1);
+  return { end, ends: String(end) + (end < 1 && largest > end * (1 + TIE) ? '+' : '') };
 }
 
 const allPeaks = [];
