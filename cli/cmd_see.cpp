@@ -24,6 +24,7 @@ struct Seen {
   std::vector<attn::heads::Kind> kinds = {};         ///< of a model's text that looks at itself
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
+  int64_t second = -1;                      ///< of a pair of texts, the second one's first token
   bool own_text = true;                     ///< the tokens that look are those that are seen
   std::shared_ptr<const void> memory = {};  ///< what the layers borrow from
 };
@@ -41,6 +42,7 @@ Seen saved(attn::view::SavedAttention attention) {
   for (int64_t n = 0; n < rows; ++n)
     seen.rows.push_back(within ? seen.columns[static_cast<size_t>(first + n)] : std::to_string(n));
   seen.own_text = rows == columns && attention.queries.empty();
+  if (seen.own_text) seen.second = attention.second;
   if (!attention.queries.empty()) seen.rows = std::move(attention.queries);
   seen.layers = std::move(attention.layers);
   seen.memory = std::move(attention.memory);
@@ -119,7 +121,7 @@ attn::view::PageWindow read_window(const std::string& text) {
 struct See {
   ModelOptions model;
   Arrays arrays;
-  std::string text, file, png, html, csv, json, weights, save, part, answer;
+  std::string text, pair, file, png, html, csv, json, weights, save, part, answer;
   attn::view::Selection selection;
   std::vector<std::string> windows;
   ContextOption context;
@@ -161,12 +163,32 @@ struct See {
     return batch;
   }
 
+  /// The text and the second one behind it, as the tokenizer joins a pair; `second`: where that begins.
+  attn::models::Batch pair_of(const attn::models::Loaded& loaded, int64_t& second) const {
+    const attn::models::Config& config = loaded.model->config();
+    if (config.encoder_layers) throw UsageError("--pair is for models without an encoder beside them, see --answer");
+    const std::string first = file.empty() ? text : attn::io::read_input(file);
+    attn::text::Encoding both = loaded.tokenizer->encode_marked(first, pair);
+    attn::models::Batch batch;
+    batch.sequences = 1;
+    batch.length = std::ssize(both.ids);
+    second = std::find(both.types.begin(), both.types.end(), 1) - both.types.begin();
+    if (second == batch.length) second = std::ssize(loaded.tokenizer->encode_marked(first).ids);
+    if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
+    if (batch.length > config.context)
+      throw attn::Error(
+          "see", {fmt::format("the pair has {} tokens, the model's context is {}", batch.length, config.context)});
+    batch.tokens = std::move(both.ids);
+    if (config.token_types) batch.types = std::move(both.types);
+    return batch;
+  }
+
   Seen look(const attn::models::Loaded& loaded) const {
-    const attn::models::Batch batch = batch_of(loaded);
+    Seen seen;
+    const attn::models::Batch batch = pair.empty() ? batch_of(loaded) : pair_of(loaded, seen.second);
     const bool answers = !batch.source.empty();
     if (!answers && (!part.empty() || !answer.empty()))
       throw UsageError("--part and --answer are for models with an encoder, which " + model.directory + " has not");
-    Seen seen;
     attn::models::ForwardOptions options;
     const bool encoder = part == "encoder", cross = answers && (part.empty() || part == "cross");
     (encoder ? options.encoder_traces : cross ? options.cross_traces : options.traces) = &seen.traces;
@@ -200,6 +222,7 @@ struct See {
   attn::view::PageTexts page_texts(const Seen& seen) const {
     attn::view::PageTexts texts{.title = source(), .queries = seen.rows, .kinds = seen.kinds};
     if (!seen.own_text) texts.keys = seen.columns;
+    texts.second = seen.second;
     return texts;
   }
 
@@ -229,8 +252,9 @@ struct See {
     for (const std::string& window : windows) page.windows.push_back(read_window(window));
     if (!windows.empty() && html.empty()) throw UsageError("--window is of the page that --html writes");
     const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
-    if (is_saved && (context.tokens || !(text + file + part + answer).empty()))
-      throw UsageError("--text, --file, --context, --part and --answer are for models, " + source() + " is a file");
+    if (is_saved && (context.tokens || !(text + pair + file + part + answer).empty()))
+      throw UsageError("--text, --pair, --file, --context, --part and --answer are for models, " + source() +
+                       " is a file");
     if (!is_saved && text.empty() == file.empty())
       throw UsageError("give one text that is not empty: --text TEXT or --file FILE");
     int piped = 0;  // if a file is standard output nothing else belongs there
@@ -245,7 +269,7 @@ struct See {
     if (!save.empty())
       write_out(save,
                 attn::view::saved_attention(seen.columns, seen.layers,
-                                            seen.own_text ? std::vector<std::string>() : seen.rows),
+                                            seen.own_text ? std::vector<std::string>() : seen.rows, seen.second),
                 "queries, keys and lse of all heads");
     attn::view::HeatmapOptions options;
     options.scale = log ? attn::view::Scale::log : attn::view::Scale::linear;
@@ -284,6 +308,8 @@ void add_see(CLI::App& app) {
   run->arrays.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
+  command->add_option("--pair", run->pair,
+                      "a second text, which the tokenizer joins to the first: a pair of sentences");
   run->context.add(*command);
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
   command

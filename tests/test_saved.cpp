@@ -80,6 +80,14 @@ TEST(Saved, EveryOptionThatHasAPlaceComesBack) {
   EXPECT_GE(kept, 6);
 }
 
+TEST(Saved, PairsComeBack) {
+  Text text("layer 0", 5, 2, 1, DType::float32, 1);
+  const view::Layer layer = text.attend().layer();
+  EXPECT_EQ(read(view::saved_attention({}, {layer}, {}, 3)).second, 3);
+  EXPECT_EQ(read(view::saved_attention({}, {layer})).second, -1);
+  EXPECT_THROW(view::saved_attention({}, {layer}, {}, 5), Error);
+}
+
 TEST(Saved, OffsetsAndLengthsComeBack) {
   Text text("text", kTokens, 2, 1, DType::float32, 5);
   const std::vector<int64_t> offset = {2}, length = {7};
@@ -149,6 +157,8 @@ TEST(SavedErrors, NameTheFileAndWhatIsWrong) {
       {with(R"({"a": {"softcap": -1}})"), "softcap"},
       {file_of(kGood, {{"tokens", "[\"a\"]"}}), "there are 1 tokens and 3 keys"},
       {file_of(kGood, {{"tokens", "[1, 2, 3]"}}), "\"tokens\" must be a list of texts"},
+      {file_of(kGood, {{"second", "3"}}), "\"second\" must be from 1 to 2, not 3"},
+      {file_of(kGood, {{"second", "[1]"}}), "\"second\" must be from 1 to 2, not a list"},
   };
   for (const auto& [bytes, said] : cases) {
     const std::string message = refusal(bytes);

@@ -302,6 +302,18 @@ TEST(Page, TwoTexts) {
             (Strings{"layers[0]: 5 queries and 9 keys, but 9 and 5 tokens"}));
 }
 
+/// A pair of sentences has a boundary.
+TEST(Page, SaysWhereTheSecondSentenceBegins) {
+  const Sample sample(4, {1});
+  const view::PageTexts pair{.title = "t", .queries = Strings(4, "t"), .second = 3};
+  EXPECT_EQ(json::parse(Page(view::html_page(pair, sample.layers)).data)["second"], 3);
+  EXPECT_FALSE(json::parse(Page(view::html_page("t", pair.queries, sample.layers)).data).contains("second"));
+  for (const int64_t second : {-2, 0, 4})
+    EXPECT_EQ(reasons_of([&] { view::html_page({.queries = pair.queries, .second = second}, sample.layers); }),
+              (Strings{"second is " + std::to_string(second) +
+                       ", must be -1, or in a text that looks at itself from 1 to 3"}));
+}
+
 /// Masks that are regular take no room: what the heads share is there once, and the square nowhere.
 TEST(Page, SizeGrowsWithTheTokens) {
   const auto size = [](int64_t n, const AttentionOptions& options, std::vector<float> slopes = {}) {

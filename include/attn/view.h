@@ -81,15 +81,16 @@ std::string html_page(const std::string& title, const std::vector<std::string>& 
 struct SavedAttention {
   std::vector<std::string> tokens;     ///< one a key; none where the file names none
   std::vector<std::string> queries;    ///< one a query, where these are other tokens than the keys
+  int64_t second = -1;                 ///< of a pair of sentences, the second one's first token; -1 = it is none
   std::vector<Layer> layers;           ///< as many queries and keys in each, 2 before 10 by their names
   std::shared_ptr<const void> memory;  ///< what the layers borrow from
 };
 
 /// Reads a safetensors file that has, of each layer, NAME.q [H, Lq, D], NAME.k [Hk, Lk, D] and, perhaps, NAME.lse
 /// [H, Lq], which is computed where it is not there. Its metadata may have "tokens" and "query_tokens", lists of
-/// texts, and "attention", {"NAME": {"scale", "softcap", "causal", "window": [left, right], "alignment", "offset",
-/// "key_length"}}, all as JSON. attention_cpp.watch() in Python saves such files of any model. Throws Error that names
-/// the file and what is wrong.
+/// texts, "second", a whole number, and "attention", {"NAME": {"scale", "softcap", "causal", "window": [left, right],
+/// "alignment", "offset", "key_length"}}, all as JSON. attention_cpp.watch() in Python saves such files of any model.
+/// Throws Error that names the file and what is wrong.
 SavedAttention read_attention(const std::string& path);
 /// The same of arrays that NumPy saved (.npy), one layer of one text without tokens: q [H, Lq, D] or [Lq, D], k
 /// [Hk, Lk, D] or [Lk, D], lse [H, Lq] or [Lq], computed where no file is named; float16, float32 or float64.
@@ -98,10 +99,10 @@ SavedAttention read_arrays(const std::string& q, const std::string& k, const std
 /// The bytes of such a file of read_attention(). Throws Error for what it has no place for: masks, biases, slopes,
 /// documents, packed sequences and blocks; a sink is part of lse.
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                            const std::vector<std::string>& queries = {});
+                            const std::vector<std::string>& queries = {}, int64_t second = -1);
 /// io::write_file() of these bytes, which are never in memory as a whole.
 void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                    const std::vector<std::string>& queries = {});
+                    const std::vector<std::string>& queries = {}, int64_t second = -1);
 
 }  // namespace attn::view
 #pragma GCC visibility pop

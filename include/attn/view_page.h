@@ -19,6 +19,7 @@ struct PageTexts {
   std::vector<std::string> queries;     ///< a token a query
   std::vector<std::string> keys = {};   ///< a token a key; empty = the text looks at itself: the same tokens
   std::vector<heads::Kind> kinds = {};  ///< of a text that looks at itself, what each token is; empty = words
+  int64_t second = -1;  ///< of a text that is a pair of sentences, the second one's first token; -1 = it is none
 };
 
 /// A rectangle of P: queries from the first one on, and keys. -1 = to the end.

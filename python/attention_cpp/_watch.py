@@ -262,12 +262,13 @@ class Seen:
                           torch.cat([call.lse for call in calls], 2), _options_of(calls)))
         return found
 
-    def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0,
-             run: int = -1) -> None:
+    def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, second: int | None = None,
+             batch: int = 0, run: int = -1) -> None:
         """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and makes pages of.
 
-        tokens: one for each key. The program has no place for masks, biases, documents, slopes and sinks: a layer with
-        one of these is an Error. Needs the package safetensors.
+        tokens: one for each key. second: of a pair of sentences, the second one's first token, so that the page can
+        show lines between the two. The program has no place for masks, biases, documents, slopes and sinks: a layer
+        with one of these is an Error. Needs the package safetensors.
         """
         from safetensors.torch import save_file
 
@@ -280,10 +281,15 @@ class Seen:
                      "lse": torch.cat([call.lse[batch] for call in calls], 1)}
             tensors.update({f"{layer.name}.{name}": part.contiguous().clone() for name, part in parts.items()})
         said = {"attention": json.dumps(options)} | ({} if tokens is None else {"tokens": json.dumps(list(tokens))})
+        if second is not None:
+            keys = self.layers[0].run(run)[-1].k.shape[2] if self.layers else 0
+            if not 0 < second < keys:
+                raise Error(f"[watch] second must be in [1, {keys}), not {second}")
+            said["second"] = str(second)
         save_file(tensors, file, said)
 
-    def page(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, batch: int = 0, run: int = -1,
-             program: str = "attn") -> None:
+    def page(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, second: int | None = None,
+             batch: int = 0, run: int = -1, program: str = "attn") -> None:
         """Writes one text as a page to explore in a browser: docs/seeing.md says what it shows.
 
         Made by the program attn of this project out of what save() writes, where it may be anywhere in PATH; the page
@@ -295,7 +301,7 @@ class Seen:
                         "seen and use `attn see FILE --html PAGE` elsewhere")
         with tempfile.TemporaryDirectory() as folder:
             title = os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page"
-            self.save(os.path.join(folder, title), tokens=tokens, batch=batch, run=run)
+            self.save(os.path.join(folder, title), tokens=tokens, second=second, batch=batch, run=run)
             done = subprocess.run([os.path.abspath(found), "see", f"./{title}", "--html", os.path.abspath(file),
                                    "--no-terminal"], cwd=folder, capture_output=True, text=True)
         if done.returncode:

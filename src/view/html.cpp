@@ -95,6 +95,7 @@ std::string PageFrame::json() const {
             ",\"meaning\":" + json_string(measure.meaning) + "}";
   json += "],\"tokens\":" + texts_json(texts.queries);
   if (!own_text()) json += ",\"key_tokens\":" + texts_json(texts.keys);
+  if (texts.second >= 0) json += ",\"second\":" + std::to_string(texts.second);
   return json + ",\"layers\":[" + layers + "]}";
 }
 
@@ -127,6 +128,10 @@ void check_page(std::string_view operation, const PageTexts& texts, const std::v
   check_selection(checker, layers, selection);
   checker.require(texts.kinds.empty() || (Lk == 0 && static_cast<int64_t>(texts.kinds.size()) == Lq), [&] {
     return std::to_string(texts.kinds.size()) + " kinds, must be one a token of a text that looks at itself";
+  });
+  checker.require(texts.second == -1 || (Lk == 0 && texts.second > 0 && texts.second < Lq), [&] {
+    return "second is " + std::to_string(texts.second) + ", must be -1, or in a text that looks at itself from 1 to " +
+           std::to_string(Lq - 1);
   });
   checker.done();
 }

@@ -1,5 +1,5 @@
 // Attention that is kept in a safetensors file: tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
-// "attention", {"NAME": options}, "tokens" and "query_tokens", all JSON.
+// "attention", {"NAME": options}, "tokens", "query_tokens" and "second", all JSON.
 #include <algorithm>
 #include <array>
 
@@ -68,6 +68,7 @@ class FileReader {
     checker_.done();
     saved.tokens = read_texts("tokens", "keys", saved.layers[0].k.size[2]);
     saved.queries = read_texts("query_tokens", "queries", saved.layers[0].q.size[2]);
+    saved.second = read_second(static_cast<int64_t>(saved.layers[0].k.size[2]));
     checker_.done();
     saved.memory = memory_;
     return saved;
@@ -168,6 +169,14 @@ class FileReader {
     return true;
   }
 
+  int64_t read_second(int64_t keys) {
+    const io::Json second = metadata("second", -1);
+    if (second == -1) return -1;
+    if (second.is_number_integer() && second > 0 && second < keys) return second.get<int64_t>();
+    wrong("\"second\" must be from 1 to " + std::to_string(keys - 1) + ", not " + io::as_shown(second));
+    return -1;
+  }
+
   /// The texts of a list, one for each of `count`; none where there is no such list.
   std::vector<std::string> read_texts(const std::string& name, const char* what, int64_t count) {
     const io::Json texts = metadata(name, io::Json::array());
@@ -219,7 +228,7 @@ struct Contents {
   std::map<std::string, std::string> metadata;
 
   Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-           const std::vector<std::string>& queries) {
+           const std::vector<std::string>& queries, int64_t second) {
     Checker checker(operation);
     check_layers(checker, layers);
     checker.done();
@@ -227,6 +236,8 @@ struct Contents {
                     "there must be as many tokens as keys, or none");
     checker.require(queries.empty() || static_cast<int64_t>(queries.size()) == layers[0].q.size[2],
                     "there must be as many tokens of queries as queries, or none");
+    checker.require(second == -1 || (second > 0 && second < layers[0].k.size[2]),
+                    "second must be -1, or a token behind the first one");
     io::Json options = io::Json::object();
     for (size_t n = 0; n < layers.size(); ++n) {
       const Layer& layer = layers[n];
@@ -241,6 +252,7 @@ struct Contents {
     metadata = {{"attention", options.dump(-1, ' ', false, replaced)}};
     if (!tokens.empty()) metadata["tokens"] = io::Json(tokens).dump(-1, ' ', false, replaced);
     if (!queries.empty()) metadata["query_tokens"] = io::Json(queries).dump(-1, ' ', false, replaced);
+    if (second >= 0) metadata["second"] = std::to_string(second);
   }
 };
 
@@ -249,14 +261,14 @@ struct Contents {
 SavedAttention read_attention(const std::string& path) { return FileReader(path).read(); }
 
 std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                            const std::vector<std::string>& queries) {
-  const Contents contents("saved_attention", tokens, layers, queries);
+                            const std::vector<std::string>& queries, int64_t second) {
+  const Contents contents("saved_attention", tokens, layers, queries, second);
   return io::format_safetensors(contents.tensors, contents.metadata);
 }
 
 void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                    const std::vector<std::string>& queries) {
-  const Contents contents("save_attention", tokens, layers, queries);
+                    const std::vector<std::string>& queries, int64_t second) {
+  const Contents contents("save_attention", tokens, layers, queries, second);
   io::write_safetensors(path, contents.tensors, contents.metadata);
 }
 
