@@ -175,9 +175,11 @@ struct See {
     second = std::find(both.types.begin(), both.types.end(), 1) - both.types.begin();
     if (second == batch.length) second = std::ssize(loaded.tokenizer->encode_marked(first).ids);
     if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
-    if (batch.length > config.context)
-      throw attn::Error(
-          "see", {fmt::format("the pair has {} tokens, the model's context is {}", batch.length, config.context)});
+    if (const int64_t most = context.of(config); batch.length > most)
+      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
+                                            attn::models::learns_positions(config) ? ""
+                                                                                   : "; a larger --context takes "
+                                                                                     "more")});
     batch.tokens = std::move(both.ids);
     if (config.token_types) batch.types = std::move(both.types);
     return batch;

@@ -39,6 +39,12 @@ double decoded(uint32_t code, int bits, int range) {
   return code ? std::exp2(range * (code - last) / (last - 1)) : 0;
 }
 
+/// Bytes of a page without layers: what it has to have.
+int64_t frame_bytes(const Strings& queries) {
+  const view::PageTexts texts{.title = "t", .queries = queries};
+  return static_cast<int64_t>(view::PageFrame{.texts = texts, .kind = "pooled"}.html().size());
+}
+
 /// The data of a pooled page, whatever the length of the text.
 json pooled(const std::vector<view::Layer>& layers, int64_t most_bytes, const Strings& queries,
             const Strings& keys = {}, const view::Selection& selection = {},
@@ -71,13 +77,15 @@ double largest_lse(const Text& text) {
 /// One of two heads, causal, of 300 tokens, as fine as three numbers of bytes allow.
 TEST(PooledPage, HoldsWhatItSays) {
   constexpr int64_t kTokens = 300;
-  for (int64_t most : {200'000, 240'000, 600'000}) {
+  for (int64_t more : {45'000, 90'000, 440'000}) {
+    const int64_t most = frame_bytes(Strings(kTokens, "t")) + more;
     Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = true});
     const view::Layer layer = text.attend().layer();
     const json data = pooled({layer}, most, Strings(kTokens, "t"), {}, {.heads = {1}});
-    const int64_t rows = data["pooled"]["rows"], columns = data["pooled"]["columns"], top = data["pooled"]["top"];
-    EXPECT_EQ(rows, most == 600'000 ? kTokens : most == 240'000 ? 128 : 64);
-    EXPECT_TRUE(most == 600'000 ? top == 16 : top > 0 && top < 16) << top;
+    const int64_t rows = data["pooled"]["rows"], columns = data["pooled"]["columns"];
+    const auto top = static_cast<int64_t>(data["layers"][0]["heads"][0]["ranks"].size());
+    EXPECT_EQ(rows, more == 440'000 ? kTokens : more == 90'000 ? 128 : 64);
+    EXPECT_TRUE(more == 440'000 ? top == 16 : top > 0) << top;
     const json& head = data["layers"][0]["heads"][0];
     EXPECT_EQ(head["name"], "1");
     const Array<4> all = text.weights();
@@ -95,9 +103,12 @@ TEST(PooledPage, HoldsWhatItSays) {
           << n << ": " << shown << ", not " << expected[n];
     }
     if (!top) continue;
-    const auto count = static_cast<size_t>(kTokens * top);
-    const std::vector<uint8_t> bytes = inflated(head["top"]);
-    const std::vector<uint32_t> keys = from_planes(bytes, 0, count, 3), codes = from_planes(bytes, 3 * count, count, 2);
+    std::vector<std::vector<uint32_t>> keys, codes;
+    for (const json& rank : head["ranks"]) {
+      const std::vector<uint8_t> bytes = inflated(rank);
+      keys.push_back(from_planes(bytes, 0, kTokens, 3));
+      codes.push_back(from_planes(bytes, 3 * kTokens, kTokens, 2));
+    }
     const std::vector<uint8_t> entropy_bytes = inflated(head["entropy"]), received_bytes = inflated(head["received"]);
     const std::vector<uint32_t> entropies = from_planes(entropy_bytes, 0, kTokens, 4);
     const std::vector<uint32_t> received = from_planes(received_bytes, 0, kTokens, 4);
@@ -114,8 +125,8 @@ TEST(PooledPage, HoldsWhatItSays) {
       EXPECT_NEAR(std::bit_cast<float>(received[i]), column, statistic * column + kLostWeights) << i;
       std::sort(row.rbegin(), row.rend());
       for (int64_t n = 0; n < top; ++n) {
-        const uint32_t key = keys[i * top + n];
-        const double shown = decoded(codes[i * top + n], 16, 32);
+        const uint32_t key = keys[n][i];
+        const double shown = decoded(codes[n][i], 16, 32);
         if (row[n] == 0 || n > i) {
           EXPECT_EQ(shown, 0);
           continue;
@@ -147,7 +158,8 @@ void expect_weights(const json& packed, int64_t rows, int64_t keys, double stati
 
 /// Windows that are asked for, weights around each token, and the picture of mean weights, causal or not.
 TEST(PooledPage, HasWindowsBandAndMeans) {
-  constexpr int64_t kTokens = 290, kBytes = 420'000;
+  constexpr int64_t kTokens = 290, kMore = 260'000;
+  const int64_t kBytes = frame_bytes(Strings(kTokens, "t")) + kMore;
   for (const bool causal : {false, true}) {
     Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = causal});
     const view::Layer layer = text.attend().layer();
@@ -164,11 +176,13 @@ TEST(PooledPage, HasWindowsBandAndMeans) {
     expect_weights(head["windows"][1], 1, 290, statistic, [&](auto, auto c) { return weight(289, c); });
     expect_weights(head["windows"][2], 290, 1, statistic, [&](auto r, auto) { return weight(r, 33); });
 
-    const int64_t band = head["band"]["keys"], before = head["band"]["before"];
-    EXPECT_EQ(band, 64);
-    EXPECT_EQ(before, causal ? 63 : 32);
-    expect_weights(head["band"]["weights"], kTokens, band, statistic,
-                   [&](auto i, auto c) { return weight(i, i - before + c); });
+    EXPECT_EQ(data["layers"][0]["reach"], causal ? json({nullptr, 0}) : json({nullptr, nullptr}));
+    ASSERT_EQ(head["nearest"].size(), 64u);
+    for (int64_t n = 0; n < 64; ++n) {
+      const int64_t distance = causal ? -n : n % 2 ? -(n + 1) / 2 : n / 2;
+      EXPECT_EQ(head["distances"][n], distance);
+      expect_weights(head["nearest"][n], kTokens, 1, statistic, [&](auto i, auto) { return weight(i, i + distance); });
+    }
 
     const int64_t rows = data["pooled"]["mean_rows"], columns = data["pooled"]["mean_columns"];
     const std::vector<uint8_t> means = inflated(head["mean"]["picture"]);
@@ -200,7 +214,7 @@ TEST(PooledPage, WindowsThatDoNotFit) {
   for (const view::PageWindow& window :
        {view::PageWindow{100, 1}, {0, 101}, {0, 0}, {-1, 2}, {0, 1, 99, 2}, {0, 1, 0, -2}, {5, INT64_MAX}})
     EXPECT_EQ(refused(window), Strings{"windows[0] must be within 100 queries and 100 keys, and not empty"});
-  const Strings reasons = refused({}, 195'000);
+  const Strings reasons = refused({}, frame_bytes(Strings(100, "t")) + 35'000);
   ASSERT_EQ(reasons.size(), 1u);
   EXPECT_EQ(reasons[0].rfind("1 heads of 100 x 100 weights, with these windows, need a page of 0.", 0), 0u)
       << reasons[0];
@@ -212,16 +226,44 @@ TEST(PooledPage, KeepsToItsBytes) {
   Text text("layer", kTokens, 4, 2, DType::float32, 4);
   const view::Layer layer = text.attend().layer();
   int64_t before = 0;
-  for (int64_t most = 270'000; most < 1'000'000; most += 90'000) {
-    const json data = pooled({layer}, most, Strings(kTokens, "a token"));
-    const int64_t detail = static_cast<int64_t>(data["pooled"]["rows"]) * 100 + int64_t{data["pooled"]["top"]};
+  const int64_t frame = frame_bytes(Strings(kTokens, "a token"));
+  for (int64_t more = 110'000; more < 900'000; more += 90'000) {
+    const json data = pooled({layer}, frame + more, Strings(kTokens, "a token"));
+    const int64_t detail = static_cast<int64_t>(data["pooled"]["rows"]) * 100 +
+                           static_cast<int64_t>(data["layers"][0]["heads"][0]["ranks"].size());
     EXPECT_GE(detail, before);
     before = detail;
   }
   EXPECT_GT(before, 0);
-  const Strings reasons = reasons_of([&] { pooled({layer}, 150'000, Strings(kTokens, "t")); });
+  const Strings reasons = reasons_of([&] { pooled({layer}, frame, Strings(kTokens, "a token")); });
   ASSERT_EQ(reasons.size(), 1u);
-  EXPECT_EQ(reasons[0].rfind("4 heads of 500 x 500 weights need a page of 0.3 MB, at most 0.1", 0), 0u) << reasons[0];
+  EXPECT_EQ(reasons[0].rfind("4 heads of 500 x 500 weights need a page of 0.", 0), 0u) << reasons[0];
+}
+
+/// Heads take parts in turn, each as many as its neighbours but one, until the page is full: what is left has no room
+/// for another.
+TEST(PooledPage, UsesItsBytes) {
+  constexpr int64_t kTokens = 3000, kBytes = 3'000'000;
+  Text text("layer", kTokens, 40, 1, DType::float32, 4, {.causal = true});
+  const view::Layer layer = text.attend().layer();
+  const view::PageTexts texts{.title = "t", .queries = Strings(kTokens, "t")};
+  view::PageFrame frame{.texts = texts, .kind = "pooled"};
+  fill_pooled(frame, {layer}, {.most_bytes = kBytes});
+  const std::string page = frame.html();
+  EXPECT_LE(page.size(), static_cast<size_t>(kBytes));
+  size_t least = SIZE_MAX, most = 0, part = 0;
+  const json data = json::parse(Page(page).data);
+  for (const json& head : data["layers"][0]["heads"]) {
+    EXPECT_TRUE(head.contains("entropy"));
+    const size_t count = head["ranks"].size() + head["nearest"].size();
+    least = std::min(least, count);
+    most = std::max(most, count);
+    for (const char* kind : {"ranks", "nearest"})
+      for (const json& one : head[kind]) part = std::max(part, one.get_ref<const std::string&>().size());
+  }
+  EXPECT_GE(least, 2u);
+  EXPECT_LE(most - least, 2u) << "one of each kind";
+  EXPECT_GT(page.size() + 40 * 300 + 1000 + 2 * part, static_cast<size_t>(kBytes));
 }
 
 /// Beyond 2^26 weights a head a page is pooled.

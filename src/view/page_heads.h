@@ -34,7 +34,8 @@ struct Fineness {
   int64_t rows = 0, columns = 0;            ///< of its picture
   int64_t mean_rows = 0, mean_columns = 0;  ///< of that of mean weights
   bool lines = false;                       ///< entropy of rows, mass of columns
-  int64_t top = 0;                          ///< weights a row
+  int64_t top = 0;                          ///< weights a row, at most, if they fit
+  int64_t band = 0;                         ///< weights around a row's own token, at most, if they fit
 };
 
 struct HeadFindings {

@@ -19,8 +19,7 @@ constexpr int64_t kMostTop = 16;   // largest weights of a row
 constexpr int64_t kMostBand = 64;  // weights of a row around its own token
 constexpr int64_t kTopBytes = 5;   // a key and a weight
 constexpr int64_t kWeightBytes = 2;
-constexpr int64_t kBandBlock = 256;    // of a band, at a time
-constexpr double kFrameBytes = 1.6e5;  // more than the page's own files and palettes
+constexpr int64_t kBandBlock = 256;  // of a band, at a time
 
 /// In base 64 after deflate, which adds at most this to what it cannot make smaller.
 double packed_bytes(double bytes) { return (bytes * 1.001 + 64) * 4 / 3 + 4; }
@@ -63,6 +62,16 @@ struct Band {
   Band(int64_t width, bool causal) : before(causal ? width - 1 : width / 2), after(width - 1 - before) {}
   int64_t width() const { return before + 1 + after; }
 
+  /// Of each key the distance from the token, the nearest first.
+  std::vector<int64_t> distances() const {
+    std::vector<int64_t> all = {0};
+    for (int64_t d = 1; d <= std::max(before, after); ++d) {
+      if (d <= before) all.push_back(-d);
+      if (d <= after) all.push_back(d);
+    }
+    return all;
+  }
+
   /// [Lq, width()], 0 where there is no such key.
   std::vector<float> weights(const Layer& head) const {
     const int64_t n = head.q.size[2];
@@ -79,11 +88,15 @@ struct Band {
   }
 };
 
-std::string pack_top(const HeadFindings& found) {
+/// Each row's largest weight but `rank`.
+std::string pack_rank(const HeadFindings& found, int64_t rank, int64_t top) {
   std::vector<uint8_t> bytes;
-  std::vector<uint32_t> weights;
-  for (const double weight : found.top_weight) weights.push_back(kWeightCode.of(weight));
-  append_planes(bytes, found.top_key, 3);
+  std::vector<uint32_t> keys, weights;
+  for (auto at = static_cast<size_t>(rank); at < found.top_key.size(); at += static_cast<size_t>(top)) {
+    keys.push_back(static_cast<uint32_t>(found.top_key[at]));
+    weights.push_back(kWeightCode.of(found.top_weight[at]));
+  }
+  append_planes(bytes, keys, 3);
   append_planes(bytes, weights, kWeightBytes);
   return deflated(bytes);
 }
@@ -101,11 +114,11 @@ double picture_bytes(const Fineness& fine) {
          packed_bytes(static_cast<double>(fine.mean_rows * fine.mean_columns));
 }
 
-/// As fine as `bytes` a head allow: half of them are for the pictures, the rest for numbers of rows and columns and for
-/// the largest weights; all are for the pictures where the rest has no room for these numbers.
+/// As fine as `bytes` a head allow: half of them are for the pictures, all where the rest has no room for a weight of
+/// each row. Numbers of lines and single weights are found as far as they may fit, if deflate makes them half as large.
 Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
-  const double lines = 2 * packed_bytes(2.0 * static_cast<double>(Lq + Lk));
-  const double for_picture = lines <= bytes / 2 ? bytes / 2 : bytes;
+  const auto rows = static_cast<double>(Lq);
+  const double for_picture = packed_bytes(rows * kTopBytes) <= bytes / 2 ? bytes / 2 : bytes;
   Fineness fine;
   for (int64_t side = kFinest; side >= kCoarsest; side /= 2) {
     fine.rows = std::min(side, Lq);
@@ -114,12 +127,26 @@ Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
     fine.mean_columns = (fine.columns + 1) / 2;
     if (picture_bytes(fine) <= for_picture) break;
   }
-  bytes -= picture_bytes(fine) + lines;
-  if (bytes < 0) return fine;
-  fine.lines = true;
-  fine.top = std::min(kMostTop, Lk);
-  while (fine.top > 0 && packed_bytes(static_cast<double>(Lq * kTopBytes * fine.top)) > bytes) --fine.top;
+  const auto fitting = [&](double each, int64_t most) {
+    return static_cast<int64_t>(std::clamp(2 * bytes / packed_bytes(each), 0.0, static_cast<double>(most)));
+  };
+  fine.lines = fitting(4 * (rows + static_cast<double>(Lk)), 1) == 1;
+  fine.top = fitting(rows * kTopBytes, std::min(kMostTop, Lk));
+  fine.band = fitting(rows * kWeightBytes, std::min(kMostBand, Lk));
   return fine;
+}
+
+/// What a query can see by its distance to keys, [first, last], null = no limit; where the layer's masks are no more.
+std::string reach_json(const Layer& layer) {
+  const AttentionOptions& options = layer.options;
+  const int64_t apart = layer.k.size[2] - layer.q.size[2];
+  if (!options.cu_query.empty() || !options.key_length.empty() || !options.query_length.empty()) return "[null,null]";
+  const int64_t shift = options.alignment == Alignment::bottom_right ? apart
+                        : options.alignment == Alignment::offset     ? options.offset[0]
+                                                                     : 0;
+  const int64_t right = options.causal ? 0 : options.window.right;
+  return "[" + (options.window.left < 0 ? "null" : std::to_string(shift - options.window.left)) + "," +
+         (right < 0 ? "null" : std::to_string(shift + right)) + "]";
 }
 
 /// Bytes of a head that it has whatever its fineness, and of its coarsest pictures.
@@ -147,19 +174,67 @@ std::vector<PageWindow> whole_windows(Checker& checker, std::vector<PageWindow> 
   return windows;
 }
 
+/// A head in the making: what it has in any case, and what it gets as long as there are bytes.
+class PooledHead {
+ public:
+  PooledHead(std::string begin, std::vector<int64_t> distances)
+      : begin_(std::move(begin)), distances_(std::move(distances)) {}
+
+  /// In the order in which they are wanted. Of ranks and of nearest weights the first are there whenever others are.
+  void add_lines(std::string json) { parts_.push_back({kLines, std::move(json)}); }
+  void add_rank(std::string base64) { parts_.push_back({kRank, "\"" + base64 + "\","}); }
+  void add_nearest(std::string base64) { parts_.push_back({kNearest, "\"" + base64 + "\","}); }
+
+  size_t parts() const { return parts_.size(); }
+  double begin_bytes() const { return static_cast<double>(begin_.size()) + kMembers; }
+
+  /// Takes a part if it fits.
+  void take(size_t n, double& bytes) {
+    if (n >= parts_.size()) return;
+    const auto& [kind, json] = parts_[n];
+    const auto size = static_cast<double>(json.size());
+    if (closed_[kind] || size > bytes) {
+      closed_[kind] = true;
+      return;
+    }
+    bytes -= size;
+    taken_[kind] += json;
+    ++count_[kind];
+  }
+
+  std::string json() const {
+    const auto list = [&](Kind kind) {
+      return "[" + taken_[kind].substr(0, taken_[kind].size() - (count_[kind] > 0)) + "]";
+    };
+    std::string distances = "[";
+    for (size_t n = 0; n < count_[kNearest]; ++n) distances += (n ? "," : "") + std::to_string(distances_[n]);
+    return "{" + begin_ + taken_[kLines] + ",\"ranks\":" + list(kRank) + ",\"distances\":" + distances +
+           "],\"nearest\":" + list(kNearest) + "}";
+  }
+
+ private:
+  enum Kind { kLines, kRank, kNearest, kKinds };
+  static constexpr double kMembers = 300;  // names of what it gets, and distances
+
+  std::string begin_;
+  std::vector<int64_t> distances_;
+  std::vector<std::pair<Kind, std::string>> parts_;
+  std::string taken_[kKinds];
+  size_t count_[kKinds] = {};
+  bool closed_[kKinds] = {};
+};
+
 class PooledLayers {
  public:
-  /// At most `head_bytes` a head.
-  PooledLayers(PageFrame& frame, const Fineness& fineness, const std::vector<PageWindow>& windows, double head_bytes)
-      : frame_(frame), tokens_(frame.texts), fineness_(fineness), windows_(windows), head_bytes_(head_bytes) {
+  PooledLayers(PageFrame& frame, const Fineness& fineness, const std::vector<PageWindow>& windows)
+      : frame_(frame), tokens_(frame.texts), fineness_(fineness), windows_(windows) {
     const Pooled thumbnail(fineness.rows, fineness.columns, kThumbnail, kThumbnail);
     frame_.thumbnail_rows = thumbnail.rows;
     frame_.thumbnail_columns = thumbnail.columns;
-    frame_.more =
-        "\"pooled\":{\"rows\":" + std::to_string(fineness.rows) + ",\"columns\":" + std::to_string(fineness.columns) +
-        ",\"mean_rows\":" + std::to_string(fineness.mean_rows) +
-        ",\"mean_columns\":" + std::to_string(fineness.mean_columns) + ",\"top\":" + std::to_string(fineness.top) +
-        ",\"lines\":" + (fineness.lines ? "true" : "false") + ",\"windows\":[";
+    frame_.more = "\"pooled\":{\"rows\":" + std::to_string(fineness.rows) +
+                  ",\"columns\":" + std::to_string(fineness.columns) +
+                  ",\"mean_rows\":" + std::to_string(fineness.mean_rows) +
+                  ",\"mean_columns\":" + std::to_string(fineness.mean_columns) + ",\"windows\":[";
     for (const PageWindow& window : windows)
       frame_.more += (frame_.more.back() == '[' ? "[" : ",[") + std::to_string(window.query) + "," +
                      std::to_string(window.key) + "," + std::to_string(window.queries) + "," +
@@ -168,13 +243,34 @@ class PooledLayers {
   }
 
   void add_layer(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
-    std::string json = "{\"index\":" + std::to_string(index) + ",\"name\":" + json_string(layer.name) + ",\"heads\":[";
-    for (const int64_t h : heads) json += (json.back() == '[' ? "{" : ",{") + head_json(layer, index, h) + "}";
-    frame_.layers += (frame_.layers.empty() ? "\n" : ",\n") + json + "]}";
+    layers_.push_back({"{\"index\":" + std::to_string(index) + ",\"name\":" + json_string(layer.name) +
+                           ",\"reach\":" + reach_json(layer) + ",\"heads\":[",
+                       {}});
+    for (const int64_t h : heads) layers_.back().second.push_back(pooled_head(layer, index, h));
+  }
+
+  /// Gives every head its parts, one after the other, while the page has `bytes` for them, and puts all into the frame.
+  void finish(double bytes) {
+    size_t parts = 0;
+    for (const auto& [begin, heads] : layers_) {
+      bytes -= static_cast<double>(begin.size()) + 4;
+      for (const PooledHead& head : heads) {
+        bytes -= head.begin_bytes();
+        parts = std::max(parts, head.parts());
+      }
+    }
+    for (size_t n = 0; n < parts; ++n)
+      for (auto& [begin, heads] : layers_)
+        for (PooledHead& head : heads) head.take(n, bytes);
+    for (const auto& [begin, heads] : layers_) {
+      frame_.layers += (frame_.layers.empty() ? "\n" : ",\n") + begin;
+      for (size_t h = 0; h < heads.size(); ++h) frame_.layers += (h ? "," : "") + heads[h].json();
+      frame_.layers += "]}";
+    }
   }
 
  private:
-  std::string head_json(const Layer& layer, int64_t index, int64_t h) {
+  PooledHead pooled_head(const Layer& layer, int64_t index, int64_t h) {
     const Layer head = head_of(layer, h);
     HeadFindings found;
     try {
@@ -197,35 +293,41 @@ class PooledLayers {
                        "\",\"picture\":\"" + deflated(cell_codes(kCellCode, found.cells)) + "\",\"mean\":{" +
                        scale_json(mean_peaks) + ",\"picture\":\"" + deflated(cell_codes(kMeanCode, found.mean_cells)) +
                        "\"}";
-    if (fineness_.lines)
-      json +=
-          ",\"entropy\":\"" + pack_numbers(found.entropy) + "\",\"received\":\"" + pack_numbers(found.received) + "\"";
-    if (fineness_.top) json += ",\"top\":\"" + pack_top(found) + "\"";
     json += ",\"windows\":[";
     for (const PageWindow& window : windows_)
       json += (json.back() == '[' ? "\"" : ",\"") +
               deflated_weights(exact_window("html_page", head, window.query, window.queries, window.key, window.keys)) +
               "\"";
-    return json + "]" + band_json(head, head_bytes_ - static_cast<double>(json.size()));
+    return with_parts(std::move(json) + "]", head, found);
   }
 
-  /// As wide as what is left of a head's bytes allows: how well the rest is compressed is known by now.
-  std::string band_json(const Layer& head, double bytes) const {
-    constexpr double kMembers = 100;
-    const int64_t n = head.q.size[2];
-    int64_t width = frame_.own_text() ? std::min(kMostBand, n) : 0;
-    while (width > 0 && kMembers + packed_bytes(static_cast<double>(n * kWeightBytes * width)) > bytes) --width;
-    if (width == 0) return "";
-    const Band band(width, head.options.causal);
-    return ",\"band\":{\"keys\":" + std::to_string(width) + ",\"before\":" + std::to_string(band.before) +
-           ",\"weights\":\"" + deflated_weights(band.weights(head)) + "\"}";
+  /// The numbers of lines; then in turn the largest weight of each row that is left, and two of those nearest its own
+  /// token, which take about as many bytes.
+  PooledHead with_parts(std::string json, const Layer& head, const HeadFindings& found) const {
+    const int64_t n = head.q.size[2], width = frame_.own_text() ? fineness_.band : 0;
+    const Band band(std::max<int64_t>(width, 1), head.options.causal);
+    const std::vector<int64_t> distances = band.distances();
+    const std::vector<float> weights = width > 0 ? band.weights(head) : std::vector<float>();
+    PooledHead pooled(std::move(json), distances);
+    if (fineness_.lines)
+      pooled.add_lines(",\"entropy\":\"" + pack_numbers(found.entropy) + "\",\"received\":\"" +
+                       pack_numbers(found.received) + "\"");
+    for (int64_t rank = 0, near = 0; rank < fineness_.top || near < width; ++rank) {
+      if (rank < fineness_.top) pooled.add_rank(pack_rank(found, rank, fineness_.top));
+      for (const int64_t end = std::min(near + 2, width); near < end; ++near) {
+        std::vector<float> column;
+        for (int64_t i = 0; i < n; ++i) column.push_back(weights[i * width + distances[near] + band.before]);
+        pooled.add_nearest(deflated_weights(column));
+      }
+    }
+    return pooled;
   }
 
   PageFrame& frame_;
   PageTokens tokens_;
   Fineness fineness_;
   const std::vector<PageWindow>& windows_;
-  double head_bytes_;
+  std::vector<std::pair<std::string, std::vector<PooledHead>>> layers_;  // each with the JSON that it begins with
 };
 
 }  // namespace
@@ -244,7 +346,8 @@ void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageO
   const std::vector<PageWindow> windows = whole_windows(checker, options.windows, Lq, Lk);
   checker.done();
   const Fineness coarsest = fineness_for(0, Lq, Lk);
-  const double frame_bytes = kFrameBytes + names + static_cast<double>(frame.json().size());
+  constexpr double kMore = 1000;  // sizes and windows
+  const double frame_bytes = kMore + names + static_cast<double>(frame.html().size() + 60 * windows.size());
   const double least = frame_bytes + heads * least_head_bytes(coarsest, windows);
   checker.require(Lk < 1 << 24, "a page shows fewer than 2^24 keys");
   checker.require(least <= static_cast<double>(options.most_bytes), [&] {
@@ -258,8 +361,9 @@ void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageO
   checker.done();
   const double spare = (static_cast<double>(options.most_bytes) - least) / heads;
   const Fineness fineness = fineness_for(spare + picture_bytes(coarsest), Lq, Lk);
-  PooledLayers pooled(frame, fineness, windows, spare + least_head_bytes(coarsest, windows));
+  PooledLayers pooled(frame, fineness, windows);
   for (const int64_t l : chosen) pooled.add_layer(layers[l], l, selected(options.selection.heads, layers[l].q.size[1]));
+  pooled.finish(static_cast<double>(options.most_bytes) - frame_bytes);
 }
 
 }  // namespace attn::view

@@ -131,6 +131,21 @@ class Page:
         self.wait()
 
 
+def pixels(page, points):
+    """What the screen shows at these points of the window: [red, green, blue] each."""
+    return page.driver.execute_async_script("""
+        const [image, points, done] = arguments, bytes = Uint8Array.from(atob(image), sign => sign.charCodeAt(0));
+        createImageBitmap(new Blob([bytes], { type: 'image/png' })).then(bitmap => {
+          const canvas = document.createElement('canvas'), { width, height } = Object.assign(canvas, {
+            width: bitmap.width, height: bitmap.height });
+          const context = canvas.getContext('2d');
+          context.drawImage(bitmap, 0, 0);
+          const { data } = context.getImageData(0, 0, width, height);
+          const first = ([x, y]) => 4 * (Math.floor(y) * width + Math.floor(x));
+          done(points.map(point => [...data.slice(first(point), first(point) + 3)]));
+        });""", page.driver.get_screenshot_as_base64(), points)
+
+
 def separate(a, b):
     """True if a line parts two convex shapes."""
     for shape in (a, b):
@@ -152,9 +167,9 @@ def check_labels(drawn, least, name):
         assert separate(a["corners"], b["corners"]), f"{name}: {a} touches {b}"
 
 
-def colours_of(page, parts):
-    """Colours at parts of the drawn square, whose corners are where the frame is."""
-    square = page.run("""
+def square_of(page):
+    """Left, top, right and bottom of the drawn square in the map."""
+    return page.run("""
         const map = document.getElementById('map'), box = map.getBoundingClientRect();
         const there = (x, y) => {
           map.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + x, clientY: box.top + y }));
@@ -167,7 +182,11 @@ def colours_of(page, parts):
         while (!there(left + 20, bottom)) --bottom;
         map.dispatchEvent(new MouseEvent('mouseleave'));
         return [left, top, right, bottom];""")
-    left, top, right, bottom = square
+
+
+def colours_of(page, parts):
+    """Colours at parts of the drawn square, whose corners are where the frame is."""
+    left, top, right, bottom = square_of(page)
     points = [(left + x * (right - left), top + y * (bottom - top)) for x, y in parts]
     return page.run(READ_SCALE) | {"points": page.run(READ_COLOURS, points)}
 

@@ -66,7 +66,7 @@ void write_pages(const std::string& folder) {
   }
   write(folder + "/options.json", list.dump());
 
-  for (int64_t n : {1, 5, 17, 60, 600}) {
+  for (int64_t n : {1, 5, 17, 60, 318, 600}) {
     Text text("layer 0", n, 2, 1, DType::float32, 7, {.causal = true});
     text.attend();
     write(folder + "/tokens_" + std::to_string(n) + ".html", view::html_page("tokens", tokens(n), {text.layer()}));
@@ -105,6 +105,22 @@ void write_with_numbers(const std::string& name, const Text& text, const std::st
   write_numbers(name + ".lse", text.lse);
 }
 
+/// A pair of "sentences" of a token each, whose two heads have weights of 0.99 and 0.01; and tokens that are bytes.
+void write_small_pages(const std::string& folder) {
+  Text pair("layer 0", 2, 2, 1, DType::float32, 1, {}, 1, 0);
+  const double half = std::log(0.99 / 0.01) / 2;
+  for (int64_t t = 0; t < 2; ++t) {
+    pair.k.set({0, 0, t, 0}, t ? -1 : 1);
+    for (int64_t h = 0; h < 2; ++h) pair.q.set({0, h, t, 0}, t ? -half : half);
+  }
+  write(folder + "/pair.html",
+        view::html_page({.title = "pair", .queries = {"yes", "no"}, .second = 1}, {pair.attend().layer()}));
+  const std::vector<std::string> bytes = {"[CLS]",  "␣F",     "ir",     "st",   "<0x0A>", "␣a",
+                                          "<0xE6>", "<0x97>", "<0xA5>", "0xC3", "0xBC",   "[SEP]"};
+  Text text("layer 0", static_cast<int64_t>(bytes.size()), 2, 1, DType::float32, 2);
+  write(folder + "/bytes.html", view::html_page("bytes", bytes, {text.attend().layer()}));
+}
+
 void write_long_pages(const std::string& folder) {
   for (int64_t n : {20'000, 100'000}) {
     Text text("layer 0", n, 1, 1, DType::float32, 9, {.causal = true}, 8, 1.6);
@@ -122,6 +138,7 @@ void write_long_pages(const std::string& folder) {
   write_with_numbers(folder + "/two_texts", cross, view::html_page(texts, {layer}));
   Text few("layer 0", 6, 2, 1, DType::float32, 12);
   write_with_numbers(folder + "/tokens_6", few, view::html_page("six", tokens(6), {few.attend().layer()}));
+  write_small_pages(folder);
   Text served("layer 0", 600, 4, 1, DType::float32, 11, {.causal = true});
   served.attend();
   write_with_numbers(folder + "/served", served, "");

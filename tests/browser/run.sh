@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Opens pages of attention in a browser and compares what they show with the library's weights.
 #
-# usage: run.sh FILE FOLDER [TEST [ATTN]]     FILE: test_page or test_views, FOLDER: what the program pages has written
+# usage: run.sh FILE FOLDER [TEST [ATTN]]
+#   FILE: test_page, test_pixels or test_views; FOLDER: what the program pages has written
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=$here/../../build/venv/bin/python

@@ -54,7 +54,7 @@ prototype.fillText = function (text, x, y) {
 };
 prototype.moveTo = function (x, y) { from = y; return moveTo.apply(this, arguments); };
 prototype.bezierCurveTo = function (...points) {
-  if (this.canvas.id === id) curves.push([from, points[5], this.globalAlpha, this.strokeStyle]);
+  if (this.canvas.id === id) curves.push([from, points[5], this.globalAlpha, this.strokeStyle, this.lineWidth]);
   return bezierCurveTo.apply(this, arguments);
 };
 dispatchEvent(new Event('resize'));
@@ -64,8 +64,8 @@ return { texts, curves };
 
 # Weights of each row that a pooled page of one head has: how many of the largest, and of those up to its own token.
 READ_KNOWN = """
-const { pooled, layers } = JSON.parse(document.getElementById('data').textContent);
-return [pooled.top, layers[0].heads[0].band.keys];
+const { ranks, nearest } = JSON.parse(document.getElementById('data').textContent).layers[0].heads[0];
+return [ranks.length, nearest.length];
 """
 
 
@@ -182,6 +182,7 @@ def check_single(page, numbers, name, n):
     expected = {}
     for query in range(first, first + 50):
         row = numbers.row(query)
+        expected.update({((query, query), (key, key)): 0 for key in range(max(low, query + 1), low + 50)})
         for key in {*numpy.argsort(-row, kind="stable")[:top], *range(query - band + 1, query + 1)}:
             if low <= key < low + 50:
                 expected[(query, query), (int(key), int(key))] = row[key]
@@ -269,14 +270,14 @@ def test_lines(folder, *_):
         drawn = page.run(READ_DRAWN, "lines")
         height = sorted({start for start, *_ in drawn["curves"]})
         assert len(height) == 6
-        seen = {(height.index(start), height.index(stop)): alpha for start, stop, alpha, _ in drawn["curves"]}
+        seen = {(height.index(start), height.index(stop)): alpha for start, stop, alpha, *_ in drawn["curves"]}
         for i in range(6):
             for j in range(6):
                 strength = min(weights[i, j] / end, 1)
                 if strength < 0.004 * (1 - 1e-3):
                     assert (i, j) not in seen
                 elif strength > 0.004 * (1 + 1e-3):
-                    wanted = strength * (1 if i == 4 else 0.22)
+                    wanted = opacity(strength, i == 4)
                     assert abs(seen[i, j] - wanted) <= 1e-3 * wanted + 1e-4, (i, j, seen[i, j], wanted)
         assert len([text for text, _, _ in drawn["texts"] if re.match(r"\d ", text)]) == 12
         page.click("#view button", 0)
@@ -316,8 +317,8 @@ def test_several(folder, *_):
         assert "heads=1" in address_of(page)
         pressed = "return [...document.querySelectorAll('.square')].map(one => one.getAttribute('aria-pressed'))"
         assert page.run(pressed) == ["false", "true", "false"]
-        alone = {colour for *_, colour in page.run(READ_DRAWN, "lines")["curves"]}
-        assert len(alone) == 2, "the chosen token's lines stand out"
+        alone = {colour for *_, colour, _ in page.run(READ_DRAWN, "lines")["curves"]}
+        assert alone == {"#e69f00"}, "one head has its own colour, too"
         page.open("tokens_6", "layer=0&head=0&token=4&view=lines&heads=0,1,mean,7")
         check_lines(page, weights, max(ends))
         page.click(".square", 2)
@@ -325,7 +326,7 @@ def test_several(folder, *_):
         page.open("tokens_600", "layer=0&head=1&token=400&view=lines&heads=0,1")
         assert "most to do with. " in page.text("#lines-note")
         curves = page.run(READ_DRAWN, "lines")["curves"]
-        assert len({colour for *_, colour in curves}) == 2 and len(curves) > 24
+        assert len({colour for *_, colour, _ in curves}) == 2 and len(curves) > 24
         page.press(Keys.ESCAPE)
         assert not page.driver.get_log("browser")
 
@@ -333,12 +334,17 @@ def test_several(folder, *_):
 def check_lines(page, weights, end):
     """Lines of each of these heads, from each query to each key."""
     curves = page.run(READ_DRAWN, "lines")["curves"]
-    colours, height = list(dict.fromkeys(colour for *_, colour in curves)), sorted({start for start, *_ in curves})
+    colours = list(dict.fromkeys(colour for *_, colour, _ in curves))
     assert colours == ["#0072b2", "#e69f00"], colours
-    seen = {(colours.index(colour), height.index(start), height.index(stop)): alpha
-            for start, stop, alpha, colour in curves}
+    heights = [sorted({start for start, _, _, colour, _ in curves if colour == one}) for one in colours]
+    shift = heights[1][0] - heights[0][0]
+    assert all(abs(b - a - shift) < 1e-6 for a, b in zip(*heights)) and len(heights[0]) == 6
+    assert shift >= max(width for *_, width in curves), "lines of two heads run side by side"
+    seen = {(head, heights[head].index(start), heights[head].index(stop)): alpha
+            for start, stop, alpha, colour, _ in curves for head in [colours.index(colour)]}
+    assert len(seen) == len(curves)
     for (head, i, j), alpha in seen.items():
-        wanted = min(weights[head][i, j] / end, 1) * (1 if i == 4 else 0.22)
+        wanted = opacity(min(weights[head][i, j] / end, 1), i == 4)
         assert abs(alpha - wanted) <= 1e-3 * wanted + 1e-4, (head, i, j, alpha, wanted)
     assert len(seen) >= sum((one / end > 0.005).sum() for one in weights)
 
@@ -362,6 +368,10 @@ def test_neurons(folder, *_):
         assert "--serve" in page.text("#neurons-note")
 
 
+def opacity(strength, is_chosen):
+    return 0.3 + 0.7 * math.sqrt(strength) if is_chosen else 0.15 + 0.45 * math.sqrt(strength)
+
+
 def address_of(page):
     return page.run("return location.href")
 
@@ -376,8 +386,10 @@ def test_table(folder, *_):
     expected = [Numbers(folder, "tokens_6", heads=2, head=head).part(0, 6, 0, 6) for head in range(2)]
     with Page(folder) as page:
         page.open("tokens_6", "table=1")
-        names, *rows = table_of(page)
-        assert names[:3] == ["head", "maximum", "keys"] and len(names) == 24 and len(rows) == 2
+        shown, *rows = table_of(page)
+        assert shown[:4] == ["head", "max", "keys", "prev"] and max(map(len, shown)) <= 16, shown
+        names = page.run("return [...document.querySelectorAll('#measures th')].map(th => th.title.split(':')[0])")
+        assert names[:3] == ["by layer and head", "maximum", "keys"] and len(names) == 24 and len(rows) == 2
         for weights, row in zip(expected, rows):
             wanted = {"entropy": -(weights * numpy.log(weights)).sum(1).mean(), "maximum": weights.max(1).mean(),
                       "keys": (1 / (weights**2).sum(1)).mean(), "first": weights[:, 0].mean(),
@@ -387,7 +399,7 @@ def test_table(folder, *_):
                       "entropy_of_first": -(weights[0] * numpy.log(weights[0])).sum(),
                       "distance": (weights * abs(numpy.subtract.outer(range(6), range(6)))).sum(1).mean()}
             for name, value in wanted.items():
-                assert abs(float(row[names.index(name)]) - value) <= 1e-4, (name, row, value)
+                assert abs(float(row[names.index(name)]) - value) <= 6e-4, (name, row, value)
             for name in ("separator", "duplicate", "induction"):  # of tokens that the text has not
                 assert row[names.index(name)] == "\u2013", (name, row)
         for column in (1, 2):
@@ -413,7 +425,8 @@ def test_copying(folder, *_):
         assert all(re.match(r"\d ", name) for name in rows[0][1:] + [row[0] for row in rows[1:]]), rows
         svg = xml.etree.ElementTree.fromstring(copied(page, "#svg-copy"))
         kinds = [node.tag.split("}")[1] for node in svg.iter()]
-        assert set(kinds) == {"svg", "rect", "text"} and kinds.count("rect") == 2 + 36 and kinds.count("text") == 12
+        assert set(kinds) == {"svg", "title", "rect", "text"}
+        assert kinds.count("rect") == 2 + 36 and kinds.count("text") == 12
         assert any(node.text and "\u241b" in node.text for node in svg.iter()), "escapes are visible signs"
         page.click("#png")
         size = page.driver.execute_async_script("""
@@ -421,9 +434,21 @@ def test_copying(folder, *_):
             setTimeout(async () => {
               const items = await navigator.clipboard.read();
               const bitmap = await createImageBitmap(await items[0].getType('image/png'));
-              done([bitmap.width, bitmap.height]);
+              const canvas = document.createElement('canvas');
+              Object.assign(canvas, { width: bitmap.width, height: bitmap.height });
+              const context = canvas.getContext('2d'), map = document.getElementById('map');
+              context.drawImage(bitmap, 0, 0);
+              const read = (from, x, y, w, h) => [...from.getContext('2d').getImageData(x, y, w, h).data];
+              const inside = read(canvas, 16, bitmap.height - 16 - map.height, map.width, map.height);
+              const drawn = read(map, 0, 0, map.width, map.height), ground = [19, 22, 29, 255];
+              const same = drawn.every((value, n) => drawn[n - n % 4 + 3] < 255 || value === inside[n]);
+              const heading = read(canvas, 16, 16, 200, 20), legend = read(canvas, bitmap.width - 40, 24, 1, 1);
+              done({ same, corner: read(canvas, 0, 0, 1, 1), legend, size: [bitmap.width, bitmap.height],
+                     heading: heading.filter((value, n) => value !== ground[n % 4]).length });
             }, 500);""")
-        assert size == page.run("const map = document.getElementById('map'); return [map.width, map.height]")
+        assert size["same"] and size["corner"] == [19, 22, 29, 255] and size["heading"] > 200, size
+        end = page.run(READ_SCALE)["colours"][255]
+        assert all(abs(a - b) <= 12 for a, b in zip(size["legend"], end)), (size, end)
         ground = page.run("return getComputedStyle(document.getElementById('detail')).backgroundColor")
         assert ground == "rgb(19, 22, 29)", "the page's own theme goes before the system's"
         page.open("long_20000", "layer=0&head=0")
@@ -495,7 +520,7 @@ def check_served(folder, numbers, address):
         page.driver.get("about:blank")
         page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40&view=lines&heads=0,1,2,3")
         page.wait()
-        assert len({colour for *_, colour in page.run(READ_DRAWN, "lines")["curves"]}) == 4, "each head is answered"
+        assert len({colour for *_, colour, _ in page.run(READ_DRAWN, "lines")["curves"]}) == 4, "each head is answered"
         page.press("v")
         texts = [text for text, _, _ in page.run(READ_DRAWN, "neurons")["texts"]]
         assert len([text for text in texts if re.match(r"\d+ ", text)]) == 12
@@ -503,7 +528,7 @@ def check_served(folder, numbers, address):
         page.wait_for("return ![...document.querySelectorAll('#measures td')].some(td => td.textContent === '\u2026')")
         _, *rows = table_of(page)
         maximum = numbers.part(0, 600, 0, 600).max(1).mean()
-        assert abs(float(rows[1][1]) - maximum) <= 1e-4, (rows, maximum)
+        assert abs(float(rows[1][1]) - maximum) <= 6e-4, (rows, maximum)
         names = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert names and all(name.startswith(address) for name in names), names
         said = [line for line in page.driver.get_log("browser") if "favicon" not in line["message"]]

@@ -16,12 +16,12 @@ const range = () => (isOpen() ? current() : data);
 /** The logarithmic scale begins at 1e-4, for long texts lower: even weights must show. */
 const decades = data.kind === 'exact' ? 4 : Math.max(4, Math.ceil(Math.log10(10 * count.key)));
 
-/** Where a weight stands on the scale: 0 to 255. One that is not known has the ground's place. */
-function place(weight, { end } = range()) {
+/** Where a weight stands on the scale, 0 to 1, and as a colour, 0 to 255. */
+function position(weight, { end } = range()) {
   if (!(weight > 0)) return 0;
-  const position = state.scale === 'linear' ? weight / end : 1 + Math.log10(weight) / decades;
-  return Math.round(255 * Math.min(1, Math.max(0, position)));
+  return Math.min(1, Math.max(0, state.scale === 'linear' ? weight / end : 1 + Math.log10(weight) / decades));
 }
+const place = (weight, scale) => Math.round(255 * position(weight, scale));
 
 const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 const ground = (weight, scale) => css(palette[place(weight, scale)]);
@@ -31,27 +31,57 @@ function ink(weight, scale) {
 }
 const themeColour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** One pixel a weight of a matrix. */
+/** One pixel a weight of a matrix; none for a weight that is not known. */
 function paint(canvas, weights, rows, columns, scale = range()) {
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const packed = Uint32Array.from(palette, ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0);
-  for (let i = 0; i < pixels.length; ++i) pixels[i] = packed[place(weights[i], scale)];
+  for (let i = 0; i < pixels.length; ++i)
+    if (!Number.isNaN(weights[i])) pixels[i] = packed[place(weights[i], scale)];
   canvas.getContext('2d').putImageData(image, 0, 0);
 }
 
-/** The scale in the head of the page: that of the heads, or, while they are looked at, that of mean weights. */
+const HATCH = 6;  // CSS pixels from one line to the next
+
+/** What stands for weights that are not known: slanted lines on the ground. */
+function hatch(context) {
+  const tile = element('canvas'), ratio = devicePixelRatio || 1;
+  const lines = fit(tile, HATCH, HATCH);
+  lines.fillStyle = themeColour('--ground');
+  lines.fillRect(0, 0, HATCH, HATCH);
+  lines.strokeStyle = themeColour('--hatch');
+  lines.lineWidth = 1.25;
+  for (const shift of [-HATCH, 0, HATCH]) {
+    lines.moveTo(shift - 1, HATCH + 1);
+    lines.lineTo(shift + HATCH + 1, -1);
+  }
+  lines.stroke();
+  const pattern = context.createPattern(tile, 'repeat');
+  pattern.setTransform(new DOMMatrix().scale(1 / ratio));
+  return pattern;
+}
+
+/** The scale in the head of the page: that of the heads, or, while they are looked at, that of mean weights. Each tick
+ *  stands below the colour of its weight. */
 function drawLegend({ end, ends } = range()) {
   const legend = byId('legend').getContext('2d');
   for (let i = 0; i < 256; ++i) {
     legend.fillStyle = css(palette[i]);
     legend.fillRect(i, 0, 1, 1);
   }
-  const middle = String(Number((end / 2).toPrecision(3)));
-  const ticks = state.scale === 'linear' ? ['0', middle, ends] : Array.from({ length: decades + 1 }, (_, i) =>
-    (i === 0 ? '\u2264' : '') + String(10 ** (i - decades)));
-  byId('ticks').replaceChildren(...ticks.map(tick => element('span', '', tick)));
+  byId('ticks').replaceChildren(...ticksOf({ end, ends }).map(([weight, text]) => {
+    const tick = element('span', '', text);
+    tick.style.left = `${100 * (255 * position(weight, { end }) + 0.5) / 256}%`;
+    return tick;
+  }));
 }
 
+/** [weight, text] of what is written below the scale. */
+function ticksOf({ end, ends }) {
+  if (state.scale === 'linear') return [[0, '0'], [end / 2, String(Number((end / 2).toPrecision(3)))], [end, ends]];
+  const power = n => (n < -3 ? `1e${n}` : String(Number((10 ** n).toPrecision(1))));
+  return Array.from({ length: decades + 1 }, (_, i) =>
+    [10 ** (i - decades), (i === 0 ? '\u2264' : '') + power(i - decades)]);
+}

@@ -3,6 +3,8 @@
 
 const SHARP = 12;  // CSS pixels of a cell that SVG draws as a shape of its own; smaller ones are an image
 
+const FRAME = 16;  // CSS pixels around a picture
+
 function say(text) {
   byId('said').textContent = text;
 }
@@ -22,17 +24,31 @@ async function hand(name, blob) {
   }
 }
 
-/** What is to be seen, on the page's ground. */
-function copyPng() {
+/** What is to be seen, with its head, its scale and the text's title, on the page's ground: light or dark. */
+function pictureOfView() {
   const from = [byId('map'), byId('lines'), byId('neurons')].find(canvas => canvas.offsetParent);
-  const canvas = element('canvas'), context = canvas.getContext('2d');
-  canvas.width = from.width;
-  canvas.height = from.height;
+  const width = Math.max(from.offsetWidth, 460), canvas = element('canvas');
+  const context = fit(canvas, width + 2 * FRAME, from.offsetHeight + 64 + 2 * FRAME);
+  const write = (text, x, y, room, font, colour, align = 'left') => {
+    context.font = font;
+    context.fillStyle = themeColour(colour);
+    context.textAlign = align;
+    context.fillText(text, x, y, room);
+  };
   context.fillStyle = themeColour('--ground');
   context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(from, 0, 0);
-  canvas.toBlob(blob => hand('PNG', blob));
+  write(headName(state.layer, state.head), FRAME, FRAME + 8, width - 240, 'bold 15px ' + FONT.slice(5), '--ink');
+  write(document.title, FRAME, FRAME + 30, width - 240, FONT, '--muted');
+  write(byId('chosen').textContent, FRAME, FRAME + 48, width - 240, FONT, '--muted');
+  const left = FRAME + width - 210, scale = state.view === 'matrix' ? plot.scale : range();
+  context.drawImage(byId('legend'), left, FRAME + 4, 190, 10);
+  for (const [weight, text] of ticksOf(scale))
+    write(text, left + 190 * (255 * position(weight, scale) + 0.5) / 256, FRAME + 24, 50, FONT, '--muted', 'center');
+  context.drawImage(from, FRAME, FRAME + 64, from.offsetWidth, from.offsetHeight);
+  return canvas;
 }
+
+const copyPng = () => pictureOfView().toBlob(blob => hand('PNG', blob));
 
 function svgText() {
   const space = byId('svg').namespaceURI, { left, top, cell, side, bands, width, height, cells, scale } = plot;
@@ -45,9 +61,16 @@ function svgText() {
   };
   const svg = make(document.createDocumentFragment(), 'svg', { width, height, viewBox: `0 0 ${width} ${height}` });
   make(svg, 'rect', { width, height, fill: themeColour('--ground') });
+  make(svg, 'title', {}, `${document.title}: ${headName(state.layer, state.head)}`);
+  if (cells.some(Number.isNaN)) {  // what is not known
+    const hatched = element('canvas'), context = fit(hatched, side.key, side.query);
+    context.fillStyle = hatch(context);
+    context.fillRect(0, 0, side.key, side.query);
+    make(svg, 'image', { x: left, y: top, width: side.key, height: side.query, href: hatched.toDataURL() });
+  }
   if (Math.min(cell.query, cell.key) >= SHARP) {
     cells.forEach((weight, i) => {
-      if (!(weight > 0)) return;
+      if (Number.isNaN(weight)) return;
       const x = left + i % bands.key * cell.key, y = top + Math.floor(i / bands.key) * cell.query;
       make(svg, 'rect', { x, y, width: cell.key, height: cell.query, fill: ground(weight, scale) });
     });

@@ -1,16 +1,26 @@
 // --------------------------------------------------------------------------------------------------------------- lines
-// Two columns of tokens, and a line from each query to each key that is as strong as the weight.
+// Two columns of tokens, and a line from each query to each key, in the colour of its head and as strong as the weight.
 
 const LISTED = 48;       // tokens of a column, at most
 const STEP = 20;         // CSS pixels from one to the next
-const FAINTEST = 0.004;  // of a line that can be seen
+const FAINTEST = 0.004;  // of the scale: what is less has no line
 const CURVE = 0.45;      // of the width: where a line has turned
 
 // -- which heads: the open one, or several of its layer in colours of their own
 
 /** Okabe and Ito's, which those who do not see all colours can tell apart, and grey; the squares have numbers, too. */
 const HEAD_COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a8f3c', '#8c8c8c'];
-const headColour = h => HEAD_COLOURS[h % HEAD_COLOURS.length];
+const headColour = h =>
+  (layers[state.layer].heads[h].name === 'mean' ? themeColour('--ink') : HEAD_COLOURS[h % HEAD_COLOURS.length]);
+
+/** Of two texts in one, which of them looks at which. */
+const BETWEEN = [['all', 'All'], ...['AA', 'AB', 'BA', 'BB'].map(([from, to]) => [from + to, `${from} \u2192 ${to}`])];
+const textOf = t => (t < data.second ? 'A' : 'B');
+const isBetween = (query, key) =>
+  data.second === undefined || state.between === 'all' || state.between === textOf(query) + textOf(key);
+
+/** How opaque a line is: a small weight can be seen, a large one stands out, and those of other tokens stand back. */
+const opacity = (strength, mine) => (mine ? 0.3 + 0.7 * Math.sqrt(strength) : 0.15 + 0.45 * Math.sqrt(strength));
 
 const together = { layer: -1, sources: new Map() };  // heads of a layer that are drawn beside the open one: its source
 
@@ -84,7 +94,9 @@ function listed(sources) {
     const cells = sources.map(source => (source.ready ? source.picture(sight, query, key) : null));
     return { query: all('query'), key: all('key'), cells };
   }
-  const lines = sources.map(source => (source.ready ? source.line(state.axis, state.token) : null));
+  const wanted = (weight, t) =>
+    ((state.axis === 'query' ? isBetween(state.token, t) : isBetween(t, state.token)) ? weight : 0);
+  const lines = sources.map(source => (source.ready ? source.line(state.axis, state.token)?.map(wanted) : null));
   const there = lines.filter(line => line);
   lists[state.axis] = [state.token];
   lists[far] = there.length ? ranked(largestOf(there), LISTED / 2).best.sort((a, b) => a - b) : [];
@@ -103,7 +115,7 @@ function drawLines() {
   leaveTogether();
   const heads = drawnHeads(), sources = heads.map(sourceOf);
   const { cells, ...lists } = listed(sources), { query, key } = lists;
-  const width = Math.max(Math.min(byId('lines').parentElement.clientWidth - 8, 900), 320), side = width * 0.27;
+  const width = Math.max(Math.min(byId('lines').parentElement.clientWidth - 8, 900), 300), side = width * 0.3;
   const context = fit(byId('lines'), width, Math.max(query.length, key.length) * STEP + 34);
   const y = i => 34 + (i + 0.5) * STEP;
   context.font = '11px system-ui, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif';
@@ -117,17 +129,18 @@ function drawLines() {
   if (state.hover) Object.assign(chosen, { query: state.hover.query, key: state.hover.key });
   const from = side + 6, to = width - side - 6, bend = (width - 2 * side) * CURVE;
   const ends = { end: Math.max(...heads.map(h => layers[state.layer].heads[h].end)) };  // one scale for all
+  const apart = Math.min(4, (STEP - 6) / heads.length);  // lines of several heads run side by side
   cells.forEach((of, n) => of?.forEach((weight, at) => {
-    const i = Math.floor(at / key.length), j = at % key.length;
-    const strength = state.scale === 'log' ? place(weight) / 255 : Math.min(weight / ends.end, 1);
-    if (!(strength >= FAINTEST)) return;
+    const i = Math.floor(at / key.length), j = at % key.length, shift = (n - (heads.length - 1) / 2) * apart;
+    const strength = position(weight, ends);
+    if (!(strength >= FAINTEST) || !isBetween(query[i], key[j])) return;
     const mine = (chosen.query === null || chosen.query === query[i]) && (chosen.key === null || chosen.key === key[j]);
-    context.globalAlpha = strength * (mine ? 1 : 0.22);
-    context.strokeStyle = heads.length > 1 ? headColour(heads[n]) : themeColour(mine ? '--accent' : '--ink');
-    context.lineWidth = 1 + 2 * strength;
+    context.globalAlpha = opacity(strength, mine);
+    context.strokeStyle = headColour(heads[n]);
+    context.lineWidth = Math.min(1 + 2 * strength, Math.max(apart - 0.5, 1));
     context.beginPath();
-    context.moveTo(from, y(i));
-    context.bezierCurveTo(from + bend, y(i), to - bend, y(j), to, y(j));
+    context.moveTo(from, y(i) + shift);
+    context.bezierCurveTo(from + bend, y(i) + shift, to - bend, y(j) + shift, to, y(j) + shift);
     context.stroke();
   }));
   context.globalAlpha = 1;
@@ -141,6 +154,12 @@ function drawLines() {
       context.fillText(text, axis === 'query' ? side : width - side, y(i), side - 4);
     });
   }
+  for (const [axis, x] of data.second === undefined ? [] : [['query', 0], ['key', width - side]]) {
+    const first = lists[axis].findIndex(t => t >= data.second);
+    if (first > 0) context.fillRect(x, Math.round(y(first) - STEP / 2), side, 1);
+  }
+  byId('between').hidden = data.second === undefined;
+  betweenSwitch(state.between);
   byId('lines-note').textContent = linesNote(lists, cells.length === 1 ? cells[0] : null, cells.some(of => of));
 }
 
@@ -170,6 +189,7 @@ function underLines(event) {
 
 byId('lines').addEventListener('mousemove', event => {
   const token = underLines(event);
+  byId('lines').style.cursor = token ? 'pointer' : '';
   hover(token && { query: null, key: null, [token.axis]: token.t }, event);
 });
 byId('lines').addEventListener('mouseleave', () => hover(null));

@@ -4,7 +4,8 @@
 const FONT = '12px system-ui, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif';
 const LONGEST = 130;                         // CSS pixels of a label; a longer one is squeezed
 const APART = { query: 15, key: 21 };        // CSS pixels along the axis between labels that do not touch
-const SCROLLED = 1.25;                       // times the room may be needed before tokens share pixels
+const LARGEST = 160;                         // CSS pixels of a cell
+const WHOLE = 8;                             // device pixels of a cell that has no broken ones
 const STRETCH = 4;                           // of an axis so many times shorter than the other, cells may be longer
 const FEWEST = { query: Math.min(count.query, 8), key: Math.min(count.key, 8) };   // tokens in sight
 const sight = { query: 0, key: 0, spans: { ...count } };                           // the part in sight
@@ -24,32 +25,35 @@ function look(query, key, spans) {
 function longestLabel(context) {
   let longest = 0;
   for (const axis of ['query', 'key']) {
-    if (sight.spans[axis] > 2000) return LONGEST;
+    if (sight.spans[axis] > 2000) return labelRoom();
     for (let t = sight[axis]; t < sight[axis] + sight.spans[axis]; ++t)
       longest = Math.max(longest, context.measureText(axisWord(axis, t)).width);
   }
-  return Math.min(longest, LONGEST);
+  return Math.min(longest, labelRoom());
 }
 
-/** Cells of whole pixels: `cell` CSS pixels a token; where there are more tokens than pixels, bands of tokens. */
+/** CSS pixels of a label: less where the pane is narrow. */
+const labelRoom = () => Math.min(LONGEST, Math.max(byId('plot').clientWidth / 6, 44));
+
+/** The room and what fills it: `cell` CSS pixels a token, whole ones where they are large; where there are more tokens
+ *  than pixels, a band of tokens a pixel. */
 function measure() {
   const context = byId('map').getContext('2d');
   context.font = 'bold ' + FONT;
   const longest = longestLabel(context);
-  const left = Math.max(Math.ceil(longest), 56) + 20, slanted = Math.max(Math.ceil(longest * Math.SQRT1_2), 20);
+  const left = Math.max(Math.ceil(longest), 50) + 16, slanted = Math.max(Math.ceil(longest * Math.SQRT1_2), 20);
   const ratio = devicePixelRatio || 1, { spans } = sight;
-  const room = Math.max(byId('plot').clientWidth - left - slanted - 12, 160);
-  const high = Math.max(innerHeight - 190 - slanted, 420);  // where the weights fit the window, they do
-  const fits = { query: Math.floor(Math.min(room, high) * ratio / spans.query),
-                 key: Math.floor(room * ratio / spans.key) };
-  const square = Math.max(Math.min(fits.query, fits.key), 1);
+  const room = Math.max(byId('plot').clientWidth - left - slanted - 12, 120);
+  const high = Math.max(innerHeight - 130 - slanted, 420);  // where the weights fit the window, they do
+  const fits = { query: Math.min(room, high) * ratio / spans.query, key: room * ratio / spans.key };
+  const square = Math.min(fits.query, fits.key, LARGEST * ratio);
   const uneven = Math.max(spans.query, spans.key) > STRETCH * Math.min(spans.query, spans.key);
   const sizes = { cell: {}, side: {}, bands: {} };
   for (const axis of ['query', 'key']) {
-    const group = Math.ceil(spans[axis] / (SCROLLED * room * ratio));
     const pixels = uneven ? Math.max(square, Math.min(fits[axis], 14 * ratio)) : square;
-    sizes.bands[axis] = Math.ceil(spans[axis] / group);
-    sizes.side[axis] = group > 1 ? sizes.bands[axis] / ratio : spans[axis] * Math.min(pixels / ratio, 56);
+    const side = Math.max(Math.floor(spans[axis] * (pixels < WHOLE ? pixels : Math.floor(pixels)) + 1e-6), 1);
+    sizes.bands[axis] = Math.min(spans[axis], side);
+    sizes.side[axis] = side / ratio;
     sizes.cell[axis] = sizes.side[axis] / spans[axis];
   }
   const top = slanted + 16;
@@ -78,7 +82,7 @@ const inSight = (axis, t) => t >= sight[axis] && t < sight[axis] + sight.spans[a
 function drawLabel(context, axis, t, patch) {
   const { left, top } = plot, text = axisWord(axis, t);
   const isQuery = axis === 'query', middle = along(axis, t) + plot.cell[axis] / 2, ink = context.fillStyle;
-  const length = Math.min(context.measureText(text).width, LONGEST);
+  const length = Math.min(context.measureText(text).width, labelRoom());
   context.save();
   context.translate(isQuery ? left - 10 : left + middle + 2, isQuery ? top + middle : top - 8);
   if (!isQuery) context.rotate(-Math.PI / 4);
@@ -88,7 +92,7 @@ function drawLabel(context, axis, t, patch) {
     context.fillRect(isQuery ? -length - 4 : 0, -8, length + 4, 16);
     context.fillStyle = ink;
   }
-  context.fillText(text, 0, 0, LONGEST);
+  context.fillText(text, 0, 0, labelRoom());
   context.restore();
 }
 
@@ -132,6 +136,11 @@ function drawMap() {
   plot.isMean = Boolean(shown.source.isMean?.(sight, bands.query, bands.key));
   plot.scale = plot.isMean ? current().mean : current();
   drawLegend(plot.scale);
+  const isPartly = plot.cells?.some(Number.isNaN);
+  if (isPartly) {
+    context.fillStyle = hatch(context);
+    context.fillRect(left, top, side.key, side.query);
+  }
   if (plot.cells && Math.min(cell.query, cell.key) < 12) {
     const small = document.createElement('canvas');
     paint(small, plot.cells, bands.query, bands.key, plot.scale);
@@ -143,6 +152,7 @@ function drawMap() {
   context.strokeStyle = themeColour('--line');
   context.strokeRect(left - 0.5, top - 0.5, side.key + 1, side.query + 1);
   outlineWindows(context);
+  drawBoundary(context);
   const { query, key, spans } = sight;
   const part = isWhole() ? '' : `queries ${query}\u2013${query + spans.query - 1}, keys ${key}\u2013${
     key + spans.key - 1}. `;
@@ -168,17 +178,37 @@ function outlineWindows(context) {
   context.restore();
 }
 
+/** Of two texts in one, where the second begins. */
+function drawBoundary(context) {
+  const { left, top, side } = plot;
+  if (data.second === undefined) return;
+  context.strokeStyle = themeColour('--muted');
+  context.setLineDash([2, 3]);
+  context.beginPath();
+  if (inSight('query', data.second)) {
+    context.moveTo(left - 8, top + along('query', data.second));
+    context.lineTo(left + side.key, top + along('query', data.second));
+  }
+  if (inSight('key', data.second)) {
+    context.moveTo(left + along('key', data.second), top - 8);
+    context.lineTo(left + along('key', data.second), top + side.query);
+  }
+  context.stroke();
+  context.setLineDash([]);
+}
+
 /** Large cells one by one, with a thin gap, and with two digits where these fit. */
 function drawCells(context) {
   const { left, top, cell, bands, scale } = plot;
-  context.font = '11px ui-monospace, "DejaVu Sans Mono", monospace';
+  const size = Math.round(Math.min(Math.max(cell.key / 4, 11), 18));
+  context.font = `${size}px ui-monospace, "DejaVu Sans Mono", monospace`;
   context.textAlign = 'center';
   plot.cells.forEach((weight, i) => {
-    if (!(weight > 0)) return;
+    if (Number.isNaN(weight)) return;
     const x = left + (i % bands.key) * cell.key, y = top + Math.floor(i / bands.key) * cell.query;
     context.fillStyle = ground(weight, scale);
     context.fillRect(x + 0.5, y + 0.5, cell.key - 1, cell.query - 1);
-    if (cell.key < 34) return;
+    if (cell.key < 34 || weight === 0) return;
     context.fillStyle = ink(weight, scale);
     context.fillText(twoDigits(weight), x + cell.key / 2, y + cell.query / 2 + 1);
   });
@@ -217,9 +247,10 @@ function drawMarks() {
 /** What lies under the pointer: a cell, a label of a query (no key) or a label of a key (no query). */
 function underPointer(event) {
   if (!plot?.cells) return null;
-  const x = event.offsetX - plot.left, y = event.offsetY - plot.top;
+  const half = 0.5 / (devicePixelRatio || 1);  // a pixel shows what is at its middle
+  const x = event.offsetX - plot.left + half, y = event.offsetY - plot.top + half;
   const at = (axis, offset, steps) => {
-    const place = Math.floor(offset / plot.side[axis] * steps + 1e-6);
+    const place = Math.floor(offset / plot.side[axis] * steps);
     return inside(place, steps) ? place : null;
   };
   const token = (axis, offset) => {

@@ -1,6 +1,11 @@
 // ------------------------------------------------------------------------------------------------------------ measures
 // The table of heads, sorted by any of its columns. A page names its columns and gives each head as many numbers.
 
+const SHORT = { maximum: 'max', previous: 'prev', separator: 'sep', separators: 'sep', punctuation: 'punct',
+                uniform: 'unif', relative: 'rel', distance: 'dist', confidence: 'conf', positional: 'posit',
+                duplicate: 'dup', induction: 'induct' };
+const shortName = name => name.split('_').map(part => SHORT[part] ?? part).join(' ');
+
 const table = { column: -1, falling: true, rows: [] };  // column -1: by layer and head
 
 function tableRows() {
@@ -56,13 +61,19 @@ function drawTable() {
     return cell;
   };
   const measures = data.measures.map(({ name, meaning }, column) =>
-    heading(visible(name, 30), column, visible(meaning, 200)));
+    heading(visible(shortName(name), 30), column, visible(`${name}: ${meaning}`, 240)));
+  const ends = data.measures.map((_, column) =>
+    table.rows.reduce((most, { head }) => Math.max(most, Math.abs(head.measures?.[column] ?? 0)), 1e-30));
   const rows = sortedRows().map(({ l, h, head }) => {
     const open = element('button', '', headName(l, h));
     open.addEventListener('click', () => change({ layer: l, head: h }));
     const numbers = data.measures.map((_, column) => {
       const number = head.measures?.[column];
-      return element('td', 'digits', number === undefined ? '\u2026' : number === null ? '\u2013' : number.toFixed(4));
+      const text = number === undefined ? '\u2026' : number === null ? '\u2013' : shortNumber(number);
+      const cell = element('td', 'digits', text);
+      const share = Math.round(100 * Math.abs(number ?? 0) / ends[column]);
+      cell.style.background = `color-mix(in srgb, var(--shade) ${share}%, transparent)`;
+      return cell;
     });
     const row = element('tr', '', element('td', '', open), ...numbers);
     row.setAttribute('aria-current', l === state.layer && h === state.head);
@@ -70,7 +81,19 @@ function drawTable() {
   });
   const head = element('tr', '', heading('head', -1, 'by layer and head'), ...measures);
   byId('measures').replaceChildren(element('thead', '', head), element('tbody', '', ...rows));
+  showSideways();
 }
+
+const shortNumber = number => (Number.isInteger(number) ? String(number)
+  : Math.abs(number) < 100 ? number.toFixed(3) : number.toFixed(1));
+
+/** Says that there are more columns on the right, until the last one is in sight. */
+function showSideways() {
+  const box = byId('scrolled'), isMore = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
+  box.classList.toggle('cut', isMore);
+  byId('sideways').classList.toggle('gone', !isMore);
+}
+byId('scrolled').addEventListener('scroll', showSideways);
 
 function tableText() {
   const quoted = text => `"${text.replaceAll('"', '""')}"`;

@@ -1,15 +1,15 @@
 // --------------------------------------------------------------------------------------------------------------- state
 
 const VIEWS = [['matrix', 'Matrix'], ['lines', 'Lines'], ['neurons', 'Neurons']];
-const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: count.query - 1, hover: null, heads: [],
-                view: 'matrix', pool: 'maximum', table: false, theme: 'auto' };
+const state = { layer: -1, head: 0, scale: 'linear', axis: 'query', token: lastWord('query'), hover: null,
+                heads: [], between: 'all', view: 'matrix', pool: 'maximum', table: false, theme: 'auto' };
 // layer, head: places in `layers`; heads: of which lines are drawn, the open one's where it is empty
 const shown = { layer: -1, head: -1, source: null };  // the open head
 const isOpen = () => state.layer >= 0;
 const current = () => layers[state.layer].heads[state.head];
 
 /** "#layer=1&head=2&token=5&by=key&scale=log&view=lines&heads=2,5&part=query,key,queries,keys&pool=mean&table=1
- *  &theme=dark", by the model's numbers; what makes no sense is left out. */
+ *  &theme=dark&between=AB", by the model's numbers; what makes no sense is left out. */
 function readFragment() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const number = text => (/^\d{1,9}$/.test(text ?? '') ? Number(text) : -1);
@@ -18,7 +18,7 @@ function readFragment() {
   if (isOpen()) state.head = Math.max(layers[state.layer].heads.findIndex(head => head.name === fields.get('head')), 0);
   state.axis = fields.get('by') === 'key' ? 'key' : 'query';
   const token = number(fields.get('token'));
-  state.token = inside(token, count[state.axis]) ? token : count[state.axis] - 1;
+  state.token = inside(token, count[state.axis]) ? token : lastWord(state.axis);
   state.scale = fields.get('scale') === 'log' ? 'log' : 'linear';
   state.view = VIEWS.some(([name]) => name === fields.get('view')) ? fields.get('view') : 'matrix';
   const places = new Set((fields.get('heads') ?? '').split(',').map(name =>
@@ -27,6 +27,7 @@ function readFragment() {
   state.pool = fields.get('pool') === 'mean' && data.pooled ? 'mean' : 'maximum';
   state.theme = ['light', 'dark'].includes(fields.get('theme')) ? fields.get('theme') : 'auto';
   state.table = fields.get('table') === '1';
+  state.between = BETWEEN.some(([name]) => name === fields.get('between')) ? fields.get('between') : 'all';
   const part = (fields.get('part') ?? '').split(',').map(number);
   if (part.length === 4 && part.every(value => value >= 0)) look(part[0], part[1], { query: part[2], key: part[3] });
   else look(0, 0, count);
@@ -46,6 +47,7 @@ function writeFragment(delay) {
     if (state.axis === 'key') fields.set('by', 'key');
     if (state.view !== 'matrix') fields.set('view', state.view);
     if (state.heads.length) fields.set('heads', state.heads.map(h => layers[state.layer].heads[h].name));
+    if (state.between !== 'all') fields.set('between', state.between);
     if (state.pool === 'mean') fields.set('pool', 'mean');
     if (!isWhole()) fields.set('part', [sight.query, sight.key, sight.spans.query, sight.spans.key]);
   }
@@ -107,7 +109,9 @@ function thumb(l, h) {
 }
 
 function sizeGrid() {
-  const [room, gap, least, most] = isOpen() ? [220, 5, 28, 72] : [innerWidth - 230, 12, 44, 230];
+  const isNarrow = innerWidth <= 600;
+  const [room, gap, least, most] = !isOpen() ? [innerWidth - (isNarrow ? 90 : 230), isNarrow ? 5 : 12, 18, 230]
+    : innerWidth > 1000 ? [220, 5, 28, 72] : [innerWidth - 110, 5, 16, 72];
   const size = Math.floor(Math.min(Math.max(room / columns - gap, least), most));
   byId('grid').style.gridTemplateColumns = `auto repeat(${columns}, ${size}px)`;
 }
@@ -125,7 +129,7 @@ function drawDetail() {
   document.body.classList.toggle('open', isOpen());
   byId('detail').hidden = !isOpen();
   byId('table').hidden = !state.table;
-  byId('grid').hidden = state.table;
+  byId('grid').hidden = byId('hint').hidden = state.table;
   overviewSwitch(state.table ? 'table' : 'heads');
   for (const { button, layer, head } of thumbs)
     button.setAttribute('aria-current', layer === state.layer && head === state.head);
@@ -169,6 +173,7 @@ function drawWeights() {
 function drawView() {
   for (const [name] of VIEWS) byId(`${name}-view`).hidden = state.view !== name;
   for (const id of ['svg-copy', 'csv']) byId(id).hidden = state.view !== 'matrix';
+  for (const id of ['in', 'out', 'whole']) byId(id).hidden = state.view === 'neurons';
   byId('pool').hidden = state.view !== 'matrix' || !data.pooled;
   drawLegend();
   if (state.view === 'matrix') drawMap();
@@ -200,7 +205,7 @@ function hover(cell, event) {
     parts.push(`${axis} ${t}${more} `, ...(more ? [] : [element('b', '', longWord(axis, t))]));
   }
   if (cell.query !== null && cell.key !== null && cell.weight !== undefined) {
-    const known = Number.isNaN(cell.weight) ? 'not known: among the smaller of its row' : digits(cell.weight);
+    const known = Number.isNaN(cell.weight) ? shown.source.unknown(cell) : digits(cell.weight);
     parts.push(element('span', 'digits', cell.spans ? `${plot.isMean ? 'mean' : 'largest'} ${known}` : known));
   }
   tip.replaceChildren(...parts);
@@ -232,6 +237,7 @@ const pools = [['maximum', 'Largest'], ['mean', 'Mean']];
 const poolSwitch = makeSwitch('pool', pools, pool => change({ pool }));
 const themes = [['auto', 'Auto'], ['light', 'Light'], ['dark', 'Dark']];
 const themeSwitch = makeSwitch('theme', themes, theme => change({ theme }));
+const betweenSwitch = makeSwitch('between', BETWEEN, between => change({ between }));
 const overviewSwitch = makeSwitch('overview', [['heads', 'Pictures'], ['table', 'Table']],
                                   chosen => change({ table: chosen === 'table' }));
 
@@ -328,8 +334,6 @@ function facts() {
   return list.join(' \u00b7 ');
 }
 
-const beginning = axis => tokens[axis].slice(0, 400).map((_, t) => word(axis, t)).join(' ') +
-  (count[axis] > 400 ? ' \u2026' : '');
 document.title = visible(data.title, 200);
 byId('title').textContent = document.title;
 byId('facts').textContent = facts();

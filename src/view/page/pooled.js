@@ -32,6 +32,7 @@ const weightsOf = async base64 => Float32Array.from(fromPlanes(await inflated(ba
 class PooledHead {
   constructor(layer, head, arrived) {
     this.head = head;
+    this.reach = [layer.reach[0] ?? -Infinity, layer.reach[1] ?? Infinity];  // distances of keys that a query can see
     this.done = 0;
     this.unpack().then(() => {
       this.done = 1;
@@ -45,17 +46,19 @@ class PooledHead {
     this.means = Float32Array.from(await inflated(head.mean.picture), code => meanWeights[code]);
     this.windows = [];
     for (const window of head.windows) this.windows.push(await weightsOf(window));
-    this.band = { keys: 0 };  // around each row's own token, the first so many before it
-    if (head.band) this.band = { ...head.band, weights: await weightsOf(head.band.weights) };
-    if (data.pooled.lines) {
-      const floats = async text => new Float32Array(fromPlanes(await inflated(text), 4).buffer);
-      this.entropy = await floats(head.entropy);
-      this.received = await floats(head.received);
+    this.nearest = [];  // { distance, weights } of each row, its own token's first
+    for (const [n, text] of head.nearest.entries())
+      this.nearest.push({ distance: head.distances[n], weights: await weightsOf(text) });
+    this.ranks = [];  // { keys, weights } of each row, the largest first; key 2^24 - 1 where there are fewer
+    for (const text of head.ranks) {
+      const bytes = await inflated(text);
+      const weights = Float32Array.from(fromPlanes(bytes.subarray(3 * count.query), 2), code => singleWeights[code]);
+      this.ranks.push({ keys: fromPlanes(bytes.subarray(0, 3 * count.query), 3), weights });
     }
-    if (!data.pooled.top) return;
-    const bytes = await inflated(head.top), entries = count.query * data.pooled.top;
-    this.keys = fromPlanes(bytes.subarray(0, 3 * entries), 3);  // 2^24 - 1 where there are fewer
-    this.weights = Float32Array.from(fromPlanes(bytes.subarray(3 * entries), 2), code => singleWeights[code]);
+    if (!head.entropy) return;
+    const floats = async text => new Float32Array(fromPlanes(await inflated(text), 4).buffer);
+    this.entropy = await floats(head.entropy);
+    this.received = await floats(head.received);
   }
 
   get ready() {
@@ -74,7 +77,7 @@ class PooledHead {
   isSingle(part, rows, columns) {
     const { spans } = part;
     if (windows.some(window => holds(window, part))) return true;
-    if (!data.pooled.top && !this.band.keys) return false;
+    if (this.ranks.length + this.nearest.length === 0) return false;
     if (rows === spans.query && columns === spans.key) return true;
     const block = (axis, cells, bands) => count[axis] / cells * bands / spans[axis];
     return Math.max(block('query', data.pooled.rows, rows), block('key', data.pooled.columns, columns)) > BLOCK;
@@ -130,9 +133,20 @@ class PooledHead {
     });
   }
 
-  single({ query, key, spans }, rows, columns) {
-    const largest = new Float32Array(rows * columns).fill(NaN);
-    this.eachKnown({ query, key, spans }, (i, j, weight) => {
+  /** What none of the tokens of a band can see, or has more than 2^-32 for, is 0; the rest is known, or NaN. */
+  single(part, rows, columns) {
+    const { query, key, spans } = part, largest = new Float32Array(rows * columns).fill(NaN);
+    for (let r = 0; r < rows; ++r) {
+      const [top, bottom] = bandOf(r, rows, spans.query).map(i => i + query);
+      let most = 0;
+      for (let i = top; i < bottom; ++i) most = Math.max(most, this.bound(i));
+      for (let c = 0; c < columns; ++c) {
+        const [left, right] = bandOf(c, columns, spans.key).map(j => j + key);
+        const isHidden = left - bottom + 1 > this.reach[1] || right - 1 - top < this.reach[0];
+        if (most === 0 || isHidden) largest[r * columns + c] = 0;
+      }
+    }
+    this.eachKnown(part, (i, j, weight) => {
       const at = Math.floor((i - query) * rows / spans.query) * columns +
         Math.floor((j - key) * columns / spans.key);
       if (!(largest[at] >= weight)) largest[at] = weight;
@@ -140,16 +154,25 @@ class PooledHead {
     return largest;
   }
 
+  /** What a weight of this row that is not known is at most. */
+  bound(query) {
+    return this.ranks.at(-1)?.weights[query] ?? 1;
+  }
+
+  unknown({ query, spans }) {
+    return spans || this.ranks.length === 0 ? 'not known' : `not known: at most ${digits(this.bound(query))}`;
+  }
+
   /** body(query, key, weight) of all pairs of a part that are known, of some more than once. */
   eachKnown({ query, key, spans }, body) {
-    const { top } = data.pooled, { band } = this, bottom = query + spans.query, right = key + spans.key;
-    for (let at = query * top; at < bottom * top; ++at) {
-      const j = this.keys[at];
-      if (j >= key && j < right) body(Math.floor(at / top), j, this.weights[at]);
+    const bottom = query + spans.query, right = key + spans.key;
+    for (const { keys, weights } of this.ranks) {
+      for (let i = query; i < bottom; ++i)
+        if (keys[i] >= key && keys[i] < right) body(i, keys[i], weights[i]);
     }
-    for (let i = query; band.keys && i < bottom; ++i) {
-      const first = i - band.before, end = Math.min(first + band.keys, right);
-      for (let j = Math.max(first, key); j < end; ++j) body(i, j, band.weights[i * band.keys + j - first]);
+    for (const { distance, weights } of this.nearest) {
+      const last = Math.min(bottom, right - distance, count.key - distance);
+      for (let i = Math.max(query, key - distance, -distance); i < last; ++i) body(i, i + distance, weights[i]);
     }
     windows.forEach((window, n) => {
       const { key: keys } = window.spans, end = { query: window.query + window.spans.query, key: window.key + keys };
@@ -160,11 +183,9 @@ class PooledHead {
   }
 
   line(axis, t) {
-    const line = new Float32Array(count[across[axis]]).fill(NaN);
     const part = { query: 0, key: 0, spans: { ...count }, [axis]: t };
     part.spans[axis] = 1;
-    this.eachKnown(part, (i, j, weight) => line[axis === 'query' ? j : i] = weight);
-    return line;
+    return this.single(part, part.spans.query, part.spans.key);
   }
 
   /** A known weight that is as large as the cell says is its largest. */
@@ -180,7 +201,8 @@ class PooledHead {
   note(part, rows, columns) {
     const group = (axis, cells) => Math.ceil(count[axis] / cells);
     if (windows.some(window => holds(window, part))) return 'An exact window: every weight is known, within 0.017 %.';
-    if (this.isSingle(part, rows, columns)) return `Known and drawn: ${singles(this.band.keys).join(', ')}.`;
+    if (this.isSingle(part, rows, columns)) return `Known and drawn: ${singles(this).join(', ')}. Hatched: not known${
+      this.ranks.length ? ', at most the smallest of these of its row' : ''}.`;
     if (state.pool === 'mean')
       return `Cells show the mean of ${group('query', data.pooled.mean_rows)} \u00d7 ${
         group('key', data.pooled.mean_columns)} weights or of more, within 4.5 %.`;
@@ -189,7 +211,7 @@ class PooledHead {
   }
 
   numbers(axis, t) {
-    if (!data.pooled.lines) return [];
+    if (!this.entropy) return [];
     return axis === 'query' ? [`entropy ${this.entropy[t].toPrecision(3)} nats`]
       : [`receives ${this.received[t].toPrecision(3)} in all`];
   }
@@ -200,10 +222,11 @@ class PooledHead {
 }
 
 /** Which weights of each row a head has, as texts. */
-function singles(band) {
-  const { top } = data.pooled, list = [];
-  if (top) list.push(`the ${top} largest of each row`);
-  if (band) list.push(`the ${band} around its own token`);
+function singles({ ranks, nearest }) {
+  const list = [];
+  const some = ({ length }) => (length > 1 ? `the ${length}` : 'the');
+  if (ranks.length) list.push(`${some(ranks)} largest of each row`);
+  if (nearest.length) list.push(`${some(nearest)} nearest its own token`);
   return list;
 }
 
@@ -212,8 +235,9 @@ kinds.pooled = {
   mostHeads: 8,
   thumbnail: head => Float32Array.from(bytesOf(head.thumbnail), code => cellWeights[code]),
   precision: () => {
-    const bands = layers.flatMap(({ heads }) => heads.map(({ band }) => band?.keys ?? 0));
-    const list = singles(Math.min(...bands));
+    const heads = layers.flatMap(layer => layer.heads), list = [];
+    if (heads.some(({ ranks }) => ranks.length)) list.push('the largest of each row');
+    if (heads.some(({ nearest }) => nearest.length)) list.push('those nearest its own token');
     if (windows.length) list.push(plural(windows.length, 'outlined window'));
     return `Pooled: pictures of ${data.pooled.rows} \u00d7 ${data.pooled.columns} within 3.4 %; ${
       list.length ? `single weights within 0.017 %: ${list.join(', ')}` : 'no single weights'}`;

@@ -5,7 +5,37 @@ const byId = id => document.getElementById(id);
 const data = JSON.parse(byId('data').textContent);
 const layers = data.layers;
 const ownText = !data.key_tokens;  // queries and keys are the same tokens
-const tokens = { query: data.tokens, key: data.key_tokens ?? data.tokens };
+
+/** Bytes that form a character read as it: of "<0xE6>", "<0x97>", "<0xA5>" each is a part of one, 1/3, 2/3, 3/3.
+ *  `joined` has the same texts as they follow one another. */
+function readable(texts) {
+  const shown = [...texts], joined = [...texts], decoder = new TextDecoder('utf-8', { fatal: true });
+  const isByte = text => /^((<0x[\dA-F]{2}>)+|(0x[89A-F][\dA-F])+)$/.test(text ?? '');
+  const decoded = part => {
+    try {
+      return decoder.decode(Uint8Array.from(part.join('').match(/0x../g), Number));
+    } catch {
+      return null;
+    }
+  };
+  for (let t = 0; t < texts.length; ++t) {
+    for (let length = 1; length <= 4 && isByte(texts[t + length - 1]); ++length) {
+      const text = decoded(texts.slice(t, t + length));
+      if (text === null) continue;
+      for (let part = 0; part < length; ++part) {
+        shown[t + part] = length > 1 ? `${text} ${part + 1}/${length}` : text;
+        joined[t + part] = part ? '' : text;
+      }
+      t += length - 1;
+      break;
+    }
+  }
+  return { shown, joined };
+}
+
+const texts = { query: readable(data.tokens) };
+texts.key = ownText ? texts.query : readable(data.key_tokens);
+const tokens = { query: texts.query.shown, key: texts.key.shown };
 const count = { query: tokens.query.length, key: tokens.key.length };
 const across = { query: 'key', key: 'query' };
 const inside = (value, limit) => Number.isInteger(value) && value >= 0 && value < limit;
@@ -15,6 +45,7 @@ function visible(text, limit) {
   const points = Array.from(text.slice(0, 2 * limit + 2));
   const shown = points.slice(0, limit).join('').replace(/[\p{C}\p{Zl}\p{Zp}]|[^\S ]/gu, sign => {
     const code = sign.codePointAt(0);
+    if (code === 10) return '\u21b5';
     if (code < 32) return String.fromCharCode(0x2400 + code);
     return '<U+' + code.toString(16).toUpperCase().padStart(4, '0') + '>';
   });
@@ -25,6 +56,23 @@ function visible(text, limit) {
 const word = (axis, t) => visible(tokens[axis][t], 14);
 const axisWord = (axis, t) => (count[axis] > 16 ? `${t} ${visible(tokens[axis][t], 8)}` : word(axis, t));
 const longWord = (axis, t) => visible(tokens[axis][t], 200);  // where there is room
+
+const SPACE = /[\u2423\u2581\u0120]/g;  // how tokenizers write the space that belongs to a token
+
+/** How a text begins, as it reads: tokens have their spaces, or say that they go on with a word (##), or are words. */
+function beginning(axis) {
+  const list = texts[axis].joined.slice(0, 400).map(text => text.replace(SPACE, ' '));
+  const spaced = list.some(text => /^\s/.test(text));
+  const apart = part => (part.startsWith('##') ? part.slice(2) : ' ' + part);
+  const text = list.map((part, t) => (t === 0 || spaced || part === '' ? part : apart(part)));
+  return visible(text.join('').replace(/\s+/g, ' ').trim(), 2400) + (count[axis] > 400 ? ' \u2026' : '');
+}
+
+/** The last token that says something: no mark, as [SEP], and no punctuation. */
+function lastWord(axis) {
+  const at = tokens[axis].findLastIndex(text => /[\p{L}\p{N}]/u.test(text) && !/^(\[.*\]|<.*>)$/s.test(text));
+  return at < 0 ? count[axis] - 1 : at;
+}
 
 function element(tag, className, ...children) {
   const node = document.createElement(tag);
@@ -52,6 +100,7 @@ const digits = weight => (weight === 0 ? '0' : weight.toPrecision(5));
 //   isMean?.(part, rows, columns)      true where that has mean weights, on the reader's wish
 //   outlined?                          parts that have all their weights, where others have not
 //   line(axis, token)                  Float32Array: the weights of a query, or of a key; NaN, null: as above
+//   unknown?.(cell)                    what can be said of the weight of one that is not known
 //   largest(part, weight)              { query, key, weight } of the largest in a part whose picture has that weight,
 //                                      null if it is not known which it is
 //   note(part, rows, columns)          what a picture shows

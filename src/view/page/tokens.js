@@ -4,6 +4,7 @@
 const MOST_CHIPS = 2048;  // tokens that have a button; of longer texts those around the chosen one
 const NEIGHBOURS = 50;
 const RANKED = 12;
+const EDGE = 3;           // CSS pixels around the rows of buttons: whole rows are in sight
 
 /** Buttons for the tokens of an axis, in a box that scrolls. They stay the same as long as the same tokens have one. */
 class Chips {
@@ -34,7 +35,7 @@ class Chips {
   }
 
   chip(t) {
-    const { axis } = this, chip = element('button', 'chip', word(axis, t));
+    const { axis } = this, chip = element('button', t === data.second ? 'chip second' : 'chip', word(axis, t));
     chip.addEventListener('click', () => this.choose(axis, t));
     chip.addEventListener('mousemove', event => {
       const pair = { [state.axis]: state.token, [across[state.axis]]: t };
@@ -49,9 +50,10 @@ class Chips {
   /** Colours by weight, and marks the chosen token. */
   draw(line, chosen) {
     this.chips.forEach((chip, i) => {
-      const weight = line ? line[this.first + i] : 0;
-      chip.style.background = line ? ground(weight) : '';
-      chip.style.color = line ? ink(weight) : '';
+      const weight = line ? line[this.first + i] : 0, isKnown = line && !Number.isNaN(weight);
+      chip.style.background = isKnown ? ground(weight) : '';
+      chip.style.color = isKnown ? ink(weight) : '';
+      chip.classList.toggle('unknown', Number.isNaN(weight));
       chip.setAttribute('aria-pressed', this.first + i === chosen);
     });
     if (chosen !== null) this.show(chosen);
@@ -61,8 +63,8 @@ class Chips {
   show(t) {
     const { box } = this, chip = this.chips[t - this.first];
     const above = chip.offsetTop - box.offsetTop, below = above + chip.offsetHeight - box.clientHeight;
-    if (above < box.scrollTop) box.scrollTop = above - 4;
-    else if (below > box.scrollTop) box.scrollTop = below + 4;
+    if (above - EDGE < box.scrollTop) box.scrollTop = above - EDGE;
+    else if (below + EDGE > box.scrollTop) box.scrollTop = below + EDGE;
   }
 }
 
