@@ -411,7 +411,7 @@ TEST(Load, Hostile) {
     return "{\"kind\":\"characters\",\"characters\":" + list + "}";
   };
   const std::pair<std::string, std::string> cases[] = {
-      {"", "not JSON at byte 0"},
+      {"", "is an empty file"},
       {"null", "is null, must be an object"},
       {"[]", "is a list, must be an object"},
       {"\"bytes\"", "is \"bytes\", must be an object"},

@@ -231,7 +231,8 @@ TEST(TextFiles, SentencePieceModels) {
   const auto refusal = [](const std::string& bytes) {
     return error_of([&] { text::load_sentencepiece(bytes, "a.model"); });
   };
-  EXPECT_TRUE(has(refusal(""), "[load_sentencepiece] a.model: not a SentencePiece model: it has no pieces"));
+  EXPECT_TRUE(has(refusal(""), "[load_sentencepiece] a.model: is an empty file"));
+  EXPECT_TRUE(has(refusal("GGUF"), "a.model: is a GGUF file of llama.cpp, which is not read"));
   EXPECT_TRUE(has(refusal("\x0a\x7f"), "it ends inside a field"));
   EXPECT_TRUE(has(refusal("\x0b"), "a field of the kind 3"));
   EXPECT_TRUE(has(refusal(std::string(11, '\xff')), "a number of more than ten bytes"));

@@ -200,6 +200,11 @@ std::string kind_of_bytes(std::string_view bytes) {
   return kind ? said(*kind) : "";
 }
 
+void require_vocabulary(std::string_view operation, const std::string& source, std::string_view bytes) {
+  const std::string kind = is_sentencepiece(bytes) ? "" : kind_of_bytes(bytes);
+  if (!kind.empty()) throw Error(operation, {source + ": is " + kind});
+}
+
 std::string describe_foreign(const std::string& path) {
   const Kind* kind = kind_of_file(path);
   return kind ? said(*kind) : "";

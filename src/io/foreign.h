@@ -10,6 +10,8 @@ namespace attn::io {
 std::string kind_of_bytes(std::string_view bytes);
 /// A vocabulary of SentencePiece, by its first piece.
 bool is_sentencepiece(std::string_view bytes);
+/// Throws Error "[operation] source: is a ..." for bytes of another kind that is known here.
+void require_vocabulary(std::string_view operation, const std::string& source, std::string_view bytes);
 
 /// What a folder has in place of the weights or of the tokenizer's files that are read: ", but model.gguf, a GGUF file
 /// of llama.cpp, which is not read: ..."; "" where it has nothing that is known here.

@@ -237,7 +237,11 @@ class Folder {
  private:
   bool has(const char* name) const { return io::exists(path_of(name)); }
   std::string path_of(const char* name) const { return path_ + "/" + name; }
-  std::string read(const char* name) const { return io::read_file(path_of(name), kMaxFile); }
+  std::string read(const char* name) const {
+    std::string bytes = io::read_file(path_of(name), kMaxFile);
+    if (!bytes.empty()) io::require_vocabulary("open_tokenizer", path_of(name), bytes);  // merges may be none
+    return bytes;
+  }
   /// The file that errors name.
   std::string source() const {
     for (const char* name : {"tokenizer.json", kind_ ? kind_->file : kVocab})
@@ -304,7 +308,7 @@ class Folder {
     if (kind_->is_general() && has("tokenizer.json")) return std::move(file_);
     if (has("tokenizer.json")) return of_tokenizer_json(said);
     for (const char* name : {"tekken.json", "tiktoken.model"})
-      if (has(name)) throw Error("open_tokenizer", {path_of(name) + ": is not read"});
+      if (has(name)) throw Error("open_tokenizer", {path_of(name) + ": is " + io::describe_foreign(path_of(name))});
     const std::string file = has("tokenizer.model") ? "tokenizer.model" : kind_->file;
     if (file.ends_with(".model")) return of_pieces(said, file);
     Source source;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attn/core.h"
+#include "io/foreign.h"
 #include "io/json.h"
 #include "text/said.h"
 #include "text/sentencepiece.h"
@@ -87,6 +88,7 @@ using enum Piece::Type;
 class PiecesReader {
  public:
   PiecesReader(std::string_view bytes, const std::string& source) : source_(source) {
+    io::require_vocabulary("load_sentencepiece", source, bytes);
     for (Message message(bytes, source); message.next();) {
       if (message.field == 1) read_piece(message.text);
       else if (message.field == 2) read_trainer(message.text);
