@@ -18,6 +18,7 @@ import time
 import urllib.request
 
 from test_cli import SHAPE, TEXT, main
+from test_streams import hub_bert
 
 
 def test_statistics(attn):
@@ -77,6 +78,34 @@ def test_saved(attn):
     said = attn.run("see", "broken.safetensors", status=1).stderr
     assert "broken.safetensors" in said, said
     assert "are for models" in attn.run("see", "seen.safetensors", "--text", "a", status=2).stderr
+
+
+def test_pair(attn):
+    """A second text has marks and token types of its own, and pages and files know where it begins."""
+    hub_bert(attn.folder / "bert", layers=1)
+    found = {}
+    for name, texts in (("pair", ("good old film", "--pair", "bad new")), ("one", ("good old film [SEP] bad new",))):
+        attn.run("see", "bert", "--text", *texts, "--save", name, "--html", f"{name}.html", "--no-terminal")
+        attn.run("see", name, "--html", f"{name} again.html", "--no-terminal")
+        bytes_ = (attn.folder / name).read_bytes()
+        end = 8 + struct.unpack("<Q", bytes_[:8])[0]
+        header = json.loads(bytes_[8:end])
+        assert header["layer 0.k"]["shape"] == [2, 8, 16]
+        first, last = header["layer 0.k"]["data_offsets"]
+        keys = struct.unpack("<256f", bytes_[end + first:end + last])
+        found[name] = [[keys[head * 128 + 16 * token:][:16] for head in range(2)] for token in range(8)]
+        for page in (f"{name}.html", f"{name} again.html"):
+            second = re.search(r'"second":(\d+)', (attn.folder / page).read_text())
+            assert (second and second[1]) == ("5" if name == "pair" else None), (page, second)
+    same = [a == b for a, b in zip(found["pair"], found["one"])]
+    assert same == [True] * 5 + [False] * 3, f"the second text has a type of its own: {same}"
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
+    page = attn.run("see", "gpt", "--text", "To be", "--pair", "or not", "--html", "-").stdout
+    assert '"second":5' in page, "without marks the first text's tokens"
+    assert "--pair is for models" in attn.run("see", "pair", "--pair", "a", status=2).stderr
+    long = attn.run("see", "bert", "--text", "good " * 20, "--pair", "bad " * 20, status=1).stderr
+    assert "the pair has 43 tokens, the model's context is 32" in long, long
 
 
 def test_cross(attn):

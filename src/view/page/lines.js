@@ -3,7 +3,7 @@
 
 const LISTED = 48;       // tokens of a column, at most
 const STEP = 20;         // CSS pixels from one to the next
-const FAINTEST = 0.004;  // of the scale: what is less has no line
+const FAINTEST = 0.008;  // of the scale: what is less has no line
 const CURVE = 0.45;      // of the width: where a line has turned
 
 // -- which heads: the open one, or several of its layer in colours of their own
@@ -20,7 +20,7 @@ const isBetween = (query, key) =>
   data.second === undefined || state.between === 'all' || state.between === textOf(query) + textOf(key);
 
 /** How opaque a line is: a small weight can be seen, a large one stands out, and those of other tokens stand back. */
-const opacity = (strength, mine) => (mine ? 0.3 + 0.7 * Math.sqrt(strength) : 0.15 + 0.45 * Math.sqrt(strength));
+const opacity = (strength, mine) => (mine ? 0.3 + 0.7 * Math.sqrt(strength) : 0.18 + 0.4 * strength);
 
 const together = { layer: -1, sources: new Map() };  // heads of a layer that are drawn beside the open one: its source
 
@@ -155,7 +155,12 @@ function drawLines() {
     });
   }
   for (const [axis, x] of data.second === undefined ? [] : [['query', 0], ['key', width - side]]) {
-    const first = lists[axis].findIndex(t => t >= data.second);
+    const first = lists[axis].findIndex(t => t >= data.second), edge = axis === 'query' ? 0 : width - 12;
+    context.fillStyle = themeColour('--muted');
+    context.font = 'bold ' + FONT;
+    context.textAlign = 'left';
+    if (first !== 0) context.fillText('A', edge, y(0));
+    if (first >= 0) context.fillText('B', edge, y(first));
     if (first > 0) context.fillRect(x, Math.round(y(first) - STEP / 2), side, 1);
   }
   byId('between').hidden = data.second === undefined;

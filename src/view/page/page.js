@@ -110,7 +110,7 @@ function thumb(l, h) {
 
 function sizeGrid() {
   const isNarrow = innerWidth <= 600;
-  const [room, gap, least, most] = !isOpen() ? [innerWidth - (isNarrow ? 90 : 230), isNarrow ? 5 : 12, 18, 230]
+  const [room, gap, least, most] = !isOpen() ? [innerWidth - (isNarrow ? 90 : 230), isNarrow ? 3 : 12, 16, 230]
     : innerWidth > 1000 ? [220, 5, 28, 72] : [innerWidth - 110, 5, 16, 72];
   const size = Math.floor(Math.min(Math.max(room / columns - gap, least), most));
   byId('grid').style.gridTemplateColumns = `auto repeat(${columns}, ${size}px)`;
