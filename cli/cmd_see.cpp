@@ -126,6 +126,7 @@ struct See {
   std::vector<std::string> windows;
   ContextOption context;
   int port = 0;
+  bool light = false;
   bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
   /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
@@ -277,6 +278,9 @@ struct See {
     options.scale = log ? attn::view::Scale::log : attn::view::Scale::linear;
     options.colour = !plain && isatty(STDOUT_FILENO);
     if (!png.empty()) {
+      options.light = light;
+      options.rows = seen.rows;
+      options.columns = seen.columns;
       const bool one = selection.layers.size() == 1 && selection.heads.size() == 1;
       write_out(png,
                 one ? attn::view::png_heatmap(seen.layers[selection.layers[0]], selection.heads[0], options)
@@ -329,6 +333,7 @@ void add_see(CLI::App& app) {
       ->allow_extra_args(false)
       ->check(whole(0));
   command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
+  command->add_flag("--light", run->light, "of --png: on white ground");
   command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
   command
       ->add_option("--window", run->windows,

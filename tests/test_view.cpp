@@ -159,7 +159,8 @@ TEST(Terminal, OneHeadOfALayer) {
       EXPECT_EQ(view::terminal_heatmap(text->layer(), h, numbered(12), numbered(12)),
                 view::terminal_heatmap(one.view(), numbered(12), numbered(12)))
           << text->name << ", head " << h;
-      EXPECT_EQ(view::png_heatmap(text->layer(), h, {.cell = 2}), view::png_heatmap(one.view(), {.cell = 2}))
+      EXPECT_EQ(view::png_heatmap(text->layer(), h, {.cell = 2, .title = "t"}),
+                view::png_heatmap(one.view(), {.cell = 2, .title = "t"}))
           << text->name << ", head " << h;
     }
   }
@@ -311,6 +312,50 @@ TEST(Png, OneHead) {
   EXPECT_EQ(picture.width, 3 * 266 + 2 * view::kMargin + view::kBarSpace) << "the longer side is about 800";
   EXPECT_LT(brightness(0), brightness(1));
   EXPECT_LT(brightness(1), brightness(2));
+}
+
+/// Of a layer's head: its name, which rows and columns are, a label each, on dark and on light ground.
+TEST(Png, OneHeadWithLabels) {
+  Text text("layer 7", 3, 2, 1, DType::float32, 5);
+  const view::Layer layer = text.attend().layer();
+  const Labels labels = {"a", "WWWW", "\u65e5"};
+  for (const bool light : {false, true}) {
+    const auto drawn = [&](const HeatmapOptions& options) { return Picture(view::png_heatmap(layer, 1, options)); };
+    const HeatmapOptions bare = {.cell = 50, .light = light, .title = "t"};
+    HeatmapOptions named = bare, labelled = bare;
+    named.title = "";
+    labelled.rows = labelled.columns = labels;
+    const Picture picture = drawn(bare), other = drawn(named), whole = drawn(labelled);
+    const view::Colour ground = picture.at(0, 0);
+    EXPECT_EQ(ground, view::palette(light ? view::Ground::light : view::Ground::dark)[0]);
+    /// Pixels of a rectangle that are not the ground.
+    const auto inked = [&](const Picture& one, int64_t x, int64_t y, int64_t width, int64_t height) {
+      int64_t count = 0;
+      for (int64_t row = y; row < y + height; ++row)
+        for (int64_t column = x; column < x + width; ++column) count += one.at(column, row) != ground;
+      return count;
+    };
+    EXPECT_EQ(picture.width, other.width);
+    EXPECT_GT(inked(other, view::kMargin, view::kMargin, 120, 10),
+              3 * inked(picture, view::kMargin, view::kMargin, 120, 10))
+        << "the layer and the head";
+    const int64_t left = whole.width - picture.width, top = whole.height - picture.height;  // for the labels
+    EXPECT_TRUE(left == top && left > 4 * 7 && left < 5 * 8 + 8) << left << " x " << top;
+    const int64_t first = whole.height - view::kMargin - 150;
+    for (int64_t n = 0; n < 3; ++n) {
+      EXPECT_GT(inked(whole, view::kMargin, first + 50 * n, left - 2, 50), 8) << "row " << n;
+      EXPECT_GT(inked(whole, view::kMargin + left + 50 * n, first - left, 50, left - 2), 8) << "column " << n;
+    }
+    EXPECT_GT(inked(whole, view::kMargin, first + 50, left - 2, 50),
+              2 * inked(whole, view::kMargin, first, left - 2, 50));
+    EXPECT_EQ(inked(whole, view::kMargin, first + 20 + 50, left - 2, 1) > 0, true)
+        << "a label stands at its row's middle";
+    labelled.cell = 8;
+    EXPECT_EQ(drawn(labelled).height, view::kBarHeight + picture.height - 150) << "no room for labels";
+    labelled.rows.pop_back();
+    EXPECT_EQ(reasons_of([&] { drawn(labelled); }),
+              (Labels{"2 and 3 labels, must be 3 of rows and 3 of columns, or none"}));
+  }
 }
 
 TEST(Png, Overview) {

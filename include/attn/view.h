@@ -46,6 +46,10 @@ struct HeatmapOptions {
   int64_t max_columns = 64;  ///<   the terminal says
   bool colour = true;        ///< terminal: 24-bit colour, half blocks for many columns; otherwise shades of ASCII
   int64_t cell = 0;          ///< PNG: pixels a weight; 0 = so that the longer side is about 800
+  bool light = false;        ///< PNG: on white ground
+  std::string title = "";    ///< PNG of one head: what stands above it; none = of a layer its name and the head
+  std::vector<std::string> rows = {};  ///< PNG of one head: a label a row [Lq] and a column [Lk], or none; drawn where
+  std::vector<std::string> columns = {};  ///<   a weight has 12 pixels; other signs than ASCII's are boxes
 };
 
 /// One head's weights [1, 1, Lq, Lk] (float32) as lines of text, with a label a row [Lq] and a column [Lk]: at most 120

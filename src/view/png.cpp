@@ -1,35 +1,46 @@
-// png_heatmap() and png_overview(): cells of whole pixels on dark ground, a thin frame, a colour bar with its numbers.
+// png_heatmap() and png_overview(): cells of whole pixels, a thin frame, a colour bar with its numbers, a title and
+// labels.
 //
-// A heatmap is [margin][frame + cells + frame][gap][bar][labels][margin]; an overview has a grid of framed tiles,
-// layers downwards and heads across, each with its index at the edge.
+// A heatmap is [margin][labels][frame + cells + frame][gap][bar][its numbers][margin], below a title and the columns'
+// labels where there are any; an overview has a grid of framed tiles, layers downwards and heads across, each with its
+// index at the edge.
 #include <png.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
+#include "view/letters.h"
 #include "view/picture.h"
+#include "view/text.h"
 #include "view/weights.h"
 
 namespace attn::view {
 namespace {
 
-constexpr Colour kFrame = {92, 99, 117};
-constexpr Colour kInk = {176, 182, 196};
+constexpr double kUnit = 1.4, kPen = 1.3;  // pixels of a unit of the letters' grid, and of a stroke's width
+constexpr int64_t kLetterWidth = 8, kLetterHeight = 10, kTextGap = 6;
+constexpr int64_t kTitleHeight = 2 * kLetterHeight + 3 * kTextGap;
+constexpr int64_t kLabelled = 12;  // pixels of a cell beside which a label fits
+constexpr int64_t kLabelCells = 16;
 
-// Letters of 3 x 5 dots, drawn twice as large. An octal digit is a row of three.
-constexpr int64_t kDot = 2, kLetterWidth = 4 * kDot, kLetterHeight = 5 * kDot;
-struct Letter {
-  char name;
-  unsigned rows;
+/// The colours of a picture.
+struct Look {
+  std::array<Colour, kColours> palette;
+  Colour frame, ink;
+
+  explicit Look(bool light)
+      : palette(view::palette(light ? Ground::light : Ground::dark)),
+        frame(light ? Colour{188, 193, 203} : Colour{92, 99, 117}),
+        ink(light ? Colour{66, 72, 86} : Colour{176, 182, 196}) {}
 };
-constexpr Letter kLetters[] = {{'0', 075557}, {'1', 026227}, {'2', 071747}, {'3', 071717}, {'4', 055711},
-                               {'5', 074717}, {'6', 074757}, {'7', 071111}, {'8', 075757}, {'9', 075717},
-                               {'.', 000002}, {'-', 000700}, {'e', 075747}, {'+', 002720}};
 
 class Canvas {
  public:
-  Canvas(int64_t width, int64_t height, Colour ground)
-      : width_(width), height_(height), pixels_(static_cast<size_t>(width * height), ground) {}
+  Canvas(int64_t width, int64_t height, const Look& look)
+      : width_(width), height_(height), look_(look), pixels_(static_cast<size_t>(width * height), look.palette[0]) {}
+
+  const Look& look() const { return look_; }
 
   void fill(int64_t x, int64_t y, int64_t width, int64_t height, Colour colour) {
     for (int64_t row = y; row < y + height; ++row) std::fill_n(pixels_.begin() + row * width_ + x, width, colour);
@@ -37,18 +48,20 @@ class Canvas {
 
   /// One pixel wide, around the rectangle.
   void frame(int64_t x, int64_t y, int64_t width, int64_t height) {
-    fill(x - 1, y - 1, width + 2, 1, kFrame);
-    fill(x - 1, y + height, width + 2, 1, kFrame);
-    fill(x - 1, y, 1, height, kFrame);
-    fill(x + width, y, 1, height, kFrame);
+    fill(x - 1, y - 1, width + 2, 1, look_.frame);
+    fill(x - 1, y + height, width + 2, 1, look_.frame);
+    fill(x - 1, y, 1, height, look_.frame);
+    fill(x + width, y, 1, height, look_.frame);
   }
 
-  void write(int64_t x, int64_t y, std::string_view text) {
-    for (char c : text) {
-      for (const Letter& letter : kLetters)
-        for (int dot = 0; letter.name == c && dot < 15; ++dot)
-          if (letter.rows >> (14 - dot) & 1) fill(x + dot % 3 * kDot, y + dot / 3 * kDot, kDot, kDot, kInk);
-      x += kLetterWidth;
+  /// A line of text whose capitals begin at (x, y); `upwards` it is turned to the left about that point.
+  void write(int64_t x, int64_t y, std::string_view text, bool upwards = false) {
+    for (const Stroke& s : strokes_of(text)) {
+      const auto place = [&](double along, double down) {
+        return upwards ? std::pair(static_cast<double>(x) + kUnit * down, static_cast<double>(y) - kUnit * along)
+                       : std::pair(static_cast<double>(x) + kUnit * along, static_cast<double>(y) + kUnit * down);
+      };
+      draw(place(s.x0, s.y0), place(s.x1, s.y1));
     }
   }
 
@@ -68,29 +81,50 @@ class Canvas {
   }
 
  private:
+  using Point = std::pair<double, double>;
+
+  /// A stroke with smooth edges.
+  void draw(const Point& a, const Point& b) {
+    const double dx = b.first - a.first, dy = b.second - a.second, length = dx * dx + dy * dy;
+    const auto low = [](double u, double v) { return std::max<int64_t>(std::lround(std::min(u, v) - 2), 0); };
+    const auto high = [](double u, double v, int64_t end) { return std::min(std::lround(std::max(u, v) + 3), end); };
+    for (int64_t row = low(a.second, b.second); row < high(a.second, b.second, height_); ++row)
+      for (int64_t column = low(a.first, b.first); column < high(a.first, b.first, width_); ++column) {
+        const double x = static_cast<double>(column) + 0.5 - a.first, y = static_cast<double>(row) + 0.5 - a.second;
+        const double t = length > 0 ? std::clamp((x * dx + y * dy) / length, 0.0, 1.0) : 0;
+        const double share = std::clamp(kPen / 2 + 0.5 - std::hypot(x - t * dx, y - t * dy), 0.0, 1.0);
+        Colour& pixel = pixels_[static_cast<size_t>(row * width_ + column)];
+        const auto mixed = [&](uint8_t from, uint8_t to) {
+          return static_cast<uint8_t>(
+              std::lround(std::lerp(static_cast<double>(from), static_cast<double>(to), share)));
+        };
+        pixel = {mixed(pixel.red, look_.ink.red), mixed(pixel.green, look_.ink.green),
+                 mixed(pixel.blue, look_.ink.blue)};
+      }
+  }
+
   int64_t width_, height_;
+  const Look& look_;
   std::vector<Colour> pixels_;
 };
 
 /// The scale, brightest at the top, with its ends written beside it.
-void draw_bar(Canvas& canvas, const std::array<Colour, kColours>& colours, int64_t x, int64_t y, int64_t height,
-              const ColourScale& scale) {
+void draw_bar(Canvas& canvas, int64_t x, int64_t y, int64_t height, const ColourScale& scale) {
   for (int64_t row = 0; row < height; ++row) {
     const double position = 1 - static_cast<double>(row) / static_cast<double>(height - 1);
-    canvas.fill(x, y + row, kBarWidth, 1, colours[colour_index(position)]);
+    canvas.fill(x, y + row, kBarWidth, 1, canvas.look().palette[colour_index(position)]);
   }
   canvas.frame(x, y, kBarWidth, height);
-  const int64_t left = x + kBarWidth + 1 + kDot * 3;
+  const int64_t left = x + kBarWidth + 1 + kTextGap;
   canvas.write(left, y, scale.last_label());
   canvas.write(left, y + height - kLetterHeight, scale.first_label());
 }
 
-void draw_cells(Canvas& canvas, const std::array<Colour, kColours>& colours, int64_t x, int64_t y, const Pooled& grid,
-                int64_t cell, const ColourScale& scale) {
+void draw_cells(Canvas& canvas, int64_t x, int64_t y, const Pooled& grid, int64_t cell, const ColourScale& scale) {
   for (int64_t row = 0; row < grid.rows; ++row)
     for (int64_t column = 0; column < grid.columns; ++column) {
       const int index = colour_index(scale.position(grid.at(row, column)));
-      canvas.fill(x + column * cell, y + row * cell, cell, cell, colours[index]);
+      canvas.fill(x + column * cell, y + row * cell, cell, cell, canvas.look().palette[index]);
     }
   canvas.frame(x, y, grid.columns * cell, grid.rows * cell);
 }
@@ -119,11 +153,11 @@ class Overview {
     for (const Pooled& tile : layers_.back().tiles) peaks_.insert(peaks_.end(), tile.peaks.begin(), tile.peaks.end());
   }
 
-  std::string png(Scale kind) const {
-    const std::array<Colour, kColours> colours = palette(Ground::dark);
-    const ColourScale scale(kind, peaks_);
-    const int64_t left = kMargin + 3 * kLetterWidth, top = kMargin + kLetterHeight + kDot * 3;
-    Canvas canvas(left + width_ + kMargin + kBarSpace, top + height_ + kMargin, colours[0]);
+  std::string png(const HeatmapOptions& options) const {
+    const Look look(options.light);
+    const ColourScale scale(options.scale, peaks_);
+    const int64_t left = kMargin + 3 * kLetterWidth, top = kMargin + kLetterHeight + kTextGap;
+    Canvas canvas(left + width_ + kMargin + kBarSpace, top + height_ + kMargin, look);
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Row& row = layers_[l];
       const int64_t y = top + static_cast<int64_t>(l) * tile_height_;
@@ -131,10 +165,10 @@ class Overview {
       for (size_t h = 0; h < row.tiles.size(); ++h) {
         const int64_t x = left + static_cast<int64_t>(h) * tile_width_;
         if (is_longest(row)) canvas.write(x, kMargin, std::to_string(row.heads[h]));
-        draw_cells(canvas, colours, x, y, row.tiles[h], cell_, scale);
+        draw_cells(canvas, x, y, row.tiles[h], cell_, scale);
       }
     }
-    draw_bar(canvas, colours, left + width_ + kMargin, top, height_, scale);
+    draw_bar(canvas, left + width_ + kMargin, top, height_, scale);
     return canvas.png();
   }
 
@@ -166,14 +200,50 @@ int64_t cell_of(Checker& checker, int64_t Lq, int64_t Lk, const HeatmapOptions& 
   return cell;
 }
 
-std::string draw_heatmap(const Pooled& grid, int64_t cell, Scale kind) {
-  const std::array<Colour, kColours> colours = palette(Ground::dark);
-  const ColourScale scale(kind, grid.peaks);
+/// Labels of an axis as they are drawn, none where they do not fit.
+std::vector<std::string> shown_labels(const std::vector<std::string>& labels, int64_t cell) {
+  std::vector<std::string> shown;
+  for (const std::string& label : labels)
+    if (cell >= kLabelled) shown.push_back(visible_label(label, kLabelCells, "\u2026"));
+  return shown;
+}
+
+int64_t pixels_of(const std::vector<std::string>& labels) {
+  double widest = 0;
+  for (const std::string& label : labels) widest = std::max(widest, width_of(label));
+  return labels.empty() ? 0 : static_cast<int64_t>(std::ceil(kUnit * widest)) + kTextGap;
+}
+
+std::string draw_heatmap(const Pooled& grid, int64_t cell, const HeatmapOptions& options) {
+  const Look look(options.light);
+  const ColourScale scale(options.scale, grid.peaks);
+  const std::vector<std::string> rows = shown_labels(options.rows, cell), columns = shown_labels(options.columns, cell);
+  const int64_t left = kMargin + pixels_of(rows);
+  const int64_t top = kMargin + (options.title.empty() ? 0 : kTitleHeight) + pixels_of(columns);
   const int64_t width = grid.columns * cell, height = std::max(grid.rows * cell, kBarHeight);
-  Canvas canvas(width + 2 * kMargin + kBarSpace, height + 2 * kMargin, colours[0]);
-  draw_cells(canvas, colours, kMargin, kMargin, grid, cell, scale);
-  draw_bar(canvas, colours, 2 * kMargin + width, kMargin, height, scale);
+  const auto title_width = static_cast<int64_t>(kUnit * width_of(options.title)) + 2 * kMargin;
+  Canvas canvas(std::max(left + width + kMargin + kBarSpace, title_width), top + height + kMargin, look);
+  if (!options.title.empty()) {
+    canvas.write(kMargin, kMargin, options.title);
+    canvas.write(kMargin, kMargin + kLetterHeight + kTextGap, "rows: queries, columns: keys");
+  }
+  const auto middle = [&](size_t n) { return static_cast<int64_t>(n) * cell + cell / 2 - kLetterHeight / 2 + 1; };
+  for (size_t n = 0; n < rows.size(); ++n)
+    canvas.write(left - kTextGap - static_cast<int64_t>(kUnit * width_of(rows[n])), top + middle(n), rows[n]);
+  for (size_t n = 0; n < columns.size(); ++n) canvas.write(left + middle(n), top - kTextGap, columns[n], true);
+  draw_cells(canvas, left, top, grid, cell, scale);
+  draw_bar(canvas, left + width + kMargin, top, height, scale);
   return canvas.png();
+}
+
+void check_labels(Checker& checker, const HeatmapOptions& options, int64_t Lq, int64_t Lk) {
+  const auto fits = [](const std::vector<std::string>& labels, int64_t count) {
+    return labels.empty() || static_cast<int64_t>(labels.size()) == count;
+  };
+  checker.require(fits(options.rows, Lq) && fits(options.columns, Lk), [&] {
+    return std::to_string(options.rows.size()) + " and " + std::to_string(options.columns.size()) +
+           " labels, must be " + std::to_string(Lq) + " of rows and " + std::to_string(Lk) + " of columns, or none";
+  });
 }
 
 }  // namespace
@@ -182,8 +252,10 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
   check_scale(checker, options.scale);
   check_weights(checker, weights);
-  const int64_t Lq = weights.size[2], Lk = weights.size[3], cell = cell_of(checker, Lq, Lk, options);
-  return draw_heatmap(Pooled(weights, Lq, Lk), cell, options.scale);
+  const int64_t Lq = weights.size[2], Lk = weights.size[3];
+  check_labels(checker, options, Lq, Lk);
+  const int64_t cell = cell_of(checker, Lq, Lk, options);
+  return draw_heatmap(Pooled(weights, Lq, Lk), cell, options);
 }
 
 std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options) {
@@ -191,8 +263,12 @@ std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& 
   check_scale(checker, options.scale);
   check_layers(checker, {layer});
   check_selection(checker, {layer}, {.heads = {head}});
-  const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2], cell = cell_of(checker, Lq, Lk, options);
-  return draw_heatmap(Pooled("png_heatmap", layer, head, Lq, Lk), cell, options.scale);
+  const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2];
+  check_labels(checker, options, Lq, Lk);
+  const int64_t cell = cell_of(checker, Lq, Lk, options);
+  HeatmapOptions named = options;
+  if (named.title.empty()) named.title = layer.name + ", head " + std::to_string(head);
+  return draw_heatmap(Pooled("png_heatmap", layer, head, Lq, Lk), cell, named);
 }
 
 std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options, const Selection& selection) {
@@ -225,7 +301,7 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
     });
     picture.add_layer(l, heads, std::move(tiles));
   }
-  return picture.png(options.scale);
+  return picture.png(options);
 }
 
 }  // namespace attn::view
