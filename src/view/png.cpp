@@ -236,7 +236,7 @@ std::string draw_heatmap(const Pooled& grid, int64_t cell, const HeatmapOptions&
   return canvas.png();
 }
 
-void check_labels(Checker& checker, const HeatmapOptions& options, int64_t Lq, int64_t Lk) {
+void check_head_labels(Checker& checker, const HeatmapOptions& options, int64_t Lq, int64_t Lk) {
   const auto fits = [](const std::vector<std::string>& labels, int64_t count) {
     return labels.empty() || static_cast<int64_t>(labels.size()) == count;
   };
@@ -253,7 +253,7 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   check_scale(checker, options.scale);
   check_weights(checker, weights);
   const int64_t Lq = weights.size[2], Lk = weights.size[3];
-  check_labels(checker, options, Lq, Lk);
+  check_head_labels(checker, options, Lq, Lk);
   const int64_t cell = cell_of(checker, Lq, Lk, options);
   return draw_heatmap(Pooled(weights, Lq, Lk), cell, options);
 }
@@ -264,7 +264,7 @@ std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& 
   check_layers(checker, {layer});
   check_selection(checker, {layer}, {.heads = {head}});
   const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2];
-  check_labels(checker, options, Lq, Lk);
+  check_head_labels(checker, options, Lq, Lk);
   const int64_t cell = cell_of(checker, Lq, Lk, options);
   HeatmapOptions named = options;
   if (named.title.empty()) named.title = layer.name + ", head " + std::to_string(head);
