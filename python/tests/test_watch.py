@@ -267,9 +267,12 @@ def test_a_text_is_saved(tmp_path, name, implementation):
     inputs = {key: value[:1] for key, value in batch().items()}
     with attention_cpp.watch(model, heads=[1, 2]) as seen:
         model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)
-    seen.save(tmp_path / "seen.safetensors", tokens=list("abcdefghijk"))
+    for second in (0, 11, -1):
+        with pytest.raises(attention_cpp.Error, match=rf"second must be in \[1, \d+\), not {second}"):
+            seen.save(tmp_path / "seen.safetensors", second=second)
+    seen.save(tmp_path / "seen.safetensors", tokens=list("abcdefghijk"), second=3)
     with safetensors.safe_open(tmp_path / "seen.safetensors", "pt") as file:
-        assert json.loads(file.metadata()["tokens"]) == list("abcdefghijk")
+        assert json.loads(file.metadata()["tokens"]) == list("abcdefghijk") and file.metadata()["second"] == "3"
         options = json.loads(file.metadata()["attention"])
         assert sorted(options) == sorted(layer.name for layer in seen.layers)
         for number, layer in enumerate(seen.layers):
@@ -288,9 +291,9 @@ def test_a_page(tmp_path):
     program = os.environ.get("ATTN_PROGRAM", "attn")
     if shutil.which(program) is None:
         pytest.skip("the program attn is not there")
-    seen.page(tmp_path / "page.html", tokens=[f"<{n}>" for n in range(9)], program=program)
+    seen.page(tmp_path / "page.html", tokens=[f"<{n}>" for n in range(9)], second=4, program=program)
     page = (tmp_path / "page.html").read_text()
-    assert "transformer.h.1.attn" in page and "<script" in page and "<8>" not in page
+    assert "transformer.h.1.attn" in page and "<script" in page and "<8>" not in page and '"second":4' in page
     with pytest.raises(attention_cpp.Error, match="nowhere"):
         seen.page(tmp_path / "nowhere" / "page.html", program=program)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
