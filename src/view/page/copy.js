@@ -37,7 +37,10 @@ function pictureOfView() {
   };
   context.fillStyle = themeColour('--ground');
   context.fillRect(0, 0, canvas.width, canvas.height);
-  write(headName(state.layer, state.head), FRAME, FRAME + 8, width - 240, 'bold 15px ' + FONT.slice(5), '--ink');
+  const { name, heads } = layers[state.layer], several = state.view === 'lines' && state.heads.length > 1;
+  const head = several ? `${visible(name, 60)}, heads ${state.heads.map(h => heads[h].name).join(', ')}`
+    : headName(state.layer, state.view === 'lines' ? drawnHeads()[0] : state.head);
+  write(head, FRAME, FRAME + 8, width - 240, 'bold 15px ' + FONT.slice(5), '--ink');
   write(document.title, FRAME, FRAME + 30, width - 240, FONT, '--muted');
   write(byId('chosen').textContent, FRAME, FRAME + 48, width - 240, FONT, '--muted');
   const left = FRAME + width - 210, scale = state.view === 'matrix' ? plot.scale : range();
