@@ -137,8 +137,7 @@ struct See {
     std::vector<int64_t> ids = tokenizer->encode_marked(given).ids;
     if (ids.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
     if (const int64_t most = context.of(config), count = std::ssize(ids); count > most) {
-      if (!context.tokens)
-        throw attn::Error("see", {fmt::format("the text has {} tokens, {}", count, context.limit(config))});
+      if (!context.tokens) throw attn::Error("see", {context.too_long(count, config)});
       ids = tokenizer->encode_within(most, given).ids;
       say("attn: the text was cut from {} to {} tokens\n", count, most);
     }

@@ -197,11 +197,12 @@ int64_t ContextOption::of(const attn::models::Config& config) const {
   return tokens ? tokens : own;
 }
 
-std::string ContextOption::limit(const attn::models::Config& config) const {
+std::string ContextOption::too_long(int64_t count, const attn::models::Config& config) const {
   const int64_t own = trained_context(config);
-  const bool ends = attn::models::learns_positions(config);
-  return fmt::format("the model's context is {}: --context {} takes the first of them, {}", own, own,
-                     ends ? "all are possible only without learned positions" : "a larger one takes more");
+  return fmt::format("the text has {} tokens, the model's context is {}: --context {} takes the first of them, {}",
+                     count, own, own,
+                     attn::models::learns_positions(config) ? "all are possible only without learned positions"
+                                                            : fmt::format("--context {} all", count));
 }
 
 // --------------------------------------------------------------------------------------------------------- generation

@@ -76,8 +76,8 @@ struct ContextOption {
   void add(CLI::App& command);
   /// Throws UsageError for more than there are learned positions.
   int64_t of(const attn::models::Config& config) const;
-  /// What an error of a longer text says behind its length: the limit, and the ways out.
-  std::string limit(const attn::models::Config& config) const;
+  /// What an error says of a longer text: its tokens, the limit, and the ways out.
+  std::string too_long(int64_t count, const attn::models::Config& config) const;
 };
 
 /// How text becomes one token after another on standard output.

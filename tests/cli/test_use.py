@@ -49,7 +49,8 @@ def test_long_texts(attn):
         asked = {"see": ("see", positions, "--text", LONG, "--json", "-"),
                  "heads": ("heads", positions, "--text", LONG, "--json", "-")}
         said = refused(attn, *asked["see"], status=1)
-        assert "the text has 40 tokens, the model's context is 16: --context 16 takes the first" in said, said
+        assert "the text has 40 tokens, the model's context is 16: --context 16 takes the first of them, " in said, said
+        assert ("only without learned positions" if positions == "learned" else "--context 40 all") in said, said
         cut = attn.run(*asked["see"], "--context", 16)
         assert cut.stderr == "attn: the text was cut from 40 to 16 tokens\n", cut.stderr
         assert cut.stdout == attn.run("see", positions, "--text", LONG[:16], "--json", "-").stdout, positions
