@@ -511,7 +511,7 @@ def check_served(folder, numbers, address):
         page.driver.get("about:blank")
         page.driver.get(address + "#layer=0&head=1&token=400&part=390,380,30,40")
         page.wait()
-        found = page.run(READ_MAP, 9)
+        found = page.run(READ_MAP, 10)
         expected = numbers.part(390, 420, 380, 420)
         assert len(found) > 1000
         for i, j, weight, _ in found:
