@@ -175,11 +175,10 @@ struct See {
     second = std::find(both.types.begin(), both.types.end(), 1) - both.types.begin();
     if (second == batch.length) second = std::ssize(loaded.tokenizer->encode_marked(first).ids);
     if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
-    if (const int64_t most = context.of(config); batch.length > most)
-      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
-                                            attn::models::learns_positions(config) ? ""
-                                                                                   : "; a larger --context takes "
-                                                                                     "more")});
+    if (const int64_t most = context.of(config); batch.length > most) {
+      const char* way_out = attn::models::learns_positions(config) ? "" : "; a larger --context takes more";
+      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most, way_out)});
+    }
     batch.tokens = std::move(both.ids);
     if (config.token_types) batch.types = std::move(both.types);
     return batch;

@@ -250,7 +250,9 @@ void add_data_options(CLI::App& command, Settings& settings) {
       .add_option("data", settings.data,
                   "a text; .tsv, .csv or .jsonl with labels, or of pairs; - is standard input; none: a primer")
       ->type_name("FILE");
-  command.add_option("--validation", settings.validation, "sentences or pairs to validate with; none: the last tenth")
+  command
+      .add_option("--validation", settings.validation,
+                  "a text, sentences or pairs to validate with; none: the last tenth")
       ->type_name("FILE");
   command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
   command.add_option("--tokens", settings.tokens, "what a token is; none: characters, of sentences words")

@@ -124,17 +124,26 @@ Prepared prepare_pairs(const Job& job) {
 
 Prepared prepare_text(const Job& job) {
   const auto& [settings, config, seed, resumed] = job;
+  if (settings.word_dropout > 0) throw UsageError("--word-dropout is for sentences with labels");
   const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
   const std::string name = settings.data.empty() ? "the primer" : settings.data;
+  const std::string held_out = settings.validation.empty() ? "" : attn::io::read_input(settings.validation);
   if (text.empty()) throw attn::Error("train", {name + " is empty"});
+  if (held_out.empty() && !settings.validation.empty()) throw attn::Error("train", {settings.validation + " is empty"});
   Prepared prepared;
   prepared.tokenizer = job.stored(kTokenizerFile);
   if (!prepared.tokenizer) {
-    if (settings.tokens != "bytes") attn::text::require_utf8(text, name);
-    prepared.tokenizer = make_tokenizer(settings.tokens, {text}, {.min_count = settings.min_count});
+    if (settings.tokens != "bytes") {
+      attn::text::require_utf8(text, name);
+      attn::text::require_utf8(held_out, settings.validation);
+    }
+    prepared.tokenizer = make_tokenizer(settings.tokens, {text, held_out}, {.min_count = settings.min_count});
   }
-  prepared.data = std::make_unique<attn::train::TextData>(prepared.tokenizer->encode(text), config.context,
-                                                          settings.batch, seed, settings.validation_batches);
+  std::vector<int64_t> tokens = prepared.tokenizer->encode(text);
+  const std::vector<int64_t> last = prepared.tokenizer->encode(held_out);
+  tokens.insert(tokens.end(), last.begin(), last.end());
+  prepared.data = std::make_unique<attn::train::TextData>(std::move(tokens), config.context, settings.batch, seed,
+                                                          settings.validation_batches, std::ssize(last));
   prepared.longest = config.context;
   return prepared;
 }

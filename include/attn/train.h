@@ -30,11 +30,13 @@ class Data {
 };
 
 /// Crops of a text: `batch` sequences of `context` tokens at places drawn from (seed, number), and the tokens after
-/// each. The last tenth of the text is for validation, in crops spread evenly, at most `validation_batches`.
+/// each. The last `validation_tokens` of them, 0 = a tenth, are for validation, in crops spread evenly, at most
+/// `validation_batches`.
 class TextData : public Data {
  public:
   /// Throws Error for a text that is too short for one crop in each part, and for a negative token.
-  TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed, int64_t validation_batches = 20);
+  TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed, int64_t validation_batches = 20,
+           int64_t validation_tokens = 0);
   models::Batch training(uint64_t number) const override;
   models::Batch validation(int64_t number) const override;
   int64_t validation_batches() const override;

@@ -70,11 +70,11 @@ std::vector<int64_t> shuffled_batch(int64_t count, int64_t batch, uint64_t seed,
 // ------------------------------------------------------------------------------------------------------------- text
 
 TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
-                   int64_t validation_batches)
+                   int64_t validation_batches, int64_t validation_tokens)
     : tokens_(std::move(tokens)), context_(context), batch_(batch), seed_(seed) {
   const int64_t total = static_cast<int64_t>(tokens_.size());
-  validation_begin_ = total - total / 10;
-  const int64_t validation = total - validation_begin_;
+  const int64_t validation = validation_tokens == 0 ? total / 10 : std::clamp<int64_t>(validation_tokens, 0, total);
+  validation_begin_ = total - validation;
   Checker checker("data");
   require_sizes(checker, context, batch);
   checker.require(validation_batches > 0,
@@ -83,9 +83,11 @@ TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, 
   checker.require(bad < 0, [&] {
     return "tokens[" + std::to_string(bad) + "] is " + std::to_string(tokens_[bad]) + ", must not be negative";
   });
-  checker.require(validation > context, [&] {
-    return "a text of " + std::to_string(total) + " tokens is too short: its last tenth, " +
-           std::to_string(validation) + " tokens, must be longer than the context of " + std::to_string(context);
+  checker.require(validation > context && validation_begin_ > context, [&] {
+    return "a text of " + std::to_string(total) + " tokens is too short: those to train on, " +
+           std::to_string(validation_begin_) + ", and those to validate with, " + std::to_string(validation) +
+           (validation_tokens == 0 ? " (the last tenth)" : "") + ", must be more than the context of " +
+           std::to_string(context);
   });
   checker.done();
   validation_batches_ = std::clamp<int64_t>(div_up(validation / context_, batch_), 1, validation_batches);

@@ -317,6 +317,8 @@ def test_before_training(attn):
     attn.file("rows.tsv", "\n".join(f"{a} film\t{int(a == 'good')}" for a in ("good", "bad") * 20) + "\n")
     for arguments, message in ((("text.txt", "--validation-batches", 0), "validation"),
                                (("empty.txt",), "empty"),
+                               (("text.txt", "--validation", "empty.txt"), "empty.txt is empty"),
+                               (("text.txt", "--word-dropout", 0.5), "--word-dropout is for sentences"),
                                (("rows.tsv", "--interactive"), "--interactive"),
                                (("rows.tsv", "--sample-every", 1), "--sample-every"),
                                (("text.txt", "--sample-every", 1, "--sample-prompt", "\u00e9"), "not among")):
@@ -324,6 +326,16 @@ def test_before_training(attn):
                               cwd=attn.folder, capture_output=True, timeout=60, env=attn.environment)
         assert done.returncode in (1, 2) and message in one_line(done), done.stderr
         assert not (attn.folder / "out").exists()
+
+
+def test_validation_of_a_text(attn):
+    """Another file holds the tokens to validate with; its characters are in the vocabulary."""
+    attn.file("text.txt", TEXT)
+    attn.file("held.txt", 2 * TEXT + "\u00e9")
+    line = f"data: {len(TEXT)} tokens to train on, {2 * len(TEXT) + 1} to validate"
+    for arguments in (("text.txt", "--validation", "held.txt", *SHAPE), ("--resume",)):
+        done = attn.run("train", *arguments, "--out", "out", "--steps", 2)
+        assert line in done.stderr, done.stderr
 
 
 if __name__ == "__main__":
