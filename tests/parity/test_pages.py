@@ -167,7 +167,7 @@ def test_commands(page: str, everything: pathlib.Path, tmp_path: pathlib.Path) -
 
 
 def test_options_in_the_text() -> None:
-    """Options of `attn` and attn_bench that a sentence names are there, in the subcommand that it names."""
+    """Options of `attn` and attn_bench that a sentence names, with _ or -, are there, in the subcommand it names."""
     helps = {"": attn("man").replace("\\-", "-") + subprocess.run(
         [BUILD / "bench/attn_bench", "--help"], capture_output=True, text=True, check=True).stdout}
     wrong = []  # but for the changelog, which may name what has gone
@@ -177,6 +177,7 @@ def test_options_in_the_text() -> None:
             command = (re.match(r"attn\s+([a-z]+)", span) or ["", ""])[1]
             if command not in helps:
                 helps[command] = attn(command, "--help")
-            wrong += [f"{page}: `{span}`" for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", span)
-                      if option not in OF_OTHERS and not re.search(rf"{option}(?![\w-])", helps[command])]
+            known = helps[command].replace("_", "-")
+            wrong += [f"{page}: `{span}`" for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", span.replace("_", "-"))
+                      if option not in OF_OTHERS and not re.search(rf"{option}(?![\w-])", known)]
     assert not wrong, "\n".join(wrong)
