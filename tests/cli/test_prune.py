@@ -124,7 +124,7 @@ def test_refused(attn):
     attn.file("rows.tsv", "a film\t1\n")
     hub = attn.folder / "hub"
     hub.mkdir()
-    (hub / "config.json").write_text('{"model_type": "llama"}')
+    (hub / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
     for wrong, message, status in (
             (("model", "--heads", "0%"), "--heads takes a share", 2),
             (("model", "--heads", "0.1%"), "0 of 8 heads would go", 2),
@@ -140,7 +140,7 @@ def test_refused(attn):
             (("model", "--heads", 2, "--data", "rows.tsv"), "has labels", 2),
             (("single", "--heads", 1), "must be from 1 to 0", 2),
             (("hub", "--heads", 2), "holds no checkpoint", 1),
-            (("gone", "--heads", 2), "holds no checkpoint", 1)):
+            (("gone", "--heads", 2), "gone: there is no such file or folder", 1)):
         done = attn.run("prune", *wrong, "--out", "x", status=status)
         assert message in done.stderr and len(done.stderr.splitlines()) == 1, (wrong, done.stderr)
     assert "another folder" in attn.run("prune", "model", "--heads", 2, "--out", "model", "--overwrite",

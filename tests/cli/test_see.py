@@ -103,9 +103,9 @@ def test_pair(attn):
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
     page = attn.run("see", "gpt", "--text", "To be", "--pair", "or not", "--html", "-").stdout
     assert '"second":5' in page, "without marks the first text's tokens"
-    assert "--pair is for models" in attn.run("see", "pair", "--pair", "a", status=2).stderr
+    assert "--text, --pair, --file" in attn.run("see", "pair", "--pair", "a", status=2).stderr
     long = attn.run("see", "bert", "--text", "good " * 20, "--pair", "bad " * 20, status=1).stderr
-    assert "the pair has 43 tokens, the model's context is 32" in long, long
+    assert "the pair has 43 tokens, at most 32 fit\n" in long, long
 
 
 def test_cross(attn):
