@@ -269,10 +269,6 @@ bool has_tasks(int64_t tasks) {
   return tasks > 0;
 }
 
-}  // namespace
-
-namespace {
-
 /// Runs the tasks on a host's executor. Without NDEBUG it sees to it that each runs once.
 void run_on(Executor& host, int64_t tasks, TaskRef body) {
 #ifdef NDEBUG
