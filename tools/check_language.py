@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails unless each public C++ header tells a compiler of C++17 in one sentence what it needs, not in a page of errors.
+"""Fails unless each public C++ header stops a C++17 compiler with one sentence, not with a page of errors.
 
 usage: check_language.py COMPILER      check_language.py COMPILER --self-test
 """
@@ -15,7 +15,7 @@ SENTENCE = "attention.cpp needs C++20: compile with -std=c++20"
 
 
 def errors(compiler, header):
-    """What a program in C++17 that includes this header alone is told."""
+    """The errors of a C++17 program that includes this header alone."""
     done = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-x", "c++", "-I", ROOT / "include", "-"],
                           input=f'#include "{header}"\n', capture_output=True, text=True, check=False)
     return [line for line in done.stderr.splitlines() if "error: " in line]
