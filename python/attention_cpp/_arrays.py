@@ -29,7 +29,7 @@ def library_of(array: Any) -> str:
 
 def as_array(value: Any) -> Any:
     """An object with shape and dtype over the same memory; `value` itself where there is none."""
-    if type(value) is np.ndarray or hasattr(value, "shape") and hasattr(value, "dtype"):
+    if type(value) is np.ndarray or library_of(value) == "torch" or hasattr(value, "shape") and hasattr(value, "dtype"):
         return value
     try:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(memoryview(value))
@@ -53,13 +53,15 @@ def exported(array: Any, name: str = "an array", writable: bool = False) -> Any:
     """`array` as the extension takes it."""
     if type(array) in _AS_IT_IS or type(array) is np.ndarray and array.dtype.kind != "V":  # bfloat16 is of kind V
         return array
+    if library_of(array) == "torch":
+        return _exported_tensor(name, array)
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, which hides elements from NumPy alone: pass its data, and mask=")
     if isinstance(array, tuple) and len(array) == 4 and isinstance(array[1], str):
         raise TypeError(f"{name} must not be a tuple")  # which would be taken for a raw address
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
         return _raw_bfloat16(name, array, writable)
-    return _exported_tensor(name, array) if library_of(array) == "torch" else array
+    return array
 
 
 @functools.cache

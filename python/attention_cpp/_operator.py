@@ -162,10 +162,11 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
     given = _options(options)
-    lse, result, shape = None, out, _shape(q)
-    if 2 <= len(shape) <= 4 and _shape(v) and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
+    lse, result, shape, of_v = None, out, _shape(q), _shape(v)
+    # Otherwise the extension says what is wrong.
+    if 2 <= len(shape) <= 4 and of_v and (dtype := dtype_name(q)) in FLOATING:
         if out is None:
-            result = empty(q, (*shape[:-1], _shape(v)[-1]), dtype_name(q))
+            result = empty(q, (*shape[:-1], of_v[-1]), dtype)
         if return_lse:
             lse = empty(q, shape[:-1], _lse_dtype(q))
     _core.forward(exported(q, "q"), exported(k, "k"), exported(v, "v"), exported(result, "out", True), exported(lse),
