@@ -217,8 +217,6 @@ struct Bench {
       }
   }
 
-  static bool writes(const attn::models::Config& shape) { return shape.causal && shape.head && !shape.classes; }
-
   /// What writes is measured as it writes, what does not as it reads.
   std::vector<Row> infer_all(const attn::models::Model& model) const {
     const attn::models::Config& shape = model.config();

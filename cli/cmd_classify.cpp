@@ -156,19 +156,18 @@ struct Classify {
     }
     answer();
     if (cut)
-      say("attn: {} of {} texts were cut to {} tokens{}\n", cut, answered, longest,
-          attn::models::learns_positions(config) ? "" : "; a larger --context takes more");
+      say("attn: {} of {} texts were cut to {} tokens{}\n", cut, answered, longest, ContextOption::larger(config));
   }
 };
 
 // --------------------------------------------------------------------------------------------------------------- eval
 
-constexpr double kColdest = 0.05, kHottest = 20;
+constexpr double kLeastTemperature = 0.05, kLargestTemperature = 20;
 
 /// What logits must be divided by so that their labels are as probable as possible, within these limits (Guo et al.
 /// 2017, arXiv:1706.04599). The loss is convex in its inverse, and has no slope there.
 double fitted_temperature(const std::vector<std::vector<double>>& logits, const std::vector<int64_t>& labels) {
-  double low = 1 / kHottest, high = 1 / kColdest;
+  double low = 1 / kLargestTemperature, high = 1 / kLeastTemperature;
   for (int round = 0; round < 40; ++round) {
     const double middle = std::sqrt(low * high);
     double slope = 0;
@@ -195,10 +194,10 @@ double mean_loss(const std::vector<std::vector<double>>& logits, const std::vect
   return sum / static_cast<double>(logits.size());
 }
 
-/// The temperature that fits, unless none does: a classifier that is always right would be colder yet.
+/// The temperature that fits; "" where it is at a limit: the loss of a classifier that is always right falls with it.
 std::string advice(const std::vector<std::vector<double>>& logits, const std::vector<int64_t>& labels) {
   const double fitted = fitted_temperature(logits, labels);
-  if (fitted < 1.01 * kColdest || fitted > 0.99 * kHottest) return "";
+  if (fitted < 1.01 * kLeastTemperature || fitted > 0.99 * kLargestTemperature) return "";
   return fmt::format("; with attn classify --temperature {:.3g} the loss is {:.4f}", fitted,
                      mean_loss(logits, labels, fitted));
 }
@@ -374,8 +373,7 @@ struct Evaluate {
   void run() const {
     const attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
-    const bool writes = config.causal && config.head && !config.classes;
-    if (!writes && !classifies(config) && !config.encoder_layers)
+    if (!writes(config) && !classifies(config) && !config.encoder_layers)
       throw UsageError(model.directory + " has no loss on texts, " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes) sentences(loaded);

@@ -45,7 +45,7 @@ std::string shown_value(const Measure& measure, double value) {
 }
 
 /// What heads above a threshold do, behind "12 of 72 heads".
-constexpr std::pair<std::string_view, const char*> kDeeds[] = {
+constexpr std::pair<std::string_view, const char*> kPhrases[] = {
     {"previous", "attend{} to the previous token"}, {"next", "attend{} to the next token"},
     {"self", "attend{} to the token itself"},       {"first", "attend{} to the first token"},
     {"sink", "make{} a sink of the first token"},   {"start", "attend{} to what starts a text"},
@@ -60,9 +60,9 @@ std::string summary(const HeadTable& table) {
     const auto above = std::count_if(table.heads.begin(), table.heads.end(),
                                      [&](const HeadValues& head) { return head.values[m] > measure.threshold; });
     if (above == 0) continue;
-    const auto* const deed = std::find_if(std::begin(kDeeds), std::end(kDeeds),
-                                          [&](const auto& each) { return each.first == measure.name; });
-    const std::string what = deed == std::end(kDeeds) ? "{}" + measure.name : deed->second;
+    const auto* const phrase = std::find_if(std::begin(kPhrases), std::end(kPhrases),
+                                            [&](const auto& each) { return each.first == measure.name; });
+    const std::string what = phrase == std::end(kPhrases) ? "{}" + measure.name : phrase->second;
     parts.push_back(fmt::format("{}{} {}", above, parts.empty() ? fmt::format(" of {} heads", table.heads.size()) : "",
                                 fmt::format(fmt::runtime(what), above == 1 ? "s" : "")));
   }
@@ -223,7 +223,7 @@ struct Heads {
     if (texts.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
     if (cut)
       say("attn: {} of {} texts were cut to {} tokens{}\n", cut, texts.size(), reader.context(),
-          reader.may_be_longer() ? "; a larger --context takes more" : "");
+          ContextOption::larger(reader.config()));
     return texts;
   }
 

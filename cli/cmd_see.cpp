@@ -175,10 +175,9 @@ struct See {
     second = std::find(both.types.begin(), both.types.end(), 1) - both.types.begin();
     if (second == batch.length) second = std::ssize(loaded.tokenizer->encode_marked(first).ids);
     if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
-    if (const int64_t most = context.of(config); batch.length > most) {
-      const char* way_out = attn::models::learns_positions(config) ? "" : "; a larger --context takes more";
-      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most, way_out)});
-    }
+    if (const int64_t most = context.of(config); batch.length > most)
+      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
+                                            ContextOption::larger(config))});
     batch.tokens = std::move(both.ids);
     if (config.token_types) batch.types = std::move(both.types);
     return batch;
@@ -300,6 +299,31 @@ struct See {
   }
 };
 
+/// The files and tables that it writes.
+void add_outputs(CLI::App& command, See& run) {
+  command.add_option("--png", run.png, "write a picture of the heads; - is standard output")->type_name("FILE");
+  command.add_flag("--light", run.light, "of --png: on white ground");
+  command.add_option("--html", run.html, "write a page to explore; - is standard output")->type_name("FILE");
+  command
+      .add_option("--window", run.windows,
+                  "a part of which a long text's page holds every weight, ROWS:COLUMNS: 100-199:0-99, 5: (a row),"
+                  " :7 (a column); may be given again")
+      ->type_name("WINDOW")
+      ->allow_extra_args(false);
+  command
+      .add_option("--save", run.save,
+                  "write queries, keys and lse, which attn see takes in a folder's place;"
+                  " - is standard output")
+      ->type_name("FILE");
+  command.add_flag("--stats", run.stats, "a table of what each head does, in place of the picture");
+  command.add_option("--csv", run.csv, "write that table; - is standard output")->type_name("FILE");
+  command.add_option("--json", run.json, "write that table; - is standard output")->type_name("FILE");
+  command
+      .add_option("--weights", run.weights,
+                  "write the matrix itself as CSV, a row a query, a column a key; - is standard output")
+      ->type_name("FILE");
+}
+
 }  // namespace
 
 void add_see(CLI::App& app) {
@@ -330,32 +354,12 @@ void add_see(CLI::App& app) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(whole(0));
-  command->add_option("--png", run->png, "write a picture of the heads; - is standard output")->type_name("FILE");
-  command->add_flag("--light", run->light, "of --png: on white ground");
-  command->add_option("--html", run->html, "write a page to explore; - is standard output")->type_name("FILE");
-  command
-      ->add_option("--window", run->windows,
-                   "a part of which a long text's page holds every weight, ROWS:COLUMNS: 100-199:0-99, 5: (a row),"
-                   " :7 (a column); may be given again")
-      ->type_name("WINDOW")
-      ->allow_extra_args(false);
+  add_outputs(*command, *run);
   CLI::Option* served =
       command->add_option("--serve", run->port, "answer a page on 127.0.0.1 at this port; 0 or none: any that is free")
           ->type_name("PORT")
           ->expected(0, 1)
           ->check(whole(0, 65535));
-  command
-      ->add_option("--save", run->save,
-                   "write queries, keys and lse, which attn see takes in a folder's place;"
-                   " - is standard output")
-      ->type_name("FILE");
-  command->add_flag("--stats", run->stats, "a table of what each head does, in place of the picture");
-  command->add_option("--csv", run->csv, "write that table; - is standard output")->type_name("FILE");
-  command->add_option("--json", run->json, "write that table; - is standard output")->type_name("FILE");
-  command
-      ->add_option("--weights", run->weights,
-                   "write the matrix itself as CSV, a row a query, a column a key; - is standard output")
-      ->type_name("FILE");
   command->add_flag("--log", run->log, "logarithmic colours");
   command->add_flag("--plain", run->plain, "no colours on the terminal");
   command->add_flag("--no-terminal", run->no_terminal, "files only");

@@ -164,12 +164,14 @@ attn::models::Loaded ModelOptions::load() const {
   return loaded;
 }
 
+bool writes(const attn::models::Config& config) { return config.causal && config.head && !config.classes; }
+
 std::string what_fits(const attn::models::Config& config) {
   if (config.encoder_layers) return "it answers texts: attn generate";
   if (config.classes && config.pooling == attn::models::Pooling::each)
     return "it has a class for each token, which no command prints: attn embed, attn see, attn heads";
   if (config.classes) return "it classifies: attn classify";
-  if (config.causal && config.head) return "it continues texts: attn generate";
+  if (writes(config)) return "it continues texts: attn generate";
   return config.head ? "it fills gaps: attn fill, attn embed" : "it makes vectors: attn embed";
 }
 
@@ -189,6 +191,10 @@ int64_t trained_context(const attn::models::Config& config) {
 }
 
 }  // namespace
+
+std::string ContextOption::larger(const attn::models::Config& config) {
+  return attn::models::learns_positions(config) ? "" : "; a larger --context takes more";
+}
 
 int64_t ContextOption::of(const attn::models::Config& config) const {
   const int64_t own = trained_context(config);
@@ -212,7 +218,7 @@ namespace {
 constexpr double kTemperature = 0.8;
 
 /// "True", as Python writes it.
-std::string small_letters(std::string& text) {
+std::string lower_case(std::string& text) {
   text = CLI::detail::to_lower(text);
   return {};
 }
@@ -254,11 +260,11 @@ void GenerationOptions::add(CLI::App& command) {
       .add_option("--early-stopping", early_stopping,
                   "of beams: true ends with as many whole texts as beams, never goes on while a longer one could win")
       ->check(one_of({"true", "false", "never"}))
-      ->transform(CLI::Validator(small_letters, ""));
+      ->transform(CLI::Validator(lower_case, ""));
   command
       .add_option("--do-sample", do_sample, "false: always the most probable token, as --temperature 0; true: drawn")
       ->check(one_of({"true", "false"}))
-      ->transform(CLI::Validator(small_letters, ""))
+      ->transform(CLI::Validator(lower_case, ""))
       ->expected(0, 1);
   command.add_option("--seed", seed, "the same seed gives the same text")->check(whole(0));
   const auto has_text = [](const std::string& text) { return text.empty() ? "the text is empty" : ""; };

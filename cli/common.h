@@ -67,6 +67,8 @@ struct ModelOptions {
   attn::models::Loaded load() const;
 };
 
+/// True for a model that continues texts.
+bool writes(const attn::models::Config& config);
 /// What attn does with a model, as a sentence ends: "it fills gaps: attn fill, attn embed".
 std::string what_fits(const attn::models::Config& config);
 
@@ -76,6 +78,8 @@ struct ContextOption {
   void add(CLI::App& command);
   /// Throws UsageError for more than there are learned positions.
   int64_t of(const attn::models::Config& config) const;
+  /// How a message of a text that is too long ends: "" where no larger --context is possible.
+  static std::string larger(const attn::models::Config& config);
   /// What an error says of a longer text: its tokens, the limit, and the ways out.
   std::string too_long(int64_t count, const attn::models::Config& config) const;
 };

@@ -24,8 +24,7 @@ class HeadsReader {
   explicit HeadsReader(const attn::models::Loaded& loaded, const ContextOption& context = {});
   const attn::text::Tokenizer& tokenizer() const { return *tokenizer_; }
   int64_t context() const { return context_; }
-  /// True where a larger --context is possible.
-  bool may_be_longer() const { return !attn::models::learns_positions(loaded_.model->config()); }
+  const attn::models::Config& config() const { return loaded_.model->config(); }
 
   /// Cut to the context; `cut` counts what was.
   HeadsText of_text(const std::string& text, int64_t& cut) const;
