@@ -251,6 +251,7 @@ struct See {
     attn::view::PageOptions page{.selection = selection};
     for (const std::string& window : windows) page.windows.push_back(read_window(window));
     if (!windows.empty() && html.empty()) throw UsageError("--window is of the page that --html writes");
+    if (light && png.empty()) throw UsageError("--light is of the picture that --png writes");
     const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
     if (is_saved && (context.tokens || !(text + pair + file + part + answer).empty()))
       throw UsageError("--text, --pair, --file, --context, --part and --answer are for models, " + source() +
@@ -336,8 +337,8 @@ void add_see(CLI::App& app) {
   run->arrays.add(*command);
   command->add_option("--text", run->text, "the text to look at");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
-  command->add_option("--pair", run->pair,
-                      "a second text, which the tokenizer joins to the first: a pair of sentences");
+  command->add_option("--pair", run->pair, "a second text, which the tokenizer joins to the first: a pair of sentences")
+      ->check([](const std::string& second) { return second.empty() ? "the text is empty" : ""; });
   run->context.add(*command);
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
   command

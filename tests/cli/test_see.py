@@ -103,6 +103,8 @@ def test_pair(attn):
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
     page = attn.run("see", "gpt", "--text", "To be", "--pair", "or not", "--html", "-").stdout
     assert '"second":5' in page, "without marks the first text's tokens"
+    assert "--pair: the text is empty" in attn.run("see", "bert", "--text", "a", "--pair", "", status=2).stderr
+    assert "--light is of the picture" in attn.run("see", "bert", "--text", "a", "--light", status=2).stderr
     assert "--text, --pair, --file" in attn.run("see", "pair", "--pair", "a", status=2).stderr
     long = attn.run("see", "bert", "--text", "good " * 20, "--pair", "bad " * 20, status=1).stderr
     assert "the pair has 43 tokens, at most 32 fit\n" in long, long
