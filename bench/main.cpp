@@ -31,7 +31,7 @@ void print_help() {
       "  --statistics        statistics of attention, in units of the forward beside them\n"
       "  --threads=1,all     numbers of threads (this is the default)\n"
       "  --isa=avx2,avx512   instruction sets, or all; default: the best one here\n"
-      "  --layout=blhd,bhld  where the tensors lie: [B, L, H, D] (default), [B, H, L, D], or qkv, slices of one array\n"
+      "  --layout=blhd,bhld  where the tensors are: [B, L, H, D] (default), [B, H, L, D], or qkv, slices of one array\n"
       "  --repeats=N         of which the median is reported; default: 7, quick 5\n"
       "  --csv=FILE          complete rows, one a line\n"
       "  --json=FILE         complete rows, one JSON object a line\n"

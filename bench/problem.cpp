@@ -128,7 +128,7 @@ Problem::Array Problem::random_array(int64_t heads, int64_t rows, uint64_t seed)
   return array;
 }
 
-/// Copies q, k and v into one array of rows [q heads, k heads, v heads], and has them stand there.
+/// Copies q, k and v into one array of rows [q heads, k heads, v heads], and points the views to it.
 void Problem::fuse() {
   const Workload& w = workload_;
   fused_ = Array(w.dtype, {1, w.heads + 2 * w.kv_heads, w.keys, w.depth}, Layout::blhd);
@@ -180,7 +180,7 @@ void Problem::set_option() {
 
 void Problem::fill_cache() {
   cache_.emplace(
-      attn::KvCache::Config{.kv_heads = workload_.kv_heads, .head_dim = workload_.depth, .dtype = workload_.dtype});
+      attn::KVCacheConfig{.kv_heads = workload_.kv_heads, .head_dim = workload_.depth, .dtype = workload_.dtype});
   sequence_ = cache_->add();
   cache_->append(sequence_, k_.view, v_.view);
 }
@@ -188,12 +188,12 @@ void Problem::fill_cache() {
 void Problem::call() {
   switch (workload_.operation) {
     case Operation::forward:
-    case Operation::decode: attn::attention(q_.view, k_.view, v_.view, out_.view, {}, options_); break;
+    case Operation::decode: attn::attention(q_.view, k_.view, v_.view, out_.view, options_); break;
     case Operation::backward: backward(dout_.view); break;
     case Operation::paged: {
       const int64_t sequences[] = {sequence_};
-      const int64_t cu_query[] = {0, 1};
-      cache_->attend(sequences, cu_query, q_.view, out_.view);
+      const int64_t cu_seqlens_q[] = {0, 1};
+      cache_->attend(sequences, cu_seqlens_q, q_.view, out_.view);
       break;
     }
   }
@@ -286,7 +286,7 @@ attn::View<4> Problem::rows_of(const Array& array, const Sample& sample) const {
 
 attn::View<4> Problem::head_of(const Array& array, int64_t kv_head) const { return part(array.view, 1, kv_head, 1); }
 
-/// The same rows see the same keys: row i of the sample stands at first_query + i.
+/// The same rows see the same keys: row i of the sample is at first_query + i.
 attn::AttentionOptions Problem::options_of(const Sample& sample) const {
   attn::AttentionOptions options = options_;
   options.alignment = attn::Alignment::offset;

@@ -62,7 +62,7 @@ class Problem {
   std::vector<int64_t> key_length_;
   std::vector<float> slopes_;
   attn::AttentionOptions options_;
-  std::optional<attn::KvCache> cache_;
+  std::optional<attn::KVCache> cache_;
   int64_t sequence_ = 0;
 };
 

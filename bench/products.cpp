@@ -1,6 +1,6 @@
 // attn_products: products of few rows with rows of weights, y = x W^T, which a text written token by token consists of.
 // Checks each against sums in float64, then times it beside oneDNN and beside a plain read of as many bytes: the
-// quickest of many samples in turn, for neighbours disturb every median. Weights that no cache would hold lie in many
+// quickest of many samples in turn, for neighbours disturb every median. Weights that no cache would hold are in many
 // copies, of which every sample takes the next; those of the last table stay where the cache has them.
 #include <omp.h>
 
@@ -129,7 +129,7 @@ struct Line {
   }
 };
 
-/// Plain reads of memory that no product touches: what a product has just read lies in a cache.
+/// Plain reads of memory that no product touches: what a product has just read is in a cache.
 class Reading {
  public:
   Reading() : memory_(kColdBytes) { fill(memory_, DType::float32); }

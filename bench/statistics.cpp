@@ -150,7 +150,7 @@ class Results {
   Wanted add_bands(Wanted w) { return w.sets.bands = kBands, w.rows.bands = bands_, w; }
   Wanted add_labels(Wanted w) { return w.sets.labels = call_.labels(), w.rows.labels = masses_, w; }
   Wanted add_same_token(Wanted w) {
-    return w.sets.query_token = call_.ids(), w.sets.key_token = call_.ids(), w.rows.same_token = rows_[4], w;
+    return w.sets.query_token_ids = call_.ids(), w.sets.key_token_ids = call_.ids(), w.rows.same_token = rows_[4], w;
   }
   Wanted add_columns(Wanted w) { return w.column_mass = mass_, w.column_position = place_, w; }
   Wanted add_picture(Wanted w) { return w.picture.cells = cells_, w; }

@@ -13,13 +13,13 @@ enum class Operation {
   forward,   // attention() on n queries and n keys
   backward,  // attention_backward() of the same
   decode,    // attention() of one query on n keys
-  paged      // KvCache::attend() of one query on n keys
+  paged      // KVCache::attend() of one query on n keys
 };
 
 /// What a call asks for besides softmax(q k^T) v.
 enum class Option { full, causal, window, mask, bias, alibi, dropout, softcap, lengths };
 
-/// Where [B, H, L, D] tensors lie.
+/// Where [B, H, L, D] tensors are.
 enum class Layout {
   blhd,  // [B, L, H, D] in memory: what the projections of a model write
   bhld,  // contiguous heads

@@ -46,7 +46,7 @@ struct Bench {
     batch.sequences = sequences;
     batch.length = length;
     attn::Random random(seed);
-    const bool one_class = config.classes && config.pooling != attn::models::Pooling::each;  // a sequence
+    const bool one_class = config.classes && config.pooling != attn::models::ClassifierPooling::each;  // a sequence
     for (int64_t n = 0; n < sequences * length; ++n) {
       batch.tokens.push_back(random.below(config.vocab_size));
       if (!one_class || n < sequences)
@@ -70,13 +70,13 @@ struct Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  /// `count` tokens behind `depth` that are cached, so many at once: all of a prompt, one where a text is written.
+  /// `count` tokens after `depth` that are cached, so many at once: all of a prompt, one where a text is written.
   Row infer(const char* name, const attn::models::Model& model, int64_t count, int64_t depth, int64_t at_once) const {
     // A prompt has logits of its last token alone, what is written has those of each.
     Row row{name + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
             attn::models::forward_flops(model.config(), count, depth, at_once > 1) / static_cast<double>(count)};
     const auto memory = attn::autograd::Tape().memory();
-    attn::models::Cache cache = model.new_cache();
+    attn::models::ModelCache cache = model.new_cache();
     const auto feed = [&](int64_t tokens) {
       attn::autograd::Tape tape({}, memory);
       model.forward(tape, batch_of(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
@@ -107,7 +107,7 @@ struct Bench {
   }
 
   Row train(attn::models::Model& model, int64_t sequences, int64_t length, bool recompute) const {
-    struct Repeated : attn::train::Data {
+    struct Repeated : attn::train::Dataset {
       attn::models::Batch batch;
       attn::models::Batch training(uint64_t) const override { return batch; }
       attn::models::Batch validation(int64_t) const override { return batch; }
@@ -116,7 +116,7 @@ struct Bench {
       std::string describe() const override { return "random tokens"; }
     } data;
     data.batch = batch_of(model.config(), sequences, length, 3);
-    attn::train::Options options;
+    attn::train::TrainerOptions options;
     options.recompute = recompute;
     attn::train::Trainer trainer(model, data, options, "");
     Row row{fmt::format("train {} x {}{}", sequences, length, recompute ? ", recomputed" : ""),
@@ -211,7 +211,7 @@ struct Bench {
         if (length + behind <= shape.context) continue;
         if (option->count() || behind >= shape.context)
           throw UsageError(fmt::format("{}: {} tokens{} are too many, the model has learned {} positions",
-                                       option->get_name(), length, behind ? fmt::format(" behind {}", behind) : "",
+                                       option->get_name(), length, behind ? fmt::format(" after {}", behind) : "",
                                        shape.context));
         length = shape.context - behind;
       }
@@ -262,7 +262,7 @@ struct Bench {
       require_training_memory(shape, kind);
       if (!scaling) model = std::make_unique<attn::models::Model>(shape, kind);
     }
-    if (shape.encoder_layers || shape.reads_rows)
+    if (shape.encoder_layers || shape.takes_embeddings)
       throw UsageError(
           "what is measured are models that continue texts and encoders of texts, not those of two parts or"
           " of rows");

@@ -17,7 +17,7 @@ using Tokens = attn::text::Encoding;
 
 /// True for one that has a class for a text, not for each of its tokens.
 bool classifies(const attn::models::Config& config) {
-  return config.classes && config.pooling != attn::models::Pooling::each;
+  return config.classes && config.pooling != attn::models::ClassifierPooling::each;
 }
 
 /// The logit of every class, a row a sentence.
@@ -41,7 +41,7 @@ class Classifier {
       return all;
     };
     batch.tokens = laid_out(&Tokens::ids);
-    if (model_.config().token_types) batch.types = laid_out(&Tokens::types);
+    if (model_.config().type_vocab_size) batch.token_type_ids = laid_out(&Tokens::types);
     attn::autograd::Tape tape({}, memory_);
     const attn::autograd::Value logits = model_.forward(tape, batch);
     const float* value = static_cast<const float*>(logits.data().data());
@@ -67,16 +67,16 @@ std::vector<double> log_probabilities(std::vector<double> row) {
 }
 
 /// What a classifier says of every class: probabilities that add up to 1, one for each class by itself, or numbers.
-std::vector<double> scores_of(std::vector<double> row, attn::models::Answers answers) {
-  if (answers == attn::models::Answers::one) row = log_probabilities(std::move(row));
+std::vector<double> scores_of(std::vector<double> row, attn::models::ProblemType answers) {
+  if (answers == attn::models::ProblemType::single_label) row = log_probabilities(std::move(row));
   for (double& each : row) {
-    if (answers == attn::models::Answers::one) each = std::exp(each);
-    if (answers == attn::models::Answers::any) each = 1 / (1 + std::exp(-each));
+    if (answers == attn::models::ProblemType::single_label) each = std::exp(each);
+    if (answers == attn::models::ProblemType::multi_label) each = 1 / (1 + std::exp(-each));
   }
   return row;
 }
 
-/// A name for each class that is no other's: where several have the same, their numbers stand behind it.
+/// A name for each class that is no other's: where several have the same, their numbers are after it.
 std::vector<std::string> apart(const std::vector<std::string>& labels) {
   std::vector<std::string> names = labels;
   for (size_t n = 0; n < names.size(); ++n)
@@ -111,7 +111,7 @@ struct Classify {
     const attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
     if (!classifies(config)) throw UsageError(model.directory + " does not classify texts, " + what_fits(config));
-    if (temperature != 1 && loaded.answers == attn::models::Answers::numbers)
+    if (temperature != 1 && loaded.problem_type == attn::models::ProblemType::regression)
       throw UsageError("--temperature is of probabilities, " + model.directory + " says numbers");
     const int64_t longest = context.of(config);
     const Classifier classifier(*loaded.model, longest);
@@ -126,7 +126,7 @@ struct Classify {
       auto rows = classifier(tokens);
       for (size_t n = 0; n < rows.size(); ++n) {
         for (double& logit : rows[n]) logit /= temperature;
-        print(labels, scores_of(std::move(rows[n]), loaded.answers), ++answered, texts[n]);
+        print(labels, scores_of(std::move(rows[n]), loaded.problem_type), ++answered, texts[n]);
       }
       show("");
       texts.clear();
@@ -136,7 +136,7 @@ struct Classify {
       try {
         return lines.next(line);
       } catch (const attn::Error&) {
-        answer();  // what stands before a line that is no text
+        answer();  // what is before a line that is no text
         throw;
       }
     };
@@ -257,7 +257,7 @@ struct Evaluate {
   }
 
   void sentences(const attn::models::Loaded& loaded) const {
-    if (loaded.answers != attn::models::Answers::one)
+    if (loaded.problem_type != attn::models::ProblemType::single_label)
       throw attn::Error("eval",
                         {model.directory + "/config.json: problem_type and the number of labels say that a text "
                                            "has not one class of several, which is what is judged"});
@@ -301,7 +301,7 @@ struct Evaluate {
     }
   }
 
-  /// Windows of the context, each `stride` tokens behind the one before: only tokens that no window has seen yet count,
+  /// Windows of the context, each `stride` tokens after the one before: only tokens that no window has seen yet count,
   /// so that all but the first have at least context - stride tokens before them.
   void strided(const attn::models::Loaded& loaded) const {
     const std::string content = attn::io::read_input(file);
@@ -321,7 +321,7 @@ struct Evaluate {
       window.length = end - first;
       window.tokens.assign(tokens.begin() + first, tokens.begin() + end);
       window.targets.assign(tokens.begin() + first + 1, tokens.begin() + end + 1);
-      std::fill_n(window.targets.begin(), done - first, attn::ops::kIgnored);
+      std::fill_n(window.targets.begin(), done - first, attn::ops::kIgnoreIndex);
       attn::autograd::Tape tape({}, memory);
       const attn::autograd::Value loss = loaded.model->loss(tape, window);
       sum += static_cast<double>(*static_cast<const float*>(loss.data().data())) * static_cast<double>(end - done);
@@ -412,7 +412,7 @@ void add_eval(CLI::App& app) {
       ->check(whole(0, 1 << 16));
   command
       ->add_option("--stride", run->stride,
-                   "tokens that a window moves on by, with what stands before as context;"
+                   "tokens that a window moves on by, with what is before as context;"
                    " 0 = by the whole context")
       ->check(whole(0, 1 << 24));
   command->callback([=] { run->run(); });

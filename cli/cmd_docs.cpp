@@ -176,7 +176,7 @@ std::string manual(const CLI::App& app) {
       roff(
           "An underscore in the name of an option is a hyphen: --embed_dim is --embed-dim. Where a file is "
           "expected, - is standard input or output.") +
-      "\n.SH OPTIONS\nThey may stand behind the subcommand too.\n" + man_options(app) + ".SH SUBCOMMANDS\n";
+      "\n.SH OPTIONS\nThey may be after the subcommand too.\n" + man_options(app) + ".SH SUBCOMMANDS\n";
   for (const CLI::App* command : subcommands_of(app)) {
     out += fmt::format(".SS attn {}\n{}\n", roff(command->get_name()), roff(command->get_description()));
     out += man_options(*command);

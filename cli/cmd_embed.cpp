@@ -40,13 +40,13 @@ struct Embed {
   int64_t longest = 0, step = 2048, dimensions = 0;
   bool normalise = false, statistics = false, unpacked = false;
 
-  static std::optional<attn::models::RowPooling> pooling_named(const std::string& name) {
-    using attn::models::RowPooling;
+  static std::optional<attn::models::Pooling> pooling_named(const std::string& name) {
+    using attn::models::Pooling;
     if (name.empty()) return {};
-    if (name == "cls") return RowPooling::first;
-    if (name == "last") return RowPooling::last;
-    if (name == "pooler") return RowPooling::pooler;
-    return name == "max" ? RowPooling::max : RowPooling::mean;
+    if (name == "cls") return Pooling::first;
+    if (name == "last") return Pooling::last;
+    if (name == "pooler") return Pooling::pooler;
+    return name == "max" ? Pooling::max : Pooling::mean;
   }
 
   attn::models::Embedder load() const {
@@ -56,7 +56,7 @@ struct Embed {
         pooling_named(pooling));
   }
 
-  /// What stands before each text: what the command line says, else the folder.
+  /// What is before each text: what the command line says, else the folder.
   std::string prompt_of(const attn::models::Embedder& embedder) const {
     if (prompt) return *prompt;
     if (prompt_name.empty()) return embedder.options.prompt;
@@ -88,9 +88,9 @@ struct Embed {
 
   void run() const {
     attn::models::Embedder embedder = load();
-    if (normalise) embedder.options.normalise = true;
-    if (longest) embedder.options.longest = longest;
-    if (dimensions) embedder.options.dimensions = dimensions;
+    if (normalise) embedder.options.normalize = true;
+    if (longest) embedder.options.max_length = longest;
+    if (dimensions) embedder.options.truncate_dim = dimensions;
     embedder.options.tokens_a_step = step;
     embedder.options.prompt = prompt_of(embedder);
     embedder.options.name = [&](int64_t text) {
@@ -121,7 +121,7 @@ struct Fill {
   std::string text, gap;
   int64_t top = 5;
 
-  /// The token that stands for a gap, as this family writes it.
+  /// The token that means a gap, as this family writes it.
   std::pair<std::string, int64_t> mask_of(const attn::text::Tokenizer& tokenizer) const {
     for (const char* name : {"[MASK]", "<mask>"})
       if (const auto id = tokenizer.find(name)) return {name, *id};
@@ -143,7 +143,7 @@ struct Fill {
       throw UsageError("the text has no gap: write " + name);
     attn::models::Batch batch;
     batch.tokens = encoding.ids;
-    if (config.token_types) batch.types = encoding.types;
+    if (config.type_vocab_size) batch.token_type_ids = encoding.types;
     batch.sequences = 1;
     batch.length = static_cast<int64_t>(encoding.ids.size());
     attn::autograd::Tape tape;
@@ -181,7 +181,7 @@ void add_embed(CLI::App& app) {
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
   CLI::Option* prompt =
-      command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
+      command->add_option("--prompt", run->prompt, "is before every line; as the folder says, else none");
   command->add_option("--prompt-name", run->prompt_name, "that of the folder's prompts, by its name")->excludes(prompt);
   command->add_option("--dimensions", run->dimensions, "columns that are kept, the first; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
@@ -204,7 +204,7 @@ void add_fill(CLI::App& app) {
   auto run = std::make_shared<Fill>();
   run->model.add(*command);
   command->add_option("--text", run->text, "with [MASK], or <mask>, in its gaps")->required();
-  command->add_option("--gap", run->gap, "what stands for a gap in the text as well");
+  command->add_option("--gap", run->gap, "what means a gap in the text as well");
   command->add_option("--top", run->top, "words for each gap")->check(whole(1, 1 << 24));
   command->callback([=] { run->run(); });
 }

@@ -37,7 +37,7 @@ struct Generate {
     else stream_recorded(loaded, text);
   }
 
-  /// Queries and keys lie in files without a name beside the one that they become.
+  /// Queries and keys are in files without a name beside the one that they become.
   void stream_recorded(const attn::models::Loaded& loaded, const std::string& text) const {
     const std::filesystem::path folder = std::filesystem::path(record).parent_path();
     attn::view::Recorder recorder({.part = part == "cross"     ? Part::cross

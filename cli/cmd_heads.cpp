@@ -44,7 +44,7 @@ std::string shown_value(const Measure& measure, double value) {
   return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, measure.name == "offset" ? 0 : 3);
 }
 
-/// What heads above a threshold do, behind "12 of 72 heads".
+/// What heads above a threshold do, after "12 of 72 heads".
 constexpr std::pair<std::string_view, const char*> kPhrases[] = {
     {"previous", "attend{} to the previous token"}, {"next", "attend{} to the next token"},
     {"self", "attend{} to the token itself"},       {"first", "attend{} to the first token"},
@@ -79,7 +79,7 @@ std::vector<size_t> places_of(const std::vector<std::string>& named) {
   return places;
 }
 
-/// Where the heads lie beside one another, each drawn as the number of its cluster, from 10 on as a letter.
+/// Where the heads are beside one another, each drawn as the number of its cluster, from 10 on as a letter.
 std::string map_of(const HeadTable& table) {
   constexpr size_t kWide = 72, kHigh = 20;
   std::vector<std::string> lines(kHigh, std::string(kWide, ' '));

@@ -43,7 +43,7 @@ struct Measured {
   double milliseconds = 0;  ///< of a forward over a batch
 };
 
-Measured measure(const Model& model, const attn::train::Data& data, const std::string& directory,
+Measured measure(const Model& model, const attn::train::Dataset& data, const std::string& directory,
                  std::string_view which) {
   Measured measured;
   measured.validation = attn::train::validate(model, data);
@@ -74,9 +74,9 @@ void time_batches(const Model& first, const Model& second, const attn::models::B
 }
 
 /// The same data, with a line that tells how much of it scoring and retraining have read; a signal ends them.
-class Watched : public attn::train::Data {
+class Watched : public attn::train::Dataset {
  public:
-  Watched(const attn::train::Data& data, int64_t total) : data_(data), meter_("batches", total) {}
+  Watched(const attn::train::Dataset& data, int64_t total) : data_(data), meter_("batches", total) {}
   attn::models::Batch training(uint64_t number) const override {
     if (signal_seen()) throw attn::Error("prune", {"stopped before there was a result"});
     meter_.show(++done_);
@@ -89,7 +89,7 @@ class Watched : public attn::train::Data {
   void hide() { meter_.hide(); }
 
  private:
-  const attn::train::Data& data_;
+  const attn::train::Dataset& data_;
   mutable Meter meter_;
   mutable int64_t done_ = 0;
 };
@@ -122,7 +122,7 @@ struct Prune {
       settings.validation = validation;
     }
     if (settings.data == "-") throw UsageError("the model was trained from a pipe: --data names a file");
-    attn::train::Options& options = settings.options;
+    attn::train::TrainerOptions& options = settings.options;
     options.decay_steps = 0;
     options.seed = seed;
     if (retrain) options.steps = retrain;
@@ -162,7 +162,7 @@ struct Prune {
   }
 
   /// What validation says where gates close the heads of the lowest scores, a tenth of all more at each point.
-  static std::vector<Point> curve(const Model& model, const attn::train::Data& data, const HeadScores& scores) {
+  static std::vector<Point> curve(const Model& model, const attn::train::Dataset& data, const HeadScores& scores) {
     std::vector<Point> points;
     const int64_t total = attn::train::count_heads(model.config());
     for (int64_t tenth = 0; tenth < 10 && !signal_seen(); ++tenth) {

@@ -21,7 +21,7 @@ namespace {
 /// The layers of a model on one text, and what they borrow.
 struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
-  std::vector<attn::heads::Kind> kinds = {};         ///< of a model's text that looks at itself
+  std::vector<attn::heads::TokenKind> kinds = {};    ///< of a model's text that looks at itself
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::view::Layer> layers = {};
   int64_t second = -1;                      ///< of a pair of texts, the second one's first token
@@ -30,7 +30,7 @@ struct Seen {
 };
 
 /// Attention that was saved. Where there are fewer queries than keys, these are the last tokens, unless it says where
-/// the first one stands.
+/// the first one is.
 Seen saved(attn::view::SavedAttention attention) {
   Seen seen;
   const int64_t rows = attention.layers[0].q.size[2], columns = attention.layers[0].k.size[2];
@@ -129,7 +129,7 @@ struct See {
   bool light = false;
   bool log = false, plain = false, no_terminal = false, stats = false, served = false;
 
-  /// The tokens of the text and, of a model with an encoder, of the answer behind what it begins with.
+  /// The tokens of the text and, of a model with an encoder, of the answer after what it begins with.
   attn::models::Batch batch_of(const attn::models::Loaded& loaded) const {
     const auto& tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
     const attn::models::Config& config = loaded.model->config();
@@ -145,14 +145,14 @@ struct See {
     batch.sequences = 1;
     batch.tokens = std::move(ids);
     if (config.encoder_layers) {
-      batch.source = std::exchange(batch.tokens, loaded.start);
+      batch.source = std::exchange(batch.tokens, loaded.decoder_start_token_ids);
       batch.source_length = static_cast<int64_t>(batch.source.size());
       std::vector<int64_t> said;
       if (answer.empty()) {
         attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
         options.sampling.temperature = 0;
         options.max_length = 0;
-        options.max_tokens = config.context - static_cast<int64_t>(loaded.start.size());
+        options.max_new_tokens = config.context - static_cast<int64_t>(loaded.decoder_start_token_ids.size());
         said = attn::generate::generate(*loaded.model, batch.source, options).tokens;
       } else {
         said = loaded.tokenizer->encode(answer);
@@ -163,7 +163,7 @@ struct See {
     return batch;
   }
 
-  /// The text and the second one behind it, as the tokenizer joins a pair; `second`: where that begins.
+  /// The text and the second one after it, as the tokenizer joins a pair; `second`: where that begins.
   attn::models::Batch pair_of(const attn::models::Loaded& loaded, int64_t& second) const {
     const attn::models::Config& config = loaded.model->config();
     if (config.encoder_layers) throw UsageError("--pair is for models without an encoder beside them, see --answer");
@@ -179,7 +179,7 @@ struct See {
       throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
                                             ContextOption::larger(config))});
     batch.tokens = std::move(both.ids);
-    if (config.token_types) batch.types = std::move(both.types);
+    if (config.type_vocab_size) batch.token_type_ids = std::move(both.types);
     return batch;
   }
 
@@ -200,7 +200,7 @@ struct See {
     seen.columns = cross ? token_labels(*source_tokenizer, batch.source) : seen.rows;
     if (encoder || !answers)
       for (const int64_t kind : HeadsReader(loaded).with_kinds(encoder ? batch.source : batch.tokens).kinds)
-        seen.kinds.push_back(static_cast<attn::heads::Kind>(kind));
+        seen.kinds.push_back(static_cast<attn::heads::TokenKind>(kind));
     const auto rows = static_cast<int64_t>(seen.rows.size());
     for (size_t n = 0; n < seen.traces.size(); ++n) {
       const attn::nn::AttentionTrace& trace = seen.traces[n];

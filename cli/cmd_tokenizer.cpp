@@ -51,9 +51,8 @@ struct TokenizerCommand {
     } catch (const attn::Error&) {
       if (files.size() < 2 || !is_tokenizer(files[1])) throw;
     }
-    throw UsageError(
-        fmt::format("{0} is no tokenizer, {1} is one; the tokenizer stands first: attn tokenizer {2} {1} {0}", files[0],
-                    files[1], action));
+    throw UsageError(fmt::format("{0} is no tokenizer, {1} is one; the tokenizer is first: attn tokenizer {2} {1} {0}",
+                                 files[0], files[1], action));
   }
 
   static bool is_tokenizer(const std::string& path) {

@@ -19,7 +19,7 @@ namespace cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using attn::train::Options;
+using attn::train::TrainerOptions;
 
 /// Fields that the command line does not name come from the file; adds to `reasons` those that it names and that must
 /// stay. The cosine ends where it did, unless --decay-steps is given.
@@ -69,12 +69,12 @@ void print_sample(const attn::models::Model& model, const Prepared& prepared, co
   const std::string& text = settings.sample_prompt;
   attn::generate::GenerateOptions options;
   options.sampling = {.temperature = 0.8, .top_k = 40};
-  options.max_tokens = 100;
+  options.max_new_tokens = 100;
   options.seed = settings.options.seed;
   std::vector<int64_t> prompt = {step % tokenizer.size()};
   if (prepared.source_tokenizer) {
     prompt = prepared.source_tokenizer->encode(text);
-    options.start = options.ends = {tokenizer.size()};
+    options.decoder_start_token_ids = options.eos_token_ids = {tokenizer.size()};
     options.sampling.temperature = 0;
   } else if (!text.empty()) {
     prompt = tokenizer.encode(text);
@@ -87,7 +87,7 @@ void print_sample(const attn::models::Model& model, const Prepared& prepared, co
 
 /// What is trained on what, how, and with how much memory.
 void describe(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
-  const Options& options = settings.options;
+  const TrainerOptions& options = settings.options;
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} tokens ({}), {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
       config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
@@ -119,8 +119,8 @@ void check_directory(const Settings& settings) {
 
 /// Steps from epochs, and a schedule that fits them; that of a resumed training stays. Loss scaling where it is asked
 /// for.
-void settle_options(Settings& settings, const attn::train::Data& data) {
-  Options& options = settings.options;
+void settle_options(Settings& settings, const attn::train::Dataset& data) {
+  TrainerOptions& options = settings.options;
   if (settings.loss_scaling != "auto") options.scaling.on = settings.loss_scaling == "on";
   if (settings.epochs > 0) {
     const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
@@ -265,7 +265,7 @@ void add_data_options(CLI::App& command, Settings& settings) {
 }
 
 void add_schedule_options(CLI::App& command, Settings& settings) {
-  Options& options = settings.options;
+  TrainerOptions& options = settings.options;
   command.add_option("--batch", settings.batch, "sequences a batch")->check(whole(1, 1 << 20));
   command.add_option("--accumulation", options.accumulation, "batches an update")->check(whole(1, 1 << 20));
   CLI::Option* steps = command.add_option("--steps", options.steps, "updates")->check(whole(1, int64_t{1} << 40));
@@ -301,7 +301,7 @@ void add_scaling_options(CLI::App& command, Settings& settings) {
 }
 
 void add_run_options(CLI::App& command, Settings& settings) {
-  Options& options = settings.options;
+  TrainerOptions& options = settings.options;
   command.add_option("--eval-every", options.eval_every, "steps between validations; 0 = only at the end")
       ->check(whole(0));
   command.add_option("--validation-batches", settings.validation_batches, "batches a validation, of a text")
@@ -339,7 +339,7 @@ void add_train(CLI::App& app) {
   add_run_options(*command, *settings);
   config->add(*command);
   command->callback([=] {
-    const Options& options = settings->options;
+    const TrainerOptions& options = settings->options;
     settings->float32_precision = float32_precision();
     if (command->count("data") > 0 && settings->data.empty()) throw UsageError("data: the name of the file is empty");
     if (command->count("--min-learning-rate") > 0 && options.min_learning_rate > options.learning_rate &&

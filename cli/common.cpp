@@ -168,7 +168,7 @@ bool writes(const attn::models::Config& config) { return config.causal && config
 
 std::string what_fits(const attn::models::Config& config) {
   if (config.encoder_layers) return "it answers texts: attn generate";
-  if (config.classes && config.pooling == attn::models::Pooling::each)
+  if (config.classes && config.pooling == attn::models::ClassifierPooling::each)
     return "it has a class for each token, which no command prints: attn embed, attn see, attn heads";
   if (config.classes) return "it classifies: attn classify";
   if (writes(config)) return "it continues texts: attn generate";
@@ -226,7 +226,7 @@ std::string lower_case(std::string& text) {
 }  // namespace
 
 void GenerationOptions::add(CLI::App& command) {
-  // What is not given here is as generation_config.json of the model's folder says; the defaults are behind that.
+  // What is not given here is as generation_config.json of the model's folder says; the defaults are after that.
   command.add_option("--tokens,--max-new-tokens", tokens, "how many at most")->check(whole(1))->default_str("256");
   command.add_option("--temperature", temperature, "0 = always the most probable token, as answers of encoders are")
       ->check(number(0))
@@ -241,11 +241,12 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_option("--repetition-penalty", repetition_penalty, "what tokens of the text are divided by; 1 = none")
       ->check(number(0, std::numeric_limits<double>::infinity(), "(]"))
       ->default_str("1");
-  command.add_option("--min-tokens,--min-new-tokens", min_tokens, "no text ends before it has so many")
+  command.add_option("--min-tokens,--min-new-tokens", min_new_tokens, "no text ends before it has so many")
       ->check(whole(0))
       ->default_str("0");
   command
-      .add_option("--no-repeat,--no-repeat-ngram-size", no_repeat, "no run of so many tokens occurs twice; 0 = any may")
+      .add_option("--no-repeat,--no-repeat-ngram-size", no_repeat_ngram_size,
+                  "no run of so many tokens occurs twice; 0 = any may")
       ->check(whole(0))
       ->default_str("0");
   command
@@ -303,12 +304,12 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
   sampling.top_p = top_p.value_or(sampling.top_p);
   sampling.min_p = min_p.value_or(sampling.min_p);
   sampling.repetition_penalty = repetition_penalty.value_or(sampling.repetition_penalty);
-  if (min_tokens) {
-    options.min_tokens = *min_tokens;
+  if (min_new_tokens) {
+    options.min_new_tokens = *min_new_tokens;
     options.min_length = 0;
   }
-  options.no_repeat = no_repeat.value_or(options.no_repeat);
-  options.beam.beams = beams.value_or(sampling.temperature == 0 || !draws ? options.beam.beams : 1);
+  options.no_repeat_ngram_size = no_repeat_ngram_size.value_or(options.no_repeat_ngram_size);
+  options.beam.num_beams = beams.value_or(sampling.temperature == 0 || !draws ? options.beam.num_beams : 1);
   if (beams.value_or(1) > 1 && !draws) sampling.temperature = 0;
   using attn::generate::EarlyStopping;
   if (early_stopping)
@@ -318,10 +319,10 @@ attn::generate::GenerateOptions GenerationOptions::for_model(const attn::models:
   options.beam.length_penalty = length_penalty.value_or(options.beam.length_penalty);
   options.beam.on_step = [] { return !signal_seen(); };
   if (tokens) {
-    options.max_tokens = *tokens;
+    options.max_new_tokens = *tokens;
     options.max_length = 0;
   }
-  if (!stop.empty()) std::erase_if(options.unserved, [](const auto& said) { return said.field == "stop_strings"; });
+  if (!stop.empty()) std::erase_if(options.unsupported, [](const auto& said) { return said.field == "stop_strings"; });
   options.seed = seed;
   options.context = context;
   options.cache = !no_cache;
@@ -332,7 +333,7 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
                                                       bool with_statistics, attn::view::Recorder* recorder) const {
   const std::vector<int64_t> ids = prompt_tokens(loaded, prompt);
   const bool answers = loaded.model->config().encoder_layers > 0;
-  if (answers && loaded.start.empty())
+  if (answers && loaded.decoder_start_token_ids.empty())
     throw attn::Error(
         "generate",
         {"neither generation_config.json nor, without it, config.json says decoder_start_token_id, with which "
@@ -340,14 +341,14 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
   attn::generate::StopFilter filter(stop);
   attn::generate::GenerateOptions options = for_model(loaded);
   options.recorder = recorder;
-  if (options.beam.beams > 1 && options.sampling.temperature > 0)
+  if (options.beam.num_beams > 1 && options.sampling.temperature > 0)
     throw UsageError("beams search for the most probable text: --temperature 0, or --beams 1");
-  if (options.beam.beams > 1 && recorder) throw UsageError("--record goes without beams: --beams 1");
+  if (options.beam.num_beams > 1 && recorder) throw UsageError("--record goes without beams: --beams 1");
   attn::generate::check(*loaded.model, ids, options);
   attn::text::TextStream text(*loaded.tokenizer);
   if (!answers) {
     show(prompt);
-    for (const int64_t id : ids) text.push(id);  // what comes next may depend on what stands before
+    for (const int64_t id : ids) text.push(id);  // what comes next may depend on what is before
   }
   options.on_token = [&](int64_t token) {
     show(filter.feed(text.push(token)));
@@ -360,7 +361,7 @@ GenerationOptions::Streamed GenerationOptions::stream(const attn::models::Loaded
     say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", ids.size(),
         static_cast<double>(ids.size()) / result.prompt_seconds, result.tokens.size(),
         count > 1 ? (count - 1) / result.token_seconds : 0.0);
-  Streamed streamed = {ids, answers ? options.start : ids};
+  Streamed streamed = {ids, answers ? options.decoder_start_token_ids : ids};
   streamed.text.insert(streamed.text.end(), result.tokens.begin(), result.tokens.end());
   streamed.text.erase(streamed.text.begin(), streamed.text.begin() + result.forgotten);
   return streamed;

@@ -87,7 +87,7 @@ struct ContextOption {
 /// How text becomes one token after another on standard output.
 struct GenerationOptions {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;  ///< absent: as the model's folder says
-  std::optional<int64_t> top_k, tokens, min_tokens, no_repeat, beams;
+  std::optional<int64_t> top_k, tokens, min_new_tokens, no_repeat_ngram_size, beams;
   std::optional<double> length_penalty;
   std::optional<std::string> do_sample, early_stopping;
   int64_t context = 0;
@@ -160,7 +160,7 @@ class Lines {
   int64_t number() const { return cutter_.number(); }
 
  private:
-  /// Reads what there is; waits for it only if told to. False if nothing came.
+  /// Reads the available input, and waits for input if `wait` is set. Returns false if there was none.
   bool read_more(bool wait);
   std::string path_;
   attn::LineCutter cutter_;

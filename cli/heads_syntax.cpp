@@ -13,7 +13,7 @@ namespace {
 
 using attn::heads::Relation;
 
-/// A head by its place among all, and by which of its rows it is told.
+/// An attention head by its index, and which of its rows decides.
 struct Direction {
   const char* name;
   std::vector<double> Relation::*accuracy;

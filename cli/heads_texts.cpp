@@ -8,7 +8,7 @@
 namespace cli {
 namespace {
 
-using attn::heads::Kind;
+using attn::heads::TokenKind;
 
 /// "." and ",", but not "a." and not a space.
 bool is_punctuation(const std::string& text) {
@@ -36,10 +36,10 @@ HeadsReader::HeadsReader(const attn::models::Loaded& loaded, const ContextOption
 HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
   HeadsText text{std::move(ids), {}};
   for (const int64_t id : text.ids) {
-    Kind kind = Kind::word;
-    if (words_.contains(id)) kind = Kind::word;
-    else if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? Kind::start : Kind::separator;
-    else if (is_punctuation(tokenizer_->decode(std::vector<int64_t>{id}))) kind = Kind::punctuation;
+    TokenKind kind = TokenKind::word;
+    if (words_.contains(id)) kind = TokenKind::word;
+    else if (tokenizer_->is_special(id)) kind = text.kinds.empty() ? TokenKind::start : TokenKind::separator;
+    else if (is_punctuation(tokenizer_->decode(std::vector<int64_t>{id}))) kind = TokenKind::punctuation;
     text.kinds.push_back(static_cast<int64_t>(kind));
   }
   return text;
@@ -56,7 +56,7 @@ HeadsText HeadsReader::of_text(const std::string& text, int64_t& cut) const {
 
 HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
   std::vector<int64_t> all = ids;
-  if (!marks_.empty()) {  // the first stands before a text, the others behind it
+  if (!marks_.empty()) {  // the first is before a text, the others after it
     all.insert(all.begin(), marks_[0]);
     all.insert(all.end(), marks_.begin() + 1, marks_.end());
   }
@@ -66,7 +66,7 @@ HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
 std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
     const std::vector<std::string>& words) const {
   const std::vector<int64_t> whole = tokenizer_->encode(joined(words, " "));
-  for (const char* space : {"", " "}) {  // which belongs to no word, or to the one behind it
+  for (const char* space : {"", " "}) {  // which belongs to no word, or to the one after it
     std::vector<int64_t> ids, word_of;
     bool each_has_one = true;
     for (size_t word = 0; word < words.size(); ++word) {
@@ -101,7 +101,7 @@ void HeadsReader::look(const HeadsText& text, const Look& at) const {
   attn::models::ForwardOptions options;
   options.traces = &traces;
   if (loaded_.model->config().encoder_layers) {
-    batch.source = std::exchange(batch.tokens, loaded_.start);
+    batch.source = std::exchange(batch.tokens, loaded_.decoder_start_token_ids);
     batch.source_length = n;
     options.traces = nullptr;
     options.encoder_traces = &traces;

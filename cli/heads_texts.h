@@ -13,9 +13,9 @@
 
 namespace cli {
 
-/// The tokens of one text, with what stands around it.
+/// The tokens of one text, with what is around it.
 struct HeadsText {
-  std::vector<int64_t> ids = {}, kinds = {};  ///< attn::heads::Kind
+  std::vector<int64_t> ids = {}, kinds = {};  ///< attn::heads::TokenKind
 };
 
 /// What a model reads: the tokenizer and the context of its encoder, where it has one.
@@ -28,7 +28,7 @@ class HeadsReader {
 
   /// Cut to the context; `cut` counts what was.
   HeadsText of_text(const std::string& text, int64_t& cut) const;
-  /// Of tokens that are a whole text, with what stands around it.
+  /// Of tokens that are a whole text, with what is around it.
   HeadsText with_kinds(std::vector<int64_t> ids) const;
   /// Around `ids` what the tokenizer has around a text.
   HeadsText of_ids(const std::vector<int64_t>& ids) const;
@@ -49,7 +49,7 @@ class HeadsReader {
   const attn::text::Tokenizer* tokenizer_;
   int64_t context_;
   std::vector<int64_t> marks_;  // of an empty text
-  std::set<int64_t> words_;     // special tokens that stand for words
+  std::set<int64_t> words_;     // special tokens that mean words
 };
 
 }  // namespace cli

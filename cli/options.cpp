@@ -173,7 +173,7 @@ std::string meant(const std::string& name, const std::vector<std::string>& names
   return near.empty() ? "" : "; did you mean " + near + "?";
 }
 
-/// Of a subcommand, or of what stands before one.
+/// Of a subcommand, or of what is before one.
 std::string no_option(const CLI::App& app, const CLI::App* command, const std::string& name) {
   std::vector<std::string> names;
   for (const CLI::App* each : {&app, command})
@@ -208,7 +208,7 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv
     const size_t end = std::min(argument.find('='), argument.size());
     const bool is_long = argument.starts_with("--");
     if (is_long) std::replace(argument.begin(), argument.begin() + static_cast<int64_t>(end), '_', '-');
-    const std::string name = argument.substr(0, is_long ? end : 2);  // a value may stand right behind a short one
+    const std::string name = argument.substr(0, is_long ? end : 2);  // a value may be right after a short one
     const CLI::Option* option = command ? command->get_option_no_throw(name) : nullptr;
     if (!option) option = app.get_option_no_throw(name);
     if (!option) unknown.push_back(no_option(app, command, argument.substr(0, end)));

@@ -46,7 +46,7 @@ class Help : public CLI::Formatter {
 /// Throws UsageError, with the name that was probably meant, where there is none of this name.
 const CLI::App& subcommand_named(const CLI::App& app, const std::string& name);
 
-/// The arguments behind the program's name, with "--embed_dim" written "--embed-dim"; values stay as they are. Throws
+/// The arguments after the program's name, with "--embed_dim" written "--embed-dim"; values stay as they are. Throws
 /// UsageError for a subcommand and for options that there are not, in their order.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv);
 

@@ -20,7 +20,7 @@ void evaluate_pairs(const attn::models::Loaded& loaded, const std::string& file)
   attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
   options.sampling.temperature = 0;
   options.max_length = 0;
-  options.max_tokens = loaded.model->config().context;
+  options.max_new_tokens = loaded.model->config().context;
   catch_signals();
   Meter meter("texts", total);
   int64_t done = 0, right = 0, wrong_tokens = 0, tokens = 0;

@@ -74,9 +74,9 @@ Prepared prepare_sentences(const Job& job) {
     for (const auto& row : all) job.measure(prepared, row.tokens.size());
     return all;
   };
-  prepared.data = std::make_unique<attn::train::LabelledData>(encoded(rows, settings.data),
-                                                              encoded(held_out, job.validation_path()), config.context,
-                                                              settings.batch, seed, settings.word_dropout);
+  prepared.data = std::make_unique<attn::train::LabelledDataset>(
+      encoded(rows, settings.data), encoded(held_out, job.validation_path()), config.context, settings.batch, seed,
+      settings.word_dropout);
   return prepared;
 }
 
@@ -142,8 +142,8 @@ Prepared prepare_text(const Job& job) {
   std::vector<int64_t> tokens = prepared.tokenizer->encode(text);
   const std::vector<int64_t> last = prepared.tokenizer->encode(held_out);
   tokens.insert(tokens.end(), last.begin(), last.end());
-  prepared.data = std::make_unique<attn::train::TextData>(std::move(tokens), config.context, settings.batch, seed,
-                                                          settings.validation_batches, std::ssize(last));
+  prepared.data = std::make_unique<attn::train::TextDataset>(std::move(tokens), config.context, settings.batch, seed,
+                                                             settings.validation_batches, std::ssize(last));
   prepared.longest = config.context;
   return prepared;
 }

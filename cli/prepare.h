@@ -18,7 +18,7 @@ struct DataSettings {
 
 struct Prepared {
   std::unique_ptr<attn::text::Tokenizer> tokenizer, source_tokenizer;  // the second of pairs alone
-  std::unique_ptr<attn::train::Data> data;
+  std::unique_ptr<attn::train::Dataset> data;
   std::vector<std::string> labels = {};  // of a classifier
   int64_t longest = 0;                   // tokens of a sequence of a batch
 };

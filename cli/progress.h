@@ -23,7 +23,7 @@ class StatusLine {
   void show(const std::string& text);
   /// The same for a line that stays.
   void keep(const std::string& text);
-  /// So that something else can be written: the cursor stands at the beginning of a line.
+  /// So that something else can be written: the cursor is at the beginning of a line.
   void end();
   /// The same, and what was shown is gone from a terminal.
   void erase();

@@ -70,11 +70,11 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
   if (own_text) wanted.means.distance = distance;
   wanted.column_mass = received;
   wanted.sets.bands = bands;
-  wanted.sets.query_token = row_tokens;
-  wanted.sets.key_token = column_tokens;
+  wanted.sets.query_token_ids = row_tokens;
+  wanted.sets.key_token_ids = column_tokens;
   attn::attention_statistics(layer.q, layer.k, layer.lse, wanted, layer.options);
 
-  // The first token of a text has none before it, the last none behind it: attn/heads.h leaves them out.
+  // The first token of a text has none before it, the last none after it: attn/heads.h leaves them out.
   const double n = static_cast<double>(layer.q.size[2]);
   const double with_neighbour = n > 1 ? n / (n - 1) : std::numeric_limits<double>::quiet_NaN();
   std::vector<HeadStatistics> heads;

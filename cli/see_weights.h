@@ -8,7 +8,7 @@
 
 namespace cli {
 
-/// A row a query, a column a key, both with their numbers and tokens; one head behind the other. Throws UsageError for
+/// A row a query, a column a key, both with their numbers and tokens; one head after the other. Throws UsageError for
 /// more weights than a file of text is for.
 std::string weights_csv(const std::vector<attn::view::Layer>& layers, const attn::view::Selection& selection,
                         const std::vector<std::string>& rows, const std::vector<std::string>& columns);

@@ -1,4 +1,4 @@
-// What a training was told, and the folder that it writes: training.json beside the model and its checkpoints.
+// The settings of a training, and the folder that it writes: training.json beside the model and its checkpoints.
 #pragma once
 
 #include <limits>
@@ -13,11 +13,11 @@ namespace cli {
 // In a model's directory, beside its checkpoints and its tokenizers.
 inline constexpr const char *kConfigFile = "config.json", *kSettingsFile = "training.json", *kLogFile = "log.jsonl";
 
-/// Everything `attn train` can be told, beside the model's configuration.
+/// The settings of `attn train`, except the model's configuration.
 struct Settings : DataSettings {
   std::string out = "model", precision = "float32", float32_precision = "full", loss_scaling = "auto";
   double epochs = 0;
-  attn::train::Options options;
+  attn::train::TrainerOptions options;
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;

@@ -20,20 +20,20 @@ int main(void) {
   if (attn_attention(&tq, &tk, &tv, &tout, NULL, &options) != ATTN_OK) return 1;
   printf("prompt: the last token of head 0 sees %.4f\n", (double)out[(tokens - 1) * width]);
 
-  const attn_cache_config config = {.struct_size = sizeof config, .kv_heads = heads, .head_dim = width};
-  attn_cache* cache = NULL;
+  const attn_kv_cache_config config = {.struct_size = sizeof config, .kv_heads = heads, .head_dim = width};
+  attn_kv_cache* cache = NULL;
   int64_t id = 0;
-  if (attn_cache_create(&config, &cache) != ATTN_OK || attn_cache_add(cache, &id) != ATTN_OK) return 1;
-  if (attn_cache_append(cache, id, &tk, &tv) != ATTN_OK) return 1;
+  if (attn_kv_cache_create(&config, &cache) != ATTN_OK || attn_kv_cache_add(cache, &id) != ATTN_OK) return 1;
+  if (attn_kv_cache_append(cache, id, &tk, &tv) != ATTN_OK) return 1;
 
   attn_tensor last = tq, state = tout; /* the last query alone, in place: a view needs no copy */
   last.data = q + (tokens - 1) * width;
   last.size[2] = state.size[2] = 1;
   const int64_t starts[] = {0, 1};
-  const attn_int64s ids = {&id, 1}, cu_query = {starts, 2};
-  if (attn_cache_attend(cache, ids, cu_query, &last, &state, NULL, NULL) != ATTN_OK) return 1;
+  const attn_int64s ids = {&id, 1}, cu_seqlens_q = {starts, 2};
+  if (attn_kv_cache_attend(cache, ids, cu_seqlens_q, &last, &state, NULL, NULL) != ATTN_OK) return 1;
   printf("cache:  the same token sees           %.4f\n", (double)out[0]);
-  attn_cache_destroy(cache);
+  attn_kv_cache_destroy(cache);
 
   attn_tensor narrow = tk;
   narrow.size[3] = 3;

@@ -12,8 +12,8 @@ class Tensor(Structure):
 
 
 class Options(Structure):  # its first fields: the library takes the rest as zero
-    _fields_ = [("struct_size", c_size_t), ("causal", c_int32), ("alignment", c_int32), ("has_scale", c_int32),
-                ("has_window", c_int32), ("scale", c_double)]
+    _fields_ = [("struct_size", c_size_t), ("scale", POINTER(c_double)), ("softcap", c_double), ("causal", c_int32),
+                ("alignment", c_int32)]
 
 
 if len(sys.argv) != 2:

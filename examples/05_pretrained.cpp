@@ -13,7 +13,7 @@ int main(int argc, char** argv) try {
     const attn::models::Loaded loaded = attn::models::open(argv[1]);
     std::vector<int64_t> text = loaded.tokenizer->encode_marked("Once upon a time").ids;
     const auto written =
-        attn::generate::generate(*loaded.model, text, {.sampling = {.temperature = 0}, .max_tokens = 20});
+        attn::generate::generate(*loaded.model, text, {.sampling = {.temperature = 0}, .max_new_tokens = 20});
     text.insert(text.end(), written.tokens.begin(), written.tokens.end());
     std::printf("%s\n", loaded.tokenizer->decode(text).c_str());
   } else {

@@ -33,7 +33,7 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
-/// [B, H, L, n] elements that lie in memory as [B, L, H, n].
+/// [B, H, L, n] elements that are in memory as [B, L, H, n].
 class Interleaved {
  public:
   Interleaved(DType dtype, const Shape<4>& size) : memory_(dtype, {size[0], size[2], size[1], size[3]}) {}
@@ -107,7 +107,7 @@ Case spoiled(Case c, Array<4> Case::*input, double value) {
 void hash_cache(DType dtype, int64_t page_size, int64_t length, int64_t queries, const std::string& isa) {
   const Case c = make_case(feature_named("none"), {.H = 6, .Hk = 2, .Lq = length, .Lk = length, .D = 72, .Dv = 40},
                            dtype, static_cast<uint64_t>(length));
-  KvCache cache({.kv_heads = 2, .head_dim = 72, .value_dim = 40, .dtype = dtype, .page_size = page_size});
+  KVCache cache({.kv_heads = 2, .head_dim = 72, .value_dim = 40, .dtype = dtype, .page_size = page_size});
   const std::vector<int64_t> sequences = {cache.add()}, starts = {0, queries};
   cache.append(sequences[0], c.k.view(), c.v.view());
   Array<4> out(dtype, {1, 6, queries, 40});

@@ -1,4 +1,4 @@
-// Runs the tests. A filter that selects nothing is a failure, and so is a suite that no ctest test stands for:
+// Runs the tests. A filter that selects nothing is a failure, and so is a suite that no ctest test means:
 // ctest tells in ATTN_SUITES which ones it has. On x86 there are more kernel sets to test, see isa_amx_emulated.cpp.
 #include <gtest/gtest.h>
 

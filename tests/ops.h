@@ -1,4 +1,4 @@
-// ops: matrices with gaps between their rows and nothing behind their last element, and the comparisons of test_ops*.
+// ops: matrices with gaps between their rows and nothing after their last element, and the comparisons of test_ops*.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ struct Operand {
   }
 };
 
-/// What an element should be: the terms behind it have this magnitude, and its sum this many further roundings.
+/// What an element should be: the terms after it have this magnitude, and its sum this many further roundings.
 struct Expected {
   double value;
   double magnitude;

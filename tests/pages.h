@@ -11,7 +11,7 @@
 
 namespace attn::test {
 
-/// A page in three parts: what stands before, in and after its data.
+/// A page in three parts: what is before, in and after its data.
 struct Page {
   std::string before, data, after;
 
@@ -24,7 +24,7 @@ struct Page {
   }
 };
 
-/// What base 64 stands for.
+/// What base 64 means.
 inline std::vector<uint8_t> bytes_of(const std::string& text) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::vector<uint8_t> bytes;

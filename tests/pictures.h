@@ -94,10 +94,10 @@ inline Texts texts_of_every_option(int64_t n) {
   Text& documents = add("documents", {.causal = true});
   documents.documents = Array<2>(DType::int32, {1, n});
   for (int64_t t = 0; t < n; ++t) documents.documents.set(t, static_cast<double>(t * 3 / n));
-  documents.options.query_document = documents.options.key_document = std::as_const(documents.documents).view();
+  documents.options.query_segment_ids = documents.options.key_segment_ids = std::as_const(documents.documents).view();
   Text& packed = add("packed", {.causal = true});
   packed.starts = {0, n / 3, n};
-  packed.options.cu_query = packed.options.cu_key = packed.starts;
+  packed.options.cu_seqlens_q = packed.options.cu_seqlens_k = packed.starts;
   packed.slopes = {0.5f, 0.25f, 0.1f, 1.0f};
   packed.options.alibi_slopes = packed.slopes;
   Text& blocks = add("blocks");

@@ -68,7 +68,7 @@ struct Share {
   double seconds;
 };
 
-/// The cases of a grid in an order that spreads evenly: the next one lies a golden section further, so that any part of
+/// The cases of a grid in an order that spreads evenly: the next one is a golden section further, so that any part of
 /// the order sees every part of the grid, and none comes twice. The seed says where it begins.
 class Walk {
  public:

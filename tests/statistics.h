@@ -12,7 +12,7 @@ namespace attn::test {
 struct Question {
   Case c;
   std::vector<KeyBand> bands;
-  Array<2> labels, query_token, key_token;
+  Array<2> labels, query_token_ids, key_token_ids;
   Array<3> key_factor;
   int64_t label_sets = 3, largest = 4, cell_rows = 1, cell_columns = 1;
   AttentionPicture area;  // without cells
@@ -32,8 +32,8 @@ inline Question make_question(Case c, uint64_t seed) {
     return array;
   };
   question.labels = ids(1, d.Lk, question.label_sets + 1, -1);
-  question.query_token = ids(d.B, d.Lq, 6, 1000000);
-  question.key_token = ids(d.B, d.Lk, 6, 1000000);
+  question.query_token_ids = ids(d.B, d.Lq, 6, 1000000);
+  question.key_token_ids = ids(d.B, d.Lk, 6, 1000000);
   question.key_factor = Array<3>(lse_type(c.dtype), {1, d.Hk, d.Lk});
   for (int64_t n = 0; n < question.key_factor.count(); ++n) question.key_factor.set(n, random.uniform());
   question.area.maximum = random.below(2) == 1;
@@ -92,7 +92,7 @@ struct Answer {
                  .same_token = mean_same_token.view(),
                  .bands = mean_bands.view(),
                  .labels = mean_labels.view()};
-    all.position = position.view();
+    all.argmax_key = position.view();
     all.top_weight = top_weight.view();
     all.top_key = top_key.view();
     all.column_mass = column_mass.view();
@@ -101,8 +101,8 @@ struct Answer {
     all.picture.cells = cells.view();
     all.sets.bands = question.bands;
     all.sets.labels = question.labels.view();
-    all.sets.query_token = question.query_token.view();
-    all.sets.key_token = question.key_token.view();
+    all.sets.query_token_ids = question.query_token_ids.view();
+    all.sets.key_token_ids = question.key_token_ids.view();
     all.key_factor = question.key_factor.view();
     return all;
   }

@@ -13,15 +13,15 @@ AttentionOptions Case::options() const {
   all.key_length = key_length;
   all.query_length = query_length;
   all.offset = offset;
-  all.cu_query = cu_query;
-  all.cu_key = cu_key;
+  all.cu_seqlens_q = cu_seqlens_q;
+  all.cu_seqlens_k = cu_seqlens_k;
   all.alibi_slopes = alibi_slopes;
   all.sink = sink;
   if (mask.given()) all.mask = mask.view();
   if (bias.given()) all.bias = bias.view();
   if (blocks.given()) all.blocks.allowed = blocks.view();
-  if (query_document.given()) all.query_document = query_document.view();
-  if (key_document.given()) all.key_document = key_document.view();
+  if (query_segment_ids.given()) all.query_segment_ids = query_segment_ids.view();
+  if (key_segment_ids.given()) all.key_segment_ids = key_segment_ids.view();
   return all;
 }
 
@@ -81,16 +81,16 @@ void add_sink(Case& c, Random& random) {
 
 /// Runs of equal ids, as sequences packed one after another have them.
 void add_documents(Case& c, Random& random, int64_t batch) {
-  c.query_document = Array<2>(DType::int32, {batch, c.dims.Lq});
-  c.key_document = Array<2>(DType::int32, {batch, c.dims.Lk});
-  for (Array<2>* ids : {&c.query_document, &c.key_document})
+  c.query_segment_ids = Array<2>(DType::int32, {batch, c.dims.Lq});
+  c.key_segment_ids = Array<2>(DType::int32, {batch, c.dims.Lk});
+  for (Array<2>* ids : {&c.query_segment_ids, &c.key_segment_ids})
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t n = 0, id = 0; n < ids->size()[1]; ++n)
         ids->set({b, n}, static_cast<double>(id += chance(random, 0.1)));
 }
 
 void shuffle_documents(Case& c, Random& random) {
-  for (Array<2>* ids : {&c.query_document, &c.key_document})
+  for (Array<2>* ids : {&c.query_segment_ids, &c.key_segment_ids})
     for (int64_t n = 0; n < ids->count(); ++n) ids->set(n, static_cast<double>(random.below(4)) * 1e6);
 }
 
@@ -107,8 +107,8 @@ std::vector<int64_t> random_starts(Random& random, int64_t sequences, int64_t to
 void pack(Case& c, Random& random, bool same) {
   c.dims.B = 1;
   if (same) c.dims.Lk = c.dims.Lq;
-  c.cu_query = random_starts(random, 4, c.dims.Lq);
-  c.cu_key = same ? c.cu_query : random_starts(random, 4, c.dims.Lk);
+  c.cu_seqlens_q = random_starts(random, 4, c.dims.Lq);
+  c.cu_seqlens_k = same ? c.cu_seqlens_q : random_starts(random, 4, c.dims.Lk);
 }
 
 void add_blocks(Case& c, Random& random, int64_t query_block, int64_t key_block, int64_t batch, int64_t heads) {
@@ -219,17 +219,17 @@ const std::vector<Feature>& features() {
       {"packed with gaps",
        [](Case& c, Random& random) {  // the first and last queries and keys belong to no sequence
          pack(c, random, false);
-         c.cu_query.front() = std::min<int64_t>(1, c.cu_query[1]);
-         c.cu_query.back() = c.cu_query[3];
-         c.cu_key.front() = c.cu_key[1];
+         c.cu_seqlens_q.front() = std::min<int64_t>(1, c.cu_seqlens_q[1]);
+         c.cu_seqlens_q.back() = c.cu_seqlens_q[3];
+         c.cu_seqlens_k.front() = c.cu_seqlens_k[1];
        }},
       {"packed key_length",
        [](Case& c, Random& random) {
          pack(c, random, true);
          c.scalars.causal = true;
          c.scalars.alignment = Alignment::bottom_right;
-         for (size_t t = 0; t + 1 < c.cu_key.size(); ++t)
-           c.key_length.push_back(random.below(c.cu_key[t + 1] - c.cu_key[t] + 1));
+         for (size_t t = 0; t + 1 < c.cu_seqlens_k.size(); ++t)
+           c.key_length.push_back(random.below(c.cu_seqlens_k[t + 1] - c.cu_seqlens_k[t] + 1));
        }},
       {"packed window bottom_right alibi",
        [](Case& c, Random& random) {

@@ -21,10 +21,10 @@ struct Case {
   Array<3> dlse;
 
   AttentionOptions scalars;  // the options that borrow nothing
-  std::vector<int64_t> key_length, query_length, offset, cu_query, cu_key;
+  std::vector<int64_t> key_length, query_length, offset, cu_seqlens_q, cu_seqlens_k;
   std::vector<float> alibi_slopes, sink;
   Array<4> mask, bias, blocks;
-  Array<2> query_document, key_document;
+  Array<2> query_segment_ids, key_segment_ids;
 
   AttentionOptions options() const;
   std::string name() const;

@@ -29,7 +29,7 @@ TEST(Backward, HeadWidths) {
   }
 }
 
-/// x as the first elements of rows that lie a kilobyte and more apart, NaN between them.
+/// x as the first elements of rows that are a kilobyte and more apart, NaN between them.
 struct FarApart {
   explicit FarApart(const Array<4>& x) : memory(x.dtype(), {x.size()[0], x.size()[1], x.size()[2], x.size()[3] + 600}) {
     memory.fill_with_nan();
@@ -41,7 +41,7 @@ struct FarApart {
   ConstView<4> rows;
 };
 
-/// Where rows lie changes no bit, although those far apart are packed: once for all groups of rows, of which there are
+/// Where rows are changes no bit, although those far apart are packed: once for all groups of rows, of which there are
 /// several here, and anew for each key/value head. One key is not finite.
 TEST(Backward, RowsFarApart) {
   const Dims dims = {.B = 2, .H = 4, .Hk = 2, .Lq = 160, .Lk = 300, .D = 20, .Dv = 12};

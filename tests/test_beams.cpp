@@ -42,14 +42,14 @@ const Text kPrompt = {1, 3, 2};
 GenerateOptions options_for(const Model& model, int64_t beams, int64_t tokens) {
   GenerateOptions options;
   options.sampling.temperature = 0;
-  options.beam.beams = beams;
-  options.max_tokens = tokens;
-  options.ends = {kEnd};
-  if (model.config().encoder_layers) options.start = {0};
+  options.beam.num_beams = beams;
+  options.max_new_tokens = tokens;
+  options.eos_token_ids = {kEnd};
+  if (model.config().encoder_layers) options.decoder_start_token_ids = {0};
   return options;
 }
 
-/// Log probabilities [V] behind a text, from one forward of all of it.
+/// Log probabilities [V] after a text, from one forward of all of it.
 std::vector<double> behind(const Model& model, const Text& text) {
   Batch batch;
   batch.sequences = 1;
@@ -96,7 +96,7 @@ TEST(Beams, WideEnoughTheyFindTheBestOfAllTexts) {
       SCOPED_TRACE(std::string(name) + ", penalty " + std::to_string(penalty));
       GenerateOptions options = options_for(model, 700, 4);
       options.beam.length_penalty = penalty;
-      Text text = options.start.empty() ? kPrompt : options.start;
+      Text text = options.decoder_start_token_ids.empty() ? kPrompt : options.decoder_start_token_ids;
       Best best;
       try_all(model, options, text, text.size(), 0, 4, best);
       const Generated found = generate::generate(model, kPrompt, options);
@@ -116,7 +116,7 @@ TEST(Beams, FewFindWhatTheyFindWithoutACache) {
       for (const auto stopping : {EarlyStopping::full, EarlyStopping::hopeless, EarlyStopping::certain}) {
         GenerateOptions options = options_for(model, beams, 12);
         options.beam.early_stopping = stopping;
-        options.min_tokens = 5;
+        options.min_new_tokens = 5;
         const Generated cached = generate::generate(model, kPrompt, options);
         options.cache = false;
         EXPECT_EQ(generate::generate(model, kPrompt, options).tokens, cached.tokens);
@@ -133,8 +133,8 @@ TEST(Beams, TheSameBitsAreTheSameScore) {
     const Model model(tiny(name), nn::Precision::float32, 3);
     stir(model.parameters(), 0.5);
     GenerateOptions options = options_for(model, 2, 20);
-    options.suppressed = {kEnd};  // so that texts grow long
-    options.same_bits = true;
+    options.suppress_tokens = {kEnd};  // so that texts grow long
+    options.batch_invariant = true;
     const double score = generate::generate(model, kPrompt, options).score;
     options.cache = false;
     EXPECT_EQ(generate::generate(model, kPrompt, options).score, score) << name;
@@ -144,9 +144,9 @@ TEST(Beams, TheSameBitsAreTheSameScore) {
 TEST(Beams, AnEndThatIsForcedIsScored) {
   const Model model = made("gpt");
   GenerateOptions options = options_for(model, 3, 3);
-  options.suppressed = {kEnd};  // so that every text reaches its length
+  options.suppress_tokens = {kEnd};  // so that every text reaches its length
   const Generated plain = generate::generate(model, kPrompt, options);
-  options.beam.forced_end = true;
+  options.beam.forced_eos = true;
   const Generated forced = generate::generate(model, kPrompt, options);
   EXPECT_EQ(forced.tokens, plain.tokens);
   EXPECT_NEAR(forced.score, plain.score * 3 / 4, weight_bound(std::abs(plain.score), DType::float64));
@@ -155,7 +155,7 @@ TEST(Beams, AnEndThatIsForcedIsScored) {
 TEST(Beams, TokensAreHeardAtTheEndAndASearchCanBeStopped) {
   const Model model = made("gpt");
   GenerateOptions options = options_for(model, 3, 8);
-  options.min_tokens = 8;
+  options.min_new_tokens = 8;
   Text heard;
   options.on_token = [&](int64_t token) {
     heard.push_back(token);
@@ -184,7 +184,7 @@ TEST(Beams, CachedTextsAreReordered) {
       }
       return batch;
     };
-    models::Cache cache = model.new_cache(2);
+    models::ModelCache cache = model.new_cache(2);
     Tape tape;
     model.forward(tape, batch_of({{0, 1, 2}, {2, 2, 0}}, true), {.cache = &cache});
     cache.select(Text{1, 0, 1});
@@ -203,11 +203,11 @@ TEST(Rules, OfWhatMayComeNext) {
   GenerateOptions options = options_for(model, 1, 16);
   const Text plain = generate::generate(model, kPrompt, options).tokens;
   ASSERT_FALSE(plain.empty());
-  options.suppressed_first = {plain[0]};
+  options.begin_suppress_tokens = {plain[0]};
   EXPECT_NE(generate::generate(model, kPrompt, options).tokens[0], plain[0]);
   for (const int64_t beams : {1, 4}) {
     options = options_for(model, beams, 7);  // longer ones run out of pairs
-    options.no_repeat = 2;
+    options.no_repeat_ngram_size = 2;
     options.min_length = 10;
     Text text = kPrompt;
     const Text more = generate::generate(model, kPrompt, options).tokens;
@@ -230,17 +230,18 @@ TEST(Rules, WrongOptionsAreNamed) {
     }
     return "";
   };
-  EXPECT_EQ(reason([](auto& o) { o.beam.beams = 0; }), "beams must be from 1 to 1024");
+  EXPECT_EQ(reason([](auto& o) { o.beam.num_beams = 0; }), "beams must be from 1 to 1024");
   EXPECT_EQ(reason([](auto& o) { o.beam.length_penalty = NAN; }), "length_penalty must be finite");
   EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 1; }),
             "beams are for the most probable text: temperature must be 0");
-  EXPECT_EQ(reason([](auto& o) { o.no_repeat = -1; }), "min_tokens, min_length and no_repeat must not be negative");
-  EXPECT_EQ(reason([](auto& o) { o.suppressed_first = {5}; }), "suppressed_first[0] is 5, must be in [0, 5)");
+  EXPECT_EQ(reason([](auto& o) { o.no_repeat_ngram_size = -1; }),
+            "min_new_tokens, min_length and no_repeat_ngram_size must not be negative");
+  EXPECT_EQ(reason([](auto& o) { o.begin_suppress_tokens = {5}; }), "begin_suppress_tokens[0] is 5, must be in [0, 5)");
   EXPECT_EQ(reason([](auto& o) {
-              o.beam.forced_end = true;
-              o.ends = {};
+              o.beam.forced_eos = true;
+              o.eos_token_ids = {};
             }),
-            "forced_end needs a token that ends a text");
+            "forced_eos needs a token that ends a text");
   view::Recorder recorder;
   EXPECT_EQ(reason([&](auto& o) { o.recorder = &recorder; }), "beams go without a recorder");
 }

@@ -20,11 +20,14 @@ struct Call {
   Array<3> dlse{DType::float32, {1, H, Lq}};
   Array<4> mask{DType::boolean, {1, 1, Lq, Lk}}, bias{DType::float32, {1, H, 1, Lk}};
   Array<4> blocks{DType::boolean, {1, 1, 2, 3}};
-  Array<2> query_document{DType::int32, {1, Lq}}, key_document{DType::int32, {1, Lk}};
-  std::vector<int64_t> key_length{7}, query_length{4}, offset{1}, cu_query{0, 2, 6}, cu_key{0, 5, 9};
+  Array<2> query_segment_ids{DType::int32, {1, Lq}}, key_segment_ids{DType::int32, {1, Lk}};
+  std::vector<int64_t> key_length{7}, query_length{4}, offset{1}, cu_seqlens_q{0, 2, 6}, cu_seqlens_k{0, 5, 9};
   std::vector<float> slopes{0.5F, 0.25F, 0.1F, 0.05F}, sink{0.5F, -1, 2, 0};
   attn_tensor c_mask = tensor(mask), c_bias = tensor(bias), c_blocks = tensor(blocks);
-  attn_tensor c_query_document = tensor(query_document), c_key_document = tensor(key_document);
+  double c_scale = 0;
+  attn_window c_window{};
+  attn_blocks c_layout{&c_blocks, 4, 3};
+  attn_tensor c_query_document = tensor(query_segment_ids), c_key_document = tensor(key_segment_ids);
   AttentionOptions cpp;
   attn_options c = defaults();
 
@@ -34,8 +37,8 @@ struct Call {
     dlse.fill_normal(random);
     for (int64_t n = 0; n < mask.count(); ++n) mask.set(n, n % 3 != 0);
     for (int64_t n = 0; n < blocks.count(); ++n) blocks.set(n, n != 1);
-    for (int64_t i = 0; i < Lq; ++i) query_document.set(i, i >= 3);
-    for (int64_t j = 0; j < Lk; ++j) key_document.set(j, j / 4 == 1);
+    for (int64_t i = 0; i < Lq; ++i) query_segment_ids.set(i, i >= 3);
+    for (int64_t j = 0; j < Lk; ++j) key_segment_ids.set(j, j / 4 == 1);
   }
 
   void align(Alignment alignment) {
@@ -95,8 +98,8 @@ struct Setting {
 /// Every field of the options, by itself or with what it needs.
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = {
-      {"scale", [](Call& s) { s.cpp.scale = s.c.scale = 0.9, s.c.has_scale = 1; }},
-      {"scale 0", [](Call& s) { s.cpp.scale = s.c.scale = 0, s.c.has_scale = 1; }},
+      {"scale", [](Call& s) { s.cpp.scale = s.c_scale = 0.9, s.c.scale = &s.c_scale; }},
+      {"scale 0", [](Call& s) { s.cpp.scale = 0, s.c.scale = &s.c_scale; }},
       {"softcap", [](Call& s) { s.cpp.softcap = s.c.softcap = 0.7; }},
       {"top_left", [](Call& s) { s.be_causal(Alignment::top_left); }},
       {"bottom_right", [](Call& s) { s.be_causal(Alignment::bottom_right); }},
@@ -108,12 +111,12 @@ const std::vector<Setting>& settings() {
       {"window",
        [](Call& s) {
          s.align(Alignment::top_left);
-         s.cpp.window = {1, 2}, s.c.has_window = 1, s.c.window_left = 1, s.c.window_right = 2;
+         s.cpp.window = {1, 2}, s.c_window = {1, 2}, s.c.window = &s.c_window;
        }},
       {"window to the left",
        [](Call& s) {
          s.align(Alignment::top_left);
-         s.cpp.window = {0, -1}, s.c.has_window = 1, s.c.window_right = -1;
+         s.cpp.window = {0, -1}, s.c_window = {0, -1}, s.c.window = &s.c_window;
        }},
       {"key_length", [](Call& s) { s.cpp.key_length = s.key_length, s.c.key_length = list(s.key_length); }},
       {"query_length",
@@ -130,18 +133,18 @@ const std::vector<Setting>& settings() {
        }},
       {"documents",
        [](Call& s) {
-         s.cpp.query_document = s.query_document.view(), s.c.query_document = &s.c_query_document;
-         s.cpp.key_document = s.key_document.view(), s.c.key_document = &s.c_key_document;
+         s.cpp.query_segment_ids = s.query_segment_ids.view(), s.c.query_segment_ids = &s.c_query_document;
+         s.cpp.key_segment_ids = s.key_segment_ids.view(), s.c.key_segment_ids = &s.c_key_document;
        }},
       {"packed",
        [](Call& s) {
-         s.cpp.cu_query = s.cu_query, s.c.cu_query = list(s.cu_query);
-         s.cpp.cu_key = s.cu_key, s.c.cu_key = list(s.cu_key);
+         s.cpp.cu_seqlens_q = s.cu_seqlens_q, s.c.cu_seqlens_q = list(s.cu_seqlens_q);
+         s.cpp.cu_seqlens_k = s.cu_seqlens_k, s.c.cu_seqlens_k = list(s.cu_seqlens_k);
        }},
       {"blocks",
        [](Call& s) {
          s.cpp.blocks = {s.blocks.view(), 4, 3};
-         s.c.blocks = &s.c_blocks, s.c.query_block = 4, s.c.key_block = 3;
+         s.c.blocks = &s.c_layout;
        }},
       {"sink", [](Call& s) { s.cpp.sink = s.sink, s.c.sink = list(s.sink); }},
       {"dropout", [](Call& s) { s.cpp.dropout = s.c.dropout = 0.4; }},
@@ -234,36 +237,36 @@ TEST(CResults, MergeAndPlans) {
 /// What one cache holds after the same calls in C++ and in C.
 TEST(CResults, Cache) {
   Call call;
-  KvCache cpp({.kv_heads = Call::Hk, .head_dim = Call::D, .value_dim = Call::Dv, .page_size = 4, .max_pages = 9});
-  attn_cache_config config{sizeof config, Call::Hk, Call::D, Call::Dv, 4, 9, ATTN_FLOAT32, 0};
-  attn_cache* cache = nullptr;
-  ASSERT_EQ(attn_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
+  KVCache cpp({.kv_heads = Call::Hk, .head_dim = Call::D, .value_dim = Call::Dv, .page_size = 4, .max_pages = 9});
+  attn_kv_cache_config config{sizeof config, Call::Hk, Call::D, Call::Dv, 4, 9, ATTN_FLOAT32, 0};
+  attn_kv_cache* cache = nullptr;
+  ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
   const attn_tensor k = tensor(call.k), v = tensor(call.v);
   int64_t first = -1, second = -1, gone = -1, number = -1;
-  ASSERT_EQ(attn_cache_add(cache, &first), ATTN_OK);
-  ASSERT_EQ(attn_cache_append(cache, first, &k, &v), ATTN_OK) << attn_last_error();
-  ASSERT_EQ(attn_cache_fork(cache, first, 6, &second), ATTN_OK);
-  ASSERT_EQ(attn_cache_append(cache, second, &k, &v), ATTN_OK) << attn_last_error();
-  ASSERT_EQ(attn_cache_truncate(cache, first, 5), ATTN_OK);
-  ASSERT_EQ(attn_cache_add(cache, &gone), ATTN_OK);
-  ASSERT_EQ(attn_cache_remove(cache, gone), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_add(cache, &first), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_append(cache, first, &k, &v), ATTN_OK) << attn_last_error();
+  ASSERT_EQ(attn_kv_cache_fork(cache, first, 6, &second), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_append(cache, second, &k, &v), ATTN_OK) << attn_last_error();
+  ASSERT_EQ(attn_kv_cache_truncate(cache, first, 5), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_add(cache, &gone), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_remove(cache, gone), ATTN_OK);
   const int64_t cpp_first = cpp.add();
   cpp.append(cpp_first, call.k.view(), call.v.view());
   const int64_t cpp_second = cpp.fork(cpp_first, 6);
   cpp.append(cpp_second, call.k.view(), call.v.view());
   cpp.truncate(cpp_first, 5);
-  ASSERT_EQ(attn_cache_length(cache, second, &number), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_length(cache, second, &number), ATTN_OK);
   EXPECT_EQ(number, 15);
   int32_t contains = -1;
-  ASSERT_EQ(attn_cache_contains(cache, second, &contains), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_contains(cache, second, &contains), ATTN_OK);
   EXPECT_EQ(contains, 1);
-  ASSERT_EQ(attn_cache_contains(cache, gone, &contains), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_contains(cache, gone, &contains), ATTN_OK);
   EXPECT_EQ(contains, 0);
-  ASSERT_EQ(attn_cache_pages_in_use(cache, &number), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_pages_in_use(cache, &number), ATTN_OK);
   EXPECT_EQ(number, cpp.pages_in_use());
-  EXPECT_EQ(attn_cache_length(cache, gone, &number), ATTN_INVALID_ARGUMENT);
+  EXPECT_EQ(attn_kv_cache_length(cache, gone, &number), ATTN_INVALID_ARGUMENT);
 
-  const std::vector<int64_t> sequences = {first, second}, cu_query = {0, 2, 6};
+  const std::vector<int64_t> sequences = {first, second}, cu_seqlens_q = {0, 2, 6};
   const std::vector<int64_t> cpp_sequences = {cpp_first, cpp_second};
   AttentionOptions options{.softcap = 1};
   attn_options c_options = defaults();
@@ -272,16 +275,16 @@ TEST(CResults, Cache) {
     Gradients expected, actual;
     const attn_tensor q = tensor(call.q), out = tensor(actual.out), lse = tensor(actual.lse);
     if (with_options)
-      cpp.attend(cpp_sequences, cu_query, call.q.view(), expected.out.view(), expected.lse.view(), options);
-    else cpp.attend(cpp_sequences, cu_query, call.q.view(), expected.out.view(), expected.lse.view());
-    ASSERT_EQ(
-        attn_cache_attend(cache, list(sequences), list(cu_query), &q, &out, &lse, with_options ? &c_options : nullptr),
-        ATTN_OK)
+      cpp.attend(cpp_sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view(), options);
+    else cpp.attend(cpp_sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view());
+    ASSERT_EQ(attn_kv_cache_attend(cache, list(sequences), list(cu_seqlens_q), &q, &out, &lse,
+                                   with_options ? &c_options : nullptr),
+              ATTN_OK)
         << attn_last_error();
     EXPECT_EQ(actual.bytes(), expected.bytes());
   }
-  attn_cache_destroy(cache);
-  attn_cache_destroy(nullptr);
+  attn_kv_cache_destroy(cache);
+  attn_kv_cache_destroy(nullptr);
 }
 
 TEST(CResults, IsasAndThreads) {
@@ -330,15 +333,23 @@ TEST(CErrors, NameTheFunctionAndTheField) {
       {"float32_precision",
        [](Call& s, attn_tensor&) { s.c.float32_precision = 3; },
        {"options.float32_precision is 3, must be one of"}},
-      {"same_bits", [](Call& s, attn_tensor&) { s.c.same_bits = 2; }, {"options.same_bits is 2"}},
-      {"scale", [](Call& s, attn_tensor&) { s.c.scale = 0.5; }, {"options.scale is set, but has_scale is 0"}},
-      {"window", [](Call& s, attn_tensor&) { s.c.window_left = -1; }, {"options.window is set, but has_window is 0"}},
-      {"blocks", [](Call& s, attn_tensor&) { s.c.key_block = 2; }, {"options.query_block or key_block is set"}},
+      {"batch_invariant", [](Call& s, attn_tensor&) { s.c.batch_invariant = 2; }, {"options.batch_invariant is 2"}},
+      {"scale",
+       [](Call& s, attn_tensor&) { s.c_scale = std::numeric_limits<double>::infinity(), s.c.scale = &s.c_scale; },
+       {"scale must be finite"}},
+      {"window",
+       [](Call& s, attn_tensor&) {
+         s.c_window = {-2, 0}, s.c.window = &s.c_window;
+       },
+       {"window"}},
+      {"blocks",
+       [](Call& s, attn_tensor&) { s.c_layout.allowed = nullptr, s.c.blocks = &s.c_layout; },
+       {"options.blocks is a null pointer"}},
       {"mask", [](Call& s, attn_tensor&) { s.c_mask.rank = 2, s.c.mask = &s.c_mask; }, {"options.mask has rank 2"}},
       {"bias", [](Call& s, attn_tensor&) { s.c_bias.dtype = ATTN_INT32, s.c.bias = &s.c_bias; }, {"bias is int32"}},
       {"document",
-       [](Call& s, attn_tensor&) { s.c_key_document.data = nullptr, s.c.key_document = &s.c_key_document; },
-       {"options.key_document has no data"}},
+       [](Call& s, attn_tensor&) { s.c_key_document.data = nullptr, s.c.key_segment_ids = &s.c_key_document; },
+       {"options.key_segment_ids has no data"}},
       {"count",
        [](Call& s, attn_tensor&) {
          s.c.sink = {s.sink.data(), -4};
@@ -407,16 +418,16 @@ TEST(CErrors, ComeAllAtOnce) {
   // A mistake that is found here does not let a good call through: nothing is written.
   q.rank = 4, out = tensor(r.out), lse = tensor(r.lse);
   call.c = defaults();
-  call.c.same_bits = 3;
+  call.c.batch_invariant = 3;
   EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_INVALID_ARGUMENT);
-  EXPECT_STREQ(attn_last_error(), "[attn_attention] options.same_bits is 3, must be 0 or 1");
+  EXPECT_STREQ(attn_last_error(), "[attn_attention] options.batch_invariant is 3, must be 0 or 1");
   EXPECT_EQ(r.out.bytes(), untouched);
-  call.c.same_bits = 1;
+  call.c.batch_invariant = 1;
   EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_OK) << attn_last_error();
 
-  attn_cache* cache = nullptr;
-  const attn_cache_config config{sizeof config, 1, 0, 0, -3, 0, 9, 0};
-  EXPECT_EQ(attn_cache_create(&config, &cache), ATTN_INVALID_ARGUMENT);
+  attn_kv_cache* cache = nullptr;
+  const attn_kv_cache_config config{sizeof config, 1, 0, 0, -3, 0, 9, 0};
+  EXPECT_EQ(attn_kv_cache_create(&config, &cache), ATTN_INVALID_ARGUMENT);
   const std::string said = attn_last_error();
   for (const char* reason : {"config has dtype 9", "head_dim is 0", "page_size is -3"})
     EXPECT_NE(said.find(reason), std::string::npos) << said;
@@ -444,22 +455,22 @@ TEST(CErrors, NullPointers) {
       attn_explain_backward(nullptr, nullptr, nullptr, nullptr, 0, nullptr),
       "[attn_explain_backward] q is a null pointer; k is a null pointer; v is a null pointer; plan is a null "
       "pointer");
-  expect_refused(attn_cache_create(nullptr, nullptr),
-                 "[attn_cache_create] config is a null pointer; cache is a null pointer");
-  expect_refused(attn_cache_add(nullptr, nullptr),
-                 "[attn_cache_add] cache is a null pointer; sequence is a null pointer");
-  expect_refused(attn_cache_fork(nullptr, 0, 0, nullptr),
-                 "[attn_cache_fork] cache is a null pointer; fork is a null pointer");
-  expect_refused(attn_cache_append(nullptr, 0, nullptr, nullptr),
-                 "[attn_cache_append] cache is a null pointer; k is a null pointer; v is a null pointer");
-  expect_refused(attn_cache_truncate(nullptr, 0, 0), "[attn_cache_truncate] cache is a null pointer");
-  expect_refused(attn_cache_remove(nullptr, 0), "[attn_cache_remove] cache is a null pointer");
-  expect_refused(attn_cache_length(nullptr, 0, nullptr),
-                 "[attn_cache_length] cache is a null pointer; length is a null pointer");
-  expect_refused(attn_cache_pages_in_use(nullptr, nullptr),
-                 "[attn_cache_pages_in_use] cache is a null pointer; pages is a null pointer");
-  expect_refused(attn_cache_attend(nullptr, {}, {}, nullptr, nullptr, nullptr, nullptr),
-                 "[attn_cache_attend] cache is a null pointer; q is a null pointer; out is a null pointer");
+  expect_refused(attn_kv_cache_create(nullptr, nullptr),
+                 "[attn_kv_cache_create] config is a null pointer; cache is a null pointer");
+  expect_refused(attn_kv_cache_add(nullptr, nullptr),
+                 "[attn_kv_cache_add] cache is a null pointer; sequence is a null pointer");
+  expect_refused(attn_kv_cache_fork(nullptr, 0, 0, nullptr),
+                 "[attn_kv_cache_fork] cache is a null pointer; fork is a null pointer");
+  expect_refused(attn_kv_cache_append(nullptr, 0, nullptr, nullptr),
+                 "[attn_kv_cache_append] cache is a null pointer; k is a null pointer; v is a null pointer");
+  expect_refused(attn_kv_cache_truncate(nullptr, 0, 0), "[attn_kv_cache_truncate] cache is a null pointer");
+  expect_refused(attn_kv_cache_remove(nullptr, 0), "[attn_kv_cache_remove] cache is a null pointer");
+  expect_refused(attn_kv_cache_length(nullptr, 0, nullptr),
+                 "[attn_kv_cache_length] cache is a null pointer; length is a null pointer");
+  expect_refused(attn_kv_cache_pages_in_use(nullptr, nullptr),
+                 "[attn_kv_cache_pages_in_use] cache is a null pointer; pages is a null pointer");
+  expect_refused(attn_kv_cache_attend(nullptr, {}, {}, nullptr, nullptr, nullptr, nullptr),
+                 "[attn_kv_cache_attend] cache is a null pointer; q is a null pointer; out is a null pointer");
   expect_refused(attn_isa_active(nullptr), "[attn_isa_active] name is a null pointer");
   expect_refused(attn_isa_set(nullptr), "[attn_isa_set] name is a null pointer");
   EXPECT_EQ(attn_isa_set("avx7"), ATTN_INVALID_ARGUMENT);
@@ -489,11 +500,12 @@ TEST(CErrors, StructsGrow) {
                  "[attn_attention] options sets a field beyond the " + std::to_string(sizeof(attn_options)) +
                      " bytes that this library knows: the library is older than the header");
 
-  attn_cache* cache = nullptr;
-  attn_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 1};
-  expect_refused(attn_cache_create(&config, &cache),
-                 "[attn_cache_create] config.reserved must be 0; config has dtype 9, must be one of enum attn_dtype, "
-                 "ATTN_FLOAT32 = 0 to ATTN_INT64 = 6");
+  attn_kv_cache* cache = nullptr;
+  attn_kv_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 1};
+  expect_refused(
+      attn_kv_cache_create(&config, &cache),
+      "[attn_kv_cache_create] config.reserved must be 0; config has dtype 9, must be one of enum attn_dtype, "
+      "ATTN_FLOAT32 = 0 to ATTN_INT64 = 6");
   EXPECT_EQ(cache, nullptr);
 }
 
@@ -535,16 +547,16 @@ TEST(CErrors, NoExceptionLeaves) {
 }
 
 TEST(CMemory, RunsOut) {
-  attn_cache_config config{sizeof config, 1 << 20, 1024, 0, 1 << 24, 0, ATTN_FLOAT32, 0};  // 64 PiB a page
-  attn_cache* cache = nullptr;
-  ASSERT_EQ(attn_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
+  attn_kv_cache_config config{sizeof config, 1 << 20, 1024, 0, 1 << 24, 0, ATTN_FLOAT32, 0};  // 64 PiB a page
+  attn_kv_cache* cache = nullptr;
+  ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
   int64_t sequence = 0;
-  ASSERT_EQ(attn_cache_add(cache, &sequence), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_add(cache, &sequence), ATTN_OK);
   float zero = 0;
   const attn_tensor token{&zero, ATTN_FLOAT32, 4, {1, 1 << 20, 1, 1024}, {}};
-  EXPECT_EQ(attn_cache_append(cache, sequence, &token, &token), ATTN_OUT_OF_MEMORY);
+  EXPECT_EQ(attn_kv_cache_append(cache, sequence, &token, &token), ATTN_OUT_OF_MEMORY);
   EXPECT_STREQ(attn_last_error(), "out of memory");
-  attn_cache_destroy(cache);
+  attn_kv_cache_destroy(cache);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ struct Results {
 struct Inputs {
   Array<4> q{DType::float32, {B, H, Lq, D}}, k{DType::float32, {B, Hk, Lk, D}}, out = q;
   Array<3> lse{DType::float32, {B, H, Lq}}, factor{DType::float32, {1, Hk, Lk}};
-  Array<2> key_label{DType::int32, {1, Lk}}, query_token{DType::int32, {B, Lq}}, key_token{DType::int32, {B, Lk}};
+  Array<2> key_label{DType::int32, {1, Lk}}, query_token_ids{DType::int32, {B, Lq}},
+      key_token_ids{DType::int32, {B, Lk}};
   AttentionOptions options{.causal = true, .alignment = Alignment::bottom_right};
   attn_options c_options = defaults();
 
@@ -43,8 +44,8 @@ struct Inputs {
     q.fill_normal(random), k.fill_normal(random);
     for (int64_t n = 0; n < factor.count(); ++n) factor.set(n, random.uniform());
     for (int64_t n = 0; n < Lk; ++n) key_label.set(n, static_cast<double>(n % 4 - 1));
-    for (int64_t n = 0; n < query_token.count(); ++n) query_token.set(n, static_cast<double>(n % 3));
-    for (int64_t n = 0; n < key_token.count(); ++n) key_token.set(n, static_cast<double>(n % 3));
+    for (int64_t n = 0; n < query_token_ids.count(); ++n) query_token_ids.set(n, static_cast<double>(n % 3));
+    for (int64_t n = 0; n < key_token_ids.count(); ++n) key_token_ids.set(n, static_cast<double>(n % 3));
     attention(q.view(), k.view(), k.view(), out.view(), lse.view(), options);
     c_options.causal = 1, c_options.alignment = ATTN_ALIGNMENT_BOTTOM_RIGHT;
   }
@@ -64,10 +65,10 @@ Results run_cpp(const Inputs& in) {
             .bands = r.bands.view(),
             .labels = r.labels.view()};
   s.means = {.entropy = r.mean_entropy.view(), .bands = r.mean_bands.view()};
-  s.position = r.position.view(), s.top_weight = r.top_weight.view(), s.top_key = r.top_key.view();
+  s.argmax_key = r.position.view(), s.top_weight = r.top_weight.view(), s.top_key = r.top_key.view();
   s.column_mass = r.column_mass.view(), s.column_position = r.column_position.view();
   s.picture = {.cells = r.cells.view(), .maximum = true, .first_query = 1, .queries = 4, .first_key = 2};
-  s.sets = {kBands, in.key_label.view(), in.query_token.view(), in.key_token.view()};
+  s.sets = {kBands, in.key_label.view(), in.query_token_ids.view(), in.key_token_ids.view()};
   s.key_factor = in.factor.view();
   attention_statistics(in.q.view(), in.k.view(), in.lse.view(), s, in.options);
   RowStatisticsGradients drows;
@@ -96,8 +97,8 @@ struct CStatistics {
            bands,
            2,
            keep(in.key_label),
-           keep(in.query_token),
-           keep(in.key_token),
+           keep(in.query_token_ids),
+           keep(in.key_token_ids),
            keep(in.factor)};
   }
   template <int Rank>
@@ -143,10 +144,10 @@ TEST(CStatistics, OfACache) {
   Array<4> q(DType::float32, {1, H, 3, D}), keys(DType::float32, {1, Hk, 7, D}), out = q;
   q.fill_normal(random), keys.fill_normal(random);
   Array<3> lse(DType::float32, {1, H, 3}), entropy = lse, expected = lse;
-  KvCache cpp({.kv_heads = Hk, .head_dim = D});
-  const attn_cache_config config{sizeof config, Hk, D, 0, 0, 0, ATTN_FLOAT32, 0};
-  attn_cache* cache = nullptr;
-  ASSERT_EQ(attn_cache_create(&config, &cache), ATTN_OK);
+  KVCache cpp({.kv_heads = Hk, .head_dim = D});
+  const attn_kv_cache_config config{sizeof config, Hk, D, 0, 0, 0, ATTN_FLOAT32, 0};
+  attn_kv_cache* cache = nullptr;
+  ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK);
   const std::vector<int64_t> ids = {cpp.add()}, starts = {0, 3};
   cpp.append(ids[0], keys.view(), keys.view());
   cpp.attend(ids, starts, q.view(), out.view(), lse.view());
@@ -156,19 +157,19 @@ TEST(CStatistics, OfACache) {
 
   int64_t id = -1;
   const attn_tensor ck = tensor(keys), cq = tensor(q), clse = tensor(lse), centropy = tensor(entropy);
-  ASSERT_EQ(attn_cache_add(cache, &id), ATTN_OK);
-  ASSERT_EQ(attn_cache_append(cache, id, &ck, &ck), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_add(cache, &id), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_append(cache, id, &ck, &ck), ATTN_OK);
   attn_row_statistics rows{};
   rows.struct_size = sizeof rows, rows.entropy = &centropy;
   attn_statistics wanted{};
   wanted.struct_size = sizeof wanted, wanted.rows = &rows;
-  ASSERT_EQ(attn_cache_statistics(cache, {&id, 1}, list(starts), &cq, &clse, &wanted, nullptr), ATTN_OK)
+  ASSERT_EQ(attn_kv_cache_statistics(cache, {&id, 1}, list(starts), &cq, &clse, &wanted, nullptr), ATTN_OK)
       << attn_last_error();
   EXPECT_EQ(entropy.bytes(), expected.bytes());
-  EXPECT_EQ(attn_cache_statistics(nullptr, {&id, 1}, list(starts), &cq, &clse, nullptr, nullptr),
+  EXPECT_EQ(attn_kv_cache_statistics(nullptr, {&id, 1}, list(starts), &cq, &clse, nullptr, nullptr),
             ATTN_INVALID_ARGUMENT);
-  EXPECT_STREQ(attn_last_error(), "[attn_cache_statistics] cache is a null pointer; statistics is a null pointer");
-  attn_cache_destroy(cache);
+  EXPECT_STREQ(attn_last_error(), "[attn_kv_cache_statistics] cache is a null pointer; statistics is a null pointer");
+  attn_kv_cache_destroy(cache);
 }
 
 TEST(CStatistics, SayAllThatIsWrong) {

@@ -64,7 +64,7 @@ TEST(Callers, FromInsideATask) {
 
 /// One cache read by many, while others come and go.
 TEST(Callers, ReadOneCache) {
-  KvCache cache({.kv_heads = 2, .head_dim = 16, .page_size = 7});
+  KVCache cache({.kv_heads = 2, .head_dim = 16, .page_size = 7});
   const Case c =
       make_case(feature_named("none"), {.H = 4, .Hk = 2, .Lq = 3, .Lk = 50, .D = 16, .Dv = 16}, DType::float32, 41);
   const int64_t sequence = cache.add();
@@ -81,7 +81,7 @@ TEST(Callers, ReadOneCache) {
   for (int t = 0; t < 16; ++t)
     readers.emplace_back([&] {
       for (int n = 0; n < 20; ++n) {
-        KvCache other({.kv_heads = 2, .head_dim = 16, .page_size = 5});
+        KVCache other({.kv_heads = 2, .head_dim = 16, .page_size = 5});
         other.append(other.add(), c.k.view(), c.v.view());
         right += same_bits(attend(), expected);
       }

@@ -25,7 +25,7 @@
 #include "core/checker.h"
 #include "core/scratch.h"
 
-// What the sanitizers are told before main(): an impossible allocation fails as it does without them, and a forked
+// Options of the sanitizers before main(): an impossible allocation fails as it does without them, and a forked
 // child may start threads.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __tsan_default_options();
@@ -106,7 +106,7 @@ template <class Half>
 void expect_nearest_even() {
   using F = Format<Half>;
   for (int bits = 0; bits < F::infinity; ++bits) {
-    // Above the greatest finite value stands the power of two that the format no longer has.
+    // Above the greatest finite value is the power of two that the format no longer has.
     const double above = bits + 1 < F::infinity ? F::value(bits + 1) : 2 * F::value(bits) - F::value(bits - 1);
     const double middle = (F::value(bits) + above) / 2;
     const float tie = static_cast<float>(middle);
@@ -133,7 +133,7 @@ void expect_right_extremes() {
   EXPECT_EQ(Half(std::numeric_limits<float>::max()).bits, Format<Half>::infinity);
   EXPECT_EQ(Half(std::numeric_limits<float>::denorm_min()).bits, 0);
   EXPECT_EQ(Half(-0.0f).bits, 0x8000);
-  // A NaN whose payload lies in the bits that are cut off must not turn into infinity.
+  // A NaN whose payload is in the bits that are cut off must not turn into infinity.
   for (uint32_t nan : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu, 0x7fc00000u}) {
     EXPECT_TRUE(std::isnan(static_cast<float>(Half(std::bit_cast<float>(nan))))) << std::hex << nan;
   }

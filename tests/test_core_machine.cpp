@@ -76,7 +76,7 @@ TEST(ControlGroups, GroupsAboveCount) {
                              {"sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000"}})
                 .processors(),
             1);
-  // Inside a container the group is named as from outside, and lies at the root.
+  // Inside a container the group is named as from outside, and is at the root.
   EXPECT_EQ(Root(Root::Files{{"proc/self/cgroup", old},
                              {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "70000"},
                              {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"}})

@@ -10,11 +10,11 @@ namespace {
 Case tokens(int64_t length, DType dtype, uint64_t seed) {
   Case c = make_case(feature_named("causal top_left"), {.H = 6, .Hk = 2, .Lq = length, .Lk = length, .D = 16, .Dv = 12},
                      dtype, seed);
-  c.scalars.same_bits = true;
+  c.scalars.batch_invariant = true;
   return c;
 }
 
-KvCache::Config config_for(const Case& c, int64_t page_size, int64_t max_pages = 0) {
+KVCacheConfig config_for(const Case& c, int64_t page_size, int64_t max_pages = 0) {
   return {.kv_heads = c.dims.Hk,
           .head_dim = c.dims.D,
           .value_dim = c.dims.Dv,
@@ -23,18 +23,18 @@ KvCache::Config config_for(const Case& c, int64_t page_size, int64_t max_pages =
           .max_pages = max_pages};
 }
 
-void append(KvCache& cache, int64_t sequence, const Case& c, int64_t first, int64_t count) {
+void append(KVCache& cache, int64_t sequence, const Case& c, int64_t first, int64_t count) {
   cache.append(sequence, part_of(c.k.view(), 2, first, count), part_of(c.v.view(), 2, first, count));
 }
 
 /// Attends with the queries first .. first + count of one sequence.
-Results attend(const KvCache& cache, int64_t sequence, const Case& c, int64_t first, int64_t count) {
+Results attend(const KVCache& cache, int64_t sequence, const Case& c, int64_t first, int64_t count) {
   Results r;
   r.out = Array<4>(c.dtype, {1, c.dims.H, count, c.dims.Dv}).fill_with_nan();
   r.lse = Array<3>(lse_type(c.dtype), {1, c.dims.H, count}).fill_with_nan();
   const std::vector<int64_t> sequences = {sequence}, starts = {0, count};
   cache.attend(sequences, starts, part_of(c.q.view(), 2, first, count), r.out.view(), r.lse.view(),
-               {.causal = true, .alignment = Alignment::bottom_right, .same_bits = true});
+               {.causal = true, .alignment = Alignment::bottom_right, .batch_invariant = true});
   return r;
 }
 
@@ -70,7 +70,7 @@ TEST(Decode, AScoreMayLeapInAnyPageOfALaterBlock) {
       for (int64_t leap : {260, 300, 399}) {
         Case c = tokens(400, dtype, 77);
         raise_scores(c, leap);
-        KvCache cache(config_for(c, 16));
+        KVCache cache(config_for(c, 16));
         const int64_t sequence = cache.add();
         append(cache, sequence, c, 0, 400);
         const Results paged = attend(cache, sequence, c, 399, 1);
@@ -87,7 +87,7 @@ TEST(Decode, PagesAreLikeContiguousKeys) {
       for (int64_t page_size : kPageSizes)
         for (int64_t length : {1, 15, 64, 300}) {
           const Case c = tokens(length, dtype, length);
-          KvCache cache(config_for(c, page_size));
+          KVCache cache(config_for(c, page_size));
           const int64_t sequence = cache.add();
           append(cache, sequence, c, 0, length);
           EXPECT_EQ(cache.length(sequence), length);
@@ -106,7 +106,7 @@ TEST(Decode, OneByOneIsThePrefillBitwise) {
         const int64_t length = by_effort(20, 150, 400);
         const Case c = tokens(length, dtype, 51);
         const Results prefill = run(c, false);
-        KvCache cache(config_for(c, page_size));
+        KVCache cache(config_for(c, page_size));
         const int64_t sequence = cache.add();
         for (int64_t t = 0; t < length; ++t) {
           append(cache, sequence, c, t, 1);
@@ -128,7 +128,7 @@ TEST(Decode, PrefixesWithoutACache) {
         r.out.fill_with_nan();
         attention(part_of(c.q.view(), 2, t, 1), part_of(c.k.view(), 2, 0, t + 1), part_of(c.v.view(), 2, 0, t + 1),
                   r.out.view(), r.lse.view(),
-                  {.causal = true, .alignment = Alignment::bottom_right, .same_bits = true});
+                  {.causal = true, .alignment = Alignment::bottom_right, .batch_invariant = true});
         EXPECT_TRUE(same_results(r, rows_of(prefill, t, 1))) << "token " << t << " of " << c.name() << " on " << isa;
       }
     }
@@ -144,7 +144,7 @@ TEST(Decode, RaggedBatch) {
       };
       const std::vector<Entry> entries = {{1, 1}, {90, 5}, {300, 1}, {64, 64}, {17, 0}, {0, 2}, {33, 7}};
       std::vector<Case> cases;
-      KvCache cache({.kv_heads = 2, .head_dim = 16, .value_dim = 12, .dtype = dtype, .page_size = 16});
+      KVCache cache({.kv_heads = 2, .head_dim = 16, .value_dim = 12, .dtype = dtype, .page_size = 16});
       std::vector<int64_t> sequences, starts = {0};
       for (const Entry& entry : entries) {
         cases.push_back(tokens(entry.length, dtype, 60 + cases.size()));
@@ -174,7 +174,7 @@ TEST(Decode, RaggedBatch) {
 
 TEST(Decode, OptionsCountSequences) {
   for_each_isa([](const std::string& isa) {
-    KvCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 7});
+    KVCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 7});
     const Dims dims = {.H = 2, .Hk = 1, .Lq = 30, .Lk = 30, .D = 8, .Dv = 8};
     const Case c = make_case(feature_named("none"), dims, DType::float32, 53);
     const std::vector<int64_t> sequences = {cache.add(), cache.add()}, starts = {0, 10, 30}, offset = {3, 9};
@@ -193,13 +193,13 @@ TEST(Decode, OptionsCountSequences) {
         Array<4>(DType::float32, {1, 2, 30, 30}).fill_normal(random);  // keys of each sequence from 0 on
     options.bias = bias.view();
     Array<4> out(DType::float32, {1, 2, 30, 8}), expected = out;
-    cache.attend(sequences, starts, c.q.view(), out.view(), {}, options);
+    cache.attend(sequences, starts, c.q.view(), out.view(), options);
     for (int s = 0; s < 2; ++s) {
       const int64_t first = starts[s], count = starts[s + 1] - first, keys = s == 0 ? 30 : 20, from = s == 0 ? 0 : 5;
       options.offset = {&offset[s], 1};
       options.bias = part_of(part_of(bias.view(), 2, first, count), 3, 0, keys);
       attention(part_of(c.q.view(), 2, first, count), part_of(c.k.view(), 2, from, keys),
-                part_of(c.v.view(), 2, from, keys), part_of(expected.view(), 2, first, count), {}, options);
+                part_of(c.v.view(), 2, from, keys), part_of(expected.view(), 2, first, count), options);
     }
     EXPECT_TRUE(same_bits(out, expected)) << isa;
   });
@@ -210,7 +210,7 @@ TEST(Decode, OptionsCountSequences) {
 TEST(Cache, ForksShareAndThenPart) {
   const Case c = tokens(100, DType::float32, 54);
   for (int64_t page_size : kPageSizes) {
-    KvCache cache(config_for(c, page_size));
+    KVCache cache(config_for(c, page_size));
     const int64_t parent = cache.add();
     append(cache, parent, c, 0, 60);
     const int64_t pages = cache.pages_in_use();
@@ -221,7 +221,7 @@ TEST(Cache, ForksShareAndThenPart) {
       append(cache, child, c, 70, 20);   // its own continuation
       append(cache, parent, c, 60, 10);  // and the parent's
       Case alone = tokens(shared + 20, DType::float32, 55);
-      KvCache plain(config_for(c, page_size));
+      KVCache plain(config_for(c, page_size));
       const int64_t sequence = plain.add();
       append(plain, sequence, c, 0, shared);
       append(plain, sequence, c, 70, 20);
@@ -241,7 +241,7 @@ TEST(Cache, ForksShareAndThenPart) {
 TEST(Cache, TruncateForgets) {
   const Case c = tokens(80, DType::float32, 56), other = tokens(80, DType::float32, 57);
   for (int64_t page_size : kPageSizes) {
-    KvCache cache(config_for(c, page_size));
+    KVCache cache(config_for(c, page_size));
     const int64_t sequence = cache.add();
     append(cache, sequence, c, 0, 50);
     append(cache, sequence, other, 50, 30);
@@ -257,7 +257,7 @@ TEST(Cache, TruncateForgets) {
 TEST(Cache, TruncatingTheParentLeavesTheFork) {
   const Case c = tokens(40, DType::float32, 58), other = tokens(40, DType::float32, 59);
   for (int64_t page_size : kPageSizes) {
-    KvCache cache(config_for(c, page_size));
+    KVCache cache(config_for(c, page_size));
     const int64_t parent = cache.add();
     append(cache, parent, c, 0, 40);
     const int64_t child = cache.fork(parent, 40);
@@ -270,7 +270,7 @@ TEST(Cache, TruncatingTheParentLeavesTheFork) {
 /// Append is all or nothing: over the limit, or with wrong shapes, nothing has changed.
 TEST(Cache, AppendIsAllOrNothing) {
   const Case c = tokens(64, DType::float32, 70);
-  KvCache cache(config_for(c, 16, 3));
+  KVCache cache(config_for(c, 16, 3));
   const int64_t sequence = cache.add();
   append(cache, sequence, c, 0, 40);
   const Results before = attend(cache, sequence, c, 0, 40);
@@ -291,7 +291,7 @@ TEST(Cache, AppendReadsAnyStrides) {
   for (int64_t h = 0; h < 2; ++h)
     for (int64_t t = 0; t < 30; ++t)
       for (int64_t d = 0; d < 16; ++d) k.set({0, t, h, d}, c.k.get({0, h, t, d}));
-  KvCache cache(config_for(c, 7));
+  KVCache cache(config_for(c, 7));
   const int64_t sequence = cache.add();
   cache.append(sequence, {k.view().data, DType::bfloat16, {1, 2, 30, 16}, {960, 16, 32, 1}}, c.v.view());
   EXPECT_TRUE(same_results(attend(cache, sequence, c, 0, 30), run(c, false)));
@@ -299,13 +299,13 @@ TEST(Cache, AppendReadsAnyStrides) {
 
 TEST(Cache, MovesWithItsSequences) {
   const Case c = tokens(20, DType::float32, 72);
-  KvCache cache(config_for(c, 7));
+  KVCache cache(config_for(c, 7));
   const int64_t sequence = cache.add();
   append(cache, sequence, c, 0, 20);
-  KvCache moved = std::move(cache);
+  KVCache moved = std::move(cache);
   EXPECT_EQ(moved.length(sequence), 20);
   EXPECT_TRUE(same_results(attend(moved, sequence, c, 0, 20), run(c, false)));
-  KvCache assigned(config_for(c, 3));
+  KVCache assigned(config_for(c, 3));
   assigned = std::move(moved);
   assigned.remove(sequence);
   EXPECT_EQ(assigned.pages_in_use(), 0);

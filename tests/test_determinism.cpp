@@ -1,4 +1,4 @@
-// Bits: the same for any number of threads, run after run, whoever the neighbours are; and dropout as a pure function.
+// Bits: the same for any number of threads, run after run, with any neighbours; and dropout as a pure function.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -71,8 +71,8 @@ Case batch_row(const Case& c, int64_t b) {
   take(row.dlse);
   take(row.mask);
   take(row.bias);
-  take(row.query_document);
-  take(row.key_document);
+  take(row.query_segment_ids);
+  take(row.key_segment_ids);
   for (auto* lengths : {&row.key_length, &row.query_length, &row.offset})
     if (!lengths->empty()) *lengths = {(*lengths)[b]};
   return row;
@@ -111,7 +111,8 @@ TEST(Bitwise, WhateverTheOtherQueries) {
       for (int64_t count : {1, 3, 17, 60})
         for (int64_t first : {0, 1, 50, 60}) {
           Array<4> out(dtype, {1, 2, count, 20});
-          attention(part_of(c.q.view(), 2, first, count), c.k.view(), c.v.view(), out.view(), {}, {.same_bits = true});
+          attention(part_of(c.q.view(), 2, first, count), c.k.view(), c.v.view(), out.view(), {},
+                    {.batch_invariant = true});
           for (int64_t h = 0; h < 2; ++h)
             for (int64_t i = 0; i < count; ++i)
               for (int64_t d = 0; d < 20; ++d)
@@ -122,7 +123,7 @@ TEST(Bitwise, WhateverTheOtherQueries) {
   });
 }
 
-/// More keys behind the last one that is allowed change nothing: a prefix in a longer cache.
+/// More keys after the last one that is allowed change nothing: a prefix in a longer cache.
 TEST(Bitwise, WhateverIsBehindTheLastKey) {
   for_each_isa([](const std::string& isa) {
     for (int64_t length : {1, 63, 64, 256, 257, 2100}) {

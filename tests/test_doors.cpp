@@ -97,8 +97,8 @@ TEST(Doors, AFamilyBringsItsDefaults) {
   apply_json(llama, R"({"bias": true, "model": "llama", "positions": "alibi"})", "x");
   Config wanted = family("llama");
   wanted.bias = true;
-  wanted.positions = Positions::alibi;
-  EXPECT_EQ(to_json(llama), to_json(wanted)) << "what is said beside the family wins, before it and behind";
+  wanted.positions = PositionEncoding::alibi;
+  EXPECT_EQ(to_json(llama), to_json(wanted)) << "what is said beside the family wins, before it and after";
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST(Embed, EmbeddingThatIsStoppedSaysWhatIsMissing) {
   EXPECT_EQ(missing, (std::vector<int64_t>{0, 1, 2, 3, 4})) << "before the first";
 }
 
-/// A small BERT with these modules behind it.
+/// A small BERT with these modules after it.
 const Folder& put_encoder(const Folder& folder, const std::string& modules) {
   folder.put("config.json", kBert).put("model.safetensors", file_of(bert_tensors()));
   folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\n");
@@ -144,13 +144,13 @@ TEST(HostileEmbed, Folders) {
          folder.put("sentence_bert_config.json", R"({"max_seq_length": 1})");
          Embedder(folder.path());
        },
-       {"sentence_bert_config.json: max_seq_length is 1, must be at least 2, as many tokens stand around a text"}},
+       {"sentence_bert_config.json: max_seq_length is 1, must be at least 2, as many tokens are around a text"}},
       {"another task",
        [] { open_encoder(kPooling, kSettings, R"({"transformer_task": "fill-mask"})"); },
        {"transformer_task is \"fill-mask\", must be \"feature-extraction\""}},
       {"another type of its weights",
        [] { open_encoder(kPooling, kSettings, R"({"model_args": {"torch_dtype": "float16"}})"); },
-       {"model_args: the field \"torch_dtype\" is not served"}},
+       {"model_args: the field \"torch_dtype\" is not supported"}},
       {"a prompt that is a number",
        [] { open_encoder(kPooling, "config_sentence_transformers.json", R"({"prompts": {"q": 1}})"); },
        {"prompts: \"q\" is 1, must be a text or null"}},
@@ -173,7 +173,7 @@ TEST(Embed, AnEmbedderSaysWhichTextIsTooLong) {
   put_encoder(folder, module("Pooling", "1")).put("1/config.json", R"({"pooling_mode": ["max", "cls"]})");
   folder.put("sentence_bert_config.json", R"({"max_seq_length": 500})");
   Embedder embedder(folder.path());
-  EXPECT_EQ(embedder.options.longest, 500);
+  EXPECT_EQ(embedder.options.max_length, 500);
   EXPECT_EQ(embedder.width(), 16);
   const int64_t context = embedder.loaded().model->config().context;
   std::string text;
@@ -185,10 +185,10 @@ TEST(Embed, AnEmbedderSaysWhichTextIsTooLong) {
                                                     " positions that the model has learned; longest is 500");
   embedder.options.name = [](int64_t n) { return "line " + std::to_string(n + 1); };
   EXPECT_TRUE(error_of([&] { embedder(texts); }).starts_with("[embed] line 2: its "));
-  embedder.options.longest = 0;
+  embedder.options.max_length = 0;
   EXPECT_EQ(numbers(embedder(texts)).size(), 32u);
-  embedder.options.dimensions = -1;
-  EXPECT_EQ(error_of([&] { embedder(texts); }), "[embed] dimensions is -1, must be at least 0");
+  embedder.options.truncate_dim = -1;
+  EXPECT_EQ(error_of([&] { embedder(texts); }), "[embed] truncate_dim is -1, must be at least 0");
 }
 
 }  // namespace

@@ -174,16 +174,16 @@ const Bad kBadInputs[] = {
     {"documents of one side",
      [](Call& c) {
        c.extra2 = Array<2>(DType::int32, {2, 3});
-       c.options.query_document = c.extra2.view();
+       c.options.query_segment_ids = c.extra2.view();
      },
-     {"query_document and key_document come together"}},
+     {"query_segment_ids and key_segment_ids come together"}},
     {"documents are floats",
      [](Call& c) {
        c.extra2 = Array<2>(DType::float32, {2, 3});
-       c.options.query_document = c.extra2.view();
-       c.options.key_document = c.extra2.view();
+       c.options.query_segment_ids = c.extra2.view();
+       c.options.key_segment_ids = c.extra2.view();
      },
-     {"query_document is float32", "key_document is float32", "key_document has size [2, 3]"}},
+     {"query_segment_ids is float32", "key_segment_ids is float32", "key_segment_ids has size [2, 3]"}},
     {"blocks without sizes",
      [](Call& c) {
        c.extra4 = Array<4>(DType::boolean, {1, 1, 3, 5});
@@ -199,22 +199,22 @@ const Bad kBadInputs[] = {
     {"packed with a batch",
      [](Call& c) {
        c.numbers = {0, 3};
-       c.options.cu_query = c.options.cu_key = c.numbers;
+       c.options.cu_seqlens_q = c.options.cu_seqlens_k = c.numbers;
      },
      {"B = 1"}},
-    {"packed on one side", [](Call& c) { c.options.cu_key = c.numbers; }, {"cu_query", "cu_key"}},
+    {"packed on one side", [](Call& c) { c.options.cu_seqlens_k = c.numbers; }, {"cu_seqlens_q", "cu_seqlens_k"}},
     {"starts that fall",
      [](Call& c) {
        c.numbers = {0, 3, 2, 3};
-       c.options.cu_query = c.options.cu_key = c.numbers;
+       c.options.cu_seqlens_q = c.options.cu_seqlens_k = c.numbers;
      },
-     {"cu_query must rise"}},
+     {"cu_seqlens_q must rise"}},
     {"starts beyond the end",
      [](Call& c) {
        c.numbers = {0, 2, 4};
-       c.options.cu_query = c.options.cu_key = c.numbers;
+       c.options.cu_seqlens_q = c.options.cu_seqlens_k = c.numbers;
      },
-     {"cu_query", "at most 3"}},
+     {"cu_seqlens_q", "at most 3"}},
     {"out does not fit", [](Call& c) { c.out_view.size[3] = 8; }, {"out has size [2, 4, 3, 8]", "[2, 4, 3, 6]"}},
     {"out is of another type", [](Call& c) { c.out_view.dtype = DType::bfloat16; }, {"out", "type"}},
     {"out is integer", [](Call& c) { c.out_view.dtype = DType::int64; }, {"out is int64"}},
@@ -243,7 +243,7 @@ const Bad kBadForward[] = {
      [](Call& c) { c.out_view.data = static_cast<float*>(c.v.view().data) + c.v.count() - 1; },
      {"out overlaps v"}},
     {"out overlaps itself", [](Call& c) { c.out_view.stride[1] = 0; }, {"out overlaps itself"}},
-    {"lse lies in out", [](Call& c) { c.lse_view.data = c.out.view().data; }, {"out overlaps lse"}},
+    {"lse is in out", [](Call& c) { c.lse_view.data = c.out.view().data; }, {"out overlaps lse"}},
     {"no out", [](Call& c) { c.out_view.data = nullptr; }, {"out must have data"}},
 };
 
@@ -400,25 +400,25 @@ TEST(Errors, MergeRefuses) {
 }
 
 TEST(Errors, CacheRefuses) {
-  const auto make = [](const KvCache::Config& config) { return refusal([&] { KvCache cache(config); }); };
+  const auto make = [](const KVCacheConfig& config) { return refusal([&] { KVCache cache(config); }); };
   EXPECT_NE(make({.kv_heads = 0, .head_dim = 8}).find("kv_heads is 0"), std::string::npos);
   EXPECT_NE(make({.kv_heads = 1, .head_dim = 1025}).find("1025"), std::string::npos);
   EXPECT_NE(make({.kv_heads = 1, .head_dim = 8, .page_size = 0}).find("page_size is 0"), std::string::npos);
   EXPECT_NE(make({.kv_heads = 1, .head_dim = 8, .dtype = DType::int32}).find("int32"), std::string::npos);
 
-  KvCache cache({.kv_heads = 2, .head_dim = 8, .value_dim = 6});
+  KVCache cache({.kv_heads = 2, .head_dim = 8, .value_dim = 6});
   const int64_t sequence = cache.add();
   const std::vector<int64_t> known = {sequence}, unknown = {sequence + 7}, starts = {0, 3};
   const Array<4> q(DType::float32, {1, 4, 3, 8});
   Array<4> out(DType::float32, {1, 4, 3, 6});
-  const auto attempt = [&](const std::vector<int64_t>& sequences, const std::vector<int64_t>& cu_query,
+  const auto attempt = [&](const std::vector<int64_t>& sequences, const std::vector<int64_t>& cu_seqlens_q,
                            const AttentionOptions& options) {
-    return refusal([&] { cache.attend(sequences, cu_query, q.view(), out.view(), {}, options); });
+    return refusal([&] { cache.attend(sequences, cu_seqlens_q, q.view(), out.view(), options); });
   };
   EXPECT_EQ(attempt(known, starts, {}), "no error");
   EXPECT_NE(attempt(unknown, starts, {}).find("there is no sequence 7"), std::string::npos);
-  EXPECT_NE(attempt(known, {0, 1, 3}, {}).find("cu_query has 3 entries"), std::string::npos);
-  EXPECT_NE(attempt(known, {0, 4}, {}).find("cu_query"), std::string::npos);
+  EXPECT_NE(attempt(known, {0, 1, 3}, {}).find("cu_seqlens_q has 3 entries"), std::string::npos);
+  EXPECT_NE(attempt(known, {0, 4}, {}).find("cu_seqlens_q"), std::string::npos);
   const bool allowed = true;
   EXPECT_NE(attempt(known, starts, {.mask = {&allowed, {1, 1, 1, 1}}}).find("do not apply to a cache"),
             std::string::npos);

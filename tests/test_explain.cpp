@@ -1,4 +1,4 @@
-// explain(): what a call will do, told without running it; and the choice of instruction set.
+// explain(): what a call will do, without running it; and the choice of instruction set.
 #include <gtest/gtest.h>
 
 #include "checks.h"

@@ -9,7 +9,7 @@ namespace {
 
 const DType kTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 
-// Queries that share their keys: each is a path of the kernels, or lies between two.
+// Queries that share their keys: each is a path of the kernels, or is between two.
 const int64_t kGroups[] = {1, 2, 3, 4, 7, 8};
 
 /// One query a head, `group` heads for every head of keys.
@@ -68,7 +68,7 @@ TEST(FewRows, WithEveryOption) {
 
 /// Keys and values of one sequence in pages, attended to by its last query.
 Results from_pages(const Case& c, int64_t page_size) {
-  KvCache cache(
+  KVCache cache(
       {.kv_heads = c.dims.Hk, .head_dim = c.dims.D, .value_dim = c.dims.Dv, .dtype = c.dtype, .page_size = page_size});
   const int64_t sequence = cache.add();
   cache.append(sequence, c.k.view(), c.v.view());
@@ -138,7 +138,7 @@ TEST(FewRows, MemoryAndNeighboursDoNotChangeItsBits) {
                       });
 }
 
-/// On every instruction set, heads whose keys lie between each other against the same heads apart.
+/// On every instruction set, heads whose keys are between each other against the same heads apart.
 void expect_bits_of_heads_apart(const Case& c, std::initializer_list<int> thread_counts) {
   const Array<4> k = of_models(c.k), v = of_models(c.v);
   for_each_isa([&](const std::string& isa) {
@@ -238,11 +238,11 @@ TEST(FewRows, AreNamed) {
     return explain(c.q.view(), c.k.view(), c.v.view(), options).path;
   };
   EXPECT_NE(path(1, {}).find("one row"), std::string::npos) << path(1, {});
-  EXPECT_EQ(path(1, {.same_bits = true}).find("one row"), std::string::npos);
+  EXPECT_EQ(path(1, {.batch_invariant = true}).find("one row"), std::string::npos);
   EXPECT_EQ(path(1, {.softcap = 3}).find("one row"), std::string::npos);
   if (active_isa() != "avx2") return;  // float32 has an order of its own for few rows there
   EXPECT_NE(path(4, {}).find("any order"), std::string::npos) << path(4, {});
-  EXPECT_EQ(path(4, {.same_bits = true}).find("any order"), std::string::npos);
+  EXPECT_EQ(path(4, {.batch_invariant = true}).find("any order"), std::string::npos);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Config shape_of(const std::string& name, int64_t vocabulary, int64_t context, in
 }
 
 /// Crops of random tokens, or sentences of them with random classes.
-class RandomData : public train::Data {
+class RandomData : public train::Dataset {
  public:
   RandomData(const Config& config, int64_t batch) {
     Random random(3);
@@ -94,7 +94,7 @@ double peak_of_training(const Case& c) {
   return peak_of([&] {
     Model model(c.config, c.precision);
     const RandomData data(c.config, c.batch);
-    train::Options options;
+    train::TrainerOptions options;
     options.steps = 1;
     options.recompute = c.recompute;
     train::Trainer trainer(model, data, options, folder.path());
@@ -107,7 +107,7 @@ std::vector<Case> trainings() {
   Config llama = shape_of("llama", 4000, 256, 128, 4), dropped = gpt, relative = shape_of("gpt", 100, 256, 128, 4);
   llama.kv_heads = 2;
   dropped.dropout = 0.1;
-  relative.positions = Positions::relative;
+  relative.positions = PositionEncoding::relative;
   return {{"gpt", gpt, nn::Precision::float32, 16},
           {"gpt, bfloat16", gpt, nn::Precision::bfloat16, 24},
           {"gpt, recomputed", gpt, nn::Precision::float32, 32, true},
@@ -146,14 +146,15 @@ TEST(Footprint, RecomputationAndSmallerBatchesTakeLess) {
 std::vector<Config> many_shapes() {
   std::vector<Config> all;
   for (const std::string& name : families())
-    for (const Positions positions : {Positions::learned, Positions::sinusoidal, Positions::none})
+    for (const PositionEncoding positions :
+         {PositionEncoding::learned, PositionEncoding::sinusoidal, PositionEncoding::none})
       for (bool tied : {true, false}) {
         all.push_back(shape_of(name, 33, 16, 64, 3));
         all.back().positions = positions;
         all.back().tie_embeddings = tied;
       }
-  for (const Positions positions :
-       {Positions::rope, Positions::alibi, Positions::learned_relative, Positions::relative}) {
+  for (const PositionEncoding positions : {PositionEncoding::rope, PositionEncoding::alibi,
+                                           PositionEncoding::learned_relative, PositionEncoding::relative}) {
     all.push_back(shape_of("gpt", 33, 16, 64, 3));
     all.back().positions = positions;
   }
@@ -196,7 +197,7 @@ TEST(Footprint, PartsOfGpt) {
 TEST(Footprint, TheLargestModelIsCountedWithoutItsMemory) {
   Config config = shape_of("gpt", 1 << 24, 1 << 24, 1 << 16, 64);
   config.hidden_dim = 1 << 20;
-  for (const Positions positions : {Positions::learned, Positions::sinusoidal}) {
+  for (const PositionEncoding positions : {PositionEncoding::learned, PositionEncoding::sinusoidal}) {
     config.positions = positions;
     const double grown = peak_of([&] {
       const double weights = static_cast<double>(count_parameters(config).total());
@@ -255,7 +256,7 @@ TEST(Footprint, LoadingDrawsNothingAndGivesTheSameNumbers) {
   std::unique_ptr<Model> drawn;
   const double draw =
       seconds_of([&] { drawn = std::make_unique<Model>(loaded.model->config(), nn::Precision::bfloat16, 5); });
-  EXPECT_LT(load, draw / 2) << "whoever draws first and then reads takes longer than whoever draws alone";
+  EXPECT_LT(load, draw / 2) << "drawing and then reading takes longer than drawing alone";
   for (size_t n = 0; n < drawn->parameters().all().size(); ++n) {
     const nn::Parameter &a = drawn->parameters().all()[n], &b = loaded.model->parameters().all()[n];
     EXPECT_EQ(numbers(a.value.data()), numbers(b.value.data())) << a.name;
@@ -265,7 +266,7 @@ TEST(Footprint, LoadingDrawsNothingAndGivesTheSameNumbers) {
 }
 
 TEST(Footprint, AModelNeedsASource) {
-  EXPECT_THROW(Model(shape_of("gpt", 10, 8, 32, 1), nn::Precision::float32, nn::Source()), Error);
+  EXPECT_THROW(Model(shape_of("gpt", 10, 8, 32, 1), nn::Precision::float32, nn::ParameterSource()), Error);
 }
 
 // --------------------------------------------------------------------------------------------------------- the machine

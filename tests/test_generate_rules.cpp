@@ -16,23 +16,23 @@ constexpr int64_t kEnd = 4;
 TEST(Forbidden, IsWhatEachRuleSays) {
   const auto rule = [](const std::function<void(GenerateOptions&)>& change, const Text& text, int64_t given) {
     GenerateOptions options;
-    options.ends = {kEnd};
+    options.eos_token_ids = {kEnd};
     change(options);
     return generate::forbidden(text, given, options);
   };
-  const auto first = [](auto& o) { o.suppressed_first = {0, 3}; };
+  const auto first = [](auto& o) { o.begin_suppress_tokens = {0, 3}; };
   EXPECT_EQ(rule(first, {1, 2}, 2), (Text{0, 3})) << "the first that is chosen";
   EXPECT_EQ(rule(first, {1, 2, 3}, 2), Text()) << "the second";
-  const auto suppressed = [](auto& o) { o.suppressed = {2}; };
+  const auto suppressed = [](auto& o) { o.suppress_tokens = {2}; };
   EXPECT_EQ(rule(suppressed, {1, 2, 3}, 2), (Text{2}));
-  const auto chosen = [](auto& o) { o.min_tokens = 2; };
+  const auto chosen = [](auto& o) { o.min_new_tokens = 2; };
   EXPECT_EQ(rule(chosen, {1, 2, 3}, 2), (Text{kEnd})) << "one of two is there";
   EXPECT_EQ(rule(chosen, {1, 2, 3, 3}, 2), Text());
   const auto whole = [](auto& o) { o.min_length = 3; };
   EXPECT_EQ(rule(whole, {1, 2}, 2), (Text{kEnd})) << "the prompt counts";
   EXPECT_EQ(rule(whole, {1, 2, 3}, 2), Text());
   const auto repeat = [&](int64_t tokens, const Text& text) {
-    return rule([&](auto& o) { o.no_repeat = tokens; }, text, 1);
+    return rule([&](auto& o) { o.no_repeat_ngram_size = tokens; }, text, 1);
   };
   EXPECT_EQ(repeat(1, {3, 1, 3}), (Text{3, 1, 3})) << "each token once";
   EXPECT_EQ(repeat(2, {1, 2, 1, 3, 1}), (Text{2, 3})) << "what followed the 1 before";
@@ -43,7 +43,7 @@ TEST(Forbidden, IsWhatEachRuleSays) {
 
 TEST(Biases, BelongToTheTokenThatCompletesARun) {
   GenerateOptions options;
-  options.biases = {{{5}, 1}, {{1, 2}, 2}, {{2, 1, 7}, 4}};
+  options.sequence_bias = {{{5}, 1}, {{1, 2}, 2}, {{2, 1, 7}, 4}};
   const auto of = [&](const Text& text) {
     std::vector<std::pair<int64_t, double>> found;
     generate::add_biases(text, options, [&](int64_t token, double bias) { found.emplace_back(token, bias); });

@@ -183,12 +183,12 @@ TEST(Headers, MasksAreTensors) {
   std::iota(v.begin(), v.end(), 1.0f);
   Tensor<bool, 4> mask({1, 1, 1, 3});
   mask[1] = true;
-  attention(q, k, v, out, {}, {.mask = mask});
+  attention(q, k, v, out, {.mask = mask});
   EXPECT_EQ(out[0], 2);
   EXPECT_EQ(out[1], 2);
   Tensor<int32_t, 2> mine({1, 2}), theirs({1, 3});
   theirs[0] = theirs[1] = 1;
-  attention(q, k, v, out, {}, {.query_document = mine, .key_document = theirs});
+  attention(q, k, v, out, {.query_segment_ids = mine, .key_segment_ids = theirs});
   EXPECT_EQ(out[1], 3);
 }
 

@@ -15,8 +15,8 @@
 namespace attn::test {
 namespace {
 
-using heads::Kind;
 using heads::Measures;
+using heads::TokenKind;
 
 /// Attention of one head whose rows are the given weights: keys are unit vectors.
 struct Known {
@@ -53,7 +53,7 @@ double value_of(const heads::HeadValues& head, const std::string& name) {
 }
 
 TEST(HeadMeasures, ByHand) {
-  // [CLS] a a . [SEP] [SEP]: the second a looks at the first, at what stands behind that, itself, and at its own next.
+  // [CLS] a a . [SEP] [SEP]: the second a looks at the first, at what is after that, itself, and at its own next.
   const Known known(6, {1, 0, 0, 0, 0, 0, .5, .5, 0, 0, 0, 0, 0, .25, .5, .25, 0, 0,
                         0, 0, 0, 1, 0, 0, 0,  0,  0, 0, 1, 0, 0, 0,   0,  .5,  0, .5});
   const Tokens tokens({7, 5, 5, 9, 3, 3}, {2, 0, 0, 1, 3, 3});
@@ -98,11 +98,11 @@ TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
   EXPECT_EQ(refused({known.layer(), other.layer()}, tokens),
             "[head_measures] layers[1]: must have as many texts and tokens as layers[0]");
   EXPECT_EQ(refused({known.layer()}, Tokens({1, 2}, {-1, 0})),
-            "[head_measures] kinds[0, 0] is padding, which must stand behind the text");
+            "[head_measures] kinds[0, 0] is padding, which must be after the text");
   EXPECT_EQ(refused({known.layer()}, Tokens({1, 2}, {0, 4})), "[head_measures] kinds[0, 1] is 4, must be from -1 to 3");
   heads::Layer packed = known.layer();
   const int64_t starts[] = {0, 1, 2};
-  packed.options.cu_query = packed.options.cu_key = starts;
+  packed.options.cu_seqlens_q = packed.options.cu_seqlens_k = starts;
   EXPECT_EQ(refused({packed}, tokens), "[head_measures] layers[0]: packed texts must be given one by one");
   heads::Layer empty;
   EXPECT_NE(refused({empty}, tokens).find("q, k and lse must have data"), std::string::npos);
@@ -150,7 +150,7 @@ TEST(HeadDistances, KnownRowsClustersAndPoints) {
   const Values expected = {0, half, 0, half, 0, half, 0, half, 0};
   EXPECT_TRUE(close_float64(distances.divergences(), expected));
   EXPECT_EQ(heads::clusters(expected, 2), (std::vector<int64_t>{0, 1, 0}));
-  const double root = std::sqrt(half);  // two of three points stand together
+  const double root = std::sqrt(half);  // two of three points are together
   EXPECT_TRUE(close_float64(heads::scaled(expected), {root / -3, 0, 2 * root / 3, 0, root / -3, 0}));
   EXPECT_TRUE(close_float64(heads::scaled(Values{0}), {0, 0}));
   // Padding is no row: what is left is the first.
@@ -217,7 +217,7 @@ TEST(HeadSyntax, KnownArcs) {
             "file:1: HEAD is 2, the sentence has 1 words");
 }
 
-/// "He sat . A cat sat by him": whoever looks where it is known; a mention is not its own antecedent.
+/// "He sat . A cat sat by him": rows that attend to a known place; a mention is not its own antecedent.
 TEST(HeadCoreference, KnownMentions) {
   const std::vector<heads::Document> documents = heads::read_coreference(
       "1\tHe\t_\tPRON\t_\t_\t2\tnsubj\t_\tEntity=(e1)\n2\tsat\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"

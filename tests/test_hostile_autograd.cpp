@@ -145,12 +145,12 @@ TEST(HostileAutograd, Tapes) {
          r.tape.record(r.loss, std::function<void()>());
        },
        {"[record]", "empty"}},
-      {"recompute without a block",
+      {"recompute without a function",
        [] {
          Recorded r;
-         recompute(r.tape, r.logits, Block());
+         recompute(r.tape, r.logits, nullptr);
        },
-       {"[recompute]", "block"}},
+       {"[recompute]", "function"}},
       {"recompute of an empty value",
        [] {
          Recorded r;

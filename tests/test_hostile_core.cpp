@@ -123,11 +123,11 @@ TEST(HostileCore, Attention) {
          Call c;
          const Tensor<int32_t, 2> ids({1, 5});
          ConstView<2> far(ids.data(), DType::int32, {1, 5}, {kLargest / 2, kLargest / 2});
-         c.options.query_document = ConstView<2>(ids.data(), {1, 3});
-         c.options.key_document = far;
+         c.options.query_segment_ids = ConstView<2>(ids.data(), {1, 3});
+         c.options.key_segment_ids = far;
          c.forward();
        },
-       {"[attention]", "key_document has strides beyond"}},
+       {"[attention]", "key_segment_ids has strides beyond"}},
       {"blocks with strides beyond 64 bits",
        [] {
          Call c;
@@ -267,19 +267,19 @@ TEST(HostileCore, Reference) {
   });
 }
 
-KvCache moved_away() {
-  KvCache cache({.kv_heads = 1, .head_dim = 4});
-  const KvCache other = std::move(cache);
+KVCache moved_away() {
+  KVCache cache({.kv_heads = 1, .head_dim = 4});
+  const KVCache other = std::move(cache);
   return cache;  // NOLINT: on purpose
 }
 
 TEST(HostileCore, Cache) {
   expect_refused({
-      {"a default configuration", [] { KvCache(KvCache::Config{}); }, {"[KvCache]", "kv_heads", "head_dim"}},
+      {"a default configuration", [] { KVCache(KVCacheConfig{}); }, {"[KVCache]", "kv_heads", "head_dim"}},
       {"a negative configuration",
-       [] { KvCache({.kv_heads = -1, .head_dim = -2, .dtype = DType::int32, .page_size = -1, .max_pages = -1}); },
-       {"[KvCache]", "kv_heads", "head_dim", "dtype", "page_size", "max_pages"}},
-      {"moved away: add", [] { moved_away().add(); }, {"[KvCache", "moved"}},
+       [] { KVCache({.kv_heads = -1, .head_dim = -2, .dtype = DType::int32, .page_size = -1, .max_pages = -1}); },
+       {"[KVCache]", "kv_heads", "head_dim", "dtype", "page_size", "max_pages"}},
+      {"moved away: add", [] { moved_away().add(); }, {"[KVCache", "moved"}},
       {"moved away: length", [] { moved_away().length(0); }, {"moved"}},
       {"moved away: pages_in_use", [] { moved_away().pages_in_use(); }, {"moved"}},
       {"moved away: config", [] { moved_away().config(); }, {"moved"}},
@@ -288,39 +288,39 @@ TEST(HostileCore, Cache) {
       {"moved away: remove", [] { moved_away().remove(0); }, {"moved"}},
       {"moved away: append", [] { moved_away().append(0, {}, {}); }, {"moved"}},
       {"moved away: attend", [] { moved_away().attend({}, {}, {}, {}); }, {"moved"}},
-      {"no such sequence", [] { KvCache({.kv_heads = 1, .head_dim = 4}).length(-1); }, {"no sequence -1"}},
+      {"no such sequence", [] { KVCache({.kv_heads = 1, .head_dim = 4}).length(-1); }, {"no sequence -1"}},
       {"fork beyond the end",
        [] {
-         KvCache cache({.kv_heads = 1, .head_dim = 4});
+         KVCache cache({.kv_heads = 1, .head_dim = 4});
          cache.fork(cache.add(), 1);
        },
-       {"[KvCache::fork]", "[0, 0]"}},
+       {"[KVCache::fork]", "[0, 0]"}},
       {"truncate below 0",
        [] {
-         KvCache cache({.kv_heads = 1, .head_dim = 4});
+         KVCache cache({.kv_heads = 1, .head_dim = 4});
          cache.truncate(cache.add(), -1);
        },
-       {"[KvCache::truncate]", "-1"}},
+       {"[KVCache::truncate]", "-1"}},
       {"append of nothing",
        [] {
-         KvCache cache({.kv_heads = 1, .head_dim = 4});
+         KVCache cache({.kv_heads = 1, .head_dim = 4});
          cache.append(cache.add(), {}, {});
        },
-       {"[KvCache::append]", "k has size"}},
+       {"[KVCache::append]", "k has size"}},
       {"append of a negative count",
        [] {
-         KvCache cache({.kv_heads = 1, .head_dim = 4});
+         KVCache cache({.kv_heads = 1, .head_dim = 4});
          View<4> k(nullptr, DType::float32, {1, 1, 1, 4});
          k.size[2] = -1;
          cache.append(cache.add(), k, k);
        },
-       {"[KvCache::append]", "negative"}},
+       {"[KVCache::append]", "negative"}},
       {"attend with nothing",
        [] {
-         KvCache cache({.kv_heads = 1, .head_dim = 4});
+         KVCache cache({.kv_heads = 1, .head_dim = 4});
          cache.attend({}, {}, {}, {});
        },
-       {"[KvCache::attend]", "cu_query"}},
+       {"[KVCache::attend]", "cu_seqlens_q"}},
   });
 }
 

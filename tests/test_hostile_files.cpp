@@ -27,7 +27,7 @@ TEST(HostileFiles, Files) {
       {"write to nothing", [] { write_file("", "x"); }, {"[write_file]", "empty"}},
       {"write into a file", [] { write_file("/etc/passwd/x", "x"); }, {"[write_file]", "/etc/passwd/x"}},
       {"write to a path beyond all limits", [] { write_file(long_path(), "x"); }, {"[write_file]"}},
-      {"write behind a zero byte", [] { write_file(std::string("/tmp/a\0b", 8), "x"); }, {"[write_file]", "zero byte"}},
+      {"write after a zero byte", [] { write_file(std::string("/tmp/a\0b", 8), "x"); }, {"[write_file]", "zero byte"}},
       {"append two lines", [] { append_line("/dev/null", "a\nb"); }, {"[append_line]", "line break"}},
       {"append to a directory", [] { append_line(folder(), "a"); }, {"[append_line]"}},
       {"a directory over a file", [] { make_directory("/etc/passwd"); }, {"[make_directory]", "/etc/passwd"}},

@@ -90,11 +90,11 @@ TEST(HostileModels, Configurations) {
        [] {
          Config config = tiny();
          config.model = "x";
-         config.pooling = static_cast<Pooling>(9);
-         config.positions = static_cast<Positions>(-1);
+         config.pooling = static_cast<ClassifierPooling>(9);
+         config.positions = static_cast<PositionEncoding>(-1);
          config.norm = static_cast<NormKind>(2);
          config.activation = static_cast<Activation>(99);
-         config.init = static_cast<Scheme>(7);
+         config.init = static_cast<Initialization>(7);
          check(config);
        },
        {"[model]", "model", "pooling", "positions", "norm", "activation", "init"}},
@@ -191,7 +191,7 @@ TEST(HostileModels, Batches) {
       {"parameters of a model that has been moved away", [] { moved_away().parameters(); }, {"[model]", "moved"}},
       {"tensors of a model that has been moved away", [] { moved_away().tensors(); }, {"[model]", "moved"}},
       {"FLOPs of a negative length", [] { forward_flops(model().config(), -1); }, {"[model]", "-1"}},
-      {"FLOPs behind a negative cache", [] { forward_flops(model().config(), 1, -2); }, {"[model]", "-2"}},
+      {"FLOPs after a negative cache", [] { forward_flops(model().config(), 1, -2); }, {"[model]", "-2"}},
       {"the cache of no heads", [] { cache_bytes_per_token({.heads = 0}, DType::float32); }, {"[model]", "heads"}},
       {"the memory of no sequences",
        [] { training_memory(model().config(), nn::Precision::float32, 0, -4); },
@@ -220,13 +220,13 @@ TEST(HostileModels, Caches) {
       {"of a model that is not causal", [] { model(tiny("encoder")).new_cache(); }, {"[model]", "causal"}},
       {"a default one",
        [] {
-         Cache cache;
+         ModelCache cache;
          forward(good(), {.cache = &cache});
        },
        {"[model]", "cache"}},
       {"one for another number of sequences",
        [] {
-         Cache cache = model().new_cache(3);
+         ModelCache cache = model().new_cache(3);
          forward(good(), {.cache = &cache});
        },
        {"[model]", "3 sequences", "2"}},
@@ -234,7 +234,7 @@ TEST(HostileModels, Caches) {
        [] {
          Config deep = tiny();
          deep.layers = 3;
-         Cache cache = model(deep).new_cache(2);
+         ModelCache cache = model(deep).new_cache(2);
          forward(good(), {.cache = &cache});
        },
        {"[model]", "3 layers", "2"}},
@@ -242,21 +242,21 @@ TEST(HostileModels, Caches) {
        [] {
          Config wide = tiny();
          wide.embed_dim = 16;
-         Cache cache = model(wide).new_cache(2);
+         ModelCache cache = model(wide).new_cache(2);
          forward(good(), {.cache = &cache});
        },
        {"[model]", "heads of width 8", "4"}},
       {"one that has been moved away",
        [] {
-         Cache cache = model().new_cache(2);
-         const Cache other = std::move(cache);
+         ModelCache cache = model().new_cache(2);
+         const ModelCache other = std::move(cache);
          forward(good(), {.cache = &cache});  // NOLINT: on purpose
        },
        {"[model]", "cache"}},
       {"one that is full",
        [] {
          const Model gpt = model();
-         Cache cache = gpt.new_cache(2);
+         ModelCache cache = gpt.new_cache(2);
          for (int n = 0; n < 3; ++n) {
            Tape tape;
            gpt.forward(tape, good(), {.cache = &cache});
@@ -265,24 +265,24 @@ TEST(HostileModels, Caches) {
        {"[model]", "9 tokens", "context of 8"}},
       {"with lengths",
        [] {
-         Cache cache = model().new_cache(2);
+         ModelCache cache = model().new_cache(2);
          forward(changed([](Batch& b) { b.lengths = {1, 3}; }), {.cache = &cache});
        },
        {"[model]", "lengths"}},
       {"while the tape records",
        [] {
-         Cache cache = model().new_cache(2);
+         ModelCache cache = model().new_cache(2);
          Tape tape({.record = true});
          model().forward(tape, good(), {.cache = &cache});
        },
        {"[model]", "record"}},
       {"truncated beyond its end",
        [] {
-         Cache cache = model().new_cache();
+         ModelCache cache = model().new_cache();
          cache.truncate(1);
        },
        {"truncate", "[0, 0]"}},
-      {"a default one is truncated", [] { Cache().truncate(1); }, {"[Cache]", "1"}},
+      {"a default one is truncated", [] { ModelCache().truncate(1); }, {"[ModelCache]", "1"}},
   });
 }
 
@@ -369,8 +369,8 @@ TEST(HostileModels, Generation) {
          generated({1, 11});
        },
        {"[generate]", "prompt[1] is 11"}},
-      {"a negative number of tokens", [] { generated({1}, {.max_tokens = -1}); }, {"[generate]", "max_tokens"}},
-      {"options of sampling", [] { generated({1}, {.sampling = {.top_p = 0}, .max_tokens = 0}); }, {"top_p"}},
+      {"a negative number of tokens", [] { generated({1}, {.max_new_tokens = -1}); }, {"[generate]", "max_new_tokens"}},
+      {"options of sampling", [] { generated({1}, {.sampling = {.top_p = 0}, .max_new_tokens = 0}); }, {"top_p"}},
       {"a classifier",
        [] {
          Config config = tiny();
@@ -393,30 +393,32 @@ TEST(HostileModels, Generation) {
 
 using namespace train;
 
-TextData text(int64_t batch = 2) { return TextData(std::vector<int64_t>(200, 1), 8, batch, 1); }
-LabelledData labelled(std::vector<Labelled> rows) { return LabelledData(rows, {{{1}, 0}}, 8, 2, 1); }
+TextDataset text(int64_t batch = 2) { return TextDataset(std::vector<int64_t>(200, 1), 8, batch, 1); }
+LabelledDataset labelled(std::vector<Labelled> rows) { return LabelledDataset(rows, {{{1}, 0}}, 8, 2, 1); }
 
 TEST(HostileTraining, Data) {
   expect_refused({
-      {"no text", [] { TextData({}, 8, 2, 1); }, {"[data]", "too short"}},
-      {"a negative token", [] { TextData(std::vector<int64_t>(200, -1), 8, 2, 1); }, {"[data]", "tokens[0] is -1"}},
-      {"negative sizes", [] { TextData(std::vector<int64_t>(200, 1), -8, -2, 1); }, {"[data]", "batch and context"}},
+      {"no text", [] { TextDataset({}, 8, 2, 1); }, {"[data]", "too short"}},
+      {"a negative token", [] { TextDataset(std::vector<int64_t>(200, -1), 8, 2, 1); }, {"[data]", "tokens[0] is -1"}},
+      {"negative sizes", [] { TextDataset(std::vector<int64_t>(200, 1), -8, -2, 1); }, {"[data]", "batch and context"}},
       {"a batch beyond all memory", [] { text(kLargest); }, {"[data]", "batch"}},
-      {"no validation", [] { TextData(std::vector<int64_t>(200, 1), 8, 2, 1, 0); }, {"[data]", "validation_batches"}},
-      {"validation of all tokens", [] { TextData(std::vector<int64_t>(200, 1), 8, 2, 1, 1, 195); }, {"[data]", "5"}},
+      {"no validation",
+       [] { TextDataset(std::vector<int64_t>(200, 1), 8, 2, 1, 0); },
+       {"[data]", "validation_batches"}},
+      {"validation of all tokens", [] { TextDataset(std::vector<int64_t>(200, 1), 8, 2, 1, 1, 195); }, {"[data]", "5"}},
       {"validation of less than none",
-       [] { TextData(std::vector<int64_t>(200, 1), 8, 2, 1, 1, INT64_MIN); },
+       [] { TextDataset(std::vector<int64_t>(200, 1), 8, 2, 1, 1, INT64_MIN); },
        {"[data]"}},
       {"validation beyond the last batch", [] { text().validation(999); }, {"[data]", "validation batch 999"}},
       {"validation before the first batch", [] { text().validation(-1); }, {"[data]", "validation batch -1"}},
       {"text that has been moved away",
        [] {
-         TextData first = text();
-         const TextData second = std::move(first);
+         TextDataset first = text();
+         const TextDataset second = std::move(first);
          first.training(0);  // NOLINT: on purpose
        },
        {"[data]", "moved away"}},
-      {"no sentences", [] { LabelledData({}, {}, 0, 0, 1, kNaN); }, {"train on", "validate with", "word_dropout"}},
+      {"no sentences", [] { LabelledDataset({}, {}, 0, 0, 1, kNaN); }, {"train on", "validate with", "word_dropout"}},
       {"a label -1",
        [] {
          labelled({{{1}, 0}, {{1}, -1}});
@@ -434,12 +436,12 @@ TEST(HostileTraining, Data) {
        {"[data]", "training[0]", "-4"}},
       {"validation sentences are checked too",
        [] {
-         LabelledData({{{1}, 0}}, {{{}, -1}}, 8, 2, 1);
+         LabelledDataset({{{1}, 0}}, {{{}, -1}}, 8, 2, 1);
        },
        {"[data]", "validation[0]", "no tokens", "label -1"}},
       {"sentences: a batch beyond all memory",
        [] {
-         LabelledData({{{1}, 0}}, {{{1}, 0}}, 8, kLargest, 1);
+         LabelledDataset({{{1}, 0}}, {{{1}, 0}}, 8, kLargest, 1);
        },
        {"[data]", "batch"}},
       {"sentences: validation beyond the last batch",
@@ -454,8 +456,8 @@ TEST(HostileTraining, Data) {
        {"[data]", "validation batch -1"}},
       {"sentences that have been moved away",
        [] {
-         LabelledData first = labelled({{{1}, 0}});
-         const LabelledData second = std::move(first);
+         LabelledDataset first = labelled({{{1}, 0}});
+         const LabelledDataset second = std::move(first);
          first.training(0);  // NOLINT: on purpose
        },
        {"[data]", "moved away"}},
@@ -464,10 +466,10 @@ TEST(HostileTraining, Data) {
 }
 
 /// Data that a program wrote wrongly.
-struct Wrong : TextData {
-  explicit Wrong(int64_t batches = 1) : TextData(text()), batches_(batches) {}
+struct Wrong : TextDataset {
+  explicit Wrong(int64_t batches = 1) : TextDataset(text()), batches_(batches) {}
   Batch validation(int64_t number) const override {
-    Batch batch = TextData::validation(number);
+    Batch batch = TextDataset::validation(number);
     batch.targets.pop_back();
     return batch;
   }
@@ -475,9 +477,9 @@ struct Wrong : TextData {
   int64_t batches_;
 };
 
-void train_in(const std::string& directory, const Options& options = {}) {
+void train_in(const std::string& directory, const TrainerOptions& options = {}) {
   Model gpt = model();
-  const TextData data = text();
+  const TextDataset data = text();
   Trainer trainer(gpt, data, options, directory);
 }
 
@@ -500,14 +502,14 @@ TEST(HostileTraining, Trainer) {
       {"a directory that is not there",
        [] {
          Model gpt = model();
-         const TextData data = text();
+         const TextDataset data = text();
          Trainer(gpt, data, {}, "/no/such/folder").run({});
        },
        {"[train]", "/no/such/folder", "not there"}},
       {"resume without a directory",
        [] {
          Model gpt = model();
-         const TextData data = text();
+         const TextDataset data = text();
          Trainer(gpt, data, {}, "").resume(nullptr);
        },
        {"[checkpoint]", "directory"}},
@@ -516,14 +518,14 @@ TEST(HostileTraining, Trainer) {
       {"a step on tokens outside the vocabulary",
        [] {
          Model gpt = model();
-         const TextData data(std::vector<int64_t>(200, 11), 8, 2, 1);
+         const TextDataset data(std::vector<int64_t>(200, 11), 8, 2, 1);
          Trainer(gpt, data, {}, "").step();
        },
        {"[model]", "tokens[0] is 11", "targets[0] is 11"}},
       {"a model that has been moved away",
        [] {
          Model gone = moved_away();
-         const TextData data = text();
+         const TextDataset data = text();
          Trainer(gone, data, {}, "");
        },
        {"[model]", "moved"}},

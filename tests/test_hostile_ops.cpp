@@ -264,7 +264,7 @@ TEST(HostileOps, Elements) {
       {"rope with nonsense",
        [] {
          Arrays a;
-         rope(a.x, 2, a.ids, a.y, {.theta = kNaN, .rotated_width = -4});
+         rope(a.x, 2, a.ids, a.y, {.theta = kNaN, .rotary_dim = -4});
        },
        {"[rope]", "theta", "rotated width"}},
   });
@@ -349,7 +349,7 @@ TEST(HostileOps, RowsAndLoss) {
   });
 }
 
-TEST(HostileOps, Optimiser) {
+TEST(HostileOps, AdamW) {
   expect_refused({
       {"adamw with nonsense",
        [] {
@@ -359,11 +359,11 @@ TEST(HostileOps, Optimiser) {
                 .beta1 = 1,
                 .beta2 = -1,
                 .epsilon = -1,
-                .decay = kNaN,
+                .weight_decay = kNaN,
                 .gradient_factor = kNaN,
                 .step = 0});
        },
-       {"[adamw]", "learning_rate", "beta1", "beta2", "epsilon", "decay", "gradient_factor", "step"}},
+       {"[adamw]", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "gradient_factor", "step"}},
       {"adamw on one array",
        [] {
          Arrays a;

@@ -1,4 +1,4 @@
-// Folders of the Hugging Face hub from inside: where parameters lie, packed texts; and folders that nobody
+// Folders of the Hugging Face hub from inside: where parameters are, packed texts; and folders that nobody
 // should trust. tests/parity compares what the models compute with transformers.
 #include <cmath>
 #include <filesystem>
@@ -30,7 +30,7 @@ Values logits_of(const std::string& folder, const OpenOptions& options = {}) {
   return numbers(open(folder, options).model->forward(tape, some_batch()).data());
 }
 
-/// The file that is mapped where `address` lies; "" for memory of the process's own.
+/// The file that is mapped where `address` is; "" for memory of the process's own.
 std::string mapped_at(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -58,7 +58,7 @@ TEST(Hub, WeightsLieInTheFileIfTheyFit) {
     EXPECT_FALSE(parameter.value.wants_gradient()) << parameter.name;
     EXPECT_EQ(parameter.master.data(), parameter.value.data().data()) << parameter.name;
   }
-  EXPECT_EQ(loaded.ends, std::vector<int64_t>{2});
+  EXPECT_EQ(loaded.eos_token_ids, std::vector<int64_t>{2});
   EXPECT_EQ(loaded.tokenizer, nullptr);
 }
 
@@ -152,17 +152,17 @@ TEST(Hub, PackedTextsAreEachAlone) {
   const Loaded loaded = open(folder.path(), {.precision = nn::Precision::float64});
   Batch packed;
   packed.tokens = {3, 5, 12, 0, 7, 1, 9, 9, 2, 4};
-  packed.types = {0, 0, 1, 0, 1, 1, 0, 1, 0, 0};
-  packed.starts = {0, 3, 4, 10};
+  packed.token_type_ids = {0, 0, 1, 0, 1, 1, 0, 1, 0, 0};
+  packed.cu_seqlens = {0, 3, 4, 10};
   packed.sequences = 3;
   packed.length = 10;
   autograd::Tape tape;
   const Values together = numbers(loaded.model->hidden(tape, packed).data());
   for (size_t n = 0; n < 3; ++n) {
-    const auto begin = packed.starts[n], end = packed.starts[n + 1];
+    const auto begin = packed.cu_seqlens[n], end = packed.cu_seqlens[n + 1];
     Batch alone;
     alone.tokens.assign(packed.tokens.begin() + begin, packed.tokens.begin() + end);
-    alone.types.assign(packed.types.begin() + begin, packed.types.begin() + end);
+    alone.token_type_ids.assign(packed.token_type_ids.begin() + begin, packed.token_type_ids.begin() + end);
     alone.sequences = 1;
     alone.length = end - begin;
     autograd::Tape own;
@@ -182,19 +182,19 @@ TEST(Hub, WhatIsSaidOfGeneration) {
   EXPECT_EQ(said.sampling.top_p, 0.9);
   EXPECT_EQ(said.sampling.min_p, 0.1);
   EXPECT_EQ(said.sampling.repetition_penalty, 1.5);
-  EXPECT_EQ(said.suppressed, (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(said.ends, std::vector<int64_t>{4});
+  EXPECT_EQ(said.suppress_tokens, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(said.eos_token_ids, std::vector<int64_t>{4});
   const auto written = [&](const char* config, generate::GenerateOptions otherwise = {}) {
     folder.put("generation_config.json", config);
     const Loaded loaded = open(folder.path());
     otherwise = generate::options_of(loaded, otherwise);
-    otherwise.ends.clear();
+    otherwise.eos_token_ids.clear();
     return generate::generate(*loaded.model, std::vector<int64_t>{3, 5}, otherwise).tokens;
   };
   EXPECT_EQ(written(R"({"max_length": 7})").size(), 5u);
   EXPECT_EQ(written(R"({"max_length": 7, "forced_eos_token_id": 2, "eos_token_id": [2, 99]})").size(), 4u);
   EXPECT_EQ(written(R"({"max_length": 7, "max_new_tokens": 6})").size(), 6u);
-  EXPECT_EQ(written("{}", {.max_tokens = 3}).size(), 3u);
+  EXPECT_EQ(written("{}", {.max_new_tokens = 3}).size(), 3u);
   const auto greedy = written(R"({"do_sample": false, "temperature": 9, "max_new_tokens": 12})");
   EXPECT_EQ(greedy, written(R"({"temperature": 0, "max_new_tokens": 12})"));
   EXPECT_NE(greedy, written(R"({"do_sample": true, "temperature": 9, "max_new_tokens": 12})"));
@@ -253,9 +253,9 @@ TEST(HostileHub, Configurations) {
        {"num_attention_heads 3 must divide hidden_size 8"}},
       {"text for a number", [] { open_changed("\"rms_norm_eps\": \"small\""); }, {"rms_norm_eps", "small"}},
       {"an unknown activation", [] { open_changed("\"hidden_act\": \"sine\""); }, {"hidden_act", "sine", "gelu_tanh"}},
-      {"biases that are not served",
+      {"biases that are not supported",
        [] { open_changed("\"attention_bias\": true"); },
-       {"attention_bias is true, only false is served"}},
+       {"attention_bias is true, only false is supported"}},
       {"an unknown scaling",
        [] { open_changed("\"rope_scaling\": {\"type\": \"widerope\"}"); },
        {"rope_scaling.rope_type must be default, linear", "widerope", "yarn"}},
@@ -291,7 +291,7 @@ TEST(HostileHub, Configurations) {
        {"layer_types must be full_attention for every layer of a llama"}},
       {"what a layer says by itself",
        [] { open_changed("\"per_layer_config\": {\"0\": {\"hidden_act\": \"relu\"}}"); },
-       {"per_layer_config is an object, only {} is served"}},
+       {"per_layer_config is an object, only {} is supported"}},
       {"a decoder that sees what comes",
        [] { open_changed("\"is_causal\": false"); },
        {"is_causal is false, only true"}},
@@ -471,7 +471,7 @@ TEST(HostileHub, GenerationConfigs) {
        [] {
          generate_with(R"({"guidance_scale": 2.5, "typical_p": 0.5, "diversity_penalty": 1, "stop_strings": ["a"]})");
        },
-       {"generation_config.json: guidance_scale is 2.5, which is not served", "typical_p is 0.5",
+       {"generation_config.json: guidance_scale is 2.5, which is not supported", "typical_p is 0.5",
         "stop_strings is a list"}},
       {"every token suppressed",
        [] {

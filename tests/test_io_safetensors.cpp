@@ -111,7 +111,7 @@ TEST(Safetensors, StridesAreGathered) {
   const float* all = numbers.data();
   struct Case {
     std::vector<int64_t> shape, stride;
-    int64_t first;  // the element that stands first
+    int64_t first;  // the element that is first
   };
   for (const Case& c : {Case{{kRows, kColumns}, {kColumns, 1}, 0}, Case{{kColumns, kRows}, {1, kColumns}, 0},
                         Case{{kRows, kColumns}, {-kColumns, -1}, kRows * kColumns - 1}, Case{{3, 4}, {0, 2}, 5},

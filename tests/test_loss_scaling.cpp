@@ -1,4 +1,4 @@
-// Loss scaling: the rule, overflow and underflow of float16, what no scale mends, and learning in float16.
+// Loss scaling: the rule, overflow and underflow of float16, what no scale fixes, and learning in float16.
 #include <cmath>
 #include <numeric>
 
@@ -7,8 +7,8 @@
 namespace attn::test {
 namespace {
 
-Options constant_rate() {
-  Options options = short_run();
+TrainerOptions constant_rate() {
+  TrainerOptions options = short_run();
   options.warmup = 0;
   options.min_learning_rate = options.learning_rate;
   return options;
@@ -59,10 +59,10 @@ TEST(LossScaling, BadOptionsAreAllNamed) {
 
 /// Powers of two change no bit, and nobody sees them: norms, clipping, accumulation and moments are of the gradients.
 TEST(LossScaling, IsUndoneBeforeTheUpdate) {
-  const TextData data = text();
+  const TextDataset data = text();
   const auto train = [&](bool scaled, bool recompute) {
     models::Model model(tiny(), nn::Precision::float32, 1);
-    Options options = short_run();
+    TrainerOptions options = short_run();
     options.clip = 0.1;
     options.recompute = recompute;
     options.scaling = {.on = scaled, .initial = 1024, .interval = 2};
@@ -78,7 +78,7 @@ TEST(LossScaling, IsUndoneBeforeTheUpdate) {
 
 TEST(LossScaling, AnOverflowIsLeftOutAndTheScaleShrinks) {
   const SameBatch data = same_batch();
-  Options options = constant_rate();
+  TrainerOptions options = constant_rate();
   options.scaling.initial = 0x1p24;
   models::Model model(tiny(0), nn::Precision::float16, 1);
   Trainer trainer(model, data, options, "");
@@ -109,7 +109,7 @@ TEST(LossScaling, SmallGradientsAreLostWithoutIt) {
     const nn::Parameter* norm = model.parameters().find("norm.weight");
     for (int64_t n = 0; n < norm->master.count(); ++n) static_cast<float*>(norm->master.data())[n] = 1e-6f;
     model.parameters().refresh();
-    Options options = constant_rate();
+    TrainerOptions options = constant_rate();
     options.accumulation = 1;
     options.scaling.on = scaled;
     Trainer trainer(model, data, options, "");
@@ -136,7 +136,7 @@ TEST(LossScaling, WhatNoScaleMendsStopsTheTraining) {
   const autograd::Array norm = model.parameters().find("norm.weight")->master;
   ops::scale(norm.flat(), 1e38, norm.flat());
   const SameBatch data = same_batch();
-  Options options = short_run();
+  TrainerOptions options = short_run();
   options.scaling.on = true;
   Trainer trainer(model, data, options, "");
   const std::string before = parameters_of(model);
@@ -157,19 +157,19 @@ TEST(LossScaling, AForwardThatIsNotFiniteStopsAtOnce) {
   const nn::Parameter* weight = model.parameters().find("blocks.1.feed_forward.up.weight");
   static_cast<float*>(weight->master.data())[5] = 1e5f;  // more than float16 holds
   model.parameters().refresh();
-  const TextData data = text();
+  const TextDataset data = text();
   Trainer trainer(model, data, short_run(), "");
   EXPECT_THROW(trainer.step(), Error);
   EXPECT_EQ(trainer.steps_done(), 0);
 }
 
 TEST(LossScaling, Float16LearnsWhatFloat32Learns) {
-  const TextData data = text();
+  const TextDataset data = text();
   const auto losses = [&](nn::Precision precision) {
     Values all;
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       models::Model model(tiny(0), precision, seed);
-      Options options = short_run();
+      TrainerOptions options = short_run();
       options.learning_rate = 1e-2;
       options.steps = 60;
       Trainer trainer(model, data, options, "");

@@ -1,4 +1,4 @@
-// Who may see whom: rows that see nothing, poison behind the mask, NaN in front of it, and the alignment of causal
+// Who may see whom: rows that see nothing, poison after the mask, NaN in front of it, and the alignment of causal
 // masks.
 #include <gtest/gtest.h>
 
@@ -229,7 +229,7 @@ Values seen(int64_t Lq, int64_t Lk, const AttentionOptions& options) {
   Array<4> q(DType::float32, {1, 1, Lq, 1}), k(DType::float32, {1, 1, Lk, 1}), v(DType::float32, {1, 1, Lk, Lk});
   Array<4> out(DType::float32, {1, 1, Lq, Lk});
   for (int64_t j = 0; j < Lk; ++j) v.set({0, 0, j, j}, 1);
-  attention(q.view(), k.view(), v.view(), out.view(), {}, options);
+  attention(q.view(), k.view(), v.view(), out.view(), options);
   Values pairs = out.values();
   for (double& pair : pairs) pair = pair > 0;
   return pairs;

@@ -13,7 +13,7 @@ namespace {
 
 // ------------------------------------------------------------------------------------------------------------- strides
 
-/// How a tensor lies in memory: the order of its axes from outer to inner, gaps, signs, and what precedes it.
+/// How a tensor is in memory: the order of its axes from outer to inner, gaps, signs, and what precedes it.
 struct Layout {
   Shape<4> order = {0, 1, 2, 3};
   int64_t inner_stride = 1;  // of the innermost axis
@@ -22,7 +22,7 @@ struct Layout {
   int64_t misaligned = 0;    // elements before the first
 };
 
-/// An array copied into a layout. What lies between its elements is NaN and has to stay so.
+/// An array copied into a layout. What is between its elements is NaN and has to stay so.
 class Laid {
  public:
   Laid(const Array<4>& values, const Layout& layout) : size_(values.size()), first_(layout.misaligned) {
@@ -68,7 +68,7 @@ class Laid {
   }
 
   Shape<4> size_, stride_{};
-  int64_t first_;  // where element (0, 0, 0, 0) lies in the storage
+  int64_t first_;  // where element (0, 0, 0, 0) is in the storage
   Array<1> storage_;
 };
 
@@ -131,7 +131,7 @@ TEST(Strides, EveryLayoutGivesTheSameBits) {
   });
 }
 
-/// Strides of 0: one query, key or value row that stands for all.
+/// Strides of 0: one query, key or value row that means all.
 TEST(Strides, BroadcastInputs) {
   for_each_isa([](const std::string& isa) {
     for (int axis = 0; axis < 4; ++axis)
@@ -160,10 +160,10 @@ TEST(Strides, BroadcastInputs) {
 
 // ------------------------------------------------------------------------------------------------------ 64-bit offsets
 
-constexpr int64_t kFarRow = int64_t{1} << 28;  // elements between rows: row 9 lies beyond 2^31
+constexpr int64_t kFarRow = int64_t{1} << 28;  // elements between rows: row 9 is beyond 2^31
 constexpr int64_t kRows = 10;
 
-/// Address space without memory behind it until it is touched.
+/// Address space without memory after it until it is touched.
 class SparseMapping {
  public:
   explicit SparseMapping(int64_t bytes)
@@ -254,7 +254,7 @@ TEST(Index64, RowsBeyond32Bits) {
 
 // --------------------------------------------------------------------------------------------------------- guard pages
 
-/// Memory between two pages that must not be touched; an array lies against the first or the last byte.
+/// Memory between two pages that must not be touched; an array is against the first or the last byte.
 class Guarded {
  public:
   Guarded(const Array<4>& values, bool at_end) : size_(values.size()), dtype_(values.dtype()) {
@@ -315,7 +315,7 @@ TEST(Index64, RepeatedRowsBeyondAllCounting) {
   EXPECT_GE(explain(no_rows, keys, keys).scratch_bytes, 0);
 }
 
-/// One row a head: keys that follow each other, and those of three heads that lie between each other.
+/// One row a head: keys that follow each other, and those of three heads that are between each other.
 TEST(Guard, KeysOfARowAloneAreReadToTheirEnd) {
   for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     for (int64_t D : {16, 32, 64, 96, 128})

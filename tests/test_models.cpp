@@ -144,7 +144,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "heads 3 must divide embed_dim 16, or head_dim must be given");
   config.head_dim = 7;
   check(config);
-  config.positions = Positions::rope;
+  config.positions = PositionEncoding::rope;
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "rope needs heads of even width, not 7");
   config.output_projection = true;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 2u);
@@ -169,7 +169,7 @@ TEST(Model, GradientsOfEveryFamily) {
     stir(model.parameters());
     Batch batch = random_batch(config, 2, 6, 5);
     if (name == "encoder") batch.lengths = {6, 4};
-    else batch.targets[3] = ops::kIgnored;
+    else batch.targets[3] = ops::kIgnoreIndex;
     expect_gradients(
         name, leaves_of(model.parameters()), [&](Tape& tape) { return model.loss(tape, batch); }, 4);
   }
@@ -179,8 +179,8 @@ TEST(Model, GradientsOfEveryFamily) {
 Config two_stacks() {
   Config config = tiny("gpt");
   config.encoder_layers = 2;
-  config.positions = Positions::relative;
-  config.shared_distances = true;
+  config.positions = PositionEncoding::relative;
+  config.shared_relative_bias = true;
   config.dropout = 0.2;
   return config;
 }
@@ -232,7 +232,7 @@ TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
   const Batch padded = random_batch(config, 2, 5, 5);
   Batch packed = padded;
   packed.length = 10;
-  packed.starts = {0, 5, 10};
+  packed.cu_seqlens = {0, 5, 10};
   Tape tape;
   const Values rows = numbers(model.hidden(tape, packed).data()), same = numbers(model.hidden(tape, padded).data());
   ASSERT_EQ(rows.size(), same.size());
@@ -256,18 +256,18 @@ TEST(Model, LaterTokensChangeNothingBefore) {
   }
 }
 
-/// In chunks and alone, behind a cache, where the tape asks for it.
+/// In chunks and alone, after a cache, where the tape asks for it.
 TEST(Model, TokensOfACacheHaveTheBitsOfTheirText) {
   std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama"), tiny("gpt")};
-  configs.back().positions = Positions::relative;
+  configs.back().positions = PositionEncoding::relative;
   for (const Config& config : configs)
     for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float64}) {
       const Model model(config, precision, 3);
       stir(model.parameters(), 0.5);
       const Batch batch = random_batch(config, 1, 16, 5);
-      Tape tape({.same_bits = true});
+      Tape tape({.batch_invariant = true});
       const Values whole = numbers(model.forward(tape, batch).data());
-      Cache cache = model.new_cache();
+      ModelCache cache = model.new_cache();
       Values parts;
       int64_t at = 0;
       for (const int64_t count : {11, 1, 3, 1}) {
@@ -311,8 +311,8 @@ TEST(Model, FlopsCountProductsAndAttention) {
 
 TEST(Model, PositionsAndDistancesAreLearnedTogether) {
   Config config = tiny("gpt");
-  config.positions = Positions::learned_relative;
-  config.shared_distances = true;
+  config.positions = PositionEncoding::learned_relative;
+  config.shared_relative_bias = true;
   const Model model(config, nn::Precision::float32, 3);
   stir(model.parameters());
   const Batch batch = random_batch(config, 2, 6, 5);
@@ -330,13 +330,13 @@ TEST(Model, PositionsAndDistancesAreLearnedTogether) {
   EXPECT_EQ(reasons_of([&] { generate::generate(model, batch.tokens, options); }).front(),
             "context is 17, but the model has learned 16 positions");
   const double both = training_memory(config, nn::Precision::float32, 4, 16).total();
-  config.positions = Positions::learned;
+  config.positions = PositionEncoding::learned;
   EXPECT_GT(both, training_memory(config, nn::Precision::float32, 4, 16).total());
 }
 
 TEST(Model, SinusoidalTokensAreScaled) {
   Config config = tiny("gpt");
-  config.positions = Positions::sinusoidal;
+  config.positions = PositionEncoding::sinusoidal;
   const Model scaled(config, nn::Precision::float32, 3);
   config.embedding_scale = 4;  // the root of 16
   const Model same(config, nn::Precision::float32, 3);
@@ -364,8 +364,8 @@ TEST(Model, BadBatchesAreErrors) {
             (std::vector<std::string>{"0 tokens are given for 1 sequences of 3 tokens, both at least 1",
                                       "2 lengths are given for 1 sequences"}));
   batch = random_batch(config, 1, 3, 5);
-  models::Cache none, two = model.new_cache(2);
-  for (models::Cache* cache : {&none, &two})
+  models::ModelCache none, two = model.new_cache(2);
+  for (models::ModelCache* cache : {&none, &two})
     EXPECT_EQ(reasons_of([&] { model.forward(tape, batch, {.cache = cache}); }).size(), 1u);
   EXPECT_EQ(two.length(), 0);
   EXPECT_EQ(reasons_of([&] { model.new_cache(0); }).front(), "a cache for 0 sequences, must be 1 or more");
@@ -390,8 +390,9 @@ TEST(Model, LoadListsAllThatIsMissing) {
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
   std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
-  for (const Positions positions : {Positions::none, Positions::sinusoidal, Positions::relative, Positions::alibi,
-                                    Positions::rope, Positions::learned_relative}) {
+  for (const PositionEncoding positions :
+       {PositionEncoding::none, PositionEncoding::sinusoidal, PositionEncoding::relative, PositionEncoding::alibi,
+        PositionEncoding::rope, PositionEncoding::learned_relative}) {
     configs.push_back(tiny("gpt"));
     configs.back().positions = positions;
     configs.back().head_dim = 6;
@@ -404,7 +405,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
     stir(model.parameters(), 0.5);
     const std::vector<int64_t> prompt = {1, 2, 3};
     generate::GenerateOptions options;
-    options.max_tokens = 40;  // beyond the context: the oldest half is forgotten twice
+    options.max_new_tokens = 40;  // beyond the context: the oldest half is forgotten twice
     for (double temperature : {0.0, 1.0}) {
       for (int64_t context : {0, 64}) {  // or shown whole
         if (context > 0 && learns_positions(config)) continue;
@@ -425,7 +426,7 @@ Config of_rows() {
   Config config = tiny("gpt");
   config.model = "whisper";
   config.encoder_layers = 2;
-  config.reads_rows = true;
+  config.takes_embeddings = true;
   config.source_context = 20;
   return config;
 }
@@ -435,12 +436,12 @@ TEST(Generate, AnswersToRows) {
   const Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   generate::GenerateOptions options;
-  options.start = {1};
-  options.max_tokens = 12;
+  options.decoder_start_token_ids = {1};
+  options.max_new_tokens = 12;
   options.sampling.temperature = 0;
   std::set<std::vector<int64_t>> answers;
   for (const uint64_t seed : {1, 2, 3}) {
-    options.rows = random_array(DType::float32, {1, 18, 16}, seed);  // more than the context of 16
+    options.inputs_embeds = random_array(DType::float32, {1, 18, 16}, seed);  // more than the context of 16
     options.cache = true;
     const std::vector<int64_t> cached = generate::generate(model, {}, options).tokens;
     options.cache = false;
@@ -448,7 +449,7 @@ TEST(Generate, AnswersToRows) {
     answers.insert(cached);
   }
   EXPECT_GT(answers.size(), 1u);
-  EXPECT_EQ(reasons_of([&] { generate::generate(model, options.start, options); }).front(),
+  EXPECT_EQ(reasons_of([&] { generate::generate(model, options.decoder_start_token_ids, options); }).front(),
             "the model reads rows, not a prompt");
 }
 
@@ -459,7 +460,7 @@ TEST(Model, WrongRowsAreErrors) {
     Batch batch = random_batch(config, 2, 5, 1);
     batch.source = std::move(source);
     batch.source_length = 7;
-    batch.rows = rows;
+    batch.inputs_embeds = rows;
     Tape tape;
     return reasons_of([&] { model.forward(tape, batch); }).front();
   };
@@ -471,24 +472,24 @@ TEST(Model, WrongRowsAreErrors) {
   Config other = tiny("gpt");
   const Model reads_tokens(other, nn::Precision::float32);
   Batch batch = random_batch(other, 2, 5, 1);
-  batch.rows = autograd::Array(DType::float32, {2, 5, 16});
+  batch.inputs_embeds = autograd::Array(DType::float32, {2, 5, 16});
   Tape tape;
   EXPECT_EQ(reasons_of([&] { reads_tokens.forward(tape, batch); }).front(),
             "rows are given, but the model reads tokens");
-  other.reads_rows = true;
+  other.takes_embeddings = true;
   EXPECT_FALSE(reasons_of([&] { check(other); }).empty());
 }
 
 TEST(Generate, ALongerContextIsSeen) {
   Config config = tiny("gpt");
-  config.positions = Positions::relative;
+  config.positions = PositionEncoding::relative;
   const Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   std::vector<int64_t> prompt(30, 1);
   const auto first_token = [&](int64_t oldest, int64_t context) {
     prompt[0] = oldest;
     generate::GenerateOptions options;
-    options.max_tokens = 1;
+    options.max_new_tokens = 1;
     options.sampling.temperature = 100;  // close to uniform: any change of the logits shows sooner or later
     options.context = context;
     std::vector<int64_t> tokens;
@@ -535,7 +536,7 @@ TEST(Generate, BadOptionsAndLogits) {
   EXPECT_EQ(reasons_of([&] { generate::generate(gpt, {}, {.context = -1}); }).size(), 2u);
   EXPECT_EQ(reasons_of([&] { generate::generate(gpt, std::vector<int64_t>{1}, {.context = 17}); }).front(),
             "context is 17, but the model has learned 16 positions");
-  models::Cache cache = gpt.new_cache();
+  models::ModelCache cache = gpt.new_cache();
   Batch batch = random_batch(gpt.config(), 1, 3, 5);
   batch.lengths = {2};
   Tape tape;

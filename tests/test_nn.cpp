@@ -15,8 +15,8 @@ using autograd::Array;
 
 constexpr int64_t kB = 2, kL = 5, kC = 8;
 
-nn::Parameters::Options exact(Scheme scheme = Scheme::xavier) {
-  return {.scheme = scheme, .precision = Precision::float64, .seed = 3};
+nn::Parameters::Options exact(Initialization scheme = Initialization::xavier) {
+  return {.initialization = scheme, .precision = Precision::float64, .seed = 3};
 }
 
 Value input(int64_t width = kC, uint64_t seed = 11) {
@@ -78,7 +78,7 @@ TEST(LayerGradients, FeedForward) {
   for (bool gated : {false, true}) {
     nn::Parameters parameters(exact());
     const FeedForward layer(Scope(parameters) / "feed_forward", kC,
-                            {.hidden = 12, .activation = ops::Activation::silu, .gated = gated});
+                            {.hidden_dim = 12, .activation = ops::Activation::silu, .gated = gated});
     stir(parameters);
     const Value x = input();
     expect_gradients(
@@ -107,7 +107,7 @@ TEST(LayerGradients, CrossEntropyWithIgnoredTargets) {
   expect_gradients(
       "cross_entropy", {{"x", x}},
       [&](Tape& tape) {
-        return cross_entropy(tape, x, {1, ops::kIgnored, 7, 0, 0, 3, 2, ops::kIgnored, 1, 5});
+        return cross_entropy(tape, x, {1, ops::kIgnoreIndex, 7, 0, 0, 3, 2, ops::kIgnoreIndex, 1, 5});
       },
       80);
 }
@@ -154,28 +154,29 @@ TEST(LayerGradients, MultiHeadAttention) {
       {"causal, no bias", {.heads = 2, .bias = false, .output_bias = false, .causal = true}},
       {"grouped", {.heads = 4, .kv_heads = 2, .causal = true}},
       {"one key head", {.heads = 4, .kv_heads = 1}},
-      {"wide heads", {.heads = 2, .head_width = 6}},
-      {"three heads of width 5", {.heads = 3, .head_width = 5, .causal = true}},
+      {"wide heads", {.heads = 2, .head_dim = 6}},
+      {"three heads of width 5", {.heads = 3, .head_dim = 5, .causal = true}},
       {"window", {.heads = 2, .causal = true, .window = 2}},
       {"window both ways", {.heads = 2, .window = 2}},
       {"dropout", {.heads = 2, .dropout = 0.3}},
-      {"rope in halves", {.heads = 2, .kv_heads = 1, .causal = true, .position = Position::rope, .rope = halves}},
-      {"rope in pairs", {.heads = 2, .position = Position::rope, .rope = pairs}},
-      {"relative", {.heads = 2, .position = Position::relative, .buckets = 8, .max_distance = 6}},
+      {"rope in halves",
+       {.heads = 2, .kv_heads = 1, .causal = true, .position = AttentionPositions::rope, .rope = halves}},
+      {"rope in pairs", {.heads = 2, .position = AttentionPositions::rope, .rope = pairs}},
+      {"relative", {.heads = 2, .position = AttentionPositions::relative, .buckets = 8, .max_distance = 6}},
       {"relative, causal",
-       {.heads = 2, .causal = true, .position = Position::relative, .buckets = 4, .max_distance = 5}},
-      {"alibi", {.heads = 4, .causal = true, .position = Position::alibi}},
+       {.heads = 2, .causal = true, .position = AttentionPositions::relative, .buckets = 4, .max_distance = 5}},
+      {"alibi", {.heads = 4, .causal = true, .position = AttentionPositions::alibi}},
       {"padding", {.heads = 2}, true},
       {"mask and bias", {.heads = 2}, false, true, true},
       {"relative and bias",
-       {.heads = 2, .position = Position::relative, .buckets = 8, .max_distance = 6},
+       {.heads = 2, .position = AttentionPositions::relative, .buckets = 8, .max_distance = 6},
        false,
        false,
        true},
-      {"cross", {.heads = 2, .kv_heads = 1, .memory_width = 6}, false, false, false, true},
+      {"cross", {.heads = 2, .kv_heads = 1, .encoder_dim = 6}, false, false, false, true},
       {"gates", {.heads = 2, .causal = true}, false, false, false, false, 2},
       {"gates of heads in groups", {.heads = 4, .kv_heads = 2}, true, false, false, false, 4},
-      {"gates of groups", {.heads = 4, .kv_heads = 2, .memory_width = 6}, false, false, false, true, 2},
+      {"gates of groups", {.heads = 4, .kv_heads = 2, .encoder_dim = 6}, false, false, false, true, 2},
   };
   for (const Variant& variant : variants) {
     SCOPED_TRACE(variant.name);
@@ -196,7 +197,7 @@ TEST(LayerGradients, MultiHeadAttention) {
       leaves.emplace_back("bias", bias);
     }
     if (variant.memory) {
-      inputs.memory = &memory;
+      inputs.encoder_states = &memory;
       leaves.emplace_back("memory", memory);
     }
     if (variant.gates) {
@@ -234,8 +235,8 @@ TEST(LayerGradients, GatesOfEachSequenceAndOfAll) {
 BlockOptions block_options(bool norm_first) {
   BlockOptions options;
   options.attention = {.heads = 2, .causal = norm_first, .dropout = 0.1};
-  options.feed_forward = {.hidden = 12, .activation = ops::Activation::gelu};
-  options.norm_place = norm_first ? nn::NormPlace::before : nn::NormPlace::after;
+  options.feed_forward = {.hidden_dim = 12, .activation = ops::Activation::gelu};
+  options.norm_placement = norm_first ? nn::NormPlacement::pre : nn::NormPlacement::post;
   options.dropout = 0.1;
   return options;
 }
@@ -255,7 +256,7 @@ TEST(LayerGradients, Blocks) {
 
 /// Gradients of two blocks, with and without recomputation.
 std::vector<Values> gradients_of_blocks(Precision precision, bool with_recompute) {
-  nn::Parameters parameters({.scheme = Scheme::xavier, .precision = precision, .seed = 3});
+  nn::Parameters parameters({.initialization = Initialization::xavier, .precision = precision, .seed = 3});
   const nn::Block first(Scope(parameters) / "0", kC, block_options(true)),
       second(Scope(parameters) / "1", kC, block_options(true));
   const Value x(random_array(parameters.dtype(), {kB, kL, kC}, 11), true);
@@ -293,7 +294,7 @@ TEST(LayerGradients, Float16) {
 }
 
 TEST(Modes, InferenceRecordsNothingAndGivesTheSameBits) {
-  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
   BlockOptions options = block_options(true);
   const nn::Block layer(Scope(parameters) / "block", kC, options);
   const Value x(random_array(DType::float32, {kB, kL, kC}, 11), true);
@@ -336,7 +337,7 @@ TEST(Modes, FirstNonFiniteOperationIsNamed) {
   const Value x(random_array(DType::float32, {kB, kL, kC}, 11));
   static_cast<float*>(parameters.find("block.feed_forward.down.weight")->master.data())[3] = NAN;
   Tape tape({.check_finite = true});
-  const Tape::Scope scope(tape, "block 0");
+  const Tape::ErrorScope scope(tape, "block 0");
   try {
     layer(tape, x);
     FAIL() << "nothing was found";
@@ -360,7 +361,7 @@ struct Restored {
 TEST(Modes, ProductsAndAttentionFollowThePrecisionOfTheProcess) {
   const Restored restored;
   constexpr int64_t L = 256, C = 96;  // so large that both take tiles
-  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
   const MultiHeadAttention layer(Scope(parameters) / "attention", C, {.heads = 2});
   const Value x(random_array(DType::float32, {1, L, C}, 11));
   for (const std::string& isa : isas_under_test()) {
@@ -402,7 +403,7 @@ TEST(Modes, ProductsAndAttentionFollowThePrecisionOfTheProcess) {
 
 /// All products of a block, and none of them any more once weights have changed. Tables are not packed.
 TEST(Parameters, PackedWeightsAreThoseThatWerePacked) {
-  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
   const Scope root(parameters);
   const Block block(root / "block", 32, {.attention = {.heads = 4}});
   const Embedding table(root / "table", 50, 32);
@@ -440,12 +441,13 @@ Value part(const Value& x, int64_t first, int64_t count) {
 }
 
 TEST(Cache, TokenByTokenIsTheWholeText) {
-  for (Position position : {Position::none, Position::rope, Position::alibi, Position::relative}) {
-    nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  for (AttentionPositions position :
+       {AttentionPositions::none, AttentionPositions::rope, AttentionPositions::alibi, AttentionPositions::relative}) {
+    nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
     const MultiHeadAttention layer(Scope(parameters) / "attention", kC,
                                    {.heads = 4,
                                     .kv_heads = 2,
-                                    .head_width = 6,  // 4 heads of width 6 in a model of width 8
+                                    .head_dim = 6,  // 4 heads of width 6 in a model of width 8
                                     .causal = true,
                                     .window = 4,
                                     .dropout = 0.3,  // of training alone
@@ -456,7 +458,7 @@ TEST(Cache, TokenByTokenIsTheWholeText) {
     const Value x(random_array(DType::float32, {kB, 9, kC}, 11));
     Tape tape;
     const Values whole = numbers(layer(tape, x).data());
-    KvCache cache({.kv_heads = 2, .head_dim = 6, .page_size = 4});
+    KVCache cache({.kv_heads = 2, .head_dim = 6, .page_size = 4});
     const std::vector<int64_t> sequences = {cache.add(), cache.add()};
     int64_t at = 0;
     for (int64_t count : {3, 1, 1, 4}) {
@@ -474,14 +476,14 @@ TEST(Cache, TokenByTokenIsTheWholeText) {
 }
 
 TEST(Cache, RelativePositionsOfSequencesOfDifferentLengths) {
-  nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+  nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
   const MultiHeadAttention layer(
       Scope(parameters) / "attention", kC,
-      {.heads = 2, .causal = true, .position = Position::relative, .buckets = 4, .max_distance = 6});
+      {.heads = 2, .causal = true, .position = AttentionPositions::relative, .buckets = 4, .max_distance = 6});
   stir(parameters);
   const Value x(random_array(DType::float32, {1, 9, kC}, 11)), y(random_array(DType::float32, {1, 9, kC}, 12));
   Tape tape;
-  KvCache cache({.kv_heads = 2, .head_dim = 4});
+  KVCache cache({.kv_heads = 2, .head_dim = 4});
   const std::vector<int64_t> both = {cache.add(), cache.add()};
   AttentionInputs first, second, together;
   first.cache = {&cache, std::span(both).first(1)};
@@ -526,10 +528,10 @@ TEST(Trace, WeightsAreThoseOfTheOutput) {
 
 TEST(Relative, InferenceReadsDistancesInPlaceAndGivesTheSameBits) {
   for (bool causal : {false, true}) {
-    nn::Parameters parameters({.scheme = Scheme::xavier, .seed = 3});
+    nn::Parameters parameters({.initialization = Initialization::xavier, .seed = 3});
     const MultiHeadAttention layer(
         Scope(parameters) / "attention", kC,
-        {.heads = 2, .causal = causal, .position = Position::relative, .buckets = 8, .max_distance = 20});
+        {.heads = 2, .causal = causal, .position = AttentionPositions::relative, .buckets = 8, .max_distance = 20});
     stir(parameters);
     const Value x(random_array(DType::float32, {kB, 60, kC}, 11), true);
     AttentionTrace of_inference, of_training;
@@ -564,13 +566,13 @@ TEST(LayerGradients, ScaledEmbedding) {
   nn::Parameters parameters(exact());
   const Embedding layer(Scope(parameters) / "tokens", 7, kC, {.scale = 2.5});
   Tape tape;
-  EXPECT_EQ(numbers(layer(tape, {3}, {1}).data())[1], 2.5 * numbers(layer.table.data())[3 * kC + 1]);
+  EXPECT_EQ(numbers(layer(tape, {3}, {1}).data())[1], 2.5 * numbers(layer.weight.data())[3 * kC + 1]);
   const auto look_up = [&](Tape& on) { return layer(on, {1, 2, 1, 6}, {2, 2}); };
   expect_gradients("embedding", leaves_of(parameters), look_up, 56);
 }
 
 TEST(Parameters, NamesCountsAndSchemes) {
-  nn::Parameters parameters({.scheme = Scheme::gpt2, .seed = 1, .residual_factor = 0.5});
+  nn::Parameters parameters({.initialization = Initialization::gpt2, .seed = 1, .residual_factor = 0.5});
   const nn::Block layer(Scope(parameters) / "blocks" / "0", 64, {.attention = {.heads = 2}});
   ASSERT_NE(parameters.find("blocks.0.attention.qkv.weight"), nullptr);
   EXPECT_EQ(parameters.find("blocks.0.attention.qkv"), nullptr);

@@ -95,8 +95,11 @@ TEST(LayerChecks, SizesOfLayers) {
       {"a norm of nothing", make<Norm>(int64_t{0}), layer, {"width is 0"}},
       {"a negative epsilon", make<Norm>(kC, NormOptions{.epsilon = -1e-5}), layer, {"epsilon is -0.00001"}},
       {"an epsilon of NaN", make<Norm>(kC, NormOptions{.epsilon = NAN}), layer, {"epsilon is nan"}},
-      {"hidden below 0", make<FeedForward>(kC, FeedForwardOptions{.hidden = -4}), layer, {"hidden is -4"}},
-      {"hidden that overflows", make<FeedForward>(kC, FeedForwardOptions{.hidden = kHuge}), layer, {"hidden is 4611"}},
+      {"hidden below 0", make<FeedForward>(kC, FeedForwardOptions{.hidden_dim = -4}), layer, {"hidden_dim is -4"}},
+      {"hidden that overflows",
+       make<FeedForward>(kC, FeedForwardOptions{.hidden_dim = kHuge}),
+       layer,
+       {"hidden_dim is 4611"}},
       {"no positions", [] { sinusoids(0, kC, DType::float32); }, "sinusoids", {"positions is 0"}},
       {"sinusoids of whole numbers", [] { sinusoids(3, kC, DType::int64, -1); }, "sinusoids", {"int64", "first is -1"}},
   });
@@ -104,8 +107,8 @@ TEST(LayerChecks, SizesOfLayers) {
 
 TEST(LayerChecks, OptionsOfAttention) {
   const std::string layer = "model.part";
-  const auto rope = [](Multi& o) { o.heads = 2, o.position = Position::rope; };
-  const auto relative = [](Multi& o) { o.position = Position::relative; };
+  const auto rope = [](Multi& o) { o.heads = 2, o.position = AttentionPositions::rope; };
+  const auto relative = [](Multi& o) { o.position = AttentionPositions::relative; };
   expect_refused({
       {"no heads", heads(kC, [](Multi& o) { o.heads = 0; }), layer, {"heads is 0, must be in [1, 1048576]"}},
       {"negative heads", heads(kC, [](Multi& o) { o.heads = -2; }), layer, {"heads is -2"}},
@@ -117,23 +120,23 @@ TEST(LayerChecks, OptionsOfAttention) {
       {"heads that do not divide",
        heads(32, [](Multi& o) { o.heads = 5; }),
        layer,
-       {"heads 5 must divide width 32, or head_width must be given"}},
-      {"a negative head", heads(kC, [](Multi& o) { o.head_width = -8; }), layer, {"head_width is -8"}},
+       {"heads 5 must divide width 32, or head_dim must be given"}},
+      {"a negative head", heads(kC, [](Multi& o) { o.head_dim = -8; }), layer, {"head_dim is -8"}},
       {"heads wider than the operator's", heads(4096, [](Multi&) {}), layer, {"a head of width 4096 is over 1024"}},
       {"a negative window", heads(kC, [](Multi& o) { o.window = -3; }), layer, {"window is -3"}},
-      {"a negative memory", heads(kC, [](Multi& o) { o.memory_width = -1; }), layer, {"memory_width is -1"}},
+      {"a negative memory", heads(kC, [](Multi& o) { o.encoder_dim = -1; }), layer, {"encoder_dim is -1"}},
       {"dropout of everything", heads(kC, [](Multi& o) { o.dropout = 1; }), layer, {"dropout is 1"}},
       {"dropout of NaN", heads(kC, [](Multi& o) { o.dropout = NAN; }), layer, {"dropout is nan"}},
       {"rope on odd heads", heads(6, rope), layer, {"rope needs heads of even width, not 3"}},
-      {"odd rotated_width",
-       heads(kC, [&](Multi& o) { rope(o), o.rope.rotated_width = 3; }),
+      {"odd rotary_dim",
+       heads(kC, [&](Multi& o) { rope(o), o.rope.rotary_dim = 3; }),
        layer,
-       {"rotated_width is 3, must be even and at most the 4"}},
-      {"rotated_width beyond the head",
-       heads(kC, [&](Multi& o) { rope(o), o.rope.rotated_width = 6; }),
+       {"rotary_dim is 3, must be even and at most the 4"}},
+      {"rotary_dim beyond the head",
+       heads(kC, [&](Multi& o) { rope(o), o.rope.rotary_dim = 6; }),
        layer,
-       {"rotated_width is 6"}},
-      {"rope over a memory", heads(kC, [&](Multi& o) { rope(o), o.memory_width = 8; }), layer, {"self-attention"}},
+       {"rotary_dim is 6"}},
+      {"rope over a memory", heads(kC, [&](Multi& o) { rope(o), o.encoder_dim = 8; }), layer, {"self-attention"}},
       {"rope without an angle", heads(kC, [&](Multi& o) { rope(o), o.rope.theta = 0; }), layer, {"theta"}},
       {"no buckets", heads(kC, [&](Multi& o) { relative(o), o.buckets = 0; }), layer, {"buckets is 0"}},
       {"odd buckets both ways",
@@ -160,14 +163,14 @@ TEST(LayerChecks, OptionsOfAttention) {
 TEST(LayerChecks, ABlockIsMadeAsAWholeOrNotAtAll) {
   BlockOptions options;
   options.attention.heads = 3;
-  options.feed_forward.hidden = -1;
+  options.feed_forward.hidden_dim = -1;
   options.norm.epsilon = -1;
   options.dropout = 2;
   expect_refused({{"everything",
                    make<nn::Block>(kC, options),
                    "model.part",
                    {"dropout is 2", "norm: epsilon is -1", "attention: heads 3 must divide width 8",
-                    "feed_forward: hidden is -1"}}});
+                    "feed_forward: hidden_dim is -1"}}});
 }
 
 TEST(LayerChecks, Names) {
@@ -180,7 +183,7 @@ TEST(LayerChecks, Names) {
   expect_refused({
       {"one name twice", [&] { Linear(root / "head", kC, 3); }, "head", {"there is a parameter head.weight already"}},
       {"one name twice, of parameters",
-       [&] { root.variable("bias", {3}, Role::bias); },
+       [&] { root.variable("bias", {3}, ParameterRole::bias); },
        "parameters",
        {"bias already"}},
       {"a name without a part",
@@ -188,7 +191,10 @@ TEST(LayerChecks, Names) {
        "a..b",
        {"'a..b.weight' has an empty part"}},
       {"a weight without shape", [&] { root.variable("w", {}); }, "parameters", {"w cannot be []"}},
-      {"a negative constant", [&] { root.variable("c", {-1}, Role::bias); }, "parameters", {"c cannot be [-1]"}},
+      {"a negative constant",
+       [&] { root.variable("c", {-1}, ParameterRole::bias); },
+       "parameters",
+       {"c cannot be [-1]"}},
   });
   EXPECT_EQ(parameters.count(), count);
   EXPECT_EQ(parameters.find("head.weight")->value.shape(), (std::vector<int64_t>{3, kC}));
@@ -212,7 +218,7 @@ TEST(LayerChecks, LayersThatHaveNotBeenMade) {
        [] {
          nn::Parameters parameters({.seed = 3});
          const MultiHeadAttention layer(Scope(parameters), 8, {.heads = 2, .causal = true});
-         KvCache cache({.kv_heads = 2, .head_dim = 4});
+         KVCache cache({.kv_heads = 2, .head_dim = 4});
          const std::vector<int64_t> sequences = {cache.add()};
          AttentionTrace trace;
          AttentionInputs inputs;
@@ -270,7 +276,7 @@ TEST(LayerChecks, EmptyTextsAreNoMistake) {
   const Scope root(parameters);
   const SelfAttention single(root / "single", kC, {.output_width = kC});
   const nn::Block plain(root / "plain", kC, {}),
-      relative(root / "relative", kC, {.attention = {.position = Position::relative}});
+      relative(root / "relative", kC, {.attention = {.position = AttentionPositions::relative}});
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{0, kL, kC}, std::vector<int64_t>{kB, 0, kC}}) {
     for (bool record : {false, true}) {
       Tape tape({.record = record});
@@ -324,8 +330,8 @@ TEST(LayerChecks, InputsOfAttention) {
   nn::Parameters parameters({});
   const Scope root(parameters);
   const MultiHeadAttention self(root / "self", kC, {.heads = 2});
-  const MultiHeadAttention cross(root / "cross", kC, {.heads = 2, .memory_width = 6});
-  const MultiHeadAttention relative(root / "relative", kC, {.heads = 2, .position = Position::relative});
+  const MultiHeadAttention cross(root / "cross", kC, {.heads = 2, .encoder_dim = 6});
+  const MultiHeadAttention relative(root / "relative", kC, {.heads = 2, .position = AttentionPositions::relative});
   const SelfAttention single(root / "single", kC);
   Tape tape;
   const Value x = rows({kB, kL, kC}), memory = rows({kB, 3, 6}), narrow = rows({kB, 3, 5}), other = rows({3, 3, 6}),
@@ -344,18 +350,21 @@ TEST(LayerChecks, InputsOfAttention) {
     return ConstView<4>(allowed.data(), dtype, size);
   };
   expect_refused({
-      {"a memory for self-attention", call(self, [&](In& in) { in.memory = &memory; }), "self", {"takes no memory"}},
+      {"a memory for self-attention",
+       call(self, [&](In& in) { in.encoder_states = &memory; }),
+       "self",
+       {"takes no memory"}},
       {"no memory for cross-attention", call(cross, [](In&) {}), "cross", {"cross-attention needs a memory"}},
       {"a memory of another width",
-       call(cross, [&](In& in) { in.memory = &narrow; }),
+       call(cross, [&](In& in) { in.encoder_states = &narrow; }),
        "cross",
        {"memory is [2, 3, 5] of float32, must be [B, L, 6]"}},
       {"a memory of another batch",
-       call(cross, [&](In& in) { in.memory = &other; }),
+       call(cross, [&](In& in) { in.encoder_states = &other; }),
        "cross",
        {"memory is [3, 3, 6], must have as many sequences as x [2, 5, 8]"}},
-      {"a memory of rank 1", call(single, [&](In& in) { in.memory = &flat; }), "single", {"memory is [6]"}},
-      {"an empty memory", call(single, [&](In& in) { in.memory = &none; }), "single", {"memory is empty"}},
+      {"a memory of rank 1", call(single, [&](In& in) { in.encoder_states = &flat; }), "single", {"memory is [6]"}},
+      {"an empty memory", call(single, [&](In& in) { in.encoder_states = &none; }), "single", {"memory is empty"}},
       {"gates of other heads",
        call(self,
             [&](In& in) {
@@ -373,7 +382,7 @@ TEST(LayerChecks, InputsOfAttention) {
       {"gates of another type",
        call(cross,
             [&](In& in) {
-              in.memory = &memory;
+              in.encoder_states = &memory;
               in.gates = rows({1, 2}, DType::float64);
             }),
        "cross",
@@ -432,7 +441,7 @@ TEST(LayerChecks, InputsOfAttention) {
       {"all at once",
        call(cross,
             [&](In& in) {
-              in.memory = &memory, in.key_length = few, in.mask = mask({3, 1, 1, 1});
+              in.encoder_states = &memory, in.key_length = few, in.mask = mask({3, 1, 1, 1});
             }),
        "cross",
        {"key_length has 1 entries", "; mask is [3, 1, 1, 1], must be [2, 2, 5, 3]"}},
@@ -445,11 +454,11 @@ TEST(LayerChecks, Caches) {
   const MultiHeadAttention attention(root / "attention", kC, {.heads = 4, .kv_heads = 2, .causal = true});
   const MultiHeadAttention both_ways(root / "both_ways", kC, {.heads = 4, .kv_heads = 2});
   const Value x = rows({kB, kL, kC});
-  KvCache fits({.kv_heads = 2, .head_dim = 2}), wide({.kv_heads = 2, .head_dim = 4}),
+  KVCache fits({.kv_heads = 2, .head_dim = 2}), wide({.kv_heads = 2, .head_dim = 4}),
       half({.kv_heads = 2, .head_dim = 2, .dtype = DType::bfloat16});
-  for (KvCache* cache : {&fits, &wide, &half}) cache->add(), cache->add();
+  for (KVCache* cache : {&fits, &wide, &half}) cache->add(), cache->add();
   const std::vector<int64_t> both = {0, 1}, one = {0}, twice = {1, 1}, unknown = {0, 7};
-  const auto call = [&](const MultiHeadAttention& layer, KvCache& cache, const std::vector<int64_t>& sequences,
+  const auto call = [&](const MultiHeadAttention& layer, KVCache& cache, const std::vector<int64_t>& sequences,
                         auto change) {
     return [&, change] {
       AttentionInputs inputs;
@@ -477,7 +486,7 @@ TEST(LayerChecks, Caches) {
       {"recording",
        call(attention, fits, both, [](AttentionInputs&) { return true; }),
        "attention",
-       {"inference alone"}},
+       {"inference only"}},
       {"lengths",
        call(attention, fits, both,
             [&](AttentionInputs& in) {

@@ -92,8 +92,8 @@ TEST(Zero, EmptySequences) {
   Oracle(c).expect_on_every_isa();
   Case packed =
       make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 4, .Lk = 6, .D = 8, .Dv = 8}, DType::float32, 2);
-  packed.cu_query = {0, 0, 2, 4, 4};
-  packed.cu_key = {0, 1, 1, 6, 6};
+  packed.cu_seqlens_q = {0, 0, 2, 4, 4};
+  packed.cu_seqlens_k = {0, 1, 1, 6, 6};
   Oracle(packed).expect_on_every_isa();
 }
 
@@ -160,7 +160,7 @@ TEST(Extreme, SmallDifferencesOnALargeOffset) {
   Oracle(std::move(c), false).expect_on_every_isa();
 }
 
-/// Biases that drown the scores: whoever has the largest shares the row.
+/// Biases that drown the scores: the keys with the largest share the row.
 TEST(Extreme, LargeBias) {
   for (double size : {1e4, 1e30, 1e38}) {
     Case c = make_case(feature_named("bias full"), {.Lq = 9, .Lk = 60, .D = 4, .Dv = 4}, DType::float32, 10);
@@ -169,8 +169,8 @@ TEST(Extreme, LargeBias) {
   }
 }
 
-/// A weight, and a product of gradients, below the smallest normal number is 0, for such numbers are slow; and whoever
-/// calls keeps his own.
+/// A weight, and a product of gradients, below the smallest normal number is 0, for such numbers are slow; and code
+/// that calls keeps his own.
 TEST(Extreme, SubnormalResultsAreFlushedInsideTheCallAlone) {
   for_each_isa([&](const std::string& isa) {
     const auto view = [](float* x, int64_t n) { return View<4>{x, DType::float32, {1, 1, n, 1}}; };

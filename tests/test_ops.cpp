@@ -285,7 +285,7 @@ TEST(OpsElements, ThreadsDoNotMatter) {
   });
 }
 
-/// How an array lies in memory changes no bit.
+/// How an array is in memory changes no bit.
 TEST(OpsElements, GapsDoNotMatter) {
   for_each_isa_of_elements([](const std::string& isa) {
     for (DType dtype : kStorage) {

@@ -28,7 +28,7 @@ struct Loss {
         dlogits(dtype, R, V, gap + 2) {
     Random random(static_cast<uint64_t>(R * 100 + V));
     logits.fill_normal(random, deviation);
-    for (int64_t r = 0; r < R; ++r) targets.push_back(r % 4 == 3 ? kIgnored : random.below(V));
+    for (int64_t r = 0; r < R; ++r) targets.push_back(r % 4 == 3 ? kIgnoreIndex : random.below(V));
   }
 
   void expect_forward(const std::string& what) {
@@ -45,7 +45,7 @@ struct Loss {
         << "lse, " << what;
     EXPECT_TRUE(holds(loss,
                       [&](int64_t, int64_t r) {
-                        if (targets[r] == kIgnored) return Expected{0, 0};
+                        if (targets[r] == kIgnoreIndex) return Expected{0, 0};
                         const double value = lse_of(logits, r), taken = logits.get(r, targets[r]);
                         sum += loss.get(r);
                         ++count;
@@ -60,7 +60,7 @@ struct Loss {
     cross_entropy_backward(logits, targets, lse.row(), factor, dlogits);
     EXPECT_TRUE(holds(dlogits,
                       [&](int64_t r, int64_t c) {
-                        if (targets[r] == kIgnored) return Expected{0, 0};
+                        if (targets[r] == kIgnoreIndex) return Expected{0, 0};
                         const double exponent = logits.get(r, c) - lse.get(r), p = std::exp(exponent);
                         const double size = std::abs(factor) * p, hot = c == targets[r] ? 1 : 0;
                         return Expected{factor * (p - hot), size + std::abs(factor) * hot, 2 * std::abs(exponent)};
@@ -122,7 +122,7 @@ TEST(OpsLoss, InfiniteLogits) {
       EXPECT_EQ(l.lse.get(2), -kInf) << isa;
       cross_entropy_backward(l.logits, l.targets, l.lse.row(), 1, l.dlogits);
       for (int64_t c = 0; c < 40; ++c) EXPECT_EQ(l.dlogits.get(0, c), 0) << isa;
-      l.targets.assign(3, kIgnored);
+      l.targets.assign(3, kIgnoreIndex);
       EXPECT_EQ(cross_entropy(l.logits, l.targets, l.loss.row(), l.lse.row()), 0) << isa;
       for (int64_t r = 0; r < 3; ++r) EXPECT_EQ(l.loss.get(r), 0) << isa;
     }
@@ -135,13 +135,13 @@ TEST(OpsLoss, AdamWIsItsFormula) {
   for_each_layout([](DType dtype, int64_t C, int64_t gap, const std::string& what) {
     if (size_of(dtype) == 2) return;
     for (int64_t step : {1, 10}) {
-      const AdamW o{.learning_rate = 0.01,
-                    .beta1 = 0.8,
-                    .beta2 = 0.99,
-                    .epsilon = 1e-6,
-                    .decay = 0.1,
-                    .gradient_factor = 0.5,
-                    .step = step};
+      const AdamWOptions o{.learning_rate = 0.01,
+                           .beta1 = 0.8,
+                           .beta2 = 0.99,
+                           .epsilon = 1e-6,
+                           .weight_decay = 0.1,
+                           .gradient_factor = 0.5,
+                           .step = step};
       Random random(11);
       Matrix p(dtype, 3, C, gap), g(dtype, 3, C, gap), m(dtype, 3, C, gap), v(dtype, 3, C, 0);
       for (Matrix* x : {&p, &g, &m}) x->fill_normal(random);
@@ -173,7 +173,7 @@ TEST(OpsLoss, AdamWIsItsFormula) {
                           const double t = static_cast<double>(step);
                           const double mhat = first(r, c) / (1 - std::pow(o.beta1, t)),
                                        vhat = second(r, c) / (1 - std::pow(o.beta2, t));
-                          const double kept = p0.get(r, c) * (1 - o.learning_rate * o.decay);
+                          const double kept = p0.get(r, c) * (1 - o.learning_rate * o.weight_decay);
                           const double moments =
                               std::abs(m0.get(r, c)) + std::abs(g.get(r, c));  // whose difference mhat is
                           const double gain = o.learning_rate / (std::sqrt(vhat) + o.epsilon);
@@ -248,7 +248,8 @@ TEST(OpsLoss, ErrorsListEveryReason) {
   Matrix p(DType::float32, 2, 3), g = Matrix::like(p), m = Matrix::like(p), v = Matrix::like(p),
                                   half(DType::bfloat16, 2, 3);
   const std::string update = complaint([&] {
-    adamw(p, half, m, m, {.beta1 = 1, .beta2 = -1, .epsilon = -1, .decay = kInf, .gradient_factor = kNaN, .step = 0});
+    adamw(p, half, m, m,
+          {.beta1 = 1, .beta2 = -1, .epsilon = -1, .weight_decay = kInf, .gradient_factor = kNaN, .step = 0});
   });
   for (const char* part : {"[adamw] gradient is bfloat16 [2, 3], must be float32 [2, 3]", "beta1 is 1", "beta2 is -1",
                            "epsilon is -1", "decay is inf", "gradient_factor is nan", "step is 0, counts from 1"})

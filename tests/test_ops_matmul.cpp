@@ -220,7 +220,7 @@ struct PackedProduct {
     matmul(a.view, by, c, options);
     return c;
   }
-  Matrix times(const PackedFactor& by, MatmulOptions options = {}) const {
+  Matrix times(const PackedMatrix& by, MatmulOptions options = {}) const {
     Matrix c = before.copy();
     options.bias = bias.row();
     matmul_packed(a.view, by, c, options);
@@ -234,7 +234,7 @@ TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
     for (const Shape<3>& size : {Shape<3>{9, 20, 33}, Shape<3>{70, 400, 40}, Shape<3>{300, 801, 129},
                                  Shape<3>{260, 130, 1100}, Shape<3>{1, 70, 30}, Shape<3>{40, 1, 30}}) {
       const PackedProduct p(DType::float32, size);
-      const PackedFactor packed(p.b.view);
+      const PackedMatrix packed(p.b.view);
       EXPECT_GE(packed.bytes(), size[1] * size[2] * 4) << isa;
       const Matrix c = p.times(packed, {.accumulate = true});
       EXPECT_TRUE(holds(c,
@@ -258,33 +258,33 @@ TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
   });
 }
 
-/// Nothing is gained where b lies row by row, by other types, by few rows.
+/// Nothing is gained where b is row by row, by other types, by few rows.
 TEST(OpsMatmul, APackedFactorReadsTheFactorItself) {
   for (const DType dtype : kStorage) {
     const PackedProduct p(dtype, {50, 60, 70}, dtype != DType::float32);
-    const PackedFactor packed(p.b.view);
+    const PackedMatrix packed(p.b.view);
     EXPECT_TRUE(packed.bytes() == 0 || dtype == DType::float32) << name_of(dtype);
     EXPECT_TRUE(p.times(packed).same_bits(p.times(p.b.view))) << name_of(dtype);
   }
   const PackedProduct few(DType::float32, {8, 500, 70}), many(DType::float32, {90, 500, 70});
-  EXPECT_TRUE(few.times(PackedFactor(few.b.view)).same_bits(few.times(few.b.view)));
-  EXPECT_TRUE(many.times(PackedFactor(many.b.view), {.same_bits = true})
-                  .same_bits(many.times(many.b.view, {.same_bits = true})));
+  EXPECT_TRUE(few.times(PackedMatrix(few.b.view)).same_bits(few.times(few.b.view)));
+  EXPECT_TRUE(many.times(PackedMatrix(many.b.view), {.batch_invariant = true})
+                  .same_bits(many.times(many.b.view, {.batch_invariant = true})));
   const PackedProduct none(DType::float32, {5, 4, 0});
-  EXPECT_TRUE(none.times(PackedFactor(none.b.view)).same_bits(none.times(none.b.view)));
+  EXPECT_TRUE(none.times(PackedMatrix(none.b.view)).same_bits(none.times(none.b.view)));
 }
 
 TEST(OpsMatmul, PackedFactorsThatCannotBe) {
   const PackedProduct p(DType::float32, {20, 30, 40});
-  EXPECT_FALSE(PackedFactor());
-  EXPECT_EQ(PackedFactor().bytes(), 0);
-  EXPECT_TRUE(contains(complaint([&] { p.times(PackedFactor()); }), "[matmul] b is an empty PackedFactor"));
+  EXPECT_FALSE(PackedMatrix());
+  EXPECT_EQ(PackedMatrix().bytes(), 0);
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix()); }), "[matmul] b is an empty PackedMatrix"));
   ConstView<2> wrong = p.b.view;
   wrong.stride = {2, 90};
-  EXPECT_TRUE(contains(complaint([&] { PackedFactor{wrong}; }), "[PackedFactor] b"));
+  EXPECT_TRUE(contains(complaint([&] { PackedMatrix{wrong}; }), "[PackedMatrix] b"));
   wrong = p.b.view;
   wrong.size[0] = 39;
-  EXPECT_TRUE(contains(complaint([&] { p.times(PackedFactor(wrong)); }), "must be [M, K], [K, N], [M, N]"));
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix(wrong)); }), "must be [M, K], [K, N], [M, N]"));
 }
 
 }  // namespace

@@ -79,9 +79,9 @@ TEST(OpsMatvec, ManyRowsWithTheBitsOfEachAlone) {
       if (types.in == DType::float64) product.bias = Matrix(DType::float64, 1, N).fill(0.5);
       MatmulOptions options = product.options(true, true);
       Matrix all = product.c.copy(), alone = product.c.copy();
-      options.same_bits = true;
+      options.batch_invariant = true;
       matmul(product.a.view, product.b.view, all, options);
-      options.same_bits = false;
+      options.batch_invariant = false;
       for (int64_t row = 0; row < M; ++row) {
         ConstView<2> a = product.a.view;
         View<2> c = alone;
@@ -100,8 +100,8 @@ TEST(OpsMatvec, TheSameBitsNeedDenseLines) {
       b(DType::float32, 30, 40, true, 2), rows(DType::float32, 30, 40, false, 2);
   Matrix c(DType::float32, 20, 40);
   for (const auto& [left, right] : {std::pair{a.view, rows.view}, std::pair{turned.view, b.view}})
-    EXPECT_TRUE(contains(complaint([&, l = left, r = right] { matmul(l, r, c, {.same_bits = true}); }),
-                         "[matmul] same_bits needs dense rows of a and dense columns of b"));
+    EXPECT_TRUE(contains(complaint([&, l = left, r = right] { matmul(l, r, c, {.batch_invariant = true}); }),
+                         "[matmul] batch_invariant needs dense rows of a and dense columns of b"));
 }
 
 /// Every task writes its own columns, with its own part of the bias.

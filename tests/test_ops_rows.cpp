@@ -35,15 +35,15 @@ TEST(OpsRows, RopeTurnsPairs) {
         for (bool interleaved : {false, true})
           for (int64_t n : {int64_t{0}, D / 4 * 2})
             for (bool inverse : {false, true}) {
-              const RopeOptions o{.theta = 500, .interleaved = interleaved, .inverse = inverse, .rotated_width = n};
-              const int64_t heads = 3, rotated_width = n == 0 ? D : n;
+              const RopeOptions o{.theta = 500, .interleaved = interleaved, .inverse = inverse, .rotary_dim = n};
+              const int64_t heads = 3, rotary_dim = n == 0 ? D : n;
               Random random(1);
               Matrix x(dtype, 7, heads * D, 5), y = Matrix::like(x);
               x.fill_normal(random);
               rope(x, heads, kPositions, y, o);
               EXPECT_TRUE(holds(y,
                                 [&](int64_t r, int64_t c) {
-                                  const Turn t = turn_of(c % D, rotated_width, static_cast<double>(kPositions[r]), o);
+                                  const Turn t = turn_of(c % D, rotary_dim, static_cast<double>(kPositions[r]), o);
                                   const double a = x.get(r, c), b = x.get(r, c / D * D + t.partner);
                                   return Expected{a * t.cosine + b * t.sine, std::abs(a) + std::abs(b)};
                                 }))
@@ -63,9 +63,9 @@ TEST(OpsRows, RopeGradientIsTheInverse) {
     x.fill_normal(random);
     weights.fill_normal(random);
     const std::vector<int64_t> positions = {3, 11};
-    rope(weights, 2, positions, dx, {.interleaved = interleaved, .inverse = true, .rotated_width = 4});
+    rope(weights, 2, positions, dx, {.interleaved = interleaved, .inverse = true, .rotary_dim = 4});
     expect_gradient("dx", x, dx, [&] {
-      rope(x, 2, positions, y, {.interleaved = interleaved, .rotated_width = 4});
+      rope(x, 2, positions, y, {.interleaved = interleaved, .rotary_dim = 4});
       return product(weights, y);
     });
   }
@@ -105,7 +105,7 @@ TEST(OpsRows, Embedding) {
   });
 }
 
-/// Gradients of one id are added in order of the rows, whoever adds them: a one that comes between two large numbers is
+/// Gradients of one id are added in order of the rows, on any thread: a one that comes between two large numbers is
 /// lost, one that comes after they have cancelled is not. Enough elements for three tasks.
 TEST(OpsRows, EmbeddingGradientsComeInOrder) {
   for_each_isa_of_elements([](const std::string& isa) {
@@ -248,7 +248,7 @@ TEST(OpsRows, ErrorsListEveryReason) {
   EXPECT_TRUE(contains(turn, "there are 2 positions for 4 rows")) << turn;
   EXPECT_TRUE(contains(turn, "y is float32 [2, 12], must be float32 [4, 12]")) << turn;
   for (int64_t n : {3, 8, -2})
-    EXPECT_TRUE(contains(complaint([&] { rope(x, 2, four, x, {.rotated_width = n}); }),
+    EXPECT_TRUE(contains(complaint([&] { rope(x, 2, four, x, {.rotary_dim = n}); }),
                          "the rotated width is " + std::to_string(n) + ", must be even and at most 6"));
   EXPECT_TRUE(contains(complaint([&] { rope(x, 4, four, x); }), "the rotated width is 3"));
   EXPECT_TRUE(contains(complaint([&] { rope(x, 0, four, x); }), "not a multiple of 0 heads"));

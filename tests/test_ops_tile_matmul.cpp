@@ -91,7 +91,7 @@ TEST(OpsTileMatmul, EverySizeUpToTwoPanels) {
   });
 }
 
-/// Parts of the sum, with a rest: their edges lie elsewhere with every length.
+/// Parts of the sum, with a rest: their edges are elsewhere with every length.
 TEST(OpsTileMatmul, SumsOfSeveralParts) {
   for_each_tile_isa([] {
     for (int64_t K : {1023, 1024, 1025, 1056, 2048, 2049, 3111})
@@ -432,7 +432,7 @@ TEST(OpsTileMatmul, APackedFactorHasTheBitsOfTheFactor) {
       Operand a = factor(size[0], size[2], false, 1), b = factor(size[2], size[1], true, 2);
       b.stored.set(7, 3, kInf);
       Matrix c(DType::float32, size[0], size[1]), same = c.copy();
-      const PackedFactor packed(b.view);
+      const PackedMatrix packed(b.view);
       EXPECT_GE(packed.bytes(), 6 * size[1] * size[2]);
       const auto expect_same = [&](const MatmulOptions& options) {
         matmul(a.view, b.view, c, options);

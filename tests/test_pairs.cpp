@@ -54,8 +54,8 @@ TEST(Pairs, TheDecoderIsShownWhatItHasToSayOneTokenLater) {
   EXPECT_EQ(row(batch.source, 0, 3), (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(row(batch.source, 8, 1), (std::vector<int64_t>{6}));
   EXPECT_EQ(row(batch.tokens, 0, 3), (std::vector<int64_t>{10, 4, 5}));
-  EXPECT_EQ(row(batch.targets, 0, 4), (std::vector<int64_t>{4, 5, 10, ops::kIgnored}));
-  EXPECT_EQ(row(batch.targets, 8, 5), (std::vector<int64_t>{7, 8, 9, 10, ops::kIgnored}));
+  EXPECT_EQ(row(batch.targets, 0, 4), (std::vector<int64_t>{4, 5, 10, ops::kIgnoreIndex}));
+  EXPECT_EQ(row(batch.targets, 8, 5), (std::vector<int64_t>{7, 8, 9, 10, ops::kIgnoreIndex}));
 }
 
 TEST(Pairs, WhatIsTooLongIsCutAndHasNoEnd) {
@@ -167,15 +167,16 @@ TEST(Seq2Seq, PaddingOfASourceChangesNothing) {
 }
 
 TEST(Seq2Seq, AnswersAreTheSameWithAndWithoutACache) {
-  for (const auto positions : {models::Positions::learned, models::Positions::rope, models::Positions::relative}) {
+  for (const auto positions :
+       {models::PositionEncoding::learned, models::PositionEncoding::rope, models::PositionEncoding::relative}) {
     Config config = tiny();
     config.positions = positions;
     const Model model(config, nn::Precision::float32, 3);
     stir(model.parameters());
     generate::GenerateOptions options;
     options.sampling.temperature = 0.7;
-    options.start = {10};
-    options.max_tokens = 15;
+    options.decoder_start_token_ids = {10};
+    options.max_new_tokens = 15;
     const std::vector<int64_t> source = {1, 6, 0, 2, 3};
     const generate::Generated cached = generate::generate(model, source, options);
     options.cache = false;
@@ -191,11 +192,11 @@ TEST(Seq2Seq, AnAnswerEndsAtItsEndAndAtTheContext) {
   stir(model.parameters());
   generate::GenerateOptions options;
   options.sampling.temperature = 0;
-  options.start = {10, 4};
+  options.decoder_start_token_ids = {10, 4};
   const std::vector<int64_t> source = {1, 6, 0};
   const std::vector<int64_t> whole = generate::generate(model, source, options).tokens;
   EXPECT_EQ(whole.size(), 23u);  // 24 rows of the context, of which two are the start; the last is not read again
-  options.ends = {whole[0]};
+  options.eos_token_ids = {whole[0]};
   EXPECT_TRUE(generate::generate(model, source, options).tokens.empty());
 }
 
@@ -210,8 +211,8 @@ TEST(Seq2Seq, WrongCallsAreNamed) {
     return "";
   };
   EXPECT_EQ(reason({1}, {}), "a model with an encoder begins its answer with start");
-  EXPECT_EQ(reason({7}, {.start = {10}}), "prompt[0] is 7, must be in [0, 7)");
-  EXPECT_EQ(reason({1}, {.start = {11}}), "start[0] is 11, must be in [0, 11)");
+  EXPECT_EQ(reason({7}, {.decoder_start_token_ids = {10}}), "prompt[0] is 7, must be in [0, 7)");
+  EXPECT_EQ(reason({1}, {.decoder_start_token_ids = {11}}), "start[0] is 11, must be in [0, 11)");
   Batch batch = random_pairs(tiny());
   batch.source[3] = 7;
   Tape tape;

@@ -192,14 +192,14 @@ TEST(Properties, PackedIsSeparate) {
     Case packed =
         make_case(feature_named("none"), {.H = 4, .Hk = 2, .Lq = 60, .Lk = 60, .D = 16, .Dv = 16}, DType::float32, 101);
     packed.scalars.causal = true;
-    packed.cu_query = packed.cu_key = {0, 13, 13, 45, 60};
+    packed.cu_seqlens_q = packed.cu_seqlens_k = {0, 13, 13, 45, 60};
     const Results together = run(packed, false);
     for (int t = 0; t < 4; ++t) {
-      const int64_t first = packed.cu_query[t], count = packed.cu_query[t + 1] - first;
+      const int64_t first = packed.cu_seqlens_q[t], count = packed.cu_seqlens_q[t + 1] - first;
       if (count == 0) continue;
       Array<4> out(DType::float32, {1, 4, count, 16});
       attention(part_of(packed.q.view(), 2, first, count), part_of(packed.k.view(), 2, first, count),
-                part_of(packed.v.view(), 2, first, count), out.view(), {}, {.causal = true});
+                part_of(packed.v.view(), 2, first, count), out.view(), {.causal = true});
       for (int64_t h = 0; h < 4; ++h)
         for (int64_t i = 0; i < count; ++i)
           for (int64_t d = 0; d < 16; ++d)

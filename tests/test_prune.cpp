@@ -38,21 +38,21 @@ std::vector<Kind> kinds() {
   const auto add = [&](const char* name, const char* family, const std::function<void(Config&)>& change) {
     all.push_back({name, small(family, change)});
   };
-  add("alibi", "gpt", [](Config& c) { c.positions = Positions::alibi; });
+  add("alibi", "gpt", [](Config& c) { c.positions = PositionEncoding::alibi; });
   add("alibi, groups", "gpt", [](Config& c) {
-    c.positions = Positions::alibi;
+    c.positions = PositionEncoding::alibi;
     c.kv_heads = 2;
   });
   add("relative", "gpt", [](Config& c) {
-    c.positions = Positions::relative;
+    c.positions = PositionEncoding::relative;
     c.buckets = 6;
     c.kv_heads = 2;
   });
   add("shared distances", "seq2seq", [](Config& c) {
-    c.positions = Positions::relative;
+    c.positions = PositionEncoding::relative;
     c.buckets = 8;
     c.max_distance = 12;
-    c.shared_distances = true;
+    c.shared_relative_bias = true;
   });
   add("sinks", "llama", [](Config& c) {
     c.sinks = true;
@@ -64,7 +64,7 @@ std::vector<Kind> kinds() {
     c.qkv_bias = true;
   });
   add("norms on branches", "gpt", [](Config& c) {
-    c.norm_branch = true;
+    c.norm_placement = NormPlacement::sandwich;
     c.softcap = 5;
   });
   add("parallel", "gpt", [](Config& c) { c.parallel = true; });
@@ -163,7 +163,7 @@ TEST(Prune, ACacheHasTheHeadsOfEachLayer) {
     first.length = 5;
     second.tokens.erase(second.tokens.begin(), second.tokens.begin() + 5);
     second.length = 4;
-    Cache cache = smaller.new_cache();
+    ModelCache cache = smaller.new_cache();
     Values cached = logits(smaller, first, {.cache = &cache});
     const Values rest = logits(smaller, second, {.cache = &cache});
     cached.insert(cached.end(), rest.begin(), rest.end());
@@ -180,7 +180,7 @@ TEST(Prune, GenerationGoesOn) {
   const Model smaller = remove_heads(Model(small("llama"), nn::Precision::float32, 5), some_heads(small("llama")));
   generate::GenerateOptions options;
   options.sampling.temperature = 0;
-  options.max_tokens = 9;
+  options.max_new_tokens = 9;
   const std::vector<int64_t> prompt = {1, 2, 3};
   const auto cached = generate::generate(smaller, prompt, options);
   options.cache = false;
@@ -189,7 +189,7 @@ TEST(Prune, GenerationGoesOn) {
 
 TEST(Prune, ACacheOfAnotherModelIsRefused) {
   const Model whole = exact(small("gpt")), smaller = remove_heads(whole, {{}, {1}, {}});
-  Cache cache = whole.new_cache();
+  ModelCache cache = whole.new_cache();
   EXPECT_EQ(reasons_of([&] { logits(smaller, random_batch(whole.config(), 1, 3, 1), {.cache = &cache}); }).front(),
             "the cache has 4 heads of width 4 in float64, must have 3 of width 4 in float64");
 }

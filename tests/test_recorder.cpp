@@ -89,9 +89,9 @@ std::vector<Case> cases() {
     all.push_back({name, tiny(family)});
     change(all.back().config);
   };
-  add("alibi", "gpt", [](Config& c) { c.positions = models::Positions::alibi; });
-  add("relative", "gpt", [](Config& c) { c.positions = models::Positions::relative; });
-  add("relative, with an encoder", "seq2seq", [](Config& c) { c.positions = models::Positions::relative; });
+  add("alibi", "gpt", [](Config& c) { c.positions = models::PositionEncoding::alibi; });
+  add("relative", "gpt", [](Config& c) { c.positions = models::PositionEncoding::relative; });
+  add("relative, with an encoder", "seq2seq", [](Config& c) { c.positions = models::PositionEncoding::relative; });
   add("window and softcap", "llama", [](Config& c) {
     c.window = 5;
     c.softcap = 3;
@@ -112,16 +112,16 @@ void expect_generation(const Case& one, const view::RecorderOptions& wanted, boo
   stir(model.parameters());
   Recorder recorder(wanted);
   generate::GenerateOptions options;
-  options.max_tokens = 9;
+  options.max_new_tokens = 9;
   options.seed = 4;
   options.cache = cache;
   options.recorder = &recorder;
   const std::vector<int64_t> prompt = random_tokens(7, 1);
   const bool answers = one.config.encoder_layers > 0;
-  if (answers) options.start = {12, 3};
+  if (answers) options.decoder_start_token_ids = {12, 3};
   const generate::Generated result = generate::generate(model, prompt, options);
-  std::vector<int64_t> text = answers ? options.start : prompt;
-  text.insert(text.end(), result.tokens.begin(), result.tokens.end() - 1);  // nothing was asked behind the last
+  std::vector<int64_t> text = answers ? options.decoder_start_token_ids : prompt;
+  text.insert(text.end(), result.tokens.begin(), result.tokens.end() - 1);  // nothing was asked after the last
   const auto length = static_cast<int64_t>(text.size());
   const int64_t heads = one.config.heads, rows = wanted.part == Part::encoder ? 7 : length;
   const int64_t keys = wanted.part == Part::own ? length : 7;
@@ -169,7 +169,7 @@ TEST(Recorder, LayersHeadsAndTokensAreChosen) {
     ASSERT_EQ(layers.size(), 1u);
     EXPECT_EQ(layers[0].name, "layer 1");
     ASSERT_EQ(layers[0].q.size, (Shape<4>{1, 2, 5, 4}));
-    ASSERT_EQ(layers[0].k.size[2], 11) << "no causal row looks at keys behind it";
+    ASSERT_EQ(layers[0].k.size[2], 11) << "no causal row looks at keys after it";
     const Values expected = whole(model, batch, Part::own)[1];
     EXPECT_TRUE(close_float64(weights_of(layers[0]), part_of(expected, 20, 20, {3, 1}, 6, 5, 11)));
   }
@@ -178,8 +178,9 @@ TEST(Recorder, LayersHeadsAndTokensAreChosen) {
 TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
   Config config = tiny("encoder");
   config.classes = 3;
-  config.pooling = models::Pooling::each;
-  for (const auto positions : {models::Positions::learned, models::Positions::relative, models::Positions::alibi}) {
+  config.pooling = models::ClassifierPooling::each;
+  for (const auto positions :
+       {models::PositionEncoding::learned, models::PositionEncoding::relative, models::PositionEncoding::alibi}) {
     config.positions = positions;
     const Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
@@ -190,7 +191,7 @@ TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
     padded.sequences = 2;
     padded.length = 10;
     padded.lengths = {10, 7};
-    packed.starts = {0, 10, 17, 20};
+    packed.cu_seqlens = {0, 10, 17, 20};
     packed.sequences = 3;
     for (const Batch& batch : {padded, packed}) {
       Recorder recorder({.sequence = 1});
@@ -205,14 +206,14 @@ TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
 TEST(Recorder, EachTextOfABatchBehindACache) {
   for (const char* name : {"llama", "alibi", "relative"}) {
     Config config = tiny(name == std::string("llama") ? "llama" : "gpt");
-    if (name == std::string("alibi")) config.positions = models::Positions::alibi;
-    if (name == std::string("relative")) config.positions = models::Positions::relative;
+    if (name == std::string("alibi")) config.positions = models::PositionEncoding::alibi;
+    if (name == std::string("relative")) config.positions = models::PositionEncoding::relative;
     SCOPED_TRACE(name);
     const Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
     const std::vector<int64_t> first = random_tokens(9, 5), second = random_tokens(9, 6);
     for (const int64_t sequence : {0, 1}) {
-      models::Cache cache = model.new_cache(2);
+      models::ModelCache cache = model.new_cache(2);
       Recorder recorder({.sequence = sequence});
       for (const auto& [from, to] : {std::pair{0, 4}, {4, 5}, {5, 9}}) {
         Batch batch = batch_of(config, {first.begin() + from, first.begin() + to}, {});
@@ -231,7 +232,7 @@ TEST(Recorder, ATextThatOutgrowsTheContextBeginsAnew) {
   const Model model(tiny("gpt"), nn::Precision::float32, 3);
   Recorder recorder;
   generate::GenerateOptions options;
-  options.max_tokens = 30;
+  options.max_new_tokens = 30;
   options.context = 12;
   options.recorder = &recorder;
   const std::vector<int64_t> prompt = random_tokens(8, 1);

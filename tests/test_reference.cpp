@@ -130,7 +130,7 @@ TEST(ByHand, PackedSequencesCountFromTheirOwnStart) {
   Small s({5, 1}, Values(5, 0), {5, 1}, Values(5, 0), 1, {1, 2, 4, 8, 16});
   const std::vector<int64_t> starts = {0, 2, 5};
   const Values expected = {1, 3 / 2.0, 4, 12 / 2.0, 28 / 3.0};
-  EXPECT_TRUE(close_float64(s.attend({.causal = true, .cu_query = starts, .cu_key = starts}), expected));
+  EXPECT_TRUE(close_float64(s.attend({.causal = true, .cu_seqlens_q = starts, .cu_seqlens_k = starts}), expected));
 }
 
 TEST(ByHand, PackedBottomRight) {
@@ -139,7 +139,7 @@ TEST(ByHand, PackedBottomRight) {
   const std::vector<int64_t> queries = {0, 1, 3}, keys = {0, 3, 5};
   const Values expected = {7 / 3.0, 8, 24 / 2.0};
   const AttentionOptions options = {
-      .causal = true, .alignment = Alignment::bottom_right, .cu_query = queries, .cu_key = keys};
+      .causal = true, .alignment = Alignment::bottom_right, .cu_seqlens_q = queries, .cu_seqlens_k = keys};
   EXPECT_TRUE(close_float64(s.attend(options), expected));
 }
 
@@ -210,9 +210,9 @@ TEST(ByHand, OnlyEqualDocumentsAttend) {
   const int64_t queries[] = {7, 7, 9}, keys[] = {7, 9, 7, 8};
   for (int64_t i = 0; i < 3; ++i) query.set(i, static_cast<double>(queries[i]));
   for (int64_t j = 0; j < 4; ++j) key.set(j, static_cast<double>(keys[j]));
-  EXPECT_EQ(seen(3, 4, {.query_document = query.view(), .key_document = key.view()}), (Values{1, 0, 1, 0,  //
-                                                                                              1, 0, 1, 0,  //
-                                                                                              0, 1, 0, 0}));
+  EXPECT_EQ(seen(3, 4, {.query_segment_ids = query.view(), .key_segment_ids = key.view()}), (Values{1, 0, 1, 0,  //
+                                                                                                    1, 0, 1, 0,  //
+                                                                                                    0, 1, 0, 0}));
 }
 
 TEST(ByHand, BlocksOfPairs) {

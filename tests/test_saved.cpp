@@ -64,8 +64,8 @@ TEST(Saved, EveryOptionThatHasAPlaceComesBack) {
     SCOPED_TRACE(text->name);
     const Layer layer = text->layer();
     const bool has_place = layer.options.alibi_slopes.empty() && !layer.options.bias && !layer.options.mask &&
-                           !layer.options.query_document && !layer.options.blocks.allowed &&
-                           layer.options.cu_query.empty();
+                           !layer.options.query_segment_ids && !layer.options.blocks.allowed &&
+                           layer.options.cu_seqlens_q.empty();
     if (!has_place) {
       EXPECT_THROW(view::saved_attention(numbered(kTokens), {layer}), Error);
       continue;

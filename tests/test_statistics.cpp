@@ -23,8 +23,8 @@ Question by_hand() {
     for (double value : values) ids.set(n++, value);
   };
   set(question.labels, {0, -1, 2});
-  set(question.query_token, {7, 8});
-  set(question.key_token, {8, 7, 7});
+  set(question.query_token_ids, {7, 8});
+  set(question.key_token_ids, {8, 7, 7});
   for (int64_t j = 0; j < 3; ++j) question.key_factor.set(j, static_cast<double>(j));
   question.area = {};
   question.cell_rows = 1;
@@ -42,7 +42,7 @@ void expect_by_hand(const Answer& answer) {
   expect("entropy", answer.entropy.values(), {entropy, ln3});
   expect("participation", answer.participation.values(), {64.0 / 30, 3});
   expect("maximum", answer.maximum.values(), {5.0 / 8, third});
-  expect("position", answer.position.values(), {2, 0});
+  expect("argmax_key", answer.position.values(), {2, 0});
   expect("distance", answer.distance.values(), {12.0 / 8, 2 * third});
   expect("same token", answer.same_token.values(), {7.0 / 8, third});
   expect("bands", answer.bands.values(),
@@ -100,7 +100,7 @@ class Comparison {
     near("cells", actual.cells, e.cells);
     near("top weights", actual.top_weight, e.top_weight);
     columns(actual);
-    keys("position", actual.position.values(), e.position.values(), 1);
+    keys("argmax_key", actual.position.values(), e.position.values(), 1);
     keys("top key", actual.top_key.values(), e.top_key.values(), question_.largest);
   }
 
@@ -226,30 +226,30 @@ TEST(Statistics, LargestAreThoseOfWeights) {
 /// The same questions of a cache that holds the packed sequences of the case in pages.
 Answer ask_pages(const Question& question, int64_t page_size) {
   const Case& c = question.c;
-  KvCache cache(
+  KVCache cache(
       {.kv_heads = c.dims.Hk, .head_dim = c.dims.D, .value_dim = c.dims.Dv, .dtype = c.dtype, .page_size = page_size});
   std::vector<int64_t> ids;
   int64_t longest = 0;
-  for (size_t t = 0; t + 1 < c.cu_key.size(); ++t) {
-    const int64_t first = c.cu_key[t], count = c.cu_key[t + 1] - first;
+  for (size_t t = 0; t + 1 < c.cu_seqlens_k.size(); ++t) {
+    const int64_t first = c.cu_seqlens_k[t], count = c.cu_seqlens_k[t + 1] - first;
     ids.push_back(cache.add());
     cache.append(ids[t], part_of(c.k.view(), 2, first, count), part_of(c.v.view(), 2, first, count));
     longest = std::max(longest, count);
   }
   AttentionOptions options = c.options();
-  options.cu_query = options.cu_key = {};
+  options.cu_seqlens_q = options.cu_seqlens_k = {};
   Array<4> bias;  // its keys count inside each sequence
   if (options.bias) {
     bias = Array<4>(c.bias.dtype(), {1, c.dims.H, c.dims.Lq, longest});
     for (size_t t = 0; t < ids.size(); ++t)
       for (int64_t h = 0; h < c.dims.H; ++h)
-        for (int64_t i = c.cu_query[t]; i < c.cu_query[t + 1]; ++i)
-          for (int64_t j = c.cu_key[t]; j < c.cu_key[t + 1]; ++j)
-            bias.set({0, h, i, j - c.cu_key[t]}, c.bias.get({0, h, i, j}));
+        for (int64_t i = c.cu_seqlens_q[t]; i < c.cu_seqlens_q[t + 1]; ++i)
+          for (int64_t j = c.cu_seqlens_k[t]; j < c.cu_seqlens_k[t + 1]; ++j)
+            bias.set({0, h, i, j - c.cu_seqlens_k[t]}, c.bias.get({0, h, i, j}));
     options.bias = bias.view();
   }
   Answer answer(question, lse_type(c.dtype));
-  cache.statistics(ids, c.cu_query, c.q.view(), run(c, false).lse.view(), answer.wanted(question), options);
+  cache.statistics(ids, c.cu_seqlens_q, c.q.view(), run(c, false).lse.view(), answer.wanted(question), options);
   return answer;
 }
 
@@ -283,7 +283,7 @@ TEST(Statistics, OfPagesAreThoseOfContiguousKeys) {
 TEST(Statistics, OfTheNewestToken) {
   const Case c = make_case(feature_named("causal bottom_right"), {.H = 2, .Hk = 1, .Lq = 1, .Lk = 90, .D = 8, .Dv = 8},
                            DType::float32, 93);
-  KvCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
+  KVCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
   const int64_t sequence = cache.add();
   cache.append(sequence, c.k.view(), c.v.view());
   const Array<3> lse = run(c, false).lse;
@@ -328,7 +328,7 @@ TEST(Statistics, AloneOrTogether) {
   EXPECT_LE(max_abs_error(picture.cells.values(), cells), kRoundings * kUnit32 * max_abs(cells));
 }
 
-/// Results and inputs lie anywhere: heads innermost, rows backwards, one factor for all.
+/// Results and inputs are anywhere: heads innermost, rows backwards, one factor for all.
 TEST(Statistics, AnyStrides) {
   Question question =
       make_question(make_case(feature_named("causal bottom_right"), small_dims()[1], DType::float32, 92), 93);
@@ -465,7 +465,7 @@ TEST(StatisticsErrors, NoneForRoundedProducts) {
 }
 
 TEST(StatisticsErrors, OfPages) {
-  KvCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
+  KVCache cache({.kv_heads = 1, .head_dim = 8, .page_size = 16});
   const Case c =
       make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 3, .Lk = 20, .D = 8, .Dv = 8}, DType::float32, 94);
   const std::vector<int64_t> sequences = {cache.add()}, starts = {0, 3};
@@ -478,7 +478,7 @@ TEST(StatisticsErrors, OfPages) {
   const auto say = [&](const std::vector<int64_t>& ids) {
     return error_of([&] { cache.statistics(ids, starts, c.q.view(), lse.view(), wanted, options); });
   };
-  EXPECT_NE(say({5}).find("[KvCache::statistics] there is no sequence 5"), std::string::npos) << say({5});
+  EXPECT_NE(say({5}).find("[KVCache::statistics] there is no sequence 5"), std::string::npos) << say({5});
   EXPECT_NE(say(sequences).find("the weights of row [0, 0, 0] sum up to "), std::string::npos) << say(sequences);
   wanted.column_mass = mass.view();
   EXPECT_NE(say(sequences).find("column_mass has size [1, 2, 21], must be [1, 2, 20]"), std::string::npos);
@@ -508,7 +508,7 @@ TEST(StatisticsErrors, SayWhatIsWrong) {
   factor.set(5, -1);
   expect("rows.entropy is float64, must be float32", [&](S& s, O&) { s.rows.entropy = other.view(); });
   expect("rows.sum has size [1, 1, 530], must be [1, 1, 700]", [](S& s, O&) { s.rows.sum = s.column_mass; });
-  expect("position is float32, must be int64", [](S& s, O&) { s.position = s.rows.sum; });
+  expect("argmax_key is float32, must be int64", [](S& s, O&) { s.argmax_key = s.rows.sum; });
   expect("rows.sum overlaps rows.entropy", [](S& s, O&) { s.rows.entropy = s.rows.sum; });
   expect("rows.entropy overlaps rows.bands", [](S& s, O&) {  // of which it is the fourth
     s.rows.entropy.data = static_cast<float*>(s.rows.bands.data) + 3;
@@ -522,8 +522,8 @@ TEST(StatisticsErrors, SayWhatIsWrong) {
   expect("alignment must be named", [](S&, O& o) { o.alignment = Alignment::unspecified; });
   expect("there are no sets.labels", [](S& s, O&) { s.sets.labels = {}; });
   expect("sets.labels[0, ", [](S& s, O&) { s.rows.labels.size[3] = s.means.labels.size[2] = 1; });
-  expect("same_token is wanted", [](S& s, O&) { s.sets.query_token = s.sets.key_token = {}; });
-  expect("query_token and key_token come together", [](S& s, O&) { s.sets.query_token = {}; });
+  expect("same_token is wanted", [](S& s, O&) { s.sets.query_token_ids = s.sets.key_token_ids = {}; });
+  expect("query_token_ids and key_token_ids come together", [](S& s, O&) { s.sets.query_token_ids = {}; });
   expect("picture: queries from 600, 101 of them", [](S& s, O&) {
     s.picture.first_query = 600;
     s.picture.queries = 101;

@@ -367,7 +367,7 @@ TEST(StatisticsBackwardErrors, SayWhatIsWrong) {
   expect("[attention_statistics_backward]", [](S&, R& r, G&) { r.sum.size[2] += 1; });
   expect("drows.sum has size", [](S&, R& r, G&) { r.sum.size[2] += 1; });
   expect("drows.entropy is given, but not statistics.entropy", [](S& s, R&, G&) { s.rows.entropy = {}; });
-  expect("drows.maximum is given, but not", [](S& s, R&, G&) { s.position = {}; });
+  expect("drows.maximum is given, but not", [](S& s, R&, G&) { s.argmax_key = {}; });
   expect("drows.labels has size", [](S&, R& r, G&) { r.labels.size[3] -= 1; });
   expect("dv is wanted, but there are no values", [](S&, R&, G& g) { g.dv = g.dk; });
   expect("dsink is wanted, but there is no sink",

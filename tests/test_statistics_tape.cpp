@@ -10,19 +10,19 @@ namespace {
 
 using namespace nn;
 using autograd::Array;
-using autograd::StatisticsColumns;
+using autograd::StatisticsSelection;
 
 constexpr int64_t kB = 2, kL = 5, kC = 8;
 const KeyBand kBands[] = {key_bands::first, key_bands::previous};
 const int32_t kLabels[kL] = {1, 0, -1, 0, 1}, kTokens[kL] = {7, 9, 7, 7, 9};
 
 /// All that there are.
-StatisticsColumns columns() {
-  StatisticsColumns all = {.entropy = true, .participation = true, .maximum = true, .distance = true};
+StatisticsSelection columns() {
+  StatisticsSelection all = {.entropy = true, .participation = true, .maximum = true, .distance = true};
   all.same_token = true;
   all.sets.bands = kBands;
   all.sets.labels = {kLabels, DType::int32, {1, kL}};
-  all.sets.query_token = all.sets.key_token = {kTokens, DType::int32, {1, kL}};
+  all.sets.query_token_ids = all.sets.key_token_ids = {kTokens, DType::int32, {1, kL}};
   all.label_sets = 2;
   return all;
 }
@@ -31,10 +31,11 @@ TEST(StatisticsTape, GradientsOfLayers) {
   const std::pair<const char*, MultiHeadAttentionOptions> variants[] = {
       {"plain", {.heads = 2}},
       {"grouped", {.heads = 4, .kv_heads = 2, .causal = true}},
-      {"rope", {.heads = 2, .kv_heads = 1, .causal = true, .position = Position::rope, .rope = {.theta = 100}}},
-      {"relative", {.heads = 2, .position = Position::relative, .buckets = 8, .max_distance = 6}},
-      {"alibi", {.heads = 4, .causal = true, .position = Position::alibi}},
-      {"sink and softcap", {.heads = 2, .softcap = 2, .sink = true}},
+      {"rope",
+       {.heads = 2, .kv_heads = 1, .causal = true, .position = AttentionPositions::rope, .rope = {.theta = 100}}},
+      {"relative", {.heads = 2, .position = AttentionPositions::relative, .buckets = 8, .max_distance = 6}},
+      {"alibi", {.heads = 4, .causal = true, .position = AttentionPositions::alibi}},
+      {"sink and softcap", {.heads = 2, .softcap = 2, .sinks = true}},
       {"dropout", {.heads = 2, .dropout = 0.3}},
   };
   for (const auto& [name, options] : variants)
@@ -75,7 +76,7 @@ TEST(StatisticsTape, ColumnsInOrder) {
   layer(tape, x, inputs);
   const Value all = trace.statistics(tape, columns());
   ASSERT_EQ(all.shape(), (std::vector<int64_t>{kB, 2, kL, 9}));
-  StatisticsColumns two;
+  StatisticsSelection two;
   two.distance = true;
   two.label_sets = 2;
   two.sets.labels = columns().sets.labels;
@@ -111,7 +112,7 @@ TEST(StatisticsTape, ALossTrains) {
     nn::Parameters parameters({.precision = precision, .seed = 3});
     const MultiHeadAttention layer(Scope(parameters) / "attention", kC, {.heads = 2});
     const Value x(random_array(layer.dtype(), {kB, kL, kC}, 11));
-    StatisticsColumns wanted = {.entropy = true};
+    StatisticsSelection wanted = {.entropy = true};
     wanted.sets.bands = std::span(kBands).first(1);
     const float weights[] = {1, -4};
     Array weight(DType::float32, {1, 2});

@@ -208,7 +208,7 @@ TEST(TapeOperations, SayWhatIsWrong) {
 
 // ---------------------------------------------------------------------------------------------------------- optimiser
 
-TEST(Optimiser, IsAdamwOverAllParameters) {
+TEST(AdamW, IsAdamwOverAllParameters) {
   for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16}) {
     nn::Parameters parameters({.precision = precision, .seed = 2});
     const nn::Linear layer(nn::Scope(parameters) / "layer", 3, 2, {.bias = true}),
@@ -219,7 +219,7 @@ TEST(Optimiser, IsAdamwOverAllParameters) {
       first.emplace_back(parameter.master.dtype(), parameter.master.shape());
       second.emplace_back(parameter.master.dtype(), parameter.master.shape());
     }
-    nn::Optimiser optimiser(parameters, {.learning_rate = 0.1, .decay = 0.5});
+    nn::AdamW optimiser(parameters, {.learning_rate = 0.1, .weight_decay = 0.5});
     const Value x(random_array(parameters.dtype(), {4, 3}, 3)), target(random_array(parameters.dtype(), {4, 2}, 4));
     double before = kInf;
     for (int64_t step = 1; step <= 5; ++step) {
@@ -235,7 +235,7 @@ TEST(Optimiser, IsAdamwOverAllParameters) {
         for (const double g : gradient_of(parameter.value)) squares += g * g;
         ops::adamw(expected[n].flat(), parameter.value.gradient().flat(), first[n].flat(), second[n].flat(),
                    {.learning_rate = 0.1,
-                    .decay = parameter.decay ? 0.5 : 0,
+                    .weight_decay = parameter.decay ? 0.5 : 0,
                     .gradient_factor = optimiser.options.gradient_factor,
                     .step = step});
       }
@@ -258,10 +258,10 @@ TEST(Optimiser, IsAdamwOverAllParameters) {
   }
 }
 
-TEST(Optimiser, RefusesParametersOfInference) {
+TEST(AdamW, RefusesParametersOfInference) {
   nn::Parameters parameters({.purpose = nn::Purpose::inference});
-  EXPECT_EQ(error_of([&] { nn::Optimiser optimiser(parameters); }),
-            "[Optimiser] the parameters are made for inference: they have no gradients");
+  EXPECT_EQ(error_of([&] { nn::AdamW optimiser(parameters); }),
+            "[AdamW] the parameters are made for inference: they have no gradients");
 }
 
 }  // namespace

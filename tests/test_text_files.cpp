@@ -129,7 +129,7 @@ TEST(TextFiles, LengthsAreSaidAndKept) {
   EXPECT_EQ(tokenizer->encode_within(4, "the t .").ids, (Ids{1, 6, 7, 2}));
   EXPECT_EQ(tokenizer->encode_within(6, "the t . t .", "the").ids, (Ids{1, 6, 7, 2, 3, 2}));
   EXPECT_EQ(error_of([&] { tokenizer->encode_within(1, "the"); }),
-            "[encode_within] longest is 1, must be at least 2, as many tokens stand around a text");
+            "[encode_within] longest is 1, must be at least 2, as many tokens are around a text");
   const auto bytes = text::bytes();
   EXPECT_EQ(bytes->encode_within(3, "abcd", "ef").ids, (Ids{'a', 'b', 'e'}));
   EXPECT_NE(error_of([&] { bytes->encode_within(-1, "a"); }), "");
@@ -373,7 +373,7 @@ TEST(TextFiles, WhatCannotBeEncoded) {
   };
   EXPECT_TRUE(has(refusal(file_of(kBpe), "a\xff"), "the text: not UTF-8 at byte 1"));
   EXPECT_TRUE(has(refusal(file_of(R"({"type":"WordLevel","vocab":{"a":0},"unk_token":"?"})"), "b"),
-                  "there is no token for \"b\", nor \"?\", which stands for the unknown"));
+                  "there is no token for \"b\", nor \"?\", which means the unknown"));
   EXPECT_TRUE(has(refusal(file_of(R"({"type":"Unigram","vocab":[["a",0]]})"), "b"), "and no unk_id"));
   EXPECT_TRUE(has(refusal(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[],"unk_token":"?"})"), "b"),
                   "nor the one of unk_token"));

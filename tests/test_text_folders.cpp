@@ -105,7 +105,7 @@ TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
   EXPECT_EQ(tokenizer->encode("[MASK]"), (Ids{1, 1, 1}));
 }
 
-/// Blanks that go with what stands behind them wait for it; Whisper's times are no text.
+/// Blanks that go with what is after them wait for it; Whisper's times are no text.
 TEST(TextFolders, WhatIsDecoded) {
   Folder whisper, clean;
   whisper.put("config.json", R"({"model_type":"whisper"})")
@@ -171,7 +171,7 @@ TEST(TextFolders, WhatIsRefused) {
       with(R"("fast_tokenizer_files":["tokenizer.4.0.0.json"])", "fast_tokenizer_files is a list, must be"),
       {{{"vocab.txt", kWords}, {"tokenizer_config.json", R"({"tokenizer_class":"AlbertTokenizer"})"}},
        "/tokenizer_config.json: ",
-       "tokenizer_class is \"AlbertTokenizer\", which is not served; served are Tokenizers"},
+       "tokenizer_class is \"AlbertTokenizer\", which is not supported; supported are Tokenizers"},
       {{{"vocab.txt", kWords}, {"tokenizer_config.json", R"({"tokenizer_class":5})"}},
        "/tokenizer_config.json: ",
        "tokenizer_class is 5, must be a string"},

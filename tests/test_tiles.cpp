@@ -88,16 +88,16 @@ TEST(TilePrecision, FewRowsAndSameBitsAreMultiplyAdds) {
   EXPECT_TRUE(same_results(on("amx_emulated", few), on("avx512", few)));
   Case many = float32_case(300, 23);
   EXPECT_FALSE(same_results(on("amx_emulated", many), on("avx512", many)));
-  many.scalars.same_bits = true;
+  many.scalars.batch_invariant = true;
   EXPECT_TRUE(same_results(on("amx_emulated", many), on("avx512", many)));
 }
 
 /// Rows that are too few for tiles of 16-bit numbers go to AVX-512, but for those that shall have the same bits.
 TEST(TilePrecision, ShortSequencesAreWidened) {
   if (!has("amx_emulated")) GTEST_SKIP() << "needs AVX-512";
-  const auto gradients_are_widened = [](Case c, bool same_bits) {
+  const auto gradients_are_widened = [](Case c, bool batch_invariant) {
     const WithIsa with("amx_emulated");
-    c.scalars.same_bits = same_bits;
+    c.scalars.batch_invariant = batch_invariant;
     const std::string path = explain_backward(c.q.view(), c.k.view(), c.v.view(), c.options()).path;
     return path.find("fused, float32 multiply-adds of") != std::string::npos;
   };
@@ -237,8 +237,8 @@ TEST(LateValues, NoBitTellsWhenTheyWereAdded) {
           const int64_t rows = std::min<int64_t>(32, 140 - first);
           Array<4> out(dtype, {1, 1, rows, Dv});
           AttentionOptions options = c.options();
-          if (options.query_document) options.query_document = part_of(options.query_document, 1, first, rows);
-          attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), {}, options);
+          if (options.query_segment_ids) options.query_segment_ids = part_of(options.query_segment_ids, 1, first, rows);
+          attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), options);
           for (int64_t n = 0; n < out.count(); ++n)
             EXPECT_EQ(out.get(n), together.out.get({0, 0, first + n / Dv, n % Dv}))
                 << name_of(dtype) << ", " << feature;
@@ -249,14 +249,14 @@ TEST(LateValues, NoBitTellsWhenTheyWereAdded) {
 }
 
 /// Rows that see their first key in slices of their own, and whose scores then rise until sums outgrow their limit: a
-/// row's references are its own, whoever shares its panel, and it is right.
+/// row's references are its own, whatever shares its panel, and it is right.
 TEST(TileReferences, AreARowsOwn) {
   if (!has("amx_emulated_parts")) GTEST_SKIP() << "needs AVX-512";
   const WithIsa with("amx_emulated_parts");
   const int64_t queries = 64, keys = 700;
   for (DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
     Case c = make_case(feature_named("none"), {.H = 1, .Hk = 1, .Lq = queries, .Lk = keys, .D = 8, .Dv = 8}, dtype, 30);
-    c.scalars.same_bits = true;
+    c.scalars.batch_invariant = true;
     c.mask = Array<4>(DType::boolean, {1, 1, queries, keys});
     for (int64_t i = 0; i < queries; ++i) {
       c.q.set({0, 0, i, 0}, 1);
@@ -270,7 +270,7 @@ TEST(TileReferences, AreARowsOwn) {
         Array<4> out(dtype, {1, 1, rows, 8});
         AttentionOptions options = c.options();
         options.mask = part_of(options.mask, 2, first, rows);
-        attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), {}, options);
+        attention(part_of(c.q.view(), 2, first, rows), c.k.view(), c.v.view(), out.view(), options);
         for (int64_t n = 0; n < out.count(); ++n)
           ASSERT_EQ(out.get(n), together.out.get({0, 0, first + n / 8, n % 8}))
               << rows << " rows from " << first << ", " << name_of(dtype);

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 // ----------------------------------------------------------------------------------------------------------- schedule
 
 TEST(Schedule, WarmsUpThenFallsAsACosine) {
-  Options options;
+  TrainerOptions options;
   options.steps = 1100;
   options.warmup = 100;
   options.learning_rate = 1;
@@ -29,8 +29,8 @@ TEST(Schedule, WarmsUpThenFallsAsACosine) {
 
 TEST(Schedule, BadOptionsAreAllNamed) {
   models::Model model(tiny(), nn::Precision::float32);
-  const TextData data = text();
-  Options options;
+  const TextDataset data = text();
+  TrainerOptions options;
   options.steps = 0;
   options.learning_rate = -1;
   options.beta2 = 1;
@@ -49,7 +49,7 @@ TEST(Schedule, AccumulatedBatchesAreAveraged) {
   const SameBatch data = same_batch();
   const auto step = [&](int64_t accumulation) {
     models::Model model(tiny(0), nn::Precision::float64, 1);
-    Options options = short_run();
+    TrainerOptions options = short_run();
     options.accumulation = accumulation;
     return Trainer(model, data, options, "").step();
   };
@@ -61,7 +61,7 @@ TEST(Schedule, AccumulatedBatchesAreAveraged) {
 // --------------------------------------------------------------------------------------------------------------- data
 
 TEST(Data, TextCropsAreFunctionsOfTheirNumber) {
-  const TextData data = text();
+  const TextDataset data = text();
   const models::Batch a = data.training(3), b = data.training(3), c = data.training(4);
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_NE(a.tokens, c.tokens);
@@ -72,7 +72,7 @@ TEST(Data, TextCropsAreFunctionsOfTheirNumber) {
 TEST(Data, ValidationIsNotTrainedOn) {
   std::vector<int64_t> tokens(200, 0);
   for (size_t n = 180; n < 200; ++n) tokens[n] = 1;
-  const TextData data(tokens, 8, 2, 1);
+  const TextDataset data(tokens, 8, 2, 1);
   for (uint64_t number = 0; number < 50; ++number)
     for (int64_t token : data.training(number).targets) EXPECT_EQ(token, 0);
   for (int64_t number = 0; number < data.validation_batches(); ++number)
@@ -80,15 +80,15 @@ TEST(Data, ValidationIsNotTrainedOn) {
 }
 
 TEST(Data, TooShortATextIsAnError) {
-  EXPECT_THROW(TextData(some_tokens(600, 11), 12, 3, 5, 0), Error);
-  EXPECT_THROW(TextData(some_tokens(100, 11), 12, 3, 5), Error);
-  EXPECT_NO_THROW(TextData(some_tokens(130, 11), 12, 3, 5));
+  EXPECT_THROW(TextDataset(some_tokens(600, 11), 12, 3, 5, 0), Error);
+  EXPECT_THROW(TextDataset(some_tokens(100, 11), 12, 3, 5), Error);
+  EXPECT_NO_THROW(TextDataset(some_tokens(130, 11), 12, 3, 5));
 }
 
 TEST(Data, EveryEpochShowsEverySentenceOnce) {
   std::vector<Labelled> rows;
   for (int64_t n = 0; n < 50; ++n) rows.push_back({std::vector<int64_t>(static_cast<size_t>(n % 9 + 1), n + 1), n % 2});
-  const LabelledData data(rows, rows, 20, 8, 3);
+  const LabelledDataset data(rows, rows, 20, 8, 3);
   ASSERT_EQ(data.batches_per_epoch(), 7);
   std::vector<std::vector<int64_t>> orders;
   for (uint64_t epoch = 0; epoch < 2; ++epoch) {
@@ -111,7 +111,7 @@ TEST(Data, EveryEpochShowsEverySentenceOnce) {
 
 TEST(Data, WordDropoutHidesOtherWordsEveryEpochAndNoneInValidation) {
   std::vector<Labelled> rows(40, {std::vector<int64_t>(25, 9), 1});
-  const LabelledData data(rows, rows, 30, 40, 3, 0.3);
+  const LabelledDataset data(rows, rows, 30, 40, 3, 0.3);
   const auto hidden = [](const models::Batch& batch) {
     return std::count(batch.tokens.begin(), batch.tokens.end(), 1);
   };
@@ -218,8 +218,8 @@ struct Training {
 /// Trains in pieces: each stops after so many steps, and a new model and trainer resume.
 Training train_in_pieces(const std::vector<int64_t>& stops, nn::Precision precision, bool recompute = false) {
   const Folder folder;
-  const TextData data = text();
-  Options options = short_run();
+  const TextDataset data = text();
+  TrainerOptions options = short_run();
   options.recompute = recompute;
   options.scaling = {.initial = 0x1p24, .interval = 3};  // overflows in float16, grows and overflows again
   Training run;
@@ -279,10 +279,10 @@ TEST(Resume, RecomputationChangesNoBit) {
 
 TEST(Resume, OtherOptionsAndOtherModelsAreRefused) {
   const Folder folder;
-  const TextData data = text();
+  const TextDataset data = text();
   models::Model model(tiny(), nn::Precision::float32);
   Trainer(model, data, short_run(), folder.path()).save();
-  Options other = short_run();
+  TrainerOptions other = short_run();
   other.beta1 = 0.8;
   other.seed = 9;
   other.scaling.on = true;
@@ -302,7 +302,7 @@ TEST(Resume, OtherOptionsAndOtherModelsAreRefused) {
 
 TEST(NonFinite, StopsBeforeTheUpdateAndNamesTheFirstTensor) {
   models::Model model(tiny(), nn::Precision::float32);
-  const TextData data = text();
+  const TextDataset data = text();
   Trainer trainer(model, data, short_run(), "");
   trainer.step();
   static_cast<float*>(model.parameters().find("blocks.1.attention.qkv.weight")->master.data())[5] = NAN;
@@ -331,7 +331,7 @@ TEST(NonFinite, AGradientAloneIsFoundToo) {
     for (int64_t n = 0; n < parameter->master.count(); ++n) static_cast<float*>(parameter->master.data())[n] *= 1e-30f;
   const nn::Parameter* norm = model.parameters().find("norm.weight");
   for (int64_t n = 0; n < norm->master.count(); ++n) static_cast<float*>(norm->master.data())[n] = 1e38f;
-  const TextData data = text();
+  const TextDataset data = text();
   Trainer trainer(model, data, short_run(), "");
   const std::string before = parameters_of(model);
   EXPECT_THROW(trainer.step(), Error);
@@ -340,8 +340,8 @@ TEST(NonFinite, AGradientAloneIsFoundToo) {
 
 TEST(NonFinite, CanBeSkipped) {
   models::Model model(tiny(), nn::Precision::float32);
-  const TextData data = text();
-  Options options = short_run();
+  const TextDataset data = text();
+  TrainerOptions options = short_run();
   options.skip_nonfinite = true;
   Trainer trainer(model, data, options, "");
   static_cast<float*>(model.parameters().find("norm.weight")->master.data())[0] = NAN;
@@ -356,7 +356,7 @@ TEST(NonFinite, CanBeSkipped) {
 
 /// Three checkpoints of a real run; returns the names that are left.
 std::vector<std::string> leave_checkpoints(const Folder& folder) {
-  const TextData data = text();
+  const TextDataset data = text();
   models::Model model(tiny(), nn::Precision::float32);
   Trainer trainer(model, data, short_run(), folder.path());
   EXPECT_TRUE(trainer.run({}));
@@ -424,9 +424,9 @@ TEST(Damage, NothingLeftIsAnErrorThatNamesEveryFile) {
 TEST(Damage, AFailedSaveLeavesTheOldOneAndTheTrainingGoesOn) {
   if (getuid() == 0) GTEST_SKIP() << "root may write anywhere; tests/cli fills a disk instead";
   const Folder folder;
-  const TextData data = text();
+  const TextDataset data = text();
   models::Model model(tiny(), nn::Precision::float32);
-  Options options = short_run();
+  TrainerOptions options = short_run();
   Trainer trainer(model, data, options, folder.path());
   Trainer::Events events;
   std::vector<std::string> notes;
@@ -455,9 +455,9 @@ void put(const std::string& path, const std::string& content) { std::ofstream(pa
 
 /// A training in the folder, stopped after so many steps.
 void train_in(const Folder& folder, int64_t steps) {
-  const TextData data = text();
+  const TextDataset data = text();
   models::Model model(tiny(), nn::Precision::float32);
-  Options options = short_run();
+  TrainerOptions options = short_run();
   options.steps = steps;
   options.save_every = 2;
   EXPECT_TRUE(Trainer(model, data, options, folder.path()).run({}));
@@ -548,14 +548,14 @@ TEST(Directory, ACrashWhileItBeginsIsNoObstacle) {
 }
 
 TEST(Resume, MoreStepsGoOnWhereTheCosineHadEnded) {
-  const TextData data = text();
-  Options options = short_run();
+  const TextDataset data = text();
+  TrainerOptions options = short_run();
   options.decay_steps = 20;
   const auto losses_of = [&](const Folder& folder, std::vector<int64_t> stops) {
     std::vector<double> losses;
     for (int64_t steps : stops) {
       models::Model model(tiny(), nn::Precision::float32, 1);
-      Options longer = options;
+      TrainerOptions longer = options;
       longer.steps = steps;
       Trainer trainer(model, data, longer, folder.path());
       if (steps != stops.front()) trainer.resume(nullptr);

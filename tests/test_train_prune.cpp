@@ -29,7 +29,7 @@ Config small(const std::string& family) {
 }
 
 /// Batches of three sequences of random tokens, some of whose targets take no part.
-class Noise : public Data {
+class Noise : public Dataset {
  public:
   explicit Noise(const Config& config, int64_t sequences = 3) : config_(config), sequences_(sequences) {}
   models::Batch training(uint64_t number) const override {
@@ -44,7 +44,7 @@ class Noise : public Data {
     batch.length = 6;
     batch.tokens = draw(sequences_ * 6, config_.vocab_size);
     batch.targets = draw(config_.classes ? sequences_ : sequences_ * 6, config_.classes ? 2 : config_.vocab_size);
-    if (!config_.classes) std::fill_n(batch.targets.begin(), 2, ops::kIgnored);
+    if (!config_.classes) std::fill_n(batch.targets.begin(), 2, ops::kIgnoreIndex);
     if (config_.encoder_layers) {
       batch.source_length = 5;
       batch.source = draw(sequences_ * 5, config_.vocab_size);

@@ -170,7 +170,7 @@ TEST(Terminal, OneHeadOfALayer) {
   EXPECT_THROW(view::terminal_heatmap(broken.layer(), 1, numbered(5), numbered(5)), Error);
 }
 
-/// Two rows a line: the upper half is the ink, the lower half the ground, and an odd last row stands alone.
+/// Two rows a line: the upper half is the ink, the lower half the ground, and an odd last row is alone.
 TEST(Terminal, HalfBlocks) {
   Array<4> weights = matrix(3, 40);
   for (int64_t column = 0; column < 40; ++column) weights.set({0, 0, 0, column}, 1);
@@ -348,8 +348,7 @@ TEST(Png, OneHeadWithLabels) {
     }
     EXPECT_GT(inked(whole, view::kMargin, first + 50, left - 2, 50),
               2 * inked(whole, view::kMargin, first, left - 2, 50));
-    EXPECT_EQ(inked(whole, view::kMargin, first + 20 + 50, left - 2, 1) > 0, true)
-        << "a label stands at its row's middle";
+    EXPECT_EQ(inked(whole, view::kMargin, first + 20 + 50, left - 2, 1) > 0, true) << "a label is at its row's middle";
     labelled.cell = 8;
     EXPECT_EQ(drawn(labelled).height, view::kBarHeight + picture.height - 150) << "no room for labels";
     labelled.rows.pop_back();
@@ -362,7 +361,7 @@ TEST(Png, Overview) {
   Text a("a", 130, 3, 1, DType::float32, 5, {.causal = true}), b("b", 130, 2, 2, DType::float64, 6);
   const HeatmapOptions options = {.scale = Scale::log, .max_rows = 13, .max_columns = 26, .cell = 4};
   const Picture picture(view::png_overview({a.attend().layer(), b.attend().layer()}, options));
-  const int64_t left = view::kMargin + 24, top = view::kMargin + 16;  // the indices stand before and above the tiles
+  const int64_t left = view::kMargin + 24, top = view::kMargin + 16;  // the indices are before and above the tiles
   const int64_t tile_width = 26 * 4 + view::kTileGap, tile_height = 13 * 4 + view::kTileGap;
   EXPECT_EQ(picture.width, left + 3 * tile_width - view::kTileGap + view::kMargin + view::kBarSpace);
   ASSERT_EQ(picture.height, top + 2 * tile_height - view::kTileGap + view::kMargin);
@@ -469,7 +468,7 @@ TEST(ViewErrors, Layers) {
 
   Text narrow("narrow", 5, 1, 1, DType::float32, 10);
   view::Layer huge = narrow.attend().layer();
-  huge.q.size[1] = 1 << 25;  // heads that lie on top of one another
+  huge.q.size[1] = 1 << 25;  // heads that are on top of one another
   huge.q.stride[1] = huge.lse.stride[1] = 0;
   huge.lse.size[1] = 1 << 25;
   const Labels said = reasons_of([&] { view::html_page("", numbered(5), {huge}); });

@@ -362,7 +362,7 @@ TEST(ServedPage, KnowsTheKindsOfTokens) {
     const auto place = std::find_if(names.begin(), names.end(), [&](const auto& one) { return one.name == name; });
     return values[place - names.begin()];
   };
-  using enum heads::Kind;
+  using enum heads::TokenKind;
   const view::PageTexts plain{.title = "t", .queries = {"a", "b", "a", "c", "d"}},
       marked{.title = "t", .queries = plain.queries, .kinds = {start, word, word, word, separator}};
   EXPECT_TRUE(std::isnan(measure(plain, "separator")));

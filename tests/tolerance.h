@@ -91,7 +91,7 @@ struct Yardstick {
   double max_abs = 0, nmse = 0;
   double score;      // magnitude of the exponents of the weights, 0 where no weights are involved
   int64_t samples;   // rows that err independently
-  double cancelled;  // sum of magnitudes behind a result that is a signed sum itself (a score), 0 for the rest
+  double cancelled;  // sum of magnitudes after a result that is a signed sum itself (a score), 0 for the rest
 
   Yardstick(const std::vector<Values>& naive, const Values& reference, double score_, int64_t samples_,
             double cancelled_ = 0)
@@ -107,7 +107,7 @@ struct Yardstick {
 };
 
 /// Error allowed in float32. A score is known to score * unit only, and exp() turns that into a relative error of a
-/// weight, whoever computes it; naive.score counts every rounded number of that size in the exponent. In a signed sum
+/// weight, in every kernel; naive.score counts every rounded number of that size in the exponent. In a signed sum
 /// of such weights the errors are relative to its terms.
 inline double float32_bound(const Yardstick& naive, double reference_max) {
   const double rounded = std::max(reference_max, naive.cancelled);
@@ -145,7 +145,7 @@ inline double other_half_bound(double bfloat16_error, DType dtype, int64_t sampl
   return naive_factor(samples) * ratio * bfloat16_error + kRoundings * unit_of(dtype) * reference_max;
 }
 
-/// How far the means of two groups of trainings may lie apart if they differ in nothing but luck: four standard
+/// How far the means of two groups of trainings may be apart if they differ in nothing but luck: four standard
 /// deviations of that difference, by the spread of one group over its seeds.
 inline double seeds_bound(const Values& losses) {
   const double n = static_cast<double>(losses.size());
@@ -218,7 +218,7 @@ inline double log_code_bound(int bits, int range, double statistic) {
 /// A weight of a thumbnail, in 24 bits of a float.
 inline constexpr double kPageThumbnailStep = 0.5 / (0x1p24 - 1) + kUnit32;
 
-/// A rate measured over `count` draws lies within 4 standard deviations of its probability.
+/// A rate measured over `count` draws is within 4 standard deviations of its probability.
 inline double rate_bound(double probability, int64_t count) {
   return 4 * std::sqrt(probability * (1 - probability) / static_cast<double>(count));
 }

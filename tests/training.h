@@ -27,8 +27,8 @@ inline models::Config tiny(double dropout = 0.1) {
   return config;
 }
 
-inline Options short_run() {
-  Options options;
+inline TrainerOptions short_run() {
+  TrainerOptions options;
   options.steps = 20;
   options.accumulation = 2;
   options.warmup = 3;
@@ -37,12 +37,12 @@ inline Options short_run() {
   return options;
 }
 
-inline TextData text() { return TextData(some_tokens(600, 11), 12, 3, 5, 4); }
+inline TextDataset text() { return TextDataset(some_tokens(600, 11), 12, 3, 5, 4); }
 
 /// Batch 0 for ever: updates differ by nothing but what the trainer makes of it.
-struct SameBatch : TextData {
-  using TextData::TextData;
-  models::Batch training(uint64_t) const override { return TextData::training(0); }
+struct SameBatch : TextDataset {
+  using TextDataset::TextDataset;
+  models::Batch training(uint64_t) const override { return TextDataset::training(0); }
 };
 inline SameBatch same_batch() { return SameBatch(some_tokens(600, 11), 12, 3, 5, 4); }
 

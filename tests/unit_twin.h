@@ -4,7 +4,7 @@
 // element of C
 //   even = odd = 0;  for p = 0 .. 15:  even = fma(A[m][2p], B[p][2n], even);  odd = fma(A[m][2p+1], B[p][2n+1], odd)
 //   C[m][n] += even + odd
-// Subnormal numbers, operands and results, count as 0 with their sign, whatever the processor is told.
+// Subnormal numbers, operands and results, count as 0 with their sign, in every mode of the processor.
 #pragma once
 
 #include <immintrin.h>

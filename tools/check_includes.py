@@ -124,7 +124,7 @@ def own_modules(path):
 
 
 def refusal(path, name, target):
-    """Why `path` may not include `name`, or None. `target` is the project file that the name stands for."""
+    """Why `path` may not include `name`, or None. `target` is the project file that the name means."""
     top, module = path.parts[0], module_of(path)
     if (module == "kernels" or top == "tests") and ISA_FILE.match(path.name):
         near = target and (target.parts[:2] == ("src", "kernels") or target.parent == path.parent)

@@ -13,7 +13,7 @@ import tempfile
 FOLDERS = "bench|cli|cmake|docs|examples|include|python|src|tests|tools"
 SKIPPED = {"build", ".git", ".pytest_cache"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-PATH = re.compile(rf"(?<![\w/.$<>*-])(?:{FOLDERS})/[\w./*<>-]*[\w*>]")  # with stars, and <words> that stand for one
+PATH = re.compile(rf"(?<![\w/.$<>*-])(?:{FOLDERS})/[\w./*<>-]*[\w*>]")  # with stars, and <words> that mean one
 HEADER = re.compile(r"(?<![\w/])attn/\w+\.h\b")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails on files that have grown beyond what a reader takes in: source files over 600 lines, public headers over 250,
+"""Fails on files that have grown beyond what a reader takes in: source files over 600 lines, public headers over 280,
 ARCHITECTURE.md over 150, and lines over 120 columns.
 
 usage: check_sizes.py [ROOT]      check_sizes.py --self-test
@@ -17,7 +17,7 @@ COLUMNS = 120
 def limit_of(path):
     if path.name == "ARCHITECTURE.md":
         return 150
-    return 250 if path.parts[0] == "include" else 600
+    return 280 if path.parts[0] == "include" else 600
 
 
 def checked_files(root):
@@ -42,7 +42,7 @@ def check(root):
 
 
 def self_test():
-    limits = {"src/a.cpp": 600, "include/attn/a.h": 250, "ARCHITECTURE.md": 150, "tools/a.py": 600}
+    limits = {"src/a.cpp": 600, "include/attn/a.h": 280, "ARCHITECTURE.md": 150, "tools/a.py": 600}
     missed = []
     for name, limit in limits.items():
         for text, good in (("x\n" * limit, True), ("x\n" * (limit + 1), False), ("x" * 121, name.endswith(".md"))):

@@ -4,20 +4,21 @@
 A block is fenced, under the name of its language, or indented, which means commands of a shell:
 
   cpp      a program that docs/CMakeLists.txt compiles, named by the line before it, `<!-- run: NAME -->`; the block of
-           `text` behind it is what it prints; without one it runs among the commands of its page
+           `text` after it is what it prints; without one it runs among the commands of its page
   sh       tests/parity/test_pages.py runs the commands of a page, one after the other in one folder
   python   python/tests/test_documents.py runs the blocks of a page as one program
   cmake    tests/install/check.py builds a project that has them
   text     output, formulas and drawings: nothing to run
 
-A block behind `<!-- not run: REASON -->` is not run. A block behind `<!-- from: FILE -->` quotes a file of the project.
+A block after `<!-- not run: REASON -->` is not run. A block after `<!-- from: FILE -->` quotes a file of the project.
+Each public header has one example, a program of cpp or c in its first comment, which is compiled and run.
 
   extract_snippets.py check [ROOT]     fails for every block that is none of these; prints those that are not run
   extract_snippets.py self-test        shows that the check fails when it should
   extract_snippets.py programs DIR [HEADER...]
-                                       writes the programs of cpp and their outputs as DIR/NAME.cpp and DIR/NAME.txt,
-                                       and prints the names, ; between them; given public headers, those alone that
-                                       include no other
+                                       writes the programs of pages and headers and their outputs as DIR/NAME.cpp,
+                                       DIR/NAME.c and DIR/NAME.txt, and prints the file names, separated by ;
+                                       given public headers, only programs that include no other header of attn
   extract_snippets.py compare PROGRAM FILE.txt
                                        runs the program; fails with a diff unless it prints exactly the file
 """
@@ -34,7 +35,7 @@ from check_links import files_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LANGUAGES = ("cpp", "sh", "python", "cmake", "text")
-# What may stand behind `not run:`, and nothing else: the test that such a block lacks has to be impossible.
+# The reasons that `not run:` can have. The test of such a block has to be impossible.
 REASONS = ("downloads", "installs packages", "is the tests", "builds for minutes", "measures for minutes")
 MARKER = re.compile(r"<!-- *(run|not run|from): *(.*?) *-->$")
 FENCE = re.compile(r" {0,3}```(\w*)$")
@@ -56,7 +57,7 @@ class Block:
 
 
 def block_at(lines, begin):
-    """The language of the block that begins at a line, its text, and the line behind it; None where none does."""
+    """The language of the block that begins at a line, its text, and the line after it; None where none does."""
     end = begin
     if fence := FENCE.match(lines[begin]):
         while end + 1 < len(lines) and lines[end := end + 1].strip() != "```":
@@ -123,7 +124,7 @@ def check(root):
         blocks = blocks_of(page)
         markers = len(re.findall(r"^<!-- *(?:not )?(?:run|from)\b", page.read_text(), re.MULTILINE))
         if markers != sum(bool(block.marker) for block in blocks):
-            failures.append(f"{page}: a marker stands before no block, or is none: {MARKER.pattern}")
+            failures.append(f"{page}: a marker is before no block, or is none: {MARKER.pattern}")
         for block in blocks:
             reason = complaint(root, block)
             if block.marker == "run":
@@ -132,6 +133,28 @@ def check(root):
             failures += [f"{block.place}: {reason}"] if reason else []
             skipped += [block] if block.marker == "not run" else []
     return failures, skipped
+
+
+def example_of(header):
+    """The language and the text of the example in a public header; None where it has none, or more than one."""
+    found = re.findall(r"^(?:// | \* )```(cpp|c)\n(.*?)^(?:// | \* )```", header.read_text(), re.MULTILINE | re.DOTALL)
+    lines = found[0][1].splitlines() if len(found) == 1 else []
+    return (found[0][0], "\n".join(line[3:] for line in lines) + "\n") if lines else None
+
+
+def headers_of(root):
+    return [path for path in sorted((root / "include/attn").glob("*.h")) if path.name != "attn.h"]
+
+
+def check_headers(root):
+    for header in headers_of(root):
+        example = example_of(header)
+        code = [line for line in (example or ("", ""))[1].splitlines()
+                if re.search(r"\w", line) and not re.match(r"#include|using namespace", line)]
+        if example is None or not re.search(r"^int main\(", example[1], re.MULTILINE):
+            yield f"{header}: a header has one example, ```cpp or ```c, with its main()"
+        elif len(code) > 12:
+            yield f"{header}: its example has {len(code)} lines of code, at most 12"
 
 
 def write_if_changed(path, text):
@@ -147,13 +170,18 @@ def programs(directory, headers):
         for block in blocks:
             if headers and not set(re.findall(r'#include "(.*)"', block.text)) <= set(headers):
                 continue
-            names.append(block.argument)
+            names.append(f"{block.argument}.cpp")
             write_if_changed(directory / f"{block.argument}.cpp", block.text)
             output = directory / f"{block.argument}.txt"
             if block.output is None:
                 output.unlink(missing_ok=True)
             else:
                 write_if_changed(output, block.output)
+    for header in headers_of(ROOT):
+        language, text = example_of(header) or ("", "")
+        if text and (not headers or set(re.findall(r'#include "(.*)"', text)) <= set(headers)):
+            names.append(f"header_{header.stem}.{language}")
+            write_if_changed(directory / names[-1], text)
     print(";".join(names), end="")
 
 
@@ -177,8 +205,15 @@ def self_test():
            "<!-- not run downloads -->\n    hf download x", "<!-- from: src/a.cpp -->\n```cpp\nint c;\n```",
            "<!-- run: a -->\n```cpp\n```\n<!-- run: a -->\n```cpp\n```"]
     missed = []
+    header = "// a: b.\n//\n// ```cpp\n// int main() {}\n// ```\n"
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
+        (root / "include/attn").mkdir(parents=True)
+        for text in (header, header * 2, "// a: b.\n", header.replace("main", "f"),
+                     header.replace("// int", "// int a;\n" * 12 + "// int")):
+            (root / "include/attn/a.h").write_text(text)
+            if (list(check_headers(root)) == []) != (text == header):
+                missed.append(f"wrong about the header\n{text}")
         (root / "src").mkdir()
         (root / "src/a.cpp").write_text("int a;\nint b;\n")
         for text in good + bad:
@@ -191,7 +226,9 @@ def self_test():
 def main(arguments):
     failures = []
     if arguments[:1] == ["check"] and len(arguments) < 3:
-        failures, skipped = check(pathlib.Path(arguments[1]) if len(arguments) == 2 else ROOT)
+        root = pathlib.Path(arguments[1]) if len(arguments) == 2 else ROOT
+        failures, skipped = check(root)
+        failures += check_headers(root)
         print(*[f"{block.place}: not run: {block.argument}" for block in skipped], sep="\n")
     elif arguments == ["self-test"]:
         failures = self_test()

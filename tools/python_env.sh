@@ -42,7 +42,7 @@ newest_python() {
 }
 
 # torch_without_cuda DIRECTORY: makes torch of PyPI, which is linked with CUDA, run on the CPU without the libraries of
-# CUDA, which are gigabytes: libraries of their names define what torch refers to, and have nothing behind it.
+# CUDA, which are gigabytes: libraries of their names define what torch refers to, and have nothing after it.
 torch_without_cuda() {
   local library name node prefix
   library=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/torch/lib")')

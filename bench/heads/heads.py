@@ -20,7 +20,7 @@ SHOWN = ("previous", "next", "self", "start", "separator", "punctuation", "entro
 
 
 def write_part(name, text):
-    """Replaces what stands between the page's markers of this name."""
+    """Replaces what is between the page's markers of this name."""
     page = PAGE.read_text()
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, found, rest = page.partition(begin)

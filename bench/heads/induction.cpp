@@ -18,7 +18,7 @@ constexpr uint64_t kValidation = uint64_t{1} << 40, kRepeats = 7;  // numbers an
 
 /// Texts of kContext tokens: a segment of 10 to 30 random tokens, again and again. Nothing but what came before in the
 /// text tells what a token will be: one of the first segment cannot be known, one that repeats can.
-class Repeating : public attn::train::Data {
+class Repeating : public attn::train::Dataset {
  public:
   explicit Repeating(uint64_t seed) : seed_(seed) {}
   Batch training(uint64_t number) const override { return batch(number, true, true); }
@@ -46,7 +46,7 @@ class Repeating : public attn::train::Data {
       for (size_t i = 0; i < kContext; ++i) {
         batch.tokens.push_back(text[i]);
         const bool repeats = i + 1 > segment;  // the first token of a second segment cannot be known either
-        batch.targets.push_back((repeats ? later : first) ? text[i + 1] : attn::ops::kIgnored);
+        batch.targets.push_back((repeats ? later : first) ? text[i + 1] : attn::ops::kIgnoreIndex);
       }
     }
     return batch;
@@ -112,10 +112,10 @@ int run(int64_t steps, int64_t every, uint64_t seed, int64_t width) {
   config.embed_dim = width;
   config.layers = 2;
   config.heads = 8;
-  config.positions = attn::models::Positions::rope;
+  config.positions = attn::models::PositionEncoding::rope;
   attn::models::Model model(config, attn::nn::Precision::float32, seed);
   const Repeating data(seed);
-  attn::train::Options options;
+  attn::train::TrainerOptions options;
   options.steps = steps;
   options.eval_every = 0;
   options.seed = seed;

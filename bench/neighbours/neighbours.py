@@ -7,7 +7,7 @@ cores:
   busy       beside one endless loop a core, so that half of every core is ours by right
   twin       beside a second attn that does the same for ever: half is ours again
 `share` is the speed over the fair part of the speed alone: 1.00 where a neighbour takes what is due to it and no more.
-Scenes take turns, rounds times; medians, and the range of the rounds behind them.
+Scenes take turns, rounds times; medians, and the range of the rounds after them.
 """
 
 import argparse

@@ -48,9 +48,9 @@ struct PeersCall {
   int64_t window_left, window_right;  // -1: no limit
   PeersArray mask;                    // [B|1, H|1, Lq|1, Lk|1] bytes, 1 = attend
   PeersArray bias;
-  const int64_t* key_length;  // [B], or null
-  const int64_t* cu_query;    // [sequences + 1], or null
-  const int64_t* cu_key;
+  const int64_t* key_length;    // [B], or null
+  const int64_t* cu_seqlens_q;  // [sequences + 1], or null
+  const int64_t* cu_seqlens_k;
   int64_t sequences;
   double dropout;
   uint64_t seed;
@@ -93,10 +93,10 @@ struct Arguments {
     options.mask = view_of(call.mask, DType::boolean);
     options.bias = view_of(call.bias, dtype);
     if (call.key_length) options.key_length = {call.key_length, static_cast<size_t>(q.size[0])};
-    if (call.cu_query) {
+    if (call.cu_seqlens_q) {
       const size_t count = static_cast<size_t>(call.sequences) + 1;
-      options.cu_query = {call.cu_query, count};
-      options.cu_key = {call.cu_key, count};
+      options.cu_seqlens_q = {call.cu_seqlens_q, count};
+      options.cu_seqlens_k = {call.cu_seqlens_k, count};
     }
     options.dropout = call.dropout;
     options.seed = call.seed;

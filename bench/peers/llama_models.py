@@ -95,7 +95,7 @@ def write_gguf(model, path: pathlib.Path, precision: str) -> None:
 
 
 class LlamaCpp:
-    """A GGUF file behind llama.cpp's C interface."""
+    """A GGUF file after llama.cpp's C interface."""
 
     def __init__(self, path: pathlib.Path, threads: int) -> None:
         import llama_cpp

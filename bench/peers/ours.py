@@ -29,7 +29,7 @@ class Call(ctypes.Structure):
         ("causal", c_int32), ("bottom_right", c_int32),
         ("window_left", c_int64), ("window_right", c_int64),
         ("mask", CArray), ("bias", CArray),
-        ("key_length", c_void_p), ("cu_query", c_void_p), ("cu_key", c_void_p),
+        ("key_length", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_k", c_void_p),
         ("sequences", c_int64),
         ("dropout", c_double), ("seed", c_uint64),
     ]
@@ -82,7 +82,7 @@ class Ours:
             kept.append(lengths)
         if w.documents:
             starts = np.cumsum([0, *w.documents], dtype=np.int64)
-            call.cu_query = call.cu_key = starts.ctypes.data
+            call.cu_seqlens_q = call.cu_seqlens_k = starts.ctypes.data
             call.sequences = len(w.documents)
             kept.append(starts)
         if not w.is_forward:

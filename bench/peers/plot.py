@@ -14,7 +14,7 @@ matplotlib.use("Agg")  # no display
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart by every eye; the markers serve prints in grey.
+# Okabe and Ito's colours, distinguishable for every eye; markers are for prints in grey.
 STYLES = {
     "attention.cpp": ("#D55E00", "o"),
     "torch": ("#0072B2", "s"),

@@ -28,7 +28,7 @@ class Workload:
     Dv: int
     level: int = DEFAULT  # the smallest list that has it
     layout: str = "blhd"  # order of the memory: blhd, bhld, or qkv: slices of [B, L, (H + 2 Hk) D]
-    causal: bool = False  # the last query stands on the last key
+    causal: bool = False  # the last query is on the last key
     window: int = 0  # keys that a query sees, its own among them; 0 = all
     dropout: float = 0.0
     lengths: tuple[int, ...] = ()  # keys that are not padding, one a batch element

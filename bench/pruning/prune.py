@@ -128,7 +128,7 @@ def draw(all_found, file):
     matplotlib.use("Agg")  # no display
     import matplotlib.pyplot as plt
 
-    # Okabe and Ito's colours, told apart by every eye; the markers serve prints in grey.
+    # Okabe and Ito's colours, distinguishable for every eye; markers are for prints in grey.
     styles = {"gradient": ("#0072B2", "s"), "leave-one-out": ("#009E73", "^"), "gates": ("#D55E00", "o"),
               "random": ("#7F7F7F", "x")}
     figure, axes = plt.subplots(1, len(all_found), figsize=(5.5 * len(all_found), 4), layout="constrained")

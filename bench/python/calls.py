@@ -110,7 +110,7 @@ def main() -> None:
         "is it simple": lambda: _torch_ops.is_simple(q, k, v, None, False),
         "result": lambda: _torch_ops._new_out(q, v),
         "the extension, with the arithmetic": lambda: _core.forward(q, k, v, results[0], None, {}),
-        "else: who serves it": lambda: face._why_not(q, k, v, None, 0.0, False, None),
+        "else: who computes it": lambda: face._why_not(q, k, v, None, 0.0, False, None),
         "else: its problem": lambda: face._problem(q, k, v, None, False, False),
         "a recorded function that does nothing": lambda: Nothing.apply(*recorded),
     }

@@ -10,11 +10,11 @@ LENGTH, WIDTH, NEEDLE = 32_768, 64, 12_345
 
 random = np.random.default_rng(0)
 q, k, v = (random.standard_normal((1, 1, LENGTH, WIDTH), dtype=np.float32) for _ in range(3))
-q[0, 0, -1] = 1.5 * k[0, 0, NEEDLE]  # the last token looks for one far behind
+q[0, 0, -1] = 1.5 * k[0, 0, NEEDLE]  # the last token looks for one far after
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 out, lse = attention_cpp.attention(q, k, v, causal=True, return_lse=True)
-row = attention_cpp.weights(q, k, lse, rows=LENGTH - 1, causal=True)[0, 0, 0]
+row = attention_cpp.attention_weights(q, k, lse, rows=LENGTH - 1, causal=True)[0, 0, 0]
 
 print(f"the last row has {row.size} weights that sum to {row.sum():.5f}")
 print(f"the largest, {row.max():.3f}, is on token {row.argmax()}")

@@ -11,7 +11,7 @@ LENGTH, HEADS, WIDTH, TAUGHT = 2048, 4, 32, 2
 
 torch.manual_seed(0)
 places = torch.arange(LENGTH)[:, None] / 10_000 ** (torch.arange(0, 64, 2) / 64)
-x = torch.cat([places.sin(), places.cos()], -1)[None]  # [1, LENGTH, 64]: where a token stands
+x = torch.cat([places.sin(), places.cos()], -1)[None]  # [1, LENGTH, 64]: where a token is
 project = torch.nn.Linear(64, 3 * HEADS * WIDTH)
 optimizer = torch.optim.Adam(project.parameters(), 0.02)
 

@@ -2,9 +2,21 @@
 //
 //   P_ij = exp(s_ij - lse_i)   as attention_weights() gives it: exactly 0 where a pair is masked, before dropout
 //
-// Queries, keys and lse of a forward call are enough. The pass costs about as much as the forward, whatever is asked
-// for, and O(Lq + Lk) memory; what is not asked for costs nothing. Results are bitwise equal for any number of threads.
-// docs/operators/attention_statistics.md has formulas, costs and accuracy.
+// It needs the queries, keys and lse of a forward call. The pass takes about the time of the forward and O(Lq + Lk)
+// memory. Results are bitwise equal for any number of threads. docs/operators/attention_statistics.md has formulas,
+// costs and accuracy.
+//
+// ```cpp
+// #include "attn/attention_statistics.h"
+// int main() {
+//   attn::Tensor<float, 4> q({1, 8, 100, 64}), k({1, 8, 100, 64}), v({1, 8, 100, 64}), out({1, 8, 100, 64});
+//   attn::Random random(1);
+//   for (attn::Tensor<float, 4>* x : {&q, &k, &v}) attn::fill_normal(*x, random);
+//   attn::Tensor<float, 3> lse({1, 8, 100}), entropy({1, 8, 100});  // the entropy of each row
+//   attn::attention(q, k, v, out, lse, {.causal = true});
+//   attn::attention_statistics(q, k, lse, {.rows = {.entropy = entropy}}, {.causal = true});
+// }
+// ```
 //
 // Sources: entropy and distance as in Clark et al. 2019 (arXiv:1906.04341) and Vig & Belinkov 2019 (arXiv:1906.04284);
 // factors of keys: the norms of Kobayashi et al. 2020 (arXiv:2004.10102).
@@ -18,8 +30,8 @@
 #pragma GCC visibility push(default)
 namespace attn {
 
-/// Consecutive keys: p_i + low .. p_i + high around where the query stands, or low .. high from the start of its
-/// sequence. Both ends are included; keys that do not exist count nothing.
+/// Consecutive keys: p_i + low to p_i + high, around the query's position, or low to high, from the start of its
+/// sequence. Both ends are included; keys outside the sequence add nothing.
 struct KeyBand {
   int64_t low = 0;
   int64_t high = 0;
@@ -32,57 +44,58 @@ inline constexpr KeyBand previous = {-1, -1};
 inline constexpr KeyBand next = {1, 1};
 }  // namespace key_bands
 
-/// Sets of keys that a row's mass is asked for.
+/// Sets of keys whose mass, the sum of their attention weights in a row, is computed.
 struct KeySets {
   std::span<const KeyBand> bands = {};  ///< at most 64
-  ConstView<2> labels = {};             ///< int32/int64 [B|1, Lk]: the set of each key, from 0; negative = in none
-  ConstView<2> query_token = {};        ///< int32/int64 [B|1, Lq]; with key_token: keys whose id is the query's
-  ConstView<2> key_token = {};          ///< int32/int64 [B|1, Lk]
+  ConstView<2> labels = {};             ///< int32/int64 [B|1, Lk]: the set of each key, from 0; negative: in no set
+  ConstView<2> query_token_ids = {};    ///< int32/int64 [B|1, Lq]: for same_token, keys with the query's id
+  ConstView<2> key_token_ids = {};      ///< int32/int64 [B|1, Lk]
 };
 
-/// What there is of a row: [B, H, Lq], or its mean over the rows of a head with weight on a key: [B, H]. Views without
-/// data are not computed. A row without allowed keys is 0 everywhere; a row whose lse is NaN or +infinity is NaN.
+/// Statistics of one attention row, [B, H, Lq], or their mean over the rows of a head that have an allowed key, [B, H].
+/// Views without data are not computed. Statistics of an empty row are 0; those of a row whose lse is NaN or +infinity
+/// are NaN.
 template <int Rank, class Pointer = void*>
 struct RowStatistics {
-  BasicView<Pointer, Rank> sum = {};            ///< sum_j P_ij: 1, less what a sink took
-  BasicView<Pointer, Rank> entropy = {};        ///< - sum_j P_ij ln P_ij over the keys, in nats
-  BasicView<Pointer, Rank> participation = {};  ///< 1 / sum_j P_ij^2: the effective number of keys, or rank
+  BasicView<Pointer, Rank> sum = {};            ///< sum_j P_ij: 1 minus the sink's share
+  BasicView<Pointer, Rank> entropy = {};        ///< - sum_j P_ij ln P_ij, in nats
+  BasicView<Pointer, Rank> participation = {};  ///< 1 / sum_j P_ij^2: the effective number of keys
   BasicView<Pointer, Rank> maximum = {};        ///< max_j P_ij
   BasicView<Pointer, Rank> distance = {};       ///< sum_j P_ij |p_i - j|
-  BasicView<Pointer, Rank> same_token = {};     ///< mass on the keys with the query's id
-  BasicView<Pointer, Rank + 1> bands = {};      ///< mass on each of sets.bands: [..., bands]
-  BasicView<Pointer, Rank + 1> labels = {};     ///< mass on each set of labels below sets: [..., sets], at most 64
+  BasicView<Pointer, Rank> same_token = {};     ///< mass of the keys with the query's id
+  BasicView<Pointer, Rank + 1> bands = {};      ///< mass of each of sets.bands: [..., bands]
+  BasicView<Pointer, Rank + 1> labels = {};     ///< mass of each label 0 .. sets - 1: [..., sets], sets at most 64
 };
 
-/// P pooled: cell (r, c) is the mean, or the largest, of a rectangle of P. Of n rows that are shown in R bands, band r
-/// has those with floor(row * R / n) = r; columns alike. Masked pairs count as 0.
+/// A pooled picture of P: cell (r, c) is the mean, or the maximum, of a rectangle of P. Of n rows shown in R cells,
+/// cell r has the rows with floor(row * R / n) = r; columns alike. Masked pairs count as 0.
 struct AttentionPicture {
-  View<4> cells = {};  ///< [B, H, R, C], R and C at most as many as there are rows and columns
+  View<4> cells = {};  ///< [B, H, R, C]; R and C at most the rows and columns shown
   bool maximum = false;
-  int64_t first_query = 0, queries = -1;  ///< the rows of P that are shown; -1 = to the end
-  int64_t first_key = 0, keys = -1;       ///< the columns
+  int64_t first_query = 0, queries = -1;  ///< rows of P that are shown; -1 = to the end
+  int64_t first_key = 0, keys = -1;       ///< columns of P that are shown
 };
 
-/// Where the results go; a view without data is not computed. Values are of lse's type, keys are int64.
+/// The results of attention_statistics(). A view without data is not computed. Values have lse's type, keys are int64.
 struct AttentionStatistics {
   RowStatistics<3> rows = {};
   RowStatistics<2> means = {};
-  /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1: no weight above 0.
-  View<3> position = {};
-  View<4> top_weight = {};  ///< [B, H, Lq, n]: the n largest weights of a row, falling; n at most 256
-  /// int64 [B, H, Lq, n]: their keys, rising among equals; -1 and weight 0 where there are fewer.
+  /// int64 [B, H, Lq]: the key of the row's maximum, the first of equals; -1 where no weight is above 0.
+  View<3> argmax_key = {};
+  View<4> top_weight = {};  ///< [B, H, Lq, n]: the n largest weights of a row, descending; n at most 256
+  /// int64 [B, H, Lq, n]: their keys, ascending among equals; -1 and weight 0 where there are fewer.
   View<4> top_key = {};
-  View<3> column_mass = {};      ///< [B, H, Lk]: sum_i P_ij, times the key's factor
-  View<3> column_position = {};  ///< [B, H, Lk]: sum_i P_ij p_i / sum_i P_ij, on the axis of keys; NaN: nobody looks
+  View<3> column_mass = {};      ///< [B, H, Lk]: key_factor_j sum_i P_ij
+  View<3> column_position = {};  ///< [B, H, Lk]: sum_i P_ij p_i / sum_i P_ij; NaN where the sum is 0
   AttentionPicture picture = {};
 
   KeySets sets = {};
-  /// Not negative, of lse's type, [B|1, H|Hk|1, Lk]: multiplies P in column_mass and in the picture. ||v_j W_O|| makes
-  /// them the norm-weighted attention of Kobayashi et al.
+  /// Factors on P in column_mass and in the picture, not negative, of lse's type, [B|1, H|Hk|1, Lk]. With ||v_j W_O||
+  /// these are the norm-weighted attention of Kobayashi et al.
   ConstView<3> key_factor = {};
 };
 
-/// Memory for a result of lse's type, zero at birth, that is read as numbers.
+/// Owns the memory of one result, of lse's type, zero-initialised, and reads it as numbers.
 template <int Rank>
 class ResultTensor {
  public:
@@ -107,34 +120,34 @@ class ResultTensor {
   View<Rank> view_;
 };
 
-/// Computes what `wanted` has views for.
+/// Computes every statistic that has a view in `wanted`, in one pass over the pairs.
 ///   q [B, H, Lq, D], k [B, Hk, Lk, D], lse [B, H, Lq] of attention(), options: those of that call.
-/// Where distances, relative bands or column_position are asked for and Lq != Lk, the alignment must be named.
+/// Distances, relative bands and column_position need options.alignment where Lq != Lk.
 ///
-/// Rows that are walked must sum up to 1 with what the sink took, within what rounding can explain: an lse that does
-/// not belong to q, k and options is an Error that names the first row, thrown after the pass: the results are then of
-/// no use. Rows are walked unless a picture alone is asked for, which takes those that it shows.
+/// The function checks that each row sums up to 1, the sink's share included, within rounding. An lse that does not
+/// belong to q, k and options is an Error that names the first such row; it is thrown after the pass, and the results
+/// are then undefined. Where `wanted` has only a picture, the rows outside it are neither computed nor checked.
 void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, const AttentionStatistics& wanted,
                           const AttentionOptions& options = {});
 
-/// Gradients of a loss by statistics of rows: [B, H, Lq], [B, H, Lq, bands], [B, H, Lq, sets], of lse's type, to be
-/// read.
+/// Gradients of a loss with respect to row statistics, of lse's type: [B, H, Lq], [B, H, Lq, bands] and
+/// [B, H, Lq, sets].
 using RowStatisticsGradients = RowStatistics<3, const void*>;
 
-/// dq, dk, dbias and dsink of a loss L that is a function of statistics of rows, lse being that of q, k and options:
+/// Computes dq, dk, dbias and dsink of a loss L that depends on row statistics; lse is that of q, k and options:
 ///   dS_ij = P_ij (g_ij - sum_j P_ij g_ij),   g_ij = dL / dP_ij
-///   statistics: what attention_statistics() was given and has filled. Read are its sets, those of its rows whose
-///   gradient `drows` has (but sum), and for the maximum its position.
-/// Bitwise equal for any number of threads; O(Lq + Lk) memory. There are no values: gradients.dv is an Error.
+///   statistics: what attention_statistics() has filled. The function reads its key sets; for every member of `drows`
+///   that has data, the same member of `rows` (except `sum`); and argmax_key if drows.maximum is given.
+/// Bitwise equal for any number of threads; O(Lq + Lk) memory. Statistics do not depend on v: gradients.dv is an Error.
 void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> lse,
                                    const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
                                    const AttentionGradients& gradients, const AttentionOptions& options = {});
 
 namespace reference {
-/// The same as plain float64 loops; values may be of any floating type. Takes lse as it is.
+/// The same as plain float64 loops, of any floating type. It does not check lse.
 void attention_statistics(ConstView<4> q, ConstView<4> k, ConstView<3> lse, const AttentionStatistics& wanted,
                           const AttentionOptions& options = {});
-/// Takes nothing from the forward but its sets.
+/// It recomputes the statistics and reads only the key sets of `statistics`.
 void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> lse,
                                    const AttentionStatistics& statistics, const RowStatisticsGradients& drows,
                                    const AttentionGradients& gradients, const AttentionOptions& options = {});

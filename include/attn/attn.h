@@ -1,8 +1,9 @@
-// attention.cpp: everything public in one include. core, attention, heads and peaks need the library attn::attn alone;
-// the rest needs attn::models.
+// attention.cpp: every public header in one include. core, attention, heads and peaks need the library attn::attn;
+// the others need attn::models.
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/attention_options.h"
 #include "attn/attention_statistics.h"
 #include "attn/autograd.h"
 #include "attn/autograd_operations.h"

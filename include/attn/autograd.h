@@ -1,8 +1,30 @@
-// autograd: the tape. Every operation computes its value and, where the tape records, leaves behind the step that will
-// compute its gradient; backward() runs the steps in reverse. One forward serves training and inference: recording is a
-// mode of the tape, and a value that only infers carries no gradient state.
+// autograd: the tape. Each operation computes its value and, if the tape records, adds a step that will compute its
+// gradient; backward() runs the steps in reverse. Training and inference run the same forward: recording is a mode of
+// the tape.
 //
-// Arrays are dense and row-major. An operation sees [.., C] as [R, C]: everything before the last axis is rows.
+// An operation of your own, y = 2 x, is a function of the tape:
+//
+// ```cpp
+// #include "attn/autograd.h"
+// using namespace attn::autograd;
+// Value twice(Tape& tape, const Value& x) {
+//   const Value y = tape.result("twice", tape.array(x.dtype(), x.shape()), {x});
+//   attn::ops::scale(x.data().flat(), 2, y.data().flat());
+//   tape.record(y, [=, &tape] {  // backward() runs this: dx += 2 dy
+//     const Array dx = tape.array(x.dtype(), x.shape());
+//     attn::ops::scale(y.gradient().flat(), 2, dx.flat());
+//     x.add_gradient(tape, dx);
+//   });
+//   return y;
+// }
+// int main() {
+//   Tape tape({.record = true});
+//   const Value x(Array(attn::DType::float32, {1}), true);
+//   tape.backward(twice(tape, x));
+// }
+// ```
+//
+// Arrays are dense and row-major. An operation takes [.., C] as [R, C]: all axes before the last one are rows.
 #pragma once
 
 #include <functional>
@@ -18,34 +40,34 @@
 #pragma GCC visibility push(default)
 namespace attn::autograd {
 
-/// A dense array of any rank with shared ownership: copies are handles to the same memory.
+/// A dense array of any rank. Copies are handles that share the memory.
 class Array {
  public:
   Array() = default;
-  /// Zero-filled, unless `zero` is false: then the content is undefined. Throws Error as count_of() does.
+  /// Zero-filled, or of undefined content if `zero` is false. Throws Error as count_of() does.
   Array(DType dtype, std::vector<int64_t> shape, bool zero = true);
-  /// Over memory that `owner` keeps alive.
+  /// An array in the memory that `owner` points to and keeps alive.
   Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> owner);
 
   explicit operator bool() const { return memory_ != nullptr; }
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t count() const { return count_; }
-  int64_t width() const { return shape_.empty() ? 1 : shape_.back(); }  ///< of the last axis
+  int64_t width() const { return shape_.empty() ? 1 : shape_.back(); }  ///< extent of the last axis; 1 without axes
   void* data() const { return memory_.get(); }
 
-  /// [R, C], C = width().
+  /// The array as [R, C], C = width().
   View<2> rows() const;
-  /// All elements in one row.
+  /// All elements as one row.
   View<2> flat() const { return {data(), dtype_, {1, count_}}; }
   View<1> vector() const { return {data(), dtype_, {count_}}; }
-  /// The same memory with another shape; throws Error unless that has the same count.
+  /// The same memory in another shape. Throws Error unless the count is the same.
   Array reshaped(std::vector<int64_t> shape) const;
   void fill_zero() const;
   Array clone() const;
   /// "float32 [2, 3]"
   std::string describe() const;
-  /// Others hold the same memory.
+  /// True if other handles share the memory.
   bool is_shared() const { return memory_.use_count() > 1; }
 
  private:
@@ -57,12 +79,12 @@ class Array {
 
 class Tape;
 
-/// An array and, if it wants one, its gradient. Copies are handles to the same value. A value without an array is
-/// empty: it stands for what is not given, and all that asks for its array or gradient throws Error.
+/// An array and, if wanted, its gradient. Copies are handles to the same value. A default-constructed value is empty
+/// and means "not given"; data(), gradient() and the like then throw Error.
 class Value {
  public:
   Value() = default;
-  /// A leaf. Its gradient, if wanted, is of `gradient_type`.
+  /// A leaf of the tape. Its gradient, if wanted, has `gradient_type`, or the type of data.
   explicit Value(Array data, bool wants_gradient = false);
   Value(Array data, bool wants_gradient, DType gradient_type);
 
@@ -72,21 +94,20 @@ class Value {
   DType dtype() const { return data().dtype(); }
   bool wants_gradient() const { return state_ && state_->wants_gradient; }
 
-  /// Nothing has been added since clear_gradient().
+  /// True if nothing was added since construction or clear_gradient().
   bool gradient_is_empty() const { return !state().filled; }
-  /// The gradient; undefined where it is empty.
+  /// The gradient; its content is undefined where gradient_is_empty().
   const Array& gradient() const { return state().gradient; }
-  /// Forgets the content and keeps the memory.
+  /// Empties the gradient and keeps its memory.
   void clear_gradient() const { state().filled = false; }
-  /// Adds `gradient`, of this shape; takes it over, without a copy, where there is none yet.
+  /// Adds `gradient`, which has this value's shape. If the gradient is empty, it becomes `gradient` without a copy.
   void add_gradient(const Tape& tape, const Array& gradient) const;
-  /// Has linear() multiply by this weight packed, see ops::PackedFactor: of a matrix that stays as it is until
-  /// unpack().
+  /// Packs this weight matrix for linear(), see ops::PackedMatrix. The matrix must not change until unpack().
   void pack() const;
   void unpack() const { state().packed = {}; }
-  const ops::PackedFactor& packed() const { return state().packed; }
-  /// Memory to add the gradient into. Where it was empty it is zero, or, with `overwrite`, undefined: *overwrite is
-  /// set.
+  const ops::PackedMatrix& packed() const { return state().packed; }
+  /// The memory to add a gradient to. If the gradient was empty, the memory is zero; with `overwrite`, *overwrite is
+  /// then true and the content undefined.
   Array gradient_memory(const Tape& tape, bool* overwrite = nullptr) const;
 
  private:
@@ -95,7 +116,7 @@ class Value {
     DType gradient_type;
     bool wants_gradient = false;
     bool filled = false;
-    ops::PackedFactor packed;  // the transpose, as linear() multiplies by it
+    ops::PackedMatrix packed;  // the transpose, as linear() multiplies by it
   };
   State& state() const {
     if (!state_) refuse_empty();
@@ -106,17 +127,17 @@ class Value {
   std::shared_ptr<State> state_;
 };
 
-/// Memory of freed arrays that the next ones of the same size take over: a training step allocates like the one before.
+/// Reuses the memory of freed arrays for the next ones of the same size. Hand it from one step's tape to the next.
 class Recycler;
 
 struct TapeOptions {
-  bool record = false;        ///< keep what backward() needs
+  bool record = false;        ///< record the steps that backward() runs
   bool training = false;      ///< dropout is active
   uint64_t seed = 0;          ///< of dropout
-  bool check_finite = false;  ///< throw Error that names the first operation whose result is not finite
-  /// A row of linear() and attention() has the same bits however many rows the call has, as a token alone and in its
-  /// text: see ops::MatmulOptions and AttentionOptions. Many rows take several times as long.
-  bool same_bits = false;
+  bool check_finite = false;  ///< throw Error at the first operation with a result that is not finite
+  /// Rows of linear() and attention() have the same bits for any number of rows in the call, as for one token and for
+  /// its whole text: see ops::MatmulOptions and AttentionOptions. Calls with many rows take several times as long.
+  bool batch_invariant = false;
 };
 
 class Tape {
@@ -129,37 +150,38 @@ class Tape {
   bool recording() const { return options_.record; }
   bool training() const { return options_.training; }
   const TapeOptions& options() const { return options_; }
-  /// Where arrays of this tape come from, to hand to the next tape.
+  /// The memory that this tape's arrays come from, to hand to the next tape.
   const std::shared_ptr<Recycler>& memory() const { return memory_; }
 
-  /// An array of undefined content.
+  /// A new array of undefined content.
   Array array(DType dtype, std::vector<int64_t> shape) const;
-  /// The result of an operation that reads `inputs`: wants a gradient if one of them does and the tape records.
+  /// Makes the result of an operation that reads `inputs`. It wants a gradient if one of them does and the tape
+  /// records.
   Value result(std::string_view operation, Array data, std::initializer_list<Value> inputs);
-  /// Leaves the step that passes on the gradient of `result`, if that wants one. Steps run in reverse order, once; one
-  /// whose result has received no gradient is left out.
+  /// Adds the step that passes the gradient of `result` on to the inputs, if `result` wants a gradient. backward() runs
+  /// the steps once, in reverse order, and skips those whose result has received no gradient.
   template <class Run>
   void record(const Value& result, Run&& run) {
     if (result.wants_gradient()) push(result, std::forward<Run>(run));
   }
-  /// A number of its own for every dropout, in order of the calls.
+  /// A new stream number for each dropout, in the order of calls.
   uint64_t next_stream() { return stream_++; }
   uint64_t stream() const { return stream_; }
   void set_stream(uint64_t stream) { stream_ = stream; }
 
-  /// Gradients of root, times `factor`, with respect to everything that wants one. root has one element, float32 or
-  /// float64, and is the result of a step that has not run: throws Error otherwise.
+  /// Computes the gradients of factor x root with respect to every value that wants one. Throws Error unless root has
+  /// one element, float32 or float64, and is the result of a recorded step that has not run.
   void backward(const Value& root, double factor = 1);
-  /// The same from a gradient that is already there.
+  /// Runs the steps from gradients that the caller has added to results.
   void backward();
 
-  /// A name that errors put before the operation, while the object lives.
-  class Scope {
+  /// While the object lives, errors show this name before the operation's.
+  class ErrorScope {
    public:
-    Scope(Tape& tape, std::string_view name);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+    ErrorScope(Tape& tape, std::string_view name);
+    ~ErrorScope();
+    ErrorScope(const ErrorScope&) = delete;
+    ErrorScope& operator=(const ErrorScope&) = delete;
 
    private:
     Tape& tape_;
@@ -182,7 +204,7 @@ class Tape {
 
 // ------------------------------------------------------------------------------------------------------- operations
 
-/// y = x weight^T + bias.  x [.., K], weight [N, K], bias [N] or absent; y [.., N] of x's type, or of `output`.
+/// y = x weight^T + bias.  x [.., K], weight [N, K], bias [N] or empty; y [.., N] of x's type, or of `output`.
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output);
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias = {});
 
@@ -191,60 +213,59 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon);
 Value activate(Tape& tape, ops::Activation f, const Value& x);
 /// gate_up [.., 2 C] -> [.., C]
 Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up);
-Value add(Tape& tape, const Value& a, const Value& b);  ///< broadcast, as attn/autograd_operations.h says
-/// factor x; x itself where the factor is 1.
+Value add(Tape& tape, const Value& a, const Value& b);  ///< with broadcasting, see attn/autograd_operations.h
+/// factor x. Returns x itself where the factor is 1.
 Value scale(Tape& tape, const Value& x, double factor);
-/// x [B, L, C] with the n heads in its columns times gates [B|1, n], which get their gradient: of [B, n] each
-/// sequence's own.
+/// Multiplies the n heads in the columns of x [B, L, C] by gates [B|1, n], which get a gradient.
 Value scale_heads(Tape& tape, const Value& x, const Value& gates);
-/// x unchanged where the tape does not train.
+/// Dropout while the tape trains; otherwise returns x.
 Value dropout(Tape& tape, const Value& x, double probability);
-/// Rotates the first `heads` heads of width D of x [.., C] and copies the columns after them; positions [R]. The
-/// frequencies, if given, take the place of what `options` borrows, and are kept until backward() has run.
+/// Rotates the first `heads` heads of `width` columns of x [.., C] and copies the other columns; positions [R]. The
+/// tape keeps `frequencies`, which replace options.frequencies if given, until backward() has run.
 Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector<int64_t> positions,
            const ops::RopeOptions& options, std::vector<double> frequencies = {});
-/// `count` runs of columns, one after the other, each as wide as the weight.
+/// `count` consecutive runs of columns, each as wide as the weight.
 struct ColumnRuns {
   int64_t first = 0, count = 1;
   Value weight = {};
 };
-/// x [.., C] with the RMS norm of each run of columns, by its weight; the other columns as they are.
+/// Applies the RMS norm to each run of columns of x [.., C] and copies the other columns.
 Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs, double epsilon);
-/// ids [R] -> [shape .., C]
+/// Rows of table [V, C]: ids [R] -> [shape .., C], R the product of `shape`.
 Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape);
-/// x [B, L, C] -> [B, C]
+/// The mean of the first lengths[b] rows of each sequence: x [B, L, C] -> [B, C]
 Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths);
-/// x [B, L, C] -> [B, C]: row `index[b]` of each sequence.
+/// Row index[b] of each sequence: x [B, L, C] -> [B, C]
 Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index);
-/// x [Lq, Lk, H] -> [1, H, Lq, Lk]: the layout of a bias.
+/// Transposes x [Lq, Lk, H] to the layout of a bias, [1, H, Lq, Lk].
 Value heads_first(Tape& tape, const Value& x);
-/// The mean loss of one element, in float32 or float64; targets [R], ops::kIgnored takes no part.
+/// The mean cross entropy [1], in float32 or float64, of logits [R, V] and targets [R]; targets of ops::kIgnoreIndex
+/// are ignored.
 Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets);
 
-/// Heads inside the last axis of an array [B, L, C]: head h lies in columns first + h width .. + width. view() throws
-/// Error unless they do.
+/// Heads in the last axis of an array [B, L, C]: head h is the columns first + h width to first + (h + 1) width - 1.
+/// view() throws Error where these columns do not exist.
 struct Heads {
-  Value array;
+  Value array = {};
   int64_t first = 0;
   int64_t heads = 1;
   int64_t width = 0;
 
-  /// [B, heads, L, width], in place.
+  /// The heads as [B, heads, L, width], without a copy.
   View<4> view() const;
   View<4> view_of(const Array& of) const;
 };
 
-/// out [B, Lq, H Dv] = attention(q, k, v). What `options` borrows must live until backward() has run; options.dropout
-/// is applied where the tape trains, under a stream of its own; `bias` [B|1, H|1, Lq|1, Lk|1] takes the place of
-/// options.bias and gets its gradient, and so does `sink` [H], float32 or, beside float64, float64 that is rounded to
-/// float32. `lse` receives [B, H, Lq] if it is not null.
+/// out [B, Lq, H Dv] = attention(q, k, v). Views and spans of `options` must live until backward() has run. Dropout
+/// applies while the tape trains, with a stream of its own. `bias` [B|1, H|1, Lq|1, Lk|1] and `sink` [H] replace those
+/// of the options and get gradients; sink is float32, or float64, rounded to float32, where q is float64. If `lse` is
+/// not null, it receives [B, H, Lq].
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options,
                 const Value& bias = {}, Array* lse = nullptr, const Value& sink = {});
 
-/// block(x), whose inner values are not kept: the backward computes them once more (Chen et al. 2016,
-/// arXiv:1604.06174). Gradients are the same bits, dropout included.
-using Block = std::function<Value(Tape&, const Value&)>;
-Value recompute(Tape& tape, const Value& x, Block block);
+/// Activation checkpointing (Chen et al. 2016, arXiv:1604.06174): computes function(x) without keeping its inner
+/// values; the backward computes them again. Gradients have the same bits, dropout included.
+Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Value&)> function);
 
 }  // namespace attn::autograd
 #pragma GCC visibility pop

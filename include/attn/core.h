@@ -1,4 +1,15 @@
-// core: what every module stands on. Element types, views and tensors (tensor.h), errors, threads, random numbers.
+// core: what every other module uses: element types, views and tensors (tensor.h), errors, threads, random numbers.
+//
+// ```cpp
+// #include "attn/core.h"
+// int main() {
+//   attn::set_thread_count(2);
+//   attn::Tensor<float, 2> x({100, 64});
+//   attn::Random random(7);  // the same numbers on every machine
+//   attn::fill_normal(x, random);
+//   attn::parallel_for(100, [&](int64_t row) { x[row * 64] = 0; });
+// }
+// ```
 #pragma once
 
 #include <array>
@@ -16,12 +27,12 @@ namespace attn {
 
 // ----------------------------------------------------------------------------------------------------------- errors
 
-/// What every public function throws on bad input: "[operator] reason; reason; ...". Nothing has been written by then.
+/// The exception that every public function throws on bad input, before it writes anything: "[function] reason; ...".
 class Error : public std::runtime_error {
  public:
   Error(std::string_view operation, std::vector<std::string> reasons);
   const std::string& operation() const { return operation_; }
-  /// Every violated condition, not only the first.
+  /// Every violated condition, one sentence each.
   const std::vector<std::string>& reasons() const { return reasons_; }
 
  private:
@@ -31,8 +42,8 @@ class Error : public std::runtime_error {
 
 // ---------------------------------------------------------------------------------------------------------- threads
 
-/// A borrowed callable `void(int64_t task)`: a lambda, which may be mutable, a function, a function object. It must
-/// outlive the call that it is passed to, and all tasks share it. Throws Error for a null pointer or an empty
+/// A reference to a callable `void(int64_t task)`: a lambda, a function or a function object. The callable must outlive
+/// the call that the reference is passed to; all tasks share it. Throws Error for a null pointer or an empty
 /// std::function.
 class TaskRef {
  public:
@@ -57,51 +68,51 @@ class TaskRef {
   void (*call_)(void*, int64_t);
 };
 
-/// Who runs the tasks. A host with threads of its own implements this and passes it to set_executor().
+/// Runs tasks. A host that has its own threads implements this interface and passes it to set_executor().
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Runs body(0) ... body(tasks - 1), each once, in any order, on any threads; returns when all are done.
-  /// Must be callable from many threads at once and from inside a task. A task that is left out or run twice makes
-  /// results wrong: a library that was built without NDEBUG throws Error, others do not look.
+  /// Runs body(0) to body(tasks - 1), each once, in any order, on any threads, and returns when all are done. Several
+  /// threads may call it at once, and a task may call it. An executor that omits or repeats a task makes results wrong;
+  /// a library built without NDEBUG checks this and throws Error.
   virtual void run(int64_t tasks, TaskRef body) = 0;
-  /// How many tasks may run at the same time; may change from call to call. What is below 1 counts as 1, what is above
-  /// kMaxThreads as that.
+  /// The number of tasks that can run at the same time; it may change between calls. The library clamps it to 1 ..
+  /// kMaxThreads.
   virtual int threads() const = 0;
 };
 
-/// The most threads that the library's pool has and that an executor counts as.
+/// The largest number of threads of the library's pool and of an executor.
 constexpr int kMaxThreads = 1024;
 
-/// Runs body(0) ... body(tasks - 1) on the current executor. An exception thrown by a task is rethrown here, once.
+/// Runs body(0) to body(tasks - 1) on the current executor. If tasks throw, one of the exceptions is rethrown here.
 /// Throws Error for a negative number of tasks.
 void parallel_for(int64_t tasks, TaskRef body);
-/// Tasks that may run at the same time, 1 to kMaxThreads.
+/// The number of tasks that can run at the same time, 1 to kMaxThreads.
 int thread_count();
-/// Sizes the library's own pool (1 = the calling thread alone); 0, the default = one thread a processor that this
-/// process may use by its affinity and the quota of its container. Throws Error below 0 and above kMaxThreads.
+/// Sets the size of the library's own pool. 1 is the calling thread only. 0, the default, is one thread per processor
+/// that the affinity of the process and the quota of its container allow. Throws Error below 0 and above kMaxThreads.
 void set_thread_count(int threads);
-/// Replaces the library's pool; nullptr brings it back. The executor must outlive its use.
+/// Replaces the library's pool by `executor`, which is borrowed until the next call; nullptr restores the pool.
 void set_executor(Executor* executor);
-/// The library's pool, for an executor of the host that wraps it.
+/// The library's pool, for executors that wrap it.
 Executor& own_executor();
 
 // --------------------------------------------------------------------------------------------------- random numbers
 
-/// Philox4x32-10 (Salmon et al., SC'11): four uniform 32-bit words from a 64-bit key and a 128-bit counter.
+/// Philox4x32-10 (Salmon et al., SC'11): maps a 64-bit key and a 128-bit counter to four uniform 32-bit words.
 std::array<uint32_t, 4> philox(uint64_t key, const std::array<uint32_t, 4>& counter);
 
-/// A stream of numbers over philox(): the same seed gives the same stream on every machine.
+/// A stream of random numbers from philox(). The same seed gives the same stream on every machine.
 class Random {
  public:
-  /// Goes on where a stream stood after `drawn` words.
+  /// A stream of this seed and number that has given `drawn` words already.
   explicit Random(uint64_t seed, uint64_t stream = 0, uint64_t drawn = 0);
-  /// How many words have been drawn: next() takes one, uniform() two, normal() four, below() two or more.
+  /// Words given so far: next() takes one, uniform() two, normal() four, below() two or more.
   uint64_t drawn() const { return drawn_; }
   uint32_t next();
   /// Uniform in [0, 1).
   double uniform();
-  /// Normal, mean 0, variance 1 (Box-Muller).
+  /// Normal with mean 0 and variance 1 (Box-Muller).
   double normal();
   /// Uniform in [0, bound). Throws Error unless bound > 0.
   int64_t below(int64_t bound);
@@ -112,8 +123,8 @@ class Random {
   std::array<uint32_t, 4> words_{};
 };
 
-/// Normal numbers of mean 0, in the order of the indices, into a view of any floating type. Throws Error for another
-/// type, a view that has no data and a deviation that is not finite.
+/// Fills a view of a floating type with normal numbers of mean 0 and this standard deviation, in index order. Throws
+/// Error for another type, for a view without data and for a deviation that is not finite.
 void fill_normal(Random& random, double deviation, void* data, DType dtype, const int64_t* size, const int64_t* stride,
                  int rank);
 template <int Rank>

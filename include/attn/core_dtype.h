@@ -1,4 +1,13 @@
-// core: element types, and the language that all headers are written in.
+// core: element types. Includes of every header begin here, so this one checks the language.
+//
+// ```cpp
+// #include "attn/core_dtype.h"
+// int main() {
+//   attn::bfloat16 x(0.1F);
+//   x += 1;  // computed in float, rounded once
+//   return attn::size_of(attn::dtype_of<attn::bfloat16>()) == 2 && float{x} == 1.1015625F ? 0 : 1;
+// }
+// ```
 #pragma once
 
 #if __cplusplus < 202002L
@@ -15,23 +24,22 @@ namespace attn {
 
 enum class DType : uint8_t { float32, float64, bfloat16, float16, boolean, int32, int64 };
 
-/// How float32 numbers enter products on CPUs with matrix tiles, whose operands are bfloat16; elsewhere all are full.
+/// The precision of float32 products on CPUs with matrix tiles, whose operands are bfloat16. Other CPUs use full.
 enum class Float32Precision : uint8_t {
-  full,  ///< as three parts, six products: the accuracy of float32 arithmetic
-  high,  ///< as two parts, three products: 16 bits
-  fast   ///< rounded to bfloat16, one product
+  full,  ///< three bfloat16 parts, six products: the accuracy of float32 arithmetic
+  high,  ///< two parts, three products: 16 bits
+  fast   ///< one part, one product: rounded to bfloat16
 };
 
 /// Bytes of one element.
 int64_t size_of(DType dtype);
 /// "float32", "bfloat16", ...
 std::string_view name_of(DType dtype);
-/// True for the four types that attention computes on.
+/// True for float32, float64, bfloat16 and float16.
 bool is_floating(DType dtype);
 
-/// The upper half of a float32: 8 exponent bits, 7 fraction bits. Conversion from float rounds to nearest even. It
-/// reads as a float wherever one is expected and arithmetic gives floats; what rounds is written out, or is an
-/// assignment.
+/// The upper half of a float32: 8 exponent bits, 7 fraction bits. Conversion from float rounds to nearest even and is
+/// explicit, except in an assignment. Conversion to float is implicit and exact; arithmetic gives floats.
 struct bfloat16 {
   uint16_t bits = 0;
   bfloat16() = default;
@@ -40,7 +48,7 @@ struct bfloat16 {
   operator float() const;
 };
 
-/// IEEE 754 binary16. Conversion from float rounds to nearest even; beyond 65504 it becomes infinity.
+/// IEEE 754 binary16. Conversion from float rounds to nearest even; numbers beyond 65504 become infinite.
 struct float16 {
   uint16_t bits = 0;
   float16() = default;
@@ -49,7 +57,7 @@ struct float16 {
   operator float() const;
 };
 
-/// a += b and the like: computed in float, rounded once.
+/// a += b, a -= b, a *= b, a /= b: computed in float, rounded once.
 template <class Half>
 concept HalfFloat = std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>;
 template <HalfFloat Half>

@@ -1,4 +1,19 @@
-// generate: from logits to tokens, one at a time.
+// generate: samples tokens from a model, one at a time or by beam search.
+//
+// ```cpp
+// #include "attn/generate.h"
+// using namespace attn;
+// int main() {
+//   models::Config config = models::family("gpt");
+//   config.vocab_size = 50;
+//   const models::Model model(config, nn::Precision::float32, 1);
+//   const std::vector<int64_t> prompt = {1, 2, 3};
+//   const auto text = generate::generate(model, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 8});
+//   return text.tokens.size() == 8 ? 0 : 1;
+// }
+// ```
+//
+// For a model from a folder start from options_of(loaded), which has its eos tokens and generation_config.json.
 #pragma once
 
 #include <functional>
@@ -8,95 +23,99 @@
 #pragma GCC visibility push(default)
 namespace attn::generate {
 
-/// The chain, in this order: repetition penalty, temperature, top-k, top-p, min-p, draw.
+/// Applied in this order: repetition penalty, temperature, top-k, top-p, min-p; then a token is drawn.
 struct SamplingOptions {
-  double temperature = 1;  ///< 0 = always the most probable token, the first of equals
-  int64_t top_k = 0;       ///< keep the k most probable; 0 = all
-  double top_p = 1;        ///< keep the fewest whose probabilities reach p (Holtzman et al. 2019, arXiv:1904.09751)
-  double min_p = 0;        ///< keep those of at least min_p times the largest probability
-  double repetition_penalty = 1;  ///< seen tokens: positive logits divided, negative multiplied (Keskar et al. 2019)
+  double temperature = 1;  ///< 0 = greedy: the most probable token, the first of equals
+  int64_t top_k = 0;       ///< keep the k most probable tokens; 0 = all
+  double top_p = 1;        ///< keep the fewest with total probability p (Holtzman et al. 2019, arXiv:1904.09751)
+  double min_p = 0;        ///< keep those with at least min_p times the largest probability
+  /// Divides positive and multiplies negative logits of seen tokens (Keskar et al. 2019).
+  double repetition_penalty = 1;
 };
 
-/// One token from logits [V]; `seen` are the ids, all in [0, V), that the penalty applies to. Throws Error for a logit
-/// that is NaN, for any other id and for options out of range.
+/// Draws one token from logits [V]; the repetition penalty applies to the ids `seen`. Throws Error for a NaN logit, for
+/// an id outside [0, V) and for options out of range.
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random);
 
-/// When a search of beams ends before its texts have reached their length.
+/// When beam search stops before its texts have reached their length.
 enum class EarlyStopping {
-  full,      ///< as soon as there are as many finished texts as beams
-  hopeless,  ///< once no running text, scored as if it ended here, is better than the worst of these
-  certain    ///< the same, scored with the length that helps it most
+  full,      ///< when num_beams texts are finished; true in transformers
+  hopeless,  ///< when no running text, scored with its length now, beats the worst finished one; false
+  certain    ///< the same, scored with the length that is best for it; never
 };
 
-/// Several texts at a time: of all that continue them by one token the most probable go on (transformers' beam search,
-/// without drawing). The best is the one with the largest sum of log probabilities / length^length_penalty, where the
-/// length is of what is new, the token that ends it among it.
+/// Beam search, as in transformers, without sampling. The best text has the largest sum of log probabilities /
+/// length^length_penalty; the length counts the new tokens, eos included.
 struct BeamOptions {
-  int64_t beams = 1;          ///< 1 = no search: one token after the other
-  double length_penalty = 1;  ///< above 0 for longer texts, below for shorter
+  int64_t num_beams = 1;      ///< 1 = no beam search
+  double length_penalty = 1;  ///< above 0 prefers longer texts, below 0 shorter ones
   EarlyStopping early_stopping = EarlyStopping::hopeless;
-  bool forced_end = false;             ///< a text that reaches its length is scored with the end behind it
-  std::function<bool()> on_step = {};  ///< heard after each step; false ends the search
+  bool forced_eos = false;             ///< a text of full length is scored with eos at its end
+  std::function<bool()> on_step = {};  ///< called after each step; return false to stop
 };
 
 struct GenerateOptions {
   SamplingOptions sampling = {};
-  BeamOptions beam = {};  ///< with temperature 0
-  int64_t max_tokens = 256;
-  int64_t max_length = 0;  ///< of the whole text, the prompt or `start` among it; 0 = any
-  int64_t min_tokens = 0;  ///< no text ends before it has so many new ones
-  int64_t min_length = 0;  ///< the same, counted as max_length
-  int64_t context = 0;  ///< the longest text that the model is shown; 0 = its own context. Learned positions end there
+  BeamOptions beam = {};  ///< requires temperature 0
+  int64_t max_new_tokens = 256;
+  int64_t max_length = 0;      ///< of prompt (or decoder start tokens) and new tokens together; 0 = no limit
+  int64_t min_new_tokens = 0;  ///< no text ends with fewer new tokens
+  int64_t min_length = 0;      ///< the same, counted as max_length
+  int64_t context = 0;         ///< tokens that the model sees; 0 = its own context, the limit of learned positions
   uint64_t seed = 0;
-  std::vector<int64_t> ends = {};              ///< tokens that end the text; not among the result
-  std::vector<int64_t> start = {};             ///< with an encoder: what an answer begins with; not among it
-  autograd::Array rows = {};                   ///< [1, L, C]: what an encoder of rows reads in place of a prompt
-  std::vector<int64_t> suppressed = {};        ///< tokens that are never drawn
-  std::vector<int64_t> suppressed_first = {};  ///< tokens that are not drawn first
-  int64_t no_repeat = 0;                       ///< n > 0: no n tokens in a row occur twice in the whole text
-  /// Added to the logit of a run's last token where the tokens before it stand at the end of the text, before anything
-  /// else is done with logits; with beams to its log probability. -infinity forbids the run.
-  std::vector<std::pair<std::vector<int64_t>, double>> biases = {};
-  /// What the model's folder asks for and is not done: generate() throws Error with all that counts for these options.
-  /// Whoever decides otherwise removes it.
-  std::vector<models::Unserved> unserved = {};
-  bool cache = true;                                 ///< false: the whole text again for every token, the slow check
-  bool same_bits = false;                            ///< logits with and without the cache are equal to the bit
-  view::Recorder* recorder = nullptr;                ///< keeps the attention of prompt and answer
-  std::function<bool(int64_t token)> on_token = {};  ///< false ends the text; of beams, heard when all is known
+  std::vector<int64_t> eos_token_ids = {};  ///< tokens that end the text; not in the result
+  /// Of a model with an encoder: first tokens of the output; not in the result.
+  std::vector<int64_t> decoder_start_token_ids = {};
+  /// [1, L, C]: input of an encoder with takes_embeddings, in place of a prompt.
+  autograd::Array inputs_embeds = {};
+  std::vector<int64_t> suppress_tokens = {};        ///< tokens that are never generated
+  std::vector<int64_t> begin_suppress_tokens = {};  ///< tokens that are not generated first
+  int64_t no_repeat_ngram_size = 0;                 ///< n > 0: no n-gram occurs twice in the whole text
+  /// Runs of tokens and a bias: it is added to the logit of a run's last token if the text ends with the tokens before
+  /// it, before all other steps; in beam search to the log probability. -infinity forbids the run.
+  std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias = {};
+  /// Fields of the model's folder that are not supported. generate() throws Error for those that have an effect with
+  /// these options; remove a field to ignore it.
+  std::vector<models::UnsupportedField> unsupported = {};
+  /// False: compute the whole text again for every token, as a slow check.
+  bool cache = true;
+  bool batch_invariant = false;        ///< logits with and without the cache have the same bits
+  view::Recorder* recorder = nullptr;  ///< records the attention of prompt and output
+  /// Return false to stop; after a beam search called for the best text.
+  std::function<bool(int64_t token)> on_token = {};
 };
 
-/// `otherwise` with what the model's folder says instead: ends and start, and what its generation_config.json has (see
-/// models::GenerationDefaults). do_sample false is temperature 0; so is a model with an encoder unless the file says
-/// do_sample true, as transformers has it. max_new_tokens stands above max_length, min_new_tokens above min_length.
+/// `otherwise` with the settings of the model's folder: eos and decoder start tokens, and generation_config.json (see
+/// models::GenerationConfig). do_sample false means temperature 0. A model with an encoder has temperature 0 unless
+/// do_sample is true, as in transformers. max_new_tokens overrides max_length, min_new_tokens overrides min_length.
 GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwise = {});
 
 struct Generated {
-  std::vector<int64_t> tokens;  ///< without the prompt
-  double score = 0;             ///< of beams: the sum of log probabilities / length^length_penalty
-  int64_t forgotten = 0;        ///< tokens of the text at its beginning that the model no longer saw at its end
+  std::vector<int64_t> tokens = {};  ///< new tokens, without the prompt
+  double score = 0;                  ///< of a beam search: sum of log probabilities / length^length_penalty
+  int64_t forgotten = 0;             ///< first tokens of the text that no longer fitted into the context at its end
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first
 };
 
-/// Throws the Error that generate() throws before it computes anything.
+/// Throws the Error that generate() would throw for these arguments.
 void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
-/// Continues `prompt`, at least one token. A text that outgrows `context` forgets its oldest half and goes on. A model
-/// with an encoder answers instead: the encoder reads the prompt, or the rows of the options where it reads rows, and
-/// the answer ends at `context` tokens. Throws Error for a context beyond learned positions; every other kind of
-/// position has no end.
+/// Continues `prompt`, which has at least one token. If the text outgrows `context`, its oldest half is dropped from
+/// the model's input. A model with an encoder reads the prompt, or options.inputs_embeds, with the encoder and writes a
+/// new text of at most `context` tokens. Throws Error for a context beyond learned positions; other positions have no
+/// limit.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
-/// Ends a streamed text at the first of the stop texts, which is not shown: what may be its beginning is held back.
+/// Ends a streamed text before the first of the stop strings. It holds back text that may be the beginning of one.
 class StopFilter {
  public:
-  /// Throws Error for a stop text without a character.
+  /// Throws Error for an empty stop string.
   explicit StopFilter(std::vector<std::string> stops);
-  /// The part that may be shown now.
+  /// Adds a piece and returns the text that can be shown now.
   std::string feed(std::string_view piece);
-  /// What was held back, once there is no more.
+  /// The text held back, after the last piece.
   std::string rest();
   bool stopped() const { return stopped_; }
 

@@ -1,4 +1,13 @@
-// models: texts as vectors.
+// models: embeds texts as vectors, as sentence-transformers does.
+//
+// ```cpp
+// #include "attn/models_embed.h"
+// int main(int argc, char** argv) {
+//   if (argc < 2) return 0;  // give the folder of a sentence encoder
+//   const attn::models::Embedder embed(argv[1]);
+//   const attn::nn::Array vectors = embed({{"A cat sits on a mat.", "A kitten rests on a rug."}});  // [2, C]
+// }
+// ```
 #pragma once
 
 #include <functional>
@@ -14,52 +23,50 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// What becomes of a text's rows [L, C].
-enum class RowPooling {
-  mean,       ///< of all rows
-  mean_root,  ///< their sum by the square root of their number
-  weighted,   ///< the mean by weights 1, 2, ..., L
-  first,      ///< the first, of [CLS]
-  last,       ///< the last
-  max,        ///< column by column
-  pooler      ///< what the model's pooler makes of the first, as BertModel's pooler_output
+/// How the token embeddings [L, C] of a text become one vector.
+enum class Pooling {
+  mean,       ///< of all tokens
+  mean_root,  ///< their sum divided by sqrt(L)
+  weighted,   ///< the mean with weights 1, 2, ..., L
+  first,      ///< the first token, as [CLS]
+  last,       ///< the last token
+  max,        ///< the maximum of each feature
+  pooler      ///< the model's pooler, as BertModel's pooler_output
 };
 
 struct EmbedOptions {
-  std::string prompt = {};  ///< stands before every text; an Embedder begins with the folder's default prompt
-  bool normalise = false;   ///< to length 1, even where no module of the folder does
-  int64_t dimensions = 0;   ///< columns that are kept, before that; 0 = all
-  /// Tokens of a text, those around it and the prompt among them; the rest is cut off. An Embedder begins with what the
-  /// folder says; 0 = the context. It may be above the context: texts may be so long where positions are not learned.
-  int64_t longest = 0;
-  int64_t tokens_a_step = 2048;  ///< of the packed batches that texts are computed in
-  /// What errors call a text; absent: "text 0".
+  std::string prompt = {};   ///< put before every text; an Embedder starts with the folder's default prompt
+  bool normalize = false;    ///< normalise to length 1, even if no module of the folder does
+  int64_t truncate_dim = 0;  ///< keep only the first features, before normalisation; 0 = all
+  /// Longer texts are truncated; special tokens and the prompt count. An Embedder starts with the folder's value; 0 =
+  /// the context. It may exceed the context if positions are not learned.
+  int64_t max_length = 0;
+  int64_t tokens_a_step = 2048;  ///< of one packed batch
+  /// The name of a text in errors; absent: "text 0".
   std::function<std::string(int64_t text)> name = {};
 };
 
-/// A model without a head that makes a vector of each text. Texts are sorted by length and packed: no row of a batch is
-/// padding, whatever their lengths.
+/// Embeds texts with a model without a head. It sorts texts by length and packs them: batches have no padding.
 class Embedder {
  public:
-  /// From a folder of the hub, whose task is the embedder's to choose. What the files of sentence-transformers in it
-  /// say is obeyed, or refused by an Error that names file and field, but for the fields that have no effect
-  /// (docs/sentence-encoders.md); without modules.json it is the mean, of a decoder the last row. `pooling` stands
-  /// above what the folder says; a pooler is loaded for it alone. Throws Error as open().
-  explicit Embedder(const std::string& folder, OpenOptions how = {}, std::optional<RowPooling> pooling = {});
+  /// Opens a folder of the hub; the embedder chooses options.task. It follows the files of sentence-transformers in the
+  /// folder and throws Error with file and field for what it does not support (docs/sentence-encoders.md). Without
+  /// modules.json the pooling is mean, for decoders last. `pooling` overrides the folder. Throws Error as open().
+  explicit Embedder(const std::string& folder, OpenOptions how = {}, std::optional<Pooling> pooling = {});
   Embedder(Embedder&&) noexcept;
   Embedder& operator=(Embedder&&) noexcept;
   ~Embedder();
 
   EmbedOptions options;
   const Loaded& loaded() const { return loaded_; }
-  /// The folder's prompts, by name.
+  /// The folder's prompts by name.
   const std::map<std::string, std::string>& prompts() const { return prompts_; }
-  /// Columns of the result.
+  /// The number of features of a vector.
   int64_t width() const;
-  /// [texts, C] in float32; zeros for a text without tokens. on_progress, if given, hears of the texts done so far, and
-  /// ends the work by false: then `missing` is told the texts whose turn had not come, in order, and their vectors are
-  /// zero. It hears of 0 while texts become tokens. Throws Error that names the text for one that is not UTF-8, or that
-  /// has more tokens than the model has learned positions.
+  /// Embeds texts: returns [texts, C] in float32, zeros for a text without tokens. on_progress(done), if given, is
+  /// called with 0 while texts are tokenized and then after each batch. Return false to stop: the vectors of the texts
+  /// not embedded are then zero, and their indices are written to `missing`. Throws Error that names the text for text
+  /// that is not UTF-8, or that has more tokens than the model has learned positions.
   nn::Array operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress = {},
                        std::vector<int64_t>* missing = nullptr) const;
 

@@ -1,4 +1,13 @@
-// models: what the folder of a model says of how its texts are drawn and where they end.
+// models: the generation settings of a model's folder.
+//
+// ```cpp
+// #include "attn/models_generation.h"
+// int main() {
+//   attn::models::GenerationConfig config;  // models::open() fills it from generation_config.json
+//   config.temperature = 0.7;
+//   config.max_new_tokens = 100;
+// }
+// ```
 #pragma once
 
 #include <cstdint>
@@ -12,33 +21,33 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
-/// A field of the file that generate() does not do, and that changes what is written.
-struct Unserved {
-  enum When { always, drawing, beams };  ///< how texts must be made for it to count: with a temperature above 0, ...
-  std::string field;                     ///< its name
-  std::string reason;                    ///< for an error: file, field and value
+/// A field of generation_config.json that changes the output and that generate() does not support.
+struct UnsupportedField {
+  enum When { always, with_sampling, with_beams };  ///< when the field has an effect
+  std::string field = {};                           ///< its name
+  std::string reason = {};                          ///< for an error: file, field and value
   When when = always;
 };
 
-/// generation_config.json of transformers, as far as generate() can do what it says; nothing where it says nothing. In
-/// folders without one config.json says the same.
-struct GenerationDefaults {
-  std::optional<bool> do_sample;  ///< false: always the most probable token
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int64_t> top_k;
-  std::optional<int64_t> max_new_tokens;
-  std::optional<int64_t> max_length;  ///< of the whole text, the prompt or what an answer begins with among it
-  std::optional<int64_t> min_new_tokens, min_length;  ///< no text ends before it has so many, counted likewise
-  bool forced_end = false;                ///< the last token of a text that reaches its length is the one that ends it
-  std::vector<int64_t> suppressed;        ///< tokens that are never drawn
-  std::vector<int64_t> suppressed_first;  ///< tokens that do not come first
-  std::optional<int64_t> no_repeat;       ///< no run of so many tokens occurs twice
-  std::optional<int64_t> beams;           ///< texts that are searched at a time
-  std::optional<double> length_penalty;   ///< of beams
-  std::optional<std::string> early_stopping;  ///< of beams: "true", "false" or "never"
-  /// What is added to the logit of the last token of a run, where it would complete it; -infinity forbids it.
-  std::vector<std::pair<std::vector<int64_t>, double>> biases;
-  std::vector<Unserved> unserved;
+/// The fields of transformers' generation_config.json that generate() supports; absent fields are absent in the file.
+/// In folders without that file they come from config.json.
+struct GenerationConfig {
+  std::optional<bool> do_sample = {};  ///< false: greedy
+  std::optional<double> temperature = {}, top_p = {}, min_p = {}, repetition_penalty = {};
+  std::optional<int64_t> top_k = {};
+  std::optional<int64_t> max_new_tokens = {};
+  std::optional<int64_t> max_length = {};  ///< of prompt (or decoder start tokens) and new tokens together
+  std::optional<int64_t> min_new_tokens = {}, min_length = {};  ///< no text ends earlier; counted in the same way
+  bool forced_eos = false;                           ///< forced_eos_token_id: a text of full length ends with eos
+  std::vector<int64_t> suppress_tokens = {};         ///< tokens that are never generated
+  std::vector<int64_t> begin_suppress_tokens = {};   ///< tokens that are not generated first
+  std::optional<int64_t> no_repeat_ngram_size = {};  ///< no n-gram of this length occurs twice
+  std::optional<int64_t> num_beams = {};             ///< width of the beam search
+  std::optional<double> length_penalty = {};         ///< of beams
+  std::optional<std::string> early_stopping = {};    ///< of beams: "true", "false" or "never"
+  /// Added to the logit of the last token of a run that it would complete; -infinity forbids the run.
+  std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias = {};
+  std::vector<UnsupportedField> unsupported = {};
 };
 
 }  // namespace attn::models

@@ -1,9 +1,22 @@
-// nn: attention layers and blocks. A layer names its parameters, makes them through a Scope, and is then a function of
-// a tape and a value: the same call trains and infers.
+// nn: attention layers and blocks. A layer makes its named parameters through a Scope and is then a function of a tape
+// and a value. The same call trains and infers.
 //
-// Shapes: x [B, L, C]; where layers do not look across rows, [.., C]. Weights of products are [out, in], as PyTorch
-// keeps them. x is of the type that the parameters compute in. Constructors and calls throw Error, before anything is
-// made or computed, with every reason; its operation() is the layer's name in the model, as "blocks.3.attention".
+// ```cpp
+// #include "attn/autograd_operations.h"
+// #include "attn/nn.h"
+// using namespace attn;
+// int main() {
+//   nn::Parameters parameters({.seed = 1});
+//   const nn::MultiHeadAttention layer(nn::Scope(parameters) / "attention", 64, {.heads = 8, .kv_heads = 2});
+//   autograd::Tape tape({.record = true});
+//   const nn::Value x(nn::Array(DType::float32, {2, 10, 64}));
+//   tape.backward(autograd::sum(tape, layer(tape, x)));  // every parameter now has its gradient
+// }
+// ```
+//
+// Shapes: x [B, L, C]; layers that work on each token alone take [.., C]. Weight matrices are [out, in], as in PyTorch.
+// x has the type that the parameters compute in. Constructors and calls check everything first and throw Error with
+// every reason; Error::operation() is the layer's name in the model, as "blocks.3.attention".
 #pragma once
 
 #include <functional>
@@ -18,136 +31,137 @@ namespace attn::nn {
 
 // --------------------------------------------------------------------------------------------------------- attention
 
-/// What one attention layer did on one input: enough to compute any part of its weights.
+/// The attention of one layer on one input: everything needed to compute any part of its attention weights.
 struct AttentionTrace {
   autograd::Heads q, k;
   Array lse;                 ///< [B, H, Lq]
-  AttentionOptions options;  ///< without dropout and sink; borrows what the layer's inputs borrowed, and `bias`
-  Value bias;                ///< the memory of options.bias, if there is one
+  AttentionOptions options;  ///< without dropout and sink; borrows from the layer's inputs and from `bias`
+  Value bias;                ///< owns options.bias, if the layer has one
   Value sink;                ///< [H], if the layer has sinks
-  int64_t first = 0;         ///< tokens that a cache had of the batch's first text: q and k are of those behind them
-  /// [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace, and where a cache has earlier keys.
+  int64_t first = 0;         ///< tokens of the first sequence that the cache already had; q and k are of later tokens
+  /// The attention weights [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace, and where a
+  /// cache has earlier keys.
   Array weights() const;
-  /// [B, H, Lq, C] on the tape of the call, with gradients of the layer's parameters where that recorded: a loss may
-  /// have them. A layer that recompute() runs records nothing then. Throws Error as weights() does.
-  Value statistics(Tape& tape, const autograd::StatisticsColumns& wanted) const;
+  /// The statistics [B, H, Lq, C] as a value on the tape of the call. If that tape recorded, gradients reach the
+  /// layer's parameters; a layer inside recompute() does not record. Throws Error as weights() does.
+  Value statistics(Tape& tape, const autograd::StatisticsSelection& wanted) const;
 
  private:
   void check() const;
 };
 
-/// The cache of one attention layer for the sequences of a batch.
+/// The KV cache of one attention layer and the ids of the batch's sequences in it.
 struct CacheSlot {
-  KvCache* cache = nullptr;
+  KVCache* cache = nullptr;
   std::span<const int64_t> sequences = {};  ///< [B]
-  /// [B L]: of tokens [B, L] behind what is cached.
+  /// The positions [B L] of L new tokens per sequence, which follow the cached ones.
   std::vector<int64_t> positions(int64_t B, int64_t L) const;
 };
 
-/// What an attention layer is given besides x. Everything is borrowed until the backward has run.
+/// Inputs of an attention layer in addition to x. Everything is borrowed until the backward has run.
 struct AttentionInputs {
-  const Value* memory = nullptr;     ///< [B, Lk, C_memory]: keys and values come from it (cross-attention)
-  const Value* key_value = nullptr;  ///< what key_value(tape, memory) gave, in place of the memory, if it serves again
-  std::span<const int64_t> key_length = {};     ///< [B]: padding at the end
-  std::span<const int64_t> memory_length = {};  ///< [B]: of the memory, for a Block; it takes key_length's place there
-  std::span<const int64_t> starts = {};  ///< [n + 1], from 0 to L: x [1, L, C] is n sequences, one after the other
-  ConstView<4> mask = {};                ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
-  Value bias = {};                       ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets its gradient
-  Value gates = {};                      ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
-  Value cross_gates = {};                ///< the same, of a Block's cross-attention
-  CacheSlot cache = {};  ///< x continues what is cached: inference of causal self-attention, with nothing else here
-  AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, of what x adds to it
-  AttentionTrace* cross_trace = nullptr;  ///< the same, of a Block's cross-attention
+  const Value* encoder_states = nullptr;  ///< [B, Lk, encoder_dim]: cross-attention takes keys and values from it
+  const Value* key_value = nullptr;  ///< key_value(tape, encoder_states), computed once, in place of encoder_states
+  std::span<const int64_t> key_length = {};      ///< [B]: tokens before the padding at the end
+  std::span<const int64_t> encoder_length = {};  ///< [B]: of the encoder states, for a Block's cross-attention
+  std::span<const int64_t> cu_seqlens = {};      ///< [n + 1], from 0 to L: x [1, L, C] is n packed sequences
+  ConstView<4> mask = {};                        ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
+  Value bias = {};                               ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets a gradient
+  Value gates = {};                              ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
+  Value cross_gates = {};                        ///< the same for a Block's cross-attention
+  CacheSlot cache = {};  ///< x follows the cached tokens: causal self-attention in inference, with no other input
+  AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
+  AttentionTrace* cross_trace = nullptr;  ///< the same for a Block's cross-attention
 };
 
-/// One head as textbooks write it: softmax(Q K^T / sqrt(d_k)) V, with Q = x W_Q, K = x W_K, V = x W_V; and, where an
-/// output_width is given, times W_O [d_v, d_o].
+/// Options of one head as in textbooks: softmax(Q K^T / sqrt(d_k)) V W_O, with Q = x W_Q, K = x W_K, V = x W_V. W_O
+/// [d_v, d_o] exists only if output_width is given.
 struct SelfAttentionOptions {
   int64_t key_width = 0;     ///< d_k; 0 = C; up to 1024
   int64_t value_width = 0;   ///< d_v; 0 = C; up to 1024
   int64_t output_width = 0;  ///< d_o; 0 = there is no W_O
-  bool bias = false;         ///< of all projections
+  bool bias = false;         ///< in all projections
   bool causal = false;
   double dropout = 0;
 };
 struct SelfAttention : Layer {
   SelfAttention() : Layer("SelfAttention") {}
   SelfAttention(const Scope& scope, int64_t width, const SelfAttentionOptions& options = {});
-  /// x [B, L, C] -> [B, L, d_o], or [B, L, d_v] without W_O. A memory is [B, Lk, C].
+  /// x [B, L, C] -> [B, L, d_o], or [B, L, d_v] without W_O. Encoder states are [B, Lk, C].
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
   Linear query, key, value, output;
   SelfAttentionOptions options;
 };
 
-/// What stretches the angles of rope to longer texts than it was trained on.
+/// How rotary positions are stretched to longer texts than the model was trained on.
 enum class RopeScaling {
   none,
   linear,   ///< all angles divided by `factor`
-  dynamic,  ///< beyond `context` tokens a larger theta, as NTK-aware scaling has it
-  llama3,   ///< slow angles divided by `factor`, fast ones kept, between them a blend (LLaMA 3.1)
-  yarn,     ///< the same by the number of turns, and larger vectors (Peng et al. 2023, arXiv:2309.00071)
-  longrope  ///< a factor for each angle, another beyond `context` (Ding et al. 2024, arXiv:2402.13753)
+  dynamic,  ///< NTK-aware: a larger theta beyond `context` tokens
+  llama3,   ///< divides slow angles by `factor`, keeps fast ones, blends between them (LLaMA 3.1)
+  yarn,     ///< the same by the number of turns, with a factor on vectors (Peng et al. 2023, arXiv:2309.00071)
+  longrope  ///< a factor for each angle, another set beyond `context` (Ding et al. 2024, arXiv:2402.13753)
 };
 struct RopeScalingOptions {
   RopeScaling kind = RopeScaling::none;
   double factor = 1;
-  int64_t context = 0;         ///< tokens of the first training
-  double low = 1, high = 4;    ///< llama3: turns within `context` of the slowest and the fastest that are blended
-  double fast = 32, slow = 1;  ///< yarn: the same, the other way round
-  double magnitude = 0;        ///< yarn, longrope: factor on queries and keys; 0 = that of rope_magnitude()
-  bool whole = true;           ///< yarn: the blend begins and ends at whole pairs
-  /// longrope: what the angle of each pair is divided by where the longest text is within `context`, and where not.
+  int64_t context = 0;         ///< tokens that the model was first trained on
+  double low = 1, high = 4;    ///< llama3: the range of turns within `context` that is blended
+  double fast = 32, slow = 1;  ///< yarn: the same range, from its upper end
+  double magnitude = 0;        ///< yarn, longrope: factor on queries and keys; 0 = rope_magnitude()
+  bool whole = true;           ///< yarn: the range is rounded to whole pairs
+  /// longrope: divisors of each pair's angle, for texts within `context` and beyond.
   std::vector<double> within = {}, beyond = {};
 };
-/// The angle of one step for each of width / 2 pairs, where texts have up to `length` tokens.
+/// The angle per position of each of width / 2 pairs, for texts of up to `length` tokens.
 std::vector<double> rope_frequencies(double theta, int64_t width, const RopeScalingOptions& scaling, int64_t length);
-/// What queries and keys are multiplied by: yarn's 0.1 ln(factor) + 1, longrope's sqrt(1 + ln(factor) / ln(context)).
+/// The factor on queries and keys: 0.1 ln(factor) + 1 for yarn, sqrt(1 + ln(factor) / ln(context)) for longrope.
 double rope_magnitude(const RopeScalingOptions& scaling);
 
-/// What is normalised by its root mean square, with a learned gain, between the projections and rope.
+/// RMS norms with a learned scale on queries and keys, between the projections and rope.
 enum class QueryKeyNorm {
   none,
-  heads,  ///< each head of queries and keys, as Qwen 3
-  rows    ///< all heads of a token's queries, or keys, together, as OLMo 2
+  heads,  ///< of each head, as in Qwen 3
+  rows    ///< of all heads of a token together, as in OLMo 2
 };
 
-/// How an attention layer knows where tokens stand.
-enum class Position {
+/// How an attention layer uses the positions of tokens.
+enum class AttentionPositions {
   none,
-  rope,      ///< queries and keys are rotated by their positions
-  relative,  ///< T5's buckets of distances, a learned bias a head (Raffel et al. 2019, arXiv:1910.10683)
-  alibi      ///< a penalty on distance, alibi_slopes() (Press et al. 2021, arXiv:2108.12409)
+  rope,      ///< rotates queries and keys by their positions
+  relative,  ///< T5's learned bias per head and distance bucket (Raffel et al. 2019, arXiv:1910.10683)
+  alibi      ///< a linear penalty on distance, alibi_slopes() (Press et al. 2021, arXiv:2108.12409)
 };
 
 /// 2^(-8 (h + 1) / H) for h = 0 .. H - 1.
 std::vector<float> alibi_slopes(int64_t heads);
 
 struct QueryKeyValue {
-  autograd::Heads q, k, v;
+  autograd::Heads q = {}, k = {}, v = {};
 };
 
 struct MultiHeadAttentionOptions {
   int64_t heads = 1;
-  int64_t kv_heads = 0;      ///< 0 = heads; fewer: grouped-query attention; 1: multi-query attention
-  int64_t head_width = 0;    ///< D, up to 1024; 0 = C / heads, which must be whole
-  int64_t memory_width = 0;  ///< width of the second sequence; 0 = self-attention, which takes no memory
-  bool bias = true;          ///< of the projections
+  int64_t kv_heads = 0;     ///< 0 = heads; fewer is grouped-query, 1 multi-query attention
+  int64_t head_dim = 0;     ///< D, at most 1024; 0 = C / heads, which must be whole
+  int64_t encoder_dim = 0;  ///< width of the encoder states; 0 = self-attention
+  bool bias = true;         ///< of the projections
   bool output_bias = true;
   bool causal = false;
-  int64_t window = 0;  ///< a token sees so many tokens, itself included; 0 = all
-  double dropout = 0;  ///< of attention weights
-  double scale = 0;    ///< factor on <q, k>; 0 = 1 / sqrt(D)
-  double softcap = 0;  ///< c > 0: scores become c tanh(s / c)
-  bool sink = false;   ///< a learned logit a head, in the denominator only
+  int64_t window = 0;          ///< tokens that a query attends to, itself included; 0 = all
+  double dropout = 0;          ///< of attention weights
+  double attention_scale = 0;  ///< factor on <q, k>; 0 = 1 / sqrt(D)
+  double softcap = 0;          ///< c > 0: scores become c tanh(s / c)
+  bool sinks = false;          ///< a learned logit per head, in the denominator only
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   double norm_epsilon = 1e-6;  ///< of query_key_norm
-  Position position = Position::none;
-  std::vector<float> slopes = {};  ///< of Position::alibi, one a head; empty = alibi_slopes(heads)
+  AttentionPositions position = AttentionPositions::none;
+  std::vector<float> slopes = {};  ///< of alibi, one per head; empty = alibi_slopes(heads)
   ops::RopeOptions rope = {};
   RopeScalingOptions rope_scaling = {};
-  int64_t buckets = 32;           ///< of Position::relative
-  int64_t max_distance = 128;     ///< of Position::relative: all beyond share the last bucket
-  bool shares_distances = false;  ///< Position::relative by another layer's table: share_distances() gives it
+  int64_t buckets = 32;           ///< of AttentionPositions::relative
+  int64_t max_distance = 128;     ///< of relative: larger distances share the last bucket
+  bool shares_distances = false;  ///< AttentionPositions::relative by another layer's table: share_distances() gives it
 };
 class MultiHeadAttention : public Layer {
  public:
@@ -155,10 +169,10 @@ class MultiHeadAttention : public Layer {
   MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options);
   /// x [B, L, C] -> [B, L, C]
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
-  /// Q, K and V of self-attention in one product, [(H + 2 Hk) D, C]; of cross-attention query alone is from x. The
-  /// output is [C, H D], whatever D is.
+  /// Self-attention projects q, k and v in one product, qkv [(H + 2 Hk) D, C]. Cross-attention has query [H D, C] and
+  /// key_value [2 Hk D, encoder_dim]. The output projection is [C, H D].
   Linear qkv, query, key_value, output;
-  /// Takes the table of relative positions from another layer. Throws Error unless this one is without its own.
+  /// Uses the relative bias of another layer. Throws Error if this layer has its own.
   void share_distances(const MultiHeadAttention& other);
 
  private:
@@ -176,37 +190,37 @@ class MultiHeadAttention : public Layer {
   std::vector<double> frequencies_;  // of rope; empty where they depend on the length
 };
 
-/// The bucket of key - query, as T5 computes it; for causal attention only the past has buckets. Throws Error unless
-/// buckets is at least 2 (4, and even, both ways) and max_distance lies beyond the buckets of one distance each.
+/// T5's bucket of the distance key - query; causal attention has buckets for the past only. Throws Error unless buckets
+/// is at least 2 (bidirectional: at least 4 and even) and max_distance exceeds the number of exact buckets.
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance);
 
-/// Where the norms of a block stand, around each branch f.
-enum class NormPlace {
-  before,     ///< x + f(norm(x)), as GPT-2 and LLaMA
-  after,      ///< norm(x + f(x)), as BERT
-  on_branch,  ///< x + norm(f(x)), as OLMo 2
-  around      ///< x + norm(f(norm(x))), as Gemma 2
+/// Where a block normalises each branch f (attention, cross-attention, feed-forward).
+enum class NormPlacement {
+  pre,              ///< x + f(norm(x)), as GPT-2 and LLaMA
+  post,             ///< norm(x + f(x)), as BERT
+  branch,           ///< x + norm(f(x)), as OLMo 2
+  sandwich,         ///< x + norm(f(norm(x))), as Gemma 2
+  pre_except_first  ///< pre, but the attention of a model's first block has no norm, as ModernBERT; a Block is that one
 };
 
 struct BlockOptions {
   MultiHeadAttentionOptions attention = {};
-  MultiHeadAttentionOptions cross = {};  ///< of a decoder: with a memory_width there is a branch of cross-attention
+  MultiHeadAttentionOptions cross = {};  ///< a block with cross.encoder_dim > 0 has cross-attention
   FeedForwardOptions feed_forward = {};
   NormOptions norm = {};
-  NormPlace norm_place = NormPlace::before;
-  bool parallel = false;          ///< attention and feed-forward both read the block's x, as GPT-NeoX; norms before
-  bool norm_of_attention = true;  ///< false: none before attention, as ModernBERT's first block
-  double dropout = 0;             ///< of each branch before it is added
+  NormPlacement norm_placement = NormPlacement::pre;
+  bool parallel = false;  ///< attention and feed-forward both read the block's x, as in GPT-NeoX; pre-norm only
+  double dropout = 0;     ///< of each branch before it is added
 };
-/// Attention, perhaps cross-attention, then feed-forward, each around a residual: the block of BERT, GPT-2, LLaMA and
-/// T5 by its options.
+/// Self-attention, optional cross-attention and feed-forward, each with a residual connection: the block of BERT,
+/// GPT-2, LLaMA and T5, depending on the options.
 struct Block : Layer {
   Block() : Layer("Block") {}
   Block(const Scope& scope, int64_t width, const BlockOptions& options);
-  /// A memory is for the cross-attention, as its length.
+  /// x [B, L, C] -> [B, L, C]. Encoder states and their lengths go to the cross-attention.
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
   BlockOptions options;
-  /// Made where the options have them; after_* where norms stand around.
+  /// Those that the options require; after_* only with NormPlacement::sandwich.
   Norm norm_attention, norm_cross, norm_feed_forward, after_attention, after_cross, after_feed_forward;
   MultiHeadAttention attention, cross;
   FeedForward feed_forward;
@@ -216,8 +230,8 @@ struct Block : Layer {
                const std::function<Value(const Value&)>& f) const;
 };
 
-/// Row p, feature 2 i: sin((first + p) / 10000^(2 i / C)), feature 2 i + 1: its cosine (Vaswani et al. 2017).
-/// [positions, C]
+/// Sinusoidal positions [positions, C] (Vaswani et al. 2017): feature 2 i of row p is sin((first + p) / 10000^(2 i /
+/// C)), feature 2 i + 1 the cosine.
 Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first = 0);
 
 }  // namespace attn::nn

@@ -1,4 +1,16 @@
-// nn: what every layer has, and the layers without attention (attn/nn.h has the others, and says what all share).
+// nn: the base of all layers, and the layers without attention. attn/nn.h has the others and the conventions.
+//
+// ```cpp
+// #include "attn/nn_layers.h"
+// using namespace attn;
+// int main() {
+//   nn::Parameters parameters({.purpose = nn::Purpose::inference});
+//   const nn::Scope scope(parameters);
+//   const nn::FeedForward layer(scope / "mlp", 64, {.hidden_dim = 256, .activation = ops::Activation::gelu});
+//   autograd::Tape tape;
+//   const nn::Value y = layer(tape, nn::Value(nn::Array(DType::float32, {10, 64})));
+// }
+// ```
 #pragma once
 
 #include <string_view>
@@ -12,12 +24,13 @@ namespace attn::nn {
 
 using autograd::Tape;
 
-/// What every layer has: its name, for errors, and the type it computes in.
+/// The base of every layer: its name, which errors show, and the type it computes in.
 class Layer {
  public:
-  /// "blocks.3.attention"; at the root of the names, and of what has not been made, the kind of layer: "Linear".
+  /// The name in the model, as "blocks.3.attention". A default-constructed layer and one without a scope name have the
+  /// name of their class, as "Linear".
   const std::string& name() const { return name_; }
-  /// Of x and of the result.
+  /// The type of x and of the result.
   DType dtype() const { return dtype_; }
 
  protected:
@@ -34,7 +47,7 @@ class Layer {
 
 struct LinearOptions {
   bool bias = true;
-  bool residual = false;  ///< projects into the residual stream
+  bool residual = false;  ///< the layer projects into the residual stream, for its initialisation
 };
 struct Linear : Layer {
   Linear() : Layer("Linear") {}
@@ -45,20 +58,20 @@ struct Linear : Layer {
 };
 
 struct EmbeddingOptions {
-  double scale = 1;  ///< factor on the rows that are looked up
+  double scale = 1;  ///< factor on the rows
 };
 struct Embedding : Layer {
   Embedding() : Layer("Embedding") {}
   Embedding(const Scope& scope, int64_t tokens, int64_t width, const EmbeddingOptions& options = {});
-  /// ids [R] in [0, V), R the product of `shape` -> [shape .., C]
+  /// ids [R] in [0, tokens), R the product of `shape` -> [shape .., C]
   Value operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const;
   EmbeddingOptions options;
-  Value table;
+  Value weight;
 };
 
 struct NormOptions {
-  bool rms = false;  ///< RmsNorm instead of LayerNorm
-  bool bias = true;  ///< LayerNorm only
+  bool rms = false;  ///< RMS norm instead of layer norm
+  bool bias = true;  ///< of layer norm only
   double epsilon = 1e-5;
 };
 struct Norm : Layer {
@@ -70,12 +83,12 @@ struct Norm : Layer {
 };
 
 struct FeedForwardOptions {
-  int64_t hidden = 0;  ///< 0 = 4 C
+  int64_t hidden_dim = 0;  ///< 0 = 4 C
   ops::Activation activation = ops::Activation::gelu_tanh;
-  bool gated = false;  ///< f(gate x) (up x), as in SwiGLU, instead of f(W x)
+  bool gated = false;  ///< f(gate x) (up x), as in SwiGLU, instead of f(up x)
   bool bias = true;
 };
-/// down(f(up(x))).
+/// down(f(up(x))): x [.., C] -> [.., C].
 struct FeedForward : Layer {
   FeedForward() : Layer("FeedForward") {}
   FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options = {});

@@ -1,5 +1,18 @@
-// nn: parameters, by their names in the model. Layers (attn/nn.h) make them through a Scope; optimisers and files walk
-// over them.
+// nn: the named parameters of a model. Layers (attn/nn.h) make them through a Scope; optimizers and files iterate over
+// them.
+//
+// ```cpp
+// #include <cstdio>
+// #include "attn/nn_parameters.h"
+// using namespace attn;
+// int main() {
+//   nn::Parameters parameters({.seed = 1});
+//   const nn::Scope head = nn::Scope(parameters) / "head";
+//   head.variable("weight", {10, 64});
+//   head.variable("bias", {10}, nn::ParameterRole::bias);
+//   for (const nn::Parameter& parameter : parameters.all()) std::printf("%s\n", parameter.name.c_str());
+// }
+// ```
 #pragma once
 
 #include <deque>
@@ -17,90 +30,91 @@ namespace attn::nn {
 using autograd::Array;
 using autograd::Value;
 
-/// What a variable is for. Products and tables are of the type that layers compute in and decay; biases and gains stay
-/// in float32 beside 16 bits, and do not.
-enum class Role {
-  product,   ///< a weight [out, in]
-  table,     ///< rows that are looked up
-  residual,  ///< a product that projects into the residual stream
-  bias,      ///< begins as zeros
-  gain       ///< of a norm, begins as ones
+/// The role of a parameter decides its type, initialisation and weight decay. linear, embedding and residual have the
+/// type that layers compute in, and decay. bias and scale are float32 where that type has 16 bits, and do not decay.
+enum class ParameterRole {
+  linear,     ///< a weight [out, in]
+  embedding,  ///< rows that ids select
+  residual,   ///< a weight [out, in] of a projection into the residual stream
+  bias,       ///< initialised with zeros
+  scale       ///< of a norm, initialised with ones
 };
 
-/// What a layer asks for: an array of this name in the model ("blocks.0.attention.qkv.weight"), type and shape.
+/// A parameter that a layer needs: its name in the model ("blocks.0.attention.qkv.weight"), role, type and shape.
 struct Variable {
-  std::string name;
-  Role role = Role::product;
+  std::string name = {};
+  ParameterRole role = ParameterRole::linear;
   DType dtype = DType::float32;
   std::vector<int64_t> shape = {};
 };
 
-/// One named array of a model. `value` is what layers compute with; `master` is what the optimiser updates: the same
-/// array, or, in a training, the float32 original of a 16-bit copy.
+/// One named array of a model. Layers compute with `value`. The optimizer updates `master`: the same array or, where a
+/// training computes in 16 bits, its float32 original.
 struct Parameter {
-  std::string name;
-  Value value;
-  Array master;
-  bool decay = false;    ///< weight decay applies: products and tables
-  bool product = false;  ///< a weight [out, in]
+  std::string name = {};
+  Value value = {};
+  Array master = {};
+  bool decay = false;      ///< weight decay applies
+  bool is_linear = false;  ///< a weight [out, in]
 };
 
-/// Training: values want gradients, and masters are float32 (float64). Inference: there is nothing but what layers
-/// compute with.
+/// training: values want gradients, masters are float32 or float64. inference: only the arrays that layers compute with
+/// exist.
 enum class Purpose { training, inference };
 
-/// How new weights are drawn.
-enum class Scheme {
+/// The distribution of new weights.
+enum class Initialization {
   xavier,  ///< uniform in +-sqrt(6 / (in + out)) (Glorot & Bengio 2010)
   gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
 };
 
-/// Of activations and products; beside a 16-bit type, master weights and their gradients are float32. float64 is for
-/// checking gradients; those of float16 want a scaled loss, see train::LossScaling.
+/// The type of activations and products. With a 16-bit type, master weights and their gradients are float32. float64 is
+/// for gradient checks. Training in float16 needs a scaled loss, see train::LossScaling.
 enum class Precision { float32, bfloat16, float64, float16 };
 
-/// Where variables come from: makes each array that a layer asks for, perhaps over memory that is there already, as a
-/// file's. `draw` fills an array with random numbers by the scheme.
-using Source = std::function<Array(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
-/// Random numbers for all.
-Array drawn(const Variable& wanted, const std::function<void(const Array&)>& draw);
+/// A callback that creates the array of each parameter, new or in existing memory such as a mapped file. `draw` fills
+/// an array with random numbers of the initialisation.
+using ParameterSource = std::function<Array(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
+/// The default callback: random numbers for every parameter.
+Array random_parameter(const Variable& wanted, const std::function<void(const Array&)>& draw);
 
 /// All parameters of a model, in order of creation.
 class Parameters {
  public:
   struct Options {
-    Scheme scheme = Scheme::gpt2;
+    Initialization initialization = Initialization::gpt2;
     Precision precision = Precision::float32;
     uint64_t seed = 0;
-    double residual_factor = 1;  ///< of projections into the residual stream: 1 / sqrt(2 N) in GPT-2's scheme
+    double residual_factor = 1;  ///< of projections into the residual stream; 1 / sqrt(2 N) in GPT-2
     Purpose purpose = Purpose::training;
   };
-  /// With a null `source` parameters have names and shapes but no memory, for whoever only counts.
-  explicit Parameters(const Options& options, Source source = drawn);
+  /// With a null `source` parameters have names and shapes but no memory, as for counting them.
+  explicit Parameters(const Options& options, ParameterSource source = random_parameter);
 
   const Options& options() const { return options_; }
-  /// Of activations and products.
+  /// The type of activations and products.
   DType dtype() const;
   const std::deque<Parameter>& all() const { return all_; }
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
-  int64_t count() const;                               ///< of numbers, in all of them
-  /// Before a new sum of gradients.
+  int64_t count() const;                               ///< numbers in all parameters together
+  /// Empties all gradients, before the next backward.
   void clear_gradients() const;
-  /// After a change of the masters: renews the copies that layers compute with, and undoes pack().
+  /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
   void refresh() const;
-  /// Has layers multiply by their float32 weights packed, which is quicker where there are many rows and takes as much
-  /// memory again, on matrix tiles half more: see ops::PackedFactor. For models that are no longer changed.
+  /// Packs the float32 weight matrices, for models whose weights no longer change: products of many rows are faster.
+  /// The copies take the memory of the weights, on matrix tiles 1.5 times of it. See ops::PackedMatrix.
   void pack() const;
 
  private:
   friend class Scope;
   Options options_;
-  Source source_;
+  ParameterSource source_;
   std::deque<Parameter> all_;
   std::map<std::string, size_t, std::less<>> index_;  // into all_
 };
 
-/// Where a layer stands: the parameters and the prefix of its names, as in "blocks.0.attention.".
+/// A prefix of parameter names, as "blocks.0.attention.", in which a layer makes its parameters. Parameters are
+/// borrowed.
 class Scope {
  public:
   explicit Scope(Parameters& parameters, std::string prefix = "")
@@ -110,9 +124,9 @@ class Scope {
   std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   DType dtype() const { return parameters_->dtype(); }
 
-  /// Asks for an array of this name here. Throws Error, before anything is made, for a name that is taken or has an
-  /// empty part, for a size below 1 and for an array beyond 2^63 bytes.
-  Value variable(std::string_view name, std::vector<int64_t> shape, Role role = Role::product) const;
+  /// Makes the parameter of this name. Throws Error for a name that exists or has an empty component, for an extent
+  /// below 1 and for an array of more than 2^63 bytes.
+  Value variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role = ParameterRole::linear) const;
 
  private:
   Parameters* parameters_;

@@ -1,8 +1,18 @@
-// tensor: strided views and owning tensors of the element types in attn/core_dtype.h: the part of core that arrays are
-// made of.
+// tensor: strided views, and tensors that own their memory, of the element types in attn/core_dtype.h.
 //
-// A view is a pointer, sizes and strides; it owns nothing and copies nothing. Strides count elements and may be zero
-// (broadcast) or negative. Shapes are written as in the glossary: q is [B, H, Lq, D].
+// ```cpp
+// #include "attn/tensor.h"
+// int main() {
+//   attn::Tensor<float, 3> x({2, 100, 64});                        // owns its memory, zero-initialised
+//   const attn::View<3> half = x.view().slice(1, 0, 50);           // [2, 50, 64], in place
+//   const attn::View<2> first = half.select(0, 0);                 // [50, 64]
+//   const attn::View<2> transposed(first.data, first.dtype, {64, 50}, {1, 64});
+//   return transposed.count() == 3200 ? 0 : 1;
+// }
+// ```
+//
+// A view is a pointer, sizes and strides. It owns nothing and copies nothing; its memory must outlive it. Strides count
+// elements and may be zero (broadcast) or negative. Shapes are written as in the glossary: q is [B, H, Lq, D].
 #pragma once
 
 #include <algorithm>
@@ -23,11 +33,11 @@ namespace attn {
 template <int Rank>
 using Shape = std::array<int64_t, Rank>;
 
-/// Throws Error that says what is wrong with a shape.
+/// Throws Error that says what is wrong with this shape.
 [[noreturn]] void refuse_shape(const int64_t* size, int rank);
 
-/// Elements of an array of this shape. Throws Error for a negative extent, and unless the bytes of all axes but those
-/// of extent 0 fit in 63 bits.
+/// The number of elements of an array of this shape. Throws Error for a negative extent and where the bytes, counted
+/// without axes of extent 0, do not fit in 63 bits.
 constexpr int64_t count_of(const int64_t* size, int rank, int64_t element_bytes = 1) {
   int64_t count = 1, bytes = element_bytes;
   for (int axis = 0; axis < rank; ++axis) {
@@ -42,7 +52,7 @@ constexpr int64_t count_of(const std::array<int64_t, Rank>& size) {
   return count_of(size.data(), static_cast<int>(Rank));
 }
 
-/// Strides of a dense row-major array of this shape, in elements. Throws Error where one does not fit in 63 bits.
+/// The strides, in elements, of a dense row-major array of this shape. Throws Error where one does not fit in 63 bits.
 template <size_t Rank>
 constexpr std::array<int64_t, Rank> contiguous_strides(const std::array<int64_t, Rank>& size) {
   std::array<int64_t, Rank> stride{};
@@ -54,12 +64,12 @@ constexpr std::array<int64_t, Rank> contiguous_strides(const std::array<int64_t,
   return stride;
 }
 
-/// Bytes from an array's first element to that of its part begin .. end - 1 of an axis, 0 where that has no indices.
-/// Throws Error for an axis that there is not, and unless 0 <= begin <= end <= its extent.
+/// The bytes from the first element of an array to the first element of indices begin .. end - 1 of an axis; 0 where
+/// begin = end. Throws Error for an axis outside the rank, and unless 0 <= begin <= end <= extent.
 int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DType dtype, int axis, int64_t begin,
                         int64_t end);
 
-/// A typed, strided window on memory that somebody else owns. A view without data means "not given".
+/// A typed, strided view of memory that somebody else owns. A view without data means "not given".
 template <class Pointer, int Rank>
 struct BasicView {
   Pointer data = nullptr;
@@ -72,20 +82,20 @@ struct BasicView {
       : data(data_), dtype(dtype_), size(size_), stride(stride_) {}
   BasicView(Pointer data_, DType dtype_, const Shape<Rank>& size_)
       : BasicView(data_, dtype_, size_, contiguous_strides(size_)) {}
-  /// A dense row-major view of elements whose type C++ knows.
+  /// A dense row-major view; the element type is that of the pointer.
   template <class T, class = std::enable_if_t<std::is_convertible_v<T*, Pointer> && !std::is_void_v<T>>>
   BasicView(T* data_, const Shape<Rank>& size_)
       : BasicView(data_, dtype_of<std::remove_cv_t<T>>(), size_, contiguous_strides(size_)) {}
-  /// A writable view reads like a constant one.
+  /// A writable view converts to a read-only one.
   template <class Other, class = std::enable_if_t<std::is_convertible_v<Other, Pointer>>>
   BasicView(const BasicView<Other, Rank>& other) : BasicView(other.data, other.dtype, other.size, other.stride) {}
 
   explicit operator bool() const { return data != nullptr; }
   int64_t count() const { return count_of(size); }
-  /// Without elements.
+  /// True if an extent is 0.
   bool empty() const { return std::find(size.begin(), size.end(), 0) != size.end(); }
 
-  /// The indices begin .. end - 1 of an axis, in place: keys.slice(2, 0, length). Throws Error as offset_of_slice().
+  /// Indices begin .. end - 1 of an axis, without a copy: keys.slice(2, 0, length). Throws Error as offset_of_slice().
   BasicView slice(int axis, int64_t begin, int64_t end) const {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
     const int64_t offset = offset_of_slice(size.data(), stride.data(), Rank, dtype, axis, begin, end);
@@ -94,7 +104,8 @@ struct BasicView {
     part.size[axis] = end - begin;
     return part;
   }
-  /// Index `index` of an axis, in place and without that axis: keys.select(0, b) is [Hk, Lk, D]. Throws Error likewise.
+  /// One index of an axis, without a copy and without that axis: keys.select(0, b) is [Hk, Lk, D]. Throws Error as
+  /// slice().
   BasicView<Pointer, Rank - 1> select(int axis, int64_t index) const requires(Rank > 1) {
     const BasicView one = slice(axis, index, index < INT64_MAX ? index + 1 : index);
     BasicView<Pointer, Rank - 1> rest;
@@ -123,8 +134,8 @@ std::string to_string(const std::array<int64_t, Rank>& size) {
 
 // ---------------------------------------------------------------------------------------------------------- tensors
 
-/// 64-byte aligned memory that it owns, zero-filled on request; no bytes have no address. Throws Error for a negative
-/// size, std::bad_alloc where there is no memory.
+/// Owns 64-byte aligned memory, zero-filled on request; data() is null where bytes() is 0. Throws Error for a negative
+/// size and std::bad_alloc where the memory cannot be had.
 class Buffer {
  public:
   Buffer() = default;
@@ -140,7 +151,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-/// An owning, dense, row-major array, zero at birth. Indices are not checked. Throws as count_of() and `new` do.
+/// Owns a dense row-major array, zero-initialised; copies copy the elements. operator[] takes the index in memory order
+/// and does not check it. Construction throws as count_of() and `new` do.
 template <class T, int Rank>
 class Tensor {
  public:

@@ -1,4 +1,14 @@
-// train: pairs of texts, for models that answer one text with another.
+// train: pairs of texts, for encoder-decoders that learn to write one text from another.
+//
+// ```cpp
+// #include "attn/train_pairs.h"
+// using namespace attn;
+// int main() {
+//   const std::vector<train::Pair> pairs = {{{1, 2}, {3}}, {{2, 1}, {4, 5}}};  // token ids of source and target
+//   const train::PairData data(pairs, pairs, 9, 16, 2, 1);  // 9 begins and ends every target
+//   return data.training(0).sequences == 2 ? 0 : 1;
+// }
+// ```
 #pragma once
 
 #include "attn/train.h"
@@ -8,25 +18,26 @@ namespace attn::train {
 
 /// A row of a file of pairs.
 struct PairText {
-  std::string source, target;
-  int64_t line = 0;  ///< where the row begins, from 1
+  std::string source = {}, target = {};
+  int64_t line = 0;  ///< of the row's begin, from 1
 };
-/// .csv as in RFC 4180; .jsonl, an object a line with "source" and "target"; any other name, or "-" for the standard
-/// input: lines of source, tab, target. The first row may name the columns so. Throws Error with the file and the line.
+/// Reads pairs: .csv as in RFC 4180; .jsonl with "source" and "target" in each line; any other name, and "-" for the
+/// standard input, as lines of source, tab, target. The first row may name the columns. Throws Error with the file and
+/// the line.
 std::vector<PairText> read_pairs(const std::string& path);
 
 struct Pair {
-  std::vector<int64_t> source, target;  ///< at least one token in each
+  std::vector<int64_t> source = {}, target = {};  ///< at least one token in each
 };
-/// Rows as tokens, each side by its own tokenizer. Throws Error with the line of what has no token; `path` is the name
-/// that errors use.
+/// Encodes both sides of each row by their tokenizers. Throws Error with the line of a text without tokens; `path` is
+/// the file name that errors show.
 std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Tokenizer& source,
                                const text::Tokenizer& target, const std::string& path);
 
-/// Pairs for a model with an encoder, in the order of LabelledData's sentences. The decoder is shown `end` and then the
-/// target, and is to say the target and then `end` (Sutskever et al. 2014, arXiv:1409.3215). What is longer than the
-/// context is cut off.
-class PairData : public Data {
+/// Pairs for a model with an encoder, shuffled and batched as by LabelledDataset. The decoder reads `end` and the
+/// target, and learns to write the target and `end` (Sutskever et al. 2014, arXiv:1409.3215). Texts are truncated to
+/// `context`.
+class PairData : public Dataset {
  public:
   /// Throws Error for a side without tokens and for a negative token.
   PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context, int64_t batch,
@@ -44,8 +55,8 @@ class PairData : public Data {
   uint64_t seed_;
 };
 
-/// The fewest tokens that must be put in, taken out or changed to make one list of the other (Levenshtein 1966). Over
-/// the length of what is right this is an error rate, of words, phonemes or characters.
+/// The edit distance (Levenshtein 1966): the fewest insertions, deletions and substitutions that turn one list into the
+/// other. Divided by the length of the reference it is a word, phoneme or character error rate.
 int64_t edit_distance(std::span<const int64_t> a, std::span<const int64_t> b);
 
 }  // namespace attn::train

@@ -1,5 +1,18 @@
-// view_page: the page of attn/view.h for all inputs: two texts, texts of any length, and a program that answers it.
-// docs/seeing.md says what the page shows, what it holds, and how exact that is.
+// view_page: HTML pages for two texts, for texts of any length, and for a server. docs/seeing.md describes what a page
+// shows and contains, and its accuracy.
+//
+// ```cpp
+// #include "attn/view_page.h"
+// int main() {
+//   attn::Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 3, 8}), v({1, 1, 3, 8}), out({1, 1, 2, 8});
+//   attn::Tensor<float, 3> lse({1, 1, 2});
+//   attn::attention(q, k, v, out, lse, {});
+//   const attn::view::Layer cross{.name = "cross", .q = q, .k = k, .lse = lse};
+//   const std::string page = attn::view::html_page({.title = "t", .queries = {"le", "chat"}, .keys = {"the", "cat",
+//   "."}},
+//                                                  {cross});
+// }
+// ```
 #pragma once
 
 #include <map>
@@ -13,59 +26,61 @@
 #pragma GCC visibility push(default)
 namespace attn::view {
 
-/// What a page calls the rows and columns of the matrices.
+/// The labels of a page.
 struct PageTexts {
-  std::string title;
-  std::vector<std::string> queries;     ///< a token a query
-  std::vector<std::string> keys = {};   ///< a token a key; empty = the text looks at itself: the same tokens
-  std::vector<heads::Kind> kinds = {};  ///< of a text that looks at itself, what each token is; empty = words
-  int64_t second = -1;  ///< of a text that is a pair of sentences, the second one's first token; -1 = it is none
+  std::string title = {};
+  std::vector<std::string> queries = {};     ///< one token per query
+  std::vector<std::string> keys = {};        ///< one token per key; empty = self-attention: the same tokens
+  std::vector<heads::TokenKind> kinds = {};  ///< of self-attention, the kind of each token; empty = words
+  int64_t second = -1;                       ///< first token of the second sentence of a pair; -1 = no pair
 };
 
-/// A rectangle of P: queries from the first one on, and keys. -1 = to the end.
+/// A rectangle of P: `queries` rows from `query` on, `keys` columns from `key` on. -1 = to the end.
 struct PageWindow {
   int64_t query = 0, queries = -1, key = 0, keys = -1;
 };
 
 struct PageOptions {
   Selection selection = {};
-  /// Of a page that is pooled. How fine its pictures are and how many weights of a row it holds follow from it.
+  /// The size of a pooled page; the resolution of its pictures and the weights that it contains follow from it.
   int64_t most_bytes = 20'000'000;
-  /// Of a page that is pooled: of these it holds every weight of every head that it has, two bytes each before they are
-  /// compressed, whatever else has to be coarser for it. A row is {i, 1}, a column {0, -1, j, 1}.
+  /// Rectangles of which a pooled page contains every weight of every head, two bytes each before compression; the rest
+  /// becomes coarser to keep the size. A row is {i, 1}, a column {0, -1, j, 1}.
   std::vector<PageWindow> windows = {};
 };
 
-/// The page of html_page() of attn/view.h, where that is possible: at most 2^26 weights a head, 2^28 bytes. Otherwise a
-/// pooled page, whose every head has, from one pass of attention_statistics():
-///   - a picture, at most 2048 x 2048, of the largest weight of each rectangle, 8 bits a cell: each is off by at most
-///     3.4 % of itself, and less than 2^-24 is 0; and one of half its side of the mean weights, within 4.5 %, 2^-32;
-///   - all weights of options.windows, each off by at most 0.017 % of itself;
-///   - if there is room, the entropy of each row and what each column receives, as float32;
-///   - if there is room, the keys and weights of up to 16 largest of each row, and of a text that looks at itself up to
-///     64 weights of each row around its own token, or up to it where the layer is causal, as exact as the windows.
-/// Throws Error where a head's lse does not belong to q and k: its rows do not sum up to 1.
+/// The page of html_page() in attn/view.h if it has at most 2^26 weights per head and 2^28 bytes. Otherwise a pooled
+/// page with, for every head, from one pass of attention_statistics():
+// /   - a picture of at most 2048 x 2048 cells with the largest weight of each rectangle, 8 bits per cell: relative
+// error
+///     3.4 %, weights below 2^-24 are 0; and one of half the side with the mean weights: 4.5 %, 2^-32;
+///   - all weights of options.windows with a relative error of 0.017 %;
+///   - if there is room, the entropy of each row and the mass of each column, as float32;
+///   - if there is room, up to 16 largest weights of each row with their keys, and for self-attention up to 64 weights
+///     around the row's own token (causal: before it), with the accuracy of the windows.
+/// Throws Error if a head's lse does not belong to q and k, so that its rows do not sum up to 1.
 std::string html_page(const PageTexts& texts, const std::vector<Layer>& layers, const PageOptions& options = {});
 
-/// A page that asks for what it shows, and the answers: any window at full resolution, computed from q, k and lse.
+/// A page that requests its data from a server, and the answers to these requests: any window at full resolution,
+/// computed from q, k and lse.
 class ServedPage {
  public:
-  /// Borrows what the layers borrow. Throws Error as html_page() does, but computes nothing.
+  /// Borrows what the layers borrow. Throws Error as html_page() does; computes nothing.
   ServedPage(PageTexts texts, std::vector<Layer> layers, Selection selection = {});
 
-  /// The page, which connects to where it came from and to nothing else.
+  /// The HTML page. It connects only to the server that sent it.
   std::string page() const;
 
   using Parameters = std::multimap<std::string, std::string>;
-  /// Little-endian float32, for "layer" and "head" as the page calls them:
-  ///   /window   query, queries, key, keys, rows, columns -> [rows, columns]: the largest weights of that part of P in
-  ///             as many bands, as AttentionPicture has them; the weights themselves where there is a band a token
+  /// The answer to one request for a "layer" and "head", little-endian float32:
+  ///   /window   query, queries, key, keys, rows, columns -> [rows, columns]: the largest weights of that part of P,
+  ///             pooled as by AttentionPicture; the weights themselves if no pooling is needed
   ///   /row      query -> [Lk]
   ///   /column   key -> [Lq]
   ///   /vectors  query, key, keys -> [1 + keys, D]: the query, then these keys
-  ///   /measures -> one number a column of the page's table
-  /// At most 2^22 numbers. Throws Error for another path, and for what is missing, unknown, twice, no number, or
-  /// outside. May be called from several threads.
+  ///   /measures -> one number per column of the page's table
+  /// At most 2^22 numbers. Throws Error for another path, and for parameters that are missing, unknown, repeated, not a
+  /// number or out of range. Several threads may call it at once.
   std::string answer(std::string_view path, const Parameters& parameters) const;
 
  private:

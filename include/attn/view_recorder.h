@@ -1,7 +1,21 @@
-// view: attention of running models, kept as it is computed.
+// view: records the attention of running models.
 //
-// What is kept of a token is its query, key and lse a head, O(n D) in all: any part of the attention matrix can be
-// computed from them later, by attention_weights(), attention_statistics() and every picture of attn/view.h.
+// ```cpp
+// #include "attn/models.h"
+// using namespace attn;
+// int main() {
+//   models::Config config = models::family("gpt");
+//   config.vocab_size = 50;
+//   const models::Model model(config, nn::Precision::float32, 1);
+//   view::Recorder recorder;
+//   autograd::Tape tape;
+//   model.forward(tape, {.tokens = {1, 2, 3}, .sequences = 1, .length = 3}, {.recorder = &recorder});
+//   return recorder.layers().size() == 4 ? 0 : 1;
+// }
+// ```
+//
+// A recorder keeps the query, key and lse of each token and head, O(n D) in all. attention_weights(),
+// attention_statistics() and every picture of attn/view.h compute any part of the attention matrix from them.
 #pragma once
 
 #include "attn/view.h"
@@ -9,26 +23,26 @@
 #pragma GCC visibility push(default)
 namespace attn::view {
 
-/// Whose attention: of a text on itself, of an answer on what the encoder has read, or of that on itself.
+/// Which attention: self-attention of the (decoder) layers, cross-attention, or self-attention of the encoder.
 enum class Part { own, cross, encoder };
 
 struct RecorderOptions {
   Part part = Part::own;
-  Selection selection = {};  ///< layers and heads that are kept; empty = all
-  int64_t sequence = 0;      ///< which text of a batch, padded or packed
-  int64_t first_query = 0;   ///< tokens whose look is kept: `queries` from this one on; -1 = all. Keys are kept of
-  int64_t queries = -1;      ///<   every token that these can see
-  std::string folder = {};   ///< keeps the arrays in files without a name there, of which memory holds what it can
+  Selection selection = {};  ///< layers and heads to record; empty = all
+  int64_t sequence = 0;      ///< which sequence of a batch, padded or packed
+  int64_t first_query = 0;   ///< record `queries` rows from this token on; -1 = all. Keys are recorded of
+  int64_t queries = -1;      ///<   every token that these rows can attend to
+  std::string folder = {};   ///< store the arrays in unnamed files in this folder instead of in memory
 };
 
-/// Given to Model::forward() or generate(), it keeps one text's attention: of a prompt at once, then token by token. A
-/// text that begins anew takes the place of the one before.
+/// Records the attention of one text in Model::forward() or generate(): of the prompt at once, then token by token. A
+/// call that starts at token 0 again replaces the recording.
 ///
-/// Scale, softcap, causality, window, ALiBi and a bias that is a function of the distance come along. Throws Error for
-/// a call with another option, of another shape than the calls before, or that leaves out a token.
+/// It records scale, softcap, causality, window, ALiBi and a bias that depends on the distance. Throws Error for a call
+/// with another option or another shape than before, and for a call that skips a token.
 class Recorder {
  public:
-  /// Throws Error for numbers that are negative.
+  /// Throws Error for negative numbers.
   explicit Recorder(RecorderOptions options = {});
   ~Recorder();
   Recorder(Recorder&&) noexcept;
@@ -36,15 +50,14 @@ class Recorder {
 
   const RecorderOptions& options() const { return options_; }
   bool wants(int64_t layer) const;
-  /// What a model calls: `call` is of the tokens from `first` on, and what was kept of these is forgotten. Its keys are
-  /// of the same tokens, or, of Part::cross, all that there are.
+  /// Models call this: `call` has the tokens from `first` on and replaces what was recorded of them. Its keys are those
+  /// tokens', or, for Part::cross, all keys.
   void record(int64_t layer, int64_t first, const Layer& call);
 
-  /// The kept layers, in order, for attn/view.h; valid until the next call of record().
+  /// The recorded layers, in order, for attn/view.h. They borrow from the recorder until the next record().
   std::vector<Layer> layers() const;
-  /// Writes what read_attention() reads, and `attn see FILE` draws: the old file is replaced when the new one is whole.
-  /// `tokens` are one a key, or none; `queries`, where they are other tokens, one a query. Throws Error for what such a
-  /// file has no place for, as saved_attention() does.
+  /// Writes a file for read_attention() and `attn see FILE`, in one step. `tokens` has one entry per key, or none;
+  /// `queries` one per query, if they are other tokens. Throws Error as saved_attention() does.
   void save(const std::string& path, const std::vector<std::string>& tokens = {},
             const std::vector<std::string>& queries = {}) const;
 

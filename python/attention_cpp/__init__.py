@@ -8,7 +8,7 @@
 without a copy and with any strides; what it returns is of the same kind. Memory is O(n): no n x n matrix is stored,
 forward or backward, with any of the options. Results are bitwise equal for any number of threads.
 
-The faces over it carry other libraries' signatures and conventions, and need those libraries:
+The integrations have the signatures and conventions of other libraries, and need those libraries:
 
     attention_cpp.torch          torch's scaled_dot_product_attention; enable() routes torch's own through it
     attention_cpp.flash_attn     flash-attention 2's functions; install() makes `import flash_attn` work
@@ -28,16 +28,17 @@ from ._heads import (HEAD_MEASURES, Document, HeadCoreference, HeadDistances, He
                      HeadSyntax, Mention, Sentence, attention_flow, attention_rollout, gradient_times_attention,
                      head_clusters, head_points, read_conllu, read_coreference, repeated_tokens)
 from ._machine import float32_precision, isa, isas, threads
-from ._operator import Gradients, Plan, attention, attention_backward, dropout_mask, explain, merge, weights
+from ._operator import (Gradients, Plan, attention, attention_backward, attention_weights, dropout_keeps, explain,
+                        explain_backward, merge)
 from ._statistics import attention_statistics
 
 __version__ = "0.1.0"
 __all__ = [
     "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
     "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention",
-    "attention_backward", "attention_flow", "attention_rollout",
-    "attention_statistics", "dropout_mask", "explain", "float32_precision", "gradient_times_attention", "head_clusters",
-    "head_points", "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads", "weights",
+    "attention_backward", "attention_flow", "attention_rollout", "attention_statistics", "attention_weights",
+    "dropout_keeps", "explain", "explain_backward", "float32_precision", "gradient_times_attention", "head_clusters",
+    "head_points", "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads",
 ]
 
 if TYPE_CHECKING:

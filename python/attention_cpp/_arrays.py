@@ -40,7 +40,7 @@ def as_array(value: Any) -> Any:
 def _raw_bfloat16(name: str, array: np.ndarray[Any, Any], writable: bool) -> tuple[Any, ...]:
     """An array of ml_dtypes, which NumPy does not export, under the conditions on which it exports others."""
     if not array.dtype.isnative or not array.flags.aligned:
-        raise TypeError(f"the elements of {name}, bfloat16, must be native numbers that lie at multiples of their size")
+        raise TypeError(f"the elements of {name}, bfloat16, must be native numbers that are at multiples of their size")
     if writable and not array.flags.writeable:
         raise Error(f"{name}, an array to write to, is read-only")
     return array.ctypes.data, "bfloat16", array.shape, tuple(stride // 2 for stride in array.strides)
@@ -171,10 +171,10 @@ _PEERS = {
     "position_bias": "bias", "dropout_p": "dropout", "p_dropout": "dropout",
     "softmax_scale": "scale", "sm_scale": "scale", "scaling": "scale", "window_size": "window",
     "local_window_size": "window", "sliding_window": "window", "soft_cap": "softcap", "logits_soft_cap": "softcap",
-    "logit_softcapping": "softcap", "cu_seqlens_q": "cu_query", "cu_seqlens_k": "cu_key", "cu_seq_q": "cu_query",
-    "cu_seq_k": "cu_key", "seqused_k": "key_length", "cache_seqlens": "key_length",
+    "logit_softcapping": "softcap", "cu_seq_q": "cu_seqlens_q",
+    "cu_seq_k": "cu_seqlens_k", "seqused_k": "key_length", "cache_seqlens": "key_length",
     "key_value_seq_lengths": "key_length", "query_seq_lengths": "query_length", "q_offset": "offset",
-    "s_aux": "sink", "sinks": "sink", "block_mask": "blocks", "segment_ids": "query_document and key_document",
+    "s_aux": "sink", "sinks": "sink", "block_mask": "blocks", "segment_ids": "query_segment_ids and key_segment_ids",
     "position_ids": "offset", "return_softmax_lse": "return_lse", "return_attn_probs": "return_lse",
     "return_residual": "return_lse", "need_weights": "weights(), a function", "output_attentions": "weights(), a "
     "function", "enable_gqa": "nothing: k and v may always have fewer heads",

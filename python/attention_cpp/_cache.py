@@ -72,29 +72,30 @@ class KVCache:
         return self._cache.pages_in_use()
 
     @overload
-    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
                return_lse: Literal[False] = False, **options: Unpack[Options]) -> A: ...
 
     @overload
-    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
                return_lse: Literal[True], **options: Unpack[Options]) -> tuple[A, A]: ...
 
     @overload
-    def attend(self, q: A, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+    def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
                return_lse: bool, **options: Unpack[Options]) -> A | tuple[A, A]: ...
 
     @overload
-    def attend(self, q: memoryview, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
-               return_lse: Literal[False] = False, **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+    def attend(self, q: memoryview, sequences: Sequence[int] | Array,
+               cu_seqlens_q: Sequence[int] | Array | None = None, *, return_lse: Literal[False] = False,
+               **options: Unpack[Options]) -> npt.NDArray[Any]: ...
 
-    def attend(self, q: Array, sequences: Sequence[int] | Array, cu_query: Sequence[int] | Array | None = None, *,
+    def attend(self, q: Array, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
                return_lse: bool = False, **options: Unpack[Options]) -> Any:
         """Attention of a ragged batch of queries to their sequences.
 
         Arguments
             q           [1, H, total, D]: the queries of all sequences, one after the other
             sequences   ids, one for each entry of the batch
-            cu_query    where each entry's queries start in q, then the total; None: one query each
+            cu_seqlens_q    where each entry's queries start in q, then the total; None: one query each
             options     as in attention(); causal with bottom_right alignment by default: the last query is the newest
                         token. A bias is [1, H|1, total|1, longest|1], keys counted inside each sequence; mask and
                         documents do not apply
@@ -104,25 +105,25 @@ class KVCache:
         q = as_array(q)
         given = _options(options, "kv_cache.attend")
         wrong_types("kv_cache.attend", sequences=(sequences, "list of whole numbers"))
-        if cu_query is None:
-            cu_query = list(range(len(sequences) + 1))
+        if cu_seqlens_q is None:
+            cu_seqlens_q = list(range(len(sequences) + 1))
         out = lse = None
         if 2 <= len(_shape(q)) <= 4 and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
             out = empty(q, (*_shape(q)[:-1], self._value_dim), dtype_name(q))
             lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
-        self._cache.attend(exported(sequences, "sequences"), exported(cu_query, "cu_query"), exported(q, "q"),
+        self._cache.attend(exported(sequences, "sequences"), exported(cu_seqlens_q, "cu_seqlens_q"), exported(q, "q"),
                            exported(out), exported(lse), given)
         return (finished(out, q), finished(lse, q)) if return_lse else finished(out, q)
 
     def statistics(self, q: A, lse: Array, sequences: Sequence[int] | Array,
-                   cu_query: Sequence[int] | Array | None = None, wanted: Sequence[str] = USUAL,
+                   cu_seqlens_q: Sequence[int] | Array | None = None, wanted: Sequence[str] = USUAL,
                    **asked: Any) -> dict[str, A]:
         """Numbers that describe the attention matrix of an attend() with return_lse=True, in O(n) memory.
 
         Arguments
-            q, lse, sequences, cu_query   of that call
+            q, lse, sequences, cu_seqlens_q   of that call
             wanted      names, and `asked` what else attention_statistics() can be asked for: means, bands, labels,
-                        query_token, key_token, top, picture, key_factor ...; beside it the options of that call
+                        query_token_ids, key_token_ids, top, picture, key_factor ...; beside it the options of that call
 
         The keys of all sequences, one after the other, are the axis Lk of results, labels and tokens, and what is said
         of a key is its index on it. Places, distances and bands count inside each sequence.
@@ -131,10 +132,10 @@ class KVCache:
         """
         q = as_array(q)
         wrong_types("kv_cache.statistics", sequences=(sequences, "list of whole numbers"))
-        if cu_query is None:
-            cu_query = list(range(len(sequences) + 1))
+        if cu_seqlens_q is None:
+            cu_seqlens_q = list(range(len(sequences) + 1))
         return ask(
             q, sum(self.length(int(sequence)) for sequence in sequences), wanted,
             lambda what, options: self._cache.statistics(
-                exported(sequences, "sequences"), exported(cu_query, "cu_query"), exported(q, "q"),
+                exported(sequences, "sequences"), exported(cu_seqlens_q, "cu_seqlens_q"), exported(q, "q"),
                 exported(lse, "lse"), what, options), **asked)

@@ -24,7 +24,7 @@ def fail(function: str, problems: list[str]) -> None:
 def check(function: str, **tensors: tuple[Any, str]) -> dict[str, int]:
     """Raises for everything that is wrong with the tensors of a call; returns the size of each axis by its name.
 
-    Each comes with its axes, "batch 3 nheads": a name stands for one size, a number for itself, "batch+1" for one more.
+    Each comes with its axes, "batch 3 nheads": a name means one size, a number for itself, "batch+1" for one more.
     In front of them "?" if it may be None, and "int32:" its type, "floating:" any such; the others share one.
     """
     given = {name: (tensor, axes.lstrip("?").rpartition(":")) for name, (tensor, axes) in tensors.items()

@@ -106,7 +106,7 @@ def _flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o
                                 window_size_right: int = -1, softcap: float = 0.0, alibi_slopes: Tensor | None = None,
                                 deterministic: bool = False, rng_state: Tensor | None = None,
                                 zero_tensors: bool = False) -> Tensor:
-    """The same of packed sequences. Returns softmax_d (nheads, total_q + 128 batch), 0 behind the queries."""
+    """The same of packed sequences. Returns softmax_d (nheads, total_q + 128 batch), 0 after the queries."""
     function = "_flash_attn_varlen_backward"
     of_q, of_k, of_v = "total_q nheads headdim", "total_k nheads_k headdim", "total_k nheads_k headdim_v"
     of_out = "total_q nheads headdim_v"
@@ -115,7 +115,7 @@ def _flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o
           dv=(dv, "?" + of_v), cu_seqlens_q=(cu_seqlens_q, "int32: batch+1"),
           cu_seqlens_k=(cu_seqlens_k, "int32: batch+1"))
     options = _options(function, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
-    options.update(cu_query=cu_seqlens_q, cu_key=cu_seqlens_k)
+    options.update(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     heads_first = [x.transpose(0, 1)[None] for x in (dout, q, k, v, out)]
     results = tuple(None if x is None else x.transpose(0, 1)[None] for x in (dq, dk, dv))
     _pull(function, [*heads_first, softmax_lse[None]], results, rng_state, alibi_slopes, options)

@@ -22,7 +22,7 @@ from . import _torch_ops
 from ._core import Error
 from ._flex_mods import Unreadable, captured, mapped, narrowed, read_score
 from ._operator import Plan, of_all
-from ._operator import explain as _explain
+from ._operator import _plan
 from ._torch_left import report, tell
 from ._torch_masks import count_mask
 from ._torch_structure import Structure, described, find_parts, tiles
@@ -385,7 +385,7 @@ def flex_attention(
 
     Where nothing shorter is found the rows go by tiles, whose biases and masks are evaluated when they are needed, in
     the backward again. mask_counts() tells what was found, explain_flex_attention() before a call. What cannot be
-    served at all (other devices, subclasses, wrong arguments) is torch's, and so is a call that torch.compile sees.
+    supported at all (other devices, subclasses, wrong arguments) is torch's, and so is a call that torch.compile sees.
     Torch refuses gradients on the CPU there: the compiler then leaves the call between two graphs, where it is ours.
     """
     arguments = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
@@ -399,7 +399,7 @@ def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod:
                            kernel_options: dict[str, Any] | None = None, *, backward: bool = False) -> Plan | str:
     """What flex_attention() will do with these arguments: a Plan of all its calls together, or why torch computes.
 
-    The path tells what the functions were found to say, "causal, slopes", and in how many calls they are served: one,
+    The path says what the functions were found to compute, "causal, slopes", and in how many calls they run: one,
     two over disjoint keys (a prefix), or tiles of rows, whose masks and biases are evaluated here too.
     """
     reason = _why_not(query, key, value, block_mask, enable_gqa, kernel_options)
@@ -411,7 +411,7 @@ def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod:
 
     def run(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Results:
         options = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options.items()}
-        plans.append(_explain(q, k, v, backward=backward, **options))
+        plans.append(_plan("explain", backward, q, k, v, options))
         return q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3])
 
     try:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._arrays import as_array, exported, wrong_types
-from ._operator import A, Array, Options, _options, _range_of, _shape, weights
+from ._operator import A, Array, Options, _options, _range_of, _shape, attention_weights
 
 PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
 
@@ -66,10 +66,10 @@ class HeadMeasures:
 
         Arguments
             layers   of each layer (q, k, lse) or (q, k, lse, options): q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]
-                     and the options of attention(), as weights() takes them
+                     and the options of attention(), as attention_weights() takes them
             ids      int [B, n]: equal tokens have equal numbers
             kinds    int [B, n]: what each token is, 0 a word, 1 punctuation, 2 the start of a text ([CLS], <s>), 3 a
-                     separator ([SEP], </s>), -1 padding, which stands behind the text. None: all are words
+                     separator ([SEP], </s>), -1 padding, which is after the text. None: all are words
 
         Raises as attention() does; Error too if an lse is not that of q, k and the options. Nothing is added then.
         """
@@ -265,7 +265,7 @@ def gradient_times_attention(
     Arguments
         q, k, v, lse   of the forward, with return_lse=True
         dout           [B, H, Lq, Dv], the gradient of the loss with respect to out: dL/dP_ij = <dout_i, v_j>
-        rows, columns  as in weights()
+        rows, columns  as in attention_weights()
         options        those of the forward, without dropout
 
     Positive where the loss falls with less weight. The sum over all pairs of a head is the sum over its rows of
@@ -273,7 +273,7 @@ def gradient_times_attention(
     """
     if options.get("dropout"):
         raise _core.Error("[gradient_times_attention] dropout must be 0")
-    p = weights(q, k, lse, rows, columns, **options)
+    p = attention_weights(q, k, lse, rows, columns, **options)
     first_row, row_count = _range_of(rows, _shape(q)[-2], "rows", "gradient_times_attention")
     first_column, column_count = _range_of(columns, _shape(k)[-2], "columns", "gradient_times_attention")
     if _shape(dout)[:-1] != _shape(q)[:-1] or _shape(v)[:-1] != _shape(k)[:-1] or _shape(dout)[-1:] != _shape(v)[-1:]:

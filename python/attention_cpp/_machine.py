@@ -28,7 +28,7 @@ def float32_precision(name: str | None = None) -> str:
 
     "full", at first, is as accurate as float32 arithmetic. On processors with matrix tiles "high" takes 16 bits of each
     number and "fast" rounds it to bfloat16, which is quicker; elsewhere all are full. It holds for all calls of this
-    process: the functions here, what `attention_cpp.torch.enable()` routes, and the other faces. A backward takes the
+    process: the functions here, what `attention_cpp.torch.enable()` routes, and integrations. A backward takes the
     one in force when it runs. torch.set_float32_matmul_precision() is about torch's own matrix products: it neither
     sets this nor is set by it.
 

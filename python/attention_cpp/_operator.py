@@ -40,16 +40,16 @@ class Options(TypedDict, total=False):
     mask: Array | None
     bias: Array | None
     alibi_slopes: Sequence[float] | Array | None
-    query_document: Array | None
-    key_document: Array | None
-    cu_query: Sequence[int] | Array | None
-    cu_key: Sequence[int] | Array | None
+    query_segment_ids: Array | None
+    key_segment_ids: Array | None
+    cu_seqlens_q: Sequence[int] | Array | None
+    cu_seqlens_k: Sequence[int] | Array | None
     blocks: tuple[Array, int, int] | None
     sink: Sequence[float] | Array | None
     dropout: float
     seed: Array | int | None
     float32_precision: str | None
-    same_bits: bool
+    batch_invariant: bool
 
 
 OPTIONS = frozenset(Options.__annotations__)
@@ -143,8 +143,8 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_
         mask        boolean [B|1, H|1, Lq|1, Lk|1], True = attend; read in place
         bias        floating [B|1, H|1, Lq|1, Lk|1], added to the scores; -inf masks
         alibi_slopes  [H]: subtracts slope |p_i - j|
-        query_document, key_document   int [B|1, Lq] and [B|1, Lk]: only equal ids attend
-        cu_query, cu_key   packed sequences (B = 1): where each starts in Lq and Lk, then the total
+        query_segment_ids, key_segment_ids   int [B|1, Lq] and [B|1, Lk]: only equal ids attend
+        cu_seqlens_q, cu_seqlens_k   packed sequences (B = 1): where each starts in Lq and Lk, then the total
         blocks      (allowed, query_block, key_block): boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
         sink        [H]: one more logit a row, in the denominator alone
         dropout     the probability of dropping a weight; which ones is a function of (seed, b, h, i, j) alone
@@ -152,7 +152,7 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_
         float32_precision   how float32 numbers enter products on CPUs with matrix tiles: "full" (as accurate as float32
                     arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full. None: what
                     attention_cpp.float32_precision() says, "full" at first
-        same_bits   a row has the same bits however many rows the call has: a decoded token those of its prompt
+        batch_invariant   a row has the same bits however many rows the call has: a decoded token those of its prompt
 
     All options compose. A row that sees no key and has no sink gives exactly 0, with lse -inf.
 
@@ -237,20 +237,21 @@ def _range_of(
 
 
 @overload
-def weights(q: A, k: Array, lse: Array, rows: slice | range | int | None = None,
-            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]
-            ) -> A: ...
+def attention_weights(q: A, k: Array, lse: Array, rows: slice | range | int | None = None,
+                      columns: slice | range | int | None = None, *, out: Array | None = None,
+                      **options: Unpack[Options]) -> A: ...
 
 
 @overload
-def weights(q: memoryview, k: Array, lse: Array, rows: slice | range | int | None = None,
-            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]
-            ) -> npt.NDArray[Any]: ...
+def attention_weights(q: memoryview, k: Array, lse: Array, rows: slice | range | int | None = None,
+                      columns: slice | range | int | None = None, *, out: Array | None = None,
+                      **options: Unpack[Options]) -> npt.NDArray[Any]: ...
 
 
-def weights(q: Array, k: Array, lse: Array, rows: slice | range | int | None = None,
-            columns: slice | range | int | None = None, *, out: Array | None = None, **options: Unpack[Options]) -> Any:
-    """Any rectangle of the attention matrix P, recomputed from q, k and lse: nothing else of it is ever stored.
+def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int | None = None,
+                      columns: slice | range | int | None = None, *, out: Array | None = None,
+                      **options: Unpack[Options]) -> Any:
+    """Computes a rectangle of the attention matrix P from q, k and lse. P itself is never stored.
 
     Arguments
         q, k, lse   of the forward, with return_lse=True
@@ -292,22 +293,31 @@ def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
     return finished(new_out, out), finished(new_lse, lse)
 
 
-def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Unpack[Options]) -> Plan:
-    """What attention(q, k, v, **options) will do, or attention_backward(): its path, scratch memory and arithmetic."""
+def _plan(function: str, backward: bool, q: Array, k: Array, v: Array, options: Options) -> Plan:
     q, k, v = as_array(q), as_array(k), as_array(v)
     with_dbias = backward and options.get("bias") is not None
-    return Plan(*_core.explain(exported(q, "q"), exported(k, "k"), exported(v, "v"), _options(options, "explain"),
-                               bool(backward), with_dbias))
+    return Plan(*_core.explain(exported(q, "q"), exported(k, "k"), exported(v, "v"), _options(options, function),
+                               backward, with_dbias))
 
 
-def dropout_mask(
+def explain(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> Plan:
+    """Returns what attention(q, k, v, **options) will do: its path, scratch memory and arithmetic."""
+    return _plan("explain", False, q, k, v, options)
+
+
+def explain_backward(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> Plan:
+    """Returns what attention_backward() of attention(q, k, v, **options) will do, with the gradient of a bias."""
+    return _plan("explain_backward", True, q, k, v, options)
+
+
+def dropout_keeps(
     seed: int, probability: float, shape: tuple[int, int, int, int], first_query: int = 0, first_key: int = 0
 ) -> npt.NDArray[np.bool_]:
     """Which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] from a first query and key on.
 
     The seed is in [0, 2^64), the probability in [0, 1).
     """
-    wrong_types("dropout_mask", seed=(seed, "whole number"), probability=(probability, "number"),
+    wrong_types("dropout_keeps", seed=(seed, "whole number"), probability=(probability, "number"),
                 shape=(shape, "list of whole numbers"), first_query=(first_query, "whole number"),
                 first_key=(first_key, "whole number"))
     allowed = {"seed is in [0, 2^64)": 0 <= seed < 2**64, "probability is in [0, 1)": 0 <= probability < 1,
@@ -315,9 +325,9 @@ def dropout_mask(
                "first_query and first_key are not negative": min(first_query, first_key) >= 0}
     if not all(allowed.values()):
         given = f"{seed}, {probability}, {tuple(shape)}, {first_query}, {first_key}"
-        raise _core.Error(f"[dropout_mask] given are {given}, but "
+        raise _core.Error(f"[dropout_keeps] given are {given}, but "
                           + " and ".join(rule for rule, holds in allowed.items() if not holds))
     keep = np.empty(shape, np.bool_)
-    _core.dropout_mask(seed, probability, keep, first_query, first_key)
+    _core.dropout_keeps(seed, probability, keep, first_query, first_key)
     return keep
 

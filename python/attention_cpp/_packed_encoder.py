@@ -39,8 +39,8 @@ def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
     places = exists.flatten().nonzero().squeeze(1)  # [T] in [0, B L)
     T = len(places)
     given["hidden_states"] = hidden.flatten(0, 1).index_select(0, places)[None]
-    given["attention_mask"] = Mask({"cu_query": starts, "cu_key": starts}, _computed_packed, (1, T, T), torch.bool,
-                                    hidden.device)
+    given["attention_mask"] = Mask({"cu_seqlens_q": starts, "cu_seqlens_k": starts}, _computed_packed, (1, T, T),
+                                    torch.bool, hidden.device)
     result = stack(**given)
 
     def padded(packed: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def _stack_of(model: PreTrainedModel) -> torch.nn.Module:
         raise Error(f"[attention_cpp.transformers] {type(model).__name__} has {len(found)} modules that run a list of "
                     f"layers over (hidden_states, attention_mask){': ' if found else ''}{', '.join(found)}; a packed "
                     "encoder has one. Models that give their layers places or windows too, as ModernBERT, keep their "
-                    'padding: attn_implementation="attention_cpp" alone serves them')
+                    'padding: attn_implementation="attention_cpp" alone supports them')
     return found.popitem()[1]
 
 

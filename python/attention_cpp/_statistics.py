@@ -11,8 +11,8 @@ from ._operator import A, Array, Options, _lse_dtype, _options, _range_of, _shap
 _ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
 _COLUMNS = ("column_mass", "column_position")
 _BANDS = {"first": (0, 0, 0), "self": (0, 0, 1), "previous": (-1, -1, 1), "next": (1, 1, 1)}  # low, high, relative
-_NAMES = (*_ROWS, "position", *_BANDS, *_COLUMNS)
-USUAL = ("entropy", "maximum", "position", "distance", "first", "self", "previous")
+_NAMES = (*_ROWS, "argmax_key", *_BANDS, *_COLUMNS)
+USUAL = ("entropy", "maximum", "argmax_key", "distance", "first", "self", "previous")
 
 
 def _check_names(wanted: Sequence[str], bands: Mapping[str, tuple[int, int]]) -> None:
@@ -53,8 +53,9 @@ def _check_number(name: str, value: Any, most: int) -> None:
 def ask(
     q: Array, keys: int | None, wanted: Sequence[str], compute: Callable[[Any, dict[str, Any]], None], *,
     means: bool = False, bands: Mapping[str, tuple[int, int]] | None = None, labels: Array | None = None,
-    label_sets: int | None = None, query_token: Array | None = None, key_token: Array | None = None, top: int = 0,
-    picture: tuple[int, int] | None = None, picture_of: str = "mean", picture_rows: slice | range | int | None = None,
+    label_sets: int | None = None, query_token_ids: Array | None = None, key_token_ids: Array | None = None,
+    top: int = 0, picture: tuple[int, int] | None = None,
+    picture_of: str = "mean", picture_rows: slice | range | int | None = None,
     picture_columns: slice | range | int | None = None, key_factor: Array | None = None, **options: Any
 ) -> dict[str, Array]:
     """What attention_statistics() does for any place of the keys: `compute` is given what is asked, and the options.
@@ -92,8 +93,8 @@ def ask(
         for name in _COLUMNS:
             if name in wanted:
                 arrays[name] = empty(q, (*heads, keys), dtype)
-        if "position" in wanted:
-            arrays["position"] = empty(q, rows, "int64")
+        if "argmax_key" in wanted:
+            arrays["argmax_key"] = empty(q, rows, "int64")
         if top:
             arrays |= {"top_weight": empty(q, (*rows, top), dtype), "top_key": empty(q, (*rows, top), "int64")}
         if picture is not None:
@@ -101,7 +102,8 @@ def ask(
             shown = (*_range_of(picture_rows, _shape(q)[-2], "picture_rows", "attention_statistics"),
                      *_range_of(picture_columns, keys, "picture_columns", "attention_statistics"))
     given_arrays = (exported(array, name) for name, array in (
-        ("labels", labels), ("query_token", query_token), ("key_token", key_token), ("key_factor", key_factor)))
+        ("labels", labels), ("query_token_ids", query_token_ids), ("key_token_ids", key_token_ids),
+        ("key_factor", key_factor)))
     compute(({name: exported(array, name, True) for name, array in arrays.items()}, list(sets.values()), *given_arrays,
              (*shown, int(picture_of == "max"))), given)
 
@@ -126,8 +128,8 @@ def attention_statistics(
     bands: Mapping[str, tuple[int, int]] | None = None,
     labels: Array | None = None,
     label_sets: int | None = None,
-    query_token: Array | None = None,
-    key_token: Array | None = None,
+    query_token_ids: Array | None = None,
+    key_token_ids: Array | None = None,
     top: int = 0,
     picture: tuple[int, int] | None = None,
     picture_of: str = "mean",
@@ -141,14 +143,14 @@ def attention_statistics(
     Arguments
         q, k, lse   of the forward, with return_lse=True
         wanted      names. A row, [B, H, Lq]: "sum", "entropy" (nats), "participation" (1 / sum P^2), "maximum",
-                    "position" (int64: the key of the maximum; -1: none), "distance" (mean |p_i - j|), and the mass on
+                    "argmax_key" (int64: the key of the maximum; -1: none), "distance" (mean |p_i - j|), and the mass on
                     keys: "first", "self", "previous", "next", "same_token". A key, [B, H, Lk]: "column_mass" (received
                     in all), "column_position" (of who looks, on the mean)
         means       also the mean of each row statistic over the rows of a head with weight on a key, [B, H]: "mean_..."
         bands       {name: (low, high)}: the mass on keys p_i + low .. p_i + high, both included
         labels      int [B|1, Lk], the set of each key from 0 on, negative = none: "labels" [B, H, Lq, label_sets] is
                     the mass on each; label_sets is at most 64, default max + 1
-        query_token, key_token   int ids [B|1, Lq] and [B|1, Lk], for "same_token"
+        query_token_ids, key_token_ids   int ids [B|1, Lq] and [B|1, Lk], for "same_token"
         top         n > 0, at most 256: "top_weight" and "top_key" [B, H, Lq, n], the largest of each row, falling
         picture     (R, C): "picture" [B, H, R, C], P pooled; picture_of "mean" or "max"; picture_rows, picture_columns:
                     the part that is shown, as in weights()
@@ -163,6 +165,7 @@ def attention_statistics(
     return ask(
         q, _shape(k)[-2] if len(_shape(k)) >= 2 else None, wanted,
         lambda asked, given: _core.statistics(exported(q, "q"), exported(k, "k"), exported(lse, "lse"), asked, given),
-        means=means, bands=bands, labels=labels, label_sets=label_sets, query_token=query_token, key_token=key_token,
-        top=top, picture=picture, picture_of=picture_of, picture_rows=picture_rows, picture_columns=picture_columns,
+        means=means, bands=bands, labels=labels, label_sets=label_sets, query_token_ids=query_token_ids,
+        key_token_ids=key_token_ids, top=top, picture=picture, picture_of=picture_of,
+        picture_rows=picture_rows, picture_columns=picture_columns,
         key_factor=key_factor, **options)

@@ -13,18 +13,19 @@ from ._core import Error
 from ._torch_masks import add_mask, count_unread, is_worth_reading
 from ._torch_options import Options
 
-_AXES = {"bias": 4, "mask": 4, "query_document": 2, "key_document": 2}
+_AXES = {"bias": 4, "mask": 4, "query_segment_ids": 2, "key_segment_ids": 2}
 _LISTS = {"sink": torch.float32, "alibi_slopes": torch.float32, "key_length": torch.int64, "query_length": torch.int64,
-          "offset": torch.int64, "cu_query": torch.int64, "cu_key": torch.int64}
-_KINDS = {"scale": "number", "softcap": "number", "dropout": "number", "causal": "True or False", "same_bits":
+          "offset": torch.int64, "cu_seqlens_q": torch.int64, "cu_seqlens_k": torch.int64}
+_KINDS = {"scale": "number", "softcap": "number", "dropout": "number", "causal": "True or False", "batch_invariant":
           "True or False", "alignment": "string", "float32_precision": "string", "window": "list of whole numbers"}
 _WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key")
 _SIMPLE = frozenset(("scale", "softcap", "causal", "window", "alignment", "mask", "bias", "float32_precision",
-                     "same_bits"))  # options that the extension takes as they are
+                     "batch_invariant"))  # options that the extension takes as they are
 _FLOATING = ("q", "k", "v", "lse", "query", "key")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_OF_PLACES = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes", "query_document",
-              "key_document", "cu_query", "cu_key", "blocks")  # which what a mask is found to say would change
+_OF_PLACES = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes",
+              "query_segment_ids", "key_segment_ids", "cu_seqlens_q", "cu_seqlens_k",
+              "blocks")  # options whose meaning changes with what a mask turns out to be
 
 
 def with_axes(tensor: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who hears of calls that are left to torch: enable(strict=True) raises, enable(warn=True) warns, watch() keeps why."""
+"""Reports calls that are left to torch: enable(strict=True) raises, enable(warn=True) warns, watch() records why."""
 
 from __future__ import annotations
 

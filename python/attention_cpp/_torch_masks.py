@@ -27,7 +27,7 @@ _counts: Counter[str] = Counter()
 def as_allowed(mask: Tensor) -> Tensor | None:
     """A mask as a boolean one, True = attend; None of one that adds anything but 0 and -infinity.
 
-    The lowest number serves as -infinity where it hides a key beside others; in a row that it fills it does not.
+    The lowest number counts as -infinity where it hides a key beside others; in a row that it fills it does not.
     """
     if mask.dtype == torch.bool:
         return mask

@@ -9,7 +9,7 @@ from typing import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ._operator import dropout_mask
+from ._operator import dropout_keeps
 from ._torch_options import NAMES
 
 
@@ -31,17 +31,17 @@ def _allowed(q, k, given):
     """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
-    if given.cu_query is None:
+    if given.cu_seqlens_q is None:
         i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
         counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
         allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
         of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
     else:
-        sequence, place, inside = _places(Lq, given.cu_query)
-        key_sequence, key_place, key_inside = _places(Lk, given.cu_key)
+        sequence, place, inside = _places(Lq, given.cu_seqlens_q)
+        key_sequence, key_place, key_inside = _places(Lk, given.cu_seqlens_k)
         of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
         of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
-        counts, lengths = given.cu_query.long().diff(), given.cu_key.long().diff()
+        counts, lengths = given.cu_seqlens_q.long().diff(), given.cu_seqlens_k.long().diff()
         allowed = (of_rows == of_keys) & inside.view(1, 1, Lq, 1) & key_inside.view(1, 1, 1, Lk)
     if given.key_length is not None:
         lengths = torch.minimum(lengths, given.key_length.long())
@@ -57,8 +57,8 @@ def _allowed(q, k, given):
         allowed = allowed & (j >= p - given.window_left)
     if given.window_right >= 0:
         allowed = allowed & (j <= p + given.window_right)
-    if given.query_document is not None:
-        allowed = allowed & (given.query_document[:, None, :, None] == given.key_document[:, None, None, :])
+    if given.query_segment_ids is not None:
+        allowed = allowed & (given.query_segment_ids[:, None, :, None] == given.key_segment_ids[:, None, None, :])
     if given.blocks is not None:
         rows, columns = torch.arange(Lq) // given.query_block, torch.arange(Lk) // given.key_block
         allowed = allowed & given.blocks[:, :, rows[:, None], columns]
@@ -92,7 +92,7 @@ def composite(q, k, v, *options) -> tuple[Tensor, Tensor]:
     total = total.masked_fill(sees_none, 1)
     p = (e / total)[..., :Lk]
     if given.dropout > 0:
-        p = p * torch.from_numpy(dropout_mask(given.seed.item(), given.dropout, (B, H, Lq, Lk))) / (1 - given.dropout)
+        p = p * torch.from_numpy(dropout_keeps(given.seed.item(), given.dropout, (B, H, Lq, Lk))) / (1 - given.dropout)
     lse = (highest + total.log()).masked_fill(sees_none, -math.inf)
     return (p @ values).to(q.dtype), lse.squeeze(-1)
 

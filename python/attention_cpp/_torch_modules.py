@@ -59,7 +59,7 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
     if query.is_nested:
         sizes = query._nested_tensor_size()
         starts = torch.nn.functional.pad(sizes[:, 0].cumsum(0), (1, 0))
-        options = {"cu_query": starts, "cu_key": starts}
+        options = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
         query = key = value = query.values().view(1, -1, query.size(-1))
     else:
         options = _mask_option(mask, mask_type)
@@ -73,7 +73,7 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
         result = torch._nested_view_from_buffer(result.flatten(), sizes, strides, offsets)
     if not need_weights:
         return result, None
-    weights = _operator.weights(q, k, lse, **options).to(q.dtype)
+    weights = _operator.attention_weights(q, k, lse, **options).to(q.dtype)
     return result, weights.mean(1) if average else weights
 
 

@@ -53,8 +53,8 @@ def _raw(tensor: Tensor | None):
 def _options(*options) -> dict:
     """As the extension takes them: those alone that say something, since each is read by its name."""
     given = {name: _raw(tensor) for name, tensor in zip(TENSORS, options) if tensor is not None}
-    (scale, softcap, causal, window_left, window_right, alignment, query_block, key_block, float32_precision, same_bits,
-     dropout, seed) = options[len(TENSORS):]
+    (scale, softcap, causal, window_left, window_right, alignment, query_block, key_block, float32_precision,
+     batch_invariant, dropout, seed) = options[len(TENSORS):]
     if scale is not None:
         given["scale"] = scale
     if softcap != 0:
@@ -69,8 +69,8 @@ def _options(*options) -> dict:
         given["blocks"] = given["blocks"], query_block, key_block
     if float32_precision is not None:
         given["float32_precision"] = float32_precision
-    if same_bits:
-        given["same_bits"] = same_bits
+    if batch_invariant:
+        given["batch_invariant"] = batch_invariant
     if dropout != 0:
         given["dropout"], given["seed"] = dropout, seed.item()
     return given
@@ -173,23 +173,24 @@ def _(dout, dlse, q, k, v, out, lse, bias, sink, *options):
 
 # ---------------------------------------------------------------------------------------- what torch's counter counts
 
-def _pairs(q: Tensor, k: Tensor, cu_query: Tensor | None, cu_key: Tensor | None) -> int:
+def _pairs(q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None) -> int:
     """(query, key) pairs of all heads."""
     B, H, Lq, _ = q.shape
-    if cu_query is None:
+    if cu_seqlens_q is None:
         return B * H * Lq * k.shape[2]
-    return H * int((cu_query.long().diff() * cu_key.long().diff()).sum())
+    return H * int((cu_seqlens_q.long().diff() * cu_seqlens_k.long().diff()).sum())
 
 
 @register_flop_formula(torch.ops.attention_cpp.attention, get_raw=True)
-def _(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key, *_, out_val) -> int:
-    return 2 * _pairs(q, k, cu_query, cu_key) * (q.shape[-1] + v.shape[-1])
+def _(q, k, v, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_seqlens_q, cu_seqlens_k, *_,
+      out_val) -> int:
+    return 2 * _pairs(q, k, cu_seqlens_q, cu_seqlens_k) * (q.shape[-1] + v.shape[-1])
 
 
 @register_flop_formula(torch.ops.attention_cpp.attention_backward, get_raw=True)
-def _(dout, dlse, q, k, v, out, lse, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_query, cu_key,
-      *_, out_val) -> int:
-    return 2 * _pairs(q, k, cu_query, cu_key) * (3 * q.shape[-1] + 2 * v.shape[-1])
+def _(dout, dlse, q, k, v, out, lse, bias, sink, mask, alibi_slopes, key_length, query_length, offset, cu_seqlens_q,
+      cu_seqlens_k, *_, out_val) -> int:
+    return 2 * _pairs(q, k, cu_seqlens_q, cu_seqlens_k) * (3 * q.shape[-1] + 2 * v.shape[-1])
 
 
 # ------------------------------------------------------------------------------------------------------------- autograd

@@ -1,4 +1,4 @@
-"""The options of the operator on torch tensors: the one list that the faces, the operators and their maths share."""
+"""The options of the operator on torch tensors: the one list of integrations, operators and their maths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ._operator import OPTIONS, Options as Options
 _TABLE: tuple[tuple[str, str, Any], ...] = (
     ("bias", "Tensor?", None), ("sink", "Tensor?", None), ("mask", "Tensor?", None), ("alibi_slopes", "Tensor?", None),
     ("key_length", "Tensor?", None), ("query_length", "Tensor?", None), ("offset", "Tensor?", None),
-    ("cu_query", "Tensor?", None), ("cu_key", "Tensor?", None), ("query_document", "Tensor?", None),
-    ("key_document", "Tensor?", None), ("blocks", "Tensor?", None), ("scale", "float?", None),
+    ("cu_seqlens_q", "Tensor?", None), ("cu_seqlens_k", "Tensor?", None), ("query_segment_ids", "Tensor?", None),
+    ("key_segment_ids", "Tensor?", None), ("blocks", "Tensor?", None), ("scale", "float?", None),
     ("softcap", "float", 0.0), ("causal", "bool", False), ("window_left", "int", -1), ("window_right", "int", -1),
     ("alignment", "str?", None), ("query_block", "int", 0), ("key_block", "int", 0),
-    ("float32_precision", "str?", None), ("same_bits", "bool", False), ("dropout", "float", 0.0),
+    ("float32_precision", "str?", None), ("batch_invariant", "bool", False), ("dropout", "float", 0.0),
     ("seed", "Tensor?", None),
 )
 NAMES = tuple(name for name, _, _ in _TABLE)

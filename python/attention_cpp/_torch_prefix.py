@@ -1,6 +1,6 @@
 """Masks of a prefix that all see: two calls over disjoint rows, of which each is what the operator takes.
 
-Row i sees the keys before the prefix's end and those up to its own. Before that end this is all of the prefix, behind
+Row i sees the keys before the prefix's end and those up to its own. Before that end this is all of the prefix, after
 it it is causal, so that the rows of the two calls are the rows of the result, and nothing has to be merged.
 """
 

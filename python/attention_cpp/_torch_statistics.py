@@ -20,8 +20,8 @@ from ._arrays import wrong_types
 from ._core import Error
 from ._torch_attention import check_tensors
 
-_OPTIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "mask", "cu_query", "cu_key",
-            "sink")
+_OPTIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "mask", "cu_seqlens_q",
+            "cu_seqlens_k", "sink")
 
 
 class RowStatistics(NamedTuple):
@@ -61,8 +61,8 @@ def attention_statistics(
         labels      int [B|1, Lk]: the set of each key from 0 on, negative = none; label_sets, default max + 1, and D
                     are less than 1024 together
         scale       the factor on <q, k>; default 1 / sqrt(D)
-        options     causal, window, alignment, key_length, query_length, offset, mask, cu_query, cu_key, sink (a tensor
-                    [H], which has a gradient too), as in attention(), arrays as tensors. All else is refused.
+        options     causal, window, alignment, key_length, query_length, offset, mask, cu_seqlens_q, cu_seqlens_k, sink
+                    (a tensor [H], which has a gradient too), as in attention(), arrays as tensors. All else is refused.
 
     Returns RowStatistics(entropy, masses). attention_cpp.attention_statistics() has more, without gradients.
     """

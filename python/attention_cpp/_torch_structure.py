@@ -98,7 +98,7 @@ class _Rows:
         return last if low is None else last & (self.key >= low[:, None])
 
     def are_runs(self) -> bool:
-        """Whether each row of the sample sees keys that lie together."""
+        """Whether each row of the sample sees keys that are together."""
         starts = self.of_sample[..., 1:] & ~self.of_sample[..., :-1]
         return bool((starts.sum(-1) + self.of_sample[..., 0] <= 1).all())
 
@@ -120,7 +120,7 @@ class _Rows:
         return of_queries, of_keys
 
     def neighbours(self, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The same if tokens of a document lie together and a window hides its first: each token sees the one before
+        """The same if tokens of a document are together and a window hides its first: each token sees the one before
         it, but for the first one."""
         starts = torch.ones(self.batch, self.count, dtype=torch.bool)
         for rows, allowed in self._tiles():
@@ -152,11 +152,11 @@ def _of_band(high: Tensor, low: Tensor | None) -> Structure:
 
 
 def _of_documents(documents: tuple[Tensor, Tensor]) -> Structure:
-    return dict(zip(("query_document", "key_document"), documents))
+    return dict(zip(("query_segment_ids", "key_segment_ids"), documents))
 
 
 def _find_prefix(rows: _Rows) -> Structure | None:
-    """Keys that all see, the same number in all sequences, and causal behind them."""
+    """Keys that all see, the same number in all sequences, and causal after them."""
     end, distance = rows.prefix()
     if not 0 < end - distance < rows.count:
         return None
@@ -214,7 +214,7 @@ def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Struc
 
 def described(options: Structure) -> str:
     """Which options say who sees whom: "causal, key lengths"."""
-    names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_document": "documents",
+    names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_segment_ids": "documents",
              "key_length": "key lengths", "mask": "mask", "bias": "bias"}
     is_row = "mask" in options and options["mask"].shape[2] == 1
     found = [name for option, name in names.items() if option in options]

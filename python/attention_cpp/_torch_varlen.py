@@ -1,7 +1,7 @@
 """torch.nn.attention.varlen on the CPU: kernels for its operators, which torch has for GPUs alone.
 
 Packed sequences (T, heads, D), aligned to the bottom right as in flash-attention. They are registered with torch's
-dispatcher, so that functions which were imported before are served too. Gradients are those of torch's own operator:
+dispatcher, so that functions which were imported before are routed too. Gradients are those of torch's own operator:
 of query, key and value, through out alone.
 """
 
@@ -21,8 +21,9 @@ from ._torch_options import in_order
 
 def _options(cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, scale: float | None, window_size: list[int] | None,
              seqused_k: Tensor | None = None) -> dict[str, Any]:
-    return {"cu_query": cu_seq_q, "cu_key": cu_seq_k, "causal": is_causal, "scale": scale, "alignment": "bottom_right",
-            "window": (-1, -1) if window_size is None else tuple(window_size), "key_length": seqused_k}
+    return {"cu_seqlens_q": cu_seq_q, "cu_seqlens_k": cu_seq_k, "causal": is_causal, "scale": scale,
+            "alignment": "bottom_right", "key_length": seqused_k,
+            "window": (-1, -1) if window_size is None else tuple(window_size)}
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None, max_q: int,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._torch_options import NAMES
 
-_OF_ALL = ("sink", "alibi_slopes", "cu_query", "cu_key", "seed")  # what the whole batch shares
+_OF_ALL = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seed")  # what the whole batch shares
 
 Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]  # the outputs, and where the mapped axis is in each
 
@@ -28,9 +28,9 @@ def _folded_options(options: Sequence[Any], dims: Sequence[int | None], count: i
                     own_bias: bool) -> list | None:
     """The options of a batch of count * batch; None where they are not those of a batch."""
     given, dim_of = dict(zip(NAMES, options)), dict(zip(NAMES, dims))
-    if given["cu_query"] is not None or given["dropout"] > 0 or any(dim_of[name] is not None for name in _OF_ALL):
+    if given["cu_seqlens_q"] is not None or given["dropout"] > 0 or any(dim_of[name] is not None for name in _OF_ALL):
         return None
-    for name in ("bias", "mask", "blocks", "query_document", "key_document"):
+    for name in ("bias", "mask", "blocks", "query_segment_ids", "key_segment_ids"):
         tensor, dim = given[name], dim_of[name]
         if tensor is not None and (dim is not None or len(tensor) > 1 or own_bias and name == "bias"):
             rows = _in_front(tensor, dim, count)

@@ -115,15 +115,15 @@ def options_of_heads(options: dict[str, Any], index: Tensor) -> dict[str, Any]:
 
 def options_of_rows(options: dict[str, Any], q: Tensor, k: Tensor, first: int, count: int) -> dict[str, Any] | None:
     """The options of those queries alone; None where they do not say it: in packed sequences and blocks."""
-    if "cu_query" in options or "blocks" in options:
+    if "cu_seqlens_q" in options or "blocks" in options:
         return None
     given = dict(options)
-    for name, axis in (("mask", 2), ("bias", 2), ("query_document", 1)):
+    for name, axis in (("mask", 2), ("bias", 2), ("query_segment_ids", 1)):
         if name in given and given[name].shape[axis] > 1:
             given[name] = given[name].narrow(axis, first, count)
     alignment, query_length = given.pop("alignment", None), given.pop("query_length", q.shape[2])
     if alignment is None and q.shape[2] != k.shape[2]:
-        return given  # no option asks where a query stands, or the call is refused
+        return given  # no option asks where a query is, or the call is refused
     place = torch.full((q.shape[0],), first)
     if alignment == "offset":
         place = place + given["offset"]

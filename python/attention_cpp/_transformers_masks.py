@@ -143,7 +143,7 @@ class Mask(Tensor):
     """A mask [B, 1, Lq, Lk] that takes no memory: models and generate() pass it on to the layers.
 
     says: options of the operator, or a boolean mask. Who computes with it gets the mask of transformers' own that it
-    stands for, made then, and kept.
+    means, made then, and kept.
     """
 
     says: dict[str, Any] | Tensor
@@ -163,7 +163,7 @@ class Mask(Tensor):
         return function(*given, **options)
 
     def whole(self) -> Tensor:
-        """The mask that this stands for."""
+        """The mask that this means."""
         if self.made is None:
             self.made = self.make()
         return self.made
@@ -268,7 +268,7 @@ def _what_it_says(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bo
         if not is_tracing(allowed) and bool(allowed.all()):
             allowed = None
 
-    shift = q_offset - kv_offset  # query i stands at key i + shift
+    shift = q_offset - kv_offset  # query i is at key i + shift
     plain = window == _ALL or max(q_length, kv_length) <= window[0] + 1
     at_end = not causal and plain or not isinstance(shift, Tensor) and shift + q_length == kv_length
     if allowed is None and plain and at_end:

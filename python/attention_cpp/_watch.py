@@ -22,7 +22,7 @@ from . import torch as face
 from ._arrays import wrong_types
 from ._core import Error
 from ._heads import HeadMeasures
-from ._operator import _range_of, weights as _weights
+from ._operator import _range_of, attention_weights as _weights
 from ._statistics import attention_statistics
 
 # Entropy in nats; of each row the largest weight, the mean distance in tokens, and the mass on the first key, on the
@@ -203,7 +203,7 @@ class Seen:
         weights(), {name: [B, H, rows]}, and of a head {name: [B, rows]}.
 
         Arguments
-            wanted   names of row statistics, as "entropy", "position" or "previous", or "column_mass": what a key has
+            wanted   names of row statistics, as "entropy", "argmax_key" or "previous", or "column_mass": what a key has
                      received in all, [layers, B, H, Lk]
             layer, head, rows   as in weights(); rows are not of "column_mass", which is of all rows
             layers   which of the kept layers, by number or name; they must have the same B, H and Lq. None: all

@@ -47,7 +47,7 @@ __all__ = [*_INTERFACE, *_PADDING, "apply_rotary_emb", "install", "uninstall"]
 Result = Any  # out, or (out, softmax_lse, None) with return_attn_probs
 Results = tuple[Tensor, Tensor]
 
-_OUR_WORDS = {"cu_query": "cu_seqlens_q", "cu_key": "cu_seqlens_k", "window": "window_size", "dropout": "dropout_p",
+_OUR_WORDS = {"window": "window_size", "dropout": "dropout_p",
               "scale": "softmax_scale", "key_length": "cache_seqlens", "B": "batch", "H": "nheads", "Hk": "nheads_k",
               "Lq": "seqlen_q", "Lk": "seqlen_k"}
 
@@ -143,8 +143,8 @@ def _varlen(function: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         k, v, cu_seqlens_k = gathered(function, k, v, cu_seqlens_k, block_table)
     slopes = _one_row(alibi_slopes)
     if slopes is None or slopes.dim() == 1:
-        out, lse = _attend_packed(function, q, k, v, alibi_slopes=slopes, cu_query=cu_seqlens_q, cu_key=cu_seqlens_k,
-                                  **options)
+        out, lse = _attend_packed(function, q, k, v, alibi_slopes=slopes, cu_seqlens_q=cu_seqlens_q,
+                                  cu_seqlens_k=cu_seqlens_k, **options)
     else:  # one by one, and the queries before the first sequence and after the last with no keys
         queries = lengths_of(function, "cu_seqlens_q", cu_seqlens_q, len(q)).tolist()
         keys = lengths_of(function, "cu_seqlens_k", cu_seqlens_k, len(k)).tolist()

@@ -6,7 +6,7 @@
 XLA calls back into Python, which hands the arrays to the library without a copy. Gradients of query, key, value and
 bias; first derivatives alone. Under vmap one call follows the other.
 
-One result differs from jax.nn's: a query that sees no key gives 0, where XLA's finite stand-in for -inf gives the mean
+One result differs from jax.nn's: a query that sees no key gives 0, where XLA's finite are-in for -inf gives the mean
 of all values.
 """
 

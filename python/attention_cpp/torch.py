@@ -7,7 +7,7 @@ Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask 
 they fall back to n x n. Gradients of query, key, value and of a floating mask; higher derivatives and forward mode too,
 with n x n memory. torch's threads do the work.
 
-`_why_not` decides who serves a call, the library or torch; what the library itself refuses is left to torch as well.
+`_why_not` decides whether the library or torch computes a call; what the library refuses is left to torch too.
 explain() tells, enable(warn=True) warns and enable(strict=True) raises of every call that is torch's.
 """
 
@@ -28,7 +28,7 @@ from ._core import Error
 from ._flex import explain_flex_attention, flex_attention
 from ._flex import torchs as _original_flex
 from ._operator import Plan, of_all
-from ._operator import explain as _explain
+from ._operator import _plan
 from ._torch_attention import attention
 from ._torch_left import Wishes, set_wishes, tell
 from ._torch_masks import add_mask, count_unread, is_worth_reading, mask_counts
@@ -50,7 +50,7 @@ _original = torch.nn.functional.scaled_dot_product_attention
 _bias_function = CausalBias.__dict__["__torch_function__"]
 
 
-# ------------------------------------------------------------------------------------------------------- who serves it
+# ------------------------------------------------------------------------------------------------------ who computes it
 
 def _is_packed(tensor: Any) -> bool:
     """Whether it is a nested tensor [B, H, L, D] of sequences without holes."""
@@ -133,7 +133,7 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     if query.is_nested:
         if not torch.equal(key.offsets(), value.offsets()):
             raise Error("[scaled_dot_product_attention] key and value are nested differently")
-        options.update(cu_query=query.offsets(), cu_key=key.offsets())
+        options.update(cu_seqlens_q=query.offsets(), cu_seqlens_k=key.offsets())
         query, key, value = (tensor.values().unsqueeze(0) for tensor in (query, key, value))
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     if enable_gqa and min(query.dim(), key.dim(), value.dim()) > 2 and key.shape[-3] != value.shape[-3]:
@@ -268,7 +268,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     try:
         q, k, v, options, _ = _problem(query.detach(), key.detach(), value.detach(), attn_mask, is_causal, enable_gqa)
         options = {name: option.detach() if isinstance(option, Tensor) else option for name, option in options.items()}
-        plan = of_all([_explain(*qkv, backward=backward, scale=scale, dropout=dropout_p, **given)
+        plan = of_all([_plan("explain", backward, *qkv, {"scale": scale, "dropout": dropout_p, **given})
                        for *qkv, given in _torch_prefix.calls(q, k, v, options)])
     except Error as error:
         return f"left to torch: {error}"
@@ -313,7 +313,7 @@ def enable(*, strict: bool = False, warn: bool = False) -> None:
 
     nn.MultiheadAttention and nn.TransformerEncoder call the first, and their fused inference path has ours in it too,
     nested tensors included; torch.nn.attention.varlen runs on the CPU. Code that imported a function by name before
-    keeps torch's, but for causal biases (torch.nn.attention.bias), which are served there too. strict: raise for what
+    keeps torch's, but for causal biases (torch.nn.attention.bias), which are routed there too. strict: raise for what
     would be left to torch; warn: warn of it.
     """
     kernels = (FusedModules(tell), VarlenKernels()) if _state is None else _state.kernels
@@ -338,7 +338,7 @@ def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(report: Callable[[str], object]) -> Iterator[None]:
-    """enabled(), as it is already or anew, where `report`, beside those that do, hears why calls are left to torch."""
+    """enabled(), as it is already or anew; `report` is also called with the reason why a call is left to torch."""
     before = _state
     if before is None:
         enable()
@@ -396,6 +396,6 @@ class _Handle:
 
 
 if hasattr(torch.nn.attention, "register_flash_attention_impl"):
-    # torch.nn.attention.activate_flash_attention_impl("attention_cpp") then serves what torch's own choice of kernels
-    # sends to its fused CPU kernel; enable() serves the rest as well.
+    # torch.nn.attention.activate_flash_attention_impl("attention_cpp") then computes what torch's own choice of kernels
+    # sends to its fused CPU kernel; enable() covers the rest too.
     torch.nn.attention.register_flash_attention_impl("attention_cpp", register_fn=_Handle)

@@ -110,7 +110,7 @@ def _batched_options(query: Tensor, position_bias: Tensor | None, sliding_window
     if int(starts[-1]) != query.shape[2]:
         raise Error(f"[attention_cpp.transformers] {query.shape[2]} queries of which requests have {int(starts[-1])}: "
                     "continuous batching must not be compiled")
-    return {"cu_query": starts, "cu_key": starts_of_keys, "causal": True, "alignment": "bottom_right",
+    return {"cu_seqlens_q": starts, "cu_seqlens_k": starts_of_keys, "causal": True, "alignment": "bottom_right",
             "window": (-1 if sliding_window is None else sliding_window - 1, -1)}
 
 
@@ -196,7 +196,7 @@ def attention_cpp_forward(
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
     """Makes attn_implementation=name known to transformers. May be called again, to change the options.
 
-    A name of transformers' own is ours from then on: register("flex_attention") serves models that were loaded with it,
+    A name of transformers' own is ours from then on: register("flex_attention") covers models that were loaded with it,
     with gradients, which torch's flex_attention has not on the CPU; register("paged|eager") is generate_batch() of
     models that were loaded with "eager" or that.
 

@@ -34,7 +34,7 @@ std::optional<attn::Float32Precision> find_precision(const std::string& name) {
   return {};
 }
 
-alignas(64) char empty_array[64];  // where an array without elements lies: a view without data means "not given"
+alignas(64) char empty_array[64];  // where an array without elements is: a view without data means "not given"
 
 std::string kind_of(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
 
@@ -200,7 +200,7 @@ Arguments::Taken Arguments::take(const char* name, nb::handle object, int rank, 
   const auto end = array.size.begin() + array.rank;
   if (std::find(array.size.begin(), end, 0) != end) array.data = empty_array;
   if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(attn::size_of(array.dtype)) != 0) {
-    wrong_value(std::string(name) + " does not lie at a multiple of its element's size");
+    wrong_value(std::string(name) + " does not be at a multiple of its element's size");
     return {};
   }
   return array;
@@ -285,10 +285,10 @@ void Arguments::set_option(attn::AttentionOptions& options, const std::string& n
   else if (name == "mask") options.mask = input<4>(text, value);
   else if (name == "bias") options.bias = input<4>(text, value);
   else if (name == "alibi_slopes") options.alibi_slopes = numbers(text, value);
-  else if (name == "query_document") options.query_document = input<2>(text, value);
-  else if (name == "key_document") options.key_document = input<2>(text, value);
-  else if (name == "cu_query") options.cu_query = integers(text, value);
-  else if (name == "cu_key") options.cu_key = integers(text, value);
+  else if (name == "query_segment_ids") options.query_segment_ids = input<2>(text, value);
+  else if (name == "key_segment_ids") options.key_segment_ids = input<2>(text, value);
+  else if (name == "cu_seqlens_q") options.cu_seqlens_q = integers(text, value);
+  else if (name == "cu_seqlens_k") options.cu_seqlens_k = integers(text, value);
   else if (name == "blocks") {
     if (!nb::isinstance<nb::tuple>(value) || nb::len(value) != 3) {
       wrong_type("blocks must be (allowed, query_block, key_block)");
@@ -304,7 +304,7 @@ void Arguments::set_option(attn::AttentionOptions& options, const std::string& n
     const std::string precision = scalar<std::string>(text, value, "a string");
     if (const auto found = find_precision(precision)) options.float32_precision = *found;
     else wrong_value("float32_precision is '" + precision + "', must be full, high or fast");
-  } else if (name == "same_bits") options.same_bits = scalar<bool>(text, value, "True or False");
+  } else if (name == "batch_invariant") options.batch_invariant = scalar<bool>(text, value, "True or False");
   else wrong_type("there is no option '" + name + "'");
 }
 

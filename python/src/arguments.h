@@ -23,7 +23,7 @@ std::string float32_precision();
 
 /// The arrays of one call. Nothing is copied: every view stays valid as long as this object, which keeps its owner.
 ///
-/// An array is anything that speaks DLPack or the buffer protocol and lies in the memory of the CPU. Of two kinds it is
+/// An array is anything that speaks DLPack or the buffer protocol and is in the memory of the CPU. Of two kinds it is
 /// the caller who keeps them alive: tensors that are read through DLPack's C functions (exchange.h), and tuples
 /// (address, dtype name, shape, strides in elements). Destroyed under the GIL. Missing leading axes count as 1, so that
 /// a single head may be given as [L, D].

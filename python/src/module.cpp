@@ -65,7 +65,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
   wanted.dsink = in.output<1>("dsink", to("dsink"));
   const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
   in.done();
-  // Gradients of one head are what those of its copies add up to; whoever asks for each of these gets them.
+  // The gradient of one head is the sum over its copies; a caller that wants those of the copies gets them.
   if ((!wanted.dk || wanted.dk.size[1] == 1) && (!wanted.dv || wanted.dv.size[1] == 1))
     share_head(q_view, k_view, v_view);
   const nb::gil_scoped_release unlocked;
@@ -135,7 +135,7 @@ attn::AttentionStatistics statistics_of(Arguments& in, const nb::dict& results) 
   };
   rows(wanted.rows, "");
   rows(wanted.means, "mean_");
-  wanted.position = in.output<3>("position", to("position"));
+  wanted.argmax_key = in.output<3>("argmax_key", to("argmax_key"));
   wanted.top_weight = in.output<4>("top_weight", to("top_weight"));
   wanted.top_key = in.output<4>("top_key", to("top_key"));
   wanted.column_mass = in.output<3>("column_mass", to("column_mass"));
@@ -146,20 +146,20 @@ attn::AttentionStatistics statistics_of(Arguments& in, const nb::dict& results) 
 
 using Band = std::tuple<int64_t, int64_t, int64_t>;                     // low, high, relative
 using Shown = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // of the picture; 1 = the largest of a cell
-/// Results by name, bands, labels, query_token, key_token, key_factor, picture.
+/// Results by name, bands, labels, query_token_ids, key_token_ids, key_factor, picture.
 using Asked = std::tuple<nb::dict, std::vector<Band>, nb::object, nb::object, nb::object, nb::object, Shown>;
 
 /// What statistics are asked for.
 class Question {
  public:
   Question(Arguments& in, const Asked& asked) {
-    const auto& [results, bands, labels, query_token, key_token, key_factor, shown] = asked;
+    const auto& [results, bands, labels, query_token_ids, key_token_ids, key_factor, shown] = asked;
     wanted = statistics_of(in, results);
     for (const auto& [low, high, relative] : bands) bands_.push_back({low, high, relative != 0});
     wanted.sets.bands = bands_;
     wanted.sets.labels = in.input<2>("labels", labels);
-    wanted.sets.query_token = in.input<2>("query_token", query_token);
-    wanted.sets.key_token = in.input<2>("key_token", key_token);
+    wanted.sets.query_token_ids = in.input<2>("query_token_ids", query_token_ids);
+    wanted.sets.key_token_ids = in.input<2>("key_token_ids", key_token_ids);
     wanted.key_factor = in.input<3>("key_factor", key_factor);
     attn::AttentionPicture& picture = wanted.picture;
     int64_t largest = 0;
@@ -209,11 +209,11 @@ nb::tuple explain(nb::handle q, nb::handle k, nb::handle v, const nb::dict& opti
 }
 
 /// keep[b, h, i, j] for a boolean array [B, H, rows, columns] whose first row and column are given.
-void dropout_mask(uint64_t seed, double probability, nb::handle keep, int64_t first_query, int64_t first_key) {
-  Arguments in("dropout_mask");
+void dropout_keeps(uint64_t seed, double probability, nb::handle keep, int64_t first_query, int64_t first_key) {
+  Arguments in("dropout_keeps");
   const auto view = in.output<4>("keep", keep);
   in.done();
-  if (!view || view.dtype != attn::DType::boolean) throw attn::Error("dropout_mask", {"keep must be a boolean array"});
+  if (!view || view.dtype != attn::DType::boolean) throw attn::Error("dropout_keeps", {"keep must be a boolean array"});
   const nb::gil_scoped_release unlocked;
   attn::parallel_for(view.size[0] * view.size[1], [&](int64_t task) {
     const int64_t b = task / view.size[1], h = task % view.size[1];
@@ -229,7 +229,7 @@ void dropout_mask(uint64_t seed, double probability, nb::handle keep, int64_t fi
 /// the GIL, and a writer that finds one throws. Not every Python has a GIL.
 class Cache {
  public:
-  explicit Cache(const attn::KvCache::Config& config) : cache_(config) {}
+  explicit Cache(const attn::KVCacheConfig& config) : cache_(config) {}
 
   int64_t add() {
     return write([&] { return cache_.add(); });
@@ -249,10 +249,10 @@ class Cache {
     in.done();
     write([&] { return cache_.append(sequence, k_view, v_view), 0; });
   }
-  void attend(nb::handle sequences, nb::handle cu_query, nb::handle q, nb::handle out, nb::handle lse,
+  void attend(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle out, nb::handle lse,
               const nb::dict& options) {
     Arguments in("kv_cache.attend");
-    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_query", cu_query);
+    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_seqlens_q", cu_seqlens_q);
     const auto q_view = in.input<4>("q", q);
     const auto out_view = in.output<4>("out", out);
     const auto lse_view = in.output<3>("lse", lse);
@@ -262,10 +262,10 @@ class Cache {
     const nb::gil_scoped_release unlocked;
     blaming_given({"out", "lse"}, [&] { cache_.attend(ids, starts, q_view, out_view, lse_view, parsed); });
   }
-  void statistics(nb::handle sequences, nb::handle cu_query, nb::handle q, nb::handle lse, const Asked& asked,
+  void statistics(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle lse, const Asked& asked,
                   const nb::dict& options) {
     Arguments in("kv_cache.statistics");
-    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_query", cu_query);
+    const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_seqlens_q", cu_seqlens_q);
     const auto q_view = in.input<4>("q", q);
     const auto lse_view = in.input<3>("lse", lse);
     const Question question(in, asked);
@@ -311,7 +311,7 @@ class Cache {
     return change();
   }
 
-  attn::KvCache cache_;
+  attn::KVCache cache_;
   std::mutex mutex_;
   int readers_ = 0;
 };
@@ -337,8 +337,8 @@ NB_MODULE(_core, m) {
         nb::arg("lse_b").none());
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"),
         nb::arg("backward"), nb::arg("with_dbias"));
-  m.def("dropout_mask", &dropout_mask, nb::arg("seed"), nb::arg("probability"), nb::arg("keep"), nb::arg("first_query"),
-        nb::arg("first_key"));
+  m.def("dropout_keeps", &dropout_keeps, nb::arg("seed"), nb::arg("probability"), nb::arg("keep"),
+        nb::arg("first_query"), nb::arg("first_key"));
 
   m.def("available_isas", &attn::available_isas);
   m.def("active_isa", &attn::active_isa);
@@ -365,9 +365,9 @@ NB_MODULE(_core, m) {
       .def("truncate", &Cache::truncate)
       .def("remove", &Cache::remove)
       .def("append", &Cache::append, nb::arg("sequence"), nb::arg("k").none(), nb::arg("v").none())
-      .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(),
+      .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_seqlens_q"), nb::arg("q").none(),
            nb::arg("out").none(), nb::arg("lse").none(), nb::arg("options"))
-      .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_query"), nb::arg("q").none(),
+      .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_seqlens_q"), nb::arg("q").none(),
            nb::arg("lse").none(), nb::arg("asked"), nb::arg("options"))
       .def("length", &Cache::length)
       .def("pages_in_use", &Cache::pages_in_use);

@@ -10,7 +10,7 @@ using View = attn::ConstView<4>;
 
 bool is_one_head(const View& keys) { return keys.stride[1] == 0 && keys.size[1] > 1; }
 
-/// How many keys a row [Lk] of bytes begins with; -1 if there are others behind these.
+/// How many keys a row [Lk] of bytes begins with; -1 if there are others after these.
 int64_t leading(const char* row, int64_t keys) {
   const void* hidden = std::memchr(row, 0, static_cast<size_t>(keys));
   if (!hidden) return keys;
@@ -20,7 +20,7 @@ int64_t leading(const char* row, int64_t keys) {
   return any == 0 ? rest - row : -1;
 }
 
-/// Whether the mask is that of keys, and lies in memory so that it is read at once.
+/// Whether the mask is that of keys, and is in memory so that it is read at once.
 bool is_of_keys(const View& mask, const View& q, const View& k) {
   const auto is_same = [&](int axis) { return mask.size[axis] == 1 || mask.stride[axis] == 0; };
   return mask.dtype == attn::DType::boolean && mask.stride[3] == 1 && mask.size[3] == k.size[2] && k.size[2] > 0 &&
@@ -39,7 +39,7 @@ void share_head(const View& q, View& k, View& v) {
 void shorten_mask(attn::AttentionOptions& options, const View& q, const View& k, std::vector<int64_t>& lengths) {
   const View& mask = options.mask;
   // Aligned to the bottom right, a query's place follows from the number of keys.
-  if (!mask || !options.key_length.empty() || !options.cu_query.empty() || !options.cu_key.empty() ||
+  if (!mask || !options.key_length.empty() || !options.cu_seqlens_q.empty() || !options.cu_seqlens_k.empty() ||
       options.alignment == attn::Alignment::bottom_right || !is_of_keys(mask, q, k))
     return;
   const int64_t keys = k.size[2], rows = mask.stride[2] == 0 ? 1 : mask.size[2];

@@ -8,7 +8,7 @@
 
 namespace bindings {
 
-/// Heads that are one in memory (stride 0, as torch's expand() leaves them) become that one, where it serves all heads
+/// Heads that are one in memory (stride 0, as torch's expand() leaves them) become that one, where all heads use it
 /// of q. v may be without data, as where there are no values.
 void share_head(const attn::ConstView<4>& q, attn::ConstView<4>& k, attn::ConstView<4>& v);
 

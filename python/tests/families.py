@@ -62,7 +62,7 @@ def families():
 
 
 def classes(family):
-    """{name of a class: class} of all in a folder that stand for a configuration: a generating one, the base model."""
+    """{name of a class: class} of all in a folder that mean a configuration: a generating one, the base model."""
     found = {}
     for file in sorted((Path(hf.__file__).parent / "models" / family).glob("modeling_*.py")):
         try:
@@ -492,7 +492,7 @@ def written(outcomes):
 
 
 INTRODUCTION = """\
-What becomes of `attn_implementation="attention_cpp"` for each class of transformers {version} that stands for a
+What becomes of `attn_implementation="attention_cpp"` for each class of transformers {version} that means a
 configuration: the base model, and the one that generates. `python/tests/test_families.py` runs tiny random models with
 eager attention and with ours, over 40 and 150 tokens, with another last token, with padding on the left and on the
 right, and through `generate()`; `python python/tests/families.py` writes this page, of {count} classes."""

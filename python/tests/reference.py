@@ -4,8 +4,8 @@ import numpy as np
 
 
 def scores_and_mask(q, k, *, scale=None, softcap=0.0, causal=False, window=(-1, -1), alignment=None, key_length=None,
-                    query_length=None, offset=None, mask=None, bias=None, alibi_slopes=None, query_document=None,
-                    key_document=None, **_):
+                    query_length=None, offset=None, mask=None, bias=None, alibi_slopes=None, query_segment_ids=None,
+                    key_segment_ids=None, **_):
     q, k = np.asarray(q, np.float64), np.asarray(k, np.float64)
     B, H, Lq, D = q.shape
     k = np.repeat(k, H // k.shape[1], axis=1)
@@ -29,8 +29,9 @@ def scores_and_mask(q, k, *, scale=None, softcap=0.0, causal=False, window=(-1, 
         allowed = allowed & (j >= p - window[0])
     if mask is not None:
         allowed = allowed & np.asarray(mask)
-    if query_document is not None:
-        allowed = allowed & (np.asarray(query_document)[:, None, :, None] == np.asarray(key_document)[:, None, None])
+    if query_segment_ids is not None:
+        queries, keys = np.asarray(query_segment_ids)[:, None, :, None], np.asarray(key_segment_ids)[:, None, None]
+        allowed = allowed & (queries == keys)
     if bias is not None:
         s = s + np.asarray(bias, np.float64)
     if alibi_slopes is not None:

@@ -156,9 +156,9 @@ def test_backward_takes_or_refuses(name, kind):
 
 
 @pytest.mark.parametrize("kind", OTHER)
-@pytest.mark.parametrize("name", ["key_length", "cu_query", "alibi_slopes", "sink", "blocks", "query_document",
+@pytest.mark.parametrize("name", ["key_length", "cu_seqlens_q", "alibi_slopes", "sink", "blocks", "query_segment_ids",
                                   "window", "scale", "seed", "dropout", "causal", "alignment", "softcap", "offset",
-                                  "float32_precision", "same_bits"])
+                                  "float32_precision", "batch_invariant"])
 def test_options_take_or_refuse(name, kind):
     try:
         attention_cpp.attention(BASE["q"], BASE["k"], BASE["v"], **{name: OTHER[kind](BASE["bias"])})
@@ -173,7 +173,7 @@ def test_out_may_not_overlap_an_input():
 
 
 def test_offsets_beyond_31_bits():
-    """Row 1 of k lies 2^31 + elements behind row 0, in memory that is reserved but never touched."""
+    """Row 1 of k is 2^31 + elements after row 0, in memory that is reserved but never touched."""
     import mmap
 
     stride = 2**31 // 4 + 64
@@ -205,7 +205,7 @@ def field_of_a_record(values):
     return records["number"]
 
 
-ODD = {  # the same values where no number of this type may lie, or otherwise written
+ODD = {  # the same values where no number of this type may be, or otherwise written
     "field of a record": field_of_a_record,
     "unaligned": unaligned,
     "byte-swapped": lambda values: values.astype(values.dtype.newbyteorder()),
@@ -241,7 +241,7 @@ def test_out_of_every_type_is_refused(dtype, kind):
     assert not out.any()
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)
     with pytest.raises(REFUSED):
-        attention_cpp.weights(q, k, lse, out=read_only(weights))
+        attention_cpp.attention_weights(q, k, lse, out=read_only(weights))
 
 
 def test_steps_of_whole_elements_are_taken():

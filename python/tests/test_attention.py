@@ -37,8 +37,8 @@ OPTIONS = {
     "key mask": {"mask": np.random.default_rng(3).random((B, 1, 1, LK)) < 0.7},
     "bias": {"bias": draw(1, H, LQ, LK, seed=4)},
     "alibi": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "alignment": "top_left"},
-    "documents": {"query_document": np.arange(B * LQ).reshape(B, LQ) % 2,
-                  "key_document": np.arange(B * LK).reshape(B, LK) % 2},
+    "documents": {"query_segment_ids": np.arange(B * LQ).reshape(B, LQ) % 2,
+                  "key_segment_ids": np.arange(B * LK).reshape(B, LK) % 2},
     "sink": {"sink": [0.125, -0.5, 1.0, 0.0]},
     "all": {"scale": 0.3, "softcap": 3.0, "causal": True, "window": (4, -1), "alignment": "bottom_right",
             "key_length": np.array([5, 9], np.int32), "mask": np.random.default_rng(5).random((B, H, LQ, LK)) < 0.8,
@@ -54,14 +54,14 @@ def test_option(name, qkv):
     expected, expected_lse = reference.attention(q, k, v, **OPTIONS[name])
     np.testing.assert_allclose(out, expected, **EXACT)
     np.testing.assert_allclose(lse, expected_lse, **EXACT)
-    matrix = attention_cpp.weights(q, k, lse, **OPTIONS[name])
+    matrix = attention_cpp.attention_weights(q, k, lse, **OPTIONS[name])
     np.testing.assert_allclose(matrix, reference.weights(q, k, **OPTIONS[name])[0], **EXACT)
 
 
 def test_every_option_of_the_signature_is_tested():
     tested = {option for options in OPTIONS.values() for option in options}
-    elsewhere = {"dropout", "seed", "cu_query", "cu_key", "blocks",
-                 "float32_precision", "same_bits"}
+    elsewhere = {"dropout", "seed", "cu_seqlens_q", "cu_seqlens_k", "blocks",
+                 "float32_precision", "batch_invariant"}
     assert _operator.OPTIONS == tested | elsewhere
 
 
@@ -73,14 +73,14 @@ def test_options_of_matrix_tiles():
     for precision, bound in (("full", 1e-5), ("high", 1e-4), ("fast", 5e-2)):
         out = attention_cpp.attention(q, k, v, float32_precision=precision)
         np.testing.assert_allclose(out, expected, rtol=bound, atol=bound)
-    whole = attention_cpp.attention(q, k, v, same_bits=True)
+    whole = attention_cpp.attention(q, k, v, batch_invariant=True)
     for i in (0, 299):
-        np.testing.assert_array_equal(attention_cpp.attention(q[:, :, i:i + 1], k, v, same_bits=True),
+        np.testing.assert_array_equal(attention_cpp.attention(q[:, :, i:i + 1], k, v, batch_invariant=True),
                                       whole[:, :, i:i + 1])
     with pytest.raises(attention_cpp.Error, match="float32_precision is 'half', must be full, high or fast"):
         attention_cpp.attention(q, k, v, float32_precision="half")
-    with pytest.raises(TypeError, match="same_bits must be True or False"):
-        attention_cpp.attention(q, k, v, same_bits="yes")
+    with pytest.raises(TypeError, match="batch_invariant must be True or False"):
+        attention_cpp.attention(q, k, v, batch_invariant="yes")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -112,7 +112,8 @@ def test_packed_sequences_are_the_sequences_alone():
     lengths = [3, 0, 5]
     starts = [0, 3, 3, 8]
     q, k, v = (draw(1, H, 8, D, seed=seed) for seed in range(3))
-    out = attention_cpp.attention(q, k, v, causal=True, alignment="top_left", cu_query=starts, cu_key=np.array(starts))
+    out = attention_cpp.attention(q, k, v, causal=True, alignment="top_left", cu_seqlens_q=starts,
+                                  cu_seqlens_k=np.array(starts))
     for start, length in zip(starts, lengths):
         part = slice(start, start + length)
         alone = attention_cpp.attention(q[:, :, part], k[:, :, part], v[:, :, part], causal=True)
@@ -129,25 +130,25 @@ def test_blocks_are_a_mask_of_rectangles(qkv):
 
 def test_dropout_is_a_function_of_the_seed(qkv):
     q, k, v = qkv
-    keep = attention_cpp.dropout_mask(5, 0.4, (B, H, LQ, LK))
+    keep = attention_cpp.dropout_keeps(5, 0.4, (B, H, LQ, LK))
     out = attention_cpp.attention(q, k, v, dropout=0.4, seed=5)
     np.testing.assert_allclose(out, reference.attention(q, k, v, dropout=0.4, keep=keep)[0], **EXACT)
     assert not np.array_equal(out, attention_cpp.attention(q, k, v, dropout=0.4, seed=6))
-    np.testing.assert_array_equal(keep[:, :, 2:5, 3:], attention_cpp.dropout_mask(5, 0.4, (B, H, 3, LK - 3), 2, 3))
+    np.testing.assert_array_equal(keep[:, :, 2:5, 3:], attention_cpp.dropout_keeps(5, 0.4, (B, H, 3, LK - 3), 2, 3))
 
 
 def test_a_part_of_the_weights(qkv):
     q, k, _ = qkv
     lse = attention_cpp.attention(*qkv, return_lse=True)[1]
-    whole = attention_cpp.weights(q, k, lse)
-    np.testing.assert_array_equal(attention_cpp.weights(q, k, lse, rows=slice(2, 5), columns=range(1, 4)),
+    whole = attention_cpp.attention_weights(q, k, lse)
+    np.testing.assert_array_equal(attention_cpp.attention_weights(q, k, lse, rows=slice(2, 5), columns=range(1, 4)),
                                   whole[:, :, 2:5, 1:4])
-    np.testing.assert_array_equal(attention_cpp.weights(q, k, lse, rows=6), whole[:, :, 6:])
+    np.testing.assert_array_equal(attention_cpp.attention_weights(q, k, lse, rows=6), whole[:, :, 6:])
     np.testing.assert_allclose(whole.sum(-1), 1, **EXACT)
-    assert attention_cpp.weights(q, k, lse, rows=slice(5, 3)).shape == (B, H, 0, LK)
+    assert attention_cpp.attention_weights(q, k, lse, rows=slice(5, 3)).shape == (B, H, 0, LK)
     for rows in (slice(0, 4, 2), range(3, 99), range(-1, 2)):
         with pytest.raises(attention_cpp.Error, match="rows"):
-            attention_cpp.weights(q, k, lse, rows=rows)
+            attention_cpp.attention_weights(q, k, lse, rows=rows)
 
 
 def test_merge_joins_two_sets_of_keys(qkv):
@@ -169,7 +170,7 @@ def test_missing_axes_count_as_one(axes):
     assert out.shape == q[index].shape and lse.shape == q[index].shape[:-1]
     whole = attention_cpp.attention(q, k, v, causal=True)
     np.testing.assert_array_equal(out, whole[index])
-    assert attention_cpp.weights(q[index], k[index], lse, causal=True).shape == (*q[index].shape[:-1], 6)
+    assert attention_cpp.attention_weights(q[index], k[index], lse, causal=True).shape == (*q[index].shape[:-1], 6)
 
 
 @pytest.mark.parametrize("dtype, lse_dtype", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
@@ -213,7 +214,7 @@ def test_explain_names_path_and_memory(qkv):
     assert plan.isa == attention_cpp.isa() and plan.isa in plan.path and plan.tasks >= 1
     pairs = B * H * sum(min(i + 1, LK) for i in range(LQ))
     assert plan.flops == 2 * pairs * (D + DV)
-    backward = attention_cpp.explain(*qkv, backward=True)
+    backward = attention_cpp.explain_backward(*qkv)
     assert backward.flops > plan.flops
     long = np.zeros((1, 1, 10**6, 64), np.float32)
     assert attention_cpp.explain(long, long, long).scratch_bytes < 10**8  # n x n would be 4e12
@@ -284,7 +285,7 @@ def test_threads_do_not_change_bits():
 
 
 def test_help_reads_well():
-    for function in (attention_cpp.attention, attention_cpp.attention_backward, attention_cpp.weights,
+    for function in (attention_cpp.attention, attention_cpp.attention_backward, attention_cpp.attention_weights,
                      attention_cpp.attention_statistics,
                      attention_cpp.merge, attention_cpp.explain, attention_cpp.KVCache, attention_cpp.KVCache.attend,
                      attention_cpp.KVCache.statistics):
@@ -373,24 +374,24 @@ def test_weights_of_other_options_are_refused(forgotten, dtype):
     if "mask" in forgotten:
         forgotten = {"mask": forgotten["mask"][None]}
     _, lse = attention_cpp.attention(q, k, v, return_lse=True, **forgotten)
-    attention_cpp.weights(q, k, lse, **forgotten)
+    attention_cpp.attention_weights(q, k, lse, **forgotten)
     with pytest.raises(attention_cpp.Error, match=r"lse is not that of q, k and options .*: the weights of row "
                        r"\[\d, \d, \d\] add up to [\d.]+, must be at most 1"):
-        attention_cpp.weights(q, k, lse)
+        attention_cpp.attention_weights(q, k, lse)
 
 
 def test_weights_of_a_part_of_the_keys_are_not_refused():
     q, k, v = draw(B, H, LQ, D), draw(B, HK, LK, D, seed=1), draw(B, HK, LK, DV, seed=2)
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)
-    whole = attention_cpp.weights(q, k, lse)
-    np.testing.assert_allclose(attention_cpp.weights(q, k[:, :, 2:5], lse), whole[..., 2:5], **EXACT)
+    whole = attention_cpp.attention_weights(q, k, lse)
+    np.testing.assert_allclose(attention_cpp.attention_weights(q, k[:, :, 2:5], lse), whole[..., 2:5], **EXACT)
 
 
 def test_weights_go_to_an_array_of_their_size():
     q, k, v = draw(B, H, LQ, D), draw(B, HK, LK, D, seed=1), draw(B, HK, LK, DV, seed=2)
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)
     with pytest.raises(attention_cpp.Error, match=r"out is \[2, 4, 7, 8\], must be 7 x 9 on its last axes"):
-        attention_cpp.weights(q, k, lse, out=np.empty((B, H, LQ, LK - 1)))
+        attention_cpp.attention_weights(q, k, lse, out=np.empty((B, H, LQ, LK - 1)))
 
 
 def test_errors_speak_of_what_was_given():

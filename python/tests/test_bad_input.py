@@ -32,17 +32,17 @@ OPTIONS = {
     "query_length": ["text", [9], [1, 2], ["a"]], "offset": ["text", [1, 2], ["a"]],
     "mask": ["text", 3, np.zeros((1, 1, 3, 3), bool), np.zeros((5, 6), np.int32), np.zeros((1,) * 5, bool)],
     "bias": ["text", 3, np.zeros((1, 1, 3, 3), np.float32), np.zeros((5, 6), np.int32), np.zeros((1,) * 5, np.float32)],
-    "alibi_slopes": ["text", [1.0], ["a", "b"]], "query_document": ["text", 3, np.zeros((1, 4), np.int32)],
-    "key_document": ["text", 3, np.zeros((1, 4), np.int32)], "cu_query": ["text", [0, 9], [3, 0], [0.5, 1]],
-    "cu_key": ["text", [0, 9], [3, 0]], "blocks": ["text", 3, (1, 2), (np.zeros((1, 1, 9, 9), bool), 2, 2)],
+    "alibi_slopes": ["text", [1.0], ["a", "b"]], "query_segment_ids": ["text", 3, np.zeros((1, 4), np.int32)],
+    "key_segment_ids": ["text", 3, np.zeros((1, 4), np.int32)], "cu_seqlens_q": ["text", [0, 9], [3, 0], [0.5, 1]],
+    "cu_seqlens_k": ["text", [0, 9], [3, 0]], "blocks": ["text", 3, (1, 2), (np.zeros((1, 1, 9, 9), bool), 2, 2)],
     "sink": ["text", [1.0], ["a", "b"]], "dropout": ["text", -0.1, 1.0, float("nan")], "seed": ["text", -1, 2**64, 0.5],
-    "float32_precision": [3, "lowest"], "same_bits": ["text", 3],
+    "float32_precision": [3, "lowest"], "batch_invariant": ["text", 3],
 }
 NEEDS = {"query_length": {"alignment": "bottom_right", "causal": True},
          "offset": {"alignment": "offset", "causal": True}, "alibi_slopes": {"alignment": "top_left"},
-         "query_document": {"key_document": np.zeros((1, 6), np.int32)},
-         "key_document": {"query_document": np.zeros((1, 5), np.int32)}, "cu_query": {"cu_key": [0, 6]},
-         "cu_key": {"cu_query": [0, 5]}, "seed": {"dropout": 0.5}}
+         "query_segment_ids": {"key_segment_ids": np.zeros((1, 6), np.int32)},
+         "key_segment_ids": {"query_segment_ids": np.zeros((1, 5), np.int32)}, "cu_seqlens_q": {"cu_seqlens_k": [0, 6]},
+         "cu_seqlens_k": {"cu_seqlens_q": [0, 5]}, "seed": {"dropout": 0.5}}
 ROWS = ["text", slice(0, 4, 2), 9, 1.5]
 
 
@@ -72,8 +72,8 @@ CALLS = {
     "attention_backward": (dict(q=Q, k=K, v=K, out=OUT, lse=LSE, dout=OUT),
                            {**dict.fromkeys(("q", "k", "v", "out", "lse", "dout", "dlse"), ARRAYS),
                             "wanted": ["dq", 3, ["text"], [3]], "options": OPTIONS}),
-    "weights": (dict(q=Q, k=K, lse=LSE), {**dict.fromkeys(("q", "k", "lse"), ARRAYS), "rows": ROWS, "columns": ROWS,
-                                          "out": ["text", OUT], "options": OPTIONS}),
+    "attention_weights": (dict(q=Q, k=K, lse=LSE), {**dict.fromkeys(("q", "k", "lse"), ARRAYS), "rows": ROWS,
+                                                    "columns": ROWS, "out": ["text", OUT], "options": OPTIONS}),
     "attention_statistics": (dict(q=Q, k=Q, lse=SELF), {
         **dict.fromkeys(("q", "k", "lse"), ARRAYS), "wanted": ["entropy", 3, ["entrpy"], [3]],
         "bands": ["text", {"self": (0, 1)}, {"a": 3}, {"a": ("b", "c")}],
@@ -81,9 +81,10 @@ CALLS = {
         "picture": ["text", 3, (1, 2, 3), (-1, 2)],
         "options": OPTIONS}),
     "explain": (dict(q=Q, k=K, v=K), {**dict.fromkeys(("q", "k", "v"), ARRAYS), "options": OPTIONS}),
+    "explain_backward": (dict(q=Q, k=K, v=K), {**dict.fromkeys(("q", "k", "v"), ARRAYS), "options": OPTIONS}),
     "merge": (dict(out=OUT, lse=LSE, out_b=OUT, lse_b=LSE),
               {"out": ARRAYS[:-1], "lse": ARRAYS[:-1], "out_b": ARRAYS, "lse_b": ARRAYS}),
-    "dropout_mask": (dict(seed=1, probability=0.5, shape=(1, 1, 2, 3)), {
+    "dropout_keeps": (dict(seed=1, probability=0.5, shape=(1, 1, 2, 3)), {
         "seed": [*WHOLE, -1, 2**64], "probability": ["text", [1], 1.0, -0.5, float("nan")],
         "shape": ["text", 3, (1, 2), (1, 1, -1, 2), (1, 1, 1, "a")], "first_query": [*WHOLE, -1],
         "first_key": [*WHOLE, -1]}),
@@ -112,7 +113,7 @@ CALLS = {
     "KVCache.remove": (dict(sequence=0), {"sequence": [*WHOLE, 9]}),
     "KVCache.length": (dict(sequence=0), {"sequence": [*WHOLE, 9]}),
     "KVCache.attend": (dict(q=Q[:, :, :1], sequences=[0]), {
-        "q": ARRAYS, "sequences": ["text", 3, [9], ["a"]], "cu_query": ["text", 3, [0, 9], ["a", "b"]],
+        "q": ARRAYS, "sequences": ["text", 3, [9], ["a"]], "cu_seqlens_q": ["text", 3, [0, 9], ["a", "b"]],
         "options": {name: OPTIONS[name] for name in ("scale", "softcap", "causal", "window", "alignment", "bias",
                                                      "sink", "dropout")}}),
     "KVCache.statistics": (dict(q=Q[:, :, :1], lse=LSE[:, :, :1], sequences=[0]), {
@@ -174,10 +175,10 @@ def cases_of(calls):
 ALIASES = {"rows": "rows|row", "columns": "columns", "layers": "layer|options|q |lse|'causl'", "sequences": "sequence",
            "sentence": "sentence|heads|words", "document": "document|ends|mentions", "count": "count|clusters",
            "divergences": "divergence", "query": "query|token", "shape": "shape", "probability": "probability",
-           "wanted": "wanted|statistic|gradient", "bands": "band", "cu_query": "cu_query", "ids": "ids|token",
+           "wanted": "wanted|statistic|gradient", "bands": "band", "cu_seqlens_q": "cu_seqlens_q", "ids": "ids|token",
            "head_dim": "head_dim|width|D ", "kv_heads": "kv_heads|heads", "value_dim": "value_dim|width|Dv",
-           "name": "name|isa|instruction|'lowest'", "out": "out|weights", "text": "text", "key_document": "document",
-           "word_of": "word", "dtype": "dtype", "cu_key": "cu_key", "kinds": "kinds|kind", "v": r"\bv\b|Hk",
+           "name": "name|isa|instruction|'lowest'", "out": "out|weights", "text": "text", "key_segment_ids": "segment",
+           "word_of": "word", "dtype": "dtype", "cu_seqlens_k": "cu_seqlens_k", "kinds": "kinds|kind", "v": r"\bv\b|Hk",
            "k": r"\bk\b", "q": r"\bq\b", "lse": r"\blse\b", "length": "length|token", "sequence": "sequence"}
 
 

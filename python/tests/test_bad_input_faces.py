@@ -1,4 +1,4 @@
-"""Wrong arguments of the faces over torch and JAX: one error that names the argument and what is wrong with it."""
+"""Wrong arguments of the integrations of torch and JAX: one error that names the argument and what is wrong with it."""
 
 import re
 
@@ -116,7 +116,7 @@ def test_flash_attn(name):
 
 @pytest.mark.parametrize("given, near", [("is_causal", "causal"), ("attn_mask", "mask"), ("dropout_p", "dropout"),
                                          ("softmax_scale", "scale"), ("window_size", "window"), ("casual", "causal"),
-                                         ("soft_cap", "softcap"), ("cu_seqlens_q", "cu_query"), ("sinks", "sink"),
+                                         ("soft_cap", "softcap"), ("cu_seq_q", "cu_seqlens_q"), ("sinks", "sink"),
                                          ("keylength", "key_length"), ("return_softmax_lse", "return_lse")])
 def test_unknown_options_are_told_what_they_are_called(given, near):
     x = Q.numpy()
@@ -124,7 +124,7 @@ def test_unknown_options_are_told_what_they_are_called(given, near):
     cache = attention_cpp.KVCache(2, 4)
     cache.append(cache.add(), x, x)
     for call in (lambda **o: attention_cpp.attention(x, x, x, **o), lambda **o: attention_cpp.explain(x, x, x, **o),
-                 lambda **o: attention_cpp.weights(x, x, lse, **o),
+                 lambda **o: attention_cpp.attention_weights(x, x, lse, **o),
                  lambda **o: attention_cpp.attention_backward(x, x, x, out, lse, out, **o),
                  lambda **o: attention_cpp.attention_statistics(x, x, lse, **o),
                  lambda **o: cache.attend(x[:, :, :1], [0], **o),

@@ -83,7 +83,7 @@ def test_tokens(name, implementation, tokens_a_step, interfaces, flash_attention
     attention_cpp.transformers.register("paged|eager", strict=True)
     tokens, calls, errors = batched(name, implementation, tokens_a_step)
     assert errors == {None} and len(calls) >= 3 * 12
-    assert all({"cu_query", "cu_key", "causal"} <= call and not call & {"mask", "bias"} for call in calls)
+    assert all({"cu_seqlens_q", "cu_seqlens_k", "causal"} <= call and not call & {"mask", "bias"} for call in calls)
     assert tokens == expected[0] == one_by_one(name)
 
 

@@ -38,9 +38,9 @@ options = st.fixed_dictionaries({}, optional={
     "alignment": st.one_of(st.sampled_from(["top_left", "bottom_right", "offset", "middle"]), numbers),
     "key_length": lists, "query_length": lists, "offset": lists,
     "mask": st.one_of(arrays(dtype=st.just("?")), anything),
-    "bias": anything, "alibi_slopes": lists, "query_document": anything, "key_document": anything, "cu_query": lists,
-    "cu_key": lists, "blocks": st.one_of(st.tuples(arrays(dtype=st.just("?")), st.integers(-1, 9), st.integers(-1, 9)),
-                                         numbers),
+    "bias": anything, "alibi_slopes": lists, "query_segment_ids": anything, "key_segment_ids": anything,
+    "cu_seqlens_q": lists, "cu_seqlens_k": lists,
+    "blocks": st.one_of(st.tuples(arrays(dtype=st.just("?")), st.integers(-1, 9), st.integers(-1, 9)), numbers),
     "sink": lists, "dropout": st.one_of(st.floats(0, 0.9), numbers), "seed": numbers,
 })
 sample = settings(max_examples=CASES, deadline=None, database=None,
@@ -66,7 +66,7 @@ def test_forward_and_what_follows(q, k, v, given_options, out):
     attempt(attention_cpp.explain, q, k, v, **given_options)
     if result is not None:
         attempt(attention_cpp.attention_backward, q, k, v, *result, result[0], **given_options)
-        attempt(attention_cpp.weights, q, k, result[1], **given_options)
+        attempt(attention_cpp.attention_weights, q, k, result[1], **given_options)
         attempt(attention_cpp.attention_statistics, q, k, result[1], top=2, picture=(1, 1), **given_options)
 
 
@@ -79,9 +79,9 @@ def test_backward(q, k, v, out, lse, dout, given_options):
 @often
 @given(anything, anything, anything, st.one_of(st.none(), st.integers(-9, 9), st.slices(9)), numbers)
 def test_weights_and_merge(a, b, c, rows, columns):
-    attempt(attention_cpp.weights, a, b, c, rows, columns)
-    attempt(attention_cpp.attention_statistics, a, b, c, ["same_token", "column_mass"], labels=b, query_token=a,
-            key_token=c, key_factor=c, picture=(1, 2), picture_rows=rows, picture_columns=columns)
+    attempt(attention_cpp.attention_weights, a, b, c, rows, columns)
+    attempt(attention_cpp.attention_statistics, a, b, c, ["same_token", "column_mass"], labels=b, query_token_ids=a,
+            key_token_ids=c, key_factor=c, picture=(1, 2), picture_rows=rows, picture_columns=columns)
     attempt(attention_cpp.merge, a, b, a, c)
 
 

@@ -101,7 +101,7 @@ def test_callers_on_many_threads_get_the_bits_of_one():
 
 
 def test_a_cache_has_many_readers_or_one_writer():
-    """Whether or not the interpreter has a GIL: a writer that finds a reader is told, and nothing is lost."""
+    """Whether or not the interpreter has a GIL: a writer that finds a reader gets an error, and nothing is lost."""
     cache = attention_cpp.KVCache(2, 64)
     sequence = cache.add()
     keys = draw(30_000)[:, :2]

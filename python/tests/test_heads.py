@@ -26,8 +26,8 @@ OPTIONS = {
     "window": {"window": (3, 1)},
     "both": {"causal": True, "window": (4, -1), "key_length": LENGTHS, "softcap": 2.0},
     "mask": {"mask": RANDOM.random((B, H, N, N)) < 0.6},
-    "documents": {"query_document": np.arange(B * N).reshape(B, N) // 4 % 2,
-                  "key_document": np.arange(B * N).reshape(B, N) // 4 % 2},
+    "documents": {"query_segment_ids": np.arange(B * N).reshape(B, N) // 4 % 2,
+                  "key_segment_ids": np.arange(B * N).reshape(B, N) // 4 % 2},
     "bias": {"bias": draw(1, H, N, N, seed=4), "alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
     "sink": {"causal": True, "sink": [0.125, -0.5, 1.0, 0.0]},
 }
@@ -135,7 +135,7 @@ def head_with(p):
 
 
 def test_heads_that_do_one_thing():
-    """A head that looks at the token before, one that looks behind the last occurrence, one at the first token."""
+    """A head that looks at the token before, one that looks after the last occurrence, one at the first token."""
     ids = attention_cpp.repeated_tokens(10, 100, 200, start=7, seed=3)
     n = len(ids)
     before, behind, first = np.zeros((3, n, n))
@@ -183,7 +183,7 @@ def test_errors():
         measures.table()
     with pytest.raises(attention_cpp.Error, match=r"ids are int64 \[3, 10\], must be int32 or int64 \[3, 11\]"):
         measures.add([layer], IDS[:, 1:])
-    with pytest.raises(attention_cpp.Error, match=r"kinds\[1, 2\] is padding, which must stand behind the text"):
+    with pytest.raises(attention_cpp.Error, match=r"kinds\[1, 2\] is padding, which must be after the text"):
         kinds = KINDS.copy()
         kinds[1, 2] = -1
         measures.add([layer], IDS, kinds)

@@ -28,7 +28,7 @@ CONLLU = "".join([
     line(4, "up", "ADV", 2, "(e3[2/2]-event-2)"), line(5, "for", "ADP", 6), line(6, "him", "PRON", 2, "(e1)"), "\n",
     "# newdoc\n", line(1, "He", "PRON", 2, "(e1)"), line(2, "waits", "VERB", 0), "\n",
 ])
-# Tokens of the first document's words, [CLS] before and [SEP] behind.
+# Tokens of the first document's words, [CLS] before and [SEP] after.
 WORD_OF = [-1, 0, 1, 2, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, -1]
 
 

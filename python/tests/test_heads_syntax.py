@@ -28,7 +28,7 @@ CONLLU = """# sent_id = 1
 2	gull	gull	NOUN	_	_	3	nsubj	_	_
 3	waits	wait	VERB	_	_	0	root	_	_
 """
-# Tokens of words, [CLS] before and [SEP] behind: some words are of two or three.
+# Tokens of words, [CLS] before and [SEP] after: some words are of two or three.
 WORD_OF = [[-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7, -1], [-1, 0, 1, 1, 2, -1]]
 
 

@@ -84,7 +84,7 @@ def test_layers_see_the_tokens_that_exist_alone(monkeypatch):
     attend = _torch_ops.attention_output
 
     def watched(q, k, v, **options):
-        seen.append((tuple(q.shape), options["cu_query"].tolist(), options["cu_key"].tolist()))
+        seen.append((tuple(q.shape), options["cu_seqlens_q"].tolist(), options["cu_seqlens_k"].tolist()))
         return attend(q, k, v, **options)
 
     monkeypatch.setattr(_torch_ops, "attention_output", watched)

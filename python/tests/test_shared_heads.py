@@ -1,4 +1,4 @@
-"""One key head that is expanded to many, and masks that are but padding: served as what they say, in every face."""
+"""One key head that is expanded to many, and masks that are only padding, in every integration."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_an_expanded_head_is_one_head():
     for options in ({}, {"causal": True, "alignment": "bottom_right"}, {"bias": draw(1, H, L, S)}, {"dropout": 0.5}):
         a, b = (attention_cpp.attention(q, *keys, return_lse=True, **options) for keys in ((all_k, all_v), (k, v)))
         assert all(np.array_equal(x, y) for x, y in zip(a, b))
-        a, b = (attention_cpp.weights(q, keys, a[1], **{**options, "dropout": 0.0}) for keys in (all_k, k))
+        a, b = (attention_cpp.attention_weights(q, keys, a[1], **{**options, "dropout": 0.0}) for keys in (all_k, k))
         assert np.array_equal(a, b)
 
 
@@ -79,7 +79,7 @@ def test_padding_is_found_in_masks(name):
             out, lse = attention_cpp.attention(q, k, v, return_lse=True, **masked, **options)
             gradients = attention_cpp.attention_backward(q, k, v, out, lse, dout, wanted=("dq", "dk", "dv"), **masked,
                                                          **options)
-            results.append([out, lse, *gradients[:3], attention_cpp.weights(q, k, lse, **masked, **options)])
+            results.append([out, lse, *gradients[:3], attention_cpp.attention_weights(q, k, lse, **masked, **options)])
         for actual, expected in zip(*results):
             np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-12)
     if name in PADDING:
@@ -93,7 +93,7 @@ def test_a_mask_of_keys_that_are_nan_is_not_read_behind_its_end():
     assert np.isfinite(attention_cpp.attention(q, k, k, mask=PADDING["all rows"])).all()
 
 
-# -------------------------------------------------------------------------------------------------------- torch's faces
+# -------------------------------------------------------------------------------------------------------- torch's calls
 
 torch = pytest.importorskip("torch")
 

@@ -11,10 +11,10 @@ RANDOM = np.random.default_rng(9)
 LABELS = RANDOM.integers(-1, 3, (1, LK))
 QUERY_TOKEN, KEY_TOKEN = RANDOM.integers(0, 3, (B, LQ)), RANDOM.integers(0, 3, (B, LK)).astype(np.int32)
 FACTOR = RANDOM.random((B, HK, LK))
-ALL = ("sum", "entropy", "participation", "maximum", "position", "distance", "first", "self", "previous", "next",
+ALL = ("sum", "entropy", "participation", "maximum", "argmax_key", "distance", "first", "self", "previous", "next",
        "same_token", "column_mass", "column_position")
-SETS = {"bands": {"near": (-2, 1)}, "labels": LABELS, "query_token": QUERY_TOKEN, "key_token": KEY_TOKEN, "top": 3,
-        "key_factor": FACTOR, "picture": (2, 3), "means": True}
+SETS = {"bands": {"near": (-2, 1)}, "labels": LABELS, "query_token_ids": QUERY_TOKEN, "key_token_ids": KEY_TOKEN,
+        "top": 3, "key_factor": FACTOR, "picture": (2, 3), "means": True}
 
 
 def expected(p, place):
@@ -62,11 +62,11 @@ def test_option(name):
     p, lse = reference.weights(q, k, **options)
     statistics = attention_cpp.attention_statistics(q, k, lse, ALL, **SETS, **options)
     results = expected(p, place_of(options))
-    assert set(statistics) == set(results) | {"position", "top_key"}
+    assert set(statistics) == set(results) | {"argmax_key", "top_key"}
     for key, value in results.items():
         np.testing.assert_allclose(statistics[key], value, err_msg=key, rtol=1e-9, atol=1e-11)
     found = np.where(p.max(-1) > 0, p.argmax(-1), -1)
-    np.testing.assert_array_equal(statistics["position"], found)
+    np.testing.assert_array_equal(statistics["argmax_key"], found)
     np.testing.assert_array_equal(statistics["top_key"][..., 0], found)
 
 
@@ -82,7 +82,7 @@ def test_one_head_and_the_kind_of_the_arrays():
     p = torch.softmax((q @ k.T / 4).masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf), -1)
     torch.testing.assert_close(statistics["entropy"], torch.special.entr(p).sum(-1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(statistics["self"], p.diagonal(), rtol=1e-5, atol=1e-6)
-    assert statistics["position"].dtype == torch.int64
+    assert statistics["argmax_key"].dtype == torch.int64
     part = attention_cpp.attention_statistics(q, k, lse, [], picture=(10, 40), picture_of="max",
                                               picture_rows=range(30, 40), causal=True)["picture"]
     torch.testing.assert_close(part, p[30:], rtol=1e-5, atol=1e-6)
@@ -130,10 +130,11 @@ def test_of_a_cache(kind):
         cache.append(sequence, k[:, :, first:end], v[:, :, first:end])
     _, lse = cache.attend(q, ids, starts, return_lse=True, softcap=3.0)
     sets = {"bands": {"near": (-2, 1)}, "labels": convert(RANDOM.integers(-1, 3, (1, 30))), "top": 3, "means": True,
-            "query_token": convert(RANDOM.integers(0, 3, (1, 6))), "key_token": convert(RANDOM.integers(0, 3, (1, 30))),
+            "query_token_ids": convert(RANDOM.integers(0, 3, (1, 6))),
+            "key_token_ids": convert(RANDOM.integers(0, 3, (1, 30))),
             "key_factor": convert(RANDOM.random((1, HK, 30))), "picture": (2, 3), "softcap": 3.0}
     actual = cache.statistics(q, lse, ids, starts, ALL, **sets)
-    packed = {"cu_query": starts, "cu_key": key_starts, "causal": True, "alignment": "bottom_right"}
+    packed = {"cu_seqlens_q": starts, "cu_seqlens_k": key_starts, "causal": True, "alignment": "bottom_right"}
     expected = attention_cpp.attention_statistics(q, k, lse, ALL, **packed, **sets)
     assert set(actual) == set(expected) and all(type(array) is type(q) for array in actual.values())
     for name, array in expected.items():

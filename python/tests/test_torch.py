@@ -194,8 +194,8 @@ def test_the_composite_is_the_operator(everything):
               "dropout": 0.2, "seed": torch.tensor(3)}]
     for starts, key_starts, lengths in (([0, 2, 2, 4], [0, 1, 3, 6], None), ([0, 2, 3], [0, 2, 5], None),
                                         ([1, 2, 4], [1, 4, 6], None), ([0, 1, 4], [0, 3, 6], torch.tensor([2, 3]))):
-        cases.append({**causal, "key_length": lengths, "window": (1, -1), "cu_query": torch.tensor(starts),
-                      "cu_key": torch.tensor(key_starts)})
+        cases.append({**causal, "key_length": lengths, "window": (1, -1), "cu_seqlens_q": torch.tensor(starts),
+                      "cu_seqlens_k": torch.tensor(key_starts)})
     for options in cases:
         for ours, plain in zip(_torch_ops.attention(q, k, v, **options),
                                _torch_ops.composite(q, k, v, *in_order(options))):

@@ -141,7 +141,7 @@ def test_alibi_is_found():
             torch.testing.assert_close(ours, theirs, **EXACT)
     thirds = torch.full((H,), 1 / 3, dtype=torch.float64)
     third = lambda s, b, h, i, j: s - (i - j).abs() * thirds[h]  # noqa: E731
-    for score_mod in (alibi, third):  # which grows behind the query; whose slope is no float32
+    for score_mod in (alibi, third):  # which grows after the query; whose slope is no float32
         assert list(after(lambda: flex_attention(*inputs, score_mod=score_mod))) == ["flex: all, bias"]
     for ours, theirs in both(inputs, score_mod=third):
         torch.testing.assert_close(ours, theirs, **EXACT)

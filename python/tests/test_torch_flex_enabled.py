@@ -103,7 +103,7 @@ def test_compiled_without_gradients_it_is_torchs(backend):
 
 
 def test_compiled_with_gradients_it_is_ours():
-    """torch refuses these on the CPU; what is before and behind stays compiled."""
+    """torch refuses these on the CPU; what is before and after stays compiled."""
     inputs = qkv()
 
     def model(q, k, v, mask):

@@ -16,7 +16,7 @@ import attention_cpp.torch as face  # noqa: E402
 
 B, H, L, S, D = 2, 4, 5, 7, 8
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# How q lies in memory, from the axes in the order in which they lie.
+# How q is in memory, from the axes in the order in which they are.
 LAYOUTS = {
     "bhld": lambda b, h, n, d, **kind: torch.randn(b, h, n, d, **kind),
     "blhd": lambda b, h, n, d, **kind: torch.randn(b, n, h, d, **kind).transpose(1, 2),

@@ -43,7 +43,7 @@ LENGTHS = torch.tensor([LK, 30, 5]).view(B, 1, 1, 1)
 RIGHT, LEFT = j < LENGTHS, j >= LK - LENGTHS
 BOTH = RIGHT & (j >= torch.tensor([0, 7, 3]).view(B, 1, 1, 1))
 QUERY_ID, KEY_ID = torch.div(i, 13, rounding_mode="floor"), torch.div(j, 15, rounding_mode="floor")
-MIXED = torch.tensor([0, 1, 2, 1, 0]).repeat(10)  # documents whose tokens do not lie together
+MIXED = torch.tensor([0, 1, 2, 1, 0]).repeat(10)  # documents whose tokens do not be together
 PACKED_ID = torch.bucketize(torch.arange(LK), torch.tensor([5, 17, 31]), right=True)
 MASKS = {
     "all": (torch.ones(1, 1, LQ, LK, dtype=torch.bool), "all"),
@@ -179,7 +179,7 @@ def test_a_mask_is_read_once(readings):
 
 def test_other_memory_is_read_again(readings):
     inputs = qkv()
-    for n in range(5):  # each may lie where the one before was
+    for n in range(5):  # each may be where the one before was
         mask = j <= i + n
         torch.testing.assert_close(sdpa(*inputs, mask), torch_sdpa(*inputs, mask), **EXACT)
         del mask
@@ -206,7 +206,7 @@ def test_inference_mode(readings):
     mask = MASKS["documents, causal"][0].clone()
     with torch.inference_mode():
         sdpa(*inputs, mask)
-    for ours, theirs in both(mask):  # what was kept serves a call that is recorded
+    for ours, theirs in both(mask):  # what was kept is used by a call that is recorded
         torch.testing.assert_close(ours, theirs, **EXACT)
 
 

@@ -45,20 +45,20 @@ OPTIONS = {
     "mask without axes": {"mask": draw(5, 6, seed=3) > -1},
     "bias": {"bias": draw(1, 4, 5, 6, seed=4)},
     "slopes": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "alignment": "top_left"},
-    "documents": {"query_document": torch.tensor([[0, 0, 1, 1, 1], [2, 2, 2, 2, 2]]),
-                  "key_document": torch.tensor([[0, 0, 0, 1, 1, 1], [0, 2, 0, 2, 2, 2]])},
+    "documents": {"query_segment_ids": torch.tensor([[0, 0, 1, 1, 1], [2, 2, 2, 2, 2]]),
+                  "key_segment_ids": torch.tensor([[0, 0, 0, 1, 1, 1], [0, 2, 0, 2, 2, 2]])},
     "blocks": {"blocks": (BLOCKS, 3, 2)},
     "sink": {"sink": [0.5, -0.5, 1.0, 0.0]},
     "dropout": {"dropout": 0.3, "seed": 2**64 - 1},
-    "precision": {"float32_precision": "high", "same_bits": True},
+    "precision": {"float32_precision": "high", "batch_invariant": True},
     "all": {"scale": 0.4, "softcap": 2.0, "causal": True, "window": (3, -1), "alignment": "bottom_right",
             "key_length": [6, 5], "mask": draw(2, 4, 5, 6, seed=5) > -1.5, "bias": draw(2, 1, 1, 6, seed=6),
-            "alibi_slopes": [0.125, 0.25, 0.375, 0.5], "query_document": torch.zeros(5, dtype=torch.int32),
-            "key_document": torch.tensor([0, 0, 1, 0, 0, 0], dtype=torch.int32),
+            "alibi_slopes": [0.125, 0.25, 0.375, 0.5], "query_segment_ids": torch.zeros(5, dtype=torch.int32),
+            "key_segment_ids": torch.tensor([0, 0, 1, 0, 0, 0], dtype=torch.int32),
             "sink": draw(4, seed=7, dtype=torch.float32),
             "blocks": (torch.ones(1, 1, 3, 6, dtype=torch.bool), 2, 1), "dropout": 0.2, "seed": 5},
 }
-PACKED = {"cu_query": [0, 2, 5], "cu_key": [0, 3, 6], "causal": True, "alignment": "bottom_right"}
+PACKED = {"cu_seqlens_q": [0, 2, 5], "cu_seqlens_k": [0, 3, 6], "causal": True, "alignment": "bottom_right"}
 each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
@@ -71,11 +71,11 @@ def as_arrays(options):
         allowed = np.broadcast_to(allowed.numpy(), (1, 1, *allowed.shape[-2:]))
         allowed = np.repeat(np.repeat(allowed, rows, 2), columns, 3)[:, :, :5, :6]
         given["mask"] = allowed & given.get("mask", True)
-    if "query_document" in given:
-        given["query_document"] = np.broadcast_to(given["query_document"], (2, 5))
-        given["key_document"] = np.broadcast_to(given["key_document"], (2, 6))
+    if "query_segment_ids" in given:
+        given["query_segment_ids"] = np.broadcast_to(given["query_segment_ids"], (2, 5))
+        given["key_segment_ids"] = np.broadcast_to(given["key_segment_ids"], (2, 6))
     if "dropout" in given:
-        given["keep"] = attention_cpp.dropout_mask(given.pop("seed"), given["dropout"], (2, 4, 5, 6))
+        given["keep"] = attention_cpp.dropout_keeps(given.pop("seed"), given["dropout"], (2, 4, 5, 6))
     return given
 
 
@@ -142,7 +142,7 @@ def test_second_derivatives(name):
                                     *rest), check_fwd_over_rev=True)
 
 
-@pytest.mark.parametrize("mapped", ["query_document", "key_document"])
+@pytest.mark.parametrize("mapped", ["query_segment_ids", "key_segment_ids"])
 def test_vmap_of_documents(mapped):
     q, k, v = qkv(grad=False)
     options = dict(OPTIONS["documents"])

@@ -27,7 +27,7 @@ def test_values(options, rows, columns):
     q, k, v = qkv(grad=False)
     _, lse = face.attention(q, k, v, return_lse=True, **options)
     with torch.no_grad():
-        whole = attention_cpp.weights(q, k, lse, **{**options, "dropout": 0.0, "seed": 0})
+        whole = attention_cpp.attention_weights(q, k, lse, **{**options, "dropout": 0.0, "seed": 0})
     expected = whole[:, :, rows_of(rows, 5), rows_of(columns, 6)]
     for given in (lse, None):
         actual = face.attention_weights(q, k, given, rows, columns, **options)
@@ -93,7 +93,7 @@ def test_a_loss_on_weights_and_result_together(dtype):
 def test_packed_sequences(rows):
     q, k, v = qkv(batch=1)
     _, lse = face.attention(q, k, v, return_lse=True, **PACKED)
-    whole = attention_cpp.weights(q.detach(), k.detach(), lse.detach(), **PACKED)
+    whole = attention_cpp.attention_weights(q.detach(), k.detach(), lse.detach(), **PACKED)
     actual = face.attention_weights(q, k, None, rows, **PACKED)
     torch.testing.assert_close(actual, whole[:, :, rows_of(rows, 5)], **EXACT)
     assert gradcheck(lambda q, k: face.attention_weights(q, k, None, rows, **PACKED), (q, k))

@@ -339,7 +339,7 @@ def test_what_a_model_writes_into_a_mask_counts():
 
 
 def test_masks_are_of_the_place_where_they_were_made():
-    """A static cache moves the tensor that says where its queries stand before the layers run."""
+    """A static cache moves the tensor that says where its queries are before the layers run."""
     face.register()
     place = torch.tensor(4)
     mask, whole = face.attention_cpp_mask(2, 3, 9, place), masking_utils.sdpa_mask(2, 3, 9, 4)

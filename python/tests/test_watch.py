@@ -277,7 +277,7 @@ def test_a_text_is_saved(tmp_path, name, implementation):
         assert sorted(options) == sorted(layer.name for layer in seen.layers)
         for number, layer in enumerate(seen.layers):
             q, k, lse = (file.get_tensor(f"{layer.name}.{part}")[None] for part in ("q", "k", "lse"))
-            assert torch.equal(attention_cpp.weights(q, k, lse, **options[layer.name]), seen.weights(number))
+            assert torch.equal(attention_cpp.attention_weights(q, k, lse, **options[layer.name]), seen.weights(number))
 
 
 def test_a_page(tmp_path):

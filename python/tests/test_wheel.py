@@ -94,7 +94,7 @@ def sdist(tmp_path_factory):
 
 
 def test_sources_are_those_of_the_package(sdist):
-    """None that lies in a folder of the same name elsewhere, as in an environment of a build."""
+    """None that is in a folder of the same name elsewhere, as in an environment of a build."""
     _, names = sdist
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/attn/attention.h", "python/CMakeLists.txt",
             "python/attention_cpp/torch.py", "src/kernels/table.h"} <= names

@@ -28,7 +28,7 @@ const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype) {
 const TileKernels& few_kernels(const kernels::Isa& isa, DType dtype, int64_t rows, const AttentionOptions& options) {
   if (dtype == DType::float32) return *isa.f32_few;
   if (dtype == DType::float16) return *isa.f32_few_f16;
-  const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.same_bits);
+  const bool widened = !isa.bf16_few || (rows < isa.bf16_few->least_rows && !options.batch_invariant);
   return widened ? *isa.f32_few_bf16 : *isa.bf16_few;
 }
 
@@ -38,15 +38,16 @@ const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions
   const kernels::Isa& isa = active_kernels();
   if (dtype == DType::float64) return *isa.f64;
   const TileKernels* own = dtype == DType::bfloat16 ? isa.bf16 : dtype == DType::float16 ? isa.f16 : nullptr;
-  if (own && (rows >= own->least_rows || options.same_bits)) return *own;
+  if (own && (rows >= own->least_rows || options.batch_invariant)) return *own;
   const int parts = 3 - static_cast<int>(options.float32_precision);
-  const bool in_parts = dtype == DType::float32 && rows >= kManyRows && !options.same_bits && isa.f32_parts[parts - 1];
+  const bool in_parts =
+      dtype == DType::float32 && rows >= kManyRows && !options.batch_invariant && isa.f32_parts[parts - 1];
   return in_parts ? *isa.f32_parts[parts - 1] : *isa.f32;
 }
 
 const TileKernels& gradient_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
   const TileKernels& own = row_kernels(dtype, rows, options);
-  return rows < own.least_gradient_rows && !options.same_bits ? *active_kernels().f32 : own;
+  return rows < own.least_gradient_rows && !options.batch_invariant ? *active_kernels().f32 : own;
 }
 
 const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
@@ -56,10 +57,10 @@ const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOpt
     if (dtype == DType::float16 && isa.f16_forward && weights_fit) return *isa.f16_forward;
     return row_kernels(dtype, rows, options);
   }
-  if (rows == 1 && !options.same_bits && plain_scores(options))
+  if (rows == 1 && !options.batch_invariant && plain_scores(options))
     if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
   const TileKernels& few = few_kernels(isa, dtype, rows, options);
-  return few.any_order && !options.same_bits ? *few.any_order : few;
+  return few.any_order && !options.batch_invariant ? *few.any_order : few;
 }
 
 bool masks_alone(const AttentionOptions& o) {
@@ -67,12 +68,12 @@ bool masks_alone(const AttentionOptions& o) {
 }
 
 bool plain_scores(const AttentionOptions& o) {
-  return masks_alone(o) && !o.mask && !o.query_document && !o.blocks.allowed;
+  return masks_alone(o) && !o.mask && !o.query_segment_ids && !o.blocks.allowed;
 }
 
 bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {
   if (dtype == DType::float64) return false;
-  if (options.same_bits && row_kernels(dtype, rows, options).own_bits) return false;
+  if (options.batch_invariant && row_kernels(dtype, rows, options).own_bits) return false;
   return rows <= std::min<int64_t>(kFewRows, active_kernels().f32_few->lanes);
 }
 

@@ -123,8 +123,8 @@ void check_ids(Checker& checker, const char* name, const ConstView<2>& view, int
 bool has_positions(const Problem& p) {
   const AttentionOptions& o = *p.options;
   if (o.alignment != Alignment::unspecified) return true;
-  if (o.cu_query.empty()) return p.Lq == p.Lk;
-  return std::equal(o.cu_query.begin(), o.cu_query.end(), o.cu_key.begin(), o.cu_key.end());
+  if (o.cu_seqlens_q.empty()) return p.Lq == p.Lk;
+  return std::equal(o.cu_seqlens_q.begin(), o.cu_seqlens_q.end(), o.cu_seqlens_k.begin(), o.cu_seqlens_k.end());
 }
 
 std::string unnamed_alignment(const Problem& p) {
@@ -142,11 +142,11 @@ void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pair
 
 namespace {
 
-bool is_packed(const AttentionOptions& o) { return !o.cu_query.empty() || !o.cu_key.empty(); }
+bool is_packed(const AttentionOptions& o) { return !o.cu_seqlens_q.empty() || !o.cu_seqlens_k.empty(); }
 
 /// How many sequences there are: packed ones, or one a batch element.
 int64_t sequence_count(const Problem& p, const AttentionOptions& o) {
-  return is_packed(o) ? static_cast<int64_t>(std::max<size_t>(o.cu_query.size(), 1)) - 1 : p.B;
+  return is_packed(o) ? static_cast<int64_t>(std::max<size_t>(o.cu_seqlens_q.size(), 1)) - 1 : p.B;
 }
 
 }  // namespace
@@ -181,19 +181,19 @@ void resolve_window(Problem& p, const AttentionOptions& o) {
   if (o.causal) p.right = std::min<int64_t>(p.right, 0);
 }
 
-/// Packed sequences, lengths, and where the queries stand on the key axis.
+/// Packed sequences, lengths, and where the queries are on the key axis.
 void check_positions(Checker& checker, const Problem& p, const AttentionOptions& o) {
   const bool packed = is_packed(o);
   const int64_t entries = sequence_count(p, o);
   const char* axis = packed ? "one a sequence" : "B";
   if (packed) {
-    checker.require(p.B == 1, [&] { return "cu_query and cu_key need B = 1, not " + text(p.B); });
-    checker.require(o.cu_query.size() == o.cu_key.size() && o.cu_query.size() >= 2, [&] {
-      return "cu_query has " + std::to_string(o.cu_query.size()) + " entries and cu_key " +
-             std::to_string(o.cu_key.size()) + ", must have the same number, at least 2";
+    checker.require(p.B == 1, [&] { return "cu_seqlens_q and cu_seqlens_k need B = 1, not " + text(p.B); });
+    checker.require(o.cu_seqlens_q.size() == o.cu_seqlens_k.size() && o.cu_seqlens_q.size() >= 2, [&] {
+      return "cu_seqlens_q has " + std::to_string(o.cu_seqlens_q.size()) + " entries and cu_seqlens_k " +
+             std::to_string(o.cu_seqlens_k.size()) + ", must have the same number, at least 2";
     });
-    check_cumulative(checker, "cu_query", o.cu_query, p.Lq);
-    check_cumulative(checker, "cu_key", o.cu_key, p.Lk);
+    check_cumulative(checker, "cu_seqlens_q", o.cu_seqlens_q, p.Lq);
+    check_cumulative(checker, "cu_seqlens_k", o.cu_seqlens_k, p.Lk);
   }
   check_span(checker, "key_length", static_cast<int64_t>(o.key_length.size()), axis, entries);
   check_span(checker, "query_length", static_cast<int64_t>(o.query_length.size()), axis, entries);
@@ -219,9 +219,10 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
     check_layout(checker, "mask", o.mask);
   }
   if (o.bias) check_bias(checker, o.bias, pairs);
-  checker.require(bool(o.query_document) == bool(o.key_document), "query_document and key_document come together");
-  if (o.query_document) check_ids(checker, "query_document", o.query_document, p.B, p.Lq);
-  if (o.key_document) check_ids(checker, "key_document", o.key_document, p.B, p.Lk);
+  checker.require(bool(o.query_segment_ids) == bool(o.key_segment_ids),
+                  "query_segment_ids and key_segment_ids come together");
+  if (o.query_segment_ids) check_ids(checker, "query_segment_ids", o.query_segment_ids, p.B, p.Lq);
+  if (o.key_segment_ids) check_ids(checker, "key_segment_ids", o.key_segment_ids, p.B, p.Lk);
   const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
   checker.require(o.blocks.allowed || !has_pairs || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
                   "blocks have sizes, but blocks.allowed is not given");
@@ -231,19 +232,19 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
 void list_sequences(Problem& p, const AttentionOptions& o) {
   const bool packed = is_packed(o);
   // Queries before the first and after the last packed sequence exist, but see nothing.
-  if (packed && o.cu_query.front() > 0) p.sequences.push_back({.query_count = o.cu_query.front()});
-  if (packed && o.cu_query.back() < p.Lq)
-    p.sequences.push_back({.query_begin = o.cu_query.back(), .query_count = p.Lq - o.cu_query.back()});
+  if (packed && o.cu_seqlens_q.front() > 0) p.sequences.push_back({.query_count = o.cu_seqlens_q.front()});
+  if (packed && o.cu_seqlens_q.back() < p.Lq)
+    p.sequences.push_back({.query_begin = o.cu_seqlens_q.back(), .query_count = p.Lq - o.cu_seqlens_q.back()});
   for (int64_t t = 0; t < sequence_count(p, o); ++t) {
     Sequence s;
     s.batch = packed ? 0 : t;
     s.query_count = p.Lq;
     s.key_count = p.Lk;
     if (packed) {
-      s.query_begin = o.cu_query[t];
-      s.query_count = o.cu_query[t + 1] - o.cu_query[t];
-      s.key_begin = o.cu_key[t];
-      s.key_count = o.cu_key[t + 1] - o.cu_key[t];
+      s.query_begin = o.cu_seqlens_q[t];
+      s.query_count = o.cu_seqlens_q[t + 1] - o.cu_seqlens_q[t];
+      s.key_begin = o.cu_seqlens_k[t];
+      s.key_count = o.cu_seqlens_k[t + 1] - o.cu_seqlens_k[t];
     }
     if (!o.key_length.empty()) s.key_count = std::min(s.key_count, o.key_length[t]);
     const int64_t query_length = o.query_length.empty() ? s.query_count : o.query_length[t];
@@ -383,7 +384,7 @@ bool overlap(const Region& a, const Region& b) {
   if (is_empty(a) || is_empty(b)) return false;
   const Extent x = extent_of(a), y = extent_of(b);
   if (x.high <= y.low || y.high <= x.low) return false;
-  // Ranges that interleave are told apart where both walk memory with the same strides, as q, k, v slices do. An axis
+  // Interleaved ranges are distinguished where both have the same strides, as q, k, v slices do. An axis
   // that one of them has not got is one of extent 1.
   const int64_t element = size_of(a.dtype);
   if (size_of(b.dtype) != element) return true;

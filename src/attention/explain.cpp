@@ -1,4 +1,4 @@
-// explain(): the plan of a call, told without running it.
+// explain(): the plan of a call, computed without running it.
 #include <algorithm>
 
 #include "attention/backward.h"

@@ -318,7 +318,7 @@ void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, 
   const int acc_bytes = p.q.dtype == DType::float64 ? 8 : 4;
   for (int64_t task = 0; task < groups * plan.chunks; ++task)
     states[task] = RowStates::take(arena, plan.groups[task / plan.chunks].rows, plan.row_stride, acc_bytes);
-  // Chunk by chunk: where heads lie between each other, threads stay in one part of memory.
+  // Chunk by chunk: where heads are between each other, threads stay in one part of memory.
   parallel_for(groups * plan.chunks, [&](int64_t task) {
     const int64_t group = task % groups, chunk = task / groups;
     with_worker(plan.groups[group],

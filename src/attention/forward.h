@@ -1,4 +1,4 @@
-// The forward schedule, for every caller that has a Problem: attention(), KvCache::attend(), explain().
+// The forward schedule, for every caller that has a Problem: attention(), KVCache::attend(), explain().
 #pragma once
 
 #include "attention/problem.h"

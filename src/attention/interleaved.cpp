@@ -173,7 +173,7 @@ void InterleavedHeads::values(int count, const Tile& tile) const {
   });
 }
 
-/// A piece of each head's keys or values in turn, and with it a share of asking for the next piece if that lies in
+/// A piece of each head's keys or values in turn, and with it a share of asking for the next piece if that is in
 /// memory.
 template <class Work>
 void InterleavedHeads::for_pieces(const KeyRows& lowest, const KeyRows& highest, int count, const Tile& tile,

@@ -1,10 +1,10 @@
-// Decode where heads lie between each other, as in [B, L, H, D]: a block of keys is read in the order of memory.
+// Decode where heads are between each other, as in [B, L, H, D]: a block of keys is read in the order of memory.
 //
 //   for each few keys of the block, for each head     S = K Q^T;  P = 2^(S - reference), as in OnlineSoftmax at once
 //   for each head                                     or, where a maximum outgrows its reference, P only now
 //   for each few keys of the block, for each head     O += V^T P
 // Head by head a block would be read a piece here and a piece there. What a head computes, and in which order, is the
-// same: where rows lie changes no bit. Kernels that have `scores_of_heads` make the few keys' loop themselves, for keys
+// same: where rows are changes no bit. Kernels that have `scores_of_heads` make the few keys' loop themselves, for keys
 // that the caches hold for the most part.
 #pragma once
 
@@ -39,7 +39,7 @@ class InterleavedHeads {
     void *maximum = nullptr, *scores = nullptr, *weights = nullptr, *trial_sum = nullptr;
   };
 
-  // As in OnlineSoftmax: the weights of all heads, against references as they stand if no maximum outgrows one.
+  // As in OnlineSoftmax: the weights of all heads, against references as they are if no maximum outgrows one.
   bool has_references(int count) const;
   bool in_one_pass(int count, const Tile& tile, double limit) const;
   void in_two_passes(int count, const Tile& tile) const;

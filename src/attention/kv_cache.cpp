@@ -13,13 +13,13 @@
 
 namespace attn {
 
-struct KvCache::State {
+struct KVCache::State {
   struct Call;
   struct Stored {
     std::vector<std::shared_ptr<Buffer>> pages;
     int64_t length = 0;
   };
-  Config config;
+  KVCacheConfig config;
   int64_t next_id = 0;
   int64_t pages_in_use = 0;
   std::map<int64_t, Stored> sequences;  // last: its pages count themselves out
@@ -44,10 +44,10 @@ struct KvCache::State {
   }
 };
 
-KvCache::KvCache(const Config& config) : state_(std::make_unique<State>()) {
-  Checker checker("KvCache");
+KVCache::KVCache(const KVCacheConfig& config) : state_(std::make_unique<State>()) {
+  Checker checker("KVCache");
   state_->config = config;
-  Config& c = state_->config;
+  KVCacheConfig& c = state_->config;
   if (c.value_dim == 0) c.value_dim = c.head_dim;
   checker.require(c.kv_heads > 0, [&] { return "kv_heads is " + std::to_string(c.kv_heads) + ", must be positive"; });
   checker.require(c.head_dim > 0 && c.head_dim <= 1024 && c.value_dim > 0 && c.value_dim <= 1024, [&] {
@@ -63,33 +63,33 @@ KvCache::KvCache(const Config& config) : state_(std::make_unique<State>()) {
   checker.done();
 }
 
-KvCache::~KvCache() = default;
-KvCache::KvCache(KvCache&&) noexcept = default;
-KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+KVCache::~KVCache() = default;
+KVCache::KVCache(KVCache&&) noexcept = default;
+KVCache& KVCache::operator=(KVCache&&) noexcept = default;
 
-KvCache::State& KvCache::state() const {
-  if (!state_) throw Error("KvCache", {"the cache has been moved away"});
+KVCache::State& KVCache::state() const {
+  if (!state_) throw Error("KVCache", {"the cache has been moved away"});
   return *state_;
 }
 
-int64_t KvCache::add() {
+int64_t KVCache::add() {
   State& state = this->state();
   state.sequences.emplace(state.next_id, State::Stored{});
   return state.next_id++;
 }
 
-bool KvCache::contains(int64_t sequence) const { return state().sequences.count(sequence) == 1; }
-int64_t KvCache::length(int64_t sequence) const { return state().find("KvCache::length", sequence).length; }
-int64_t KvCache::pages_in_use() const { return state().pages_in_use; }
-const KvCache::Config& KvCache::config() const { return state().config; }
-void KvCache::remove(int64_t sequence) {
-  state().find("KvCache::remove", sequence);
+bool KVCache::contains(int64_t sequence) const { return state().sequences.count(sequence) == 1; }
+int64_t KVCache::length(int64_t sequence) const { return state().find("KVCache::length", sequence).length; }
+int64_t KVCache::pages_in_use() const { return state().pages_in_use; }
+const KVCacheConfig& KVCache::config() const { return state().config; }
+void KVCache::remove(int64_t sequence) {
+  state().find("KVCache::remove", sequence);
   state().sequences.erase(sequence);
 }
 
-void KvCache::truncate(int64_t sequence, int64_t length) {
-  State::Stored& stored = state().find("KvCache::truncate", sequence);
-  Checker checker("KvCache::truncate");
+void KVCache::truncate(int64_t sequence, int64_t length) {
+  State::Stored& stored = state().find("KVCache::truncate", sequence);
+  Checker checker("KVCache::truncate");
   checker.require(length >= 0 && length <= stored.length, [&] {
     return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(stored.length) + "]";
   });
@@ -98,9 +98,9 @@ void KvCache::truncate(int64_t sequence, int64_t length) {
   stored.pages.resize(state().pages_for(length));
 }
 
-int64_t KvCache::fork(int64_t sequence, int64_t length) {
-  const State::Stored& source = state().find("KvCache::fork", sequence);
-  Checker checker("KvCache::fork");
+int64_t KVCache::fork(int64_t sequence, int64_t length) {
+  const State::Stored& source = state().find("KVCache::fork", sequence);
+  Checker checker("KVCache::fork");
   checker.require(length >= 0 && length <= source.length, [&] {
     return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(source.length) + "]";
   });
@@ -112,11 +112,11 @@ int64_t KvCache::fork(int64_t sequence, int64_t length) {
   return state().next_id++;
 }
 
-void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
+void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   State& state = this->state();
-  const Config& c = state.config;
-  State::Stored& stored = state.find("KvCache::append", sequence);
-  Checker checker("KvCache::append");
+  const KVCacheConfig& c = state.config;
+  State::Stored& stored = state.find("KVCache::append", sequence);
+  Checker checker("KVCache::append");
   const int64_t n = k.size[2];
   detail::check_tensor(checker, "k", k, {1, c.kv_heads, n, c.head_dim});
   detail::check_tensor(checker, "v", v, {1, c.kv_heads, n, c.value_dim});
@@ -157,8 +157,8 @@ void KvCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
 }
 
 /// Queries that look at sequences of a cache, as a packed call: the keys of one sequence after those of the other.
-struct KvCache::State::Call {
-  Call(Checker& checker, const State& state, std::span<const int64_t> ids, std::span<const int64_t> cu_query,
+struct KVCache::State::Call {
+  Call(Checker& checker, const State& state, std::span<const int64_t> ids, std::span<const int64_t> cu_seqlens_q,
        const ConstView<4>& q, const AttentionOptions& given);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -167,7 +167,7 @@ struct KvCache::State::Call {
 
  private:
   void check(Checker& checker, const State& state, std::span<const int64_t> ids,
-             std::span<const int64_t> cu_query) const;
+             std::span<const int64_t> cu_seqlens_q) const;
   void find_pages(const State& state, std::span<const int64_t> ids);
 
   AttentionOptions options_;
@@ -175,10 +175,10 @@ struct KvCache::State::Call {
   std::vector<std::vector<const void*>> keys_, values_;  // pages of each sequence
 };
 
-KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const int64_t> ids,
-                           std::span<const int64_t> cu_query, const ConstView<4>& q, const AttentionOptions& given)
+KVCache::State::Call::Call(Checker& checker, const State& state, std::span<const int64_t> ids,
+                           std::span<const int64_t> cu_seqlens_q, const ConstView<4>& q, const AttentionOptions& given)
     : options_(given) {
-  const Config& c = state.config;
+  const KVCacheConfig& c = state.config;
   p.q = q;
   p.k = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.head_dim});
   p.v = ConstView<4>(nullptr, c.dtype, {1, c.kv_heads, 0, c.value_dim});
@@ -190,7 +190,7 @@ KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const
   p.D = c.head_dim;
   p.Dv = c.value_dim;
   p.options = &options_;
-  check(checker, state, ids, cu_query);
+  check(checker, state, ids, cu_seqlens_q);
   if (!checker.ok()) return;
   int64_t longest = 0;
   for (const int64_t id : ids) {
@@ -199,8 +199,8 @@ KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const
     longest = std::max(longest, length);
   }
   p.Lk = cu_key_.back();
-  options_.cu_query = cu_query;
-  options_.cu_key = cu_key_;
+  options_.cu_seqlens_q = cu_seqlens_q;
+  options_.cu_seqlens_k = cu_key_;
   options_.bias = {};  // its keys are not packed
   if (ids.empty()) p.sequences.push_back({.query_count = p.Lq});
   else detail::resolve_options(checker, p, options_);
@@ -209,9 +209,9 @@ KvCache::State::Call::Call(Checker& checker, const State& state, std::span<const
   if (checker.ok()) find_pages(state, ids);
 }
 
-void KvCache::State::Call::check(Checker& checker, const State& state, std::span<const int64_t> ids,
-                                 std::span<const int64_t> cu_query) const {
-  const Config& c = state.config;
+void KVCache::State::Call::check(Checker& checker, const State& state, std::span<const int64_t> ids,
+                                 std::span<const int64_t> cu_seqlens_q) const {
+  const KVCacheConfig& c = state.config;
   detail::check_tensor(checker, "q", p.q, {1, p.H, p.Lq, c.head_dim});
   checker.require(p.q.dtype == c.dtype,
                   [&] { return "q must have the cache's type " + std::string(name_of(c.dtype)); });
@@ -219,19 +219,20 @@ void KvCache::State::Call::check(Checker& checker, const State& state, std::span
   checker.require(p.H % c.kv_heads == 0, [&] {
     return "the cache has Hk = " + std::to_string(c.kv_heads) + " heads, which must divide H = " + std::to_string(p.H);
   });
-  checker.require(cu_query.size() == ids.size() + 1, [&] {
-    return "cu_query has " + std::to_string(cu_query.size()) + " entries, must have one more than the " +
+  checker.require(cu_seqlens_q.size() == ids.size() + 1, [&] {
+    return "cu_seqlens_q has " + std::to_string(cu_seqlens_q.size()) + " entries, must have one more than the " +
            std::to_string(ids.size()) + " sequences";
   });
   const AttentionOptions& o = options_;
-  checker.require(!o.mask && !o.query_document && !o.key_document && !o.blocks.allowed && o.cu_query.empty() &&
-                      o.cu_key.empty() && o.key_length.empty() && o.query_length.empty() && o.dropout == 0,
-                  "mask, documents, blocks, cu_query, cu_key, lengths and dropout do not apply to a cache");
+  checker.require(!o.mask && !o.query_segment_ids && !o.key_segment_ids && !o.blocks.allowed &&
+                      o.cu_seqlens_q.empty() && o.cu_seqlens_k.empty() && o.key_length.empty() &&
+                      o.query_length.empty() && o.dropout == 0,
+                  "mask, documents, blocks, cu_seqlens_q, cu_seqlens_k, lengths and dropout do not apply to a cache");
   for (const int64_t id : ids)
     checker.require(state.sequences.contains(id), [&] { return "there is no sequence " + std::to_string(id); });
 }
 
-void KvCache::State::Call::find_pages(const State& state, std::span<const int64_t> ids) {
+void KVCache::State::Call::find_pages(const State& state, std::span<const int64_t> ids) {
   keys_.resize(ids.size());
   values_.resize(ids.size());
   const size_t gaps = p.sequences.size() - ids.size();  // entries for queries outside every sequence come first
@@ -245,11 +246,11 @@ void KvCache::State::Call::find_pages(const State& state, std::span<const int64_
   }
 }
 
-void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q, View<4> out,
-                     View<3> lse, const AttentionOptions& options) const {
+void KVCache::attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_seqlens_q, ConstView<4> q,
+                     View<4> out, View<3> lse, const AttentionOptions& options) const {
   using namespace detail;
-  Checker checker("KvCache::attend");
-  const State::Call call(checker, state(), sequences, cu_query, q, options);
+  Checker checker("KVCache::attend");
+  const State::Call call(checker, state(), sequences, cu_seqlens_q, q, options);
   const Problem& p = call.p;
   check_tensor(checker, "out", out, {1, p.H, p.Lq, p.Dv});
   checker.require(out.data || out.empty(), "out must have data");
@@ -260,10 +261,10 @@ void KvCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
   run_forward(p, plan_forward(p), out, lse);
 }
 
-void KvCache::statistics(std::span<const int64_t> sequences, std::span<const int64_t> cu_query, ConstView<4> q,
+void KVCache::statistics(std::span<const int64_t> sequences, std::span<const int64_t> cu_seqlens_q, ConstView<4> q,
                          ConstView<3> lse, const AttentionStatistics& wanted, const AttentionOptions& options) const {
-  Checker checker("KvCache::statistics");
-  const State::Call call(checker, state(), sequences, cu_query, q, options);
+  Checker checker("KVCache::statistics");
+  const State::Call call(checker, state(), sequences, cu_seqlens_q, q, options);
   detail::make_statistics(checker, call.p, lse, wanted);
 }
 

@@ -37,7 +37,7 @@ void boolean_mask(const ConstView<4>& mask, const Sequence& s, const Panel& pane
     }
   }
   if (stride != 1) return;
-  // The rows of the next tile lie far apart in memory: ask for them while this one is computed.
+  // The rows of the next tile are far apart in memory: ask for them while this one is computed.
   const int64_t last = std::min(s.key_count, end + tk.block_keys);
   for (int r = 0; r < rows; ++r) {
     const char* next = at(mask, s.batch, panel.head[r], panel.query[r], s.key_begin + end);
@@ -51,7 +51,7 @@ void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel,
   uint64_t lanes[kernels::kMaxWidth];
   int distinct = 0;
   for (int r = 0; r < panel.rows; ++r) {
-    const int64_t id = id_at(o.query_document, s.batch, panel.query[r]);
+    const int64_t id = id_at(o.query_segment_ids, s.batch, panel.query[r]);
     const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
     if (at_id == distinct) {
       ids[distinct] = id;
@@ -60,7 +60,7 @@ void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel,
     lanes[at_id] |= uint64_t{1} << r;
   }
   for (int64_t key = begin; key < end; ++key) {
-    const int64_t id = id_at(o.key_document, s.batch, s.key_begin + key);
+    const int64_t id = id_at(o.key_segment_ids, s.batch, s.key_begin + key);
     const int at_id = static_cast<int>(std::find(ids, ids + distinct, id) - ids);
     allowed[key - begin] &= at_id < distinct ? lanes[at_id] : 0;
   }
@@ -109,7 +109,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, cons
   else interval_masks(panel.begin, panel.end, panel.rows, begin, end, allowed);
   const AttentionOptions& o = *p.options;
   if (o.mask) boolean_mask(o.mask, s, panel, tk, begin, end, allowed);
-  if (o.query_document) documents(o, s, panel, begin, end, allowed);
+  if (o.query_segment_ids) documents(o, s, panel, begin, end, allowed);
   if (o.blocks.allowed) block_layout(o.blocks, s, panel, begin, end, allowed);
   uint64_t any = 0, all = everyone;
   for (int64_t key = 0; key < end - begin; ++key) {

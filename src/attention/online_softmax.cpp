@@ -37,7 +37,7 @@ void PanelState::begin(const Problem& p, const TileKernels& tk, void* maximum, v
 
 void PanelState::raise(const Problem& p, const TileKernels& tk, const void* sums, void* maximum, void* alpha) {
   for (int lane = 0; lane < panel.rows; ++lane) {
-    // The keys that made the sum large may all be behind: then 2^-16 of it is as good.
+    // The keys that made the sum large may all be after: then 2^-16 of it is as good.
     const double top = std::max(get(tk, maximum, lane), get(tk, reference, lane) + 2 * kReferenceSlack);
     set(tk, maximum, lane, get(tk, sums, lane) > kLargestSum ? top : -kInfinity);
   }
@@ -58,7 +58,7 @@ void OnlineSoftmax::run(TileScores& tile, PanelState& state, LateProduct& late) 
   width_ = state.panel.width;
   std::swap(weights_, other_weights_);
   if (by_sums_) return by_sums(tile, state, late);
-  // Against the reference as it stands: right unless some row's maximum has outgrown it, which is rare after the
+  // Against the reference as it is: right unless some row's maximum has outgrown it, which is rare after the
   // first block of a chunk. Both ways give a row the same bits. One row's scores cost nothing to keep.
   const bool plain = tile.options().plain() && !tile.options().keep();
   const bool one_pass = tk_.scores_softmax && state.waiting == 0;

@@ -1,7 +1,7 @@
 // A block of keys or values as the kernels want it: in place, or packed, or packed without what is not finite.
 //
-// Everything that reads keys and values goes through here. Whether rows serve where they lie is the kernels' answer
-// (kernels::Operand); what has to be packed is packed once a block, whoever of a group asks first, or once for all
+// Everything that reads keys and values goes through here. Whether rows serve in place is the kernels' answer
+// (kernels::Operand). Packing happens once per block, by the first of a group that needs it, or once for all
 // groups of rows that walk over a sequence.
 #pragma once
 
@@ -22,7 +22,7 @@ class KeyRows {
   }
 
   const void* row(int64_t j) const;
-  /// How many rows from j on lie one stride apart.
+  /// How many rows from j on are one stride apart.
   int64_t run(int64_t j) const { return pages_ ? page_size_ - j % page_size_ : std::numeric_limits<int64_t>::max(); }
   int64_t row_stride() const { return row_stride_; }  // elements
   int64_t row_size() const { return n_; }             // elements
@@ -45,10 +45,10 @@ class KeyRows {
   bool far_ = false;
 };
 
-/// Rows of a block that lie one stride apart.
+/// Rows of a block that are one stride apart.
 struct KeyRun {
   const void* rows;
-  int64_t stride;  // as the product wants to be told
+  int64_t stride;  // the stride that the product takes
   int64_t first, count;
 };
 
@@ -80,12 +80,12 @@ class BlockOperand {
     body(packed_run(first, count));
   }
 
-  /// The same rows as one run, packed where they lie in several.
+  /// The same rows as one run, packed in place in several.
   KeyRun run(int64_t first, int64_t count);
 
   /// No element of the block is infinite or NaN; looked up once.
   bool finite();
-  /// The rows first .. first + count as they lie in memory.
+  /// The rows first .. first + count as they are in memory.
   kernels::RowsArgs list(int64_t first, int64_t count, void** rows) const {
     return source_->list(first, first + count, rows);
   }

@@ -45,7 +45,7 @@ void TileOptions::load_bias() {
   args.dense_stride = panel.width;
   tk_.pack_panel(args);
   if (stride != 1) return;
-  // The rows of the next tile lie far apart in memory: ask for them while this one is computed.
+  // The rows of the next tile are far apart in memory: ask for them while this one is computed.
   const int64_t ahead =
       std::min(tile_.count, s_->key_count - tile_.begin - tile_.count) * static_cast<int64_t>(size_of(bias.dtype));
   for (int r = 0; r < panel.rows; ++r)

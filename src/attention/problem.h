@@ -71,7 +71,7 @@ struct Problem {
 
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed
-    return options->mask || options->query_document || options->blocks.allowed;
+    return options->mask || options->query_segment_ids || options->blocks.allowed;
   }
 };
 
@@ -117,7 +117,7 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
 /// Resolves causal, window, scale and the per-sequence lengths of `problem`, which has its sizes.
 void resolve_options(Checker& checker, Problem& problem, const AttentionOptions& options);
 
-/// True if every query stands somewhere on the axis of keys: the alignment is named, or both axes are one,
+/// True if every query is somewhere on the axis of keys: the alignment is named, or both axes are one,
 bool has_positions(const Problem& problem);
 /// and what to say if not.
 std::string unnamed_alignment(const Problem& problem);

@@ -1,4 +1,4 @@
-// recorded: what a forward call leaves behind, (q, k, lse, options), as layers of heads and view have it.
+// recorded: what a forward call leaves after, (q, k, lse, options), as layers of heads and view have it.
 #pragma once
 
 #include <string>

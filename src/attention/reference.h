@@ -54,7 +54,7 @@ T at(const ConstView<Rank>& view, const Shape<Rank>& index) {
   return load<T>(view.data, view.dtype, offset);
 }
 
-/// Where the n-th element in row-major order lies.
+/// Where the n-th element in row-major order is.
 template <int Rank>
 int64_t offset_of(int64_t n, const Shape<Rank>& size, const Shape<Rank>& stride) {
   int64_t offset = 0;
@@ -117,7 +117,7 @@ inline double exp_above(double score, double origin) {
   return score == origin ? 1 : std::exp(score - origin);
 }
 
-/// Where query i stands. In packed sequences p counts on the packed key axis too, so that p - j is a distance.
+/// Where query i is. In packed sequences p counts on the packed key axis too, so that p - j is a distance.
 struct Place {
   int64_t first_key = 0;  // the keys of its sequence: [first_key, end_key)
   int64_t end_key = 0;
@@ -161,7 +161,7 @@ class Scores {
     if (o.window.right >= 0 && ahead > o.window.right) return false;
     if (o.window.left >= 0 && -ahead > o.window.left) return false;
     if (o.mask && !at<bool, 4>(o.mask, {b, h, i, j})) return false;
-    if (o.query_document && at<int64_t, 2>(o.query_document, {b, i}) != at<int64_t, 2>(o.key_document, {b, j}))
+    if (o.query_segment_ids && at<int64_t, 2>(o.query_segment_ids, {b, i}) != at<int64_t, 2>(o.key_segment_ids, {b, j}))
       return false;
     if (o.blocks.allowed && !at<bool, 4>(o.blocks.allowed, {b, h, i / o.blocks.query_block, j / o.blocks.key_block}))
       return false;
@@ -212,15 +212,15 @@ class Scores {
   Place place_of(int64_t b, int64_t i) const {
     const AttentionOptions& o = options_;
     int64_t sequence = b, first_query = 0, first_key = 0, queries = Lq_, keys = Lk_;
-    if (!o.cu_query.empty()) {
-      const int64_t sequences = static_cast<int64_t>(o.cu_query.size()) - 1;
+    if (!o.cu_seqlens_q.empty()) {
+      const int64_t sequences = static_cast<int64_t>(o.cu_seqlens_q.size()) - 1;
       for (sequence = 0; sequence < sequences; ++sequence)
-        if (o.cu_query[sequence] <= i && i < o.cu_query[sequence + 1]) break;
+        if (o.cu_seqlens_q[sequence] <= i && i < o.cu_seqlens_q[sequence + 1]) break;
       if (sequence == sequences) return {};  // a query of no sequence sees nothing
-      first_query = o.cu_query[sequence];
-      first_key = o.cu_key[sequence];
-      queries = o.cu_query[sequence + 1] - first_query;
-      keys = o.cu_key[sequence + 1] - first_key;
+      first_query = o.cu_seqlens_q[sequence];
+      first_key = o.cu_seqlens_k[sequence];
+      queries = o.cu_seqlens_q[sequence + 1] - first_query;
+      keys = o.cu_seqlens_k[sequence + 1] - first_key;
     }
     if (!o.key_length.empty()) keys = std::min(keys, o.key_length[sequence]);
     if (!o.query_length.empty()) queries = o.query_length[sequence];

@@ -159,7 +159,8 @@ class Statistics {
     }
     const int64_t label = sets.labels ? at<int64_t, 2>(sets.labels, {b, j}) : -1;
     if (label >= 0 && !numbers.labels.empty()) numbers.labels[label] += weight;
-    if (sets.query_token && at<int64_t, 2>(sets.query_token, {b, i}) == at<int64_t, 2>(sets.key_token, {b, j}))
+    if (sets.query_token_ids &&
+        at<int64_t, 2>(sets.query_token_ids, {b, i}) == at<int64_t, 2>(sets.key_token_ids, {b, j}))
       numbers.same_token += weight;
   }
 
@@ -190,7 +191,7 @@ class Statistics {
     std::iota(keys.begin(), keys.end(), 0);
     std::stable_sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) { return P[a] > P[b]; });
     const auto key = [&](size_t n) { return n < keys.size() && P[keys[n]] > 0 ? keys[n] : -1; };
-    put<3>(wanted_.position, {row[0], row[1], row[2]}, static_cast<double>(key(0)));
+    put<3>(wanted_.argmax_key, {row[0], row[1], row[2]}, static_cast<double>(key(0)));
     const int64_t most = std::max(wanted_.top_weight.size[3], wanted_.top_key.size[3]);
     for (int64_t n = 0; n < most; ++n) {
       put<4>(wanted_.top_key, {row[0], row[1], row[2], n}, static_cast<double>(key(n)));

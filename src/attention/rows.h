@@ -1,4 +1,4 @@
-// Panels: which rows sit in the lanes, where they lie in memory, and which keys each of them may see.
+// Panels: which rows sit in the lanes, in place in memory, and which keys each of them may see.
 #pragma once
 
 #include "attention/arithmetic.h"
@@ -60,7 +60,7 @@ inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t str
   return args;
 }
 
-/// Rows of arrays of so many bytes are taken to lie beyond the second-level cache: three others come with them. Asking
+/// Rows of arrays of so many bytes are taken to be beyond the second-level cache: three others come with them. Asking
 /// for rows that it does hold costs 3 to 7 % of a call (0.75 MiB: sequences of 8); not asking where it does not, up to
 /// half (1.5 MiB and more, [B, L, H, D]; Zen 4, whose second level has 1 MiB).
 inline int64_t far_array_bytes() { return caches().second; }

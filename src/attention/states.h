@@ -36,7 +36,7 @@ inline int64_t state_stride(const TileKernels& tk, int64_t depth) {
 /// a += b for `rows` rows.
 void merge_states(const TileKernels& tk, const RowStates& a, const RowStates& b, int64_t rows, int64_t depth);
 
-/// The natural log of sum * 2^(2 reference). The largest float stands for a score of +infinity.
+/// The natural log of sum * 2^(2 reference). The largest float means a score of +infinity.
 double natural_lse(const TileKernels& tk, double reference, double sum);
 
 /// lse of the panel's rows as kernels take it, acc [width] in the unit of scores; +infinity, which gives every weight

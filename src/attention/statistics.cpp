@@ -144,7 +144,7 @@ class HeadResults {
   void write_cells() const {
     const AttentionPicture& picture = call_.wanted.picture;
     const Rectangle& area = call_.area;
-    const auto in_band = [](int64_t band, int64_t bands, int64_t length) {  // indices that lie in it
+    const auto in_band = [](int64_t band, int64_t bands, int64_t length) {  // indices that are in it
       const auto first = [&](int64_t of) { return div_up(of * length, bands); };
       return static_cast<double>(first(band + 1) - first(band));
     };
@@ -262,7 +262,7 @@ bool picture_alone(const AttentionStatistics& wanted) {
   const auto any = [](const auto& s) {
     return s.sum || s.entropy || s.participation || s.maximum || s.distance || s.same_token || s.bands || s.labels;
   };
-  return wanted.picture.cells && !any(wanted.rows) && !any(wanted.means) && !wanted.position && !wanted.top_weight &&
+  return wanted.picture.cells && !any(wanted.rows) && !any(wanted.means) && !wanted.argmax_key && !wanted.top_weight &&
          !wanted.top_key && !wanted.column_mass && !wanted.column_position;
 }
 
@@ -273,7 +273,7 @@ StatisticsCall::StatisticsCall(const Problem& p_, const ConstView<3>& lse_, cons
   const KeySets& sets = wanted.sets;
   largest = std::max(wanted.top_weight ? wanted.top_weight.size[3] : 0, wanted.top_key ? wanted.top_key.size[3] : 0);
   distance = wanted.rows.distance || wanted.means.distance;
-  maximum = wanted.rows.maximum || wanted.means.maximum || wanted.position || largest > 0;
+  maximum = wanted.rows.maximum || wanted.means.maximum || wanted.argmax_key || largest > 0;
   same_token = wanted.rows.same_token || wanted.means.same_token;
   columns = wanted.column_mass || wanted.column_position;
   moments = bool(wanted.column_position);
@@ -282,10 +282,10 @@ StatisticsCall::StatisticsCall(const Problem& p_, const ConstView<3>& lse_, cons
   labels = label_count(wanted);
   if (labels > 0) label = labels_of(sets.labels);
   if (same_token) {
-    const std::vector<int64_t> known = distinct_ids(sets.key_token);
+    const std::vector<int64_t> known = distinct_ids(sets.key_token_ids);
     tokens = static_cast<int64_t>(known.size());
-    query_token = numbered(sets.query_token, known);
-    key_token = numbered(sets.key_token, known);
+    query_token_ids = numbered(sets.query_token_ids, known);
+    key_token_ids = numbered(sets.key_token_ids, known);
   }
   if (picture) {
     area = shown(wanted.picture, p);

@@ -96,8 +96,8 @@ void StatisticsLoss::fill(const Sequence& s, const Tile& tile, const T* terms, T
     });
   if (drows_.same_token) {
     int64_t query[kernels::kMaxWidth], key[kernels::kMaxBlockKeys];
-    for (int r = 0; r < panel.rows; ++r) query[r] = id_at(sets.query_token, s.batch, panel.query[r]);
-    for (int64_t j = 0; j < count; ++j) key[j] = id_at(sets.key_token, s.batch, first_key + j);
+    for (int r = 0; r < panel.rows; ++r) query[r] = id_at(sets.query_token_ids, s.batch, panel.query[r]);
+    for (int64_t j = 0; j < count; ++j) key[j] = id_at(sets.key_token_ids, s.batch, first_key + j);
     each_pair([&](int64_t j, int r, T& g) { g += query[r] == key[j] ? terms[kSameToken * width + r] : T(0); });
   }
   for (int64_t j = 0; labels_ > 0 && j < count; ++j) {
@@ -121,7 +121,7 @@ void StatisticsLoss::fill_row(const Sequence& s, const Tile& tile, int r, const 
     for (int64_t j = begin; j <= last; ++j) other[(j - tile.begin) * width + r] += terms[(kBands + n) * width + r];
   }
   if (!drows_.maximum) return;
-  const ConstView<3>& position = statistics_.position;
+  const ConstView<3>& position = statistics_.argmax_key;
   const int64_t at = s.batch * position.stride[0] + panel.head[r] * position.stride[1];
   const int64_t key = static_cast<const int64_t*>(position.data)[at + panel.query[r] * position.stride[2]];
   const int64_t j = key - s.key_begin - tile.begin;

@@ -63,7 +63,7 @@ class StatisticsChecks {
     };
     one("entropy", bool(drows.entropy), bool(rows.entropy));
     one("participation", bool(drows.participation), bool(rows.participation));
-    one("maximum", bool(drows.maximum), rows.maximum && wanted_.position);
+    one("maximum", bool(drows.maximum), rows.maximum && wanted_.argmax_key);
     one("distance", bool(drows.distance), bool(rows.distance));
     one("same_token", bool(drows.same_token), bool(rows.same_token));
     one("bands", bool(drows.bands), bool(rows.bands));
@@ -84,11 +84,12 @@ class StatisticsChecks {
     checker_.require(label_count(wanted_) <= kMaxKeySets,
                      [&] { return "there are " + std::to_string(label_count(wanted_)) + " labels, at most 64"; });
     if (sets.labels) check_labels(masses);
-    checker_.require(bool(sets.query_token) == bool(sets.key_token), "query_token and key_token come together");
-    checker_.require(!(wanted_.rows.same_token || wanted_.means.same_token) || sets.query_token,
-                     "same_token is wanted, but there are no query_token and key_token");
-    if (sets.query_token) check_ids(checker_, "sets.query_token", sets.query_token, p_.B, p_.Lq);
-    if (sets.key_token) check_ids(checker_, "sets.key_token", sets.key_token, p_.B, p_.Lk);
+    checker_.require(bool(sets.query_token_ids) == bool(sets.key_token_ids),
+                     "query_token_ids and key_token_ids come together");
+    checker_.require(!(wanted_.rows.same_token || wanted_.means.same_token) || sets.query_token_ids,
+                     "same_token is wanted, but there are no query_token_ids and key_token_ids");
+    if (sets.query_token_ids) check_ids(checker_, "sets.query_token_ids", sets.query_token_ids, p_.B, p_.Lq);
+    if (sets.key_token_ids) check_ids(checker_, "sets.key_token_ids", sets.key_token_ids, p_.B, p_.Lk);
   }
 
   void positions() {
@@ -101,7 +102,7 @@ class StatisticsChecks {
   void largest() {
     const Shape<4>&weights = wanted_.top_weight.size, &keys = wanted_.top_key.size;
     const int64_t n = std::max(weights[3], keys[3]);
-    this->keys("position", wanted_.position, {p_.B, p_.H, p_.Lq});
+    this->keys("argmax_key", wanted_.argmax_key, {p_.B, p_.H, p_.Lq});
     this->keys("top_key", wanted_.top_key, {p_.B, p_.H, p_.Lq, n});
     results("top_weight", wanted_.top_weight, {p_.B, p_.H, p_.Lq, n});
     checker_.require(n <= kMaxLargest, [&] {
@@ -229,15 +230,15 @@ void check_statistics(Checker& checker, const Problem& p, const ConstView<3>& ls
                  region("means.same_token", means.same_token),
                  region("means.bands", means.bands),
                  region("means.labels", means.labels),
-                 region("position", wanted.position),
+                 region("argmax_key", wanted.argmax_key),
                  region("top_weight", wanted.top_weight),
                  region("top_key", wanted.top_key),
                  region("column_mass", wanted.column_mass),
                  region("column_position", wanted.column_position),
                  region("picture.cells", wanted.picture.cells)},
                 {region("q", p.q), region("k", p.k), region("lse", lse), region("key_factor", wanted.key_factor),
-                 region("sets.labels", wanted.sets.labels), region("sets.query_token", wanted.sets.query_token),
-                 region("sets.key_token", wanted.sets.key_token)});
+                 region("sets.labels", wanted.sets.labels), region("sets.query_token_ids", wanted.sets.query_token_ids),
+                 region("sets.key_token_ids", wanted.sets.key_token_ids)});
 }
 
 void check_statistics_backward(Checker& checker, const Problem& p, const ConstView<3>& lse,
@@ -264,7 +265,7 @@ void check_statistics_backward(Checker& checker, const Problem& p, const ConstVi
                  region("rows.same_token", rows.same_token),
                  region("rows.bands", rows.bands),
                  region("rows.labels", rows.labels),
-                 region("position", statistics.position),
+                 region("argmax_key", statistics.argmax_key),
                  region("drows.sum", drows.sum),
                  region("drows.entropy", drows.entropy),
                  region("drows.participation", drows.participation),

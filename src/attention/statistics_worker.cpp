@@ -174,8 +174,8 @@ void StatisticsWorker::masked(Rows& rows, const Tile& tile, int64_t slot) {
 
 /// Of the whole table only what the slab and its keys will look at: packed sequences are many and short.
 void StatisticsWorker::clear_tokens() {
-  const int32_t* query = row_of(call_.query_token, p_.Lq, s_->batch) + s_->query_begin + slab_->first;
-  const int32_t* key = row_of(call_.key_token, p_.Lk, s_->batch) + s_->key_begin;
+  const int32_t* query = row_of(call_.query_token_ids, p_.Lq, s_->batch) + s_->query_begin + slab_->first;
+  const int32_t* key = row_of(call_.key_token_ids, p_.Lk, s_->batch) + s_->key_begin;
   for (int64_t j = 0; j < s_->key_count; ++j) token_rows_[key[j]] = 0;
   for (int64_t i = 0; i < slab_->rows; ++i)
     if (query[i] >= 0) token_rows_[query[i]] = 0;
@@ -184,8 +184,8 @@ void StatisticsWorker::clear_tokens() {
 /// A table by token has the rows of the panel that have it, for as long as the tile lasts.
 void StatisticsWorker::add_same_token(Rows& rows, const Tile& tile) {
   const Panel& panel = rows.panel;
-  const int32_t* query = row_of(call_.query_token, p_.Lq, s_->batch);
-  const int32_t* key = row_of(call_.key_token, p_.Lk, s_->batch) + s_->key_begin + tile.begin;
+  const int32_t* query = row_of(call_.query_token_ids, p_.Lq, s_->batch);
+  const int32_t* key = row_of(call_.key_token_ids, p_.Lk, s_->batch) + s_->key_begin + tile.begin;
   const auto each_row = [&](const auto& body) {
     for (int r = 0; r < panel.rows; ++r)
       if (query[panel.query[r]] >= 0) body(token_rows_[query[panel.query[r]]], uint64_t{1} << r);
@@ -258,7 +258,7 @@ void StatisticsWorker::add_largest(Rows& rows, const Tile& tile) {
   }
 }
 
-/// Puts a weight among the largest of row r, behind its equals.
+/// Puts a weight among the largest of row r, after its equals.
 void StatisticsWorker::insert(Rows& rows, int r, double weight, int64_t key) {
   const int64_t n = call_.largest;
   double* weights = rows.weight.data() + r * n;
@@ -298,7 +298,7 @@ void StatisticsWorker::finish(const Rows& rows) {
     const double lse = load_row_value(call_.lse, b, h, i);
     if (lse != lse || lse == kInfinity) std::fill(row_.begin(), row_.end(), std::numeric_limits<double>::quiet_NaN());
     store_numbers<3>(call_, wanted.rows, {b, h, i}, row_.data());
-    if (wanted.position) store_key<3>(wanted.position, {b, h, i}, rows.key[r]);
+    if (wanted.argmax_key) store_key<3>(wanted.argmax_key, {b, h, i}, rows.key[r]);
     for (int64_t n = 0; n < call_.largest; ++n) {
       if (wanted.top_weight) store_value<4>(wanted.top_weight, {b, h, i, n}, rows.weight[r * call_.largest + n]);
       if (wanted.top_key) store_key<4>(wanted.top_key, {b, h, i, n}, rows.place[r * call_.largest + n]);

@@ -21,12 +21,13 @@ struct StatisticsCall {
   bool distance, maximum, same_token, columns, moments, picture;
   int64_t bands = 0, labels = 0, largest = 0;
   int64_t cell_columns = 0;
-  Rectangle area;                               // that the picture shows
-  std::vector<int32_t> label;                   // [B|1, Lk]; -1 = none
-  std::vector<int32_t> query_token, key_token;  // [B|1, Lq], [B|1, Lk]: numbers of the ids of keys; -1 = no key's
-  int64_t tokens = 0;                           // such numbers
-  std::vector<int32_t> row_band, column_band;   // [Lq], [Lk]: of the picture; -1 = not shown
-  std::vector<double> sums;                     // [B, H, Lq]: of the rows of P, to be checked
+  Rectangle area;              // that the picture shows
+  std::vector<int32_t> label;  // [B|1, Lk]; -1 = none
+  std::vector<int32_t> query_token_ids,
+      key_token_ids;                           // [B|1, Lq], [B|1, Lk]: numbers of the ids of keys; -1 = no key's
+  int64_t tokens = 0;                          // such numbers
+  std::vector<int32_t> row_band, column_band;  // [Lq], [Lk]: of the picture; -1 = not shown
+  std::vector<double> sums;                    // [B, H, Lq]: of the rows of P, to be checked
 
   /// Numbers of a row: sum, entropy, participation, distance, same token, maximum, then bands, then labels.
   int64_t numbers() const { return kRowNumbers + bands + labels; }

@@ -16,11 +16,11 @@ void pack_query(const TileKernels& tk, const ConstView<4>& q, const Sequence& s,
 /// What products of q and k are multiplied by: scores in the arithmetic's unit.
 inline double score_scale(const Problem& p) { return p.scale * kScoreUnit; }
 
-/// What the scores kernel is told of a run of keys; where scores and their maxima go is for the caller to add.
+/// The arguments of the scores kernel for a run of keys; the caller adds where scores and their maxima go.
 kernels::ScoresArgs score_args(const Problem& p, const TileKernels& tk, const Panel& panel, const void* query,
                                const KeyRun& run);
 
-/// What the values kernel is told of a run of the tile's keys, as add_product() has it.
+/// The arguments of the values kernel for a run of the tile's keys, as in add_product().
 kernels::ValuesArgs product_args(const Problem& p, const TileKernels& tk, const KeyRun& run, int64_t n,
                                  const Tile& tile, const void* weights, void* accumulator);
 

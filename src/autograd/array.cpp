@@ -109,7 +109,7 @@ void Value::refuse_empty() { throw Error("Value", {"the value is empty: it has n
 
 void Value::pack() const {
   const View<2> weight = data().rows();
-  state().packed = ops::PackedFactor(
+  state().packed = ops::PackedMatrix(
       {weight.data, weight.dtype, {weight.size[1], weight.size[0]}, {weight.stride[1], weight.stride[0]}});
 }
 

@@ -8,7 +8,7 @@
 
 namespace attn::autograd {
 
-/// Gradient arrays of the values that q, k and v lie in: one where they share one.
+/// Gradient arrays of the values that q, k and v are in: one where they share one.
 class HeadGradients {
  public:
   explicit HeadGradients(const Tape& tape) : tape_(tape) {}
@@ -40,7 +40,7 @@ inline int64_t covered(const Heads& part, std::initializer_list<const Heads*> al
   return columns;
 }
 
-/// The heads lie inside an array of this shape.
+/// The heads are inside an array of this shape.
 inline void require_inside(Checker& checker, const char* name, const Heads& part, const Array& of) {
   if (!checker.require(of.shape().size() == 3, [&] { return name + of.describe() + ", must be [B, L, C]"; })) return;
   const int64_t columns = of.width();

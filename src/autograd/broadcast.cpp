@@ -19,7 +19,7 @@ std::vector<int64_t> strides_on(const std::vector<int64_t>& part, const std::vec
   return strides;
 }
 
-/// Where element n of an array of this shape lies by other strides.
+/// Where element n of an array of this shape is by other strides.
 int64_t offset_on(int64_t n, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   int64_t offset = 0;
   for (size_t axis = shape.size(); axis-- > 0; n /= shape[axis]) offset += n % shape[axis] * strides[axis];

@@ -1,5 +1,5 @@
 // What the operations of the tape ask of their values: that there is one, of the form in the comment of the operation.
-// What lies inside (element types, ids, lengths) is checked by ops.
+// What is inside (element types, ids, lengths) is checked by ops.
 #pragma once
 
 #include <string>

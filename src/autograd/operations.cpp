@@ -43,7 +43,7 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias)
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
   check_linear(x, weight, bias);
   Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
-  const ops::MatmulOptions options{.bias = vector_or_none(bias), .same_bits = tape.options().same_bits};
+  const ops::MatmulOptions options{.bias = vector_or_none(bias), .batch_invariant = tape.options().batch_invariant};
   if (weight.packed()) ops::matmul_packed(x.data().rows(), weight.packed(), data.rows(), options);
   else ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), options);
   Value y = tape.result("linear", data, {x, weight, bias});
@@ -442,7 +442,7 @@ Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> target
   tape.record(y, [=, &tape, targets = std::move(targets)] {
     const double dy = type == DType::float64 ? *static_cast<const double*>(y.gradient().data())
                                              : *static_cast<const float*>(y.gradient().data());
-    const int64_t counted = rows - std::count(targets.begin(), targets.end(), ops::kIgnored);
+    const int64_t counted = rows - std::count(targets.begin(), targets.end(), ops::kIgnoreIndex);
     if (counted == 0) return;
     const Array dlogits = tape.array(logits.dtype(), logits.shape());
     ops::cross_entropy_backward(logits.data().rows(), targets, lse.vector(), dy / static_cast<double>(counted),

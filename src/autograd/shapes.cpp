@@ -35,7 +35,7 @@ std::vector<int64_t> with_extent(std::vector<int64_t> shape, int64_t axis, int64
   return shape;
 }
 
-/// Rows of y in order; each gathers what lies a stride apart in x.
+/// Rows of y in order; each gathers what is a stride apart in x.
 Array transposed(const Tape& tape, const Array& x, int64_t axis, int64_t other) {
   std::vector<int64_t> shape = x.shape(), strides(shape.size(), 1);
   for (size_t n = shape.size(); n-- > 1;) strides[n - 1] = strides[n] * shape[n];

@@ -12,7 +12,7 @@ namespace {
 
 /// The columns of `array` [B, H, Lq, C] by name.
 template <class Pointer>
-RowStatistics<3, Pointer> columns_of(const StatisticsColumns& wanted, const Array& array) {
+RowStatistics<3, Pointer> columns_of(const StatisticsSelection& wanted, const Array& array) {
   const std::vector<int64_t>& n = array.shape();
   const Shape<4> stride = contiguous_strides(Shape<4>{n[0], n[1], n[2], n[3]});
   char* next = static_cast<char*>(array.data());
@@ -38,7 +38,7 @@ RowStatistics<3, Pointer> columns_of(const StatisticsColumns& wanted, const Arra
   return rows;
 }
 
-void check_statistics(const Heads& q, const Heads& k, const Array& lse, const StatisticsColumns& wanted,
+void check_statistics(const Heads& q, const Heads& k, const Array& lse, const StatisticsSelection& wanted,
                       const Value& bias) {
   Checker checker("attention_statistics");
   if (require_value(checker, "q", q.array)) require_inside(checker, "q: ", q, q.array.data());
@@ -110,7 +110,7 @@ void run_mean_backward(const CountedRows& rows, const Array& dy, const Array& dx
 }  // namespace
 
 Value attention_statistics(Tape& tape, const Heads& q, const Heads& k, const Array& lse,
-                           const StatisticsColumns& wanted, AttentionOptions options, const Value& bias,
+                           const StatisticsSelection& wanted, AttentionOptions options, const Value& bias,
                            const Value& sink) {
   check_statistics(q, k, lse, wanted, bias);
   const std::vector<int64_t>& rows = lse.shape();
@@ -121,7 +121,7 @@ Value attention_statistics(Tape& tape, const Heads& q, const Heads& k, const Arr
   AttentionStatistics statistics;
   statistics.rows = columns_of<void*>(wanted, data);
   statistics.sets = wanted.sets;
-  if (position) statistics.position = {position.data(), DType::int64, {rows[0], rows[1], rows[2]}};
+  if (position) statistics.argmax_key = {position.data(), DType::int64, {rows[0], rows[1], rows[2]}};
   const auto lse_view = [lse] {  // owns it
     return ConstView<3>(lse.data(), lse.dtype(), {lse.shape()[0], lse.shape()[1], lse.shape()[2]});
   };

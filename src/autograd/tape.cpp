@@ -65,18 +65,18 @@ void Tape::backward() {
   }
 }
 
-Tape::Scope::Scope(Tape& tape, std::string_view name) : tape_(tape), length_(tape.scope_.size()) {
+Tape::ErrorScope::ErrorScope(Tape& tape, std::string_view name) : tape_(tape), length_(tape.scope_.size()) {
   tape_.scope_.append(name).append(": ");
 }
 
-Tape::Scope::~Scope() { tape_.scope_.resize(length_); }
+Tape::ErrorScope::~ErrorScope() { tape_.scope_.resize(length_); }
 
-Value recompute(Tape& tape, const Value& x, Block block) {
+Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Value&)> function) {
   Checker checker("recompute");
   require_value(checker, "x", x);
-  checker.require(block != nullptr, "the block is empty");
+  checker.require(function != nullptr, "the function is empty");
   checker.done();
-  if (!tape.recording()) return block(tape, x);
+  if (!tape.recording()) return function(tape, x);
   const uint64_t first_stream = tape.stream();
   TapeOptions options = tape.options();
   options.record = false;
@@ -84,15 +84,15 @@ Value recompute(Tape& tape, const Value& x, Block block) {
   {
     Tape forward(options, tape.memory());
     forward.set_stream(first_stream);
-    y = Value(block(forward, x).data(), true);
+    y = Value(function(forward, x).data(), true);
     tape.set_stream(forward.stream());
   }
   options.record = true;
-  tape.record(y, [=, memory = tape.memory(), block = std::move(block)] {
+  tape.record(y, [=, memory = tape.memory(), function = std::move(function)] {
     Tape again(options, memory);
     again.set_stream(first_stream);
     const Value inner_x(x.data(), x.wants_gradient());
-    block(again, inner_x).add_gradient(again, y.gradient());
+    function(again, inner_x).add_gradient(again, y.gradient());
     again.backward();
     if (x.wants_gradient() && !inner_x.gradient_is_empty()) x.add_gradient(again, inner_x.gradient());
   });

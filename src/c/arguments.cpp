@@ -19,11 +19,11 @@ constexpr DType kTypes[] = {DType::float32, DType::float64, DType::bfloat16, DTy
 static_assert(kTypes[ATTN_FLOAT64] == DType::float64 && kTypes[ATTN_BFLOAT16] == DType::bfloat16 &&
               kTypes[ATTN_FLOAT16] == DType::float16 && kTypes[ATTN_BOOLEAN] == DType::boolean &&
               kTypes[ATTN_INT32] == DType::int32 && kTypes[ATTN_INT64] == DType::int64);
-constexpr Alignment kAlignments[] = {Alignment::unspecified, Alignment::top_left, Alignment::bottom_right,
-                                     Alignment::offset};
-static_assert(kAlignments[ATTN_ALIGNMENT_TOP_LEFT] == Alignment::top_left &&
-              kAlignments[ATTN_ALIGNMENT_BOTTOM_RIGHT] == Alignment::bottom_right &&
-              kAlignments[ATTN_ALIGNMENT_OFFSET] == Alignment::offset);
+static_assert(Alignment{ATTN_ALIGNMENT_TOP_LEFT} == Alignment::top_left &&
+              Alignment{ATTN_ALIGNMENT_BOTTOM_RIGHT} == Alignment::bottom_right &&
+              Alignment{ATTN_ALIGNMENT_OFFSET} == Alignment::offset);
+static_assert(Float32Precision{ATTN_FLOAT32_HIGH} == Float32Precision::high &&
+              Float32Precision{ATTN_FLOAT32_FAST} == Float32Precision::fast);
 
 thread_local std::string last_message;
 thread_local const char* last_error = "";
@@ -82,7 +82,7 @@ void Arguments::run_dry(const std::function<void()>& call) {
 template <class Reason>
 bool Arguments::require_of(const char* name, bool condition, const Reason& reason) {
   if (!condition) wrong_.emplace_back(name);
-  return checker_.require(condition, [&] { return std::string(name) + reason(); });
+  return checker_.require(condition, [&] { return within_ + name + reason(); });
 }
 
 bool Arguments::given(const char* name, const void* pointer) {
@@ -91,7 +91,7 @@ bool Arguments::given(const char* name, const void* pointer) {
 
 bool Arguments::flag(const char* name, int32_t value) {
   checker_.require(value == 0 || value == 1,
-                   [&] { return std::string(name) + " is " + std::to_string(value) + ", must be 0 or 1"; });
+                   [&] { return within_ + name + " is " + std::to_string(value) + ", must be 0 or 1"; });
   return value != 0;
 }
 
@@ -164,46 +164,55 @@ T Arguments::copy(const char* name, const T* pointer) {
   return result;
 }
 
+template <class Enum>
+Enum Arguments::enumerator(const char* name, int32_t value, const char* type, Enum last) {
+  const bool known = checker_.require(value >= 0 && value <= static_cast<int32_t>(last), [&] {
+    return within_ + name + " is " + std::to_string(value) + ", must be one of enum " + type + ", 0 to " +
+           std::to_string(static_cast<int32_t>(last));
+  });
+  return known ? static_cast<Enum>(value) : Enum();
+}
+
+/// One option of C as that of C++, whose type says which overload it is.
+struct Arguments::Convert {
+  Arguments& in;
+
+  void operator()(const AttentionOption& option, bool& to, int32_t from) const { to = in.flag(option.name, from); }
+  void operator()(const AttentionOption&, double& to, double from) const { to = from; }
+  void operator()(const AttentionOption&, uint64_t& to, uint64_t from) const { to = from; }
+  void operator()(const AttentionOption&, std::optional<double>& to, const double* from) const {
+    if (from) to = *from;
+  }
+  void operator()(const AttentionOption&, Window& to, const attn_window* from) const {
+    if (from) to = {from->left, from->right};
+  }
+  void operator()(const AttentionOption& option, Alignment& to, int32_t from) const {
+    to = in.enumerator(option.name, from, "attn_alignment", Alignment::offset);
+  }
+  void operator()(const AttentionOption& option, Float32Precision& to, int32_t from) const {
+    to = in.enumerator(option.name, from, "attn_float32_precision", Float32Precision::fast);
+  }
+  void operator()(const AttentionOption& option, std::span<const int64_t>& to, const attn_int64s& from) const {
+    to = in.span(option.name, from);
+  }
+  void operator()(const AttentionOption& option, std::span<const float>& to, const attn_floats& from) const {
+    to = in.values(option.name, from.data, from.count);
+  }
+  template <int Rank>
+  void operator()(const AttentionOption& option, ConstView<Rank>& to, const attn_tensor* from) const {
+    to = in.optional<Rank>(option.name, from);
+  }
+  void operator()(const AttentionOption& option, BlockLayout& to, const attn_blocks* from) const {
+    if (from) to = {in.tensor<4>(option.name, from->allowed), from->query_block, from->key_block};
+  }
+};
+
 AttentionOptions Arguments::options(const attn_options* pointer) {
-  const attn_options c = copy("options", pointer);
-  AttentionOptions o;
-  if (flag("options.has_scale", c.has_scale)) o.scale = c.scale;
-  require(o.scale || c.scale == 0, "options.scale is set, but has_scale is 0");
-  o.softcap = c.softcap;
-  o.causal = flag("options.causal", c.causal);
-  const bool has_window = flag("options.has_window", c.has_window);
-  if (has_window) o.window = {c.window_left, c.window_right};
-  require(has_window || (c.window_left == 0 && c.window_right == 0), "options.window is set, but has_window is 0");
-  const bool known =
-      checker_.require(c.alignment >= 0 && c.alignment < static_cast<int32_t>(std::size(kAlignments)), [&] {
-        return "options.alignment is " + std::to_string(c.alignment) + ", must be one of enum attn_alignment, 0 to 3";
-      });
-  if (known) o.alignment = kAlignments[c.alignment];
-  o.key_length = span("options.key_length", c.key_length);
-  o.query_length = span("options.query_length", c.query_length);
-  o.offset = span("options.offset", c.offset);
-  o.mask = optional<4>("options.mask", c.mask);
-  o.bias = optional<4>("options.bias", c.bias);
-  o.alibi_slopes = values("options.alibi_slopes", c.alibi_slopes.data, c.alibi_slopes.count);
-  o.query_document = optional<2>("options.query_document", c.query_document);
-  o.key_document = optional<2>("options.key_document", c.key_document);
-  o.cu_query = span("options.cu_query", c.cu_query);
-  o.cu_key = span("options.cu_key", c.cu_key);
-  o.blocks = {optional<4>("options.blocks", c.blocks), c.query_block, c.key_block};
-  require(c.blocks || (c.query_block == 0 && c.key_block == 0),
-          "options.query_block or key_block is set, but no blocks");
-  o.sink = values("options.sink", c.sink.data, c.sink.count);
-  o.dropout = c.dropout;
-  o.seed = c.seed;
-  constexpr int32_t kLast = ATTN_FLOAT32_FAST;
-  if (checker_.require(c.float32_precision >= 0 && c.float32_precision <= kLast, [&] {
-        return "options.float32_precision is " + std::to_string(c.float32_precision) +
-               ", must be one of enum attn_float32_precision, 0 to 2";
-      }))
-    o.float32_precision = static_cast<Float32Precision>(c.float32_precision);
-  o.same_bits = flag("options.same_bits", c.same_bits);
-  options_ = o;
-  return o;
+  const attn_options given = copy("options", pointer);
+  within_ = "options.";
+  each_option(Convert{*this}, options_, given);
+  within_.clear();
+  return options_;
 }
 
 attn_tensor Arguments::any_rank(const char* name, const attn_tensor* tensor) {
@@ -233,11 +242,11 @@ AttentionGradients Arguments::gradients(const attn_gradients* pointer) {
   return g;
 }
 
-KvCache::Config Arguments::config(const attn_cache_config* pointer) {
+KVCacheConfig Arguments::config(const attn_kv_cache_config* pointer) {
   needed("config", pointer);
-  const attn_cache_config c = copy("config", pointer);
+  const attn_kv_cache_config c = copy("config", pointer);
   require(c.reserved == 0, "config.reserved must be 0");
-  KvCache::Config config;
+  KVCacheConfig config;
   config.kv_heads = c.kv_heads;
   config.head_dim = c.head_dim;
   config.value_dim = c.value_dim;
@@ -272,7 +281,7 @@ AttentionStatistics Arguments::statistics(const attn_statistics* pointer, std::v
   AttentionStatistics s;
   s.rows = rows<RowStatistics<3>>("rows", c.rows);
   s.means = rows<RowStatistics<2>>("means", c.means);
-  s.position = optional<3>("position", c.position);
+  s.argmax_key = optional<3>("argmax_key", c.argmax_key);
   s.top_weight = optional<4>("top_weight", c.top_weight);
   s.top_key = optional<4>("top_key", c.top_key);
   s.column_mass = optional<3>("column_mass", c.column_mass);
@@ -288,8 +297,8 @@ AttentionStatistics Arguments::statistics(const attn_statistics* pointer, std::v
     bands.push_back({band.low, band.high, !flag("bands.from_start", band.from_start)});
   s.sets.bands = bands;
   s.sets.labels = optional<2>("labels", c.labels);
-  s.sets.query_token = optional<2>("query_token", c.query_token);
-  s.sets.key_token = optional<2>("key_token", c.key_token);
+  s.sets.query_token_ids = optional<2>("query_token_ids", c.query_token_ids);
+  s.sets.key_token_ids = optional<2>("key_token_ids", c.key_token_ids);
   s.key_factor = optional<3>("key_factor", c.key_factor);
   return s;
 }

@@ -7,8 +7,8 @@
 #include "attn/c_statistics.h"
 #include "core/checker.h"
 
-struct attn_cache {
-  attn::KvCache cache;
+struct attn_kv_cache {
+  attn::KVCache cache;
 };
 
 namespace attn::c {
@@ -66,7 +66,7 @@ class Arguments {
   DType dtype(const char* name, int32_t value);
   attn_executor executor(const attn_executor* executor);
   AttentionGradients gradients(const attn_gradients* gradients);
-  KvCache::Config config(const attn_cache_config* config);
+  KVCacheConfig config(const attn_kv_cache_config* config);
   AttentionStatistics statistics(const attn_statistics* statistics, std::vector<KeyBand>& bands);
   template <class Statistics>
   Statistics rows(const char* name, const attn_row_statistics* rows);
@@ -79,12 +79,17 @@ class Arguments {
   template <class T>
   std::span<const T> values(const char* name, const T* data, int64_t count);
   bool flag(const char* name, int32_t value);
+  /// `type` is what C calls the enumeration; both number it from 0 to `last`.
+  template <class Enum>
+  Enum enumerator(const char* name, int32_t value, const char* type, Enum last);
+  struct Convert;
   /// Records `reason` about the argument of this name.
   template <class Reason>
   bool require_of(const char* name, bool condition, const Reason& reason);
   void run_dry(const std::function<void()>& call);
 
   Checker checker_;
+  std::string within_;              // is before names in messages: "options."
   std::vector<std::string> wrong_;  // names of what has come back empty
   bool can_run_dry_ = true;
   AttentionOptions options_;

@@ -118,22 +118,22 @@ attn_status attn_dropout_keeps(uint64_t seed, double probability, int64_t b, int
 
 // -------------------------------------------------------------------------------------------------------------- cache
 
-attn_status attn_cache_create(const attn_cache_config* config, attn_cache** cache) {
+attn_status attn_kv_cache_create(const attn_kv_cache_config* config, attn_kv_cache** cache) {
   return guarded([&] {
-    Arguments a("attn_cache_create");
-    const attn::KvCache::Config made = a.config(config);
+    Arguments a("attn_kv_cache_create");
+    const attn::KVCacheConfig made = a.config(config);
     a.given("cache", cache);
-    a.call([&] { *cache = new attn_cache{attn::KvCache(made)}; });
+    a.call([&] { *cache = new attn_kv_cache{attn::KVCache(made)}; });
   });
 }
 
-void attn_cache_destroy(attn_cache* cache) { delete cache; }
+void attn_kv_cache_destroy(attn_kv_cache* cache) { delete cache; }
 
 namespace {
 
 /// What `ask` gives goes to `answer`, the argument called `name`.
 template <class Answer, class Ask>
-attn_status answer(const char* function, const attn_cache* cache, const char* name, Answer* answer, const Ask& ask) {
+attn_status answer(const char* function, const attn_kv_cache* cache, const char* name, Answer* answer, const Ask& ask) {
   return guarded([&] {
     Arguments a(function);
     a.given("cache", cache);
@@ -145,60 +145,60 @@ attn_status answer(const char* function, const attn_cache* cache, const char* na
 
 }  // namespace
 
-attn_status attn_cache_add(attn_cache* cache, int64_t* sequence) {
-  return answer("attn_cache_add", cache, "sequence", sequence, [&] { return cache->cache.add(); });
+attn_status attn_kv_cache_add(attn_kv_cache* cache, int64_t* sequence) {
+  return answer("attn_kv_cache_add", cache, "sequence", sequence, [&] { return cache->cache.add(); });
 }
 
-attn_status attn_cache_fork(attn_cache* cache, int64_t sequence, int64_t length, int64_t* fork) {
-  return answer("attn_cache_fork", cache, "fork", fork, [&] { return cache->cache.fork(sequence, length); });
+attn_status attn_kv_cache_fork(attn_kv_cache* cache, int64_t sequence, int64_t length, int64_t* fork) {
+  return answer("attn_kv_cache_fork", cache, "fork", fork, [&] { return cache->cache.fork(sequence, length); });
 }
 
-attn_status attn_cache_contains(const attn_cache* cache, int64_t sequence, int32_t* contains) {
-  return answer("attn_cache_contains", cache, "contains", contains, [&] { return cache->cache.contains(sequence); });
+attn_status attn_kv_cache_contains(const attn_kv_cache* cache, int64_t sequence, int32_t* contains) {
+  return answer("attn_kv_cache_contains", cache, "contains", contains, [&] { return cache->cache.contains(sequence); });
 }
 
-attn_status attn_cache_length(const attn_cache* cache, int64_t sequence, int64_t* length) {
-  return answer("attn_cache_length", cache, "length", length, [&] { return cache->cache.length(sequence); });
+attn_status attn_kv_cache_length(const attn_kv_cache* cache, int64_t sequence, int64_t* length) {
+  return answer("attn_kv_cache_length", cache, "length", length, [&] { return cache->cache.length(sequence); });
 }
 
-attn_status attn_cache_pages_in_use(const attn_cache* cache, int64_t* pages) {
-  return answer("attn_cache_pages_in_use", cache, "pages", pages, [&] { return cache->cache.pages_in_use(); });
+attn_status attn_kv_cache_pages_in_use(const attn_kv_cache* cache, int64_t* pages) {
+  return answer("attn_kv_cache_pages_in_use", cache, "pages", pages, [&] { return cache->cache.pages_in_use(); });
 }
 
-attn_status attn_cache_append(attn_cache* cache, int64_t sequence, const attn_tensor* k, const attn_tensor* v) {
+attn_status attn_kv_cache_append(attn_kv_cache* cache, int64_t sequence, const attn_tensor* k, const attn_tensor* v) {
   return guarded([&] {
-    Arguments a("attn_cache_append");
+    Arguments a("attn_kv_cache_append");
     a.needed("cache", cache);
     const View<4> k4 = a.base<4>("k", k), v4 = a.base<4>("v", v);
     a.call([&] { cache->cache.append(sequence, k4, v4); });
   });
 }
 
-attn_status attn_cache_truncate(attn_cache* cache, int64_t sequence, int64_t length) {
+attn_status attn_kv_cache_truncate(attn_kv_cache* cache, int64_t sequence, int64_t length) {
   return guarded([&] {
-    Arguments a("attn_cache_truncate");
+    Arguments a("attn_kv_cache_truncate");
     a.given("cache", cache);
     a.done();
     cache->cache.truncate(sequence, length);
   });
 }
 
-attn_status attn_cache_remove(attn_cache* cache, int64_t sequence) {
+attn_status attn_kv_cache_remove(attn_kv_cache* cache, int64_t sequence) {
   return guarded([&] {
-    Arguments a("attn_cache_remove");
+    Arguments a("attn_kv_cache_remove");
     a.given("cache", cache);
     a.done();
     cache->cache.remove(sequence);
   });
 }
 
-attn_status attn_cache_attend(const attn_cache* cache, attn_int64s sequences, attn_int64s cu_query,
-                              const attn_tensor* q, const attn_tensor* out, const attn_tensor* lse,
-                              const attn_options* options) {
+attn_status attn_kv_cache_attend(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
+                                 const attn_tensor* q, const attn_tensor* out, const attn_tensor* lse,
+                                 const attn_options* options) {
   return guarded([&] {
-    Arguments a("attn_cache_attend");
+    Arguments a("attn_kv_cache_attend");
     a.needed("cache", cache);
-    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_query", cu_query);
+    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_seqlens_q", cu_seqlens_q);
     const View<4> q4 = a.base<4>("q", q), out4 = a.tensor<4>("out", out);
     const View<3> lse3 = a.optional<3>("lse", lse);
     const attn::AttentionOptions o = a.options(options);

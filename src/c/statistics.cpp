@@ -35,13 +35,13 @@ attn_status attn_attention_statistics_backward(const attn_tensor* q, const attn_
   });
 }
 
-attn_status attn_cache_statistics(const attn_cache* cache, attn_int64s sequences, attn_int64s cu_query,
-                                  const attn_tensor* q, const attn_tensor* lse, const attn_statistics* wanted,
-                                  const attn_options* options) {
+attn_status attn_kv_cache_statistics(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
+                                     const attn_tensor* q, const attn_tensor* lse, const attn_statistics* wanted,
+                                     const attn_options* options) {
   return guarded([&] {
-    Arguments a("attn_cache_statistics");
+    Arguments a("attn_kv_cache_statistics");
     a.needed("cache", cache);
-    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_query", cu_query);
+    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_seqlens_q", cu_seqlens_q);
     const View<4> q4 = a.base<4>("q", q);
     const View<3> lse3 = a.tensor<3>("lse", lse);
     std::vector<attn::KeyBand> bands;

@@ -15,7 +15,7 @@ Caches described_caches() {
   for (const unsigned leaf : {0x4u, 0x8000001du}) {  // Intel's and AMD's, alike but for the number
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     for (unsigned i = 0; i < kMostCaches && __get_cpuid_count(leaf, i, &eax, &ebx, &ecx, &edx); ++i) {
-      if ((eax & 31) == 0) break;  // the last one is behind us
+      if ((eax & 31) == 0) break;  // the last one is after us
       const int64_t line = (ebx & 0xfff) + 1, partitions = (ebx >> 12 & 0x3ff) + 1, ways = (ebx >> 22) + 1;
       const int64_t bytes = line * partitions * ways * (int64_t{ecx} + 1);
       if ((eax >> 5 & 7) == 2) caches.second = bytes;

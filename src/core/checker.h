@@ -1,4 +1,4 @@
-// The collector behind every public boundary: all that is wrong with a call goes into one Error.
+// The collector after every public boundary: all that is wrong with a call goes into one Error.
 #pragma once
 
 #include <string>

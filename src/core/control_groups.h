@@ -9,7 +9,7 @@
 namespace attn {
 
 /// The folders of this process's group of `controller` ("cpu", "memory") and of all groups above it, the nearest first,
-/// in version 2 and version 1 of the interface: a limit in any of them counts. `root` stands before /proc and /sys.
+/// in version 2 and version 1 of the interface: a limit in any of them counts. `root` is before /proc and /sys.
 [[gnu::visibility("default")]] std::vector<std::string> control_groups(std::string_view controller,
                                                                        const std::string& root = "");
 

@@ -1,4 +1,4 @@
-// Strided memory: where its elements lie must be something that 64 bits can say.
+// Strided memory: where its elements are must be something that 64 bits can say.
 #pragma once
 
 #include <string>

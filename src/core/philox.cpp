@@ -58,7 +58,7 @@ int64_t Random::below(int64_t bound) {
   if (bound <= 0) throw Error("Random::below", {"the bound is " + std::to_string(bound) + ", must be positive"});
   const uint64_t range = static_cast<uint64_t>(bound);
   const uint64_t whole =
-      UINT64_MAX - UINT64_MAX % range;  // a multiple of range: what lies above would favour small values
+      UINT64_MAX - UINT64_MAX % range;  // a multiple of range: what is above would favour small values
   for (;;) {
     const uint64_t high = next();
     const uint64_t value = high << 32 | next();

@@ -34,16 +34,16 @@ class Search {
  public:
   Search(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options)
       : options_(options),
-        answers_(!options.start.empty()),
+        answers_(!options.decoder_start_token_ids.empty()),
         sequences_(model, answers_ ? prompt : std::span<const int64_t>(), options),
         vocabulary_(model.config().vocab_size) {
-    const std::span<const int64_t> begin = answers_ ? std::span(options.start) : prompt;
+    const std::span<const int64_t> begin = answers_ ? std::span(options.decoder_start_token_ids) : prompt;
     texts_ = {{begin.begin(), begin.end()}};
     scores_ = {0};
     given_ = static_cast<int64_t>(begin.size());
-    counted_from_ = answers_ ? 1 : given_;  // a token that is forced behind the first counts as new
+    counted_from_ = answers_ ? 1 : given_;  // a token that is forced after the first counts as new
     const int64_t context = options.context ? options.context : model.config().context;
-    longest_ = std::min(context + 1, given_ + options.max_tokens);
+    longest_ = std::min(context + 1, given_ + options.max_new_tokens);
     if (options.max_length) longest_ = std::min(longest_, options.max_length);
   }
 
@@ -73,14 +73,14 @@ class Search {
   double penalised(double score, int64_t new_tokens) const {
     return score / std::pow(static_cast<double>(new_tokens), options_.beam.length_penalty);
   }
-  bool is_full() const { return static_cast<int64_t>(finished_.size()) == options_.beam.beams; }
+  bool is_full() const { return static_cast<int64_t>(finished_.size()) == options_.beam.num_beams; }
 
   /// One token more; false where the search ends.
   bool step() {
-    const bool at_end = options_.beam.forced_end && length() == longest_;  // only the end may follow
+    const bool at_end = options_.beam.forced_eos && length() == longest_;  // only the end may follow
     const std::vector<Continuation> best = at_end ? ends() : continuations();
-    const int64_t new_length = length() + 1, wanted = options_.beam.beams;
-    const bool last = new_length >= longest_ + (options_.beam.forced_end ? 1 : 0);
+    const int64_t new_length = length() + 1, wanted = options_.beam.num_beams;
+    const bool last = new_length >= longest_ + (options_.beam.forced_eos ? 1 : 0);
     std::vector<Continuation> running;
     for (size_t rank = 0; rank < best.size(); ++rank) {
       const Continuation& one = best[rank];
@@ -93,7 +93,7 @@ class Search {
     if (running.empty()) return false;
     go_on(running);
     const double ideal = options_.beam.early_stopping == EarlyStopping::certain && options_.beam.length_penalty > 0
-                             ? penalised(scores_[0], longest_ + (options_.beam.forced_end ? 1 : 0) - counted_from_)
+                             ? penalised(scores_[0], longest_ + (options_.beam.forced_eos ? 1 : 0) - counted_from_)
                              : penalised(scores_[0], length() - counted_from_);
     return !is_full() || (ideal > finished_.back().score && !stops_when_full());
   }
@@ -107,7 +107,7 @@ class Search {
     const auto place =
         std::find_if(finished_.begin(), finished_.end(), [&](const Finished& f) { return f.score < score; });
     finished_.insert(place, {score, std::move(text)});
-    if (static_cast<int64_t>(finished_.size()) > options_.beam.beams) finished_.pop_back();
+    if (static_cast<int64_t>(finished_.size()) > options_.beam.num_beams) finished_.pop_back();
   }
 
   void go_on(const std::vector<Continuation>& running) {
@@ -127,7 +127,7 @@ class Search {
   std::vector<Continuation> ends() const {
     std::vector<Continuation> all;
     for (size_t beam = 0; beam < texts_.size(); ++beam)
-      all.push_back({scores_[beam], static_cast<int64_t>(beam), options_.ends.front()});
+      all.push_back({scores_[beam], static_cast<int64_t>(beam), options_.eos_token_ids.front()});
     return all;
   }
 
@@ -142,7 +142,7 @@ class Search {
       for (int64_t token = 0; token < vocabulary_; ++token)
         if (next[token] > kNever) all.push_back({scores_[beam] + next[token], static_cast<int64_t>(beam), token});
     }
-    const int64_t kept = options_.beam.beams * std::max<int64_t>(2, 1 + std::ssize(options_.ends));
+    const int64_t kept = options_.beam.num_beams * std::max<int64_t>(2, 1 + std::ssize(options_.eos_token_ids));
     const auto middle = all.begin() + std::min<int64_t>(kept, std::ssize(all));
     std::partial_sort(all.begin(), middle, all.end(), [](const Continuation& a, const Continuation& b) {
       return std::tuple(-a.score, a.beam, a.token) < std::tuple(-b.score, b.beam, b.token);
@@ -158,7 +158,7 @@ class Search {
     });
     const double total = largest + std::log(sum);
     if (!std::isfinite(total))
-      throw Error("generate", {"the logits behind " + std::to_string(length()) + " tokens are not finite"});
+      throw Error("generate", {"the logits after " + std::to_string(length()) + " tokens are not finite"});
     std::vector<double> next(logits.begin(), logits.end());
     for (double& each : next) each -= total;
     const std::vector<int64_t>& text = texts_[beam];

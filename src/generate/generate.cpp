@@ -104,13 +104,13 @@ namespace {
 
 void check_beams(Checker& checker, const GenerateOptions& options) {
   const BeamOptions& beam = options.beam;
-  checker.require(beam.beams >= 1 && beam.beams <= 1024, "beams must be from 1 to 1024");
+  checker.require(beam.num_beams >= 1 && beam.num_beams <= 1024, "beams must be from 1 to 1024");
   checker.require(std::isfinite(beam.length_penalty), "length_penalty must be finite");
-  if (beam.beams == 1) return;
+  if (beam.num_beams == 1) return;
   checker.require(options.sampling.temperature == 0, "beams are for the most probable text: temperature must be 0");
   checker.require(!options.recorder, "beams go without a recorder");
-  checker.require(!options.rows || options.cache, "beams of a model that reads rows need the cache");
-  checker.require(!beam.forced_end || !options.ends.empty(), "forced_end needs a token that ends a text");
+  checker.require(!options.inputs_embeds || options.cache, "beams of a model that reads rows need the cache");
+  checker.require(!beam.forced_eos || !options.eos_token_ids.empty(), "forced_eos needs a token that ends a text");
 }
 
 }  // namespace
@@ -119,31 +119,33 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   const models::Config& config = model.config();
   model.parameters();
   Checker checker("generate");
-  if (config.reads_rows) checker.require(prompt.empty() && options.rows, "the model reads rows, not a prompt");
+  if (config.takes_embeddings)
+    checker.require(prompt.empty() && options.inputs_embeds, "the model reads rows, not a prompt");
   else checker.require(!prompt.empty(), "the prompt must have at least one token");
   const bool answers = config.encoder_layers > 0;
   require_ids(checker, "prompt", prompt,
               answers && config.source_vocab_size ? config.source_vocab_size : config.vocab_size);
-  checker.require(options.max_tokens >= 0, "max_tokens must not be negative");
+  checker.require(options.max_new_tokens >= 0, "max_new_tokens must not be negative");
   checker.require(config.causal, "only a causal model can continue a text");
-  checker.require(options.start.empty() != answers, answers ? "a model with an encoder begins its answer with start"
-                                                            : "start is of models with an encoder");
-  require_ids(checker, "start", options.start, config.vocab_size);
-  require_ids(checker, "suppressed", options.suppressed, config.vocab_size);
-  require_ids(checker, "suppressed_first", options.suppressed_first, config.vocab_size);
-  checker.require(options.min_tokens >= 0 && options.min_length >= 0 && options.no_repeat >= 0,
-                  "min_tokens, min_length and no_repeat must not be negative");
+  checker.require(
+      options.decoder_start_token_ids.empty() != answers,
+      answers ? "a model with an encoder begins its answer with start" : "start is of models with an encoder");
+  require_ids(checker, "start", options.decoder_start_token_ids, config.vocab_size);
+  require_ids(checker, "suppress_tokens", options.suppress_tokens, config.vocab_size);
+  require_ids(checker, "begin_suppress_tokens", options.begin_suppress_tokens, config.vocab_size);
+  checker.require(options.min_new_tokens >= 0 && options.min_length >= 0 && options.no_repeat_ngram_size >= 0,
+                  "min_new_tokens, min_length and no_repeat_ngram_size must not be negative");
   check_beams(checker, options);
-  for (const auto& [run, bias] : options.biases) {
+  for (const auto& [run, bias] : options.sequence_bias) {
     checker.require(!run.empty() && !std::isnan(bias),
                     "a run that has a bias must have a token, and the bias be a number");
     require_ids(checker, "biases", run, config.vocab_size);
   }
-  for (const models::Unserved& said : options.unserved)
-    checker.require((said.when == models::Unserved::drawing && options.sampling.temperature == 0) ||
-                        (said.when == models::Unserved::beams && options.beam.beams == 1),
+  for (const models::UnsupportedField& said : options.unsupported)
+    checker.require((said.when == models::UnsupportedField::with_sampling && options.sampling.temperature == 0) ||
+                        (said.when == models::UnsupportedField::with_beams && options.beam.num_beams == 1),
                     said.reason);
-  const std::set<int64_t> never(options.suppressed.begin(), options.suppressed.end());
+  const std::set<int64_t> never(options.suppress_tokens.begin(), options.suppress_tokens.end());
   checker.require(static_cast<int64_t>(never.size()) < config.vocab_size, "all tokens are suppressed");
   checker.require(options.max_length >= 0, "max_length must not be negative");
   checker.require(config.head, "the model has no head");
@@ -158,16 +160,16 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
 }
 
 bool is_end(int64_t token, const GenerateOptions& options) {
-  return std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end();
+  return std::find(options.eos_token_ids.begin(), options.eos_token_ids.end(), token) != options.eos_token_ids.end();
 }
 
 std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options) {
-  std::vector<int64_t> ids = options.suppressed;
+  std::vector<int64_t> ids = options.suppress_tokens;
   const auto add = [&](const std::vector<int64_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
   const auto length = static_cast<int64_t>(text.size());
-  if (length == given) add(options.suppressed_first);
-  if (length - given < options.min_tokens || length < options.min_length) add(options.ends);
-  const int64_t before = options.no_repeat - 1;  // what the last tokens of a run follow
+  if (length == given) add(options.begin_suppress_tokens);
+  if (length - given < options.min_new_tokens || length < options.min_length) add(options.eos_token_ids);
+  const int64_t before = options.no_repeat_ngram_size - 1;  // what the last tokens of a run follow
   if (before < 0) return ids;
   for (int64_t at = 0; at + before < length; ++at)
     if (std::equal(text.begin() + at, text.begin() + at + before, text.end() - before))
@@ -177,7 +179,7 @@ std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, con
 
 void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
                 const std::function<void(int64_t, double)>& add) {
-  for (const auto& [run, bias] : options.biases) {
+  for (const auto& [run, bias] : options.sequence_bias) {
     const size_t before = run.size() - 1;
     if (before <= text.size() && std::equal(run.begin(), run.end() - 1, text.end() - static_cast<int64_t>(before)))
       add(run.back(), bias);
@@ -190,10 +192,10 @@ Sequences::Sequences(const models::Model& model, std::span<const int64_t> source
     : model_(model),
       cache_(model.new_cache()),
       source_(source),
-      rows_(options.rows),
+      rows_(options.inputs_embeds),
       recorder_(options.recorder),
       cached_(options.cache),
-      same_bits_(options.same_bits) {}
+      same_bits_(options.batch_invariant) {}
 
 std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, int64_t first) {
   const int64_t known = cached_ ? cache_.length() : 0;
@@ -204,9 +206,9 @@ std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, 
   batch.length = static_cast<int64_t>(batch.tokens.size()) / batch.sequences;
   if (known == 0)
     for (size_t n = 0; n < texts.size(); ++n) batch.source.insert(batch.source.end(), source_.begin(), source_.end());
-  if (known == 0) batch.rows = rows_;
-  batch.source_length = batch.rows ? batch.rows.shape()[1] : static_cast<int64_t>(source_.size());
-  autograd::Tape tape({.same_bits = same_bits_}, memory_);
+  if (known == 0) batch.inputs_embeds = rows_;
+  batch.source_length = batch.inputs_embeds ? batch.inputs_embeds.shape()[1] : static_cast<int64_t>(source_.size());
+  autograd::Tape tape({.batch_invariant = same_bits_}, memory_);
   const autograd::Value logits =
       model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
   const autograd::Array& last = logits.data();
@@ -220,21 +222,21 @@ void Sequences::select(std::span<const int64_t> texts) {
 }
 
 GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options) {
-  const models::GenerationDefaults& said = loaded.generation;
+  const models::GenerationConfig& said = loaded.generation_config;
   const bool answers = loaded.model->config().encoder_layers > 0;
-  options.ends = loaded.ends;
-  options.start = loaded.start;
-  options.suppressed = said.suppressed;
-  options.suppressed_first = said.suppressed_first;
-  options.no_repeat = said.no_repeat.value_or(0);
-  options.biases = said.biases;
-  options.unserved = said.unserved;
-  options.beam.beams = said.beams.value_or(1);
+  options.eos_token_ids = loaded.eos_token_ids;
+  options.decoder_start_token_ids = loaded.decoder_start_token_ids;
+  options.suppress_tokens = said.suppress_tokens;
+  options.begin_suppress_tokens = said.begin_suppress_tokens;
+  options.no_repeat_ngram_size = said.no_repeat_ngram_size.value_or(0);
+  options.sequence_bias = said.sequence_bias;
+  options.unsupported = said.unsupported;
+  options.beam.num_beams = said.num_beams.value_or(1);
   options.beam.length_penalty = said.length_penalty.value_or(1);
-  options.beam.forced_end = said.forced_end;
+  options.beam.forced_eos = said.forced_eos;
   if (said.early_stopping == "true") options.beam.early_stopping = EarlyStopping::full;
   if (said.early_stopping == "never") options.beam.early_stopping = EarlyStopping::certain;
-  if (said.min_new_tokens) (answers ? options.min_length : options.min_tokens) = *said.min_new_tokens + answers;
+  if (said.min_new_tokens) (answers ? options.min_length : options.min_new_tokens) = *said.min_new_tokens + answers;
   else options.min_length = said.min_length.value_or(0);
   SamplingOptions& sampling = options.sampling;
   if (said.do_sample.value_or(false)) sampling.temperature = 1;
@@ -245,20 +247,20 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
   sampling.min_p = said.min_p.value_or(sampling.min_p);
   sampling.repetition_penalty = said.repetition_penalty.value_or(sampling.repetition_penalty);
   if (!said.max_new_tokens && !said.max_length) return options;
-  const int64_t ending = said.forced_end ? 1 : 0;  // the last token is the one that ends it, and not shown
-  // What is forced behind the first token of an answer is new there.
+  const int64_t ending = said.forced_eos ? 1 : 0;  // the last token is the one that ends it, and not shown
+  // What is forced after the first token of an answer is new there.
   const int64_t longest = !said.max_new_tokens ? *said.max_length : answers ? 1 + *said.max_new_tokens : 0;
-  options.max_tokens = said.max_new_tokens.value_or(longest) - ending;
+  options.max_new_tokens = said.max_new_tokens.value_or(longest) - ending;
   options.max_length = longest ? longest - ending : 0;
   return options;
 }
 
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
-  if (options.beam.beams > 1) return search(model, prompt, options);
+  if (options.beam.num_beams > 1) return search(model, prompt, options);
   const int64_t context = options.context ? options.context : model.config().context;
-  const bool answers = !options.start.empty();
-  const std::span<const int64_t> begin = answers ? std::span(options.start) : prompt;
+  const bool answers = !options.decoder_start_token_ids.empty();
+  const std::span<const int64_t> begin = answers ? std::span(options.decoder_start_token_ids) : prompt;
   std::vector<int64_t> text(begin.begin(), begin.end());
   Random random(options.seed);
   const auto given = static_cast<int64_t>(text.size());
@@ -266,7 +268,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
-  while (static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
+  while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens) {
     const int64_t length = static_cast<int64_t>(text.size());
     if (options.max_length && length >= options.max_length) break;
     if (length - first > context) {

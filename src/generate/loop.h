@@ -5,10 +5,10 @@
 
 namespace attn::generate {
 
-/// The tokens that must not come next, behind `text` whose first `given` tokens nobody chose.
+/// The tokens that must not come next, after `text` whose first `given` tokens nobody chose.
 std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options);
 
-/// Calls add(token, bias) for every run that the token would complete behind `text`.
+/// Calls add(token, bias) for every run that the token would complete after `text`.
 void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
                 const std::function<void(int64_t token, double bias)>& add);
 
@@ -19,7 +19,7 @@ class Sequences {
  public:
   /// One text. `source`, or the rows of the options, are what an encoder reads; empty where there is none.
   Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options);
-  /// Logits [texts, V] behind texts whose beginnings are what they were the last time.
+  /// Logits [texts, V] after texts whose beginnings are what they were the last time.
   std::vector<float> next(std::span<const std::vector<int64_t>> texts, int64_t first = 0);
   /// The texts that are named, each by its number, in place of those that there are.
   void select(std::span<const int64_t> texts);
@@ -28,7 +28,7 @@ class Sequences {
 
  private:
   const models::Model& model_;
-  models::Cache cache_;
+  models::ModelCache cache_;
   std::span<const int64_t> source_;
   autograd::Array rows_;
   view::Recorder* recorder_;

@@ -36,7 +36,7 @@ void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text
     checker.require(B == layers[0].q.size[0] && n == layers[0].q.size[2],
                     name + ": must have as many texts and tokens as layers[0]");
     checker.require(B > 0 && n > 0 && layer.q.size[1] > 0, name + ": there must be a text, a head and a token");
-    checker.require(layer.options.cu_query.empty(), name + ": packed texts must be given one by one");
+    checker.require(layer.options.cu_seqlens_q.empty(), name + ": packed texts must be given one by one");
     detail::check_recorded(checker, name, layer);
   }
 }
@@ -68,12 +68,12 @@ std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B
   };
   for (int64_t b = 0; b < B; ++b) {
     int64_t& length = lengths[static_cast<size_t>(b)];
-    while (length > 0 && whole_at(texts.kinds, b, length - 1) == static_cast<int>(Kind::padding)) --length;
+    while (length > 0 && whole_at(texts.kinds, b, length - 1) == static_cast<int>(TokenKind::padding)) --length;
     for (int64_t i = 0; i < length; ++i) {
       const int64_t kind = whole_at(texts.kinds, b, i);
-      const bool is_padding = kind == static_cast<int>(Kind::padding);
-      if (!checker.require(!is_padding, [&] { return where(b, i) + "padding, which must stand behind the text"; }) ||
-          !checker.require(kind >= 0 && kind <= static_cast<int>(Kind::separator),
+      const bool is_padding = kind == static_cast<int>(TokenKind::padding);
+      if (!checker.require(!is_padding, [&] { return where(b, i) + "padding, which must be after the text"; }) ||
+          !checker.require(kind >= 0 && kind <= static_cast<int>(TokenKind::separator),
                            [&] { return where(b, i) + std::to_string(kind) + ", must be from -1 to 3"; }))
         break;  // the first of a text will do
     }

@@ -16,7 +16,7 @@ namespace attn::heads {
 /// `one_text`, one.
 void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text);
 
-/// Each text's tokens that are no padding [B]; reasons where ids or kinds are wrong, padding stands before a token, or
+/// Each text's tokens that are no padding [B]; reasons where ids or kinds are wrong, padding is before a token, or
 /// a token is of no kind.
 std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n);
 

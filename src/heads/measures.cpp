@@ -1,4 +1,4 @@
-// The measures. Each text is told row by row what its tokens are; a layer is then asked twice by
+// The measures. For each text the kind of each token is known first; each layer then takes two passes of
 // attention_statistics(), and the rows of a head become means: one over the rows that a measure is about, then one over
 // the texts.
 #include <algorithm>
@@ -52,31 +52,31 @@ struct TextRows {
   bool has_start = false, has_separator = false, has_punctuation = false;
 };
 
-Kind kind_at(const Texts& texts, int64_t b, int64_t i) {
-  return texts.kinds ? static_cast<Kind>(whole_at(texts.kinds, b, i)) : Kind::word;
+TokenKind kind_at(const Texts& texts, int64_t b, int64_t i) {
+  return texts.kinds ? static_cast<TokenKind>(whole_at(texts.kinds, b, i)) : TokenKind::word;
 }
 
 TextRows rows_of(const Texts& texts, int64_t b, int64_t length) {
   TextRows rows;
   std::map<int64_t, bool> seen;
   for (int64_t i = 0; i < length; ++i) {
-    const Kind kind = kind_at(texts, b, i);
-    const bool is_word = kind == Kind::word || kind == Kind::punctuation;
+    const TokenKind kind = kind_at(texts, b, i);
+    const bool is_word = kind == TokenKind::word || kind == TokenKind::punctuation;
     rows.all.push_back(i);
     if (is_word) rows.words.push_back(i);
     if (i > 0) rows.with_previous.push_back(i);
     if (i + 1 < length) rows.with_next.push_back(i);
-    (kind == Kind::separator ? rows.separators : rows.others).push_back(i);
-    rows.has_start |= kind == Kind::start;
-    rows.has_separator |= kind == Kind::separator;
-    rows.has_punctuation |= kind == Kind::punctuation;
+    (kind == TokenKind::separator ? rows.separators : rows.others).push_back(i);
+    rows.has_start |= kind == TokenKind::start;
+    rows.has_separator |= kind == TokenKind::separator;
+    rows.has_punctuation |= kind == TokenKind::punctuation;
     if (!seen.emplace(whole_at(texts.ids, b, i), true).second && is_word) rows.repeated.push_back(i);
   }
   return rows;
 }
 
 /// Ids of queries, of keys, and of the key before each, as attention_statistics() takes them. No query has the number
-/// of padding, or of what stands before the first key.
+/// of padding, or of what is before the first key.
 struct TokenNumbers {
   Tensor<int64_t, 2> queries, keys, before, labels;
 
@@ -142,20 +142,20 @@ class LayerRows {
     wanted.rows.distance = distance_.view();
     wanted.rows.bands = bands_.view();
     wanted.rows.labels = labels_.view();
-    wanted.position = position_;
+    wanted.argmax_key = position_;
     wanted.sets.bands = bands;
     wanted.sets.labels = numbers.labels;
     if (with_repeats) {
       wanted.rows.same_token = same_.view();
-      wanted.sets.query_token = numbers.queries;
-      wanted.sets.key_token = numbers.keys;
+      wanted.sets.query_token_ids = numbers.queries;
+      wanted.sets.key_token_ids = numbers.keys;
     }
     attention_statistics(layer.q, layer.k, layer.lse, wanted, layer.options);
     if (!with_repeats) return;
     AttentionStatistics more;
     more.rows.same_token = behind_.view();
-    more.sets.query_token = numbers.queries;
-    more.sets.key_token = numbers.before;
+    more.sets.query_token_ids = numbers.queries;
+    more.sets.key_token_ids = numbers.before;
     attention_statistics(layer.q, layer.k, layer.lse, more, layer.options);
   }
 
@@ -172,7 +172,7 @@ class LayerRows {
   }
   /// Mass on other tokens with the row's id.
   double duplicate(int64_t row) const { return std::max(same_[row] - band(row, kBandSelf), 0.0); }
-  /// Mass on the keys behind those; the one behind the row's own token is its next.
+  /// Mass on the keys after those; the one after the row's own token is its next.
   double induction(int64_t row) const { return std::max(behind_[row] - band(row, kBandNext), 0.0); }
 
  private:
@@ -270,7 +270,7 @@ std::vector<Measure> all_measures() {
   const char *clark = "Clark et al. 2019", *voita = "Voita et al. 2019", *olsson = "Olsson et al. 2022";
   std::vector<Measure> all(kMeasures);
   all[kPrevious] = {"previous", "share", "mass on the token before, of tokens that have one", clark, 0.5};
-  all[kNext] = {"next", "share", "mass on the token behind, of tokens that have one", clark, 0.5};
+  all[kNext] = {"next", "share", "mass on the token after, of tokens that have one", clark, 0.5};
   all[kSelf] = {"self", "share", "mass on the token itself", clark, 0.5};
   all[kFirst] = {"first", "share", "mass on the first token", clark, 0.5};
   all[kFirstFour] = {"first_four", "share", "mass on the first four tokens", "Xiao et al. 2023", kNone};
@@ -294,8 +294,8 @@ std::vector<Measure> all_measures() {
   all[kOffset] = {"offset", "tokens", "the commonest offset of words' largest weights", voita, kNone};
   all[kDuplicate] = {"duplicate", "share", "mass on the same token elsewhere, of words that have occurred", olsson,
                      kNone};
-  all[kInduction] = {"induction", "share", "mass on what stands behind the same token elsewhere, of those words",
-                     olsson, kNone};
+  all[kInduction] = {"induction", "share", "mass on what is after the same token elsewhere, of those words", olsson,
+                     kNone};
   return all;
 }
 

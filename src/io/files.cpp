@@ -64,7 +64,7 @@ class Descriptor {
   int number_;
 };
 
-/// Calls read(done) until `count` bytes are there; fewer only where the file ends. `at` is where it stands.
+/// Calls read(done) until `count` bytes are there; fewer only where the file ends. `at` is where it is.
 template <class Read>
 int64_t read_all(std::string_view operation, const std::string& path, int64_t at, int64_t count, const Read& read) {
   int64_t done = 0;
@@ -77,7 +77,7 @@ int64_t read_all(std::string_view operation, const std::string& path, int64_t at
   return done;
 }
 
-/// `first` is where they stand in the file.
+/// `first` is where they are in the file.
 void write_all(std::string_view operation, const std::string& path, int file, std::string_view bytes,
                int64_t first = 0) {
   size_t done = 0;
@@ -130,7 +130,7 @@ fs::path target_of(const std::string& path) {
   return target;
 }
 
-/// What stands at the path, if anything does. Only a regular file may be replaced: not a directory, a pipe or a device.
+/// What is at the path, if anything does. Only a regular file may be replaced: not a directory, a pipe or a device.
 std::optional<struct stat> existing_file(const std::string& path, const fs::path& target) {
   struct stat status = {};
   if (::stat(target.c_str(), &status) != 0) {

@@ -14,7 +14,7 @@
 
 namespace attn::io {
 
-/// The first piece: field 1 with a text, which is field 1 of it, and a score behind that.
+/// The first piece: field 1 with a text, which is field 1 of it, and a score after that.
 bool is_sentencepiece(std::string_view b) {
   if (b.size() < 4 || b[0] != '\n' || b[2] != '\n' || b[3] < 0 || b[3] > b[1]) return false;
   const size_t behind = 4 + static_cast<size_t>(b[3]);
@@ -127,7 +127,7 @@ const Kind* find_by_bytes(Bytes bytes) {
   return nullptr;
 }
 
-/// Null for what is not known, and for what cannot be read: whoever opens it says why.
+/// Null for unknown files and for files that cannot be read; the function that opens them reports the error.
 const Kind* kind_of_start(const std::string& path) {
   try {
     return find_by_bytes(Reader(path).start());

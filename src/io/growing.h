@@ -7,7 +7,7 @@
 namespace attn::io {
 
 /// In memory, or in a file without a name, which the system writes out where memory is short and which is gone with the
-/// object. A larger one may lie elsewhere: data() changes with resize().
+/// object. A larger one may be elsewhere: data() changes with resize().
 class GrowingBytes {
  public:
   /// `folder` is where the file is; empty = in memory.
@@ -21,7 +21,7 @@ class GrowingBytes {
 
   char* data() const { return data_; }
   int64_t size() const { return size_; }
-  /// What is behind the old size is undefined. Throws Error, and changes nothing, where there is no room.
+  /// What is after the old size is undefined. Throws Error, and changes nothing, where there is no room.
   void resize(int64_t size);
 
  private:

@@ -215,7 +215,7 @@ std::map<std::string, std::string> read_metadata(const Json& value, const std::s
   return metadata;
 }
 
-/// Throws unless the tensors lie side by side from the first byte of the data, at `begin` of the file, to the last.
+/// Throws unless the tensors are side by side from the first byte of the data, at `begin` of the file, to the last.
 void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t begin, int64_t size,
                    const std::string& source) {
   std::vector<const std::pair<const std::string, TensorInfo>*> order;
@@ -310,11 +310,11 @@ void write_elements(const NamedTensor& tensor, const Sink& sink) {
   }
 }
 
-/// Tensors that have been checked, in the order of the file, and the header that says where they lie.
-class Layout {
+/// Tensors that have been checked, in the order of the file, and the header that says in place.
+class FileLayout {
  public:
-  Layout(std::string_view operation, std::span<const NamedTensor> tensors,
-         const std::map<std::string, std::string>& metadata) {
+  FileLayout(std::string_view operation, std::span<const NamedTensor> tensors,
+             const std::map<std::string, std::string>& metadata) {
     check(operation, tensors, metadata);
     for (const NamedTensor& tensor : tensors) order_.push_back(&tensor);
     std::sort(order_.begin(), order_.end(), [](const NamedTensor* a, const NamedTensor* b) {
@@ -497,14 +497,14 @@ std::string_view bytes_of(const NamedTensor& tensor) {
   Checker checker("format_safetensors");
   TensorChecker tensor_checker(checker, "", tensor.name);
   check_tensor(tensor_checker, tensor);
-  tensor_checker.require(tensor.stride.empty(), [] { return "has strides: its bytes lie apart"; });
+  tensor_checker.require(tensor.stride.empty(), [] { return "has strides: its bytes are apart"; });
   checker.done();
   return {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  const Layout layout("format_safetensors", tensors, metadata);
+  const FileLayout layout("format_safetensors", tensors, metadata);
   std::string bytes;
   bytes.reserve(static_cast<size_t>(layout.size()));
   layout.write([&](std::string_view piece) { bytes += piece; });
@@ -513,7 +513,7 @@ std::string format_safetensors(std::span<const NamedTensor> tensors,
 
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const Layout layout("write_safetensors", tensors, metadata);
+  const FileLayout layout("write_safetensors", tensors, metadata);
   write_file(path, [&](const Sink& sink) { layout.write(sink); });
 }
 

@@ -9,7 +9,7 @@ namespace attn::io {
 
 using Sink = std::function<void(std::string_view)>;
 
-/// write_file() of the pieces that `produce` hands to the sink, one behind the other. What it throws leaves the old
+/// write_file() of the pieces that `produce` hands to the sink, one after the other. What it throws leaves the old
 /// file untouched, too.
 void write_file(const std::string& path, const std::function<void(const Sink&)>& produce);
 

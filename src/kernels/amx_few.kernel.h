@@ -1,4 +1,4 @@
-// Decode on matrix tiles: up to 16 rows against bfloat16 keys and values where they lie.
+// Decode on matrix tiles: up to 16 rows against bfloat16 keys and values in place.
 //
 //   scores   as for many rows: S^T = K Q^T, with keys as the rows of A
 //   values   O[row][d] += sum_key P[key][row] V[key, d]     A = weights, transposed here;  B = values, paired here

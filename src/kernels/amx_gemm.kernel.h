@@ -2,7 +2,7 @@
 //
 //   C[i][j] (+)= sum_k A[i, k] B[k, j] (+ bias[j])      A = sum of P bfloat16 parts, B too; P = 3: six tile products
 // Packed: [panel of 32 lines] the 32 largest magnitudes, then [step of 32 terms][half of 16 lines][part] whole tiles.
-// Pairs are terms k and k + 16, so that lines of A that lie term by term, and of B that lie line by line, are cut as
+// Pairs are terms k and k + 16, so that lines of A that are term by term, and of B that are line by line, are cut as
 // they are loaded; others are transposed in float32 first.
 //
 // Loops: panels of the near factor, of the far one, steps; 32 x 32 sums in four tiles. The far panels stay in the
@@ -40,7 +40,7 @@ inline int64_t product_panels(const Factor& x) { return whole_steps(x.lines, kPr
 
 // ---------------------------------------------------------------------------------------------------------- packing
 
-/// 16 x 16 numbers of a factor as they lie in memory: a row is what is contiguous.
+/// 16 x 16 numbers of a factor as they are in memory: a row is what is contiguous.
 struct Square {
   const float* first;
   int64_t stride, rows, columns;  // as many are the factor's; beyond them are zeros

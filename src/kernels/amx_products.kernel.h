@@ -12,7 +12,7 @@
 // while the tiles compute the next slice, or the product of the panel before with the values, the vector units turn the
 // slices before into what the epilogue makes of them, two keys at a time, spread over all products. With N vector
 // instructions a product takes max(16, min(N, 16 + N / 2)) cycles; in a phase apart they take no less.
-// Edges - the last rows of what lies in user memory, a panel that is not full - go through a zero-padded copy.
+// Edges - the last rows of what is in user memory, a panel that is not full - go through a zero-padded copy.
 // Requires: TileDot's Unit configured; kernels/table.h for the arguments; panels of one or two vectors.
 #pragma once
 
@@ -101,7 +101,7 @@ struct TileStep {
   }
 };
 
-// A store behind more than 128 products without one takes 280 to 320 ns, wherever operands come from (behind 120: 20).
+// A store after more than 128 products without one takes 280 to 320 ns, wherever operands come from (after 120: 20).
 // So long sums store one of their results on the way, where it is overwritten later: outer products of float32 take 7.3
 // ns a product in place of 8.7. Not beside the softmax, where that loses 1 to 5 %.
 constexpr int64_t kProductsToStore = 96;
@@ -213,7 +213,7 @@ inline int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit;
 
 // ----------------------------------------------------------------------------------------------------------- values
 
-/// Dims 16 tile .. + 31 of the product with values. Of keys behind the last whole 32, the last step's b has too many.
+/// Dims 16 tile .. + 31 of the product with values. Of keys after the last whole 32, the last step's b has too many.
 template <class Dot, int NV>
 inline TileSum<typename Dot::Unit, NV> sum_of_values(const ValuesArgs& args, int64_t tile) {
   constexpr int64_t kStepBytes = Dot::kParts * kTileBytes, kWidth = NV * F32::W;

@@ -24,7 +24,7 @@ constexpr int64_t kTileChunkKeys = 4096;
 // Sums of dK and dV move once for so many panels, each of which is one step of their sums.
 constexpr int kTileGradientPanels = 8;
 
-/// Keys of a unit's own type where they lie, if they are near each other.
+/// Keys of a unit's own type in place, if they are near each other.
 template <class Dot>
 constexpr Operand key_parts() {
   constexpr int P = Dot::kParts;

@@ -128,7 +128,7 @@ inline void few_groups(const ScoresArgs& args, int64_t first, int64_t keys, Fini
   for (int g = 0; g < NG; ++g) finish(first + g * V::W, kWhole ? V::W : keys, scores[g]);
 }
 
-/// All keys. RT >= rows, or the largest there is; rows beyond the last are computed from whatever lies there.
+/// All keys. RT >= rows, or the largest there is; rows beyond the last are computed from whatever is there.
 template <class Products, int RT, class Finish>
 inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
   constexpr int W = Products::V::W, NG = Products::template kGroups<RT>;

@@ -12,7 +12,7 @@
 namespace attn::kernels {
 namespace {
 
-/// The weight of a score that lies d above lse. The caller's lse need not be that of the row, and exp2 may wrap where
+/// The weight of a score that is d above lse. The caller's lse need not be that of the row, and exp2 may wrap where
 /// the result has no number: from 2^128 on (2^1024 in double) it is infinity. NaN passes.
 template <class Dot>
 inline __attribute__((always_inline)) typename Dot::Acc::Reg probability(typename Dot::Acc::Reg d) {
@@ -94,7 +94,7 @@ struct OuterFormat;
 
 template <class V>
 struct OuterFormat<FmaDot<V>> {
-  static constexpr bool kSeparate = false;  // the weight format serves `outer` as well
+  static constexpr bool kSeparate = false;  // `outer` takes the weight format too
   using Weight = typename V::T;
   /// All lanes of a key.
   template <int NV>

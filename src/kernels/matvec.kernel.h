@@ -1,4 +1,4 @@
-// Few rows times a matrix that lies column by column, y = x W^T (+ bias) (+ y): reading W takes the time.
+// Few rows times a matrix that is column by column, y = x W^T (+ bias) (+ y): reading W takes the time.
 //
 //   y[r][n] = sum over k of x[r][k] w[n][k]  (+ bias[n])  (+ y[r][n])      x [rows, terms], w [columns, terms]
 // Loops: panels of rows; columns one after the other, so that W is read in the order of memory (with four rows, whose x
@@ -15,7 +15,7 @@ namespace attn::kernels {
 namespace {
 
 constexpr int64_t kCacheLine = 64;
-// More rows pass over w again, which then lies in the second cache. Eight at once take 1.1 to 1.5 times as long there
+// More rows pass over w again, which then is in the second cache. Eight at once take 1.1 to 1.5 times as long there
 // (AVX-512, Zen 4).
 constexpr int64_t kMatvecRows = 4;
 // Whose sums wait for each other, so that bias, addition and rounding work on vectors.

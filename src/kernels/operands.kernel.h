@@ -35,7 +35,7 @@ bool in_place(int type, int64_t n, int64_t stride, int64_t /*row_stride*/) {
   return type == kType && stride == 1 && n % kStep == 0;
 }
 
-/// The same, for rows that are read again and again and should lie near each other.
+/// The same, for rows that are read again and again and should be near each other.
 template <int kType, int kStep, int kFarBytes>
 bool in_place_near(int type, int64_t n, int64_t stride, int64_t row_stride) {
   return in_place<kType, kStep>(type, n, stride, row_stride) && row_stride * kElementBytes<kType> <= kFarBytes;
@@ -67,7 +67,7 @@ int64_t accumulator_bytes(int64_t depth, int width) {
   return whole_steps(depth, kStep) * width * kBytes;
 }
 
-/// Where element d of a row's sum lies in the accumulator of a panel.
+/// Where element d of a row's sum is in the accumulator of a panel.
 using AccumulatorIndex = int64_t (*)(int64_t d, int64_t row, int64_t depth, int64_t width);
 
 inline int64_t index_in_lanes(int64_t d, int64_t row, int64_t /*depth*/, int64_t width) { return d * width + row; }

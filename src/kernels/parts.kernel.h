@@ -2,17 +2,17 @@
 //
 //   x = x_1 + ... + x_P     P = 1: rounded to bfloat16; 2: exact for float16; 3: exact for float32
 // A unit that multiplies float16 takes it as it is, in one part.
-// A tile takes pairs of neighbours in the sum; its P parts lie beside each other:
+// A tile takes pairs of neighbours in the sum; its P parts are beside each other:
 //   query    [part][n/2][width][2]         pairs over dims          keys    [row][part][n], n a multiple of 32
 //   weights  [key/2][part][width][2]       pairs over keys          values  [key/32][n/16][part][16 dims][32 keys]
 //   outer    weights [key][part][16][2]    pairs over rows          x       [16 rows][part][n][2]
-// Pairs of dims are neighbours where 16-bit keys serve as they lie in memory (kNear), else 16 dims apart, which needs
+// Pairs of dims are neighbours where 16-bit keys serve as they are in memory (kNear), else 16 dims apart, which needs
 // no shuffles; so are pairs of rows, in panels of 16 rows with nothing. Rounding is half away from zero, by one integer
 // addition.
 //
 // Tiles take subnormal parts as 0, and infinity is no sum of finite parts, so several parts have a range. Rows of
 // queries and keys outside of it keep their numbers as they are, the two of a pair in the places of the first two
-// parts, and a bit in a mask (behind the query; behind the first key of each 32): mend_scores() computes what meets
+// parts, and a bit in a mask (after the query; after the first key of each 32): mend_scores() computes what meets
 // them. Of values and outer rows, elements outside of the range are left out and added by values_non_finite,
 // outer_non_finite. So nothing but its own operands decides how a result is computed. Loops: rows, 16 or 32 elements,
 // parts. Requires: AVX-512; dense arrays 64-byte aligned. Nothing outside a row's n elements is read; what is packed
@@ -30,7 +30,7 @@ constexpr int kTileRows = 16;  // of a tile register: rows of A, columns of B, p
 constexpr int kTileSum = 32;   // elements of a sum that one tile product takes
 constexpr int kTileBytes = 1024;
 
-/// The dot product of tiles: Unit has the instructions, P parts stand for a number of type `type`.
+/// The dot product of tiles: Unit has the instructions, P parts mean a number of type `type`.
 template <class U, int P, int type>
 struct TileDot {
   using Unit = U;
@@ -299,7 +299,7 @@ void cut_keys(const RowsArgs& args) {
   }
 }
 
-/// Keys that are not taken where they lie.
+/// Keys that are not taken in place.
 template <class Dot>
 void pack_keys_parts(const RowsArgs& args) {
   if constexpr (Dot::kNear) copy_rows<Dot::kType>(args);

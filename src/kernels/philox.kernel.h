@@ -1,7 +1,7 @@
 // Philox 4x32-10 (Salmon et al., SC'11) in vectors: lane n turns the counter c[0..3] of its own into four random words.
 //
 //   round: (c0, c1, c2, c3) <- (high(m1 c2) ^ c1 ^ k0, low(m1 c2), high(m0 c0) ^ c3 ^ k1, low(m0 c0));  k0, k1 += Weyl
-// Words lie in 64-bit lanes, for products of 64 bits; bits above 32 are rubbish after a round, and no round reads them.
+// Words are in 64-bit lanes, for products of 64 bits; bits above 32 are rubbish after a round, and no round reads them.
 #pragma once
 
 #include "kernels/portable.h"

@@ -5,8 +5,8 @@
 
 namespace attn::kernels {
 
-/// Asks for rows [begin, end), line by line, into the second-level cache. An integer, for the rows may lie outside of
-/// the array. Always inline: GCC takes a call that only asks for data as one without effect, and drops it.
+/// Prefetches rows [begin, end), line by line, into the second-level cache. An integer, for the rows may be outside of
+/// the array. Always inline: GCC takes a call that only prefetches for one without effect, and removes it.
 __attribute__((always_inline)) inline void prefetch_rows(uintptr_t rows, int64_t row_bytes, int64_t stride_bytes,
                                                          int64_t begin, int64_t end) {
   constexpr int64_t kLineBytes = 64;

@@ -20,7 +20,7 @@ namespace {
 // over 512 tokens of [B, L, H, D] (bfloat16, D = 64; Zen 4), which takes 8 to 11 % longer where nothing is asked for.
 constexpr int64_t kAskBytes = 4096;
 
-/// Asks for rows [begin, end), as many as there are. Rows of models lie on pages of their own, which the processor does
+/// Asks for rows [begin, end), as many as there are. Rows of models are on pages of their own, which the processor does
 /// not foresee, and often in one set of the first-level cache, which holds back who reads many of them at once.
 template <int kType>
 __attribute__((always_inline)) inline void ask_rows(const RowsArgs& args, int64_t begin, int64_t end) {

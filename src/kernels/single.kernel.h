@@ -4,7 +4,7 @@
 //   softmax  w = 2^(2 (s - reference)); sum += w
 //   values   W dims in lanes: out[d] += p[key] v[key][d], keys in order
 // Loops: keys in the order of memory, each read from end to end: those that follow each other one by one, as one stream
-// that the processor's own prefetcher keeps up with; of heads that lie between each other a few keys of each in turn.
+// that the processor's own prefetcher keeps up with; of heads that are between each other a few keys of each in turn.
 // Bringing keys into the lanes before the product, which a prefill's order of additions needs, takes twice as long.
 // Scores and weights are [count]: a tile of one row needs no other lanes. Of the row's state lane 0 alone is in use.
 // Requires: keys and the query padded with zeros to whole vectors; out is [depth rounded up to W].
@@ -23,7 +23,7 @@ constexpr int64_t kSingleAhead = 64;
 // Of heads in turn so few, for the next head's rows come in between: 8 heads of 16 MiB of keys and values, float32 0.41
 // ms head by head in pieces, 0.33 so (bfloat16 0.51, 0.39); 4 to 16 are alike, 2 too few.
 constexpr int64_t kSingleHeadsAhead = 8;
-// Rows of such a length are asked for wherever they lie, as a few are read at once: 29 % longer unasked (D = 256,
+// Rows of such a length are asked for wherever they are, as a few are read at once: 29 % longer unasked (D = 256,
 // float32, 16384 keys).
 constexpr int64_t kSingleLongBytes = 512;
 // Heads whose partial sums are kept at once: 16 KiB with AVX-512.

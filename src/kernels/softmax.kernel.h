@@ -3,7 +3,7 @@
 // All tiles are [key][width], rows in lanes; scores come as log2(e) / 2 times the score.
 //   transform        s = softcap(s) + bias - slope |p - j|;  s = -inf where not allowed;  maximum = max(maximum, s)
 //   softmax          w = 2^(2 (s - reference));  sum += w;  w' = keep ? w keep_scale : 0
-//   scores_softmax   scores and softmax in one pass, against the reference as it stands
+//   scores_softmax   scores and softmax in one pass, against the reference as it is
 //   update           a row whose maximum exceeds its reference by more than `limit` takes the maximum as reference;
 //                    sum *= alpha = 2^(2 (old - new)).   rescale: accumulator *= alpha
 //   merge            out = (share of a) out_a + (share of b) out_b, shares by sum * 2^(2 reference)
@@ -22,13 +22,13 @@ inline typename V::Reg safe_reference(const typename V::T* p) {
   return V::select(V::equal(reference, V::set1(-infinity<typename V::T>())), V::zero(), reference);
 }
 
-/// 2^(2 d): the weight of a score that lies d above its reference.
+/// 2^(2 d): the weight of a score that is d above its reference.
 template <class V>
 inline __attribute__((always_inline)) typename V::Reg weight(typename V::Reg d) {
   return V::exp2(V::add(d, d));
 }
 
-/// The weights of a Dot, of a score that lies d above its reference.
+/// The weights of a Dot, of a score that is d above its reference.
 template <class Dot>
 struct WeightOf {
   using Reg = typename Dot::Acc::Reg;

@@ -9,7 +9,7 @@
 //   statistics_grad   dS = w (entropy (lse - s) + square w + other - delta), 0 where s = -infinity, in the formats of
 //   `grad`
 // Loops: keys outermost, vectors of the panel unrolled inside; sums stay in registers, those of a label in memory. A
-// tile's sums begin at 0: whoever adds them up over tiles does so in double.
+// tile's sums begin at 0: the caller adds them over tiles in double.
 #pragma once
 
 #include "kernels/grad.kernel.h"

@@ -31,17 +31,17 @@ struct RowsArgs {
   void* dense;
   int64_t dense_stride;  // layout of `dense`: see each function
   bool finite_only;      // non-finite elements become 0
-  bool far;              // rows are taken to lie beyond the second-level cache: they are asked for ahead
+  bool far;              // rows are taken to be beyond the second-level cache: they are prefetched
 };
 
-/// How one side of a product takes rows of user memory: as they lie there, or packed. What a packed row looks like is
+/// How one side of a product takes rows of user memory: in place, or packed. What a packed row looks like is
 /// the kernels' own business.
 struct Operand {
   int row_step;  // rows enter in groups of so many: what is handed over begins at a multiple of it
   /// True if rows of n elements serve as they are: `stride` elements apart inside a row, `row_stride` from row to row.
   bool (*in_place)(int type, int64_t n, int64_t stride, int64_t row_stride);
   void (*pack)(const RowsArgs&);              // dense_stride = stride(n)
-  int64_t (*stride)(int64_t n);               // between packed rows, as the products are told
+  int64_t (*stride)(int64_t n);               // between packed rows, an argument of the products
   int64_t (*bytes)(int64_t rows, int64_t n);  // of packed rows, and where row `rows` begins, a multiple of row_step
 };
 
@@ -55,7 +55,7 @@ struct ScoresArgs {
   double highest;    // larger scores become this; infinity = no limit
   void* scores;      // acc [count][width]
   void* maximum;     // acc [width], raised to the max over the keys; null = not wanted
-  bool from_memory;  // keys are taken to lie in no cache: kernels of few rows ask for those ahead
+  bool from_memory;  // keys are taken to be in no cache: kernels of few rows prefetch those
 };
 
 struct ValuesArgs {
@@ -269,7 +269,7 @@ struct TileKernels {
   Operand key_rows;     // of `scores`: keys, or values for dP
   Operand value_rows;   // of `values`: values, or keys for dQ
   Operand outer_rows;   // of `outer`: rows of q and dout
-  bool one_row_format;  // key_rows and value_rows are one: what is packed for one serves the other
+  bool one_row_format;  // key_rows and value_rows are one: rows packed for one can be used for the other
   bool one_format;      // scores, weights and the outer format are one: they may share their memory
   int64_t (*query_bytes)(int64_t n, int width);            // of a packed panel of queries
   int64_t (*weights_bytes)(int64_t keys, int width);       // in either format; also where key `keys` begins
@@ -297,7 +297,7 @@ struct TileKernels {
   void (*softmax)(const SoftmaxArgs&);
   void (*values)(const ValuesArgs&);
   void (*values_non_finite)(const NonFiniteArgs&);
-  // `scores` and `values` of heads whose rows lie between each other, a panel of each, in the order of memory; null =
+  // `scores` and `values` of heads whose rows are between each other, a panel of each, in the order of memory; null =
   // head by head. All have the same count, depth and strides.
   void (*scores_of_heads)(const ScoresArgs* heads, int count);
   void (*values_of_heads)(const ValuesArgs* heads, int count);

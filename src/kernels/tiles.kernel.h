@@ -19,12 +19,12 @@ namespace {
 
 // Panels that share one pass over a block of keys: 3 panels of 48 read K and V once per 144 queries (72 flop a byte).
 constexpr int kGroupPanels = 3;
-// Up to so many where the pass packs K and V first. Against heads that lie contiguously, [B, L, H, D] of 2048 tokens
+// Up to so many where the pass packs K and V first. Against heads that are contiguously, [B, L, H, D] of 2048 tokens
 // takes 5 % longer in groups of 6, 3 in groups of 12, 2 in groups of 18 (Zen 5, float32, D = 64).
 constexpr int kWideGroupPanels = 12;
 // Backward: dK and dV move once per 3 x 48 rows; with twice as many, a call takes 2 to 5 % longer at D = 128.
 constexpr int kGradientPanels = 3;
-// Absolute blocks and chunks: a row meets the same keys in the same groups whoever computes it, which is what makes its
+// Absolute blocks and chunks: a row meets the same keys in the same groups in every call, which is what makes its
 // bits independent of the schedule. Block: the forward is flat within 1 % from 192 to 512 keys. Chunk: the unit that
 // threads may split; a merge every 2048 keys costs under 0.5 % of the arithmetic.
 constexpr int64_t kBlockKeys = 256;

@@ -2,7 +2,7 @@
 //
 //   C[m][n] += sum_p A[m][2p] B[p][2n] + A[m][2p+1] B[p][2n+1]      16 x 16 results, 32 products each, 16 cycles
 // The instructions are written out: g++ 12 names 8 of the 64 bytes that ldtilecfg reads as its input. To the compiler a
-// load reads nothing, so that sums may stay in registers across it; fence() stands between what C++ writes and its
+// load reads nothing, so that sums may stay in registers across it; fence() is between what C++ writes and its
 // load. Requires: permission of the operating system (kernels/dispatch.cpp asks for it).
 #pragma once
 

@@ -9,13 +9,13 @@
 namespace attn::models {
 namespace {
 
-nn::Position position_of(Positions positions) {
+nn::AttentionPositions position_of(PositionEncoding positions) {
   switch (positions) {
-    case Positions::rope: return nn::Position::rope;
-    case Positions::relative:
-    case Positions::learned_relative: return nn::Position::relative;
-    case Positions::alibi: return nn::Position::alibi;
-    default: return nn::Position::none;
+    case PositionEncoding::rope: return nn::AttentionPositions::rope;
+    case PositionEncoding::relative:
+    case PositionEncoding::learned_relative: return nn::AttentionPositions::relative;
+    case PositionEncoding::alibi: return nn::AttentionPositions::alibi;
+    default: return nn::AttentionPositions::none;
   }
 }
 
@@ -31,21 +31,21 @@ nn::NormOptions norm_options(const Config& config) {
 /// What self-attention and cross-attention have in common.
 nn::MultiHeadAttentionOptions shared_options(const Config& config, view::Part part, int64_t layer) {
   nn::MultiHeadAttentionOptions options;
-  const AttentionShape shape = attention_shape(config, attention_place(config, part, layer));
+  const LayerShape shape = attention_shape(config, attention_place(config, part, layer));
   options.heads = shape.heads;
   options.kv_heads = shape.kv_heads;
-  options.head_width = shape.key_width;
+  options.head_dim = shape.key_width;
   options.bias = config.bias || config.qkv_bias;
   options.output_bias = config.bias;
   options.dropout = config.dropout;
-  options.scale = config.attention_scale;
+  options.attention_scale = config.attention_scale;
   options.softcap = config.softcap;
   return options;
 }
 
 /// ALiBi's slopes of the heads that are left, which are those of the whole model.
 std::vector<float> slopes_of(const Config& config, view::Part part, int64_t layer) {
-  if (config.positions != Positions::alibi || config.kept_heads.empty()) return {};
+  if (config.positions != PositionEncoding::alibi || config.kept_heads.empty()) return {};
   const std::vector<float> all = nn::alibi_slopes(config.heads);
   const int64_t group = config.kv_heads ? config.heads / config.kv_heads : 1;
   std::vector<float> slopes;
@@ -60,13 +60,13 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
   options.slopes = slopes_of(config, part, layer);
   options.causal = config.causal && !encoder;
   options.window = window_of(config, layer);
-  options.sink = config.sinks;
+  options.sinks = config.sinks;
   options.query_key_norm = config.query_key_norm;
   options.norm_epsilon = config.norm_epsilon;
   options.position = position_of(config.positions);
   options.rope.theta = options.window && config.window_theta > 0 ? config.window_theta : config.rope_theta;
   options.rope.interleaved = config.rope_interleaved;
-  options.rope.rotated_width = config.rope_width;
+  options.rope.rotary_dim = config.rotary_dim;
   options.rope_scaling = {.kind = config.rope_scaling,
                           .factor = config.rope_factor,
                           .context = config.rope_context ? config.rope_context : config.context,
@@ -80,7 +80,7 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
                           .beyond = config.rope_beyond};
   options.buckets = config.buckets;
   options.max_distance = config.max_distance;
-  options.shares_distances = config.shared_distances && layer > 0;
+  options.shares_distances = config.shared_relative_bias && layer > 0;
   return options;
 }
 
@@ -89,13 +89,14 @@ nn::BlockOptions block_options(const Config& config, int64_t layer, bool encoder
   options.attention = attention_options(config, layer, encoder);
   if (config.encoder_layers && !encoder) {
     options.cross = shared_options(config, view::Part::cross, layer);
-    options.cross.memory_width = config.embed_dim;
+    options.cross.encoder_dim = config.embed_dim;
   }
   options.feed_forward = {
-      .hidden = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
+      .hidden_dim = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
   options.norm = norm_options(config);
-  options.norm_place = norm_place(config);
-  options.norm_of_attention = config.first_norm || layer > 0;
+  options.norm_placement = config.norm_placement;
+  if (config.norm_placement == NormPlacement::pre_except_first && layer > 0)
+    options.norm_placement = NormPlacement::pre;
   options.parallel = config.parallel;
   options.dropout = config.dropout;
   return options;
@@ -115,30 +116,30 @@ nn::SelfAttentionOptions single_head_options(const Config& config) {
 /// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
 double embedding_scale(const Config& config) {
   if (config.embedding_scale > 0) return config.embedding_scale;
-  return config.positions == Positions::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+  return config.positions == PositionEncoding::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
 }
 
 }  // namespace
 
 Model::Model(const Config& config, nn::Precision precision, uint64_t seed)
-    : Model(config, {.precision = precision, .seed = seed}, nn::drawn) {}
+    : Model(config, {.precision = precision, .seed = seed}, nn::random_parameter) {}
 
-Model::Model(const Config& config, nn::Precision precision, nn::Source source, nn::Purpose purpose)
+Model::Model(const Config& config, nn::Precision precision, nn::ParameterSource source, nn::Purpose purpose)
     : Model(config, {.precision = precision, .purpose = purpose},
             source ? std::move(source) : throw Error("model", {"the source must not be null"})) {}
 
-Model::Model(const Config& config, nn::Parameters::Options options, nn::Source source) : config_(config) {
+Model::Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source) : config_(config) {
   check(config);
-  options.scheme = config.init;
+  options.initialization = config.init;
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
-  const int64_t C = config.embed_dim, E = token_width(config), rows = config.context + config.position_offset;
-  const bool learned = learns_positions(config), ends_in_norm = norm_place(config) == NormPlace::after;
+  const int64_t C = config.embed_dim, E = token_dim(config), rows = config.context + config.position_offset;
+  const bool learned = learns_positions(config), ends_in_norm = config.norm_placement == NormPlacement::post;
   if (has_tokens(config))
     tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
   if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
-  if (config.token_types) types_ = nn::Embedding(root / "types", config.token_types, E);
+  if (config.type_vocab_size) types_ = nn::Embedding(root / "types", config.type_vocab_size, E);
   if (E != C) embedding_projection_ = nn::Linear(root / "embedding_projection", E, C);
   if (config.encoder_layers) {
     if (config.source_vocab_size)
@@ -156,7 +157,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Source s
     if (!config.output_projection) width = attention_shape(config).value_width;
   } else {
     make_layers(root / "blocks", layers_, config.layers, false);
-    // Blocks that end in a norm begin with one, as BERT; behind the others is one.
+    // Blocks that end in a norm begin with one, as BERT; after the others is one.
     if (!ends_in_norm && config.embedding_norm)
       embedding_norm_ = nn::Norm(root / "embedding_norm", E, norm_options(config));
     nn::Norm& norm = ends_in_norm ? embedding_norm_ : norm_;
@@ -178,14 +179,15 @@ void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, b
 void Model::make_head(const nn::Scope& root, int64_t width) {
   const bool tied = !config_.classes && config_.tie_embeddings;
   if (config_.head_dense) {
-    const int64_t to = tied || (!config_.classes && find_family(config_.model)) ? token_width(config_) : width;
+    const int64_t to = tied || (!config_.classes && find_family(config_.model)) ? token_dim(config_) : width;
     head_dense_ = nn::Linear(root / "head_dense", width, to, {.bias = config_.head_dense_bias});
     width = to;
   }
   if (config_.head_norm) head_norm_ = nn::Norm(root / "head_norm", width, norm_options(config_));
   if (config_.classes) head_ = nn::Linear(root / "head", width, config_.classes, {.bias = true});
   else if (!tied) head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias});
-  else if (config_.head_bias) head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::Role::bias);
+  else if (config_.head_bias)
+    head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::ParameterRole::bias);
 }
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {

@@ -29,14 +29,14 @@ bool has_size(size_t values, int64_t sequences, int64_t length) {
 }
 
 void check_targets(Checker& checker, const Config& config, const Batch& batch, bool last_only) {
-  const bool each = !config.classes || config.pooling == Pooling::each;
+  const bool each = !config.classes || config.pooling == ClassifierPooling::each;
   const int64_t length = !each || last_only ? 1 : batch.length;
   checker.require(has_size(batch.targets.size(), batch.sequences, length), [&] {
     return text(static_cast<int64_t>(batch.targets.size())) + " targets are given for " + text(batch.sequences) +
            " sequences of " + text(length) + (config.classes ? " class" : " tokens");
   });
   require_range(checker, "targets", batch.targets, 0, config.classes ? config.classes : config.vocab_size,
-                ops::kIgnored);
+                ops::kIgnoreIndex);
 }
 
 int64_t longest_of(std::span<const int64_t> starts) {
@@ -46,7 +46,7 @@ int64_t longest_of(std::span<const int64_t> starts) {
 }
 
 void check_packed(Checker& checker, const Config& config, const Batch& batch, const ForwardOptions& options) {
-  const std::vector<int64_t>& starts = batch.starts;
+  const std::vector<int64_t>& starts = batch.cu_seqlens;
   const bool rising = std::adjacent_find(starts.begin(), starts.end(), std::greater_equal<>()) == starts.end();
   checker.require(static_cast<int64_t>(starts.size()) == batch.sequences + 1 && starts.front() == 0 &&
                       starts.back() == batch.length && rising,
@@ -59,21 +59,23 @@ void check_packed(Checker& checker, const Config& config, const Batch& batch, co
   checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model takes no packed sequences");
 }
 
-/// The rows that stand for tokens, of the batch or of its source.
+/// The rows that mean tokens, of the batch or of its source.
 void check_rows(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
-  if (!config.reads_rows) {
-    checker.require(!batch.rows, "rows are given, but the model reads tokens");
+  if (!config.takes_embeddings) {
+    checker.require(!batch.inputs_embeds, "rows are given, but the model reads tokens");
     return;
   }
   const bool of_source = config.encoder_layers > 0;
-  if (!batch.rows && of_source && remembered) return;
+  if (!batch.inputs_embeds && of_source && remembered) return;
   const std::vector<int64_t> wanted = {batch.sequences, of_source ? batch.source_length : batch.length,
                                        config.embed_dim};
-  checker.require(batch.rows && batch.rows.shape() == wanted && is_floating(batch.rows.dtype()) && wanted[1] >= 1, [&] {
-    return "rows are " + (batch.rows ? batch.rows.describe() : "not given") + ", must be " +
-           to_string(wanted.data(), 3) + " of a floating type";
-  });
-  checker.require(batch.source.empty() && (of_source || (batch.tokens.empty() && batch.starts.empty())),
+  checker.require(batch.inputs_embeds && batch.inputs_embeds.shape() == wanted &&
+                      is_floating(batch.inputs_embeds.dtype()) && wanted[1] >= 1,
+                  [&] {
+                    return "rows are " + (batch.inputs_embeds ? batch.inputs_embeds.describe() : "not given") +
+                           ", must be " + to_string(wanted.data(), 3) + " of a floating type";
+                  });
+  checker.require(batch.source.empty() && (of_source || (batch.tokens.empty() && batch.cu_seqlens.empty())),
                   "rows are read in place of tokens, which are given too");
 }
 
@@ -84,7 +86,7 @@ void check_source(Checker& checker, const Config& config, const Batch& batch, bo
   }
   const int64_t B = batch.sequences, L = batch.source_length;
   if (!has_source(config, batch) && remembered) return;
-  checker.require(config.reads_rows || (L >= 1 && has_size(batch.source.size(), B, L)), [&] {
+  checker.require(config.takes_embeddings || (L >= 1 && has_size(batch.source.size(), B, L)), [&] {
     return text(static_cast<int64_t>(batch.source.size())) + " tokens are given as the source of " + text(B) +
            " sequences of " + text(L) + " tokens, both at least 1";
   });
@@ -109,16 +111,18 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   owned();
   Checker checker("model");
   const int64_t B = batch.sequences, L = batch.length;
-  const bool packed = !batch.starts.empty();
+  const bool packed = !batch.cu_seqlens.empty();
   const bool has_all = !has_tokens(config_) || has_size(batch.tokens.size(), packed ? 1 : B, L);
   const bool whole = checker.require(B >= 1 && L >= 1 && has_all, [&] {
     return text(static_cast<int64_t>(batch.tokens.size())) + " tokens are given for " + text(B) + " sequences of " +
            text(L) + (packed ? " tokens in all" : " tokens") + ", both at least 1";
   });
   require_range(checker, "tokens", batch.tokens, 0, config_.vocab_size, 0);
-  if (!batch.types.empty()) {
-    checker.require(batch.types.size() == batch.tokens.size(), "types are given for some tokens only");
-    require_range(checker, "types", batch.types, 0, config_.token_types, config_.token_types ? 0 : -1);
+  if (!batch.token_type_ids.empty()) {
+    checker.require(batch.token_type_ids.size() == batch.tokens.size(),
+                    "token_type_ids are given for some tokens only");
+    require_range(checker, "token_type_ids", batch.token_type_ids, 0, config_.type_vocab_size,
+                  config_.type_vocab_size ? 0 : -1);
   }
   if (packed && whole) check_packed(checker, config_, batch, options);
   const bool remembered = options.cache && !options.cache->memories_.empty();
@@ -131,7 +135,7 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     if (whole) require_range(checker, "lengths", batch.lengths, 1, L + 1, L);
   }
   int64_t first = 0;
-  if (const Cache* cache = options.cache) {
+  if (const ModelCache* cache = options.cache) {
     const int64_t layers = static_cast<int64_t>(cache->layers_.size());
     const int64_t sequences = static_cast<int64_t>(cache->sequences_.size());
     checker.require(layers == config_.layers && (!whole || sequences == B), [&] {
@@ -139,7 +143,7 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
              text(config_.layers) + " and " + text(B) + ": new_cache() makes one";
     });
     for (int64_t n = 0; layers == config_.layers && n < layers; ++n) {
-      const KvCache::Config &its = cache->layers_[static_cast<size_t>(n)].config(), own = cache_config(n);
+      const KVCacheConfig &its = cache->layers_[static_cast<size_t>(n)].config(), own = cache_config(n);
       if (!checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim &&
                                its.value_dim == own.value_dim && its.dtype == own.dtype,
                            [&] {
@@ -150,15 +154,15 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
         break;
     }
     if (layers > 0 && sequences > 0) first = cache->length();
-    checker.require(!tape.recording(), "a cache serves inference, but the tape records");
+    checker.require(!tape.recording(), "a cache is for inference, but the tape records");
     checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
   }
-  if (whole && positions_.table) {
+  if (whole && positions_.weight) {
     const auto require_within = [&](int64_t length, int64_t context) {
       checker.require(length <= context,
                       [&] { return text(length) + " tokens are more than the context of " + text(context); });
     };
-    require_within(first + (packed ? longest_of(batch.starts) : L), config_.context);
+    require_within(first + (packed ? longest_of(batch.cu_seqlens) : L), config_.context);
     if (has_source(config_, batch))
       require_within(batch.source_length, config_.source_context ? config_.source_context : config_.context);
   }

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using autograd::Array;
 using io::Json;
-using Names = std::vector<std::string>;
+using FileNames = std::vector<std::string>;
 
 constexpr const char* kFormat = "attention.cpp checkpoint 1";
 constexpr const char* kManifest = "checkpoints.json";
@@ -102,18 +102,18 @@ bool is_plain(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name != kManifest && name.find('/') == std::string::npos;
 }
 
-bool contains(const Names& names, const std::string& name) {
+bool contains(const FileNames& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-void add(Names& names, const std::string& name) {
+void add(FileNames& names, const std::string& name) {
   if (!contains(names, name)) names.push_back(name);
 }
 
 struct Manifest {
   std::string last, previous, best;
-  Names kept;   // checkpoints that stay
-  Names files;  // all that the training wrote, but this list
+  FileNames kept;   // checkpoints that stay
+  FileNames files;  // all that the training wrote, but this list
   bool names(const std::string& file) const {
     return file == last || file == previous || file == best || contains(kept, file);
   }
@@ -156,11 +156,11 @@ void write_manifest(const std::string& directory, const Manifest& manifest) {
   io::write_file(directory + "/" + kManifest, object.dump(2) + "\n");
 }
 
-/// What a crash of write_file() leaves behind.
+/// What a crash of write_file() leaves after.
 bool is_temporary(const std::string& name) { return name.starts_with(".attn-") && name.ends_with(".tmp"); }
 
-Names files_of(const std::string& directory) {
-  Names names;
+FileNames files_of(const std::string& directory) {
+  FileNames names;
   std::error_code failed;
   for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end; entry.increment(failed))
     if (const std::string name = entry->path().filename().string(); !is_temporary(name)) names.push_back(name);
@@ -168,15 +168,15 @@ Names files_of(const std::string& directory) {
   return names;
 }
 
-Names checkpoints_newest_first(const std::string& directory) {
-  Names names = files_of(directory);
+FileNames checkpoints_newest_first(const std::string& directory) {
+  FileNames names = files_of(directory);
   std::erase_if(names, [](const std::string& name) { return step_of(name) < 0; });
   std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
   return names;
 }
 
 /// "a, b, c and 4 more"
-std::string listed(const Names& names) {
+std::string listed(const FileNames& names) {
   constexpr size_t kShown = 3;
   std::string text;
   for (size_t n = 0; n < std::min(kShown, names.size()); ++n) text += (n > 0 ? ", " : "") + names[n];
@@ -190,7 +190,7 @@ Checkpoints::Checkpoints(std::string directory) : directory_(std::move(directory
 }
 
 std::optional<int64_t> Checkpoints::last_step() const {
-  const Names names = checkpoints_newest_first(directory_);
+  const FileNames names = checkpoints_newest_first(directory_);
   return names.empty() ? std::nullopt : std::optional(step_of(names.front()));
 }
 
@@ -202,7 +202,7 @@ std::string Checkpoints::obstacle(std::span<const std::string> names, bool repla
     return dangles ? directory_ + " is a symbolic link to nothing" : "";
   }
   if (!fs::is_directory(status)) return directory_ + " is a file, not a directory";
-  const Names there = files_of(directory_);
+  const FileNames there = files_of(directory_);
   if (there.empty()) return "";
   if (!contains(there, kManifest)) return directory_ + " is not empty and holds no training, but " + listed(there);
   Manifest manifest;
@@ -211,7 +211,7 @@ std::string Checkpoints::obstacle(std::span<const std::string> names, bool repla
   } catch (const Error& failure) {
     return failure.reasons().front() + "; so nobody knows which files of " + directory_ + " a training wrote";
   }
-  Names foreign, checkpoints;
+  FileNames foreign, checkpoints;
   for (const std::string& name : there) {
     const bool own = contains(manifest.files, name);
     if (own && step_of(name) >= 0) checkpoints.push_back(name);
@@ -224,13 +224,13 @@ std::string Checkpoints::obstacle(std::span<const std::string> names, bool repla
 
 void Checkpoints::begin(const std::map<std::string, std::string>& files, std::span<const std::string> others,
                         bool replace) {
-  Names names(others.begin(), others.end());
+  FileNames names(others.begin(), others.end());
   for (const auto& [name, content] : files) add(names, name);
   for (const std::string& name : names)
     if (!is_plain(name)) throw Error("checkpoint", {"'" + name + "' is not the name of a file in " + directory_});
   if (const std::string reason = obstacle(names, replace); !reason.empty()) throw Error("checkpoint", {reason});
   io::make_directory(directory_);
-  const Names old = read_manifest(directory_).files;
+  const FileNames old = read_manifest(directory_).files;
   Manifest manifest;
   manifest.files = old;
   for (const std::string& name : names) add(manifest.files, name);
@@ -309,7 +309,7 @@ template <class Read>
 auto read_first(const std::string& directory, std::string_view which, std::vector<std::string>* notes,
                 const Read& read) {
   require_choice(which);
-  Names names, failures;
+  FileNames names, failures;
   try {
     const Manifest manifest = read_manifest(directory);
     for (const std::string& name : {which == "best" ? manifest.best : "", manifest.last, manifest.previous})
@@ -369,7 +369,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
   loaded.tokenizer = read_tokenizer(directory, "tokenizer.json", config.vocab_size - answers);
   if (config.source_vocab_size)
     loaded.source_tokenizer = read_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
-  if (answers) loaded.ends = loaded.start = {config.vocab_size - 1};
+  if (answers) loaded.eos_token_ids = loaded.decoder_start_token_ids = {config.vocab_size - 1};
   loaded.labels = load_labels(directory, config.classes);
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
   read_first(directory, which, &loaded.notes, [&](const std::string& path) {

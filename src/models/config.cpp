@@ -1,4 +1,4 @@
-// Configurations: the families' defaults, and fields from JSON or a command line. One list of fields serves all.
+// Configurations: the families' defaults, and fields from JSON or a command line. All use one list of fields.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -22,11 +22,14 @@ using Names = std::vector<std::string>;
 template <class E>
 const Names kNamesOf;
 template <>
-const Names kNamesOf<Pooling> = {"mean", "first", "each"};
+const Names kNamesOf<ClassifierPooling> = {"mean", "first", "each"};
 template <>
-const Names kNamesOf<Positions> = {"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"};
+const Names kNamesOf<PositionEncoding> = {"none",  "learned", "sinusoidal",      "relative",
+                                          "alibi", "rope",    "learned_relative"};
 template <>
 const Names kNamesOf<NormKind> = {"layer", "rms"};
+template <>
+const Names kNamesOf<NormPlacement> = {"pre", "post", "branch", "sandwich", "pre_except_first"};
 template <>
 const Names kNamesOf<Activation> = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
 template <>
@@ -34,7 +37,7 @@ const Names kNamesOf<QueryKeyNorm> = {"none", "heads", "rows"};
 template <>
 const Names kNamesOf<RopeScaling> = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
 template <>
-const Names kNamesOf<Scheme> = {"xavier", "gpt2"};
+const Names kNamesOf<Initialization> = {"xavier", "gpt2"};
 
 /// As JSON has a field's value; a number for what is none of an enumeration's.
 template <class T>
@@ -66,7 +69,7 @@ bool is_among(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text behind.
+/// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text after.
 template <class C, class Visit>
 void each_field(C& config, const Visit& visit) {
   constexpr int64_t kMany = int64_t{1} << 24;
@@ -80,15 +83,15 @@ void each_field(C& config, const Visit& visit) {
   visit("source_vocab_size", "tokens of the encoder's own vocabulary; 0 = it shares the embeddings",
         config.source_vocab_size, 0, kMany);
   visit("source_context", "learned positions of the encoder; 0 = context", config.source_context, 0, kMany);
-  visit("reads_rows", "it is given rows of width C in place of tokens, its encoder where it has one",
-        config.reads_rows);
-  visit("token_width", "width of the embeddings, which a product brings to C; 0 = C", config.token_width, 0, 1 << 16);
-  visit("token_types", "kinds of tokens with an embedding each", config.token_types, 0, kMany);
-  visit("positions", "how the model knows where a token stands", config.positions);
+  visit("takes_embeddings", "it is given rows of width C in place of tokens, its encoder where it has one",
+        config.takes_embeddings);
+  visit("token_dim", "width of the embeddings, which a product brings to C; 0 = C", config.token_dim, 0, 1 << 16);
+  visit("type_vocab_size", "kinds of tokens with an embedding each", config.type_vocab_size, 0, kMany);
+  visit("positions", "how the model knows where a token is", config.positions);
   visit("position_offset", "rows of the learned positions before the first", config.position_offset, 0, 1 << 12);
   visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
         config.embedding_scale, 0.0, 1e6);
-  visit("embedding_norm", "a norm behind the embeddings", config.embedding_norm);
+  visit("embedding_norm", "a norm after the embeddings", config.embedding_norm);
   visit("heads", "heads of attention, H", config.heads, 1, 1 << 12);
   visit("kv_heads", "heads of keys and values, which groups of heads share; 0 = heads", config.kv_heads, 0, 1 << 12);
   visit("head_dim", "width of a head; 0 = embed_dim / heads", config.head_dim, 0, 1024);
@@ -106,7 +109,7 @@ void each_field(C& config, const Visit& visit) {
         Letters{"wf", kMostLayers});
   visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
   visit("window_theta", "the same, of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
-  visit("rope_width", "columns of a head that rope rotates; 0 = all", config.rope_width, 0, 1024);
+  visit("rotary_dim", "columns of a head that rope rotates; 0 = all", config.rotary_dim, 0, 1024);
   visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
   visit("rope_scaling", "what stretches rope to longer texts", config.rope_scaling);
   visit("rope_factor", "by how much", config.rope_factor, 1.0, 1e6);
@@ -123,7 +126,7 @@ void each_field(C& config, const Visit& visit) {
   visit("rope_beyond", "longrope: the same in texts of more than rope_context tokens", config.rope_beyond, 1e-6, 1e6);
   visit("buckets", "of relative positions", config.buckets, 2, 1 << 16);
   visit("max_distance", "of relative positions: all beyond share a bucket", config.max_distance, 1, kMany);
-  visit("shared_distances", "one table of relative positions for all layers", config.shared_distances);
+  visit("shared_relative_bias", "one table of relative positions for all layers", config.shared_relative_bias);
   visit("kept_heads", "what pruning left: the key/value heads of each attention layer, as [[0, 2], [1]]",
         config.kept_heads, 0, 1 << 12);
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
@@ -133,9 +136,8 @@ void each_field(C& config, const Visit& visit) {
   visit("bias", "of products and layer norms", config.bias);
   visit("qkv_bias", "of queries, keys and values where bias is false", config.qkv_bias);
   visit("norm", "layer norm or RMS norm", config.norm);
-  visit("norm_first", "norms before attention and feed-forward, as GPT-2; else after, as BERT", config.norm_first);
-  visit("norm_branch", "norms behind attention and feed-forward, before they are added", config.norm_branch);
-  visit("first_norm", "a norm before the first layer's attention", config.first_norm);
+  visit("norm_placement", "where the norms of a block are: pre as GPT-2, post as BERT, branch as OLMo 2",
+        config.norm_placement);
   visit("parallel", "attention and feed-forward both read what enters the layer", config.parallel);
   visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
   visit("head", "logits; else the model ends in the last layer's rows", config.head);
@@ -145,7 +147,7 @@ void each_field(C& config, const Visit& visit) {
   visit("head_dense", "a product with an activation before the logits", config.head_dense);
   visit("head_dense_bias", "of that product", config.head_dense_bias);
   visit("head_activation", "of that product", config.head_activation);
-  visit("head_norm", "a norm behind that product", config.head_norm);
+  visit("head_norm", "a norm after that product", config.head_norm);
   visit("head_bias", "of the logits of tokens", config.head_bias);
   visit("tie_embeddings", "the head is the embedding's table", config.tie_embeddings);
   visit("logit_scale", "factor on what the head reads", config.logit_scale, 0.0, 1e6);
@@ -155,9 +157,9 @@ void each_field(C& config, const Visit& visit) {
 }
 
 const Names kOfBlocks = {
-    "encoder_layers", "source_vocab_size", "attention_scale", "softcap",          "sinks",       "query_key_norm",
-    "window",         "window_layers",     "rope_scaling",    "qkv_bias",         "norm_branch", "first_norm",
-    "parallel",       "embedding_norm",    "token_width",     "shared_distances", "kept_heads"};
+    "encoder_layers", "source_vocab_size",    "attention_scale", "softcap",  "sinks",    "query_key_norm",
+    "window",         "window_layers",        "rope_scaling",    "qkv_bias", "parallel", "embedding_norm",
+    "token_dim",      "shared_relative_bias", "kept_heads"};
 
 std::string joined(const Names& names) {
   std::string text;
@@ -285,17 +287,12 @@ std::string assign(Config& config, const std::string& name, const Json& value) {
 
 }  // namespace
 
-NormPlace norm_place(const Config& config) {
-  if (config.norm_first) return config.norm_branch ? NormPlace::around : NormPlace::before;
-  return config.norm_branch ? NormPlace::on_branch : NormPlace::after;
-}
-
 bool learns_positions(const Config& config) {
-  return config.positions == Positions::learned || config.positions == Positions::learned_relative;
+  return config.positions == PositionEncoding::learned || config.positions == PositionEncoding::learned_relative;
 }
 
 bool learns_distances(const Config& config) {
-  return config.positions == Positions::relative || config.positions == Positions::learned_relative;
+  return config.positions == PositionEncoding::relative || config.positions == PositionEncoding::learned_relative;
 }
 
 int64_t window_of(const Config& config, int64_t layer) {
@@ -308,7 +305,7 @@ std::vector<AttentionLayer> attention_layers(const Config& config) {
   std::vector<AttentionLayer> all;
   const auto add = [&](const std::string& name) {
     const size_t place = all.size();
-    const AttentionShape shape = attention_shape(config, static_cast<int64_t>(place));
+    const LayerShape shape = attention_shape(config, static_cast<int64_t>(place));
     std::vector<int64_t> kept(static_cast<size_t>(shape.kv_heads));
     std::iota(kept.begin(), kept.end(), 0);
     if (!config.kept_heads.empty()) kept = config.kept_heads[place];
@@ -332,12 +329,12 @@ Config family(std::string_view name) {
     config.heads = 1;
     config.bias = false;
     config.tie_embeddings = false;
-    config.init = Scheme::xavier;
+    config.init = Initialization::xavier;
     return config;
   }
   if (name == "encoder") {
     config.causal = false;
-    config.norm_first = false;
+    config.norm_placement = NormPlacement::post;
     config.norm_epsilon = 1e-12;
     config.activation = Activation::gelu;
     config.classes = 2;
@@ -345,7 +342,7 @@ Config family(std::string_view name) {
   }
   if (name == "llama") {
     config.norm = NormKind::rms;
-    config.positions = Positions::rope;
+    config.positions = PositionEncoding::rope;
     config.activation = Activation::silu;
     config.gated = true;
     config.bias = false;
@@ -435,8 +432,8 @@ void check_selfhead(Checker& checker, const Config& config) {
                   "selfhead has one layer and one head");
   checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
                   "selfhead wider than 1024 needs key_dim and value_dim");
-  checker.require(config.positions == Positions::learned || config.positions == Positions::sinusoidal ||
-                      config.positions == Positions::none,
+  checker.require(config.positions == PositionEncoding::learned || config.positions == PositionEncoding::sinusoidal ||
+                      config.positions == PositionEncoding::none,
                   [&] {
                     return "selfhead takes learned, sinusoidal or no positions, not " +
                            json_of(config.positions).get<std::string>();
@@ -470,7 +467,8 @@ void check_kept_heads(Checker& checker, const Config& config) {
   }
   checker.require(config.query_key_norm != QueryKeyNorm::rows,
                   "kept_heads does not go with query_key_norm rows, which mixes all heads of a token");
-  checker.require(!config.shared_distances, "kept_heads does not go with shared_distances: layers differ in heads");
+  checker.require(!config.shared_relative_bias,
+                  "kept_heads does not go with shared_relative_bias: layers differ in heads");
 }
 
 }  // namespace
@@ -484,9 +482,9 @@ void check(const Config& config) {
   const bool has_text = has_tokens(config);
   checker.require(config.vocab_size > 0 || !has_text, "vocab_size must be given");
   checker.require(has_text || config.classes > 0 || !config.head, "a model that reads rows has no tokens to predict");
-  checker.require(!config.reads_rows || (is_among(hub_families(), config.model) && config.token_width == 0 &&
-                                         config.token_types == 0 && config.source_vocab_size == 0),
-                  "rows in place of tokens are read by models of the hub, and have no token_width, token_types nor "
+  checker.require(!config.takes_embeddings || (is_among(hub_families(), config.model) && config.token_dim == 0 &&
+                                               config.type_vocab_size == 0 && config.source_vocab_size == 0),
+                  "rows in place of tokens are read by models of the hub, and have no token_dim, type_vocab_size nor "
                   "source_vocab_size");
   const bool whole = config.heads > 0 && (config.head_dim || config.embed_dim % config.heads == 0);
   if (checker.require(whole, [&] {
@@ -495,9 +493,9 @@ void check(const Config& config) {
       })) {
     const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
     checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
-    checker.require(config.positions != Positions::rope || width % 2 == 0,
+    checker.require(config.positions != PositionEncoding::rope || width % 2 == 0,
                     [&] { return "rope needs heads of even width, not " + number(width); });
-    const int64_t pairs = (config.rope_width ? config.rope_width : width) / 2;
+    const int64_t pairs = (config.rotary_dim ? config.rotary_dim : width) / 2;
     const auto has_all = [&](const auto& factors) { return static_cast<int64_t>(factors.size()) == pairs; };
     checker.require(
         config.rope_scaling != RopeScaling::longrope || (has_all(config.rope_within) && has_all(config.rope_beyond)),
@@ -518,13 +516,14 @@ void check(const Config& config) {
   checker.require(config.encoder_layers > 0 || (config.source_vocab_size == 0 && config.source_context == 0),
                   "source_vocab_size and source_context need encoder_layers");
   checker.require(config.model != "seq2seq" || config.encoder_layers > 0, "seq2seq needs encoder_layers");
-  checker.require(!config.tie_embeddings || config.classes > 0 || !config.head || !config.token_width ||
-                      config.token_width == config.embed_dim || config.head_dense,
-                  "tied embeddings need token_width equal to embed_dim, or head_dense");
-  checker.require(!config.parallel || (config.norm_first && !config.norm_branch && config.encoder_layers == 0),
+  checker.require(!config.tie_embeddings || config.classes > 0 || !config.head || !config.token_dim ||
+                      config.token_dim == config.embed_dim || config.head_dense,
+                  "tied embeddings need token_dim equal to embed_dim, or head_dense");
+  checker.require(!config.parallel || (config.norm_placement == NormPlacement::pre && config.encoder_layers == 0),
                   "parallel layers have norms before their branches alone, and no encoder");
-  checker.require(config.first_norm || (config.norm_first && !config.norm_branch),
-                  "first_norm can only be left out where norms stand before");
+  checker.require(!is_selfhead(config) || config.norm_placement == NormPlacement::pre ||
+                      config.norm_placement == NormPlacement::post,
+                  "selfhead has norm_placement pre or post");
   checker.done();
 }
 

@@ -9,12 +9,12 @@ namespace attn::models {
 
 using autograd::Array;
 
-/// What stands behind the model.
+/// What is after the model.
 class Embedder::Pipeline {
  public:
-  Pipeline(const SentenceFiles& files, int64_t width, std::optional<RowPooling> pooling) {
+  Pipeline(const SentenceFiles& files, int64_t width, std::optional<Pooling> pooling) {
     FeatureShapes shapes = {{kTokenRows, {width, true}}};
-    pooler_ = pooling == RowPooling::pooler;
+    pooler_ = pooling == Pooling::pooler;
     if (pooler_) shapes[kTextRows] = {width, false};
     for (const auto& [kind, folder] : files.modules) {
       if (kind == "WeightedLayerPooling") require_last_layer(files.model);
@@ -52,17 +52,18 @@ class Embedder::Pipeline {
 
 namespace {
 
-/// Texts of about the same length, one behind the other.
+/// Texts of about the same length, one after the other.
 struct Packed {
   Batch batch;
   std::vector<int64_t> texts;  // of each sequence
 
   void add(const text::Encoding& encoding, int64_t text, bool with_types) {
-    if (batch.starts.empty()) batch.starts.push_back(0);
+    if (batch.cu_seqlens.empty()) batch.cu_seqlens.push_back(0);
     batch.tokens.insert(batch.tokens.end(), encoding.ids.begin(), encoding.ids.end());
-    if (with_types) batch.types.insert(batch.types.end(), encoding.types.begin(), encoding.types.end());
-    batch.starts.push_back(static_cast<int64_t>(batch.tokens.size()));
-    batch.length = batch.starts.back();
+    if (with_types)
+      batch.token_type_ids.insert(batch.token_type_ids.end(), encoding.types.begin(), encoding.types.end());
+    batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
+    batch.length = batch.cu_seqlens.back();
     ++batch.sequences;
     texts.push_back(text);
   }
@@ -88,30 +89,30 @@ Embedder::Embedder(Embedder&&) noexcept = default;
 Embedder& Embedder::operator=(Embedder&&) noexcept = default;
 Embedder::~Embedder() = default;
 
-Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<RowPooling> pooling) {
+Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Pooling> pooling) {
   SentenceFiles files = read_sentence_files(folder, pooling);
-  how.task = pooling == RowPooling::pooler ? "Pooler" : "Model";
+  how.task = pooling == Pooling::pooler ? "Pooler" : "Model";
   how.packed = how.packed.value_or(true);  // nearly all of its time goes into products of many rows
   const Config config = read_config(files.model, how.task);
-  if (config.encoder_layers || config.reads_rows)
+  if (config.encoder_layers || config.takes_embeddings)
     throw Error("embed",
-                {files.model + ": a model " + (config.reads_rows ? "of rows" : "with an encoder and a decoder") +
-                 " is not served, must be an encoder or a decoder of texts alone"});
+                {files.model + ": a model " + (config.takes_embeddings ? "of rows" : "with an encoder and a decoder") +
+                 " is not supported, must be an encoder or a decoder of texts alone"});
   pipeline_ = std::make_unique<const Pipeline>(files, config.embed_dim, pooling);
   loaded_ = open(files.model, how);
   if (!loaded_.tokenizer) throw Error("embed", {files.model + " has no tokenizer"});
   if (files.lower_case) loaded_.tokenizer = lower_cased(*loaded_.tokenizer, files.model);
   prompts_ = std::move(files.prompts);
   options.prompt = files.prompt;
-  options.dimensions = files.dimensions;
-  options.longest = files.longest.value_or(std::min(files.tokenizers.value_or(config.context), config.context));
-  if (const int64_t least = std::ssize(loaded_.tokenizer->encode_marked("").ids); options.longest < least)
-    throw Error("embed", {files.length_field + " is " + std::to_string(options.longest) + ", must be at least " +
-                          std::to_string(least) + ", as many tokens stand around a text"});
+  options.truncate_dim = files.dimensions;
+  options.max_length = files.longest.value_or(std::min(files.tokenizers.value_or(config.context), config.context));
+  if (const int64_t least = std::ssize(loaded_.tokenizer->encode_marked("").ids); options.max_length < least)
+    throw Error("embed", {files.length_field + " is " + std::to_string(options.max_length) + ", must be at least " +
+                          std::to_string(least) + ", as many tokens are around a text"});
 }
 
 int64_t Embedder::width() const {
-  return options.dimensions > 0 ? std::min(options.dimensions, pipeline_->width()) : pipeline_->width();
+  return options.truncate_dim > 0 ? std::min(options.truncate_dim, pipeline_->width()) : pipeline_->width();
 }
 
 void Embedder::check() const {
@@ -121,16 +122,17 @@ void Embedder::check() const {
       return std::string(name) + " is " + std::to_string(value) + ", must be at least " + std::to_string(least);
     });
   };
-  whole("longest", options.longest, 0);
-  whole("dimensions", options.dimensions, 0);
+  whole("max_length", options.max_length, 0);
+  whole("truncate_dim", options.truncate_dim, 0);
   whole("tokens_a_step", options.tokens_a_step, 1);
   checker.done();
 }
 
 std::vector<text::Encoding> Embedder::encoded(std::span<const std::string> texts, int64_t first, int64_t count) const {
   const Config& config = loaded_.model->config();
-  const int64_t longest = options.longest ? options.longest : config.context;
-  const bool bounded = config.positions == Positions::learned || config.positions == Positions::learned_relative;
+  const int64_t longest = options.max_length ? options.max_length : config.context;
+  const bool bounded =
+      config.positions == PositionEncoding::learned || config.positions == PositionEncoding::learned_relative;
   std::vector<text::Encoding> encodings(static_cast<size_t>(count));
   const auto fail = [&](int64_t n, const std::string& reason) {
     throw Error("embed", {(options.name ? options.name(n) : "text " + std::to_string(n)) + ": " + reason});
@@ -154,7 +156,7 @@ int64_t Embedder::prompt_tokens() const {
   if (options.prompt.empty()) return 0;
   const std::vector<int64_t> ids =
       loaded_.tokenizer
-          ->encode_within(options.longest ? options.longest : loaded_.model->config().context, options.prompt)
+          ->encode_within(options.max_length ? options.max_length : loaded_.model->config().context, options.prompt)
           .ids;
   return std::ssize(ids) - (!ids.empty() && loaded_.tokenizer->is_special(ids.back()) ? 1 : 0);
 }
@@ -170,7 +172,7 @@ Array Embedder::operator()(std::span<const std::string> texts, const std::functi
   const auto stopped_at = [&](size_t at) {
     if (missing) missing->assign(order.begin() + static_cast<int64_t>(at), order.end());
     if (missing) std::sort(missing->begin(), missing->end());
-    if (options.normalise) normalise_rows(result);
+    if (options.normalize) normalise_rows(result);
     return result;
   };
   constexpr int64_t kAtOnce = 1 << 14;  // texts that become tokens between two looks at on_progress
@@ -189,14 +191,14 @@ Array Embedder::operator()(std::span<const std::string> texts, const std::functi
     Packed packed;
     while (at < order.size() &&
            (packed.texts.empty() || packed.batch.length + length(order[at]) <= options.tokens_a_step)) {
-      packed.add(encodings[order[at]], order[at], loaded_.model->config().token_types > 0);
+      packed.add(encodings[order[at]], order[at], loaded_.model->config().type_vocab_size > 0);
       ++at;
     }
     autograd::Tape tape({}, memory);
     const Array rows = loaded_.model->hidden(tape, packed.batch).data();
-    Features features{{{kTokenRows, as_float32(rows)}}, packed.batch.starts, prompt};
+    Features features{{{kTokenRows, as_float32(rows)}}, packed.batch.cu_seqlens, prompt};
     if (pipeline_->has_pooler()) {
-      const autograd::Value first(first_rows(rows, packed.batch.starts));
+      const autograd::Value first(first_rows(rows, packed.batch.cu_seqlens));
       features.arrays[kTextRows] = as_float32(loaded_.model->pooler(tape, first).data());
     }
     const Array vectors = (*pipeline_)(features);

@@ -47,7 +47,7 @@ Fields common_fields() {
           {"tie_word_embeddings", "tie_embeddings"}};
 }
 
-Heads row_heads() {
+HeadRules row_heads() {
   return {{"Pooler", R"({"head": false, "pooler": true})", {{"pooler.*", {"pooler.dense.*"}}}},
           {"Model", R"({"head": false})", {}}};
 }

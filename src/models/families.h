@@ -21,7 +21,7 @@ enum class Layout {
 /// Among the names of theirs: a bias that is not there, as large as the last of the list, or alone as it is wanted.
 inline constexpr const char* kZeros = "0";
 
-/// Where a parameter lies. In names # is the number of a layer and * is weight or bias. Theirs stand behind the
+/// Where a parameter is. In names # is the number of a layer and * is weight or bias. Theirs are after the
 /// family's prefix, but for those that begin with a slash. Of several rules for one parameter the first counts whose
 /// tensors are there.
 struct NameRule {
@@ -33,17 +33,17 @@ struct NameRule {
 /// What a field of config.json says.
 enum class Meaning {
   value,         ///< the field of a Config, as it is
-  positive,      ///< the same, a number above 0, which in a Config stands for something else
+  positive,      ///< the same, a number above 0, which in a Config means something else
   activation,    ///< a name of transformers
   inverse_root,  ///< x^-1/2
   pair_reach,    ///< a window of x tokens in all, x / 2 on either side
-  required       ///< it must have the value given, or be absent: nothing else is served
+  required       ///< it must have the value given, or be absent: nothing else is supported
 };
 struct FieldRule {
   const char* theirs;
   const char* ours;  ///< a field of a Config; of `required`, the value as JSON
   Meaning meaning = Meaning::value;
-  const char* null = nullptr;  ///< the value of ours that null stands for, as JSON; without it null is refused
+  const char* null = nullptr;  ///< the value of ours that null means, as JSON; without it null is refused
 };
 
 /// Where config.json says how rope rotates, beside rope_parameters and, in older files, rope_scaling.
@@ -55,7 +55,7 @@ struct RopeRule {
   const char* window = nullptr;  ///< the base of layers with a window: rope_parameters has an object for either kind
 };
 
-/// What a class of transformers, whose name ends like this, puts behind the layers.
+/// What a class of transformers, whose name ends like this, puts after the layers.
 struct HeadRule {
   const char* suffix;
   const char* defaults;  ///< of a Config, as JSON
@@ -74,7 +74,7 @@ struct Family {
   void (*derive)(const nlohmann::json& theirs, Config& config) = nullptr;
   RopeRule rope = {};
   bool layer_types = false;  ///< config.json chooses the layers that have the window
-  /// Other names of fields, each with the field that it stands for, over which it wins.
+  /// Other names of fields, each with the field that it means, over which it wins.
   std::vector<std::pair<const char*, const char*>> aliases = {};
 };
 
@@ -89,9 +89,9 @@ std::vector<Family> encoder_families();
 std::vector<Family> answering_families();
 
 // What several parts share.
-using Names = std::vector<NameRule>;
+using NameRules = std::vector<NameRule>;
 using Fields = std::vector<FieldRule>;
-using Heads = std::vector<HeadRule>;
+using HeadRules = std::vector<HeadRule>;
 template <class T>
 std::vector<T> operator+(std::vector<T> a, const std::vector<T>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -100,7 +100,7 @@ std::vector<T> operator+(std::vector<T> a, const std::vector<T>& b) {
 /// Sizes, by the names that most families have for them.
 Fields common_fields();
 /// Of models that end in rows, and perhaps a pooler of them.
-Heads row_heads();
+HeadRules row_heads();
 /// A whole number in [lowest, highest], or `otherwise` where the field is absent. Throws Error.
 int64_t whole_field(const nlohmann::json& theirs, const char* name, int64_t otherwise, int64_t lowest, int64_t highest);
 /// True or false, likewise.
@@ -109,7 +109,7 @@ bool flag_field(const nlohmann::json& theirs, const char* name, bool otherwise);
 std::string text_field(const nlohmann::json& theirs, const char* name, const std::string& otherwise);
 /// Throws Error: what the field must be, and what it is.
 [[noreturn]] void refuse_field(const char* name, const nlohmann::json& value, const std::string& wanted);
-/// The activation that a name of transformers stands for; the name itself where none of ours is it.
+/// The activation that a name of transformers means; the name itself where none of ours is it.
 std::string activation_named(const std::string& theirs);
 void scale_by_width(Config& config);
 

@@ -1,18 +1,18 @@
 // Families whose encoder reads a text, a picture or sound: T5, BART, ViT, Whisper.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include "io/json.h"
 
 #include "models/families.h"
 
 namespace attn::models {
 namespace {
 
-using Json = nlohmann::json;
+using io::Json;
 
 // ---------------------------------------------------------------------------------------------------- encoder-decoders
 
-const Names kT5Names = {
+const NameRules kT5Names = {
     {"tokens.weight", {"shared.weight"}},
     {"tokens.weight", {"encoder.embed_tokens.weight"}},
     {"tokens.weight", {"decoder.embed_tokens.weight"}},
@@ -75,38 +75,38 @@ void t5(const Json& theirs, Config& config) {
   config.tie_embeddings = true;  // unless the file has a head of its own
 }
 
-const Names kBartEncoder = {{"encoder.#.attention.qkv.*",
-                             {"encoder.layers.#.self_attn.q_proj.*", "encoder.layers.#.self_attn.k_proj.*",
-                              "encoder.layers.#.self_attn.v_proj.*"}},
-                            {"encoder.#.attention.output.*", {"encoder.layers.#.self_attn.out_proj.*"}},
-                            {"encoder.#.norm_attention.*", {"encoder.layers.#.self_attn_layer_norm.*"}},
-                            {"encoder.#.feed_forward.up.*", {"encoder.layers.#.fc1.*"}},
-                            {"encoder.#.feed_forward.down.*", {"encoder.layers.#.fc2.*"}},
-                            {"encoder.#.norm_feed_forward.*", {"encoder.layers.#.final_layer_norm.*"}}};
-const Names kBartDecoder = {{"blocks.#.attention.qkv.*",
-                             {"decoder.layers.#.self_attn.q_proj.*", "decoder.layers.#.self_attn.k_proj.*",
-                              "decoder.layers.#.self_attn.v_proj.*"}},
-                            {"blocks.#.attention.output.*", {"decoder.layers.#.self_attn.out_proj.*"}},
-                            {"blocks.#.norm_attention.*", {"decoder.layers.#.self_attn_layer_norm.*"}},
-                            {"blocks.#.cross.query.*", {"decoder.layers.#.encoder_attn.q_proj.*"}},
-                            {"blocks.#.cross.key_value.*",
-                             {"decoder.layers.#.encoder_attn.k_proj.*", "decoder.layers.#.encoder_attn.v_proj.*"}},
-                            {"blocks.#.cross.output.*", {"decoder.layers.#.encoder_attn.out_proj.*"}},
-                            {"blocks.#.norm_cross.*", {"decoder.layers.#.encoder_attn_layer_norm.*"}},
-                            {"blocks.#.feed_forward.up.*", {"decoder.layers.#.fc1.*"}},
-                            {"blocks.#.feed_forward.down.*", {"decoder.layers.#.fc2.*"}},
-                            {"blocks.#.norm_feed_forward.*", {"decoder.layers.#.final_layer_norm.*"}}};
-const Names kBartNames = Names{{"tokens.weight", {"shared.weight"}},
-                               {"tokens.weight", {"encoder.embed_tokens.weight"}},
-                               {"tokens.weight", {"decoder.embed_tokens.weight"}},
-                               {"positions.weight", {"decoder.embed_positions.weight"}},
-                               {"encoder_positions.weight", {"encoder.embed_positions.weight"}},
-                               {"norm.*", {"decoder.layernorm_embedding.*"}},
-                               {"encoder_norm.*", {"encoder.layernorm_embedding.*"}},
-                               {"head.weight", {"/lm_head.weight"}},
-                               {"head.bias", {"/final_logits_bias"}},
-                               {"head.bias", {kZeros}}} +
-                         kBartEncoder + kBartDecoder;
+const NameRules kBartEncoder = {{"encoder.#.attention.qkv.*",
+                                 {"encoder.layers.#.self_attn.q_proj.*", "encoder.layers.#.self_attn.k_proj.*",
+                                  "encoder.layers.#.self_attn.v_proj.*"}},
+                                {"encoder.#.attention.output.*", {"encoder.layers.#.self_attn.out_proj.*"}},
+                                {"encoder.#.norm_attention.*", {"encoder.layers.#.self_attn_layer_norm.*"}},
+                                {"encoder.#.feed_forward.up.*", {"encoder.layers.#.fc1.*"}},
+                                {"encoder.#.feed_forward.down.*", {"encoder.layers.#.fc2.*"}},
+                                {"encoder.#.norm_feed_forward.*", {"encoder.layers.#.final_layer_norm.*"}}};
+const NameRules kBartDecoder = {{"blocks.#.attention.qkv.*",
+                                 {"decoder.layers.#.self_attn.q_proj.*", "decoder.layers.#.self_attn.k_proj.*",
+                                  "decoder.layers.#.self_attn.v_proj.*"}},
+                                {"blocks.#.attention.output.*", {"decoder.layers.#.self_attn.out_proj.*"}},
+                                {"blocks.#.norm_attention.*", {"decoder.layers.#.self_attn_layer_norm.*"}},
+                                {"blocks.#.cross.query.*", {"decoder.layers.#.encoder_attn.q_proj.*"}},
+                                {"blocks.#.cross.key_value.*",
+                                 {"decoder.layers.#.encoder_attn.k_proj.*", "decoder.layers.#.encoder_attn.v_proj.*"}},
+                                {"blocks.#.cross.output.*", {"decoder.layers.#.encoder_attn.out_proj.*"}},
+                                {"blocks.#.norm_cross.*", {"decoder.layers.#.encoder_attn_layer_norm.*"}},
+                                {"blocks.#.feed_forward.up.*", {"decoder.layers.#.fc1.*"}},
+                                {"blocks.#.feed_forward.down.*", {"decoder.layers.#.fc2.*"}},
+                                {"blocks.#.norm_feed_forward.*", {"decoder.layers.#.final_layer_norm.*"}}};
+const NameRules kBartNames = NameRules{{"tokens.weight", {"shared.weight"}},
+                                       {"tokens.weight", {"encoder.embed_tokens.weight"}},
+                                       {"tokens.weight", {"decoder.embed_tokens.weight"}},
+                                       {"positions.weight", {"decoder.embed_positions.weight"}},
+                                       {"encoder_positions.weight", {"encoder.embed_positions.weight"}},
+                                       {"norm.*", {"decoder.layernorm_embedding.*"}},
+                                       {"encoder_norm.*", {"encoder.layernorm_embedding.*"}},
+                                       {"head.weight", {"/lm_head.weight"}},
+                                       {"head.bias", {"/final_logits_bias"}},
+                                       {"head.bias", {kZeros}}} +
+                             kBartEncoder + kBartDecoder;
 
 /// Encoder and decoder are of one width and have as many heads.
 void require_twins(const Json& theirs, const Config& config, int64_t heads, int64_t hidden) {
@@ -116,7 +116,7 @@ void require_twins(const Json& theirs, const Config& config, int64_t heads, int6
     const int64_t value = whole_field(theirs, encoder, otherwise, 1, kMost);
     if (value != wanted)
       reasons.push_back(std::string(encoder) + " is " + std::to_string(value) + " and " + decoder + " " +
-                        std::to_string(wanted) + ": only equal ones are served");
+                        std::to_string(wanted) + ": only equal ones are supported");
   };
   twin("encoder_attention_heads", "decoder_attention_heads", heads, config.heads);
   twin("encoder_ffn_dim", "decoder_ffn_dim", hidden, config.hidden_dim);
@@ -146,18 +146,19 @@ const std::vector<std::pair<const char*, const char*>> kTwinAliases = {
 // --------------------------------------------------------------------------------------------------- pictures and
 // sound
 
-const Names kVitNames = {{"positions.weight", {"embeddings.position_embeddings"}},
-                         {"blocks.#.attention.qkv.*",
-                          {"encoder.layer.#.attention.attention.query.*", "encoder.layer.#.attention.attention.key.*",
-                           "encoder.layer.#.attention.attention.value.*"}},
-                         {"blocks.#.attention.output.*", {"encoder.layer.#.attention.output.dense.*"}},
-                         {"blocks.#.norm_attention.*", {"encoder.layer.#.layernorm_before.*"}},
-                         {"blocks.#.feed_forward.up.*", {"encoder.layer.#.intermediate.dense.*"}},
-                         {"blocks.#.feed_forward.down.*", {"encoder.layer.#.output.dense.*"}},
-                         {"blocks.#.norm_feed_forward.*", {"encoder.layer.#.layernorm_after.*"}},
-                         {"norm.*", {"layernorm.*"}}};
-const Heads kVitHeads =
-    Heads{{"ForImageClassification", R"({"pooling": "first"})", {{"head.*", {"/classifier.*"}}}}} + row_heads();
+const NameRules kVitNames = {
+    {"positions.weight", {"embeddings.position_embeddings"}},
+    {"blocks.#.attention.qkv.*",
+     {"encoder.layer.#.attention.attention.query.*", "encoder.layer.#.attention.attention.key.*",
+      "encoder.layer.#.attention.attention.value.*"}},
+    {"blocks.#.attention.output.*", {"encoder.layer.#.attention.output.dense.*"}},
+    {"blocks.#.norm_attention.*", {"encoder.layer.#.layernorm_before.*"}},
+    {"blocks.#.feed_forward.up.*", {"encoder.layer.#.intermediate.dense.*"}},
+    {"blocks.#.feed_forward.down.*", {"encoder.layer.#.output.dense.*"}},
+    {"blocks.#.norm_feed_forward.*", {"encoder.layer.#.layernorm_after.*"}},
+    {"norm.*", {"layernorm.*"}}};
+const HeadRules kVitHeads =
+    HeadRules{{"ForImageClassification", R"({"pooling": "first"})", {{"head.*", {"/classifier.*"}}}}} + row_heads();
 
 /// A side, or a list of both, of a picture or a patch.
 std::pair<int64_t, int64_t> sides_of(const Json& theirs, const char* name, int64_t otherwise) {
@@ -186,18 +187,18 @@ void vit(const Json& theirs, Config& config) {
     refuse_field("pooler_output_size", pooled, "hidden_size, " + std::to_string(config.embed_dim));
 }
 
-const Names kWhisperNames =
-    Names{{"tokens.weight", {"decoder.embed_tokens.weight"}},
-          {"positions.weight", {"decoder.embed_positions.weight"}},
-          {"encoder_positions.weight", {"encoder.embed_positions.weight"}},
-          {"norm.*", {"decoder.layer_norm.*"}},
-          {"encoder_norm.*", {"encoder.layer_norm.*"}},
-          {"encoder.#.attention.qkv.bias",
-           {"encoder.layers.#.self_attn.q_proj.bias", kZeros, "encoder.layers.#.self_attn.v_proj.bias"}},
-          {"blocks.#.attention.qkv.bias",
-           {"decoder.layers.#.self_attn.q_proj.bias", kZeros, "decoder.layers.#.self_attn.v_proj.bias"}},
-          {"blocks.#.cross.key_value.bias", {kZeros, "decoder.layers.#.encoder_attn.v_proj.bias"}},
-          {"head.weight", {"/proj_out.weight"}}} +
+const NameRules kWhisperNames =
+    NameRules{{"tokens.weight", {"decoder.embed_tokens.weight"}},
+              {"positions.weight", {"decoder.embed_positions.weight"}},
+              {"encoder_positions.weight", {"encoder.embed_positions.weight"}},
+              {"norm.*", {"decoder.layer_norm.*"}},
+              {"encoder_norm.*", {"encoder.layer_norm.*"}},
+              {"encoder.#.attention.qkv.bias",
+               {"encoder.layers.#.self_attn.q_proj.bias", kZeros, "encoder.layers.#.self_attn.v_proj.bias"}},
+              {"blocks.#.attention.qkv.bias",
+               {"decoder.layers.#.self_attn.q_proj.bias", kZeros, "decoder.layers.#.self_attn.v_proj.bias"}},
+              {"blocks.#.cross.key_value.bias", {kZeros, "decoder.layers.#.encoder_attn.v_proj.bias"}},
+              {"head.weight", {"/proj_out.weight"}}} +
     kBartEncoder + kBartDecoder;
 
 void whisper(const Json& theirs, Config& config) { require_twins(theirs, config, 6, 1536); }
@@ -208,7 +209,7 @@ std::vector<Family> answering_families() {
   return {
       {"t5",
        "",
-       {R"({"norm": "rms", "positions": "relative", "shared_distances": true, "attention_scale": 1,
+       {R"({"norm": "rms", "positions": "relative", "shared_relative_bias": true, "attention_scale": 1,
         "bias": false, "norm_epsilon": 1e-6, "context": 512, "head_dim": 64, "encoder_layers": 6, "embed_dim": 512,
         "layers": 6, "heads": 8, "hidden_dim": 2048, "dropout": 0.1})"},
        {{"vocab_size", "vocab_size", Meaning::positive},
@@ -229,7 +230,7 @@ std::vector<Family> answering_families() {
        {{"hidden_size", "d_model"}, {"num_attention_heads", "num_heads"}, {"head_dim", "d_kv"}}},
       {"bart",
        "model.",
-       {R"({"norm_first": false, "activation": "gelu", "position_offset": 2, "head_bias": true, "context": 1024,
+       {R"({"norm_placement": "post", "activation": "gelu", "position_offset": 2, "head_bias": true, "context": 1024,
         "encoder_layers": 12, "layers": 12, "embed_dim": 1024, "heads": 16, "hidden_dim": 4096, "dropout": 0.1})"},
        kTwinFields + Fields{{"max_position_embeddings", "context", Meaning::positive}},
        kBartNames,
@@ -240,7 +241,7 @@ std::vector<Family> answering_families() {
        kTwinAliases},
       {"vit",
        "vit.",
-       {R"({"causal": false, "reads_rows": true, "activation": "gelu", "norm_epsilon": 1e-12, "embed_dim": 768,
+       {R"({"causal": false, "takes_embeddings": true, "activation": "gelu", "norm_epsilon": 1e-12, "embed_dim": 768,
         "layers": 12, "heads": 12, "hidden_dim": 3072, "tie_embeddings": false})"},
        {{"hidden_size", "embed_dim", Meaning::positive},
         {"num_hidden_layers", "layers", Meaning::positive},
@@ -256,7 +257,7 @@ std::vector<Family> answering_families() {
        vit},
       {"whisper",
        "model.",
-       {R"({"reads_rows": true, "activation": "gelu", "context": 448, "source_context": 1500, "encoder_layers": 4,
+       {R"({"takes_embeddings": true, "activation": "gelu", "context": 448, "source_context": 1500, "encoder_layers": 4,
         "layers": 4, "embed_dim": 384, "heads": 6, "hidden_dim": 1536})"},
        kTwinFields + Fields{{"max_target_positions", "context", Meaning::positive},
                             {"max_source_positions", "source_context", Meaning::positive}},

@@ -1,12 +1,12 @@
 // Families that continue texts: LLaMA and its relatives, GPT-2, GPT-NeoX.
-#include <nlohmann/json.hpp>
+#include "io/json.h"
 
 #include "models/families.h"
 
 namespace attn::models {
 namespace {
 
-using Json = nlohmann::json;
+using io::Json;
 
 // ---------------------------------------------------------------------------------------------- LLaMA and its
 // relatives
@@ -24,40 +24,43 @@ constexpr const char* kLlamaDefaults = R"({"norm": "rms", "positions": "rope", "
     "heads": 32, "hidden_dim": 11008})";
 constexpr const char* kQwenDefaults = R"({"context": 32768, "hidden_dim": 22016, "kv_heads": 32, "window": 4096})";
 
-const Names kLlamaAttention = {
+const NameRules kLlamaAttention = {
     {"blocks.#.attention.qkv.*",
      {"layers.#.self_attn.q_proj.*", "layers.#.self_attn.k_proj.*", "layers.#.self_attn.v_proj.*"}},
     {"blocks.#.attention.output.*", {"layers.#.self_attn.o_proj.*"}}};
-const Names kLlamaFeedForward = {{"blocks.#.feed_forward.up.*", {"layers.#.mlp.gate_proj.*", "layers.#.mlp.up_proj.*"}},
-                                 {"blocks.#.feed_forward.down.*", {"layers.#.mlp.down_proj.*"}}};
-const Names kLlamaEnds = {
+const NameRules kLlamaFeedForward = {
+    {"blocks.#.feed_forward.up.*", {"layers.#.mlp.gate_proj.*", "layers.#.mlp.up_proj.*"}},
+    {"blocks.#.feed_forward.down.*", {"layers.#.mlp.down_proj.*"}}};
+const NameRules kLlamaEnds = {
     {"tokens.weight", {"embed_tokens.weight"}}, {"norm.weight", {"norm.weight"}}, {"head.weight", {"/lm_head.weight"}}};
-const Names kLlamaNorms = {{"blocks.#.norm_attention.weight", {"layers.#.input_layernorm.weight"}},
-                           {"blocks.#.norm_feed_forward.weight", {"layers.#.post_attention_layernorm.weight"}}};
-const Names kHeadNorms = {{"blocks.#.attention.norm_query.weight", {"layers.#.self_attn.q_norm.weight"}},
-                          {"blocks.#.attention.norm_key.weight", {"layers.#.self_attn.k_norm.weight"}}};
-const Names kLlamaNames = kLlamaEnds + kLlamaNorms + kLlamaAttention + kLlamaFeedForward;
+const NameRules kLlamaNorms = {{"blocks.#.norm_attention.weight", {"layers.#.input_layernorm.weight"}},
+                               {"blocks.#.norm_feed_forward.weight", {"layers.#.post_attention_layernorm.weight"}}};
+const NameRules kHeadNorms = {{"blocks.#.attention.norm_query.weight", {"layers.#.self_attn.q_norm.weight"}},
+                              {"blocks.#.attention.norm_key.weight", {"layers.#.self_attn.k_norm.weight"}}};
+const NameRules kLlamaNames = kLlamaEnds + kLlamaNorms + kLlamaAttention + kLlamaFeedForward;
 
-const Heads kCausalHead = {{"ForCausalLM", "{}", {}}, {"LMHeadModel", "{}", {}}, {"Model", R"({"head": false})", {}}};
+const HeadRules kCausalHead = {
+    {"ForCausalLM", "{}", {}}, {"LMHeadModel", "{}", {}}, {"Model", R"({"head": false})", {}}};
 
-const Names kPhi3Names = kLlamaEnds + kLlamaNorms +
-                         Names{{"blocks.#.attention.qkv.weight", {"layers.#.self_attn.qkv_proj.weight"}},
-                               {"blocks.#.attention.output.weight", {"layers.#.self_attn.o_proj.weight"}},
-                               {"blocks.#.feed_forward.up.weight", {"layers.#.mlp.gate_up_proj.weight"}},
-                               {"blocks.#.feed_forward.down.weight", {"layers.#.mlp.down_proj.weight"}}};
-const Names kOlmo2Names = kLlamaEnds + kLlamaAttention + kLlamaFeedForward + kHeadNorms +
-                          Names{{"blocks.#.norm_attention.weight", {"layers.#.post_attention_layernorm.weight"}},
-                                {"blocks.#.norm_feed_forward.weight", {"layers.#.post_feedforward_layernorm.weight"}}};
+const NameRules kPhi3Names = kLlamaEnds + kLlamaNorms +
+                             NameRules{{"blocks.#.attention.qkv.weight", {"layers.#.self_attn.qkv_proj.weight"}},
+                                       {"blocks.#.attention.output.weight", {"layers.#.self_attn.o_proj.weight"}},
+                                       {"blocks.#.feed_forward.up.weight", {"layers.#.mlp.gate_up_proj.weight"}},
+                                       {"blocks.#.feed_forward.down.weight", {"layers.#.mlp.down_proj.weight"}}};
+const NameRules kOlmo2Names =
+    kLlamaEnds + kLlamaAttention + kLlamaFeedForward + kHeadNorms +
+    NameRules{{"blocks.#.norm_attention.weight", {"layers.#.post_attention_layernorm.weight"}},
+              {"blocks.#.norm_feed_forward.weight", {"layers.#.post_feedforward_layernorm.weight"}}};
 
-const Names kGemma2Names =
+const NameRules kGemma2Names =
     kLlamaAttention + kLlamaFeedForward +
-    Names{{"tokens.weight", {"embed_tokens.weight"}},
-          {"norm.weight", {"norm.weight"}, Layout::plus_one},
-          {"head.weight", {"/lm_head.weight"}},
-          {"blocks.#.norm_attention.weight", {"layers.#.input_layernorm.weight"}, Layout::plus_one},
-          {"blocks.#.after_attention.weight", {"layers.#.post_attention_layernorm.weight"}, Layout::plus_one},
-          {"blocks.#.norm_feed_forward.weight", {"layers.#.pre_feedforward_layernorm.weight"}, Layout::plus_one},
-          {"blocks.#.after_feed_forward.weight", {"layers.#.post_feedforward_layernorm.weight"}, Layout::plus_one}};
+    NameRules{{"tokens.weight", {"embed_tokens.weight"}},
+              {"norm.weight", {"norm.weight"}, Layout::plus_one},
+              {"head.weight", {"/lm_head.weight"}},
+              {"blocks.#.norm_attention.weight", {"layers.#.input_layernorm.weight"}, Layout::plus_one},
+              {"blocks.#.after_attention.weight", {"layers.#.post_attention_layernorm.weight"}, Layout::plus_one},
+              {"blocks.#.norm_feed_forward.weight", {"layers.#.pre_feedforward_layernorm.weight"}, Layout::plus_one},
+              {"blocks.#.after_feed_forward.weight", {"layers.#.post_feedforward_layernorm.weight"}, Layout::plus_one}};
 
 void gemma2(const Json&, Config& config) { scale_by_width(config); }
 
@@ -72,27 +75,28 @@ void upper_windows(const Json& theirs, Config& config) {
 // ---------------------------------------------------------------------------------------------------- GPT-2 and
 // GPT-NeoX
 
-const Names kGpt2Names = {{"tokens.weight", {"wte.weight"}},
-                          {"positions.weight", {"wpe.weight"}},
-                          {"blocks.#.norm_attention.*", {"h.#.ln_1.*"}},
-                          {"blocks.#.norm_feed_forward.*", {"h.#.ln_2.*"}},
-                          {"blocks.#.attention.qkv.*", {"h.#.attn.c_attn.*"}, Layout::transposed},
-                          {"blocks.#.attention.output.*", {"h.#.attn.c_proj.*"}, Layout::transposed},
-                          {"blocks.#.feed_forward.up.*", {"h.#.mlp.c_fc.*"}, Layout::transposed},
-                          {"blocks.#.feed_forward.down.*", {"h.#.mlp.c_proj.*"}, Layout::transposed},
-                          {"norm.*", {"ln_f.*"}},
-                          {"head.weight", {"/lm_head.weight"}}};
+const NameRules kGpt2Names = {{"tokens.weight", {"wte.weight"}},
+                              {"positions.weight", {"wpe.weight"}},
+                              {"blocks.#.norm_attention.*", {"h.#.ln_1.*"}},
+                              {"blocks.#.norm_feed_forward.*", {"h.#.ln_2.*"}},
+                              {"blocks.#.attention.qkv.*", {"h.#.attn.c_attn.*"}, Layout::transposed},
+                              {"blocks.#.attention.output.*", {"h.#.attn.c_proj.*"}, Layout::transposed},
+                              {"blocks.#.feed_forward.up.*", {"h.#.mlp.c_fc.*"}, Layout::transposed},
+                              {"blocks.#.feed_forward.down.*", {"h.#.mlp.c_proj.*"}, Layout::transposed},
+                              {"norm.*", {"ln_f.*"}},
+                              {"head.weight", {"/lm_head.weight"}}};
 
-const Names kNeoxNames = {{"tokens.weight", {"embed_in.weight"}},
-                          {"blocks.#.norm_attention.*", {"layers.#.input_layernorm.*"}},
-                          {"blocks.#.norm_feed_forward.*", {"layers.#.post_attention_layernorm.*"}},
-                          {"blocks.#.attention.qkv.*", {"layers.#.attention.query_key_value.*"}, Layout::interleaved},
-                          {"blocks.#.attention.output.*", {"layers.#.attention.dense.*"}},
-                          {"blocks.#.feed_forward.up.*", {"layers.#.mlp.dense_h_to_4h.*"}},
-                          {"blocks.#.feed_forward.down.*", {"layers.#.mlp.dense_4h_to_h.*"}},
-                          {"norm.*", {"final_layer_norm.*"}},
-                          {"head.weight", {"/lm_head.weight"}},
-                          {"head.weight", {"/embed_out.weight"}}};
+const NameRules kNeoxNames = {
+    {"tokens.weight", {"embed_in.weight"}},
+    {"blocks.#.norm_attention.*", {"layers.#.input_layernorm.*"}},
+    {"blocks.#.norm_feed_forward.*", {"layers.#.post_attention_layernorm.*"}},
+    {"blocks.#.attention.qkv.*", {"layers.#.attention.query_key_value.*"}, Layout::interleaved},
+    {"blocks.#.attention.output.*", {"layers.#.attention.dense.*"}},
+    {"blocks.#.feed_forward.up.*", {"layers.#.mlp.dense_h_to_4h.*"}},
+    {"blocks.#.feed_forward.down.*", {"layers.#.mlp.dense_4h_to_h.*"}},
+    {"norm.*", {"final_layer_norm.*"}},
+    {"head.weight", {"/lm_head.weight"}},
+    {"head.weight", {"/embed_out.weight"}}};
 
 const std::vector<std::pair<const char*, const char*>> kGpt2Aliases = {{"hidden_size", "n_embd"},
                                                                        {"max_position_embeddings", "n_positions"},
@@ -136,7 +140,8 @@ std::vector<Family> decoder_families() {
        true},
       {"gemma2",
        "model.",
-       {kLlamaDefaults, R"({"activation": "gelu_tanh", "norm_branch": true, "window_layers": "wf", "window": 4096,
+       {kLlamaDefaults,
+        R"({"activation": "gelu_tanh", "norm_placement": "sandwich", "window_layers": "wf", "window": 4096,
         "context": 8192, "head_dim": 256, "softcap": 50, "logit_softcap": 30, "tie_embeddings": true,
         "attention_scale": 0.0625, "embed_dim": 2304, "layers": 26, "heads": 8, "kv_heads": 4, "hidden_dim": 9216})"},
        kLlamaFields + kGroups + kHeadDim + kWindow + kNoBias +
@@ -161,7 +166,7 @@ std::vector<Family> decoder_families() {
        {.part = "partial_rotary_factor", .long_only = true}},
       {"olmo2",
        "model.",
-       {kLlamaDefaults, R"({"norm_first": false, "norm_branch": true, "query_key_norm": "rows",
+       {kLlamaDefaults, R"({"norm_placement": "branch", "query_key_norm": "rows",
         "norm_epsilon": 1e-5})"},
        kLlamaFields + kActivation + kPerhapsGroups + kHeadDim + kNoBias,
        kOlmo2Names,

@@ -1,4 +1,4 @@
-// folder: the config.json of a model's folder, whoever wrote it.
+// folder: the config.json of a model's folder, of the hub or of `attn train`.
 #pragma once
 
 #include <string>

@@ -11,9 +11,9 @@ namespace {
 using io::Json;
 
 /// Fields of one file, each perhaps absent; collects what is wrong with them.
-class Said {
+class GenerationFields {
  public:
-  Said(const Json& object, const std::string& source) : object_(object), source_(source) {}
+  GenerationFields(const Json& object, const std::string& source) : object_(object), source_(source) {}
 
   std::optional<bool> boolean(const char* name) {
     const Json value = object_.value(name, Json());
@@ -71,7 +71,7 @@ class Said {
     return ids_of(list, vocab_size);
   }
   /// Adds lists of tokens, or pairs of one and its bias `with_bias`; else they are forbidden.
-  void runs(const char* name, int64_t vocab_size, bool with_bias, GenerationDefaults& to) {
+  void runs(const char* name, int64_t vocab_size, bool with_bias, GenerationConfig& to) {
     const Json value = object_.value(name, Json());
     bool good = value.is_array();
     for (const Json& each : good ? value : Json::array()) {
@@ -82,20 +82,20 @@ class Said {
       if (!good) break;
       const double bias = with_bias ? each[1].get<double>() : -std::numeric_limits<double>::infinity();
       const auto same = [&](const auto& other) { return with_bias && other.first == ids; };
-      std::erase_if(to.biases, same);  // of two for one run the last counts
-      to.biases.emplace_back(ids, bias);
+      std::erase_if(to.sequence_bias, same);  // of two for one run the last counts
+      to.sequence_bias.emplace_back(ids, bias);
     }
     if (!good && !value.is_null())
       refuse(name, value,
              std::string("a list of ") + (with_bias ? "pairs of a list of tokens and a number" : "lists of tokens") +
                  ", the tokens below " + std::to_string(vocab_size));
   }
-  /// Notes a field that is not served, unless it has the value that changes nothing.
-  void unserved(const char* name, const Json& neutral, Unserved::When when, GenerationDefaults& to,
-                const std::string& reason = "which is not served") {
+  /// Notes a field that is not supported, unless it has the value that changes nothing.
+  void unsupported(const char* name, const Json& neutral, UnsupportedField::When when, GenerationConfig& to,
+                   const std::string& reason = "which is not supported") {
     const Json value = object_.value(name, Json());
     if (!value.is_null() && value != neutral)
-      to.unserved.push_back({name, source_ + ": " + name + " is " + io::as_shown(value) + ", " + reason, when});
+      to.unsupported.push_back({name, source_ + ": " + name + " is " + io::as_shown(value) + ", " + reason, when});
   }
   void done() const {
     if (!reasons_.empty()) throw Error("open", reasons_);
@@ -121,33 +121,33 @@ class Said {
 struct UnservedField {
   const char* name;
   const char* neutral;
-  Unserved::When when = Unserved::always;
+  UnsupportedField::When when = UnsupportedField::always;
 };
 constexpr UnservedField kUnserved[] = {{"assistant_early_exit", "null"},
                                        {"constraints", "null"},
-                                       {"diversity_penalty", "0", Unserved::beams},
+                                       {"diversity_penalty", "0", UnsupportedField::with_beams},
                                        {"dola_layers", "null"},
                                        {"encoder_no_repeat_ngram_size", "0"},
                                        {"encoder_repetition_penalty", "1"},
-                                       {"epsilon_cutoff", "0", Unserved::drawing},
-                                       {"eta_cutoff", "0", Unserved::drawing},
+                                       {"epsilon_cutoff", "0", UnsupportedField::with_sampling},
+                                       {"eta_cutoff", "0", UnsupportedField::with_sampling},
                                        {"exponential_decay_length_penalty", "null"},
                                        {"force_words_ids", "null"},
                                        {"guidance_scale", "1"},
                                        {"max_time", "null"},
-                                       {"num_beam_groups", "1", Unserved::beams},
+                                       {"num_beam_groups", "1", UnsupportedField::with_beams},
                                        {"num_return_sequences", "1"},
                                        {"penalty_alpha", "0"},
-                                       {"renormalize_logits", "false", Unserved::beams},
+                                       {"renormalize_logits", "false", UnsupportedField::with_beams},
                                        {"stop_strings", "null"},
                                        {"token_healing", "false"},
-                                       {"top_h", "null", Unserved::drawing},
-                                       {"typical_p", "1", Unserved::drawing},
+                                       {"top_h", "null", UnsupportedField::with_sampling},
+                                       {"typical_p", "1", UnsupportedField::with_sampling},
                                        {"use_mtp", "false"},
                                        {"watermarking_config", "null"}};
 
-GenerationDefaults defaults_of(Said& said, int64_t vocab_size) {
-  GenerationDefaults found;
+GenerationConfig defaults_of(GenerationFields& said, int64_t vocab_size) {
+  GenerationConfig found;
   found.do_sample = said.boolean("do_sample");
   found.temperature = said.number("temperature", 1e6, true);
   found.top_k = said.whole("top_k", 0);
@@ -158,16 +158,17 @@ GenerationDefaults defaults_of(Said& said, int64_t vocab_size) {
   found.max_length = said.whole("max_length", 1);
   found.min_new_tokens = said.whole("min_new_tokens", 0);
   found.min_length = said.whole("min_length", 0);
-  found.suppressed = said.tokens("suppress_tokens", vocab_size);
-  found.suppressed_first =
+  found.suppress_tokens = said.tokens("suppress_tokens", vocab_size);
+  found.begin_suppress_tokens =
       said.known("begin_suppress_tokens", vocab_size);  // Whisper's names some that small ones lack
-  found.no_repeat = said.whole("no_repeat_ngram_size", 0);
-  found.beams = said.whole("num_beams", 1);
+  found.no_repeat_ngram_size = said.whole("no_repeat_ngram_size", 0);
+  found.num_beams = said.whole("num_beams", 1);
   found.length_penalty = said.any_number("length_penalty");
   found.early_stopping = said.boolean_or("early_stopping", "never");
   said.runs("sequence_bias", vocab_size, true, found);
   said.runs("bad_words_ids", vocab_size, false, found);
-  for (const UnservedField& field : kUnserved) said.unserved(field.name, Json::parse(field.neutral), field.when, found);
+  for (const UnservedField& field : kUnserved)
+    said.unsupported(field.name, Json::parse(field.neutral), field.when, found);
   return found;
 }
 
@@ -182,28 +183,30 @@ void read_generation(const std::string& folder, const Json& config, const Config
   const Json own = io::exists(path) ? io::read_json("open", path) : Json();
   if (!own.is_object() && !own.is_null()) throw Error("open", {path + " is not a JSON object"});
   if (own.is_null()) path = folder + "/config.json";
-  Said said(own.is_null() ? config : own, path);
+  GenerationFields said(own.is_null() ? config : own, path);
   const int64_t vocab_size = model.vocab_size;
-  GenerationDefaults found = defaults_of(said, vocab_size);
-  loaded.ends = said.known("eos_token_id", vocab_size);
+  GenerationConfig found = defaults_of(said, vocab_size);
+  loaded.eos_token_ids = said.known("eos_token_id", vocab_size);
   // One that ends a text anyway is no word that is bad.
-  std::erase_if(found.biases, [&](const auto& run) {
+  std::erase_if(found.sequence_bias, [&](const auto& run) {
     return run.second < std::numeric_limits<double>::lowest() && run.first.size() == 1 &&
-           is_among(loaded.ends, run.first[0]);
+           is_among(loaded.eos_token_ids, run.first[0]);
   });
   const std::vector<int64_t> last = said.known("forced_eos_token_id", vocab_size);
-  found.forced_end = !last.empty();
-  if (!std::all_of(last.begin(), last.end(), [&](int64_t id) { return is_among(loaded.ends, id); }))
-    said.unserved("forced_eos_token_id", Json(), Unserved::always, found, "which is served for one of eos_token_id");
+  found.forced_eos = !last.empty();
+  if (!std::all_of(last.begin(), last.end(), [&](int64_t id) { return is_among(loaded.eos_token_ids, id); }))
+    said.unsupported("forced_eos_token_id", Json(), UnsupportedField::always, found,
+                     "which is supported for one of eos_token_id");
   if (model.encoder_layers > 0) {
-    loaded.start = said.known("decoder_start_token_id", vocab_size);
-    if (loaded.start.empty()) loaded.start = said.known("bos_token_id", vocab_size);
-    for (const int64_t id : said.known("forced_bos_token_id", vocab_size)) loaded.start.push_back(id);
+    loaded.decoder_start_token_ids = said.known("decoder_start_token_id", vocab_size);
+    if (loaded.decoder_start_token_ids.empty()) loaded.decoder_start_token_ids = said.known("bos_token_id", vocab_size);
+    for (const int64_t id : said.known("forced_bos_token_id", vocab_size)) loaded.decoder_start_token_ids.push_back(id);
   } else {
-    said.unserved("forced_bos_token_id", Json(), Unserved::always, found, "which is served for models with an encoder");
+    said.unsupported("forced_bos_token_id", Json(), UnsupportedField::always, found,
+                     "which is supported for models with an encoder");
   }
   said.done();
-  loaded.generation = std::move(found);
+  loaded.generation_config = std::move(found);
 }
 
 }  // namespace attn::models

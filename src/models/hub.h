@@ -18,17 +18,17 @@ struct HubModel {
   const Family* family = nullptr;
   const HeadRule* head = nullptr;
   Config config;
-  Answers answers = Answers::one;  ///< of a classifier
+  ProblemType answers = ProblemType::single_label;  ///< of a classifier
 };
 /// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as
-/// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not served.
+/// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not supported.
 HubModel read_hub_config(const io::Json& theirs, const std::string& source, const std::string& task);
 
 /// What generation_config.json of a folder says, or, where there is none, its config.json: `generation`, `ends` and
 /// `start`. Throws Error that lists all values that are none.
 void read_generation(const std::string& folder, const io::Json& config, const Config& model, Loaded& loaded);
 
-/// The tensors of a folder's safetensors files, mapped: parameters are used where they lie if they lie there as a layer
+/// The tensors of a folder's safetensors files, mapped: parameters are used in place if they are there as a layer
 /// wants them.
 class HubWeights {
  public:

@@ -90,7 +90,7 @@ void FieldReader::apply(Config& config, const FieldRule& rule) {
       return refuse(rule.theirs, value, "a whole number from 0 to " + std::to_string(1 << 24));
     case Meaning::required:
       if (value != Json::parse(rule.ours))
-        refuse(rule.theirs + (" is " + io::as_shown(value)) + ", only " + rule.ours + " is served");
+        refuse(rule.theirs + (" is " + io::as_shown(value)) + ", only " + rule.ours + " is supported");
   }
 }
 
@@ -133,7 +133,7 @@ const HeadRule* head_of(FieldReader& reader, const Family& family, const std::st
     known.emplace_back(head.suffix);
   }
   reader.refuse("architectures: a " + std::string(family.name) + " that ends in " + io::in_quotes(name) +
-                " is not served; known are " + listed(known));
+                " is not supported; known are " + listed(known));
   return nullptr;
 }
 
@@ -141,13 +141,13 @@ const HeadRule* head_of(FieldReader& reader, const Family& family, const std::st
 void require_common(FieldReader& reader, const Config& config) {
   const auto require = [&](const char* name, const Json& served, bool or_null) {
     if (const Json* value = reader.given(name); value && *value != served && !(or_null && value->is_null()))
-      reader.refuse(name + (" is " + io::as_shown(*value)) + ", only " + served.dump() + " is served");
+      reader.refuse(name + (" is " + io::as_shown(*value)) + ", only " + served.dump() + " is supported");
   };
   require("is_encoder_decoder", config.encoder_layers > 0, false);
   if (config.causal) require("is_causal", true, false);
   for (const char* name : {"per_layer_config", "pruned_heads"}) require(name, Json::object(), true);
   if (!reader.field("quantization_config").is_null())
-    reader.refuse("quantization_config: the weights are quantised, which is not served");
+    reader.refuse("quantization_config: the weights are quantised, which is not supported");
 }
 
 /// The names of a classifier's classes, "0" ... in order: as many as it has.
@@ -173,16 +173,16 @@ void set_classes(FieldReader& reader, Config& config, const HeadRule& head) {
 }
 
 /// As the pipeline of transformers understands a classifier.
-Answers answers_of(FieldReader& reader, const Config& config) {
+ProblemType answers_of(FieldReader& reader, const Config& config) {
   const Json& type = reader.field("problem_type");
-  if (config.classes == 0) return Answers::one;
-  if (type == "regression") return Answers::numbers;
-  if (type == "multi_label_classification") return Answers::any;
+  if (config.classes == 0) return ProblemType::single_label;
+  if (type == "regression") return ProblemType::regression;
+  if (type == "multi_label_classification") return ProblemType::multi_label;
   if (type != "single_label_classification" && !type.is_null())
     reader.refuse("problem_type", type, "regression, single_label_classification or multi_label_classification");
   else if (!type.is_null() && config.classes == 1)
-    reader.refuse("problem_type is single_label_classification, but there is one label: only several are served");
-  return config.classes == 1 ? Answers::any : Answers::one;
+    reader.refuse("problem_type is single_label_classification, but there is one label: only several are supported");
+  return config.classes == 1 ? ProblemType::multi_label : ProblemType::single_label;
 }
 
 /// The layers with and without a window, one by one.
@@ -197,7 +197,7 @@ void read_layer_types(FieldReader& reader, const Family& family, Config& config)
     for (const Json& type : types) {
       if (type != "full_attention" && type != "sliding_attention")
         return reader.refuse("layer_types has " + io::as_shown(type) +
-                             ", served are full_attention and sliding_attention");
+                             ", supported are full_attention and sliding_attention");
       pattern += type == "sliding_attention" ? 'w' : 'f';
     }
     if (std::ssize(pattern) != config.layers)
@@ -265,7 +265,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   require_common(reader, config);
   if (reader.good()) derive(reader, family, config);
   if (reader.good()) read_layer_types(reader, family, config);
-  if (reader.good() && config.positions == Positions::rope) read_rope(reader, family.rope, config);
+  if (reader.good() && config.positions == PositionEncoding::rope) read_rope(reader, family.rope, config);
   reader.done();
   try {
     check(config);

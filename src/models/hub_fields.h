@@ -10,7 +10,7 @@
 
 namespace attn::models {
 
-/// Reads fields into a Config; collects reasons, each behind the file's name.
+/// Reads fields into a Config; collects reasons, each after the file's name.
 class FieldReader {
  public:
   /// `theirs` has other names where `aliases` say so.

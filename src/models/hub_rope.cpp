@@ -53,7 +53,7 @@ class Rope {
           where_ + "rope_type", kind,
           rule_.long_only ? "default or longrope" : "default, linear, dynamic, llama3, yarn or longrope");
     const int64_t width = config_.head_dim ? config_.head_dim : config_.embed_dim / std::max<int64_t>(config_.heads, 1);
-    if (kind == "dynamic" && (config_.rope_width ? config_.rope_width : width) < 4)
+    if (kind == "dynamic" && (config_.rotary_dim ? config_.rotary_dim : width) < 4)
       return reader_.refuse(where_ + "rope_type is dynamic, which needs at least 4 columns of a head that rotate");
     reader_.set(config_, "rope_scaling", kind, where_ + "rope_type");
     if (reader_.good()) scaling(kind);
@@ -95,7 +95,7 @@ class Rope {
           where + name + " is " + Json(share).dump() + ", which rotates " + std::to_string(columns) + " of " +
           std::to_string(width) +
           " columns of a head (hidden_size / num_attention_heads): must be an even number, at least 2");
-    if (columns < width) config_.rope_width = columns;
+    if (columns < width) config_.rotary_dim = columns;
   }
 
   void scaling(const std::string& kind) {
@@ -155,7 +155,7 @@ class Rope {
 void read_both(FieldReader& reader, const RopeRule& rule, Config& config, const Json& parameters) {
   static const Json none = Json::object();
   if (const Json& older = reader.field("rope_scaling"); !older.is_null() && older != none)
-    reader.refuse("rope_scaling", older, "absent: rope_parameters is served");
+    reader.refuse("rope_scaling", older, "absent: rope_parameters is supported");
   const auto of = [&](const char* layers) -> const Json& {
     const Json* found = FieldReader::given_in(parameters, layers);
     if (!found || found->is_null()) return none;
@@ -181,7 +181,7 @@ void read_both(FieldReader& reader, const RopeRule& rule, Config& config, const 
   if (rest(full) != rest(windows))
     reader.refuse(
         "rope_parameters: full_attention and sliding_attention differ in more than rope_theta, which is not "
-        "served");
+        "supported");
 }
 
 }  // namespace

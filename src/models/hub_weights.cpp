@@ -13,7 +13,7 @@ namespace {
 using autograd::Array;
 using io::Json;
 
-/// The text that # and * of a pattern stand for in a name; nothing if they do not fit.
+/// The text that # and * of a pattern mean in a name; nothing if they do not fit.
 struct Match {
   std::string number, ending;
 };
@@ -105,7 +105,7 @@ HubWeights::HubWeights(const std::string& folder, HubModel& model) : model_(mode
   for (const auto& [tensor, file] : map.items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos || name == "..")
-      throw Error("open", {index + ": tensor " + io::in_quotes(tensor) + " lies in " + io::as_shown(file) +
+      throw Error("open", {index + ": tensor " + io::in_quotes(tensor) + " is in " + io::as_shown(file) +
                            ", must be the name of a file in the folder"});
     names.insert(name);
   }
@@ -122,7 +122,7 @@ void HubWeights::open(const std::string& path) {
   files_.push_back(std::make_unique<io::Safetensors>(io::Safetensors::map(path)));
   for (const auto& [name, info] : files_.back()->tensors())
     if (!where_.emplace(name, files_.back().get()).second)
-      throw Error("open", {path + ": tensor " + io::in_quotes(name) + " lies in another file too"});
+      throw Error("open", {path + ": tensor " + io::in_quotes(name) + " is in another file too"});
   for (const auto& [name, type] : files_.back()->foreign()) foreign_.emplace(name, type);
 }
 
@@ -140,13 +140,13 @@ void HubWeights::untie(Config& config) {
   const std::vector<Found> tokens = all_of("tokens.weight", &ignored), heads = all_of("head.weight", &ignored);
   for (const Found& other : tokens)
     if (!are_same(tokens[0].pieces[0], other.pieces[0]))
-      reasons_.push_back(tokens[0].pieces[0].name + " and " + other.pieces[0].name + " differ, which is not served");
+      reasons_.push_back(tokens[0].pieces[0].name + " and " + other.pieces[0].name + " differ, which is not supported");
   if (config.head && !config.classes && !tokens.empty() && !heads.empty() &&
       !are_same(tokens[0].pieces[0], heads[0].pieces[0]))
     config.tie_embeddings = false;
 }
 
-/// By its name behind the family's prefix, or, where the layers were saved alone, without it.
+/// By its name after the family's prefix, or, where the layers were saved alone, without it.
 std::optional<HubWeights::Piece> HubWeights::piece(const std::string& name) const {
   const bool whole = name.starts_with('/');
   const std::string bare = whole ? name.substr(1) : name;

@@ -21,7 +21,7 @@ std::optional<double> number_in(const std::string& path) {
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// The number behind `name` in a file of lines "name number".
+/// The number after `name` in a file of lines "name number".
 std::optional<double> number_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

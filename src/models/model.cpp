@@ -10,7 +10,7 @@ namespace attn::models {
 
 Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& x,
                    const nn::AttentionInputs& inputs) const {
-  const Tape::Scope scope(tape, (&layers == &encoder_ ? "encoder " : "block ") + std::to_string(layer));
+  const Tape::ErrorScope scope(tape, (&layers == &encoder_ ? "encoder " : "block ") + std::to_string(layer));
   return std::visit([&](const auto& mixer) { return mixer(tape, x, inputs); }, layers[layer]);
 }
 
@@ -22,13 +22,13 @@ Value gates_of(const ForwardOptions& options, const Config& config, view::Part p
   return (*options.gates)[static_cast<size_t>(attention_place(config, part, static_cast<int64_t>(layer)))];
 }
 
-/// Where each token stands in its sequence, the first at `first`.
+/// Where each token is in its sequence, the first at `first`.
 std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t first) {
   std::vector<int64_t> places(static_cast<size_t>(B * L));
-  if (batch.starts.empty())
+  if (batch.cu_seqlens.empty())
     for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + first;
-  for (size_t n = 0; n + 1 < batch.starts.size(); ++n)
-    std::iota(places.begin() + batch.starts[n], places.begin() + batch.starts[n + 1], first);
+  for (size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n)
+    std::iota(places.begin() + batch.cu_seqlens[n], places.begin() + batch.cu_seqlens[n + 1], first);
   return places;
 }
 
@@ -71,12 +71,12 @@ class Telling {
   /// Of the recorder's text in the batch, without padding; `first` are the tokens before the batch.
   void tell(const Batch& batch, std::span<const int64_t> memory_lengths, int64_t first) const {
     if (!wanted_) return;
-    const bool encoder = part_ == view::Part::encoder, packed = !encoder && !batch.starts.empty();
+    const bool encoder = part_ == view::Part::encoder, packed = !encoder && !batch.cu_seqlens.empty();
     const auto at = static_cast<size_t>(recorder_->options().sequence);
     const std::vector<int64_t>& lengths = encoder ? batch.source_lengths : batch.lengths;
-    const int64_t b = packed ? 0 : static_cast<int64_t>(at), begin = packed ? batch.starts[at] : 0;
+    const int64_t b = packed ? 0 : static_cast<int64_t>(at), begin = packed ? batch.cu_seqlens[at] : 0;
     const int64_t whole = trace_->q.array.shape()[1];
-    const int64_t end = packed ? batch.starts[at + 1] : lengths.empty() ? whole : lengths[at];
+    const int64_t end = packed ? batch.cu_seqlens[at + 1] : lengths.empty() ? whole : lengths[at];
     const nn::Array& lse = trace_->lse;
     const ConstView<3> all(lse.data(), lse.dtype(), {lse.shape()[0], lse.shape()[1], lse.shape()[2]});
     view::Layer call;
@@ -87,7 +87,7 @@ class Telling {
     const bool across = part_ == view::Part::cross;
     call.k = rows_of<4>(trace_->k.view(), b, across ? 0 : begin, across ? keys : end);
     call.options = trace_->options;
-    call.options.key_length = call.options.cu_query = call.options.cu_key = {};
+    call.options.key_length = call.options.cu_seqlens_q = call.options.cu_seqlens_k = {};
     ConstView<4>& bias = call.options.bias;
     if (bias && bias.size[2] == whole) {  // by distance alone: the first rows serve any text
       bias.size[2] = end - begin;
@@ -107,30 +107,31 @@ class Telling {
 
 }  // namespace
 
-/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first stands at `first`.
+/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first is at `first`.
 Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const {
-  const int64_t B = batch.starts.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
-  const nn::Embedding& tokens = encoder && encoder_tokens_.table ? encoder_tokens_ : tokens_;
+  const int64_t B = batch.cu_seqlens.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
+  const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
   Value x;
-  if (config_.reads_rows && (encoder || encoder_.empty())) {
-    const nn::Array given = tape.array(parameters_->dtype(), batch.rows.shape());
-    ops::convert(batch.rows.flat(), given.flat());
+  if (config_.takes_embeddings && (encoder || encoder_.empty())) {
+    const nn::Array given = tape.array(parameters_->dtype(), batch.inputs_embeds.shape());
+    ops::convert(batch.inputs_embeds.flat(), given.flat());
     x = Value(given);
   } else {
     x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
   }
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
-  if (learned.table) {
+  if (learned.weight) {
     x = add(tape, x, learned(tape, places_of(batch, B, L, first + config_.position_offset), {B, L}));
-  } else if (config_.positions == Positions::sinusoidal) {
+  } else if (config_.positions == PositionEncoding::sinusoidal) {
     const std::vector<int64_t> places = places_of(batch, B, L, 0);
     const int64_t count = *std::max_element(places.begin(), places.end()) + 1;
     const Value table(nn::sinusoids(count, x.shape()[2], x.dtype(), first));
     x = add(tape, x, embedding(tape, places, table, {B, L}));
   }
-  if (types_.table) {
-    const bool given = !encoder && !batch.types.empty();
-    x = add(tape, x, types_(tape, given ? batch.types : std::vector<int64_t>(static_cast<size_t>(B * L), 0), {B, L}));
+  if (types_.weight) {
+    const bool given = !encoder && !batch.token_type_ids.empty();
+    x = add(tape, x,
+            types_(tape, given ? batch.token_type_ids : std::vector<int64_t>(static_cast<size_t>(B * L), 0), {B, L}));
   }
   const nn::Norm& norm = encoder ? encoder_embedding_norm_ : embedding_norm_;
   if (norm.weight) x = norm(tape, x);
@@ -162,7 +163,7 @@ Value Model::hidden(Tape& tape, const Batch& batch, const ForwardOptions& option
 
 /// hidden(), of what has been checked.
 Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
-  Cache* const cache = options.cache;
+  ModelCache* const cache = options.cache;
   const auto memory = std::make_shared<Value>();  // shared with blocks that are computed again
   if (has_source(config_, batch)) {
     *memory = encode(tape, batch, options);
@@ -182,9 +183,9 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   for (size_t n = 0; n < layers_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.lengths;
-    inputs.starts = batch.starts;
-    inputs.memory_length = cache ? cache->memory_lengths_ : batch.source_lengths;
-    if (*memory) inputs.memory = memory.get();
+    inputs.cu_seqlens = batch.cu_seqlens;
+    inputs.encoder_length = cache ? cache->memory_lengths_ : batch.source_lengths;
+    if (*memory) inputs.encoder_states = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
     inputs.gates = gates_of(options, config_, view::Part::own, n);
@@ -197,7 +198,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
     own.tell(batch, {}, first);
-    across.tell(batch, inputs.memory_length, first);
+    across.tell(batch, inputs.encoder_length, first);
   }
   return norm_.weight ? norm_(tape, x) : x;
 }
@@ -205,16 +206,16 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
 /// The rows that a classifier looks at, [B, C].
 Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   const auto B = static_cast<size_t>(batch.sequences);
-  if (config_.pooling == Pooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));
+  if (config_.pooling == ClassifierPooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));
   return mean_pool(tape, x, batch.lengths.empty() ? std::vector<int64_t>(B, batch.length) : batch.lengths);
 }
 
 Value Model::logits(Tape& tape, Value x) const {
-  const Tape::Scope scope(tape, "head");
+  const Tape::ErrorScope scope(tape, "head");
   if (head_dense_.weight) x = activate(tape, config_.head_activation, head_dense_(tape, x));
   if (head_norm_.weight) x = head_norm_(tape, x);
   const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
-  x = linear(tape, scale(tape, x, config_.logit_scale), head_.weight ? head_.weight : tokens_.table, head_.bias, type);
+  x = linear(tape, scale(tape, x, config_.logit_scale), head_.weight ? head_.weight : tokens_.weight, head_.bias, type);
   if (const double cap = config_.logit_softcap; cap > 0)
     x = scale(tape, activate(tape, Activation::tanh, scale(tape, x, 1 / cap)), cap);
   return x;
@@ -228,15 +229,16 @@ Value Model::pooler(Tape& tape, const Value& first) const {
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
-  const bool of_texts = config_.pooler || (config_.head && config_.classes && config_.pooling != Pooling::each);
-  if (of_texts && !batch.starts.empty())
+  const bool of_texts =
+      config_.pooler || (config_.head && config_.classes && config_.pooling != ClassifierPooling::each);
+  if (of_texts && !batch.cu_seqlens.empty())
     throw Error("model", {config_.pooler
                               ? "packed sequences have hidden() alone, whose first rows pooler() takes"
                               : "a classifier of whole texts takes padded sequences; packed ones have hidden() alone"});
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0)));
   if (!config_.head) return x;
-  if (config_.classes && config_.pooling != Pooling::each) return logits(tape, pooled(tape, x, batch));
+  if (config_.classes && config_.pooling != ClassifierPooling::each) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {
     std::vector<int64_t> last(static_cast<size_t>(B), L - 1);
     for (size_t b = 0; b < batch.lengths.size(); ++b) last[b] = batch.lengths[b] - 1;
@@ -251,9 +253,9 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
 }
 
-KvCache::Config Model::cache_config(int64_t layer) const {
-  const AttentionShape heads = attention_shape(config_, layer);
-  KvCache::Config shape;
+KVCacheConfig Model::cache_config(int64_t layer) const {
+  const LayerShape heads = attention_shape(config_, layer);
+  KVCacheConfig shape;
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.key_width;
   shape.value_dim = heads.value_width;
@@ -261,41 +263,41 @@ KvCache::Config Model::cache_config(int64_t layer) const {
   return shape;
 }
 
-Cache Model::new_cache(int64_t sequences) const {
+ModelCache Model::new_cache(int64_t sequences) const {
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
   checker.require(sequences > 0,
                   [&] { return "a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"; });
   checker.done();
-  Cache cache;
+  ModelCache cache;
   for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(cache_config(n));
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = 0;
-    for (KvCache& layer : cache.layers_) id = layer.add();
+    for (KVCache& layer : cache.layers_) id = layer.add();
     cache.sequences_.push_back(id);
   }
   return cache;
 }
 
-int64_t Cache::bytes() const {
+int64_t ModelCache::bytes() const {
   int64_t total = 0;
-  for (const KvCache& layer : layers_) {
-    const KvCache::Config& shape = layer.config();
+  for (const KVCache& layer : layers_) {
+    const KVCacheConfig& shape = layer.config();
     total += layer.pages_in_use() * shape.page_size * shape.kv_heads * (shape.head_dim + shape.value_dim) *
              size_of(shape.dtype);
   }
   return total;
 }
 
-void Cache::truncate(int64_t length) {
+void ModelCache::truncate(int64_t length) {
   if (layers_.empty() && length != 0)
-    throw Error("Cache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
-  for (KvCache& layer : layers_)
+    throw Error("ModelCache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
+  for (KVCache& layer : layers_)
     for (int64_t id : sequences_) layer.truncate(id, length);
 }
 
-void Cache::select(std::span<const int64_t> sequences) {
-  Checker checker("Cache");
+void ModelCache::select(std::span<const int64_t> sequences) {
+  Checker checker("ModelCache");
   for (const int64_t n : sequences)
     checker.require(n >= 0 && n < static_cast<int64_t>(sequences_.size()), [&] {
       return "there is no sequence " + std::to_string(n) + " of " + std::to_string(sequences_.size());
@@ -308,7 +310,7 @@ void Cache::select(std::span<const int64_t> sequences) {
     return some;
   };
   std::vector<int64_t> ids;  // the same in all layers, which are treated alike
-  for (KvCache& layer : layers_) {
+  for (KVCache& layer : layers_) {
     ids.clear();
     for (const int64_t id : selected(sequences_)) ids.push_back(layer.fork(id, layer.length(id)));
     for (const int64_t id : sequences_) layer.remove(id);

@@ -18,7 +18,7 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   return labels;
 }
 
-/// Nothing where there is no file of a tokenizer: whoever needs one says so. Its files may add tokens that the model
+/// Empty where there is no tokenizer file: a caller that needs one reports it. Its files may add tokens that the model
 /// has not; a text with one of them is refused then.
 std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t vocab_size) {
   auto tokenizer = text::find_tokenizer(folder);
@@ -51,7 +51,7 @@ Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
-  loaded.answers = hub.answers;
+  loaded.problem_type = hub.answers;
   return loaded;
 }
 

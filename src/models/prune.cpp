@@ -96,7 +96,7 @@ Array without(const std::string& name, const Array& whole, const AttentionLayer&
 /// Where layers share the distances of the first one, that one's.
 std::string name_in_whole(const Config& config, const std::string& name) {
   const size_t stack = name.find('.'), layer = stack == std::string::npos ? stack : name.find('.', stack + 1);
-  if (!config.shared_distances || layer == std::string::npos || !name.ends_with(".distance_bias")) return name;
+  if (!config.shared_relative_bias || layer == std::string::npos || !name.ends_with(".distance_bias")) return name;
   return name.substr(0, stack + 1) + "0" + name.substr(layer);
 }
 
@@ -106,7 +106,7 @@ Config without_heads(const Config& config, const HeadLists& removed) {
   const HeadLists stay = staying(config, removed);
   const std::vector<AttentionLayer> layers = attention_layers(config);
   Config smaller = config;
-  smaller.shared_distances = false;
+  smaller.shared_relative_bias = false;
   smaller.kept_heads.assign(stay.size(), {});
   for (size_t n = 0; n < stay.size(); ++n)
     for (const int64_t head : stay[n]) smaller.kept_heads[n].push_back(layers[n].kept[static_cast<size_t>(head)]);

@@ -64,11 +64,11 @@ using FeatureShapes = std::map<std::string, FeatureShape>;
 using Stage = std::function<void(Features&)>;
 
 /// The module `kind` whose files are in `folder`; changes `shapes` as it will change the features. Throws Error that
-/// names file and field for what is not served; null for a module that changes nothing.
-Stage module_stage(const std::string& kind, const std::string& folder, std::optional<RowPooling> pooling,
+/// names file and field for what is not supported; null for a module that changes nothing.
+Stage module_stage(const std::string& kind, const std::string& folder, std::optional<Pooling> pooling,
                    FeatureShapes& shapes);
 /// Of a folder without files: one pooling.
-Stage pooling_stage(std::vector<RowPooling> kinds, bool with_prompt, FeatureShapes& shapes);
+Stage pooling_stage(std::vector<Pooling> kinds, bool with_prompt, FeatureShapes& shapes);
 bool is_served_module(const std::string& kind);
 /// Each row to length 1.
 void normalise_rows(const nn::Array& rows);
@@ -77,22 +77,22 @@ inline constexpr int64_t kUnbounded = int64_t{1} << 40;  ///< more tokens than a
 
 /// What a folder says.
 struct SentenceFiles {
-  std::string model;                  ///< the folder of the model and its tokenizer
-  bool lower_case = false;            ///< texts, before the tokenizer has them
-  std::optional<int64_t> longest;     ///< tokens of a text, whatever the context is
-  std::optional<int64_t> tokenizers;  ///< the same as the tokenizer says it, up to the context
-  std::string length_field;           ///< file and field that say it, for errors
-  std::map<std::string, std::string> prompts;
-  std::string prompt;                                        ///< that of default_prompt_name
-  int64_t dimensions = 0;                                    ///< truncate_dim; 0 = all
-  std::vector<std::pair<std::string, std::string>> modules;  ///< kind and folder of those behind the model
-  RowPooling pooling = RowPooling::mean;                     ///< where no modules are named
+  std::string model;                       ///< the folder of the model and its tokenizer
+  bool lower_case = false;                 ///< texts, before the tokenizer has them
+  std::optional<int64_t> longest = {};     ///< tokens of a text, whatever the context is
+  std::optional<int64_t> tokenizers = {};  ///< the same as the tokenizer says it, up to the context
+  std::string length_field = {};           ///< file and field that say it, for errors
+  std::map<std::string, std::string> prompts = {};
+  std::string prompt = {};                                        ///< that of default_prompt_name
+  int64_t dimensions = 0;                                         ///< truncate_dim; 0 = all
+  std::vector<std::pair<std::string, std::string>> modules = {};  ///< kind and folder of those after the model
+  Pooling pooling = Pooling::mean;                                ///< where no modules are named
   bool has_modules = false;
 };
 /// `pooling` is the caller's, who then need not agree with what a folder without modules.json would be.
-SentenceFiles read_sentence_files(const std::string& folder, std::optional<RowPooling> pooling);
+SentenceFiles read_sentence_files(const std::string& folder, std::optional<Pooling> pooling);
 
-/// The same tokenizer behind a lower-casing, unless it has that as a step of its own.
+/// The same tokenizer after a lower-casing, unless it has that as a step of its own.
 std::unique_ptr<text::Tokenizer> lower_cased(const text::Tokenizer& tokenizer, const std::string& folder);
 
 }  // namespace attn::models

@@ -61,7 +61,7 @@ FileFields FileFields::object(const std::string& field) {
 
 void FileFields::unset(const std::string& field) {
   const Json* value = find(field);
-  if (value && !value->is_null()) refuse(field, "null: nothing else is served");
+  if (value && !value->is_null()) refuse(field, "null: nothing else is supported");
 }
 
 void FileFields::pass_over(std::initializer_list<const char*> fields) {
@@ -71,7 +71,7 @@ void FileFields::pass_over(std::initializer_list<const char*> fields) {
 void FileFields::done() const {
   for (const auto& [field, value] : object_.items())
     if (std::find(known_.begin(), known_.end(), field) == known_.end())
-      refuse("the field " + io::in_quotes(field) + " is not served");
+      refuse("the field " + io::in_quotes(field) + " is not supported");
 }
 
 // --------------------------------------------------------------------------------------------------------------- files
@@ -100,7 +100,7 @@ void read_length(SentenceFiles& files) {
     }
 }
 
-/// Text in, rows of the last layer out: the only configuration that is served.
+/// Text in, rows of the last layer out: the only supported configuration.
 void require_plain(FileFields& fields) {
   if (const auto task = fields.text("transformer_task"); task && task != "feature-extraction")
     fields.refuse("transformer_task", "\"feature-extraction\"");
@@ -226,7 +226,7 @@ void read_modules(const std::string& folder, SentenceFiles& files) {
   if (list.empty()) throw Error("embed", {path + ": there is no module, must be a Transformer and what follows it"});
 }
 
-/// Without modules.json: the mean, of a decoder the last row. A chat template would stand around the text.
+/// Without modules.json: the mean, of a decoder the last row. A chat template would be around the text.
 void read_plain(const std::string& folder, SentenceFiles& files) {
   FileFields config = file(folder + "/config.json");
   if (!config.find("model_type")) return;
@@ -235,11 +235,11 @@ void read_plain(const std::string& folder, SentenceFiles& files) {
   if (io::exists(folder + "/chat_template.jinja") ||
       (said.is_object() && !said.value("chat_template", Json()).is_null()))
     throw Error("embed", {folder + ": without modules.json, sentence-transformers puts a text into the chat_template, "
-                                   "which is not served; a pooling that is asked for embeds the text as it is"});
+                                   "which is not supported; a pooling that is asked for embeds the text as it is"});
   const Json *names = config.find("architectures"), *causal = config.find("is_causal");
   const bool decoder = names && names->is_array() && !names->empty() && names->front().is_string() &&
                        names->front().get<std::string>().ends_with("ForCausalLM") && !(causal && *causal == false);
-  if (decoder) files.pooling = RowPooling::last;
+  if (decoder) files.pooling = Pooling::last;
 }
 
 void require_model(const SentenceFiles& files, const std::string& folder) {
@@ -250,7 +250,7 @@ void require_model(const SentenceFiles& files, const std::string& folder) {
 
 }  // namespace
 
-SentenceFiles read_sentence_files(const std::string& folder, std::optional<RowPooling> pooling) {
+SentenceFiles read_sentence_files(const std::string& folder, std::optional<Pooling> pooling) {
   SentenceFiles files{.model = folder};
   files.has_modules = io::exists(folder + "/modules.json");
   if (files.has_modules) read_modules(folder, files);

@@ -1,4 +1,4 @@
-// What the modules of sentence-transformers compute behind a model.
+// What the modules of sentence-transformers compute after a model.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,74 +17,73 @@ using nn::Array;
 // ------------------------------------------------------------------------------------------------------------- pooling
 
 /// As files call it.
-constexpr std::pair<const char*, RowPooling> kPoolings[] = {{"cls", RowPooling::first},
-                                                            {"max", RowPooling::max},
-                                                            {"mean", RowPooling::mean},
-                                                            {"mean_sqrt_len_tokens", RowPooling::mean_root},
-                                                            {"weightedmean", RowPooling::weighted},
-                                                            {"lasttoken", RowPooling::last}};
+constexpr std::pair<const char*, Pooling> kPoolings[] = {{"cls", Pooling::first},
+                                                         {"max", Pooling::max},
+                                                         {"mean", Pooling::mean},
+                                                         {"mean_sqrt_len_tokens", Pooling::mean_root},
+                                                         {"weightedmean", Pooling::weighted},
+                                                         {"lasttoken", Pooling::last}};
 /// The fields that older files have, true for each pooling that is meant.
-constexpr std::pair<const char*, RowPooling> kOlderPoolings[] = {
-    {"pooling_mode_cls_token", RowPooling::first},
-    {"pooling_mode_max_tokens", RowPooling::max},
-    {"pooling_mode_mean_tokens", RowPooling::mean},
-    {"pooling_mode_mean_sqrt_len_tokens", RowPooling::mean_root},
-    {"pooling_mode_weightedmean_tokens", RowPooling::weighted},
-    {"pooling_mode_lasttoken", RowPooling::last}};
+constexpr std::pair<const char*, Pooling> kOlderPoolings[] = {{"pooling_mode_cls_token", Pooling::first},
+                                                              {"pooling_mode_max_tokens", Pooling::max},
+                                                              {"pooling_mode_mean_tokens", Pooling::mean},
+                                                              {"pooling_mode_mean_sqrt_len_tokens", Pooling::mean_root},
+                                                              {"pooling_mode_weightedmean_tokens", Pooling::weighted},
+                                                              {"pooling_mode_lasttoken", Pooling::last}};
 
 constexpr size_t kMostPoolings = 64;  // side by side: there are six
 
 /// A text's rows begin .. length - 1 [.., C] as one row; where the prompt has left none, what padding alone would give.
-void pool(RowPooling kind, const float* rows, int64_t begin, int64_t length, int64_t width, float* to) {
+void pool(Pooling kind, const float* rows, int64_t begin, int64_t length, int64_t width, float* to) {
   const auto row = [&](int64_t i) { return rows + i * width; };
   const bool any = begin < length;
   switch (kind) {
-    case RowPooling::pooler: return;  // the model has made it
-    case RowPooling::first: std::copy_n(row(any ? begin : 0), width, to); return;
-    case RowPooling::last:
+    case Pooling::pooler: return;  // the model has made it
+    case Pooling::first: std::copy_n(row(any ? begin : 0), width, to); return;
+    case Pooling::last:
       if (any) std::copy_n(row(length - 1), width, to);
       else std::fill_n(to, width, 0.0f);
       return;
-    case RowPooling::max:
+    case Pooling::max:
       std::fill_n(to, width, -std::numeric_limits<float>::infinity());
       for (int64_t i = begin; i < length; ++i)
         for (int64_t c = 0; c < width; ++c) to[c] = std::max(to[c], row(i)[c]);
       return;
-    case RowPooling::mean:
-    case RowPooling::mean_root:
-    case RowPooling::weighted: break;
+    case Pooling::mean:
+    case Pooling::mean_root:
+    case Pooling::weighted: break;
   }
   float weights = 0;
   std::fill_n(to, width, 0.0f);
   for (int64_t i = begin; i < length; ++i) {
-    const float weight = kind == RowPooling::weighted ? static_cast<float>(i + 1) : 1;
+    const float weight = kind == Pooling::weighted ? static_cast<float>(i + 1) : 1;
     for (int64_t c = 0; c < width; ++c) to[c] += weight * row(i)[c];
     weights += weight;
   }
   weights = std::max(weights, 1e-9f);
-  if (kind == RowPooling::mean_root) weights = std::sqrt(weights);
+  if (kind == Pooling::mean_root) weights = std::sqrt(weights);
   for (int64_t c = 0; c < width; ++c) to[c] /= weights;
 }
 
-std::vector<RowPooling> kinds_of(FileFields& fields) {
+std::vector<Pooling> kinds_of(FileFields& fields) {
   const auto known = [&](const Json& name) {
     for (const auto& [each, kind] : kPoolings)
       if (name == each) return kind;
     fields.refuse("pooling_mode",
                   "of cls, max, mean, mean_sqrt_len_tokens, weightedmean and lasttoken, one or a list of up to 64");
   };
-  std::vector<RowPooling> older, kinds;
+  std::vector<Pooling> older, kinds;
   for (const auto& [name, kind] : kOlderPoolings)
     if (fields.flag(name, false)) older.push_back(kind);
   const Json* mode = fields.find("pooling_mode");
-  if (!mode) return older.empty() ? std::vector{RowPooling::mean} : older;
+  if (!mode) return older.empty() ? std::vector{Pooling::mean} : older;
   for (const Json& name : mode->is_array() ? *mode : Json::array({*mode})) kinds.push_back(known(name));
   if (kinds.empty() || kinds.size() > kMostPoolings) known(nullptr);
   return kinds;
 }
 
-Stage pooling(FileFields& fields, std::optional<RowPooling> instead, FeatureShapes& shapes) {
-  std::vector<RowPooling> kinds = kinds_of(fields);
+Stage pooling(FileFields& fields, std::optional<Pooling> instead, FeatureShapes& shapes) {
+  std::vector<Pooling> kinds = kinds_of(fields);
   if (instead) kinds = {*instead};
   const bool with_prompt = fields.flag("include_prompt", true);
   fields.pass_over({"embedding_dimension", "word_embedding_dimension"});
@@ -197,7 +196,7 @@ Stage layer_norm(FileFields& fields, const std::string& folder, FeatureShapes& s
   constexpr double kEpsilon = 1e-5;  // torch's
   const int64_t width = fields.needed("dimension");
   fields.done();
-  if (!shapes.contains(kTextRows)) fields.refuse("there is no sentence_embedding yet: a Pooling must stand before");
+  if (!shapes.contains(kTextRows)) fields.refuse("there is no sentence_embedding yet: a Pooling must be before");
   if (width != shapes[kTextRows].width) fields.refuse("dimension", std::to_string(shapes[kTextRows].width));
   Weights weights(folder);
   const Array weight = weights.take("norm.weight", {width}), bias = weights.take("norm.bias", {width});
@@ -234,10 +233,10 @@ void normalise_rows(const Array& rows) {
   });
 }
 
-Stage pooling_stage(std::vector<RowPooling> kinds, bool with_prompt, FeatureShapes& shapes) {
+Stage pooling_stage(std::vector<Pooling> kinds, bool with_prompt, FeatureShapes& shapes) {
   const int64_t width = shapes[kTokenRows].width, count = std::ssize(kinds);
   shapes[kTextRows] = {count * width, false};
-  if (kinds.front() == RowPooling::pooler) return {};
+  if (kinds.front() == Pooling::pooler) return {};
   return [=](Features& features) {
     const int64_t texts = std::ssize(features.starts) - 1;
     const Array rows = features.arrays.at(kTokenRows), pooled(DType::float32, {texts, count * width}, false);
@@ -256,7 +255,7 @@ bool is_served_module(const std::string& kind) {
   return std::find(kServed.begin(), kServed.end(), kind) != kServed.end();
 }
 
-Stage module_stage(const std::string& kind, const std::string& folder, std::optional<RowPooling> instead,
+Stage module_stage(const std::string& kind, const std::string& folder, std::optional<Pooling> instead,
                    FeatureShapes& shapes) {
   const std::string path = folder + "/config.json";
   const bool optional = kind == "Normalize" || kind == "Dropout";

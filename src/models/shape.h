@@ -6,23 +6,23 @@
 namespace attn::models {
 
 /// An attention layer: heads H and Hk, widths D and Dv.
-struct AttentionShape {
+struct LayerShape {
   int64_t heads, kv_heads, key_width, value_width;
 };
 
 inline bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
 /// False where all that a model reads is rows.
-inline bool has_tokens(const Config& config) { return !config.reads_rows || config.encoder_layers > 0; }
+inline bool has_tokens(const Config& config) { return !config.takes_embeddings || config.encoder_layers > 0; }
 
 /// True where an encoder has something to read.
 inline bool has_source(const Config& config, const Batch& batch) {
-  return !batch.source.empty() || (config.encoder_layers > 0 && batch.rows);
+  return !batch.source.empty() || (config.encoder_layers > 0 && batch.inputs_embeds);
 }
 
-inline int64_t token_width(const Config& config) { return config.token_width ? config.token_width : config.embed_dim; }
+inline int64_t token_dim(const Config& config) { return config.token_dim ? config.token_dim : config.embed_dim; }
 
-/// Where the attention of a layer stands in attention_layers().
+/// Where the attention of a layer is in attention_layers().
 inline int64_t attention_place(const Config& config, view::Part part, int64_t layer) {
   return (part == view::Part::own ? 0 : part == view::Part::cross ? 1 : 2) * config.layers + layer;
 }
@@ -32,7 +32,7 @@ inline int64_t attention_count(const Config& config) {
 }
 
 /// Of the attention layer at this place; of the whole model where nothing has been removed.
-inline AttentionShape attention_shape(const Config& config, int64_t place = 0) {
+inline LayerShape attention_shape(const Config& config, int64_t place = 0) {
   const int64_t C = config.embed_dim;
   if (is_selfhead(config)) return {1, 1, config.key_dim ? config.key_dim : C, config.value_dim ? config.value_dim : C};
   const int64_t D = config.head_dim ? config.head_dim : C / config.heads;

@@ -21,15 +21,15 @@ double keys_seen(bool causal, int64_t window, int64_t first, int64_t end) {
   return before(end) - before(first);
 }
 
-enum class Part { embedding, attention, feed_forward, norm, head };
+enum class Component { embedding, attention, feed_forward, norm, head };
 
-Part part_of(const std::string& name) {
+Component part_of(const std::string& name) {
   for (const char* table :
        {"tokens.", "positions.", "types.", "encoder_tokens.", "encoder_positions.", "embedding_projection."})
-    if (name.starts_with(table)) return Part::embedding;
-  if (name.starts_with("head") || name.starts_with("pooler")) return Part::head;
-  if (name.find("norm") != std::string::npos) return Part::norm;
-  return name.find("feed_forward.") != std::string::npos ? Part::feed_forward : Part::attention;
+    if (name.starts_with(table)) return Component::embedding;
+  if (name.starts_with("head") || name.starts_with("pooler")) return Component::head;
+  if (name.find("norm") != std::string::npos) return Component::norm;
+  return name.find("feed_forward.") != std::string::npos ? Component::feed_forward : Component::attention;
 }
 
 }  // namespace
@@ -54,17 +54,17 @@ ParameterCounts count_parameters(const Config& config) {
 double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool last_only) {
   if (tokens < 0 || cached < 0)
     throw Error("model",
-                {std::to_string(tokens) + " tokens behind " + std::to_string(cached) + ": neither must be negative"});
+                {std::to_string(tokens) + " tokens after " + std::to_string(cached) + ": neither must be negative"});
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    const Part part = part_of(parameter.name);
+    const Component part = part_of(parameter.name);
     const bool tied = config.head && !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
-    if (parameter.decay && (part == Part::head || tied)) head += wide(parameter.count());
-    else if (parameter.decay && part != Part::embedding) layers += wide(parameter.count());
+    if (parameter.decay && (part == Component::head || tied)) head += wide(parameter.count());
+    else if (parameter.decay && part != Component::embedding) layers += wide(parameter.count());
   }
   double attention = 0;
   for (int64_t place = 0; place < attention_count(config); ++place) {
-    const AttentionShape shape = attention_shape(config, place);
+    const LayerShape shape = attention_shape(config, place);
     const double seen = place < config.layers
                             ? keys_seen(config.causal, window_of(config, place), cached, cached + tokens)
                             : wide(tokens) * wide(place < 2 * config.layers ? cached + tokens : tokens);
@@ -79,7 +79,7 @@ int64_t cache_bytes_per_token(const Config& config, DType dtype) {
   if (!config.kept_heads.empty()) check(config);
   int64_t numbers = 0;
   for (int64_t n = 0; n < config.layers; ++n) {
-    const AttentionShape shape = attention_shape(config, n);
+    const LayerShape shape = attention_shape(config, n);
     numbers += shape.kv_heads * (shape.key_width + shape.value_width);
   }
   return size_of(dtype) * numbers;
@@ -116,9 +116,9 @@ class Arrays {
   /// [B, L, width], `count` of them.
   double rows(double width, double count = 1) const { return count * recycled(B_ * L_ * width * element_); }
   double model(double count = 1) const { return rows(wide(config_.embed_dim), count); }
-  double attended(const AttentionShape& of) const { return rows(wide(of.heads * of.value_width)); }
+  double attended(const LayerShape& of) const { return rows(wide(of.heads * of.value_width)); }
   /// Queries, keys and values; of the textbook's single head they are three arrays.
-  double projected(const AttentionShape& of) const {
+  double projected(const LayerShape& of) const {
     if (!has_blocks()) return rows(wide(of.key_width), 2) + rows(wide(of.value_width));
     return rows(wide(of.heads * of.key_width + of.kv_heads * (of.key_width + of.value_width)));
   }
@@ -128,30 +128,30 @@ class Arrays {
   }
 
   /// What one layer leaves on the tape.
-  double layer(const AttentionShape& of) const {
+  double layer(const LayerShape& of) const {
     const double dropped = config_.dropout > 0 ? 1 : 0;
-    double bytes =
-        projected(of) * (config_.positions == Positions::rope ? 2 : 1) + attended(of) + statistics(wide(of.heads));
+    double bytes = projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
+                   statistics(wide(of.heads));
     if (learns_distances(config_)) bytes += distances(of);
     if (!has_blocks()) return bytes;
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
   }
   /// What a layer's look at an encoder's rows leaves besides: its queries, the rows' keys and values, norm and branch.
-  double cross(const AttentionShape& of) const {
+  double cross(const LayerShape& of) const {
     const double dropped = config_.dropout > 0 ? 1 : 0;
     return rows(wide(of.heads * of.key_width)) + rows(wide(of.kv_heads * (of.key_width + of.value_width))) +
            attended(of) + model(3 + dropped) + statistics(wide(of.heads) + 2);
   }
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
-    const AttentionShape of = largest();
-    return model(3) + projected(of) * (config_.positions == Positions::rope ? 2 : 1) + attended(of) + feed_forward() +
-           (learns_distances(config_) ? distances(of) : 0);
+    const LayerShape of = largest();
+    return model(3) + projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
+           feed_forward() + (learns_distances(config_) ? distances(of) : 0);
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
-    const bool table = learns_positions(config_) || config_.positions == Positions::sinusoidal;
+    const bool table = learns_positions(config_) || config_.positions == PositionEncoding::sinusoidal;
     const double ids = 40 * B_ * L_;  // tokens, targets and positions as int64, some of them twice
     const double once =
         model((table ? 3 : 1) + (config_.dropout > 0 ? 1 : 0) + (has_blocks() ? 1 : 0)) + statistics(2) + ids;
@@ -166,7 +166,7 @@ class Arrays {
   double layers() const {
     double bytes = 0;
     for (int64_t place = 0; place < attention_count(config_); ++place) {
-      const AttentionShape of = attention_shape(config_, place);
+      const LayerShape of = attention_shape(config_, place);
       bytes += is_cross(place) ? cross(of) : layer(of);
     }
     return bytes;
@@ -180,16 +180,16 @@ class Arrays {
   bool has_blocks() const { return config_.model != "selfhead"; }
   bool is_cross(int64_t place) const { return place >= config_.layers && place < 2 * config_.layers; }
   /// The attention layer with the most heads.
-  AttentionShape largest() const {
-    AttentionShape most = attention_shape(config_);
+  LayerShape largest() const {
+    LayerShape most = attention_shape(config_);
     for (int64_t place = 1; place < attention_count(config_); ++place)
-      if (const AttentionShape other = attention_shape(config_, place); other.heads > most.heads) most = other;
+      if (const LayerShape other = attention_shape(config_, place); other.heads > most.heads) most = other;
     return most;
   }
   /// Numbers of a row in at least float32: means, deviations, log-sum-exps.
   double statistics(double count) const { return count * recycled(B_ * L_ * std::max(element_, 4.0)); }
   /// T5's bias: looked up, with heads first, and the buckets.
-  double distances(const AttentionShape& of) const {
+  double distances(const LayerShape& of) const {
     return 2 * recycled(L_ * L_ * wide(of.heads) * element_) + 8 * L_ * L_;
   }
 

@@ -1,4 +1,4 @@
-// Attention layers: projections around the operator. Q, K and V of a layer lie in one array and are read in place.
+// Attention layers: projections around the operator. Q, K and V of a layer are in one array and are read in place.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,8 +16,8 @@ AttentionOptions options_of(const Tape& tape, const AttentionInputs& inputs, boo
                             double dropout) {
   AttentionOptions options;
   options.float32_precision = ops::matmul_precision();
-  options.same_bits = tape.options().same_bits;
-  options.cu_query = options.cu_key = inputs.starts;
+  options.batch_invariant = tape.options().batch_invariant;
+  options.cu_seqlens_q = options.cu_seqlens_k = inputs.cu_seqlens;
   options.causal = causal;
   if (window > 0) options.window = {window - 1, causal ? -1 : window - 1};
   options.alignment = Alignment::top_left;
@@ -42,7 +42,7 @@ struct Distances {
   }
 };
 
-/// With `bias`, which gets its gradient, or with the bias of `options`, which lies in `kept`.
+/// With `bias`, which gets its gradient, or with the bias of `options`, which is in `kept`.
 Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Value& kept,
              const Value& sink, AttentionTrace* trace) {
   Array lse;
@@ -81,13 +81,13 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
                     const Distances& distances, const Value& sink, AttentionTrace* trace) {
   const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], width = heads.v.width;
   const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
-  KvCache& cache = *slot.cache;
+  KVCache& cache = *slot.cache;
   options.dropout = 0;
   if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, cache.length(slot.sequences[0])};
-  std::vector<int64_t> cu_query(static_cast<size_t>(B) + 1, 0);
+  std::vector<int64_t> cu_seqlens_q(static_cast<size_t>(B) + 1, 0);
   for (int64_t b = 0; b < B; ++b) {
     cache.append(slot.sequences[b], sequence(keys, b), sequence(values, b));
-    cu_query[b + 1] = cu_query[b] + L;
+    cu_seqlens_q[b + 1] = cu_seqlens_q[b] + L;
   }
   const Array out = tape.array(heads.q.array.dtype(), {B, L, heads.q.heads * width});
   const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
@@ -106,7 +106,7 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
       View<3> own = lse_of_all;
       own.size[2] = L;
       if (trace) own.data = static_cast<char*>(own.data) + b * L * size_of(own.dtype);
-      cache.attend(slot.sequences.subspan(b, 1), std::span(cu_query).first(2), sequence(queries, b),
+      cache.attend(slot.sequences.subspan(b, 1), std::span(cu_seqlens_q).first(2), sequence(queries, b),
                    sequence(results, b), trace ? own : View<3>(), options);
     }
     if (trace) trace->options.bias = options.bias;
@@ -115,7 +115,7 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
     const auto packed = [&](View<4> x) {
       return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
     };
-    cache.attend(slot.sequences, cu_query, packed(queries), packed(results), lse_of_all, options);
+    cache.attend(slot.sequences, cu_seqlens_q, packed(queries), packed(results), lse_of_all, options);
   }
   if (trace) trace->lse = sequences_first(lse, B, H, L);
   return tape.result("attention", out, {});
@@ -153,7 +153,7 @@ void AttentionTrace::check() const {
   checker.done();
 }
 
-Value AttentionTrace::statistics(Tape& tape, const autograd::StatisticsColumns& wanted) const {
+Value AttentionTrace::statistics(Tape& tape, const autograd::StatisticsSelection& wanted) const {
   check();
   // A bias without a gradient is in the options already, perhaps by distance.
   return autograd::attention_statistics(tape, q, k, lse, wanted, options, bias.wants_gradient() ? bias : Value(), sink);
@@ -191,7 +191,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
     const int64_t width = query.weight.shape()[1];
     check_inputs(checker,
                  {.width = width,
-                  .memory_width = width,
+                  .encoder_dim = width,
                   .heads = 1,
                   .kv_heads = 1,
                   .key_width = options.key_width,
@@ -202,8 +202,8 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
                  x, inputs);
   }
   checker.done();
-  const Tape::Scope scope(tape, "attention");
-  const Value& source = inputs.memory ? *inputs.memory : x;
+  const Tape::ErrorScope scope(tape, "attention");
+  const Value& source = inputs.encoder_states ? *inputs.encoder_states : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
   const AttentionOptions attend_options = options_of(tape, inputs, options.causal, 0, options.dropout);
@@ -229,28 +229,29 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   check_options(checker, "", width, options);
   checker.done();
   if (options_.kv_heads == 0) options_.kv_heads = options_.heads;
-  if (options_.head_width == 0) options_.head_width = width / options_.heads;
-  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
-  if (options_.memory_width) {
+  if (options_.head_dim == 0) options_.head_dim = width / options_.heads;
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
+  if (options_.encoder_dim) {
     query = Linear(scope / "query", width, H * D, {.bias = options_.bias});
-    key_value = Linear(scope / "key_value", options_.memory_width, 2 * Hk * D, {.bias = options_.bias});
+    key_value = Linear(scope / "key_value", options_.encoder_dim, 2 * Hk * D, {.bias = options_.bias});
   } else {
     qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options_.bias});
   }
   output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});
   if (options_.query_key_norm != QueryKeyNorm::none) {
     const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
-    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, Role::gain);
-    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, Role::gain);
+    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, ParameterRole::scale);
+    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, ParameterRole::scale);
   }
-  if (options_.sink) sink_ = scope.variable("sink", {H}, Role::bias);
-  if (options_.position == Position::relative && !options_.shares_distances)
-    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, Role::table);
-  if (options_.position == Position::alibi) slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
+  if (options_.sinks) sink_ = scope.variable("sink", {H}, ParameterRole::bias);
+  if (options_.position == AttentionPositions::relative && !options_.shares_distances)
+    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, ParameterRole::embedding);
+  if (options_.position == AttentionPositions::alibi)
+    slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
-  if (options_.position == Position::rope && !by_length) frequencies_ = frequencies_for(0);
-  if (options_.position == Position::rope) options_.rope.magnitude = rope_magnitude(options_.rope_scaling);
+  if (options_.position == AttentionPositions::rope && !by_length) frequencies_ = frequencies_for(0);
+  if (options_.position == AttentionPositions::rope) options_.rope.magnitude = rope_magnitude(options_.rope_scaling);
 }
 
 void MultiHeadAttention::share_distances(const MultiHeadAttention& other) {
@@ -266,48 +267,49 @@ void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const Atte
   if (check_made(checker, output.weight))
     check_inputs(checker,
                  {.width = output.weight.shape()[0],
-                  .memory_width = options_.memory_width,
-                  .needs_memory = options_.memory_width > 0,
+                  .encoder_dim = options_.encoder_dim,
+                  .needs_memory = options_.encoder_dim > 0,
                   .heads = options_.heads,
                   .kv_heads = options_.kv_heads,
-                  .key_width = options_.head_width,
-                  .value_width = options_.head_width,
+                  .key_width = options_.head_dim,
+                  .value_width = options_.head_dim,
                   .causal = options_.causal,
-                  .relative = options_.position == Position::relative,
+                  .relative = options_.position == AttentionPositions::relative,
                   .recording = tape.recording(),
                   .dtype = dtype()},
                  x, inputs);
-  checker.require(options_.position != Position::relative || distance_bias_,
+  checker.require(options_.position != AttentionPositions::relative || distance_bias_,
                   "it has no relative positions yet: share_distances() gives it another layer's");
   checker.done();
 }
 
 std::vector<double> MultiHeadAttention::frequencies_for(int64_t length) const {
-  const int64_t width = options_.rope.rotated_width ? options_.rope.rotated_width : options_.head_width;
+  const int64_t width = options_.rope.rotary_dim ? options_.rope.rotary_dim : options_.head_dim;
   return rope_frequencies(options_.rope.theta, width, options_.rope_scaling, length);
 }
 
 /// Queries and keys of self-attention normalised and rotated, as far as the options say so.
 Value MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const {
-  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
   const int64_t B = qkv_rows.shape()[0], L = qkv_rows.shape()[1];
   if (query_norm_) {
     const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
     qkv_rows = rms_norm_columns(tape, qkv_rows, {{0, rows ? 1 : H, query_norm_}, {H * D, rows ? 1 : Hk, key_norm_}},
                                 options_.norm_epsilon);
   }
-  if (options_.position != Position::rope) return qkv_rows;
-  std::vector<int64_t> positions = inputs.starts.empty() ? inputs.cache.positions(B, L) : positions_of(inputs.starts);
+  if (options_.position != AttentionPositions::rope) return qkv_rows;
+  std::vector<int64_t> positions =
+      inputs.cu_seqlens.empty() ? inputs.cache.positions(B, L) : positions_of(inputs.cu_seqlens);
   const int64_t length = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
   return autograd::rope(tape, qkv_rows, H + Hk, D, std::move(positions), options_.rope,
                         frequencies_.empty() ? frequencies_for(length) : frequencies_);
 }
 
 QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
-  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_width;
-  if (options_.memory_width) {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
+  if (options_.encoder_dim) {
     const Value from_x = query(tape, x);
-    const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.memory);
+    const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.encoder_states);
     return {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}};
   }
   const Value all = placed(tape, qkv(tape, x), inputs);
@@ -316,13 +318,13 @@ QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const Atte
 
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   check_call(tape, x, inputs);
-  const Tape::Scope scope(tape, "attention");
+  const Tape::ErrorScope scope(tape, "attention");
   const QueryKeyValue heads = project(tape, x, inputs);
   const int64_t L = x.shape()[1], keys = heads.k.array.shape()[1];
   AttentionOptions options = options_of(tape, inputs, options_.causal, options_.window, options_.dropout);
   options.alibi_slopes = slopes_;
   options.softcap = options_.softcap;
-  if (options_.scale > 0) options.scale = options_.scale;
+  if (options_.attention_scale > 0) options.scale = options_.attention_scale;
   Value bias = inputs.bias;
   Distances distances;
   if (distance_bias_) {

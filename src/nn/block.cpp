@@ -9,13 +9,11 @@ void check_block(Checker& checker, int64_t width, const BlockOptions& options) {
   check_dropout(checker, "", options.dropout);
   check_options(checker, "norm: ", width, options.norm);
   check_options(checker, "attention: ", width, options.attention);
-  if (options.cross.memory_width) check_options(checker, "cross: ", width, options.cross);
+  if (options.cross.encoder_dim) check_options(checker, "cross: ", width, options.cross);
   check_options(checker, "feed_forward: ", width, options.feed_forward);
-  checker.require(!options.parallel || (options.norm_place == NormPlace::before && !options.cross.memory_width),
+  checker.require(!options.parallel || (options.norm_placement == NormPlacement::pre && !options.cross.encoder_dim),
                   "parallel branches have their norms before, and no cross-attention beside them");
-  checker.require(options.norm_of_attention || options.norm_place == NormPlace::before,
-                  "norm_of_attention can only be left out where norms stand before");
-  checker.require(options.attention.memory_width == 0, "attention takes no memory: the block's memory is for cross");
+  checker.require(options.attention.encoder_dim == 0, "attention takes no memory: the block's memory is for cross");
 }
 
 Value normed(Tape& tape, const Norm& norm, const Value& x) { return norm.weight ? norm(tape, x) : x; }
@@ -27,16 +25,16 @@ Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
   Checker checker(name());  // of everything inside as well: a block is made as a whole or not at all
   check_block(checker, width, options);
   checker.done();
-  const bool around = options.norm_place == NormPlace::around, has_cross = options.cross.memory_width > 0;
+  const bool sandwich = options.norm_placement == NormPlacement::sandwich, has_cross = options.cross.encoder_dim > 0;
   const auto norm = [&](const char* part, bool wanted = true) {
     return wanted ? Norm(scope / part, width, options.norm) : Norm();
   };
-  norm_attention = norm("norm_attention", options.norm_of_attention);
+  norm_attention = norm("norm_attention", options.norm_placement != NormPlacement::pre_except_first);
   norm_cross = norm("norm_cross", has_cross);
   norm_feed_forward = norm("norm_feed_forward");
-  after_attention = norm("after_attention", around);
-  after_cross = norm("after_cross", around && has_cross);
-  after_feed_forward = norm("after_feed_forward", around);
+  after_attention = norm("after_attention", sandwich);
+  after_cross = norm("after_cross", sandwich && has_cross);
+  after_feed_forward = norm("after_feed_forward", sandwich);
   attention = MultiHeadAttention(scope / "attention", width, options.attention);
   if (has_cross) cross = MultiHeadAttention(scope / "cross", width, options.cross);
   feed_forward = FeedForward(scope / "feed_forward", width, options.feed_forward);
@@ -45,9 +43,9 @@ Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
 Value Block::branch(Tape& tape, const Value& x, const Norm& norm, const Norm& after,
                     const std::function<Value(const Value&)>& f) const {
   const auto dropped = [&](const Value& out) { return dropout(tape, out, options.dropout); };
-  switch (options.norm_place) {
-    case NormPlace::after: return normed(tape, norm, add(tape, x, dropped(f(x))));
-    case NormPlace::on_branch: return add(tape, x, dropped(normed(tape, norm, f(x))));
+  switch (options.norm_placement) {
+    case NormPlacement::post: return normed(tape, norm, add(tape, x, dropped(f(x))));
+    case NormPlacement::branch: return add(tape, x, dropped(normed(tape, norm, f(x))));
     default: return add(tape, x, dropped(normed(tape, after, f(normed(tape, norm, x)))));
   }
 }
@@ -58,10 +56,10 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     check_rows(checker, "x", x, norm_feed_forward.weight.shape()[0], dtype());
   checker.done();
   AttentionInputs own = inputs, across = {};
-  if (options.cross.memory_width) {
-    across.memory = std::exchange(own.memory, nullptr);
+  if (options.cross.encoder_dim) {
+    across.encoder_states = std::exchange(own.encoder_states, nullptr);
     across.key_value = std::exchange(own.key_value, nullptr);
-    across.key_length = inputs.memory_length;
+    across.key_length = inputs.encoder_length;
     across.trace = inputs.cross_trace;
     across.gates = inputs.cross_gates;
   }
@@ -72,7 +70,7 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     return add(tape, seen, dropout(tape, feed(norm_feed_forward(tape, x)), options.dropout));
   }
   Value y = branch(tape, x, norm_attention, after_attention, attend);
-  if (options.cross.memory_width)
+  if (options.cross.encoder_dim)
     y = branch(tape, y, norm_cross, after_cross, [&](const Value& in) { return cross(tape, in, across); });
   return branch(tape, y, norm_feed_forward, after_feed_forward, feed);
 }

@@ -62,27 +62,27 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
 
 void check_options(Checker& checker, std::string_view part, int64_t width, const FeedForwardOptions& options) {
   check_extent(checker, part, "width", width);
-  check_option(checker, part, "hidden", options.hidden);
+  check_option(checker, part, "hidden_dim", options.hidden_dim);
 }
 
 namespace {
 
-void check_rope(Checker& checker, std::string_view part, int64_t head_width, const MultiHeadAttentionOptions& options) {
-  const int64_t rotated = options.rope.rotated_width;
+void check_rope(Checker& checker, std::string_view part, int64_t head_dim, const MultiHeadAttentionOptions& options) {
+  const int64_t rotated = options.rope.rotary_dim;
   const auto reason = [&](const std::string& words) { return [=] { return std::string(part) + words; }; };
-  checker.require(options.memory_width == 0, reason("rope is for self-attention: memory_width must be 0"));
-  checker.require(rotated > 0 || head_width % 2 == 0, [&] {
-    return std::string(part) + "rope needs heads of even width, not " + std::to_string(head_width);
+  checker.require(options.encoder_dim == 0, reason("rope is for self-attention: encoder_dim must be 0"));
+  checker.require(rotated > 0 || head_dim % 2 == 0, [&] {
+    return std::string(part) + "rope needs heads of even width, not " + std::to_string(head_dim);
   });
-  checker.require(rotated >= 0 && rotated <= head_width && rotated % 2 == 0, [&] {
-    return std::string(part) + "rotated_width is " + std::to_string(rotated) + ", must be even and at most the " +
-           std::to_string(head_width) + " columns of a head";
+  checker.require(rotated >= 0 && rotated <= head_dim && rotated % 2 == 0, [&] {
+    return std::string(part) + "rotary_dim is " + std::to_string(rotated) + ", must be even and at most the " +
+           std::to_string(head_dim) + " columns of a head";
   });
   checker.require(options.rope.theta > 1 && std::isfinite(options.rope.theta),
                   reason("rope's theta must be more than 1 and finite"));
   checker.require(options.rope.frequencies.empty() && options.rope.magnitude == 1 && !options.rope.inverse,
                   reason("rope's frequencies, magnitude and direction are the layer's own: rope_scaling changes them"));
-  check_rope_scaling(checker, part, options.rope_scaling, (rotated > 0 ? rotated : head_width) / 2);
+  check_rope_scaling(checker, part, options.rope_scaling, (rotated > 0 ? rotated : head_dim) / 2);
 }
 
 }  // namespace
@@ -118,39 +118,40 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
   check_extent(checker, part, "width", width);
   check_in(checker, part, "heads", heads, 1, kMostHeads);
   check_in(checker, part, "kv_heads", options.kv_heads, 0, kMostHeads);
-  check_in(checker, part, "head_width", options.head_width, 0, kWidestHead);
-  check_option(checker, part, "memory_width", options.memory_width);
+  check_in(checker, part, "head_dim", options.head_dim, 0, kWidestHead);
+  check_option(checker, part, "encoder_dim", options.encoder_dim);
   check_option(checker, part, "window", options.window);
   check_dropout(checker, part, options.dropout);
-  for (const auto& [name, value] :
-       {std::pair("scale", options.scale), {"softcap", options.softcap}, {"norm_epsilon", options.norm_epsilon}})
+  for (const auto& [name, value] : {std::pair("attention_scale", options.attention_scale),
+                                    {"softcap", options.softcap},
+                                    {"norm_epsilon", options.norm_epsilon}})
     checker.require(value >= 0 && std::isfinite(value),
                     [&, name = name] { return std::string(part) + name + " must be finite and not negative"; });
-  checker.require(options.memory_width == 0 || options.query_key_norm == QueryKeyNorm::none,
-                  [&] { return std::string(part) + "query_key_norm is for self-attention: memory_width must be 0"; });
+  checker.require(options.encoder_dim == 0 || options.query_key_norm == QueryKeyNorm::none,
+                  [&] { return std::string(part) + "query_key_norm is for self-attention: encoder_dim must be 0"; });
   if (heads > 0 && kv_heads > 0)
     checker.require(heads % kv_heads == 0, [&] {
       return std::string(part) + "kv_heads " + std::to_string(kv_heads) + " must divide heads " + std::to_string(heads);
     });
-  if (options.position == Position::relative)
+  if (options.position == AttentionPositions::relative)
     check_buckets(checker, part, !options.causal, options.buckets, options.max_distance);
-  checker.require(options.slopes.empty() ||
-                      (options.position == Position::alibi && static_cast<int64_t>(options.slopes.size()) == heads),
+  checker.require(options.slopes.empty() || (options.position == AttentionPositions::alibi &&
+                                             static_cast<int64_t>(options.slopes.size()) == heads),
                   [&] {
                     return std::string(part) + std::to_string(options.slopes.size()) +
                            " slopes are given, must be one for each of " + std::to_string(heads) + " heads, of alibi";
                   });
-  if (heads < 1 || width < 1 || options.head_width < 0) return;
-  const int64_t head_width = options.head_width ? options.head_width : width / heads;
-  checker.require(options.head_width > 0 || width % heads == 0, [&] {
+  if (heads < 1 || width < 1 || options.head_dim < 0) return;
+  const int64_t head_dim = options.head_dim ? options.head_dim : width / heads;
+  checker.require(options.head_dim > 0 || width % heads == 0, [&] {
     return std::string(part) + "heads " + std::to_string(heads) + " must divide width " + std::to_string(width) +
-           ", or head_width must be given";
+           ", or head_dim must be given";
   });
-  checker.require(options.head_width > 0 || head_width <= kWidestHead, [&] {
-    return std::string(part) + "a head of width " + std::to_string(head_width) + " is over " +
+  checker.require(options.head_dim > 0 || head_dim <= kWidestHead, [&] {
+    return std::string(part) + "a head of width " + std::to_string(head_dim) + " is over " +
            std::to_string(kWidestHead);
   });
-  if (options.position == Position::rope) check_rope(checker, part, head_width, options);
+  if (options.position == AttentionPositions::rope) check_rope(checker, part, head_dim, options);
 }
 
 void check_options(Checker& checker, std::string_view part, int64_t width, const SelfAttentionOptions& options) {
@@ -193,7 +194,7 @@ void check_sequences(Checker& checker, const CacheSlot& slot, int64_t B) {
 namespace {
 
 void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const AttentionInputs& inputs) {
-  const KvCache::Config& cache = inputs.cache.cache->config();
+  const KVCacheConfig& cache = inputs.cache.cache->config();
   checker.require(cache.kv_heads == layer.kv_heads && cache.head_dim == layer.key_width &&
                       cache.value_dim == layer.value_width && cache.dtype == layer.dtype,
                   [&] {
@@ -206,9 +207,10 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
                   });
   check_sequences(checker, inputs.cache, B);
   checker.require(layer.causal, "a cache needs a causal layer: earlier rows would have seen later ones");
-  checker.require(!layer.recording, "a cache serves inference alone, not a tape that records");
-  checker.require(!inputs.memory && inputs.key_length.empty() && inputs.starts.empty() && !inputs.mask && !inputs.bias,
-                  "a cache goes without memory, key_length, starts, mask and bias");
+  checker.require(!layer.recording, "a cache is for inference only, not for a tape that records");
+  checker.require(
+      !inputs.encoder_states && inputs.key_length.empty() && inputs.cu_seqlens.empty() && !inputs.mask && !inputs.bias,
+      "a cache goes without memory, key_length, starts, mask and bias");
 }
 
 /// `name` is [B|1, H|1, Lq|1, Lk|1].
@@ -267,11 +269,11 @@ void check_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t B
 
 /// Packed sequences: rising from 0 to L, in one row of the batch.
 void check_starts(Checker& checker, const AttentionInputs& inputs, int64_t B, int64_t L) {
-  const std::span<const int64_t> starts = inputs.starts;
+  const std::span<const int64_t> starts = inputs.cu_seqlens;
   checker.require(B == 1 && starts.size() >= 2 && starts.front() == 0 && starts.back() == L &&
                       std::is_sorted(starts.begin(), starts.end()),
                   [&] { return "starts must rise from 0 to L = " + std::to_string(L) + " beside x [1, L, C]"; });
-  checker.require(!inputs.memory && !inputs.key_value && inputs.key_length.empty(),
+  checker.require(!inputs.encoder_states && !inputs.key_value && inputs.key_length.empty(),
                   "packed sequences go without memory and key_length");
 }
 
@@ -279,14 +281,14 @@ void check_starts(Checker& checker, const AttentionInputs& inputs, int64_t B, in
 
 void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x, const AttentionInputs& inputs) {
   bool sized = check_rows(checker, "x", x, layer.width, layer.dtype);
-  const Value* const memory = inputs.key_value ? inputs.key_value : inputs.memory;
-  const int64_t memory_width =
-      inputs.key_value ? layer.kv_heads * (layer.key_width + layer.value_width) : layer.memory_width;
+  const Value* const memory = inputs.key_value ? inputs.key_value : inputs.encoder_states;
+  const int64_t encoder_dim =
+      inputs.key_value ? layer.kv_heads * (layer.key_width + layer.value_width) : layer.encoder_dim;
   checker.require(memory || !layer.needs_memory, "cross-attention needs a memory");
-  checker.require(!memory || layer.memory_width > 0,
-                  "self-attention takes no memory: for cross-attention it is made with a memory_width");
-  if (memory && layer.memory_width > 0) {
-    sized = check_rows(checker, inputs.key_value ? "key_value" : "memory", *memory, memory_width, layer.dtype) && sized;
+  checker.require(!memory || layer.encoder_dim > 0,
+                  "self-attention takes no memory: for cross-attention it is made with a encoder_dim");
+  if (memory && layer.encoder_dim > 0) {
+    sized = check_rows(checker, inputs.key_value ? "key_value" : "memory", *memory, encoder_dim, layer.dtype) && sized;
     sized = sized && checker.require(memory->shape()[0] == x.shape()[0], [&] {
       return "memory is " + shape_of(*memory) + ", must have as many sequences as x " + shape_of(x);
     });
@@ -296,11 +298,11 @@ void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x,
       return "mask is " + std::string(name_of(inputs.mask.dtype)) + ", must be boolean; a float mask is a bias";
     });
   if (!sized) return;  // the rest is checked against these sizes
-  const Value& source = memory && layer.memory_width > 0 ? *memory : x;
+  const Value& source = memory && layer.encoder_dim > 0 ? *memory : x;
   const Shape<4> full = {x.shape()[0], layer.heads, x.shape()[1], source.shape()[1]};
   if (inputs.cache.cache) check_cache(checker, layer, full[0], inputs);
   check_lengths(checker, inputs.key_length, full[0], full[3]);
-  if (!inputs.starts.empty()) check_starts(checker, inputs, full[0], full[2]);
+  if (!inputs.cu_seqlens.empty()) check_starts(checker, inputs, full[0], full[2]);
   if (inputs.mask) check_pairs(checker, "mask", inputs.mask.size, full);
   if (inputs.bias) check_bias(checker, layer, inputs.bias, full);
   if (inputs.gates) check_gates(checker, layer, inputs.gates, full[0]);

@@ -10,8 +10,8 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   check_extent(checker, "", "in", in);
   check_extent(checker, "", "out", out);
   checker.done();
-  weight = scope.variable("weight", {out, in}, options.residual ? Role::residual : Role::product);
-  if (options.bias) bias = scope.variable("bias", {out}, Role::bias);
+  weight = scope.variable("weight", {out, in}, options.residual ? ParameterRole::residual : ParameterRole::linear);
+  if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias);
 }
 
 Value Linear::operator()(Tape& tape, const Value& x) const {
@@ -28,19 +28,19 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   check_extent(checker, "", "width", width);
   checker.require(std::isfinite(options.scale), "scale must be finite");
   checker.done();
-  table = scope.variable("weight", {tokens, width}, Role::table);
+  weight = scope.variable("weight", {tokens, width}, ParameterRole::embedding);
 }
 
 Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {
   Checker checker(name());
-  if (check_made(checker, table)) {
+  if (check_made(checker, weight)) {
     int64_t count = 1;
     bool fits = true;
     for (const int64_t extent : shape) fits = fits && extent >= 0 && !__builtin_mul_overflow(count, extent, &count);
     checker.require(fits && count == static_cast<int64_t>(ids.size()), [&] {
       return "there are " + std::to_string(ids.size()) + " ids, which do not make " + shape_of(shape);
     });
-    const int64_t tokens = table.shape()[0];
+    const int64_t tokens = weight.shape()[0];
     const auto outside = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= tokens; });
     checker.require(outside == ids.end(), [&] {
       return "ids[" + std::to_string(outside - ids.begin()) + "] is " + std::to_string(*outside) + ", must be in [0, " +
@@ -48,15 +48,15 @@ Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<in
     });
   }
   checker.done();
-  return scale(tape, embedding(tape, std::move(ids), table, std::move(shape)), options.scale);
+  return scale(tape, embedding(tape, std::move(ids), weight, std::move(shape)), options.scale);
 }
 
 Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_) : Layer("Norm", scope), options(options_) {
   Checker checker(name());
   check_options(checker, "", width, options);
   checker.done();
-  weight = scope.variable("weight", {width}, Role::gain);
-  if (options.bias && !options.rms) bias = scope.variable("bias", {width}, Role::bias);
+  weight = scope.variable("weight", {width}, ParameterRole::scale);
+  if (options.bias && !options.rms) bias = scope.variable("bias", {width}, ParameterRole::bias);
 }
 
 Value Norm::operator()(Tape& tape, const Value& x) const {
@@ -71,7 +71,7 @@ FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOpt
   Checker checker(name());
   check_options(checker, "", width, options);
   checker.done();
-  const int64_t hidden = options.hidden ? options.hidden : 4 * width;
+  const int64_t hidden = options.hidden_dim ? options.hidden_dim : 4 * width;
   up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden, {.bias = options.bias});
   down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true});
 }
@@ -80,7 +80,7 @@ Value FeedForward::operator()(Tape& tape, const Value& x) const {
   Checker checker(name());
   if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
   checker.done();
-  const Tape::Scope scope(tape, "feed_forward");
+  const Tape::ErrorScope scope(tape, "feed_forward");
   const Value hidden = up(tape, x);
   return down(tape, options.gated ? activate_gated(tape, options.activation, hidden)
                                   : activate(tape, options.activation, hidden));

@@ -7,8 +7,8 @@
 
 namespace attn::nn {
 
-Optimiser::Optimiser(const Parameters& parameters, const ops::AdamW& of) : options(of), parameters_(&parameters) {
-  Checker checker("Optimiser");
+AdamW::AdamW(const Parameters& parameters, const ops::AdamWOptions& of) : options(of), parameters_(&parameters) {
+  Checker checker("AdamW");
   checker.require(parameters.options().purpose == Purpose::training,
                   "the parameters are made for inference: they have no gradients");
   checker.done();
@@ -18,12 +18,12 @@ Optimiser::Optimiser(const Parameters& parameters, const ops::AdamW& of) : optio
   }
 }
 
-void Optimiser::step() {
-  ops::AdamW update = options;
+void AdamW::step() {
+  ops::AdamWOptions update = options;
   for (size_t n = 0; n < first_moment_.size(); ++n) {
     const Parameter& parameter = parameters_->all()[n];
     if (parameter.value.gradient_is_empty()) continue;
-    update.decay = parameter.decay ? options.decay : 0;
+    update.weight_decay = parameter.decay ? options.weight_decay : 0;
     ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
                second_moment_[n].flat(), update);
   }
@@ -31,7 +31,7 @@ void Optimiser::step() {
   parameters_->refresh();
 }
 
-double Optimiser::gradient_norm() const {
+double AdamW::gradient_norm() const {
   double squares = 0;
   for (const Parameter& parameter : parameters_->all())
     if (!parameter.value.gradient_is_empty()) squares += ops::sum_of_squares(parameter.value.gradient().flat());

@@ -8,20 +8,20 @@
 namespace attn::nn {
 namespace {
 
-bool is_weight(Role role) { return role == Role::product || role == Role::residual; }
+bool is_weight(ParameterRole role) { return role == ParameterRole::linear || role == ParameterRole::residual; }
 /// Of the type that layers compute in, and subject to decay.
-bool is_product(Role role) { return is_weight(role) || role == Role::table; }
+bool is_product(ParameterRole role) { return is_weight(role) || role == ParameterRole::embedding; }
 
 /// One number after the other.
 std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
-  if (wanted.role == Role::bias) return [](Random&) { return 0.0; };
-  if (wanted.role == Role::gain) return [](Random&) { return 1.0; };
-  if (options.scheme == Scheme::xavier) {
+  if (wanted.role == ParameterRole::bias) return [](Random&) { return 0.0; };
+  if (wanted.role == ParameterRole::scale) return [](Random&) { return 1.0; };
+  if (options.initialization == Initialization::xavier) {
     const double limit =
         std::sqrt(6 / (static_cast<double>(wanted.shape.front()) + static_cast<double>(wanted.shape.back())));
     return [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
   }
-  const double deviation = 0.02 * (wanted.role == Role::residual ? options.residual_factor : 1);
+  const double deviation = 0.02 * (wanted.role == ParameterRole::residual ? options.residual_factor : 1);
   return [deviation](Random& random) { return deviation * random.normal(); };
 }
 
@@ -63,7 +63,8 @@ std::shared_ptr<void> no_memory() {
 
 }  // namespace
 
-Parameters::Parameters(const Options& options, Source source) : options_(options), source_(std::move(source)) {}
+Parameters::Parameters(const Options& options, ParameterSource source)
+    : options_(options), source_(std::move(source)) {}
 
 DType Parameters::dtype() const {
   switch (options_.precision) {
@@ -99,16 +100,16 @@ void Parameters::refresh() const {
 
 void Parameters::pack() const {
   for (const Parameter& parameter : all_)
-    if (parameter.product) parameter.value.pack();
+    if (parameter.is_linear) parameter.value.pack();
 }
 
-Array drawn(const Variable& wanted, const std::function<void(const Array&)>& draw) {
+Array random_parameter(const Variable& wanted, const std::function<void(const Array&)>& draw) {
   Array array(wanted.dtype, wanted.shape, false);
   draw(array);
   return array;
 }
 
-Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Role role) const {
+Value Scope::variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role) const {
   Parameters& all = *parameters_;
   const bool trains = all.options_.purpose == Purpose::training;
   const DType wide = all.dtype() == DType::float64 ? DType::float64 : DType::float32;

@@ -33,7 +33,7 @@ BasicView<Pointer, 2> columns_of(BasicView<Pointer, 2> x, int64_t first, int64_t
 
 void run(Activation f, const ConstView<2>& x, const ConstView<2>& up, const View<2>& y) {
   const kernels::ElementKernels& k = kernels_for(x.dtype);
-  for_blocks(y.size, is_dense(x) && is_dense(y) && !up, [&](const Block& b) {
+  for_blocks(y.size, is_dense(x) && is_dense(y) && !up, [&](const RowBlock& b) {
     k.activate({.function = static_cast<int>(f),
                 .rows = b.rows,
                 .columns = b.columns,
@@ -46,7 +46,7 @@ void run(Activation f, const ConstView<2>& x, const ConstView<2>& up, const View
 void run_backward(Activation f, const ConstView<2>& x, const ConstView<2>& up, const ConstView<2>& dy,
                   const View<2>& dx, const View<2>& dup) {
   const kernels::ElementKernels& k = kernels_for(x.dtype);
-  for_blocks(dy.size, is_dense(x) && is_dense(dy) && is_dense(dx) && !up, [&](const Block& b) {
+  for_blocks(dy.size, is_dense(x) && is_dense(dy) && is_dense(dx) && !up, [&](const RowBlock& b) {
     k.activate_grad({.function = static_cast<int>(f),
                      .rows = b.rows,
                      .columns = b.columns,

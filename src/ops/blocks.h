@@ -23,23 +23,23 @@ inline const kernels::ElementKernels& kernels_for(DType dtype) {
 }
 
 /// Rows row .. row + rows - 1, columns column .. column + columns - 1; the task of this number.
-struct Block {
+struct RowBlock {
   int64_t row = 0, rows = 0, column = 0, columns = 0, task = 0;
 };
 
 /// A view without data stays one.
-inline kernels::ConstRows rows_at(const ConstView<2>& x, const Block& b) {
+inline kernels::ConstRows rows_at(const ConstView<2>& x, const RowBlock& b) {
   if (!x.data) return {nullptr, 0, 0};
   const int64_t offset = (b.row * x.stride[0] + b.column) * size_of(x.dtype);
   return {static_cast<const char*>(x.data) + offset, x.stride[0], static_cast<int>(x.dtype)};
 }
-inline kernels::Rows rows_at(const View<2>& x, const Block& b) {
+inline kernels::Rows rows_at(const View<2>& x, const RowBlock& b) {
   const kernels::ConstRows rows = rows_at(ConstView<2>(x), b);
   return {const_cast<void*>(rows.data), rows.stride, rows.type};
 }
 
 /// Zeros, which all floating types write as zero bytes.
-inline void fill_zero(const View<2>& x, const Block& b) {
+inline void fill_zero(const View<2>& x, const RowBlock& b) {
   for (int64_t r = 0; r < b.rows; ++r)
     std::memset(rows_at(x, {.row = b.row + r, .column = b.column}).data, 0,
                 static_cast<size_t>(b.columns * size_of(x.dtype)));
@@ -63,7 +63,7 @@ template <class Body>
 void for_row_blocks(int64_t rows, int64_t columns, const Body& body) {
   const int64_t step = rows_a_task(columns);
   parallel_for_flushed(div_up(rows, step), [&](int64_t task) {
-    body(Block{task * step, std::min(step, rows - task * step), 0, columns, task});
+    body(RowBlock{task * step, std::min(step, rows - task * step), 0, columns, task});
   });
 }
 
@@ -73,7 +73,7 @@ void for_blocks(const Shape<2>& size, bool dense, const Body& body) {
   if (!dense) return for_row_blocks(size[0], size[1], body);
   const int64_t total = size[0] * size[1];
   parallel_for_flushed(div_up(total, kBlock), [&](int64_t task) {
-    body(Block{0, 1, task * kBlock, std::min(kBlock, total - task * kBlock), task});
+    body(RowBlock{0, 1, task * kBlock, std::min(kBlock, total - task * kBlock), task});
   });
 }
 
@@ -98,7 +98,7 @@ class ColumnSums {
   }
 
   int64_t slabs() const { return div_up(rows_, slab_); }
-  Block slab(int64_t n) const { return {n * slab_, std::min(slab_, rows_ - n * slab_), 0, columns_}; }
+  RowBlock slab(int64_t n) const { return {n * slab_, std::min(slab_, rows_ - n * slab_), 0, columns_}; }
   /// Called by the task of slab n.
   void clear(int64_t n) const { std::memset(memory_ + n * slab_bytes(), 0, static_cast<size_t>(slab_bytes())); }
   void* partial(int64_t n, int vector) const { return memory_ + n * slab_bytes() + vector * stride_ * size_of(dtype_); }

@@ -39,11 +39,11 @@ bool require_form(Checker& checker, const std::string& name, const ConstView<Ran
 }
 
 /// Bytes from the first element in memory to the end of the last.
-struct Range {
+struct AddressRange {
   intptr_t begin, end;
 };
 
-Range range_of(const ConstView<2>& x) {
+AddressRange range_of(const ConstView<2>& x) {
   const intptr_t first = reinterpret_cast<intptr_t>(x.data), span = (x.size[0] - 1) * x.stride[0] * size_of(x.dtype);
   return {first + std::min<intptr_t>(span, 0), first + std::max<intptr_t>(span, 0) + x.size[1] * size_of(x.dtype)};
 }
@@ -52,10 +52,10 @@ bool is_same(const ConstView<2>& a, const ConstView<2>& b) {
   return a.data == b.data && a.dtype == b.dtype && (a.stride[0] == b.stride[0] || a.size[0] <= 1);
 }
 
-/// Equal row strides lie side by side if the columns do; other arrays must not even be entangled.
+/// Equal row strides are side by side if the columns do; other arrays must not even be entangled.
 bool are_apart(const ConstView<2>& a, const ConstView<2>& b) {
   if (a.empty() || b.empty()) return true;
-  const Range in_a = range_of(a), in_b = range_of(b);
+  const AddressRange in_a = range_of(a), in_b = range_of(b);
   if (in_a.end <= in_b.begin || in_b.end <= in_a.begin) return true;
   const int64_t stride = std::abs(a.stride[0] * size_of(a.dtype));
   if (stride == 0 || a.stride[0] * size_of(a.dtype) != b.stride[0] * size_of(b.dtype)) return false;

@@ -11,7 +11,7 @@ namespace {
 void run_scale(const ConstView<2>& x, double factor, const View<2>& y) {
   const DType wider = x.dtype == DType::float64 ? x.dtype : y.dtype;
   const kernels::ElementKernels& k = kernels_for(wider);
-  for_blocks(x.size, is_dense(x) && is_dense(y), [&](const Block& b) {
+  for_blocks(x.size, is_dense(x) && is_dense(y), [&](const RowBlock& b) {
     k.scale({.rows = b.rows, .columns = b.columns, .x = rows_at(x, b), .factor = factor, .y = rows_at(y, b)});
   });
 }
@@ -28,7 +28,7 @@ void add(ConstView<2> a, ConstView<2> b, View<2> y) {
   require_apart(checker, "y", y, "b", b, Sharing::same);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(a.dtype);
-  for_blocks(a.size, is_dense(a) && is_dense(b) && is_dense(y), [&](const Block& block) {
+  for_blocks(a.size, is_dense(a) && is_dense(b) && is_dense(y), [&](const RowBlock& block) {
     k.add({.rows = block.rows,
            .columns = block.columns,
            .a = rows_at(a, block),
@@ -72,7 +72,7 @@ void add_rows(ConstView<2> x, View<1> total) {
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const ColumnSums sums(x.size[0], x.size[1], total.dtype, 1);
   parallel_for(sums.slabs(), [&](int64_t slab) {
-    const Block b = sums.slab(slab);
+    const RowBlock b = sums.slab(slab);
     sums.clear(slab);
     k.add_rows({.rows = b.rows, .columns = b.columns, .x = rows_at(x, b), .total = sums.partial(slab, 0)});
   });
@@ -90,7 +90,7 @@ void dropout(ConstView<2> x, double probability, uint64_t seed, uint64_t stream,
   checker.done();
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const int64_t C = x.size[1];
-  for_blocks(x.size, is_dense(x) && is_dense(y), [&](const Block& b) {
+  for_blocks(x.size, is_dense(x) && is_dense(y), [&](const RowBlock& b) {
     k.drop({.rows = b.rows,
             .columns = b.columns,
             .x = rows_at(x, b),

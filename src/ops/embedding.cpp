@@ -51,7 +51,7 @@ void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out) {
   require_output(checker, "out", out, table.dtype, {out.size[0], table.size[1]});
   require_apart(checker, "out", out, "table", table, Sharing::none);
   checker.done();
-  for_row_blocks(out.size[0], out.size[1], [&](const Block& b) {
+  for_row_blocks(out.size[0], out.size[1], [&](const RowBlock& b) {
     for (int64_t r = b.row; r < b.row + b.rows; ++r)
       std::memcpy(rows_at(out, {.row = r}).data, rows_at(table, {.row = ids[static_cast<size_t>(r)]}).data,
                   static_cast<size_t>(b.columns * size_of(out.dtype)));

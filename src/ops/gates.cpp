@@ -11,7 +11,7 @@ struct Gated {
   int64_t rows, columns, heads;
   Gated(const Shape<2>& size, const Shape<2>& gates)
       : rows(size[0] / gates[0]), columns(size[1] / gates[1]), heads(gates[1]) {}
-  Block block(int64_t gate) const {
+  RowBlock block(int64_t gate) const {
     return {.row = gate / heads * rows, .rows = rows, .column = gate % heads * columns, .columns = columns};
   }
 };
@@ -33,7 +33,7 @@ double number_at(const ConstView<2>& x, int64_t row, int64_t column) {
 
 /// The sum of a b, in float64: row after row, through a copy of each in the arithmetic's own type.
 template <class T>
-double product(const ConstView<2>& a, const ConstView<2>& b, const Block& of) {
+double product(const ConstView<2>& a, const ConstView<2>& b, const RowBlock& of) {
   const kernels::ElementKernels& k = kernels_for(a.dtype);
   T* const first = static_cast<T*>(thread_scratch(2 * of.columns * static_cast<int64_t>(sizeof(T))));
   T* const second = first + of.columns;
@@ -67,7 +67,7 @@ void scale_heads(ConstView<2> x, ConstView<2> gates, View<2> y) {
   const Gated gated(x.size, gates.size);
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   parallel_for_flushed(gates.count(), [&](int64_t gate) {
-    const Block b = gated.block(gate);
+    const RowBlock b = gated.block(gate);
     k.scale({.rows = b.rows,
              .columns = b.columns,
              .x = rows_at(x, b),
@@ -89,7 +89,7 @@ void scale_heads_backward(ConstView<2> x, ConstView<2> dy, View<2> dgates) {
   const Gated gated(x.size, dgates.size);
   parallel_for_flushed(dgates.count(), [&](int64_t gate) {
     void* const to = rows_at(dgates, {.row = gate / gated.heads, .column = gate % gated.heads}).data;
-    const Block b = gated.block(gate);
+    const RowBlock b = gated.block(gate);
     if (dgates.dtype == DType::float64) *static_cast<double*>(to) += product<double>(x, dy, b);
     else *static_cast<float*>(to) += static_cast<float>(product<float>(x, dy, b));
   });

@@ -16,7 +16,7 @@ void require_targets(Checker& checker, const ConstView<2>& logits, std::span<con
     return "there are " + std::to_string(targets.size()) + " targets for " + std::to_string(logits.size[0]) + " rows";
   });
   for (size_t r = 0; r < targets.size(); ++r) {
-    if (!checker.require(targets[r] == kIgnored || (targets[r] >= 0 && targets[r] < logits.size[1]), [&] {
+    if (!checker.require(targets[r] == kIgnoreIndex || (targets[r] >= 0 && targets[r] < logits.size[1]), [&] {
           return "targets[" + std::to_string(r) + "] is " + std::to_string(targets[r]) + ", there are " +
                  std::to_string(logits.size[1]) + " logits";
         }))
@@ -56,7 +56,7 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
   require_apart(checker, "loss", as_row(loss), "lse", as_row(lse), Sharing::none);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
-  for_row_blocks(logits.size[0], logits.size[1], [&](const Block& b) {
+  for_row_blocks(logits.size[0], logits.size[1], [&](const RowBlock& b) {
     // Until they hold what they are for: the reference and the sum of exponentials of each row.
     k.exp_sum({.rows = b.rows,
                .columns = b.columns,
@@ -69,14 +69,14 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
       const double value = load(sum_type, row_lse) + std::log(load(sum_type, row_loss));
       store(sum_type, row_lse, value);
       const double taken =
-          target == kIgnored ? value : load(logits.dtype, rows_at(logits, {.row = r, .column = target}).data);
-      store(sum_type, row_loss, target == kIgnored ? 0 : value - taken);
+          target == kIgnoreIndex ? value : load(logits.dtype, rows_at(logits, {.row = r, .column = target}).data);
+      store(sum_type, row_loss, target == kIgnoreIndex ? 0 : value - taken);
     }
   });
   double sum = 0;
   int64_t count = 0;
   for (int64_t r = 0; r < logits.size[0]; ++r) {
-    if (targets[static_cast<size_t>(r)] == kIgnored) continue;
+    if (targets[static_cast<size_t>(r)] == kIgnoreIndex) continue;
     sum += load(sum_type, element_at(loss, r));
     ++count;
   }
@@ -94,11 +94,11 @@ void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> target
   require_apart(checker, "dlogits", dlogits, "logits", logits, Sharing::same);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
-  for_row_blocks(logits.size[0], logits.size[1], [&](const Block& b) {
+  for_row_blocks(logits.size[0], logits.size[1], [&](const RowBlock& b) {
     for (int64_t r = b.row; r < b.row + b.rows; ++r) {
-      const Block row{r, 1, 0, b.columns};
+      const RowBlock row{r, 1, 0, b.columns};
       const int64_t target = targets[static_cast<size_t>(r)];
-      if (target == kIgnored) {
+      if (target == kIgnoreIndex) {
         fill_zero(dlogits, row);
         continue;
       }

@@ -154,7 +154,7 @@ int64_t rows_of_task(int64_t M, int64_t N, int64_t K, int64_t columns, int64_t l
 /// Measured on one Zen 4 core, float32, GFLOP/s of blocks 48 x N, 96 x N, 256 x 512 and of the whole:
 ///   M 768, N 384, K 128: 102, 108, 113, 114;  M 2048, N 2304, K 768: -, -, 105, 104;  4096^3: -, -, 96, 107 (512 x
 ///   512: 101). One row, N 3072, K 768: 37 in blocks of 512 columns, 16 whole.
-/// A b that lies column by column, as weights do, is turned round by each task: on one Zen 5 core with M 512, N 768,
+/// A b that is column by column, as weights do, is turned round by each task: on one Zen 5 core with M 512, N 768,
 /// K 3072 blocks of 32 x 384, 64 x 192, 64 x 384, 64 x 768, 128 x 768 and the whole give 121, 155, 163, 218, 229, 238
 /// (row by row 239, 245, 243, 190, 189, 196), with K 768 177, 210, 209, 219, 234, 243.
 Shape<2> task_size(int64_t M, int64_t N, int64_t K, bool by_columns) {
@@ -204,9 +204,9 @@ void multiply(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, co
 
 // ------------------------------------------------------------------------------------------------------------- packed
 
-/// b of float32 that lies column by column in blocks of columns, each dense and row by row. No task turns anything
+/// b of float32 that is column by column in blocks of columns, each dense and row by row. No task turns anything
 /// round then, so that they may have few rows, and their columns need not depend on them. GFLOP/s on one Zen 5 core as
-/// b lies and packed, blocks 192, 384 and 768 wide, tasks of 64 rows:
+/// b is and packed, blocks 192, 384 and 768 wide, tasks of 64 rows:
 ///   K 384, N 1536:  M 512: 201, 237, 231, 241;  M 2048: 215, 235, 234, 238
 ///   K 3072, N 768:  M 512: 195, 233, 232, 179;  M 2048: 195, 234, 232, 185
 /// Of 16 rows those of M 64 are 10 % slower, but more threads take them. Types of 16 bits gain nothing: bfloat16 row by
@@ -251,8 +251,8 @@ class Blocks {
   std::vector<Buffer> blocks_;
 };
 
-/// Of both nothing where b serves as well.
-struct PackedFactor::Form {
+/// Both are empty where the product takes b itself.
+struct PackedMatrix::Form {
   ConstView<2> b;
   std::optional<TileFactor> tiles;
   std::optional<Blocks> blocks;
@@ -280,7 +280,7 @@ void multiply_float64(const ConstView<2>& a, const ConstView<2>& b, const View<2
 void add_nothing(const View<2>& c, const MatmulOptions& options) {
   const kernels::ElementKernels& k = kernels_for(c.dtype);
   const kernels::ConstRows bias = {options.bias.data, 0, static_cast<int>(options.bias.dtype)};
-  for_row_blocks(c.size[0], c.size[1], [&](const Block& b) {
+  for_row_blocks(c.size[0], c.size[1], [&](const RowBlock& b) {
     const kernels::Rows rows = rows_at(c, b);
     if (options.bias && options.accumulate) {
       k.add({.rows = b.rows, .columns = b.columns, .a = rows_at(ConstView<2>(c), b), .b = bias, .y = rows});
@@ -322,8 +322,8 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
     checker.require(options.bias.size[0] == c.size[1] && (options.bias.stride[0] == 1 || c.size[1] <= 1),
                     [&] { return "bias must be dense, [N] = [" + std::to_string(c.size[1]) + "]"; });
   }
-  checker.require(!options.same_bits || a.dtype == DType::float64 || lies_for_matvec(a, b),
-                  "same_bits needs dense rows of a and dense columns of b");
+  checker.require(!options.batch_invariant || a.dtype == DType::float64 || lies_for_matvec(a, b),
+                  "batch_invariant needs dense rows of a and dense columns of b");
   checker.require(!options.precision || is_known(*options.precision), [&] {
     return "precision is no Float32Precision: " + std::to_string(static_cast<int>(*options.precision));
   });
@@ -331,7 +331,7 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (a.dtype == DType::float64) return multiply_float64(a, b, c, options);
-  if (is_matvec(a, b) || options.same_bits) return multiply_few_rows(a, b, c, options);
+  if (is_matvec(a, b) || options.batch_invariant) return multiply_few_rows(a, b, c, options);
   if (a.dtype == DType::float32 && pays_on_tiles(c.size[0], c.size[1], a.size[1])) {
     return multiply_on_tiles(a, b, c, options, tiles && tiles->fits(options) ? tiles : nullptr);
   }
@@ -350,9 +350,9 @@ void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& opti
   matmul(a, b, c, options, nullptr, nullptr);
 }
 
-PackedFactor::PackedFactor(ConstView<2> b) {
+PackedMatrix::PackedMatrix(ConstView<2> b) {
   constexpr int64_t kManyRows = int64_t{1} << 31;  // if these do not gain by tiles, none do
-  Checker checker("PackedFactor");
+  Checker checker("PackedMatrix");
   require_type(checker, "b", b.dtype);
   require_factor(checker, "b", b);
   checker.done();
@@ -365,14 +365,14 @@ PackedFactor::PackedFactor(ConstView<2> b) {
   form_ = std::move(form);
 }
 
-int64_t PackedFactor::bytes() const {
+int64_t PackedMatrix::bytes() const {
   if (!form_) return 0;
   return (form_->tiles ? form_->tiles->bytes() : 0) + (form_->blocks ? form_->blocks->bytes() : 0);
 }
 
-void matmul_packed(ConstView<2> a, const PackedFactor& b, View<2> c, const MatmulOptions& options) {
-  if (!b) throw Error("matmul", {"b is an empty PackedFactor"});
-  const PackedFactor::Form& form = *b.form_;
+void matmul_packed(ConstView<2> a, const PackedMatrix& b, View<2> c, const MatmulOptions& options) {
+  if (!b) throw Error("matmul", {"b is an empty PackedMatrix"});
+  const PackedMatrix::Form& form = *b.form_;
   matmul(a, form.b, c, options, form.tiles ? &*form.tiles : nullptr, form.blocks ? &*form.blocks : nullptr);
 }
 

@@ -12,7 +12,7 @@
 namespace attn::ops {
 namespace {
 
-// A copy has at most 4 MB, which stays in the last cache. One of 768 terms, a common width, serves 1024 rows.
+// A copy has at most 4 MB, which stays in the last cache. One of 768 terms, a common width, is used for 1024 rows.
 constexpr int64_t kMostTerms = 2048;
 constexpr int64_t kMostRows = 1024;  // or columns
 constexpr int64_t kMostElements = int64_t{1} << 20;

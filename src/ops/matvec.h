@@ -8,7 +8,7 @@ namespace attn::ops {
 /// A product of more rows goes another way.
 constexpr int64_t kMostMatvecRows = 8;
 
-/// True for rows that lie dense, a [M, K], and a transposed matrix of dense rows, b [K, N], as in linear().
+/// True for rows that are dense, a [M, K], and a transposed matrix of dense rows, b [K, N], as in linear().
 inline bool lies_for_matvec(const ConstView<2>& a, const ConstView<2>& b) {
   return a.stride[1] == 1 && b.stride[0] == 1;
 }

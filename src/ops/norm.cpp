@@ -39,7 +39,7 @@ void run_norm(Checker& checker, const Arguments& in, double epsilon, const View<
   require_apart(checker, "mean", as_row(mean), "rstd", as_row(rstd), Sharing::none);
   checker.done();
   const kernels::ElementKernels& k = kernels_for(x.dtype);
-  for_row_blocks(x.size[0], x.size[1], [&](const Block& b) {
+  for_row_blocks(x.size[0], x.size[1], [&](const RowBlock& b) {
     k.norm({.rows = b.rows,
             .columns = b.columns,
             .centred = in.centred,
@@ -73,7 +73,7 @@ void run_backward(Checker& checker, const Arguments& in, const ConstView<1>& mea
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const ColumnSums sums(x.size[0], x.size[1], parameter, dbias ? 2 : 1);
   parallel_for(sums.slabs(), [&](int64_t slab) {
-    const Block b = sums.slab(slab);
+    const RowBlock b = sums.slab(slab);
     sums.clear(slab);
     k.norm_grad({.rows = b.rows,
                  .columns = b.columns,

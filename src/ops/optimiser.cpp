@@ -9,7 +9,7 @@
 namespace attn::ops {
 
 void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<2> second_moment,
-           const AdamW& options) {
+           const AdamWOptions& options) {
   Checker checker("adamw");
   const DType dtype = parameter.dtype;
   checker.require(dtype == DType::float32 || dtype == DType::float64,
@@ -26,7 +26,7 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
   require_number("beta1", options.beta1, options.beta1 >= 0 && options.beta1 < 1, "in [0, 1)");
   require_number("beta2", options.beta2, options.beta2 >= 0 && options.beta2 < 1, "in [0, 1)");
   require_number("epsilon", options.epsilon, options.epsilon >= 0, "finite and not negative");
-  require_number("decay", options.decay, true, "finite");
+  require_number("weight_decay", options.weight_decay, true, "finite");
   require_number("gradient_factor", options.gradient_factor, true, "finite");
   checker.require(options.step >= 1, [&] { return "step is " + std::to_string(options.step) + ", counts from 1"; });
   require_apart(checker, "parameter", parameter, "gradient", gradient, Sharing::none);
@@ -39,7 +39,7 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
   const double step = static_cast<double>(options.step);
   const bool dense = is_dense(parameter) && is_dense(gradient) && is_dense(first_moment) && is_dense(second_moment);
   const kernels::ElementKernels& k = kernels_for(dtype);
-  for_blocks(parameter.size, dense, [&](const Block& b) {
+  for_blocks(parameter.size, dense, [&](const RowBlock& b) {
     k.adam({.rows = b.rows,
             .columns = b.columns,
             .parameter = rows_at(parameter, b),
@@ -47,7 +47,7 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
             .first = rows_at(first_moment, b),
             .second = rows_at(second_moment, b),
             .gradient_factor = options.gradient_factor,
-            .keep = 1 - options.learning_rate * options.decay,
+            .keep = 1 - options.learning_rate * options.weight_decay,
             .beta1 = options.beta1,
             .beta2 = options.beta2,
             .step = options.learning_rate / (1 - std::pow(options.beta1, step)),
@@ -65,7 +65,7 @@ double sum_of_squares(ConstView<2> x) {
   const int64_t blocks = count_blocks(x.size, dense);
   double* partial = static_cast<double*>(thread_scratch(blocks * size_of(DType::float64)));
   const kernels::ElementKernels& k = kernels_for(x.dtype);
-  for_blocks(x.size, dense, [&](const Block& b) {
+  for_blocks(x.size, dense, [&](const RowBlock& b) {
     partial[b.task] = k.sum_of_squares({.rows = b.rows, .columns = b.columns, .x = rows_at(x, b)});
   });
   return std::accumulate(partial, partial + blocks, 0.0);

@@ -35,7 +35,7 @@ struct Rotation {
   std::vector<double> frequency;  // of each pair
 
   template <class T>
-  void run(const kernels::ElementKernels& k, const Block& b) const {
+  void run(const kernels::ElementKernels& k, const RowBlock& b) const {
     const int64_t pairs = static_cast<int64_t>(frequency.size());
     const int64_t angles = b.rows * pairs, table = options.interleaved ? 2 * pairs : pairs;
     double* cosine = static_cast<double*>(
@@ -73,7 +73,7 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   checker.require(divides, [&] {
     return "x has " + std::to_string(x.size[1]) + " columns, not a multiple of " + std::to_string(heads) + " heads";
   });
-  const int64_t width = divides ? x.size[1] / heads : 0, n = options.rotated_width ? options.rotated_width : width;
+  const int64_t width = divides ? x.size[1] / heads : 0, n = options.rotary_dim ? options.rotary_dim : width;
   checker.require(!divides || (n >= 0 && n <= width && n % 2 == 0), [&] {
     return "the rotated width is " + std::to_string(n) + ", must be even and at most " + std::to_string(width);
   });
@@ -95,7 +95,7 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   for (int64_t i = static_cast<int64_t>(rotation.frequency.size()); i < n / 2; ++i)
     rotation.frequency.push_back(std::pow(options.theta, -2 * static_cast<double>(i) / static_cast<double>(n)));
   const kernels::ElementKernels& k = kernels_for(x.dtype);
-  for_row_blocks(x.size[0], x.size[1], [&](const Block& b) {
+  for_row_blocks(x.size[0], x.size[1], [&](const RowBlock& b) {
     if (x.dtype == DType::float64) rotation.run<double>(k, b);
     else rotation.run<float>(k, b);
   });

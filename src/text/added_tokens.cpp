@@ -47,10 +47,10 @@ bool is_single_word(std::string_view text, size_t begin, size_t end) {
 }  // namespace
 
 /// One after the other, as the package adds them: a later entry of the same content changes what the token is.
-AddedTokens::AddedTokens(const Fields& root, const Vocabulary& vocabulary, const Normalizer* normalizer)
+AddedTokens::AddedTokens(const JsonFields& root, const Vocabulary& vocabulary, const Normalizer* normalizer)
     : splits_specials_(root.boolean("split_special_tokens", false)) {
   if (!root.has("added_tokens")) return;
-  for (const Fields& fields : root.list("added_tokens")) {
+  for (const JsonFields& fields : root.list("added_tokens")) {
     const AddedToken token = read_added_token(fields);
     if (token.content.empty()) continue;
     const int64_t id = id_for(fields, token.content, vocabulary);
@@ -68,7 +68,7 @@ AddedTokens::AddedTokens(const Fields& root, const Vocabulary& vocabulary, const
 }
 
 /// The entry's own id, which must be free or already that of the content.
-int64_t AddedTokens::id_for(const Fields& fields, const std::string& content, const Vocabulary& vocabulary) const {
+int64_t AddedTokens::id_for(const JsonFields& fields, const std::string& content, const Vocabulary& vocabulary) const {
   const int64_t id = fields.number("id", kMaxTokens - 1);
   const auto refuse = [&](const std::string& why) { fields.refuse("id is " + std::to_string(id) + why); };
   if (const auto known = ids_.find(content); known != ids_.end() && known->second != id)

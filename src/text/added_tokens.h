@@ -1,4 +1,4 @@
-// added_tokens: tokens that are looked for in a text before anything else is done to it, such as "[MASK]", or behind
+// added_tokens: tokens that are looked for in a text before anything else is done to it, such as "[MASK]", or after
 // the normalizer.
 #pragma once
 
@@ -21,7 +21,7 @@ class AddedTokens {
  public:
   AddedTokens() = default;
   /// From the list "added_tokens" of a file whose model has `vocabulary`. `normalizer` may be null.
-  AddedTokens(const Fields& root, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  AddedTokens(const JsonFields& root, const Vocabulary& vocabulary, const Normalizer* normalizer);
 
   /// A part of a text that is one token, or, with the id -1, none.
   struct Part {
@@ -47,7 +47,7 @@ class AddedTokens {
     Trie trie;
     std::vector<bool> begins = std::vector<bool>(256);
   };
-  int64_t id_for(const Fields& fields, const std::string& content, const Vocabulary& vocabulary) const;
+  int64_t id_for(const JsonFields& fields, const std::string& content, const Vocabulary& vocabulary) const;
   Search search_for(bool normalized) const;
 
   std::unordered_map<int64_t, Token> tokens_;

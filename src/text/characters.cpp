@@ -10,9 +10,9 @@
 namespace attn::text {
 namespace {
 
-class Characters final : public Tokenizer {
+class CharacterTokenizer final : public Tokenizer {
  public:
-  explicit Characters(std::vector<Character> characters) : characters_(std::move(characters)) {}
+  explicit CharacterTokenizer(std::vector<Character> characters) : characters_(std::move(characters)) {}
 
   std::string kind() const override { return "characters"; }
   int64_t size() const override { return static_cast<int64_t>(characters_.size()); }
@@ -53,7 +53,7 @@ class Characters final : public Tokenizer {
   std::vector<Character> characters_;
 };
 
-class Bytes final : public Tokenizer {
+class ByteTokenizer final : public Tokenizer {
  public:
   std::string kind() const override { return "bytes"; }
   int64_t size() const override { return 256; }
@@ -94,7 +94,7 @@ void require_ids(std::span<const int64_t> ids, int64_t size) {
 }
 
 std::unique_ptr<Tokenizer> make_characters(std::vector<Character> characters) {
-  return std::make_unique<Characters>(std::move(characters));
+  return std::make_unique<CharacterTokenizer>(std::move(characters));
 }
 
 std::unique_ptr<Tokenizer> characters_of(std::string_view text) {
@@ -108,6 +108,6 @@ std::unique_ptr<Tokenizer> characters_of(std::string_view text) {
   return make_characters(std::move(characters));
 }
 
-std::unique_ptr<Tokenizer> bytes() { return std::make_unique<Bytes>(); }
+std::unique_ptr<Tokenizer> bytes() { return std::make_unique<ByteTokenizer>(); }
 
 }  // namespace attn::text

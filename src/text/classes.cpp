@@ -23,11 +23,11 @@ void set_defaults(Said& said, Contents contents) {
   for (const auto& [role, content] : contents) said.set_default(role, AddedToken{.content = content, .is_plain = true});
 }
 
-// ----------------------------------------------------------------------------------------------- what stands around
+// ----------------------------------------------------------------------------------------------- what is around
 
 /// A text ('A' or 'B'), or a token.
 struct Slot {
-  std::string token;
+  std::string token = {};
   int64_t id = 0;
   char text = 0;
   int type = 0;
@@ -230,7 +230,7 @@ constexpr Contents kFairseq = {{"bos_token", "<s>"},    {"eos_token", "</s>"},  
                                {"cls_token", "<s>"},    {"unk_token", "<unk>"}, {"pad_token", "<pad>"},
                                {"mask_token", "<mask>"}};
 
-/// Fairseq has its own special tokens in front of the pieces and <mask> behind them, instead of the first `dropped`.
+/// Fairseq has its own special tokens in front of the pieces and <mask> after them, instead of the first `dropped`.
 void shift(Source& source, Said& said, const std::vector<std::pair<std::string, double>>& first, size_t dropped) {
   Json vocab = Json::array();
   for (const auto& [token, score] : first) vocab.push_back({token, score});
@@ -362,7 +362,7 @@ const TokenizerClass kClasses[] = {
     {"LlamaTokenizer Phi3Tokenizer", "tokenizer.model", false, true, nullptr, build_llama, nullptr},
     {"GemmaTokenizer", "tokenizer.model", false, true, nullptr, build_gemma, nullptr}};
 
-/// Classes of transformers with a way of their own that is not served, without "Tokenizer".
+/// Classes of transformers with a way of their own that is not supported, without "Tokenizer".
 constexpr std::string_view kNotServed =
     " Albert Barthez Bartpho BertGeneration BertJapanese Bertweet BigBird BioGpt Blenderbot BlenderbotSmall ByT5 CLIP "
     "CTRL Canine Character Clvp CodeGen CodeLlama Cohere ConvBert Cpm CpmAnt DPRContextEncoder DPRQuestionEncoder "
@@ -373,30 +373,30 @@ constexpr std::string_view kNotServed =
     "Wav2Vec2CTC Wav2Vec2PhonemeCTC XGLM XLM XLNet ";
 
 /// What AutoTokenizer takes for a family whose files name no class; of some, whose files name a wrong one, always.
-struct Family {
+struct TokenizerFamily {
   const char* name;
   const char* of_class;
   bool overrules = false;
 };
-constexpr Family kFamilies[] = {{"bert", "BertTokenizer"},
-                                {"distilbert", "BertTokenizer"},
-                                {"electra", "BertTokenizer"},
-                                {"mpnet", "MPNetTokenizer"},
-                                {"roberta", "RobertaTokenizer"},
-                                {"bart", "RobertaTokenizer"},
-                                {"xlm-roberta", "XLMRobertaTokenizer"},
-                                {"camembert", "CamembertTokenizer"},
-                                {"modernbert", "TokenizersBackend", true},
-                                {"gpt2", "GPT2Tokenizer"},
-                                {"gpt_neox", "GPTNeoXTokenizer"},
-                                {"mistral", "TokenizersBackend"},
-                                {"qwen2", "Qwen2Tokenizer", true},
-                                {"qwen3", "Qwen2Tokenizer"},
-                                {"phi3", "TokenizersBackend", true},
-                                {"olmo2", "TokenizersBackend"},
-                                {"gemma2", "GemmaTokenizer"},
-                                {"t5", "T5Tokenizer"},
-                                {"whisper", "WhisperTokenizer"}};
+constexpr TokenizerFamily kFamilies[] = {{"bert", "BertTokenizer"},
+                                         {"distilbert", "BertTokenizer"},
+                                         {"electra", "BertTokenizer"},
+                                         {"mpnet", "MPNetTokenizer"},
+                                         {"roberta", "RobertaTokenizer"},
+                                         {"bart", "RobertaTokenizer"},
+                                         {"xlm-roberta", "XLMRobertaTokenizer"},
+                                         {"camembert", "CamembertTokenizer"},
+                                         {"modernbert", "TokenizersBackend", true},
+                                         {"gpt2", "GPT2Tokenizer"},
+                                         {"gpt_neox", "GPTNeoXTokenizer"},
+                                         {"mistral", "TokenizersBackend"},
+                                         {"qwen2", "Qwen2Tokenizer", true},
+                                         {"qwen3", "Qwen2Tokenizer"},
+                                         {"phi3", "TokenizersBackend", true},
+                                         {"olmo2", "TokenizersBackend"},
+                                         {"gemma2", "GemmaTokenizer"},
+                                         {"t5", "T5Tokenizer"},
+                                         {"whisper", "WhisperTokenizer"}};
 
 std::string without_fast(const std::string& name) {
   return name.ends_with("Fast") ? name.substr(0, name.size() - 4) : name;
@@ -418,15 +418,15 @@ const TokenizerClass& class_of_name(const std::string& given, const std::string&
     std::string known;
     for (const TokenizerClass& each : kClasses) known += (known.empty() ? "" : " ") + std::string(each.names);
     throw Error("open_tokenizer", {source + ": tokenizer_class is " + io::in_quotes(given) +
-                                   ", which is not served; served are " + known});
+                                   ", which is not supported; supported are " + known});
   }
   return general_class();
 }
 
 const TokenizerClass* choose_class(const std::string& name, const std::string& family, bool bytes,
                                    const std::string& source) {
-  const auto* found =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& each) { return each.name == family; });
+  const auto* found = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                   [&](const TokenizerFamily& each) { return each.name == family; });
   const bool is_known = found != std::end(kFamilies);
   if (name.empty() && family.empty()) return nullptr;
   if (name.empty()) return is_known ? &class_of_name(found->of_class, source) : &general_class();

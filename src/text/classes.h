@@ -12,8 +12,8 @@ namespace attn::text {
 
 /// What a class is given of a vocabulary's file.
 struct Source {
-  io::Json vocab, merges = io::Json::array();
-  std::string charsmap;  ///< in base64; "" without one
+  io::Json vocab = {}, merges = io::Json::array();
+  std::string charsmap = {};  ///< in base64; "" without one
 };
 
 /// The id of a token that was added.
@@ -21,7 +21,7 @@ using IdOf = std::function<int64_t(const std::string& content)>;
 
 struct TokenizerClass {
   const char* names;  ///< in transformers, separated by spaces
-  const char* file;   ///< its vocabulary's; of "vocab.json" the merges stand beside it
+  const char* file;   ///< its vocabulary's; of "vocab.json" the merges are beside it
   bool has_types;     ///< token types are given to the model unless the folder says otherwise
   bool pads_left;
   /// Changes what a SentencePiece model gave; null where it stays.
@@ -36,7 +36,7 @@ struct TokenizerClass {
 };
 
 /// Of a name, with or without "Fast"; names that transformers does not know are of the general class. Throws Error
-/// "SOURCE: tokenizer_class is ..." for classes that are not served.
+/// "SOURCE: tokenizer_class is ..." for classes that are not supported.
 const TokenizerClass& class_of_name(const std::string& name, const std::string& source);
 const TokenizerClass& general_class();
 /// By the rules of transformers' AutoTokenizer; null where neither a class nor a family is named. `name` is

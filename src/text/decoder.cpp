@@ -1,4 +1,4 @@
-// Decoders. A step gives on what is certain and holds back what a later token may change. What comes behind a step that
+// Decoders. A step gives on what is certain and holds back what a later token may change. What comes after a step that
 // makes one token of all waits for the end, but for the usual last step, which cuts blanks off the ends of the text.
 #include "text/decoder.h"
 
@@ -40,14 +40,14 @@ class EachToken final : public DecodeStep {
   bool is_first_ = true;
 };
 
-class ByteLevel final : public DecodeStep {
+class ByteLevelDecoder final : public DecodeStep {
  public:
   void push(std::string token, const Next& next) override {
     std::string bytes = std::move(held_);
     const size_t before = bytes.size();
     for (size_t at = 0; at < token.size();) {
       const int byte = byte_of(next_character(token, at));
-      if (byte < 0) {  // another token, which stands for itself
+      if (byte < 0) {  // another token, which means itself
         bytes.resize(before);
         bytes += token;
         break;
@@ -132,7 +132,7 @@ class WordEnds final : public DecodeStep {
   std::optional<std::string> held_;
 };
 
-struct Ends {
+struct StrippedEnds {
   std::string content;
   size_t start, stop;  // how many characters, at most, go at either end
 };
@@ -140,7 +140,7 @@ struct Ends {
 /// Cuts the ends off the whole text as it comes.
 class StripAll final : public DecodeStep {
  public:
-  explicit StripAll(const Ends& ends) : ends_(ends), left_(ends.start) {}
+  explicit StripAll(const StrippedEnds& ends) : ends_(ends), left_(ends.start) {}
   void push(std::string token, const Next& next) override {
     size_t begin = 0;
     for (; left_ > 0 && begin < token.size(); --left_) {
@@ -161,7 +161,7 @@ class StripAll final : public DecodeStep {
   }
 
  private:
-  const Ends& ends_;
+  const StrippedEnds& ends_;
   size_t left_;
   std::string held_;
 };
@@ -234,7 +234,7 @@ class DropTimes final : public DecodeStep {
   std::string held_;
 };
 
-void strip(std::string& token, const Ends& ends) {
+void strip(std::string& token, const StrippedEnds& ends) {
   for (size_t n = 0; n < ends.start && token.starts_with(ends.content); ++n) token.erase(0, ends.content.size());
   for (size_t n = 0; n < ends.stop && token.ends_with(ends.content); ++n)
     token.resize(token.size() - ends.content.size());
@@ -247,7 +247,7 @@ void clean_up(std::string& token) {
   for (const auto& [what, with] : kChanges) replace_all(token, what, with);
 }
 
-EachToken::Change wordpiece(const Fields& fields) {
+EachToken::Change wordpiece(const JsonFields& fields) {
   const std::string prefix = fields.text("prefix", "##");
   const bool cleans = fields.boolean("cleanup", true);
   return [=](std::string& token, bool is_first) {
@@ -257,7 +257,7 @@ EachToken::Change wordpiece(const Fields& fields) {
   };
 }
 
-EachToken::Change metaspace(const Fields& fields) {
+EachToken::Change metaspace(const JsonFields& fields) {
   const std::string replacement = fields.text("replacement");
   if (replacement.empty()) fields.refuse("replacement is empty");
   const bool drops = fields.choice("prepend_scheme", {"always", "first", "never"},
@@ -265,10 +265,10 @@ EachToken::Change metaspace(const Fields& fields) {
   return [=](std::string& token, bool is_first) { replace_all(token, replacement, is_first && drops ? "" : " "); };
 }
 
-EachToken::Change replace(const Fields& fields) {
+EachToken::Change replace(const JsonFields& fields) {
   const std::string content = fields.text("content");
   fields.require(content.size() <= kMaxTokenBytes, "content", "shorter");
-  const Fields pattern = fields.object("pattern");
+  const JsonFields pattern = fields.object("pattern");
   if (pattern.has("String")) {
     const std::string literal = pattern.text("String");
     if (literal.empty()) pattern.refuse("String is empty");
@@ -284,10 +284,10 @@ EachToken::Change replace(const Fields& fields) {
   };
 }
 
-Ends ends_of(const Fields& fields) {
+StrippedEnds ends_of(const JsonFields& fields) {
   constexpr int64_t kMost = 1 << 16;
-  Ends ends{fields.text("content"), static_cast<size_t>(fields.number("start", kMost)),
-            static_cast<size_t>(fields.number("stop", kMost))};
+  StrippedEnds ends{fields.text("content"), static_cast<size_t>(fields.number("start", kMost)),
+                    static_cast<size_t>(fields.number("stop", kMost))};
   if (ends.content.empty()) fields.refuse("content is empty");
   return ends;
 }
@@ -303,17 +303,17 @@ Decoder::MakeStep each(EachToken::Change change) {
 struct Decoder::Part {
   std::string type;
   MakeStep make;
-  Ends ends;
+  StrippedEnds ends;
 };
 
-void Decoder::read(const Fields& fields, std::vector<Part>& parts) {
+void Decoder::read(const JsonFields& fields, std::vector<Part>& parts) {
   const std::string type = fields.type();
   if (type == "Sequence") {
-    for (const Fields& part : fields.list("decoders")) read(part, parts);
+    for (const JsonFields& part : fields.list("decoders")) read(part, parts);
     return;
   }
   Part part{type, {}, {}};
-  if (type == "ByteLevel") part.make = [] { return std::make_unique<ByteLevel>(); };
+  if (type == "ByteLevel") part.make = [] { return std::make_unique<ByteLevelDecoder>(); };
   else if (type == "WordPiece") part.make = each(wordpiece(fields));
   else if (type == "Metaspace") part.make = each(metaspace(fields));
   else if (type == "Replace") part.make = each(replace(fields));
@@ -338,7 +338,7 @@ Decoder::Decoder()
         if (!is_first) token.insert(0, " ");
       })} {}
 
-Decoder::Decoder(const Fields& fields) {
+Decoder::Decoder(const JsonFields& fields) {
   std::vector<Part> parts;
   read(fields, parts);
   for (size_t n = 0; n < parts.size(); ++n) {
@@ -346,8 +346,9 @@ Decoder::Decoder(const Fields& fields) {
     is_byte_level_ = is_byte_level_ || parts[n].type == "ByteLevel";
     if (parts[n].type == "Fuse" && behind == 0) break;  // the text is one anyway
     if (parts[n].type == "Fuse" && behind == 1 && parts[n + 1].type == "Strip") {
-      steps_.push_back(
-          [ends = std::make_shared<const Ends>(parts[n + 1].ends)] { return std::make_unique<StripAll>(*ends); });
+      steps_.push_back([ends = std::make_shared<const StrippedEnds>(parts[n + 1].ends)] {
+        return std::make_unique<StripAll>(*ends);
+      });
       break;
     }
     steps_.push_back(std::move(parts[n].make));

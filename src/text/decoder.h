@@ -26,7 +26,7 @@ class Decoder {
   using MakeStep = std::function<std::unique_ptr<DecodeStep>()>;
   /// Without a decoder tokens have spaces between.
   Decoder();
-  explicit Decoder(const Fields& fields);
+  explicit Decoder(const JsonFields& fields);
   std::vector<std::unique_ptr<DecodeStep>> steps() const;
   /// What follows the steps: blanks in front of punctuation and of English endings go, or times such as <|1.02|>.
   void clean_up_spaces();
@@ -36,7 +36,7 @@ class Decoder {
 
  private:
   struct Part;
-  void read(const Fields& fields, std::vector<Part>& parts);
+  void read(const JsonFields& fields, std::vector<Part>& parts);
   std::vector<MakeStep> steps_;
   bool is_byte_level_ = false;
 };

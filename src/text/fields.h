@@ -14,10 +14,10 @@
 
 namespace attn::text {
 
-class Fields {
+class JsonFields {
  public:
-  /// `place` is where the object stands, as "normalizer"; "" is the file itself. Both names are the error's.
-  Fields(const io::Json& json, std::string place, const std::string& source);
+  /// `place` is where the object is, as "normalizer"; "" is the file itself. Both names are the error's.
+  JsonFields(const io::Json& json, std::string place, const std::string& source);
 
   const std::string& source() const { return source_; }
   const std::string& place() const { return place_; }
@@ -36,9 +36,9 @@ class Fields {
   std::string text(const char* key, std::optional<std::string> fallback = std::nullopt) const;
   /// In [0, highest].
   int64_t number(const char* key, int64_t highest, std::optional<int64_t> fallback = std::nullopt) const;
-  Fields object(const char* key) const;
+  JsonFields object(const char* key) const;
   /// Of objects.
-  std::vector<Fields> list(const char* key) const;
+  std::vector<JsonFields> list(const char* key) const;
   /// One of the names, whose place in the list is the result. Upper and lower case are the same.
   size_t choice(const char* key, std::initializer_list<const char*> names, std::optional<size_t> fallback) const;
 

@@ -66,7 +66,7 @@ class Addition {
   Addition(Json& root, const Said& said, const std::string& folder, const std::string& source)
       : list_(root["added_tokens"]), folder_(folder), ids_(root["model"]) {
     if (list_.is_null()) list_ = Json::array();
-    for (const Fields& fields : Fields(root, "", source).list("added_tokens")) {
+    for (const JsonFields& fields : JsonFields(root, "", source).list("added_tokens")) {
       const AddedToken token = read_added_token(fields);
       if (token.content.empty()) continue;
       ids_.add(token.content);
@@ -213,7 +213,7 @@ class Folder {
       const std::string path = path_of("tokenizer.json"), bytes = io::read_file(path, kMaxFile);
       file_ = io::parse_json("load_tokenizer", path, bytes);
       if (!file_.is_object() || !file_.contains("model")) return load_tokenizer(bytes, path);
-      Fields(file_, "", path).object("model");  // is an object
+      JsonFields(file_, "", path).object("model");  // is an object
       is_byte_level_ = bytes.find("\"ByteLevel\"") != std::string::npos;
     }
     const TokenizerClass* named = find_class();
@@ -251,7 +251,7 @@ class Folder {
 
   std::unique_ptr<Tokenizer> finished(Json root) const {
     const std::string source = this->source(), text = root.dump();
-    return read_pipeline(Fields(root, "", source), text);
+    return read_pipeline(JsonFields(root, "", source), text);
   }
 
   /// Of SentencePiece's; null without one.
@@ -335,7 +335,7 @@ class Folder {
 
   /// A class of its own takes the vocabulary of the file, not the pipeline.
   Json of_tokenizer_json(Said& said) {
-    Fields(file_["model"], "model", path_of("tokenizer.json")).at("vocab");  // is there
+    JsonFields(file_["model"], "model", path_of("tokenizer.json")).at("vocab");  // is there
     Json& model = file_["model"];
     Source source{.charsmap = first_charsmap(file_)};
     source.vocab = std::move(model["vocab"]);
@@ -398,7 +398,7 @@ class Folder {
 
   /// Where a class is named, lengths are those of tokenizer_config.json.
   void say_lengths(Json& root, const Said& said, const Ids& ids, bool is_named) const {
-    constexpr double kMost = 1e12;  // what is above stands for no limit
+    constexpr double kMost = 1e12;  // what is above means no limit
     const Json cutting = root.value("truncation", Json()), filling = root.value("padding", Json());
     const std::string cut = side(said, "truncation_side", cutting, false);
     const char* key = said.mentions("model_max_length") ? "model_max_length" : "max_len";
@@ -433,7 +433,7 @@ class Folder {
       if (!names || !names->is_array()) said.refuse("model_input_names", "a list of names");
       has_types = std::find(names->begin(), names->end(), "token_type_ids") != names->end();
     }
-    if (!has_types) root["token_types"] = false;
+    if (!has_types) root["type_vocab_size"] = false;
     if (said.boolean("split_special_tokens", false)) root["split_special_tokens"] = true;
     const bool spoils =
         said.boolean("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false, false);

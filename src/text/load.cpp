@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 28;  // 64 bytes for each of kMaxWords words
 
-class Reader {
+class TokenizerReader {
  public:
-  Reader(std::string_view json, const std::string& source) : source_(source), json_(json) {
+  TokenizerReader(std::string_view json, const std::string& source) : source_(source), json_(json) {
     if (json.size() > kMaxBytes)
       refuse("has " + std::to_string(json.size()) + " bytes, at most " + std::to_string(kMaxBytes) + " are read");
     root_ = io::parse_json("load_tokenizer", source, json);
@@ -23,7 +23,7 @@ class Reader {
   }
 
   std::unique_ptr<Tokenizer> tokenizer() {
-    if (root_.contains("model")) return read_pipeline(Fields(root_, "", source_), json_);
+    if (root_.contains("model")) return read_pipeline(JsonFields(root_, "", source_), json_);
     const std::string& kind = string_at("kind");
     if (kind == "bytes") {
       require_keys({"kind"});
@@ -107,7 +107,7 @@ class Reader {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::string& source) {
-  return Reader(json, source).tokenizer();
+  return TokenizerReader(json, source).tokenizer();
 }
 
 }  // namespace attn::text

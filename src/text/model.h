@@ -11,10 +11,10 @@
 
 namespace attn::text {
 
-class Model {
+class TokenModel {
  public:
-  explicit Model(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
-  virtual ~Model() = default;
+  explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+  virtual ~TokenModel() = default;
   virtual std::string kind() const = 0;
   /// Appends the ids of a piece that is not empty. `parts` is for the parts of a piece that occur again.
   virtual void encode(std::string_view piece, WordCache& parts, std::vector<int64_t>& ids) const = 0;
@@ -24,9 +24,9 @@ class Model {
   Vocabulary vocabulary_;
 };
 
-std::unique_ptr<Model> read_bpe(const Fields& fields);
-std::unique_ptr<Model> read_wordpiece(const Fields& fields);
-std::unique_ptr<Model> read_wordlevel(const Fields& fields);
-std::unique_ptr<Model> read_unigram(const Fields& fields);
+std::unique_ptr<TokenModel> read_bpe(const JsonFields& fields);
+std::unique_ptr<TokenModel> read_wordpiece(const JsonFields& fields);
+std::unique_ptr<TokenModel> read_wordlevel(const JsonFields& fields);
+std::unique_ptr<TokenModel> read_unigram(const JsonFields& fields);
 
 }  // namespace attn::text

@@ -1,5 +1,5 @@
 // Byte-pair encoding: characters, of which the neighbours with the lowest rank merge until none do. Long pieces, such
-// as a text that no pre-tokenizer has cut, are cut where no two characters stand side by side in any token: what is on
+// as a text that no pre-tokenizer has cut, are cut where no two characters are side by side in any token: what is on
 // one side of such a place never merges with what is on the other, and the parts are words that come again.
 #include <algorithm>
 #include <cstdio>
@@ -22,7 +22,7 @@ std::string byte_token(uint8_t byte) {
   return name;
 }
 
-/// Pairs of characters that stand side by side in a token that merges make.
+/// Pairs of characters that are side by side in a token that merges make.
 class Neighbours {
  public:
   void add(std::string_view token) {
@@ -50,10 +50,10 @@ class Neighbours {
   Merges table_;
 };
 
-class Bpe final : public Model {
+class Bpe final : public TokenModel {
  public:
-  explicit Bpe(const Fields& fields)
-      : Model(Vocabulary::read(fields)),
+  explicit Bpe(const JsonFields& fields)
+      : TokenModel(Vocabulary::read(fields)),
         source_(fields.source()),
         prefix_(fields.text("continuing_subword_prefix", "")),
         suffix_(fields.text("end_of_word_suffix", "")),
@@ -119,7 +119,7 @@ class Bpe final : public Model {
     }
   };
 
-  void read_merges(const Fields& fields) {
+  void read_merges(const JsonFields& fields) {
     const io::Json& list = fields.at("merges");
     fields.require(list.is_array(), "merges", "a list");
     merges_ = Merges(list.size());
@@ -162,7 +162,7 @@ class Bpe final : public Model {
   }
 
   /// The tokens of the characters. What has none is bytes, where all of its bytes are tokens, or the unknown, which
-  /// comes out before the next known character: as the package has it, so behind bytes.
+  /// comes out before the next known character: as the package has it, so after bytes.
   void symbols_of(std::string_view piece, std::vector<uint32_t>& symbols) const {
     bool is_pending = false;
     std::string changed;
@@ -184,7 +184,7 @@ class Bpe final : public Model {
       if (append_bytes(character, symbols)) continue;
       if (lacks_unknown_)
         throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(character) +
-                               ", nor the one of unk_token, which stands for the unknown"});
+                               ", nor the one of unk_token, which means the unknown"});
       if (unknown_ == Vocabulary::kNone) continue;
       if (is_pending && !fuses_unknown_) symbols.push_back(unknown_);
       is_pending = true;
@@ -274,6 +274,6 @@ class Bpe final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> read_bpe(const Fields& fields) { return std::make_unique<Bpe>(fields); }
+std::unique_ptr<TokenModel> read_bpe(const JsonFields& fields) { return std::make_unique<Bpe>(fields); }
 
 }  // namespace attn::text

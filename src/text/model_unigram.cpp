@@ -17,10 +17,10 @@ namespace {
 constexpr double kUnknownCosts = 10;
 constexpr double kFarthestSum = 100'000;  // of SentencePiece, whose float32 sums begin at 0 again beyond it
 
-class Unigram final : public Model {
+class Unigram final : public TokenModel {
  public:
-  explicit Unigram(const Fields& fields)
-      : Model(Vocabulary()), source_(fields.source()), is_single_(fields.boolean("float32", false)) {
+  explicit Unigram(const JsonFields& fields)
+      : TokenModel(Vocabulary()), source_(fields.source()), is_single_(fields.boolean("float32", false)) {
     const io::Json& list = fields.at("vocab");
     fields.require(list.is_array() && !list.empty(), "vocab", "a list of tokens and scores");
     for (const io::Json& entry : list) {
@@ -126,7 +126,7 @@ class Unigram final : public Model {
 
   [[noreturn]] void refuse(std::string_view character) const {
     throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(character) +
-                           ", and no unk_id, which stands for the unknown"});
+                           ", and no unk_id, which means the unknown"});
   }
 
   std::string source_;
@@ -140,6 +140,6 @@ class Unigram final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> read_unigram(const Fields& fields) { return std::make_unique<Unigram>(fields); }
+std::unique_ptr<TokenModel> read_unigram(const JsonFields& fields) { return std::make_unique<Unigram>(fields); }
 
 }  // namespace attn::text

@@ -12,13 +12,13 @@ namespace {
 /// The token for what has none; Error where the vocabulary lacks it too.
 class Unknown {
  public:
-  Unknown(const Fields& fields, const Vocabulary& vocabulary)
+  Unknown(const JsonFields& fields, const Vocabulary& vocabulary)
       : source_(fields.source()), token_(fields.text("unk_token")), id_(vocabulary.id_of(token_)) {}
 
   int64_t id(std::string_view word) const {
     if (!id_)
       throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(word) + ", nor " +
-                             io::in_quotes(token_) + ", which stands for the unknown"});
+                             io::in_quotes(token_) + ", which means the unknown"});
     return *id_;
   }
 
@@ -27,10 +27,10 @@ class Unknown {
   std::optional<int64_t> id_;
 };
 
-class WordPiece final : public Model {
+class WordPiece final : public TokenModel {
  public:
-  explicit WordPiece(const Fields& fields)
-      : Model(Vocabulary::read(fields)),
+  explicit WordPiece(const JsonFields& fields)
+      : TokenModel(Vocabulary::read(fields)),
         unknown_(fields, vocabulary_),
         max_characters_(fields.number("max_input_chars_per_word", INT64_MAX, 100)) {
     const std::string prefix = fields.text("continuing_subword_prefix", "##");
@@ -80,9 +80,9 @@ class WordPiece final : public Model {
   Trie first_, later_;
 };
 
-class WordLevel final : public Model {
+class WordLevel final : public TokenModel {
  public:
-  explicit WordLevel(const Fields& fields) : Model(Vocabulary::read(fields)), unknown_(fields, vocabulary_) {}
+  explicit WordLevel(const JsonFields& fields) : TokenModel(Vocabulary::read(fields)), unknown_(fields, vocabulary_) {}
   std::string kind() const override { return "wordlevel"; }
   void encode(std::string_view piece, WordCache&, std::vector<int64_t>& ids) const override {
     const uint32_t id = vocabulary_.find(piece);
@@ -95,8 +95,8 @@ class WordLevel final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> read_wordpiece(const Fields& fields) { return std::make_unique<WordPiece>(fields); }
+std::unique_ptr<TokenModel> read_wordpiece(const JsonFields& fields) { return std::make_unique<WordPiece>(fields); }
 
-std::unique_ptr<Model> read_wordlevel(const Fields& fields) { return std::make_unique<WordLevel>(fields); }
+std::unique_ptr<TokenModel> read_wordlevel(const JsonFields& fields) { return std::make_unique<WordLevel>(fields); }
 
 }  // namespace attn::text

@@ -57,12 +57,12 @@ class UnicodeForm final : public Normalizer {
     if (first == 0) return;
     const size_t shared =
         static_cast<size_t>(std::mismatch(front.begin(), front.end(), text.begin(), text.end()).first - front.begin());
-    first = 0;  // up to where a mark behind it has joined it or come before others
+    first = 0;  // up to where a mark after it has joined it or come before others
     for (size_t next = 0; next_character(text, next) >= 0 && (next <= shared || first == 0);) first = next;
   }
 
  private:
-  /// ASCII is its own normal form, and composes with marks behind it, never with what stands before it.
+  /// ASCII is its own normal form, and composes with marks after it, never with what is before it.
   void form(std::string& text) const {
     size_t at = std::find_if_not(text.begin(), text.end(), is_ascii) - text.begin();
     if (at == text.size()) return;
@@ -132,9 +132,9 @@ class StripAccents final : public Normalizer {
 
 // --------------------------------------------------------------------------------------------------------------- BERT
 
-class Bert final : public Normalizer {
+class BertNormalizer final : public Normalizer {
  public:
-  explicit Bert(const Fields& fields)
+  explicit BertNormalizer(const JsonFields& fields)
       : clean_(fields.boolean("clean_text", true)),
         ideographs_(fields.boolean("handle_chinese_chars", true)),
         lower_(fields.boolean("lowercase", true)),
@@ -182,7 +182,7 @@ class Nmt final : public Normalizer {
 
 class Strip final : public Normalizer {
  public:
-  explicit Strip(const Fields& fields)
+  explicit Strip(const JsonFields& fields)
       : left_(fields.boolean("strip_left", true)), right_(fields.boolean("strip_right", true)) {}
 
   void apply(std::string& text, size_t& first) const override {
@@ -207,7 +207,7 @@ class Strip final : public Normalizer {
 
 class Prepend final : public Normalizer {
  public:
-  explicit Prepend(const Fields& fields)
+  explicit Prepend(const JsonFields& fields)
       : what_(fields.text("prepend")), only_at_start_(fields.boolean("at_start", false)) {
     fields.require(what_.size() <= kMaxTokenBytes, "prepend", "shorter");
   }
@@ -224,8 +224,8 @@ class Prepend final : public Normalizer {
 
 class Replace final : public Normalizer {
  public:
-  explicit Replace(const Fields& fields) : content_(fields.text("content")) {
-    const Fields pattern = fields.object("pattern");
+  explicit Replace(const JsonFields& fields) : content_(fields.text("content")) {
+    const JsonFields pattern = fields.object("pattern");
     if (pattern.has("String")) literal_ = pattern.text("String");
     else regex_ = std::make_unique<Regex>(pattern.text("Regex"), pattern);
     if (!regex_ && literal_.empty()) pattern.refuse("String is empty");
@@ -238,7 +238,7 @@ class Replace final : public Normalizer {
       if (copied < first) of_first = replaced.size() + std::min(first, end) - copied;
       replaced.append(text, copied, end - copied);
     };
-    const auto put = [&](size_t begin, size_t end) {  // what is put there stands for the last character that goes
+    const auto put = [&](size_t begin, size_t end) {  // what is put there means the last character that goes
       copy(begin);
       replaced += content_;
       require_growth(text.size(), replaced.size());
@@ -264,7 +264,7 @@ class Replace final : public Normalizer {
   std::unique_ptr<Regex> regex_;
 };
 
-class ByteLevel final : public Normalizer {
+class ByteLevelNormalizer final : public Normalizer {
  public:
   void apply(std::string& text, size_t& first) const override {
     std::string mapped;
@@ -284,7 +284,7 @@ class ByteLevel final : public Normalizer {
 /// with a zero.
 class Charsmap final : public Normalizer {
  public:
-  Charsmap(const std::string& bytes, const Fields& fields) : takes_longest_(fields.boolean("longest", false)) {
+  Charsmap(const std::string& bytes, const JsonFields& fields) : takes_longest_(fields.boolean("longest", false)) {
     const auto word_at = [&](size_t at) {
       uint32_t word = 0;
       for (int n = 3; n >= 0; --n) word = word << 8 | static_cast<uint8_t>(bytes[at + static_cast<size_t>(n)]);
@@ -356,7 +356,7 @@ class Charsmap final : public Normalizer {
     return at;
   }
 
-  /// How many bytes of what a cluster became stand for its first `first`: character by character, the rest for the
+  /// How many bytes of what a cluster became mean its first `first`: character by character, the rest for the
   /// last.
   static size_t front(std::string_view became, std::string_view cluster, size_t first) {
     if (first >= cluster.size()) return became.size();
@@ -391,7 +391,7 @@ class Charsmap final : public Normalizer {
     return end;
   }
 
-  /// Appends what an entry that `text` begins with stands for: the shortest, as the model's own library takes it, or
+  /// Appends what an entry that `text` begins with means: the shortest, as the model's own library takes it, or
   /// that which is all of `text`.
   bool append(std::string& mapped, std::string_view text) const {
     size_t place = SIZE_MAX;
@@ -426,7 +426,7 @@ class Charsmap final : public Normalizer {
   std::array<bool, 256> plain_ = {};
 };
 
-std::string from_base64(const std::string& text, const Fields& fields) {
+std::string from_base64(const std::string& text, const JsonFields& fields) {
   std::string bytes;
   uint32_t bits = 0;
   int count = 0;
@@ -444,9 +444,9 @@ std::string from_base64(const std::string& text, const Fields& fields) {
   return bytes;
 }
 
-class Sequence final : public Normalizer {
+class NormalizerSequence final : public Normalizer {
  public:
-  explicit Sequence(const Fields& fields) { read(fields); }
+  explicit NormalizerSequence(const JsonFields& fields) { read(fields); }
   void apply(std::string& text, size_t& first) const override {
     const size_t before = text.size();
     for (const auto& part : parts_) {
@@ -456,8 +456,8 @@ class Sequence final : public Normalizer {
   }
 
  private:
-  void read(const Fields& fields) {
-    for (const Fields& part : fields.list("normalizers"))
+  void read(const JsonFields& fields) {
+    for (const JsonFields& part : fields.list("normalizers"))
       if (part.type() == "Sequence") read(part);
       else parts_.push_back(read_normalizer(part));
   }
@@ -467,28 +467,28 @@ class Sequence final : public Normalizer {
 
 }  // namespace
 
-std::unique_ptr<Normalizer> read_charsmap(const Fields& fields) {
+std::unique_ptr<Normalizer> read_charsmap(const JsonFields& fields) {
   auto charsmap = std::make_unique<Charsmap>(from_base64(fields.text("precompiled_charsmap"), fields), fields);
   charsmap->find_plain();
   return charsmap;
 }
 
-std::unique_ptr<Normalizer> read_normalizer(const Fields& fields) {
+std::unique_ptr<Normalizer> read_normalizer(const JsonFields& fields) {
   const std::string type = fields.type();
-  if (type == "Sequence") return std::make_unique<Sequence>(fields);
+  if (type == "Sequence") return std::make_unique<NormalizerSequence>(fields);
   if (type == "NFC") return std::make_unique<UnicodeForm>(true, false);
   if (type == "NFD") return std::make_unique<UnicodeForm>(false, false);
   if (type == "NFKC") return std::make_unique<UnicodeForm>(true, true);
   if (type == "NFKD") return std::make_unique<UnicodeForm>(false, true);
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
-  if (type == "BertNormalizer") return std::make_unique<Bert>(fields);
+  if (type == "BertNormalizer") return std::make_unique<BertNormalizer>(fields);
   if (type == "Replace") return std::make_unique<Replace>(fields);
   if (type == "Prepend") return std::make_unique<Prepend>(fields);
   if (type == "Strip") return std::make_unique<Strip>(fields);
   if (type == "Nmt") return std::make_unique<Nmt>();
   if (type == "Precompiled") return read_charsmap(fields);
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   fields.refuse_type({"BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled",
                       "Prepend", "Replace", "Sequence", "Strip", "StripAccents"});
 }

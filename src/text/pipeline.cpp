@@ -47,7 +47,7 @@ class Memories {
   mutable std::vector<std::unique_ptr<Memory>> free_;
 };
 
-std::unique_ptr<Model> read_model(const Fields& fields) {
+std::unique_ptr<TokenModel> read_model(const JsonFields& fields) {
   std::string type = fields.type();
   if (type.empty() && fields.has("merges")) type = "BPE";  // as files of old have it
   if (type.empty() && fields.has("unk_id")) type = "Unigram";
@@ -59,17 +59,17 @@ std::unique_ptr<Model> read_model(const Fields& fields) {
   fields.refuse_type({"BPE", "Unigram", "WordLevel", "WordPiece"});
 }
 
-Lengths read_lengths(const Fields& root) {
+Lengths read_lengths(const JsonFields& root) {
   constexpr int64_t kMost = int64_t{1} << 40, kMostPadded = 1 << 24;
   Lengths lengths;
   lengths.cuts_left = root.choice("truncation_side", {"right", "left"}, 0) == 1;
   if (root.has("truncation")) {
-    const Fields fields = root.object("truncation");
+    const JsonFields fields = root.object("truncation");
     lengths.longest = fields.number("max_length", kMost);
     lengths.cuts_left = fields.choice("direction", {"Right", "Left"}, 0) == 1;
   }
   if (root.has("padding")) {
-    const Fields fields = root.object("padding");
+    const JsonFields fields = root.object("padding");
     lengths.padding = fields.number("pad_id", kMaxTokens - 1, 0);
     lengths.padding_type = fields.number("pad_type_id", kMaxTokens - 1, 0);
     lengths.pads_left = fields.choice("direction", {"Right", "Left"}, 0) == 1;
@@ -84,14 +84,14 @@ Lengths read_lengths(const Fields& root) {
 
 class Pipeline final : public Tokenizer {
  public:
-  Pipeline(const Fields& root, std::string_view json) : json_(json) {
+  Pipeline(const JsonFields& root, std::string_view json) : json_(json) {
     model_ = read_model(root.object("model"));
     if (root.has("normalizer")) normalizer_ = read_normalizer(root.object("normalizer"));
     if (root.has("pre_tokenizer")) pre_tokenizer_ = read_pre_tokenizer(root.object("pre_tokenizer"));
     if (root.has("post_processor")) post_processor_ = PostProcessor(root.object("post_processor"));
     if (root.has("decoder")) decoder_ = Decoder(root.object("decoder"));
     if (root.boolean("clean_up_spaces", false)) decoder_.clean_up_spaces();
-    has_types_ = root.boolean("token_types", true);
+    has_types_ = root.boolean("type_vocab_size", true);
     added_ = AddedTokens(root, model_->vocabulary(), normalizer_.get());
     lengths_ = read_lengths(root);
     if (root.boolean("transcripts", false)) read_transcripts();
@@ -176,7 +176,7 @@ class Pipeline final : public Tokenizer {
     return encoding;
   }
 
-  /// Whisper's tokens of time are no text, nor is what stands between the first of these and the second.
+  /// Whisper's tokens of time are no text, nor is what is between the first of these and the second.
   void read_transcripts() {
     decoder_.drop_times();
     prompt_ = {find("<|startofprev|>").value_or(-1), find("<|startoftranscript|>").value_or(-1)};
@@ -219,7 +219,7 @@ class Pipeline final : public Tokenizer {
     const int64_t added = post_processor_.added(two);
     if (longest < added)
       throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least " +
-                                    std::to_string(added) + ", as many tokens stand around a text"});
+                                    std::to_string(added) + ", as many tokens are around a text"});
     return longest - added;
   }
 
@@ -252,7 +252,7 @@ class Pipeline final : public Tokenizer {
   }
 
   std::string json_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<TokenModel> model_;
   std::unique_ptr<Normalizer> normalizer_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   PostProcessor post_processor_;
@@ -301,7 +301,7 @@ std::unique_ptr<Tokenizer::Decoding> Pipeline::decoding() const { return std::ma
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_pipeline(const Fields& root, std::string_view json) {
+std::unique_ptr<Tokenizer> read_pipeline(const JsonFields& root, std::string_view json) {
   return std::make_unique<Pipeline>(root, json);
 }
 

@@ -10,6 +10,6 @@
 namespace attn::text {
 
 /// `json` is the text of `root`. Throws by `root` for what is not known.
-std::unique_ptr<Tokenizer> read_pipeline(const Fields& root, std::string_view json);
+std::unique_ptr<Tokenizer> read_pipeline(const JsonFields& root, std::string_view json);
 
 }  // namespace attn::text

@@ -12,7 +12,7 @@ constexpr size_t kMaxPieces = 4096;
 constexpr int64_t kMaxType = 1 << 16;
 
 /// [token, id]
-int64_t special_id(const Fields& fields, const char* key) {
+int64_t special_id(const JsonFields& fields, const char* key) {
   const io::Json& pair = fields.at(key);
   fields.require(pair.is_array() && pair.size() == 2, key, "a token and its id");
   const int64_t id = io::whole_number(pair[1]).value_or(kMaxTokens);
@@ -24,13 +24,13 @@ int64_t special_id(const Fields& fields, const char* key) {
 
 PostProcessor::PostProcessor() : one_{{0, 0, {}}}, two_{{0, 0, {}}, {1, 1, {}}} {}
 
-PostProcessor::PostProcessor(const Fields& fields) : PostProcessor() { read(fields); }
+PostProcessor::PostProcessor(const JsonFields& fields) : PostProcessor() { read(fields); }
 
-void PostProcessor::read(const Fields& fields) {
+void PostProcessor::read(const JsonFields& fields) {
   const std::string type = fields.type();
   if (type == "ByteLevel") return;  // it moves offsets
   if (type == "Sequence") {
-    for (const Fields& part : fields.list("processors")) read(part);
+    for (const JsonFields& part : fields.list("processors")) read(part);
     return;
   }
   const bool is_known = type == "TemplateProcessing" || type == "BertProcessing" || type == "RobertaProcessing";
@@ -44,20 +44,20 @@ void PostProcessor::read(const Fields& fields) {
   else two_ = {begin, {0, 0, {}}, end, end, {1, 0, {}}, end};
 }
 
-void PostProcessor::read_template(const Fields& fields) {
+void PostProcessor::read_template(const JsonFields& fields) {
   one_ = template_of(fields, "single");
   two_ = template_of(fields, "pair");
 }
 
-PostProcessor::Template PostProcessor::template_of(const Fields& fields, const char* key) const {
+PostProcessor::Template PostProcessor::template_of(const JsonFields& fields, const char* key) const {
   Template pieces;
-  const std::vector<Fields> list = fields.list(key);
+  const std::vector<JsonFields> list = fields.list(key);
   if (list.size() > kMaxPieces)
     fields.refuse(std::string(key) + " has " + std::to_string(list.size()) + " pieces, at most " +
                   std::to_string(kMaxPieces) + " are read");
-  for (const Fields& entry : list) {
+  for (const JsonFields& entry : list) {
     const bool is_text = entry.has("Sequence");
-    const Fields piece = entry.object(is_text ? "Sequence" : "SpecialToken");
+    const JsonFields piece = entry.object(is_text ? "Sequence" : "SpecialToken");
     const std::string id = piece.text("id");
     const int64_t type = piece.number("type_id", kMaxType, 0);
     if (is_text) {
@@ -65,9 +65,9 @@ PostProcessor::Template PostProcessor::template_of(const Fields& fields, const c
       pieces.push_back({id == "B", type, {}});
       continue;
     }
-    const Fields specials = fields.object("special_tokens");
+    const JsonFields specials = fields.object("special_tokens");
     if (!specials.has(id.c_str())) piece.refuse("id is " + io::in_quotes(id) + ", which special_tokens has not");
-    const Fields special = specials.object(id.c_str());
+    const JsonFields special = specials.object(id.c_str());
     const io::Json& ids = special.at("ids");
     special.require(ids.is_array() && ids.size() <= kMaxPieces, "ids", "a list of ids");
     pieces.push_back({-1, type, {}});

@@ -13,7 +13,7 @@ class PostProcessor {
  public:
   /// Nothing around a text; the second one of two has the type 1.
   PostProcessor();
-  explicit PostProcessor(const Fields& fields);
+  explicit PostProcessor(const JsonFields& fields);
 
   /// How many tokens are added.
   int64_t added(bool two) const;
@@ -27,9 +27,9 @@ class PostProcessor {
     std::vector<int64_t> ids;
   };
   using Template = std::vector<Piece>;
-  void read(const Fields& fields);
-  void read_template(const Fields& fields);
-  Template template_of(const Fields& fields, const char* key) const;
+  void read(const JsonFields& fields);
+  void read_template(const JsonFields& fields);
+  Template template_of(const JsonFields& fields, const char* key) const;
   Template one_, two_;
   bool adds_ = false;
 };

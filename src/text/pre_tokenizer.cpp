@@ -19,7 +19,7 @@ using Range = Pieces::Range;
 
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-Behavior behavior_of(const Fields& fields, std::optional<size_t> fallback = std::nullopt) {
+Behavior behavior_of(const JsonFields& fields, std::optional<size_t> fallback = std::nullopt) {
   return static_cast<Behavior>(fields.choice(
       "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, fallback));
 }
@@ -122,8 +122,9 @@ void rewrite(Pieces& pieces, const Append& append) {
 
 class Split final : public PreTokenizer {
  public:
-  explicit Split(const Fields& fields) : behavior_(behavior_of(fields)), inverted_(fields.boolean("invert", false)) {
-    const Fields pattern = fields.object("pattern");
+  explicit Split(const JsonFields& fields)
+      : behavior_(behavior_of(fields)), inverted_(fields.boolean("invert", false)) {
+    const JsonFields pattern = fields.object("pattern");
     if (pattern.has("String")) literal_ = pattern.text("String");
     else regex_ = std::make_unique<Regex>(pattern.text("Regex"), pattern);
     if (!regex_ && literal_.empty()) pattern.refuse("String is empty");
@@ -172,7 +173,7 @@ class AtCharacters final : public PreTokenizer {
   Behavior behavior_;
 };
 
-class Bert final : public PreTokenizer {
+class BertPreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
     std::vector<Range> ranges;
@@ -202,7 +203,7 @@ class Bert final : public PreTokenizer {
 
 class Metaspace final : public PreTokenizer {
  public:
-  explicit Metaspace(const Fields& fields)
+  explicit Metaspace(const JsonFields& fields)
       : replacement_(fields.text("replacement")),
         split_(fields.boolean("split", true)),
         prepends_(fields.choice("prepend_scheme", {"always", "first", "never"},
@@ -236,9 +237,9 @@ class Metaspace final : public PreTokenizer {
   size_t prepends_;
 };
 
-class ByteLevel final : public PreTokenizer {
+class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
-  explicit ByteLevel(const Fields& fields)
+  explicit ByteLevelPreTokenizer(const JsonFields& fields)
       : prefix_(fields.boolean("add_prefix_space", true)), cuts_(fields.boolean("use_regex", true)) {}
 
   void apply(Pieces& pieces) const override {
@@ -267,15 +268,15 @@ class ByteLevel final : public PreTokenizer {
   bool prefix_, cuts_;
 };
 
-class Sequence final : public PreTokenizer {
+class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit Sequence(const Fields& fields) { read(fields); }
+  explicit PreTokenizerSequence(const JsonFields& fields) { read(fields); }
 
   void apply(Pieces& pieces) const override {
     const size_t before = pieces.text.size();
     for (const auto& part : parts_) {
       part->apply(pieces);
-      if (part->leaves_bytes() && part != parts_.back()) ByteLevel::write_bytes(pieces);
+      if (part->leaves_bytes() && part != parts_.back()) ByteLevelPreTokenizer::write_bytes(pieces);
       if (pieces.text.size() > 64 * before + (size_t{1} << 20))
         throw Error("encode", {"the pre-tokenizer makes " + std::to_string(pieces.text.size()) + " bytes of " +
                                std::to_string(before)});
@@ -284,8 +285,8 @@ class Sequence final : public PreTokenizer {
   bool leaves_bytes() const override { return !parts_.empty() && parts_.back()->leaves_bytes(); }
 
  private:
-  void read(const Fields& fields) {
-    for (const Fields& part : fields.list("pretokenizers"))
+  void read(const JsonFields& fields) {
+    for (const JsonFields& part : fields.list("pretokenizers"))
       if (part.type() == "Sequence") read(part);
       else parts_.push_back(read_pre_tokenizer(part));
   }
@@ -293,7 +294,7 @@ class Sequence final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-std::unique_ptr<PreTokenizer> at_delimiter(const Fields& fields) {
+std::unique_ptr<PreTokenizer> at_delimiter(const JsonFields& fields) {
   const std::string text = fields.text("delimiter");
   size_t at = 0;
   const Character delimiter = text.empty() ? -1 : next_character(text, at);
@@ -303,13 +304,13 @@ std::unique_ptr<PreTokenizer> at_delimiter(const Fields& fields) {
 
 }  // namespace
 
-std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Fields& fields) {
+std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonFields& fields) {
   const std::string type = fields.type();
-  if (type == "Sequence") return std::make_unique<Sequence>(fields);
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>(fields);
+  if (type == "Sequence") return std::make_unique<PreTokenizerSequence>(fields);
+  if (type == "ByteLevel") return std::make_unique<ByteLevelPreTokenizer>(fields);
   if (type == "Metaspace") return std::make_unique<Metaspace>(fields);
   if (type == "Split") return std::make_unique<Split>(fields);
-  if (type == "BertPreTokenizer") return std::make_unique<Bert>();
+  if (type == "BertPreTokenizer") return std::make_unique<BertPreTokenizer>();
   if (type == "Whitespace") return std::make_unique<Words>();
   if (type == "WhitespaceSplit")
     return std::make_unique<AtCharacters>([](Character c) { return is_space(c); }, Behavior::removed);

@@ -11,7 +11,7 @@
 
 namespace attn::text {
 
-/// A text, its pieces in order, none of them empty, and how many of its bytes stand for the first character of the
+/// A text, its pieces in order, none of them empty, and how many of its bytes mean the first character of the
 /// caller's text.
 struct Pieces {
   struct Range {
@@ -36,6 +36,6 @@ class PreTokenizer {
 };
 
 /// Throws by `fields` for what is not known.
-std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Fields& fields);
+std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonFields& fields);
 
 }  // namespace attn::text

@@ -23,7 +23,7 @@ constexpr size_t kMaxStack = size_t{8} << 20;  // bytes, of compiled patterns th
 
 class Translation {
  public:
-  Translation(const std::string& pattern, const Fields& place) : pattern_(pattern), place_(place) {}
+  Translation(const std::string& pattern, const JsonFields& place) : pattern_(pattern), place_(place) {}
 
   std::string done() {
     while (at_ < pattern_.size()) {
@@ -119,7 +119,7 @@ class Translation {
   }
 
   const std::string& pattern_;
-  const Fields& place_;
+  const JsonFields& place_;
   std::string result_;
   size_t at_ = 0;
   bool in_class_ = false;
@@ -165,7 +165,7 @@ std::string compile(const std::string& pattern, Regex::Compiled& compiled) {
 
 }  // namespace
 
-Regex::Regex(const std::string& pattern, const Fields& place) : pattern_(pattern), source_(place.source()) {
+Regex::Regex(const std::string& pattern, const JsonFields& place) : pattern_(pattern), source_(place.source()) {
   if (pattern.size() > kMaxPattern)
     place.refuse("the pattern has " + std::to_string(pattern.size()) + " bytes, at most " +
                  std::to_string(kMaxPattern) + " are read");
@@ -216,7 +216,7 @@ bool Matches::next() {
                              " takes more steps than it may at byte " + std::to_string(from_) + " of a text of " +
                              std::to_string(text_.size())});
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state_->data.get());
-    if (ends[0] == ends[1] && has_matched_ && ends[1] == end_) {  // nothing, right behind a match
+    if (ends[0] == ends[1] && has_matched_ && ends[1] == end_) {  // nothing, right after a match
       ++from_;
       while (from_ < text_.size() && (static_cast<uint8_t>(text_[from_]) & 0xC0) == 0x80) ++from_;
       continue;

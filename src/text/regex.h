@@ -13,7 +13,7 @@ namespace attn::text {
 class Regex {
  public:
   /// Throws by `place` for what does not compile, or what the two would read differently.
-  Regex(const std::string& pattern, const Fields& place);
+  Regex(const std::string& pattern, const JsonFields& place);
   /// `pattern` is the library's own and PCRE2's.
   explicit Regex(const std::string& pattern);
 

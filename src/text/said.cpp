@@ -82,7 +82,7 @@ AddedToken special_token(const std::string& content, bool lstrip) {
 
 Said::Said(const std::string& folder, const Json* of_tokenizer_json) : folder_(folder) {
   read_config();
-  if (of_tokenizer_json) {  // whose post-processor says what stands around a text
+  if (of_tokenizer_json) {  // whose post-processor says what is around a text
     values_.erase("add_bos_token");
     values_.erase("add_eos_token");
   }
@@ -169,8 +169,8 @@ void Said::read_legacy(const Json* of_tokenizer_json) {
   }
   if (!of_tokenizer_json) return;
   const std::string source = path_of("tokenizer.json");
-  const Fields root(*of_tokenizer_json, "", source);
-  for (const Fields& fields : root.has("added_tokens") ? root.list("added_tokens") : std::vector<Fields>())
+  const JsonFields root(*of_tokenizer_json, "", source);
+  for (const JsonFields& fields : root.has("added_tokens") ? root.list("added_tokens") : std::vector<JsonFields>())
     if (!fields.text("content").empty()) add(fields.number("id", kMaxTokens - 1), read_added_token(fields));
 }
 
@@ -238,7 +238,7 @@ AddedToken Said::token_of(const Json& value, const std::string& key, bool is_spe
   if (is_empty || !(value.is_string() || value.is_object()))
     throw Error("open_tokenizer", {source + ": " + place + " is " + io::as_shown(value) + ", must be a token"});
   if (value.is_string()) return {.content = value, .is_plain = true};
-  const Fields fields(value, place, source);
+  const JsonFields fields(value, place, source);
   for (const auto& [name, ignored] : value.items())
     if (std::string_view(" __type content single_word lstrip rstrip normalized special ").find(" " + name + " ") ==
         std::string_view::npos)
@@ -251,7 +251,7 @@ AddedToken Said::token_of(const Json& value, const std::string& key, bool is_spe
   return token;
 }
 
-AddedToken read_added_token(const Fields& fields) {
+AddedToken read_added_token(const JsonFields& fields) {
   AddedToken token{.content = fields.text("content"),
                    .single_word = fields.boolean("single_word", false),
                    .lstrip = fields.boolean("lstrip", false),

@@ -20,7 +20,7 @@ struct AddedToken {
   std::string content;
   bool is_plain = false;  ///< the file has the content alone: what kind of token it is depends on who adds it
   bool single_word = false, lstrip = false, rstrip = false, special = false;
-  std::optional<bool> normalized;  ///< unless it is said, what is special is not
+  std::optional<bool> normalized = {};  ///< unless it is said, what is special is not
 
   bool is_normalized() const { return normalized.value_or(!special); }
   bool operator==(const AddedToken& other) const {
@@ -33,8 +33,8 @@ struct AddedToken {
   io::Json json(int64_t id) const;
 };
 /// Throws by `fields` for what no token has.
-AddedToken read_added_token(const Fields& fields);
-/// A special one, which a text is searched for as it stands.
+AddedToken read_added_token(const JsonFields& fields);
+/// A special one, which a text is searched for as it is.
 AddedToken special_token(const std::string& content, bool lstrip = false);
 
 class Said {

@@ -64,7 +64,7 @@ std::vector<std::string> specials_of(const std::string& kind) {
 
 WordCounts count_words(std::span<const std::string> texts, const Json& frame) {
   const std::string source = "train_tokenizer";
-  const Fields fields(frame, "", source);
+  const JsonFields fields(frame, "", source);
   std::unique_ptr<Normalizer> normalizer;
   if (fields.has("normalizer")) normalizer = read_normalizer(fields.object("normalizer"));
   const auto cutter = read_pre_tokenizer(fields.object("pre_tokenizer"));

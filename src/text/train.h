@@ -17,7 +17,7 @@ struct LearntMerges {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;
 };
-/// Begins with the tokens `alphabet`, as words are spelt in them: each character is one, those behind the first of a
+/// Begins with the tokens `alphabet`, as words are spelt in them: each character is one, those after the first of a
 /// word with `prefix` before; what is not among them is passed over. Merges the neighbours that occur the most, those
 /// with smaller ids of two that are even, until there are `size` tokens, or none occurs `min_count` times.
 LearntMerges learn_merges(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix,

@@ -1,4 +1,4 @@
-// Tries are built level by level from sorted entries, so that siblings stand side by side.
+// Tries are built level by level from sorted entries, so that siblings are side by side.
 #include "text/trie.h"
 
 #include <algorithm>

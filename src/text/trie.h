@@ -30,7 +30,7 @@ class Trie {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Node {
-    uint32_t first = 0, id = kNone;  ///< of its children, which stand side by side
+    uint32_t first = 0, id = kNone;  ///< of its children, which are side by side
     uint16_t children = 0;
   };
   uint32_t child(const Node& node, uint8_t byte) const {

@@ -117,7 +117,7 @@ void append_lower_case(std::string& text, Character character) {
 
 namespace {
 
-/// Bytes that have a picture stand for themselves, the others for U+0100 and on.
+/// Bytes that have a picture mean themselves, the others for U+0100 and on.
 struct ByteAlphabet {
   std::array<Character, 256> characters;
   std::array<int16_t, 512> bytes;

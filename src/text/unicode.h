@@ -9,7 +9,7 @@ namespace attn::text {
 
 using Character = int32_t;  // a Unicode code point
 
-/// The character that begins at `at`, which moves behind it; -1, and `at` stays, where no well-formed one does.
+/// The character that begins at `at`, which moves after it; -1, and `at` stays, where no well-formed one does.
 Character next_character(std::string_view text, size_t& at);
 void append_character(std::string& text, Character character);
 
@@ -42,9 +42,9 @@ bool is_ideograph(Character character);
 /// Appends the character's lower case, two characters for one of them.
 void append_lower_case(std::string& text, Character character);
 
-/// The visible character that stands for a byte in the tokens of byte-level BPE.
+/// The visible character that means a byte in the tokens of byte-level BPE.
 void append_byte_character(std::string& text, uint8_t byte);
-/// -1 for what stands for no byte.
+/// -1 for what means no byte.
 int byte_of(Character character);
 
 /// Appends `bytes` with U+FFFD for each malformed part. Unless `at_end`, what may be the beginning of a character is

@@ -50,7 +50,7 @@ uint64_t hash_of(std::string_view text) {
 
 // ---------------------------------------------------------------------------------------------------------- vocabulary
 
-Vocabulary Vocabulary::read(const Fields& model) {
+Vocabulary Vocabulary::read(const JsonFields& model) {
   const io::Json& vocab = model.at("vocab");
   model.require(vocab.is_object(), "vocab", "an object");
   Vocabulary vocabulary;
@@ -63,7 +63,7 @@ Vocabulary Vocabulary::read(const Fields& model) {
   return vocabulary;
 }
 
-void Vocabulary::add(std::string_view token, int64_t id, const Fields& place_in_file) {
+void Vocabulary::add(std::string_view token, int64_t id, const JsonFields& place_in_file) {
   if (id < 0 || id >= kMaxTokens)
     place_in_file.refuse("the id of " + io::in_quotes(token) + " is " + std::to_string(id) + ", must be from 0 to " +
                          std::to_string(kMaxTokens - 1));

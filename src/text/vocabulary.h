@@ -15,7 +15,7 @@ namespace attn::text {
 constexpr int64_t kMaxTokens = int64_t{1} << 22;  // sixteen times the largest vocabulary in common use
 constexpr size_t kMaxTokenBytes = 4096;           // what the search for the longest token may look at from each place
 
-/// The same for the same text within a process, and not to be foreseen by whoever writes a vocabulary.
+/// The same for the same text within a process, and unpredictable for the author of a vocabulary.
 uint64_t hash_of(std::string_view text);
 
 /// Tokens by id and ids by token. Ids may have gaps; of two ids with one token the later is found.
@@ -24,9 +24,9 @@ class Vocabulary {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   /// From {"token": id, ...} at "vocab".
-  static Vocabulary read(const Fields& model);
+  static Vocabulary read(const JsonFields& model);
   /// Throws by `place` for what is too much: ids, bytes of a token.
-  void add(std::string_view token, int64_t id, const Fields& place);
+  void add(std::string_view token, int64_t id, const JsonFields& place);
 
   /// One more than the largest id.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }

@@ -1,4 +1,4 @@
-// The tokenizer whose tokens are words. A word is a letter or digit with all letters, digits and marks behind it, and
+// The tokenizer whose tokens are words. A word is a letter or digit with all letters, digits and marks after it, and
 // with apostrophes between two of them; any other character that is no space is a token by itself. Splitting looks at a
 // character twice at most, and words are found in a sorted index, so no input takes more than n log n.
 #include <algorithm>
@@ -46,13 +46,13 @@ void for_each_token(std::string_view text, const Use& use) {
   }
 }
 
-class Words final : public Tokenizer {
+class WordTokenizer final : public Tokenizer {
  public:
-  Words(std::vector<std::string> words, bool lower_case) : words_(std::move(words)), lower_case_(lower_case) {
+  WordTokenizer(std::vector<std::string> words, bool lower_case) : words_(std::move(words)), lower_case_(lower_case) {
     for (size_t n = 0; n < words_.size(); ++n) ids_[words_[n]] = static_cast<int64_t>(n + kSpecial.size());
   }
-  Words(const Words&) = delete;  // ids_ borrows from words_
-  Words& operator=(const Words&) = delete;
+  WordTokenizer(const WordTokenizer&) = delete;  // ids_ borrows from words_
+  WordTokenizer& operator=(const WordTokenizer&) = delete;
 
   std::string kind() const override { return "words"; }
   int64_t size() const override { return static_cast<int64_t>(words_.size() + kSpecial.size()); }
@@ -105,7 +105,7 @@ bool is_one_token(std::string_view word, bool lower_case) {
 }
 
 std::unique_ptr<Tokenizer> make_words(std::vector<std::string> words, bool lower_case) {
-  return std::make_unique<Words>(std::move(words), lower_case);
+  return std::make_unique<WordTokenizer>(std::move(words), lower_case);
 }
 
 std::unique_ptr<Tokenizer> words_of(std::span<const std::string> texts, const WordOptions& options) {

@@ -104,7 +104,7 @@ std::string trimmed(std::string_view field) {
   return std::string(field);
 }
 
-/// In lower case, an alias as what it stands for.
+/// In lower case, an alias as what it means.
 std::string column_name(const std::string& field, const ColumnNames& names) {
   std::string name = trimmed(field);
   for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -119,7 +119,7 @@ bool is_header(const Row& row, const ColumnNames& names) {
   });
 }
 
-/// Where the two stand in a row of `count` fields.
+/// Where the two are in a row of `count` fields.
 struct Places {
   size_t first = 0, second = 1, count = 2;
 };

@@ -69,8 +69,8 @@ std::vector<int64_t> shuffled_batch(int64_t count, int64_t batch, uint64_t seed,
 
 // ------------------------------------------------------------------------------------------------------------- text
 
-TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
-                   int64_t validation_batches, int64_t validation_tokens)
+TextDataset::TextDataset(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
+                         int64_t validation_batches, int64_t validation_tokens)
     : tokens_(std::move(tokens)), context_(context), batch_(batch), seed_(seed) {
   const int64_t total = static_cast<int64_t>(tokens_.size());
   const int64_t validation = validation_tokens == 0 ? total / 10 : std::clamp<int64_t>(validation_tokens, 0, total);
@@ -93,7 +93,7 @@ TextData::TextData(std::vector<int64_t> tokens, int64_t context, int64_t batch, 
   validation_batches_ = std::clamp<int64_t>(div_up(validation / context_, batch_), 1, validation_batches);
 }
 
-models::Batch TextData::crops(std::span<const int64_t> first) const {
+models::Batch TextDataset::crops(std::span<const int64_t> first) const {
   require_there(!tokens_.empty());
   models::Batch batch;
   batch.sequences = static_cast<int64_t>(first.size());
@@ -105,14 +105,14 @@ models::Batch TextData::crops(std::span<const int64_t> first) const {
   return batch;
 }
 
-models::Batch TextData::training(uint64_t number) const {
+models::Batch TextDataset::training(uint64_t number) const {
   Random random(seed_, number);
   std::vector<int64_t> first(static_cast<size_t>(batch_));
   for (int64_t& begin : first) begin = random.below(validation_begin_ - context_);
   return crops(first);
 }
 
-models::Batch TextData::validation(int64_t number) const {
+models::Batch TextDataset::validation(int64_t number) const {
   require_number(number, validation_batches_);
   const int64_t last = static_cast<int64_t>(tokens_.size()) - context_ - 1 - validation_begin_;
   const int64_t count = validation_batches_ * batch_;
@@ -122,19 +122,19 @@ models::Batch TextData::validation(int64_t number) const {
   return crops(first);
 }
 
-int64_t TextData::validation_batches() const { return validation_batches_; }
+int64_t TextDataset::validation_batches() const { return validation_batches_; }
 
-int64_t TextData::batches_per_epoch() const { return div_up(validation_begin_, batch_ * context_); }
+int64_t TextDataset::batches_per_epoch() const { return div_up(validation_begin_, batch_ * context_); }
 
-std::string TextData::describe() const {
+std::string TextDataset::describe() const {
   return std::to_string(validation_begin_) + " tokens to train on, " +
          std::to_string(static_cast<int64_t>(tokens_.size()) - validation_begin_) + " to validate";
 }
 
 // -------------------------------------------------------------------------------------------------------- sentences
 
-LabelledData::LabelledData(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context,
-                           int64_t batch, uint64_t seed, double word_dropout)
+LabelledDataset::LabelledDataset(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context,
+                                 int64_t batch, uint64_t seed, double word_dropout)
     : training_(std::move(training)),
       validation_(std::move(validation)),
       context_(context),
@@ -151,7 +151,7 @@ LabelledData::LabelledData(std::vector<Labelled> training, std::vector<Labelled>
   checker.done();
 }
 
-models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
+models::Batch LabelledDataset::padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
   models::Batch batch;
   batch.sequences = static_cast<int64_t>(which.size());
   for (int64_t n : which)
@@ -167,7 +167,7 @@ models::Batch LabelledData::padded(const std::vector<Labelled>& from, std::span<
   return batch;
 }
 
-models::Batch LabelledData::training(uint64_t number) const {
+models::Batch LabelledDataset::training(uint64_t number) const {
   require_there(!training_.empty());
   const auto length = [&](int64_t n) { return static_cast<int64_t>(training_[n].tokens.size()); };
   models::Batch batch =
@@ -179,7 +179,7 @@ models::Batch LabelledData::training(uint64_t number) const {
   return batch;
 }
 
-models::Batch LabelledData::validation(int64_t number) const {
+models::Batch LabelledDataset::validation(int64_t number) const {
   require_number(number, validation_batches());
   const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
   std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
@@ -187,11 +187,11 @@ models::Batch LabelledData::validation(int64_t number) const {
   return padded(validation_, which);
 }
 
-int64_t LabelledData::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
+int64_t LabelledDataset::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
 
-int64_t LabelledData::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
+int64_t LabelledDataset::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
 
-std::string LabelledData::describe() const {
+std::string LabelledDataset::describe() const {
   return std::to_string(training_.size()) + " sentences to train on, " + std::to_string(validation_.size()) +
          " to validate";
 }

@@ -81,7 +81,7 @@ models::Batch PairData::padded(const std::vector<Pair>& from, std::span<const in
   batch.length = padded_length(*std::max_element(batch.lengths.begin(), batch.lengths.end()), context_);
   batch.source.assign(static_cast<size_t>(batch.sequences * batch.source_length), 0);
   batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), end_);
-  batch.targets.assign(batch.tokens.size(), ops::kIgnored);
+  batch.targets.assign(batch.tokens.size(), ops::kIgnoreIndex);
   for (size_t b = 0; b < which.size(); ++b) {
     const auto& [source, target] = from[which[b]];
     const auto row = static_cast<int64_t>(b), shown = batch.lengths[b] - 1;

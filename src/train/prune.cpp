@@ -65,7 +65,7 @@ void for_each_gradient(const std::vector<Value>& gates, const Visit& visit) {
 std::vector<int64_t> counted(const models::Batch& batch) {
   std::vector<int64_t> counts(static_cast<size_t>(batch.sequences), 0);
   const size_t each = batch.targets.size() / counts.size();
-  for (size_t n = 0; n < batch.targets.size(); ++n) counts[n / each] += batch.targets[n] != ops::kIgnored;
+  for (size_t n = 0; n < batch.targets.size(); ++n) counts[n / each] += batch.targets[n] != ops::kIgnoreIndex;
   return counts;
 }
 
@@ -76,7 +76,7 @@ double number_of(const Value& loss) {
 }
 
 /// The mean loss of a target over the first batches of the training data.
-double mean_loss(const models::Model& model, const Data& data, int64_t batches, const std::vector<Value>& gates) {
+double mean_loss(const models::Model& model, const Dataset& data, int64_t batches, const std::vector<Value>& gates) {
   const auto memory = Tape().memory();
   double total = 0, targets = 0;
   for (int64_t n = 0; n < batches; ++n) {
@@ -96,7 +96,7 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // -------------------------------------------------------------------------------------------------------------- scores
 
-HeadScores gradient_scores(const models::Model& model, const Data& data, int64_t batches, bool normalise) {
+HeadScores gradient_scores(const models::Model& model, const Dataset& data, int64_t batches, bool normalise) {
   require_positive("gradient_scores", "batches", batches);
   HeadScores scores = filled(model.config(), 0);
   const auto memory = Tape().memory();
@@ -122,7 +122,7 @@ HeadScores gradient_scores(const models::Model& model, const Data& data, int64_t
   return scores;
 }
 
-HeadScores leave_one_out_scores(const models::Model& model, const Data& data, int64_t batches) {
+HeadScores leave_one_out_scores(const models::Model& model, const Dataset& data, int64_t batches) {
   require_positive("leave_one_out_scores", "batches", batches);
   HeadScores scores = filled(model.config(), 0);
   HeadLists removed(scores.size());
@@ -163,7 +163,7 @@ double HardConcrete::open(double log_alpha) const { return sigmoid(log_alpha - t
 
 double HardConcrete::open_slope(double log_alpha) const { return open(log_alpha) * (1 - open(log_alpha)); }
 
-HeadScores learned_gates(const models::Model& model, const Data& data, const GateOptions& options) {
+HeadScores learned_gates(const models::Model& model, const Dataset& data, const GateOptions& options) {
   const HardConcrete& gate = options.gate;
   Checker checker("learned_gates");
   checker.require(options.steps > 0, "steps must be positive");
@@ -241,9 +241,9 @@ HeadLists least_heads(const HeadScores& scores, int64_t count) {
   return lists;
 }
 
-HeadScores scores(const models::Model& model, const Data& data, const PruneOptions& options) {
+HeadScores scores(const models::Model& model, const Dataset& data, const PruneOptions& options) {
   switch (options.scoring) {
-    case Scoring::gradient: return gradient_scores(model, data, options.batches, options.normalise);
+    case Scoring::gradient: return gradient_scores(model, data, options.batches, options.normalize);
     case Scoring::leave_one_out: return leave_one_out_scores(model, data, options.batches);
     case Scoring::gates: return learned_gates(model, data, options.gates);
     default: return random_scores(model.config(), options.seed);
@@ -253,8 +253,8 @@ HeadScores scores(const models::Model& model, const Data& data, const PruneOptio
 namespace {
 
 /// Of the updates after a round.
-Options training_of(const PruneOptions& options, int64_t round) {
-  Options training = options.training;
+TrainerOptions training_of(const PruneOptions& options, int64_t round) {
+  TrainerOptions training = options.training;
   training.steps = options.retrain;
   training.decay_steps = 0;
   training.warmup = std::min(training.warmup, options.retrain / 10);
@@ -264,7 +264,7 @@ Options training_of(const PruneOptions& options, int64_t round) {
 
 }  // namespace
 
-models::Model prune(const models::Model& model, const Data& data, const PruneOptions& options) {
+models::Model prune(const models::Model& model, const Dataset& data, const PruneOptions& options) {
   const int64_t most = removable_heads(model.config());
   Checker checker("prune");
   checker.require(options.heads >= 1 && options.heads <= most, [&] {

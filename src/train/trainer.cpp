@@ -16,7 +16,7 @@ namespace {
 using autograd::Array;
 using autograd::Tape;
 using autograd::Value;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 double scalar(const Value& value) {
   const Array& data = value.data();
@@ -35,7 +35,7 @@ void check(Checker& checker, const LossScaling& scaling) {
   checker.require(scaling.interval > 0, "scaling.interval must be positive");
 }
 
-void check(const Options& options) {
+void check(const TrainerOptions& options) {
   Checker checker("train");
   checker.require(options.steps > 0, "steps must be positive");
   checker.require(options.accumulation > 0, "accumulation must be positive");
@@ -62,14 +62,14 @@ void require_directory(const std::string& path, bool may_be_missing) {
   throw Error("train", {path + (exists(status) ? " is not a directory" : " is a directory that is not there")});
 }
 
-bool scales(const Options& options, nn::Precision precision) {
+bool scales(const TrainerOptions& options, nn::Precision precision) {
   return options.scaling.on.value_or(precision == nn::Precision::float16);
 }
 
 /// The options that decide the numbers: a resumed training must have the same. Null is what is absent.
-Json decisive(const Options& options, nn::Precision precision) {
+OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
   const LossScaling& scaling = options.scaling;
-  Json loss_scaling;
+  OrderedJson loss_scaling;
   if (scales(options, precision))
     loss_scaling = {{"growth", scaling.growth}, {"backoff", scaling.backoff}, {"interval", scaling.interval}};
   return {{"precision", static_cast<int>(precision)},
@@ -93,7 +93,7 @@ std::string moment_name(const char* which, const nn::Parameter& parameter) {
 
 }  // namespace
 
-double learning_rate(const Options& options, int64_t step) {
+double learning_rate(const TrainerOptions& options, int64_t step) {
   check(options);
   if (step < 0) throw Error("learning_rate", {"the step is " + std::to_string(step) + ", counts from 0"});
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
@@ -135,7 +135,7 @@ void LossScaler::restore(double scale, int64_t streak) {
 
 // ---------------------------------------------------------------------------------------------------------- validation
 
-Validation validate(const models::Model& model, const Data& data, const models::ForwardOptions& options) {
+Validation validate(const models::Model& model, const Dataset& data, const models::ForwardOptions& options) {
   Validation result;
   int64_t counted = 0, right = 0;
   double total = 0;
@@ -151,7 +151,7 @@ Validation validate(const models::Model& model, const Data& data, const models::
     const float* value = static_cast<const float*>(wide.data());
     int64_t here = 0;
     for (int64_t r = 0; r < rows.size[0]; ++r) {
-      if (batch.targets[r] == ops::kIgnored) continue;
+      if (batch.targets[r] == ops::kIgnoreIndex) continue;
       const float* row = value + r * rows.size[1];
       right += std::max_element(row, row + rows.size[1]) - row == batch.targets[r];
       ++here;
@@ -165,7 +165,7 @@ Validation validate(const models::Model& model, const Data& data, const models::
   return result;
 }
 
-Trainer::Trainer(models::Model& model, const Data& data, const Options& options, std::string directory)
+Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory)
     : model_(model),
       data_(data),
       options_(options),
@@ -182,7 +182,7 @@ Trainer::Trainer(models::Model& model, const Data& data, const Options& options,
 
 namespace {
 
-autograd::TapeOptions tape_options(const Options& options, uint64_t number, bool check_finite) {
+autograd::TapeOptions tape_options(const TrainerOptions& options, uint64_t number, bool check_finite) {
   return {.record = true,
           .training = true,
           .seed = options.seed + 0x9e3779b97f4a7c15u * (number + 1),
@@ -235,12 +235,12 @@ double Trainer::accumulate_gradients(StepReport& report) {
 }
 
 void Trainer::update_parameters(double gradient_factor, double learning_rate) {
-  ops::AdamW& update = optimiser_.options;
+  ops::AdamWOptions& update = optimiser_.options;
   update.learning_rate = learning_rate;
   update.beta1 = options_.beta1;
   update.beta2 = options_.beta2;
   update.epsilon = options_.epsilon;
-  update.decay = options_.weight_decay;
+  update.weight_decay = options_.weight_decay;
   update.gradient_factor = gradient_factor;
   optimiser_.step();
 }
@@ -287,9 +287,9 @@ void Trainer::save() {
     add("v", optimiser_.second_moment(n));
     ++n;
   }
-  Json state = {{"step", step_},
-                {"updates", optimiser_.options.step - 1},
-                {"options", decisive(options_, model_.parameters().options().precision)}};
+  OrderedJson state = {{"step", step_},
+                       {"updates", optimiser_.options.step - 1},
+                       {"options", decisive(options_, model_.parameters().options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) state["best_score"] = best_score_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;

@@ -15,10 +15,10 @@ struct Colour {
   bool operator==(const Colour&) const = default;
 };
 
-/// What stands behind a picture: weight 0 has its colour.
+/// What is after a picture: weight 0 has its colour.
 enum class Ground { dark, light };
 
-/// Where weights stand between the first and the last colour.
+/// Where weights are between the first and the last colour.
 struct ColourScale {
   Scale scale = Scale::linear;
   double end = 1;    ///< the weight of the last colour, of two digits

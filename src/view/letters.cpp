@@ -7,7 +7,7 @@
 namespace attn::view {
 namespace {
 
-// Each letter from ' ' to '~': lines of points "xy", one behind the other, apart by blanks.
+// Each letter from ' ' to '~': lines of points "xy", one after the other, apart by blanks.
 constexpr std::array<std::string_view, 95> kLetters = {"",
                                                        "2024 2626",
                                                        "1012 3032",

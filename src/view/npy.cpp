@@ -68,11 +68,11 @@ class NpyFile {
     if (found == kTypes.end())
       return wrong("has the type " + io::in_quotes(type) + ", must be float16, float32 or float64, little-endian");
     dtype = found->second;
-    if (header.find("'fortran_order': False") == std::string_view::npos) return wrong("must lie in C order");
+    if (header.find("'fortran_order': False") == std::string_view::npos) return wrong("must be in C order");
     return read_shape(text_after(header, "'shape':", "(", ")"), shape);
   }
 
-  /// What stands between two marks behind a name, and between which there is nothing else but spaces.
+  /// What is between two marks after a name, and between which there is nothing else but spaces.
   static std::string text_after(std::string_view header, std::string_view name, std::string_view open,
                                 std::string_view close) {
     size_t at = header.find(name);

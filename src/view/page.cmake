@@ -1,5 +1,5 @@
 # The page of html_page() lives in files of its own; they become one source file, with the digests that the page's
-# content-security policy names. The script is one function made of its parts, in this order; that of a served page has
+# content-security policy names. The script is one function made of its parts, in this order; a page of a server has
 # one more, which alone may ask for anything.
 set(view_folder ${CMAKE_CURRENT_LIST_DIR}/page)
 function(page_script name)

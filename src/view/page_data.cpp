@@ -11,7 +11,7 @@
 namespace attn::view {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers go into the page as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers go into the page as they are in memory");
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kElementUnit = (1 << 23) - 1, kWeightUnit = (1 << 24) - 1;

@@ -24,8 +24,8 @@ std::string pack_lse(const ConstView<3>& lse, int64_t head);
 std::string pack_weights(const std::vector<float>& weights);
 
 /// What the options add to the scores of each of these heads, -infinity where a pair is not allowed: words of 32 bits,
-/// in turn a count of numbers that are as foretold, a count of others, and these as float32. Row by row, a number
-/// is foretold to be the one before it on its diagonal; in the first column the one above, in the first row the one
+/// in turn a count of numbers that are as predicted, a count of others, and these as float32. Row by row, a number
+/// is predicted to be the one before it on its diagonal; in the first column the one above, in the first row the one
 /// before, and at the beginning 0. So causal masks, windows and ALiBi cost nothing that counts.
 std::vector<std::string> pack_added(const Layer& layer, int64_t index, const std::vector<int64_t>& heads);
 

@@ -61,7 +61,7 @@ class ExactLayers {
   }
 
  private:
-  /// A thumbnail of each head, and behind them of their mean if there are several.
+  /// A thumbnail of each head, and after them of their mean if there are several.
   std::vector<Pooled> draw(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
     const auto H = static_cast<int64_t>(heads.size());
     const int64_t n = thumbnail_.Lk;

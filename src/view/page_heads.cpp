@@ -13,7 +13,7 @@ constexpr KeyBand kFirst[] = {key_bands::first};
 
 /// The measures of attn/heads.h; not known of a packed text, which that refuses.
 std::vector<double> text_measures(const Layer& head, const PageTokens& tokens) {
-  if (!head.options.cu_query.empty())
+  if (!head.options.cu_seqlens_q.empty())
     return std::vector<double>(heads::measures().size(), std::numeric_limits<double>::quiet_NaN());
   const heads::Layer layer{head.q, head.k, head.lse, head.options};
   heads::Measures measures;

@@ -1,4 +1,4 @@
-// What one pass over a head finds for a page: its measures and, of a long text, all that stands in its q and k's place.
+// What one pass over a head finds for a page: its measures and, of a long text, all that is in its q and k's place.
 #pragma once
 
 #include <string>

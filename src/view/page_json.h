@@ -25,7 +25,7 @@ inline constexpr int64_t kThumbnail = 96;  ///< pixels of a thumbnail's side, at
 
 struct PageFrame {
   const PageTexts& texts;
-  std::string_view kind;  ///< "exact", "pooled" or "served"
+  std::string_view kind;  ///< `exact`, `pooled` or `served`
   int64_t thumbnail_rows = 0, thumbnail_columns = 0;
   std::vector<double> peaks = {};  ///< of the rows of all heads
   std::string more = {};           ///< members of its kind: "name":value,

@@ -33,7 +33,7 @@ std::string deflated(const std::vector<uint8_t>& bytes) {
   return base64(packed);
 }
 
-/// Byte after byte of all numbers: bytes that are alike stand together, which deflate makes use of.
+/// Byte after byte of all numbers: bytes that are alike are together, which deflate makes use of.
 template <class T>
 void append_planes(std::vector<uint8_t>& bytes, const std::vector<T>& numbers, int count) {
   for (int byte = 0; byte < count; ++byte)
@@ -54,11 +54,11 @@ std::string deflated_weights(const std::vector<float>& weights) {
   return deflated(bytes);
 }
 
-/// Which keys of a row are in the band around its own token: so many before it, itself, and so many behind.
+/// Which keys of a row are in the band around its own token: so many before it, itself, and so many after.
 struct Band {
   int64_t before = 0, after = 0;
 
-  /// Of `width` keys; a causal layer has no weights behind the token.
+  /// Of `width` keys; a causal layer has no weights after the token.
   Band(int64_t width, bool causal) : before(causal ? width - 1 : width / 2), after(width - 1 - before) {}
   int64_t width() const { return before + 1 + after; }
 
@@ -140,7 +140,8 @@ Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
 std::string reach_json(const Layer& layer) {
   const AttentionOptions& options = layer.options;
   const int64_t apart = layer.k.size[2] - layer.q.size[2];
-  if (!options.cu_query.empty() || !options.key_length.empty() || !options.query_length.empty()) return "[null,null]";
+  if (!options.cu_seqlens_q.empty() || !options.key_length.empty() || !options.query_length.empty())
+    return "[null,null]";
   const int64_t shift = options.alignment == Alignment::bottom_right ? apart
                         : options.alignment == Alignment::offset     ? options.offset[0]
                                                                      : 0;

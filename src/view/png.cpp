@@ -179,7 +179,7 @@ class Overview {
     std::vector<Pooled> tiles;
   };
 
-  /// The first of the layers with the most heads: its numbers stand above the columns.
+  /// The first of the layers with the most heads: its numbers are above the columns.
   bool is_longest(const Row& row) const {
     return &row == &*std::max_element(layers_.begin(), layers_.end(),
                                       [](const Row& a, const Row& b) { return a.heads.size() < b.heads.size(); });

@@ -149,7 +149,7 @@ class Recorder::Kept {
     checker.require(first >= 0 && first <= tokens_, [&] {
       return where + "the call begins at token " + text(first) + ", but " + text(tokens_) + " are recorded";
     });
-    checker.require(!given.mask && !given.query_document && !given.blocks.allowed && given.cu_query.empty() &&
+    checker.require(!given.mask && !given.query_segment_ids && !given.blocks.allowed && given.cu_seqlens_q.empty() &&
                         given.key_length.empty() && given.query_length.empty() && given.offset.empty(),
                     where + "masks, documents, blocks, packed sequences, lengths and offsets are not recorded");
     checker.require(!given.bias || (!across && is_by_distance(given.bias, Lq, first + Lk)),
@@ -183,8 +183,8 @@ class Recorder::Kept {
     return wanted_.first_query + wanted_.queries + right;
   }
 
-  /// Of the call that has seen most: its last row has the distances of all rows to what lies before them, its first
-  /// those behind.
+  /// Of the call that has seen most: its last row has the distances of all rows to what is before them, its first
+  /// those after.
   void read_distances(int64_t first, const Layer& call) {
     const ConstView<4>& bias = call.options.bias;
     const int64_t Lq = bias.size[2], Lk = bias.size[3], element = size_of(bias.dtype);

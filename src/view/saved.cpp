@@ -216,8 +216,8 @@ io::Json options_json(Checker& checker, const std::string& layer, const Attentio
     if (options.alignment == alignment) said["alignment"] = name;
   if (!options.offset.empty()) said["offset"] = options.offset[0];
   if (!options.key_length.empty()) said["key_length"] = options.key_length[0];
-  checker.require(!options.mask && !options.bias && options.alibi_slopes.empty() && !options.query_document &&
-                      options.cu_query.empty() && !options.blocks.allowed && options.query_length.empty(),
+  checker.require(!options.mask && !options.bias && options.alibi_slopes.empty() && !options.query_segment_ids &&
+                      options.cu_seqlens_q.empty() && !options.blocks.allowed && options.query_length.empty(),
                   layer + ": masks, biases, slopes, documents, packed sequences and blocks have no place in a file");
   return said;
 }
@@ -237,7 +237,7 @@ struct Contents {
     checker.require(queries.empty() || static_cast<int64_t>(queries.size()) == layers[0].q.size[2],
                     "there must be as many tokens of queries as queries, or none");
     checker.require(second == -1 || (second > 0 && second < layers[0].k.size[2]),
-                    "second must be -1, or a token behind the first one");
+                    "second must be -1, or a token after the first one");
     io::Json options = io::Json::object();
     for (size_t n = 0; n < layers.size(); ++n) {
       const Layer& layer = layers[n];

@@ -83,7 +83,7 @@ std::vector<float> window_of(const Layer& head, const Asked& window) {
   return checked_weights(kAnswer, memory.data(), dtype, window.rows * window.columns);
 }
 
-/// Rows of one head's queries or keys [1, 1, n, D], behind the numbers that are there.
+/// Rows of one head's queries or keys [1, 1, n, D], after the numbers that are there.
 void append_rows(std::vector<float>& numbers, const ConstView<4>& x, int64_t first, int64_t count) {
   for (int64_t row = first; row < first + count; ++row)
     for (int64_t d = 0; d < x.size[3]; ++d) {

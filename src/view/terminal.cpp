@@ -2,7 +2,7 @@
 //
 // Few columns: a cell is wide enough for its digits, under the token's name. Up to kWideColumns: two terminal cells a
 // weight, which is about square. Beyond: one terminal cell a weight and, in colour, two rows in a line by half blocks;
-// the label of the lower row then stands on the right. Every line fits 120 terminal cells with the default options.
+// the label of the lower row then is on the right. Every line fits 120 terminal cells with the default options.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kLabelWidth = 16;  // 64 weights, two labels and two indices make 104 cells
 constexpr int64_t kDigitColumns = 9, kDigitCell = 7;
-constexpr int64_t kPlainDigitColumns = 6, kPlainDigitCell = 10;  // a shade stands before the digits
+constexpr int64_t kPlainDigitColumns = 6, kPlainDigitCell = 10;  // a shade is before the digits
 constexpr int64_t kWideColumns = 32;
 constexpr int64_t kLegendCells = 24;
 constexpr std::string_view kShades = " .:-=+*#%@";

@@ -56,7 +56,7 @@ char32_t next_code_point(std::string_view text, size_t& position) {
   if (lead < 0xc2 || lead > 0xf4) return kReplacement;
   const int more = lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
   char32_t point = lead & (0x3f >> more);
-  // The range of the second byte shuts out longer forms than needed, surrogates and what lies beyond U+10FFFF.
+  // The range of the second byte shuts out longer forms than needed, surrogates and what is beyond U+10FFFF.
   uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   for (int n = 0; n < more; ++n) {

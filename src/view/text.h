@@ -1,4 +1,4 @@
-// Labels as a person reads them, and JSON that is inert wherever it stands.
+// Labels as a person reads them, and JSON that is inert wherever it is.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,7 @@ ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory) {
 }
 
 Layer head_of(const Layer& layer, int64_t head) {
-  const auto slice = [](auto& view, int64_t at) {  // an axis of extent 1 serves every head
+  const auto slice = [](auto& view, int64_t at) {  // an axis of extent 1 is used for every head
     if (view.data && view.size[1] > 1)
       view.data = static_cast<const char*>(view.data) + at * view.stride[1] * size_of(view.dtype);
     view.size[1] = std::min<int64_t>(view.size[1], 1);

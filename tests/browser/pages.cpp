@@ -91,7 +91,7 @@ void write_pages(const std::string& folder) {
   write(folder + "/selected.html", view::html_page("some", tokens(9), layers, {.layers = {2, 0}, .heads = {3, 1}}));
 }
 
-/// A dense array as it lies in memory.
+/// A dense array as it is in memory.
 template <int Rank>
 void write_numbers(const std::string& path, const Array<Rank>& array) {
   write(path, std::string(reinterpret_cast<const char*>(array.bytes().data()), array.bytes().size()));

@@ -73,7 +73,7 @@ def test_map_and_chips(folder):
 
 
 def check_colours(page):
-    """Under the pointer lies the pair that is named: its weight has the colour that is seen there."""
+    """Under the pointer is the pair that is named: its weight has the colour that is seen there."""
     found = page.run(READ_MAP, 17)
     scale = page.run(READ_SCALE)
     assert len(found) > 200 and sum(weight > 0 for _, _, weight, _ in found) > 50
@@ -97,7 +97,7 @@ def test_labels(folder):
 
 
 def test_flat(folder):
-    """600 equal weights are seen with the linear scale: in the last colour, whose weight stands on the scale."""
+    """600 equal weights are seen with the linear scale: in the last colour, whose weight is on the scale."""
     with Page(folder) as page:
         page.open("flat", "layer=0&head=0")
         seen = colours_of(page, [(x, y) for x in (0.02, 0.5, 0.98) for y in (0.02, 0.5, 0.98)])
@@ -187,7 +187,7 @@ def test_colours(folder):
 
 
 def test_inert(folder):
-    """Nothing is loaded, and tokens are text: signs stand for what would not show."""
+    """Nothing is loaded, and tokens are text: signs mean what would not show."""
     with Page(folder) as page:
         page.open("tokens_17", "layer=0&head=0")
         assert page.run("return performance.getEntriesByType('resource').length") == 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is on the screen: pixels of screenshots, and where things lie, held against what they stand for.
+"""What is on the screen: pixels of screenshots, and where things are, held against what they mean.
 
 usage: test_pixels.py FOLDER [TEST]     FOLDER: what the program pages has written
 """
@@ -48,7 +48,7 @@ def distance(a, b):
 
 
 def test_legend(folder):
-    """Each tick stands below the colour of its weight, linear and logarithmic, on short and long pages."""
+    """Each tick is below the colour of its weight, linear and logarithmic, on short and long pages."""
     with Page(folder) as page:
         for name, fragment, decades in (("tokens_60", "", 0), ("tokens_60", "scale=log", 4),
                                         ("long_20000", "scale=log", 6), ("pair", "layer=0&head=0", 0)):
@@ -86,7 +86,7 @@ def test_unknown(folder):
             page.run("document.getElementById('map').scrollIntoView({ block: 'center' })")
             x, y, _, _ = page.run(READ_BOX, "#map")
             points = [(x + left + 40 + i % 12, y + top + 40 + i // 12) for i in range(144)]
-            assert all(one == ground for one in pixels(page, points)), "behind a causal diagonal all is known to be 0"
+            assert all(one == ground for one in pixels(page, points)), "after a causal diagonal all is known to be 0"
         tip = page.run("""
             const map = document.getElementById('map'), box = map.getBoundingClientRect();
             map.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + arguments[0], clientY: box.top +
@@ -103,7 +103,7 @@ def test_unknown(folder):
 
 
 def test_lines(folder):
-    """A line has its head's colour, a weight of 0.01 can be seen, and two heads' lines to one key lie side by side."""
+    """A line has its head's colour, a weight of 0.01 can be seen, and two heads' lines to one key are side by side."""
     with Page(folder) as page:
         for theme in ("light", "dark"):
             page.open("pair", f"layer=0&head=1&view=lines&token=0&theme={theme}")
@@ -228,7 +228,7 @@ def test_tokens(folder):
 
 
 def test_neurons(folder):
-    """Elements are wide enough to be seen, and no text stands on another or on the buttons."""
+    """Elements are wide enough to be seen, and no text is on another or on the buttons."""
     with Page(folder) as page:
         page.open("tokens_2000", "layer=0&head=0&view=neurons")  # vectors of 32 elements
         rows = page.run("""

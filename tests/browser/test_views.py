@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Long texts, two texts, the other views and the served page in a real browser, held against q, k and lse.
+"""Long texts, two texts, the other views and the page of a server in a real browser, held against q, k and lse.
 
 usage: test_views.py FOLDER [TEST [ATTN]]     FOLDER: what the program pages has written, ATTN: the program
 """
@@ -169,7 +169,7 @@ def check_row(page, numbers, query):
 
 
 def check_single(page, numbers, name, n):
-    """Zoomed in, the largest weights of each row and those around its token stand at their places, and the others say
+    """Zoomed in, the largest weights of each row and those around its token are at their places, and the others say
     that they are not known."""
     first, low = n - 100, int(numpy.argmax(numbers.row(n - 77))) // 50 * 50
     page.open(name, f"layer=0&head=0&token={n - 77}&part={first},{low},50,50")
@@ -484,7 +484,7 @@ def test_search(folder, *_):
 
 
 def test_served(folder, attn):
-    """The served page has every weight; it asks where it came from, and nobody else is answered."""
+    """The page of a server shows every weight; it requests them from its server, which answers nobody else."""
     numbers = Numbers(folder, "served", heads=4, causal=True, head=1)
     program = subprocess.Popen([attn, "see", folder / "served.safetensors", "--serve"], stdout=subprocess.PIPE,
                                text=True)

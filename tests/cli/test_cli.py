@@ -123,7 +123,7 @@ def test_context(attn):
 
         # A text that outgrows its context of 16 keeps 8 tokens, which here are the same.
         short = [continued(beginning) for beginning in beginnings]
-        assert short[0] == short[1], (positions, "what lies before the context is seen")
+        assert short[0] == short[1], (positions, "what is before the context is seen")
         for context in (0, 16):
             assert continued(beginnings[0], "--context", context) == short[0], (positions, context)
         single = [continued(beginning, "--context", 1) for beginning in ("The cat", "and that")]

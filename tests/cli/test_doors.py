@@ -33,7 +33,7 @@ HEADER = json.dumps({"lm_head.weight": {"dtype": "U8", "shape": [4000], "data_of
 WHOLE = struct.pack("<Q", len(HEADER)) + HEADER + bytes(4000)
 
 
-# What stands at the path, a file's bytes or a folder's files, and words of the answer.
+# What is at the path, a file's bytes or a folder's files, and words of the answer.
 FILES = {
     "x.gguf": (GGUF, "is a GGUF file of llama.cpp, which is not read: take the folder that it was made from"),
     "named_otherwise": (GGUF, "is a GGUF file of llama.cpp"),
@@ -80,7 +80,7 @@ FOLDERS = {
     "pointer_config": ({"config.json": POINTER}, "config.json: is a pointer of git-lfs"),
     "folder_config": ({"config.json/x": b""}, "config.json: is a folder, must be a file"),
 }
-# Whoever needs weights says what is there in their place.
+# Commands that need weights say what is there in their place.
 WEIGHTS = {
     "none": ({}, "has no model.safetensors"),
     "pickles": ({"pytorch_model.bin": pickle.dumps({})},
@@ -191,7 +191,7 @@ def test_wrong_order(attn):
     put(attn, "folder", {"tokenizer.json": (attn.folder / "t.json").read_bytes()})
     for tokenizer in ("t.json", "folder"):
         refused(attn, ("tokenizer", "encode", "text.txt", tokenizer),
-                f"the tokenizer stands first: attn tokenizer encode {tokenizer} text.txt")
+                f"the tokenizer is first: attn tokenizer encode {tokenizer} text.txt")
     refused(attn, ("tokenizer", "encode", "text.txt", "text.txt"), "text.txt: not JSON")
 
 

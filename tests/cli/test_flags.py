@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How attn is told what to do: flags, their help, their limits, completion and the manual."""
+"""What the command line of attn takes: flags, their help, their limits, completion and the manual."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ def test_underscores(attn):
     assert "unexpected" not in attn.run("generate", "model", "--top_k=1", "--tokens", 3).stderr
     for command in SUBCOMMANDS:
         for flag, value in flags(attn, command):
-            if "-" not in flag[2:] or not value or flag == "--do-sample":  # which may stand alone
+            if "-" not in flag[2:] or not value or flag == "--do-sample":  # which may be alone
                 continue
             done = attn.run(command, flag.replace("-", "_").replace("__", "--"), status=2)
             assert f"{flag}: the value is missing" in done.stderr, (command, flag, done.stderr)
@@ -83,7 +83,7 @@ def test_wrong_values(attn):
 
 
 def test_float32_precision(attn):
-    """Asked for before or behind a subcommand, and stays what it was in a training that is resumed."""
+    """Asked for before or after a subcommand, and stays what it was in a training that is resumed."""
     attn.file("text.txt", TEXT)
     high = ("--float32-precision", "high")
     assert re.search(r"^float32 precision +full$", attn.run("info").stdout, re.M)

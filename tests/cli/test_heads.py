@@ -91,7 +91,7 @@ def test_syntax(attn):
     assert found["sentences"] == 1 and found["heads"] == ["0.0", "0.1", "1.0", "1.1"]
     assert [(one["name"], one["arcs"], one["offset"], one["baseline"]) for one in found["relations"]] == [
         ("all", 2, 1, 1), ("det", 1, 1, 1), ("nsubj", 1, 1, 1)]
-    for one in found["relations"]:  # causal: no word sees its head behind it, but a head may look at its dependent
+    for one in found["relations"]:  # causal: no word sees its head after it, but a head may look at its dependent
         assert one["to_head"] == [0] * 4 and len(one["to_dependent"]) == 4
     lines = attn.run("heads", "gpt", "--conllu", "arcs.conllu").stdout.splitlines()
     assert lines[0].split()[:3] == ["relation", "arcs", "baseline"] and lines[1].split()[:3] == ["all", "2", "1.000"]

@@ -15,7 +15,7 @@ from test_cli import SHAPE, TEXT, main
 from test_streams import ROWS, hub_bert
 
 MARK = b"\xef\xbb\xbf"
-# What stands in a file, and the lines of it.
+# What is in a file, and the lines of it.
 FILES = [
     (b"good film\nbad film\n", ["good film", "bad film"]),
     (b"good film\r\nbad film\r\n", ["good film", "bad film"]),
@@ -78,7 +78,7 @@ def test_lines(attn):
 
 
 def test_lines_that_are_no_text(attn):
-    """One message, with the number of the line; what stands before it is answered where answers come one by one."""
+    """One message, with the number of the line; what is before it is answered where answers come one by one."""
     hub_bert(attn.folder / "bert", layers=1)
     byte_classifier(attn)
     for content, line, byte in BROKEN:
@@ -132,7 +132,7 @@ def test_rows(attn):
 
 
 def test_wrong_texts_have_their_line(attn):
-    """What a tokenizer cannot take of a line is told by the same number everywhere."""
+    """What a tokenizer cannot take of a line has the same number everywhere."""
     attn.file("rows.tsv", "aab b\tx\nbba a\ty\n" * 10)
     attn.run("train", "rows.tsv", "--tokens", "bytes", "--model", "encoder", "--steps", 1, "--out", "encoder", *SHAPE)
     hub_bert(attn.folder / "bert", layers=1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attn see: what heads do in numbers, as a table, CSV and JSON; pages, from models and files, and served.
+"""attn see: what heads do in numbers, as a table, CSV and JSON; pages, from models and files, and from a server.
 
 usage: test_see.py ATTN [TEST...]
 """
@@ -32,7 +32,7 @@ def test_statistics(attn):
         words = line.split()
         assert words[:2] == [str(n // 2), str(n % 2)] and words[-3:] == ["T", "at", "0"], line
         # Three digits of 0 and 1, which are one rounding of lse away from them: "-0.000" is 0 as well.
-        # One token has none before it or behind it.
+        # One token has none before it or after it.
         assert words[8:10] == ["-", "-"], line
         assert [round(abs(float(word)), 2) for word in words[2:8] + words[10:-3]] == [0, 1, 1, 0, 1, 1, 1, 1], line
 
@@ -131,7 +131,7 @@ def test_recorded(attn):
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
     said = attn.run("generate", "gpt", "--prompt", "T", "--tokens", 9, "--record", "all.safetensors", "--layer", 1)
-    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked behind
+    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked after
     assert "all.safetensors: queries, keys and lse of 1 layers, 9 tokens" in said.stderr, said.stderr
     options = ["--json", "-", "--head", "1,0"]
     kept = json.loads(attn.run("see", "all.safetensors", *options).stdout)
@@ -225,7 +225,7 @@ def test_serve(attn):
 
 
 class Server:
-    """The served page of a small model, asked by hand."""
+    """The server of a small model's page, with requests by hand."""
 
     def __init__(self, attn):
         attn.file("text.txt", TEXT)

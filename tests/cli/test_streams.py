@@ -77,7 +77,7 @@ def test_labels(attn):
         lines = attn.run("classify", "encoder", "lines.txt", *flags).stdout.splitlines()
         for one, other in zip(map(str.split, alone), map(str.split, lines), strict=True):
             # Products of one row and of many add in another order: the last of four digits may be another.
-            share = len(one) - 4  # behind the name, before three words
+            share = len(one) - 4  # after the name, before three words
             assert [*one[:share], *one[share + 1:]] == [*other[:share], *other[share + 1:]], (one, other)
             assert abs(float(one[share]) - float(other[share])) <= 1.5e-4, (one, other)
 
@@ -143,7 +143,7 @@ COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate g
 
 
 def test_unwritable(attn):
-    """A full disk or a closed output is an error of one line, whoever writes."""
+    """A full disk or a closed output is an error of one line, for every command."""
     trained(attn)
     classifier(attn)
     for command in COMMANDS:
@@ -263,7 +263,7 @@ def test_embedding_stopped(attn):
     written, shown = stopped()
     rows = [json.loads(line) for line in written.splitlines()]
     assert 0 < len(rows) < len(lines) and f"attn: stopped: {len(rows):,} of 300,000 texts were written" in shown, shown
-    assert len({row["text"] for row in rows}) < 20  # the longest come first, and stand as they stood in the file
+    assert len({row["text"] for row in rows}) < 20  # the longest come first, and are as they stood in the file
     attn.file("few.txt", "".join(f"{row['text']}\n" for row in rows[:3]))
     for row, line in zip(rows, attn.run("embed", "bert", "few.txt").stdout.splitlines()):
         assert max(abs(a - b) for a, b in zip(row["embedding"], json.loads(line)["embedding"])) < 1e-4
@@ -312,7 +312,9 @@ def test_terminal(attn):
     process = subprocess.Popen(attn.command("eval", "gpt", "long.txt"), cwd=attn.folder, env=attn.environment,
                                stdin=terminal, stdout=subprocess.PIPE, stderr=terminal)
     result = process.communicate(timeout=120)[0]
-    shown = os.read(main_end, 1 << 20).decode()
+    shown = ""
+    while select.select([main_end], [], [], 1)[0]:  # the kernel may deliver the last bytes after the process has ended
+        shown += os.read(main_end, 1 << 20).decode()
     assert re.search(r"[\d,]+ of [\d,]+ tokens, [\d,]+/s, \d+:\d\d left", shown), repr(shown)
     assert shown.endswith("\r\x1b[K") and b"partial" not in result, repr(shown)
 

@@ -113,7 +113,7 @@ def test_what_fits(attn):
             (("fill", "gpt", "--text", "a"), "gpt does not fill gaps, it continues texts: attn generate"),
             (("fill", "bert", "--text", "a"), "bert does not fill gaps, it makes vectors: attn embed")):
         assert message in refused(attn, *arguments), arguments
-    # Nothing of the answer stands before an error.
+    # Nothing of the answer is before an error.
     assert "learned 16 positions" in refused(attn, "generate", "gpt", "--prompt", "The", "--context", 17, status=1)
     rows = [json.loads(line) for line in attn.run("embed", "encoder", stdin="good film\n\nbad\n").stdout.splitlines()]
     assert [row["text"] for row in rows] == ["good film", "", "bad"]

@@ -1,4 +1,4 @@
-// A file of NumPy that serves as queries and keys, which are drawn if it can be read.
+// A file of NumPy as queries and keys, which are drawn if it can be read.
 #include <unistd.h>
 
 #include <cstdio>

@@ -180,7 +180,7 @@ class Check:
     def judge(library, symbol, public):
         kind, name = symbol
         words = [word for path in re.findall(r"attn::([\w:]+)", name) for word in path.split("::") if word]
-        if kind in "VWu":  # what templates of the standard library leave behind
+        if kind in "VWu":  # what templates of the standard library leave after
             hidden = {"kernels", "detail"} & set(words)
             allowed = "attn::" in name or "std::" in name
         else:

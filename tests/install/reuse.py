@@ -17,7 +17,7 @@ PLACES = ("-o", "-MT", "-MF")  # options whose argument is another in every buil
 
 
 def parts(command):
-    """What a compiler is told, without places; and the places."""
+    """The arguments of a compiler without paths; and the paths."""
     told, places = [], {}
     words = iter(command)
     for word in words:

@@ -59,7 +59,7 @@ MODEL = {
     "pooling": "mean",
     "positions": "learned",
     "norm": "layer",
-    "norm_first": True,
+    "norm_placement": "pre",
     "norm_epsilon": 1e-5,
     "activation": "gelu_tanh",
     "gated": False,
@@ -82,7 +82,7 @@ LLAMA = {
 ENCODER = {
     "model": "encoder",
     "causal": False,
-    "norm_first": False,
+    "norm_placement": "post",
     "norm_epsilon": 1e-12,
     "activation": "gelu",
     "classes": 5,
@@ -179,7 +179,7 @@ MODELS = [
     model("relative positions", written_model, positions="relative"),
     model("rope, interleaved", written_model, LLAMA, rope_interleaved=True, kv_heads=2),
     model("rope, interleaved, window, lengths", written_model, LLAMA, rope_interleaved=True, window=4, lengths=True),
-    model("norm last, causal, relu", written_model, norm_first=False, activation="relu"),
+    model("norm last, causal, relu", written_model, norm_placement="post", activation="relu"),
     model("encoder, two-sided window, rms, tanh", written_model, ENCODER, window=3, norm="rms", activation="tanh"),
     model("encoder, relative, gated gelu", written_model, ENCODER, positions="relative", gated=True, lengths=True),
     model("encoder, alibi, no bias, silu", written_model, ENCODER, positions="alibi", bias=False, activation="silu"),
@@ -197,11 +197,11 @@ CROSS_MASK[..., 3] = True
 
 def written_attention(config: dict, dtype: torch.dtype) -> peers.Peer:
     width, heads = config["width"], config["heads"]
-    kv_heads, head = config.get("kv_heads") or heads, config.get("head_width") or width // heads
+    kv_heads, head = config.get("kv_heads") or heads, config.get("head_dim") or width // heads
     shapes: dict[str, tuple[int, ...]] = {}
-    if config.get("memory_width"):
+    if config.get("encoder_dim"):
         shapes["query.weight"], shapes["query.bias"] = (heads * head, width), (heads * head,)
-        shapes["key_value.weight"] = 2 * kv_heads * head, config["memory_width"]
+        shapes["key_value.weight"] = 2 * kv_heads * head, config["encoder_dim"]
         shapes["key_value.bias"] = (2 * kv_heads * head,)
     else:
         rows = (heads + 2 * kv_heads) * head
@@ -209,7 +209,7 @@ def written_attention(config: dict, dtype: torch.dtype) -> peers.Peer:
     shapes["output.weight"], shapes["output.bias"] = (width, heads * head), (width,)
     if config.get("position") == "relative":
         shapes["distance_bias"] = config["buckets"], heads
-    if config.get("sink"):
+    if config.get("sinks"):
         shapes["sink"] = (heads,)
     return peers.written_peer(
         shapes, lambda tensors, given: written.attention(written.Parameters(tensors), config, given["x"], given), dtype
@@ -236,8 +236,8 @@ def layer(name: str, kind: str, peer, given: dict[str, Tensor] | None = None, le
     if kind != "self_attention":
         config.setdefault("heads", HEADS)
     inputs = {"x": random_numbers(7, B, length, WIDTH)} | (given or {})
-    if "memory_width" in config:
-        inputs["memory"] = random_numbers(8, B, KEYS, config["memory_width"])
+    if "encoder_dim" in config:
+        inputs["memory"] = random_numbers(8, B, KEYS, config["encoder_dim"])
     inputs["dout"] = random_numbers(9, B, length, config.get("output_width") or config.get("value_width", WIDTH))
     return Case(name, config, peer, inputs)
 
@@ -262,16 +262,16 @@ LAYERS = [
     attention("self, mask", {"mask": SELF_MASK}),
     attention("self, bias of heads", {"bias": random_numbers(10, 1, HEADS, L, L)}),
     attention("self, bias of keys", {"bias": random_numbers(11, B, 1, 1, L)}),
-    attention("cross", memory_width=MEMORY),
-    attention("cross, no bias", memory_width=MEMORY, bias=False, output_bias=False),
-    attention("cross, lengths", PADDED, memory_width=MEMORY),
-    attention("cross, mask", {"mask": CROSS_MASK}, memory_width=MEMORY),
-    attention("cross, bias", {"bias": random_numbers(12, B, HEADS, L, KEYS)}, memory_width=MEMORY),
-    attention("cross, causal from the start", memory_width=MEMORY, causal=True),
+    attention("cross", encoder_dim=MEMORY),
+    attention("cross, no bias", encoder_dim=MEMORY, bias=False, output_bias=False),
+    attention("cross, lengths", PADDED, encoder_dim=MEMORY),
+    attention("cross, mask", {"mask": CROSS_MASK}, encoder_dim=MEMORY),
+    attention("cross, bias", {"bias": random_numbers(12, B, HEADS, L, KEYS)}, encoder_dim=MEMORY),
+    attention("cross, causal from the start", encoder_dim=MEMORY, causal=True),
     attention("grouped queries", peer=written_attention, kv_heads=2),
-    attention("five heads of width 6", peer=written_attention, heads=5, head_width=6, causal=True),
-    attention("one key head, wide heads", peer=written_attention, kv_heads=1, head_width=18),
-    attention("cross, grouped queries", PADDED, peer=written_attention, kv_heads=2, memory_width=MEMORY),
+    attention("five heads of width 6", peer=written_attention, heads=5, head_dim=6, causal=True),
+    attention("one key head, wide heads", peer=written_attention, kv_heads=1, head_dim=18),
+    attention("cross, grouped queries", PADDED, peer=written_attention, kv_heads=2, encoder_dim=MEMORY),
     attention("window, causal", peer=written_attention, window=4, causal=True),
     attention("window, both sides", PADDED, peer=written_attention, window=4),
     attention("alibi, causal", peer=written_attention, position="alibi", causal=True),
@@ -281,16 +281,16 @@ LAYERS = [
     attention("relative and a bias", {"bias": random_numbers(13, 1, HEADS, L, L)}, **RELATIVE),
     attention("rope", **ROPE),
     attention("rope, interleaved, causal", causal=True, rope_interleaved=True, **ROPE),
-    attention("rope, part of a head", rotated_width=6, kv_heads=2, **ROPE),
-    attention("rope, interleaved, part of a head", rotated_width=4, rope_interleaved=True, rope_theta=100.0, **ROPE),
-    attention("sinks, causal, window, rope", kv_heads=2, window=5, causal=True, sink=True, **ROPE),
-    attention("sinks, lengths", PADDED, peer=written_attention, sink=True),
+    attention("rope, part of a head", rotary_dim=6, kv_heads=2, **ROPE),
+    attention("rope, interleaved, part of a head", rotary_dim=4, rope_interleaved=True, rope_theta=100.0, **ROPE),
+    attention("sinks, causal, window, rope", kv_heads=2, window=5, causal=True, sinks=True, **ROPE),
+    attention("sinks, lengths", PADDED, peer=written_attention, sinks=True),
     attention("gates of each sequence", {"gates": random_numbers(15, B, HEADS)}, peer=written_attention),
     attention("gates of groups", {"gates": random_numbers(16, 1, 2)}, peer=written_attention, kv_heads=2),
-    block("norm last, gelu", activation="gelu", norm_first=False),
-    block("norm last, relu, lengths", PADDED, activation="relu", norm_first=False),
-    block("norm first, gelu, causal", activation="gelu", norm_first=True, causal=True),
-    block("norm first, relu, no bias", activation="relu", norm_first=True, bias=False, output_bias=False),
+    block("norm last, gelu", activation="gelu", norm_placement="post"),
+    block("norm last, relu, lengths", PADDED, activation="relu", norm_placement="post"),
+    block("norm first, gelu, causal", activation="gelu", norm_placement="pre", causal=True),
+    block("norm first, relu, no bias", activation="relu", norm_placement="pre", bias=False, output_bias=False),
     layer("one head", "self_attention", written_head, key_width=10, value_width=14),
     layer("one head, causal, bias", "self_attention", written_head, key_width=40, value_width=40, causal=True,
           bias=True),

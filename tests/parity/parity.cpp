@@ -2,10 +2,10 @@
 //
 // usage: parity CONFIG.json IN.safetensors OUT.safetensors
 //
-// CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float16, float64) may stand
+// CONFIG is a model's configuration, or has a key "layer"; "precision" (float32, bfloat16, float16, float64) may be
 // beside, and "isa" and "float32_precision" (full, high, fast), which are those of the process. The twin of the matrix
 // tiles is among the instruction sets.
-// A "folder" stands for a model of transformers that lies there: IN holds no parameters then, OUT also has them, as
+// A "folder" means a model of transformers that is there: IN holds no parameters then, OUT also has them, as
 // "parameter.<name>", and what a cache gives for the same tokens, in two steps, as "cached".
 // IN holds all parameters under their own names, and of a model
 //     input.tokens [B, L], input.targets [B, L] or [B], input.lengths [B]    int64; lengths may be absent
@@ -40,7 +40,7 @@ using Json = nlohmann::json;
 
 // ------------------------------------------------------------------------------------------------ fields, in and out
 
-/// The fields of a layer's description. Whoever writes a name wrong is told.
+/// The fields of a layer's description. A wrong name is an error.
 class Fields {
  public:
   explicit Fields(Json object) : object_(std::move(object)) {}
@@ -131,14 +131,14 @@ models::Batch batch_of(const Inputs& inputs) {
   batch.tokens = numbers("tokens");
   batch.targets = numbers("targets");
   batch.lengths = numbers("lengths");
-  batch.types = numbers("types");
+  batch.token_type_ids = numbers("types");
   batch.sequences = shape[0];
   batch.length = shape[1];
   batch.source = numbers("source");
   batch.source_lengths = numbers("source_lengths");
   if (!batch.source.empty()) batch.source_length = inputs.array("source").shape()[1];
-  if (inputs.has("rows")) batch.rows = inputs.array("rows");
-  if (batch.rows && inputs.has("tokens")) batch.source_length = batch.rows.shape()[1];
+  if (inputs.has("rows")) batch.inputs_embeds = inputs.array("rows");
+  if (batch.inputs_embeds && inputs.has("tokens")) batch.source_length = batch.inputs_embeds.shape()[1];
   return batch;
 }
 
@@ -163,7 +163,7 @@ void run_model(const Json& fields, nn::Precision precision, const Inputs& inputs
 
 /// The tokens in two steps, the second of one token, through a cache.
 void run_cached(const models::Model& model, const models::Batch& batch, Results& results) {
-  models::Cache cache = model.new_cache(batch.sequences);
+  models::ModelCache cache = model.new_cache(batch.sequences);
   const int64_t B = batch.sequences, L = batch.length;
   models::Batch part = batch;
   for (const auto& [first, end] : {std::pair(int64_t{0}, L - 1), {L - 1, L}}) {
@@ -176,7 +176,7 @@ void run_cached(const models::Model& model, const models::Batch& batch, Results&
     const Array logits = model.forward(tape, part, {.cache = &cache}).data();
     if (end == L) results.add("cached", logits);
     part.source.clear();
-    part.rows = {};
+    part.inputs_embeds = {};
   }
 }
 
@@ -200,22 +200,22 @@ nn::MultiHeadAttentionOptions attention_options(Fields& field) {
   nn::MultiHeadAttentionOptions options;
   options.heads = field("heads", options.heads);
   options.kv_heads = field("kv_heads", options.kv_heads);
-  options.head_width = field("head_width", options.head_width);
-  options.memory_width = field("memory_width", options.memory_width);
+  options.head_dim = field("head_dim", options.head_dim);
+  options.encoder_dim = field("encoder_dim", options.encoder_dim);
   options.bias = field("bias", options.bias);
   options.output_bias = field("output_bias", options.output_bias);
   options.causal = field("causal", options.causal);
-  options.sink = field("sink", options.sink);
+  options.sinks = field("sinks", options.sinks);
   options.window = field("window", options.window);
-  options.position = field.choice<nn::Position>("position",
-                                                {{"none", nn::Position::none},
-                                                 {"rope", nn::Position::rope},
-                                                 {"relative", nn::Position::relative},
-                                                 {"alibi", nn::Position::alibi}},
-                                                "none");
+  options.position = field.choice<nn::AttentionPositions>("position",
+                                                          {{"none", nn::AttentionPositions::none},
+                                                           {"rope", nn::AttentionPositions::rope},
+                                                           {"relative", nn::AttentionPositions::relative},
+                                                           {"alibi", nn::AttentionPositions::alibi}},
+                                                          "none");
   options.rope.theta = field("rope_theta", options.rope.theta);
   options.rope.interleaved = field("rope_interleaved", options.rope.interleaved);
-  options.rope.rotated_width = field("rotated_width", options.rope.rotated_width);
+  options.rope.rotary_dim = field("rotary_dim", options.rope.rotary_dim);
   options.buckets = field("buckets", options.buckets);
   options.max_distance = field("max_distance", options.max_distance);
   return options;
@@ -224,7 +224,7 @@ nn::MultiHeadAttentionOptions attention_options(Fields& field) {
 nn::BlockOptions block_options(Fields& field) {
   nn::BlockOptions options;
   options.attention = attention_options(field);
-  options.feed_forward.hidden = field("hidden", options.feed_forward.hidden);
+  options.feed_forward.hidden_dim = field("hidden", options.feed_forward.hidden_dim);
   options.feed_forward.activation = field.choice<ops::Activation>("activation",
                                                                   {{"relu", ops::Activation::relu},
                                                                    {"gelu", ops::Activation::gelu},
@@ -236,7 +236,8 @@ nn::BlockOptions block_options(Fields& field) {
   options.feed_forward.bias = options.norm.bias = options.attention.bias;
   options.norm.rms = field("rms", options.norm.rms);
   options.norm.epsilon = field("norm_epsilon", options.norm.epsilon);
-  options.norm_place = field("norm_first", true) ? nn::NormPlace::before : nn::NormPlace::after;
+  options.norm_placement = field.choice<nn::NormPlacement>(
+      "norm_placement", {{"pre", nn::NormPlacement::pre}, {"post", nn::NormPlacement::post}}, "pre");
   return options;
 }
 
@@ -273,7 +274,7 @@ void run_layer(Fields& field, const std::string& kind, nn::Precision precision, 
   const Value dout = inputs.leaf("dout", type);
   if (!x || !dout) throw Error("parity", {"a layer needs input.x and input.dout"});
   nn::AttentionInputs given;
-  if (memory) given.memory = &memory;
+  if (memory) given.encoder_states = &memory;
   given.bias = bias;
   given.gates = gates;
   const std::vector<int64_t> lengths = inputs.has("lengths") ? inputs.integers("lengths") : std::vector<int64_t>();
@@ -318,7 +319,7 @@ void run_operator(Fields& field, const Inputs& inputs, Results& results) {
     return View<4>(x.data(), x.dtype(), {shape[0], shape[1], shape[2], shape[3]});
   };
   const Array q = inputs.array("q"), k = inputs.array("k"), v = inputs.array("v"), out(q.dtype(), q.shape());
-  attention(view(q), view(k), view(v), view(out), {}, options);
+  attention(view(q), view(k), view(v), view(out), options);
   results.add("out", out);
 }
 

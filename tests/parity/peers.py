@@ -1,6 +1,6 @@
 """Models and layers of PyTorch and transformers, each with the way from its parameters to ours.
 
-The way maps a dict of tensors under their names to one under ours. It is linear, so it serves weights and gradients.
+The way maps a dict of tensors under their names to one under ours. It is linear, so it holds for weights and gradients.
 config["fused"] asks for PyTorch's fused attention in place of matrices of weights, where there is the choice.
 """
 
@@ -188,7 +188,7 @@ def encoder_layer(config: dict, width: int) -> nn.TransformerEncoderLayer:
         activation=config["activation"],
         layer_norm_eps=config["norm_epsilon"],
         batch_first=True,
-        norm_first=config["norm_first"],
+        norm_first=config["norm_placement"] == "pre",
         bias=config.get("bias", True),
     )
 
@@ -259,7 +259,7 @@ def encoder(config: dict, dtype: torch.dtype) -> Peer:
 
 
 def multihead_attention(config: dict, dtype: torch.dtype) -> Peer:
-    memory, heads = config.get("memory_width"), config["heads"]
+    memory, heads = config.get("encoder_dim"), config["heads"]
     layer = nn.MultiheadAttention(
         config["width"], heads, bias=config.get("bias", True), kdim=memory, vdim=memory, batch_first=True
     )

@@ -211,7 +211,7 @@ def are_close(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def is_named(text: str, case: Folder, field: str, value=None) -> bool:
-    """By its name, that of the field it stands for, or of a part of it."""
+    """By its name, that of the field it means, or of a part of it."""
     names = [field, case.config.attribute_map.get(field, field), *(value if isinstance(value, dict) else [])]
     return any(re.search(rf"\b{name}\b", text) for name in names)
 
@@ -226,7 +226,7 @@ def fault_of(place: Place, field: str, value) -> str:
     if value == ABSENT and field in SIZES:
         default = getattr(type(case.config)(), field)
         if field == "vocab_size":
-            return "" if isinstance(ours, str) else "served without it"
+            return "" if isinstance(ours, str) else "works without it"
         place.write(field, default)
         written = place.ours()
         same = ours == written if isinstance(ours, str) or isinstance(written, str) else are_close(ours, written)

@@ -2,7 +2,7 @@
 next to transformers, of every family.
 
 Gradients need no second map of names: the folder is opened once more with every number replaced by its place in the
-file, and what then lies in our parameters says where the gradient of each is to be found.
+file, and what then is in our parameters says where the gradient of each is to be found.
 """
 
 import contextlib
@@ -241,7 +241,7 @@ def given(case: Folder, padded: bool) -> Tensors:
 
 
 def rows_of(case: Folder, inputs: Tensors) -> Tensors:
-    """What stands before the layers of ViT and Whisper, without positions."""
+    """What is before the layers of ViT and Whisper, without positions."""
     with float64_throughout(), torch.no_grad():
         model = built(case, False).double()
         if case.sees:
@@ -302,7 +302,7 @@ def theirs(name: str, precision: str, padded: bool, fused: bool = False, moved: 
 
 def saved(case: Folder, where: str, numbered: bool) -> list[torch.Tensor]:
     """The folder, perhaps with every number replaced by four times its place in the list that is returned: of the
-    parameters behind the tensors."""
+    parameters after the tensors."""
     model = built(case, False)
     model.save_pretrained(where)
     path = os.path.join(where, "model.safetensors")

@@ -1,4 +1,4 @@
-"""Every command on every page, as it stands there. The commands of a page run one after the other in a folder that has
+"""Every command on every page, as it is there. The commands of a page run one after the other in a folder that has
 the files and models that the pages name, all of them small; what the page itself writes is not there before.
 
 Trainings are as short as SMALL makes them, and attn_bench lists what it would measure. ATTN_BUILD is the build.
@@ -42,9 +42,9 @@ attn() {
     "$ATTN" "$@" "${small[@]}"
     return
   fi
-  "$ATTN" "$@" > served.txt 2>&1 &
-  until grep http:// served.txt; do
-    kill -0 $! || { cat served.txt >&2 && return 1; }
+  "$ATTN" "$@" > server.txt 2>&1 &
+  until grep http:// server.txt; do
+    kill -0 $! || { cat server.txt >&2 && return 1; }
     sleep 0.1
   done
   kill $!

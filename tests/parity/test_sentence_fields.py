@@ -1,5 +1,5 @@
 """Every field of the files of a sentence encoder, set to other values, to null, and removed, next to
-sentence-transformers: the vectors are the same, or the field is refused by name, or it stands on the list of
+sentence-transformers: the vectors are the same, or the field is refused by name, or it is on the list of
 docs/sentence-encoders.md and changes neither's vectors.
 
 ATTN is the program. A sample without ATTN_EXHAUSTIVE=1; ATTN_SEED says which.
@@ -293,7 +293,7 @@ def judged(case: Case, folders: dict[str, pathlib.Path], tmp_path: pathlib.Path)
         elif isinstance(got, str):
             both = wanted is None and (str(folder) in got or "standard input, line" in got)  # in words of its own
             # Another module reads the file then, and has not all of its fields.
-            other = case.field in ("path", "type") and re.search(r'the field "\w+" is not served', got)
+            other = case.field in ("path", "type") and re.search(r'the field "\w+" is not supported', got)
             names = case.field in got or both or other
             assert names and got.count("\n") == 1, f"{case}: refused without its name: {got}"
             found = "refused"
@@ -342,7 +342,7 @@ def module_types() -> list[str]:
 
 
 def test_modules_of_every_kind(folders: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:
-    """What is not served is refused by its name."""
+    """What is not supported is refused by its name."""
     served = {"Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "WeightedLayerPooling"}
     types = module_types()
     assert served <= {name.rpartition(".")[2] for name in types} and len(types) > 15, types

@@ -111,7 +111,7 @@ def single_head(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]
 def attention(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) -> Tensor:
     heads, source = config["heads"], given.get("memory", x)
     kv_heads = config.get("kv_heads") or heads
-    width = config.get("head_width") or config.get("head_dim") or x.shape[-1] // heads
+    width = config.get("head_dim") or x.shape[-1] // heads
     if "memory" in given:
         parts = (p.linear("query", x), *p.linear("key_value", source).chunk(2, -1))
     else:
@@ -119,7 +119,7 @@ def attention(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) 
     q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part in parts)
     position = config.get("position", "none")
     if position == "rope":
-        turn = config.get("rope_theta", 1e4), config.get("rope_interleaved", False), config.get("rotated_width", 0)
+        turn = config.get("rope_theta", 1e4), config.get("rope_interleaved", False), config.get("rotary_dim", 0)
         q, k = rotate(q, *turn), rotate(k, *turn)
     k, v = (part.repeat_interleave(heads // kv_heads, 1) for part in (k, v))
 
@@ -154,7 +154,7 @@ def block(p: Parameters, config: dict, x: Tensor, given: dict[str, Tensor]) -> T
     def norm(name: str, at: Tensor) -> Tensor:
         return p.norm(name, at, config.get("norm") == "rms", config["norm_epsilon"])
 
-    if config["norm_first"]:
+    if config["norm_placement"] == "pre":
         x = x + attention(p / "attention", config, norm("norm_attention", x), given)
         return x + feed_forward(p / "feed_forward", config, norm("norm_feed_forward", x))
     x = norm("norm_attention", x + attention(p / "attention", config, x, given))
@@ -184,11 +184,11 @@ def model(tensors: dict[str, Tensor], config: dict, given: dict[str, Tensor]) ->
     if config["model"] == "selfhead":
         x = single_head(p / "attention", config, x, inner)
     else:
-        if not config["norm_first"]:
+        if config["norm_placement"] == "post":
             x = norm(x)
         for n in range(config["layers"]):
             x = block(p / "blocks" / str(n), {**config, "position": config["positions"]}, x, inner)
-        if config["norm_first"]:
+        if config["norm_placement"] == "pre":
             x = norm(x)
     if not config.get("classes"):
         return x @ (table if config["tie_embeddings"] else tensors["head.weight"]).T

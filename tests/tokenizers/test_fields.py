@@ -266,7 +266,7 @@ SERVED = ["TokenizersBackend", "PythonBackend", "BertTokenizer", "DistilBertToke
 
 
 def test_every_class(tmp_path):
-    """Of all names that transformers knows, those are refused whose class is not served, and no others."""
+    """Of all names that transformers knows, those are refused whose class is not supported, and no others."""
     ours = Ours()
     names = {*SLOW_TO_FAST_CONVERTERS, *filter(None, TOKENIZER_MAPPING_NAMES.values()), *dir(transformers)}
     names = sorted({name.removesuffix("Fast") for name in names if re.search("Tokenizer(Fast)?$", name)} -
@@ -276,7 +276,7 @@ def test_every_class(tmp_path):
         cls = tokenizer_class_from_name(name)
         folders.write(tmp_path / "tokenizer_config.json", {"tokenizer_class": name})
         is_served = cls is None or cls.__name__ in SERVED
-        assert ("which is not served" in ours(tmp_path).get("error", "")) != is_served, name
+        assert ("which is not supported" in ours(tmp_path).get("error", "")) != is_served, name
 
 
 def test_every_field(made, tmp_path):

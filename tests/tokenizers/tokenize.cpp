@@ -6,7 +6,7 @@
 //
 // A file's name says how it is read: .model is SentencePiece's, vocab.txt WordPiece's, any other a tokenizer.json.
 // REQUEST is one JSON object:
-//   {"texts": [...]}                  for each text ids, ids and types with what stands around it, text and pieces back
+//   {"texts": [...]}                  for each text ids, ids and types with what is around it, text and pieces back
 //   {"pairs": [[...]], "longest": N}  ids and types of two texts, cut to N tokens if it is there
 //   {"batch": [...]}                  rows of ids, types and mask of texts of one length, as the file says
 //   {"decode": [[id, ...]]}           texts, whole and in pieces

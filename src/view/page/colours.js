@@ -16,7 +16,7 @@ const range = () => (isOpen() ? current() : data);
 /** The logarithmic scale begins at 1e-4, for long texts lower: even weights must show. */
 const decades = data.kind === 'exact' ? 4 : Math.max(4, Math.ceil(Math.log10(10 * count.key)));
 
-/** Where a weight stands on the scale, 0 to 1, and as a colour, 0 to 255. */
+/** The place of a weight on the scale, 0 to 1, and as a colour, 0 to 255. */
 function position(weight, { end } = range()) {
   if (!(weight > 0)) return 0;
   return Math.min(1, Math.max(0, state.scale === 'linear' ? weight / end : 1 + Math.log10(weight) / decades));
@@ -45,7 +45,7 @@ function paint(canvas, weights, rows, columns, scale = range()) {
 
 const HATCH = 6;  // CSS pixels from one line to the next
 
-/** What stands for weights that are not known: slanted lines on the ground. */
+/** Marks unknown weights: slanted lines on the background. */
 function hatch(context) {
   const tile = element('canvas'), ratio = devicePixelRatio || 1;
   const lines = fit(tile, HATCH, HATCH);
@@ -64,7 +64,7 @@ function hatch(context) {
 }
 
 /** The scale in the head of the page: that of the heads, or, while they are looked at, that of mean weights. Each tick
- *  stands below the colour of its weight. */
+ *  is below the colour of its weight. */
 function drawLegend({ end, ends } = range()) {
   const legend = byId('legend').getContext('2d');
   for (let i = 0; i < 256; ++i) {

@@ -19,7 +19,7 @@ const textOf = t => (t < data.second ? 'A' : 'B');
 const isBetween = (query, key) =>
   data.second === undefined || state.between === 'all' || state.between === textOf(query) + textOf(key);
 
-/** How opaque a line is: a small weight can be seen, a large one stands out, and those of other tokens stand back. */
+/** How opaque a line is: a small weight is visible, a large one prominent, and those of other tokens are faint. */
 const opacity = (strength, mine) => (mine ? 0.3 + 0.7 * Math.sqrt(strength) : 0.18 + 0.4 * strength);
 
 const together = { layer: -1, sources: new Map() };  // heads of a layer that are drawn beside the open one: its source

@@ -244,7 +244,7 @@ function drawMarks() {
     if (t !== null && inSight(axis, t)) drawLabel(context, axis, t, themeColour('--ground'));
 }
 
-/** What lies under the pointer: a cell, a label of a query (no key) or a label of a key (no query). */
+/** The object under the pointer: a cell, a label of a query (no key) or a label of a key (no query). */
 function underPointer(event) {
   if (!plot?.cells) return null;
   const half = 0.5 / (devicePixelRatio || 1);  // a pixel shows what is at its middle
@@ -276,7 +276,7 @@ function pairAt(row, column) {
   return shown.source.largest(part, weight) ?? { query: part.query, key: part.key, weight, spans: part.spans };
 }
 
-/** `factor` times as many tokens in sight; what lies at `x` and `y`, parts of the sides, stays there. */
+/** `factor` times as many tokens in sight; the point at `x` and `y`, parts of the sides, does not move. */
 function zoom(factor, x, y) {
   const inPicture = part => Math.min(Math.max(part, 0), 1), wanted = {};
   for (const axis of ['query', 'key'])

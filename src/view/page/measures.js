@@ -16,7 +16,7 @@ function tableRows() {
   return rows;
 }
 
-/** What a served page has to ask for. */
+/** The request of a page with a server. */
 function askMeasures() {
   const { measures } = kinds[data.kind];
   for (const { layer, head } of measures ? table.rows : []) {

@@ -100,7 +100,7 @@ function thumb(l, h) {
   button.setAttribute('aria-label', headName(l, h));
   button.addEventListener('click', () => change({ layer: l, head: h }));
   const one = { button, canvas, layer: l, head: h };
-  one.weights = kinds[data.kind].thumbnail(head, layers[l], weights => {  // a served one comes later
+  one.weights = kinds[data.kind].thumbnail(head, layers[l], weights => {  // with a server it arrives later
     one.weights = weights;
     drawScale();
   });

@@ -19,7 +19,7 @@ async function inflated(base64) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Numbers whose bytes stand in planes, all lowest bytes first. */
+/** Numbers whose bytes are in planes, all lowest bytes first. */
 function fromPlanes(bytes, planes) {
   const length = bytes.length / planes, numbers = new Uint32Array(length);
   for (let plane = 0; plane < planes; ++plane)
@@ -112,7 +112,7 @@ class PooledHead {
     return means;
   }
 
-  /** Of each band of a part the cells that it has tokens of, and the share of its tokens that lies there. */
+  /** Of each band of a part the cells that it has tokens of, and the share of its tokens that is there. */
   sharesOf(axis, part, bands, cells) {
     const begin = cell => Math.ceil(cell * count[axis] / cells);
     return Array.from({ length: bands }, (_, band) => {

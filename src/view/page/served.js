@@ -1,4 +1,4 @@
-// -------------------------------------------------------------------------------------------------------------- served
+// ------------------------------------------------------------------------------------------------------ with a server
 // The heads of a page that asks the program it came from: everything at full resolution. This part alone asks.
 
 const asked = [];  // questions that wait, the most wanted first

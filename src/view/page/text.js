@@ -110,7 +110,7 @@ const digits = weight => (weight === 0 ? '0' : weight.toPrecision(5));
 // isLeft is set of one that is not wanted any more. Beside Head a kind has mostHeads, how many may be there at once.
 const kinds = {};
 
-/** Band `band` of `bands` of a span of tokens: its first token and the first behind it. */
+/** Band `band` of `bands` of a span of tokens: its first token and the first after it. */
 const bandOf = (band, bands, span) => [Math.ceil(band * span / bands), Math.ceil((band + 1) * span / bands)];
 
 /** What can be said of a row or a column whose weights are all known. */
