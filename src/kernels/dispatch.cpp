@@ -35,12 +35,13 @@ std::string vendor() {
 std::string vendor() { return {}; }
 #endif
 
+// ATTN_HAS_<name>: the build has this kernel set (see ATTN_ISAS in CMakeLists.txt).
 template <const Isa& kIsa>
 const Isa& only() {
   return kIsa;
 }
 
-bool always() { return true; }
+[[maybe_unused]] bool always() { return true; }
 
 #if defined(ATTN_X86)
 // Features that clang 14 has no name for are asked of CPUID.
@@ -56,7 +57,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 /// Leaf 7, subleaf 1, EAX bit 5.
-bool has_avx512_bf16() {
+[[maybe_unused]] bool has_avx512_bf16() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
 }
@@ -71,13 +72,14 @@ int tiles_error() {
   static const int error = request_tiles();
   return error;
 }
-bool has_tiles() { return cpu_has_tiles() && tiles_error() == 0; }
+[[maybe_unused]] bool has_tiles() { return cpu_has_tiles() && tiles_error() == 0; }
 /// Leaf 7, subleaf 1, EAX bit 21.
-bool has_fp16_tiles() {
+[[maybe_unused]] bool has_fp16_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return has_tiles() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 21 & 1);
 }
 
+#if defined(ATTN_HAS_AVX512)
 /// Its own file holds only what a set adds: the rest would be compiled twice.
 Isa on_avx512(const Isa& added) {
   Isa isa = isa_avx512;
@@ -91,10 +93,14 @@ Isa on_avx512(const Isa& added) {
   isa.bf16_few = added.bf16_few;
   return isa;
 }
+#endif
+#if defined(ATTN_HAS_AVX512_BF16)
 const Isa& avx512_and_bf16() {
   static const Isa both = on_avx512(isa_avx512_bf16);
   return both;
 }
+#endif
+#if defined(ATTN_HAS_AMX)
 const Isa& avx512_and_fp16_tiles() {
   static const Isa both = on_avx512(isa_amx);
   return both;
@@ -109,9 +115,26 @@ const Isa& avx512_and_tiles() {
   return both;
 }
 
+#endif
+
 constexpr Candidate candidates[] = {
-    {avx512_and_fp16_tiles, has_fp16_tiles}, {avx512_and_tiles, has_tiles}, {avx512_and_bf16, has_avx512_bf16},
-    {only<isa_avx512>, has_avx512},          {only<isa_avx2>, has_avx2},    {only<isa_baseline>, always}};
+#if defined(ATTN_HAS_AMX)
+    {avx512_and_fp16_tiles, has_fp16_tiles},
+    {avx512_and_tiles, has_tiles},
+#endif
+#if defined(ATTN_HAS_AVX512_BF16)
+    {avx512_and_bf16, has_avx512_bf16},
+#endif
+#if defined(ATTN_HAS_AVX512)
+    {only<isa_avx512>, has_avx512},
+#endif
+#if defined(ATTN_HAS_AVX2)
+    {only<isa_avx2>, has_avx2},
+#endif
+#if defined(ATTN_HAS_BASELINE)
+    {only<isa_baseline>, always},
+#endif
+};
 #elif defined(ATTN_NEON)
 constexpr Candidate candidates[] = {{only<isa_neon>, always}};
 #else
@@ -184,7 +207,7 @@ std::string missing() {
 }
 
 void offer(const Isa& added) {
-#if defined(ATTN_X86)
+#if defined(ATTN_HAS_AVX512)
   if (has_avx512()) offered().push_back(on_avx512(added));
 #else
   static_cast<void>(added);
