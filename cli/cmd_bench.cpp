@@ -9,9 +9,18 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "common.h"
+#include "attn/ops.h"
+#include "attn/peaks.h"
+#include "attn/train.h"
+#include "commands.h"
+#include "config_flags.h"
 #include "memory.h"
+#include "model_flags.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {
@@ -272,12 +281,15 @@ struct Bench {
     };
     if (none(prompts) && (none(generations) || !writes(shape)) && trainings.empty())
       throw UsageError("there is nothing to measure: --prompts, --generations of what writes, or --train");
-    double peak = measured_peak(model->parameters().dtype());
+    const auto measure_peak = [dtype = model->parameters().dtype()] {
+      return 1e9 * attn::peaks::measure_products(dtype, attn::ops::matmul_precision());
+    };
+    double peak = measure_peak();
     std::vector<Row> rows = infer_all(*model);
     for (int64_t length : trainings)
       for (int64_t sequences : batches)
         for (bool recompute : {false, true}) rows.push_back(train(*model, sequences, length, recompute));
-    peak = std::max(peak, measured_peak(model->parameters().dtype()));  // the machine may have been slower before
+    peak = std::max(peak, measure_peak());  // the machine may have been slower before
     std::erase_if(rows, [](const Row& row) { return row.rates.empty(); });
     status->end();
     print(rows, *model, peak);

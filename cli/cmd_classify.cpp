@@ -5,9 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common.h"
+#include "commands.h"
+#include "lines.h"
+#include "model_flags.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 #include "pairs.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

@@ -3,8 +3,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "common.h"
+#include "attn/io.h"
+#include "attn/text.h"
+#include "commands.h"
 #include "llama2c.h"
+#include "options.h"
+#include "output.h"
 
 namespace cli {
 namespace {

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "attn/c.h"
-#include "common.h"
+#include "commands.h"
+#include "options.h"
+#include "output.h"
 
 namespace cli {
 namespace {

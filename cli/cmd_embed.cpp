@@ -5,8 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/models_embed.h"
-#include "common.h"
+#include "commands.h"
+#include "config_flags.h"
+#include "lines.h"
+#include "model_flags.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

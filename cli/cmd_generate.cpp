@@ -3,7 +3,12 @@
 #include <memory>
 
 #include "attn/view_recorder.h"
-#include "common.h"
+#include "commands.h"
+#include "generation_flags.h"
+#include "model_flags.h"
+#include "options.h"
+#include "output.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

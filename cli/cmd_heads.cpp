@@ -7,11 +7,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common.h"
+#include "commands.h"
 #include "heads_coreference.h"
 #include "heads_syntax.h"
 #include "heads_texts.h"
+#include "lines.h"
+#include "model_flags.h"
+#include "options.h"
+#include "output.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

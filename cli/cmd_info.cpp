@@ -6,8 +6,14 @@
 #include <map>
 #include <memory>
 
-#include "common.h"
+#include "attn/models.h"
+#include "attn/peaks.h"
+#include "commands.h"
+#include "config_flags.h"
 #include "memory.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 
 namespace cli {
 namespace {
@@ -59,8 +65,10 @@ void describe_machine() {
   row("threads", std::to_string(attn::thread_count()));
   describe_instruction_sets();
   row("float32 precision", float32_precision());
-  row("peak, float32", short_number(measured_peak(attn::DType::float32)) + "FLOP/s of products");
-  row("peak, bfloat16", short_number(measured_peak(attn::DType::bfloat16)) + "FLOP/s of products");
+  for (const attn::DType dtype : {attn::DType::float32, attn::DType::bfloat16}) {
+    const double peak = 1e9 * attn::peaks::measure_products(dtype, attn::ops::matmul_precision());
+    row(fmt::format("peak, {}", attn::name_of(dtype)).c_str(), short_number(peak) + "FLOP/s of products");
+  }
 }
 
 std::string bytes(double count) { return short_number(count) + "B"; }

@@ -7,8 +7,14 @@
 #include <memory>
 
 #include "attn/train_prune.h"
+#include "commands.h"
+#include "config_flags.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 #include "progress.h"
 #include "settings.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

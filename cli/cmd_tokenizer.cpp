@@ -7,7 +7,10 @@
 
 #include "attn/io.h"
 #include "attn/text.h"
-#include "common.h"
+#include "commands.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 
 namespace cli {
 namespace {

@@ -8,12 +8,20 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/generate.h"
+#include "attn/ops.h"
+#include "attn/peaks.h"
 #include "attn/train_prune.h"
-#include "common.h"
+#include "commands.h"
+#include "config_flags.h"
+#include "generation_flags.h"
 #include "memory.h"
+#include "numbers.h"
+#include "options.h"
+#include "output.h"
 #include "prepare.h"
 #include "progress.h"
 #include "settings.h"
+#include "signals.h"
 
 namespace cli {
 namespace {
@@ -217,7 +225,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   if (settings.resume) resume(trainer, settings);
   else begin_directory(settings, config, prepared, settings.overwrite, lock);
 
-  const double peak = measured_peak(model.parameters().dtype());
+  const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision());
   if (!settings.quiet) {
     describe(config, prepared, settings);
     say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());

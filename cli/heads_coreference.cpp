@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "common.h"
 #include "heads_syntax.h"
+#include "output.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

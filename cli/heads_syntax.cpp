@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "common.h"
+#include "output.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "attn/autograd.h"
+#include "output.h"
 
 namespace cli {
 namespace {

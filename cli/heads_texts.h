@@ -9,7 +9,7 @@
 
 #include "attn/heads.h"
 #include "attn/models.h"
-#include "common.h"
+#include "model_flags.h"
 
 namespace cli {
 

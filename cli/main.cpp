@@ -14,7 +14,11 @@
 #include <system_error>
 
 #include "attn/c.h"
-#include "common.h"
+#include "commands.h"
+#include "config_flags.h"
+#include "options.h"
+#include "output.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

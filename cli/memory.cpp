@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
-#include "common.h"
+#include "commands.h"
+#include "numbers.h"
+#include "output.h"
 
 namespace cli {
 namespace {

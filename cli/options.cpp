@@ -7,7 +7,8 @@
 #include <sstream>
 
 #include "attn/train_pairs.h"
-#include "common.h"
+#include "commands.h"
+#include "output.h"
 
 namespace cli {
 namespace {
@@ -55,18 +56,6 @@ CLI::Validator one_of(const std::vector<std::string>& choices) {
     return fmt::format("must be one of {}, not '{}'", joined(choices, ", "), text);
   };
   return CLI::Validator(check, "{" + joined(choices, ",") + "}");
-}
-
-std::string joined(const std::vector<std::string>& parts, const std::string& separator) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
-  return text;
-}
-
-std::string quoted(const std::string& text) {
-  std::string field = "\"";
-  for (const char c : text) field += c == '"' ? "\"\"" : std::string(1, c);
-  return field + "\"";
 }
 
 // ------------------------------------------------------------------------------------------------------ as it is shown

@@ -1,4 +1,4 @@
-// Options: what values they take, and how help, manual and completion see them.
+// Options: which values they accept, and how help, manual and completion describe them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,10 +14,6 @@ CLI::Validator whole(int64_t lowest, int64_t highest = std::numeric_limits<int64
 CLI::Validator number(double lowest, double highest = std::numeric_limits<double>::infinity(),
                       const std::string& ends = "[]");
 CLI::Validator one_of(const std::vector<std::string>& choices);
-
-std::string joined(const std::vector<std::string>& parts, const std::string& separator);
-/// A field of CSV.
-std::string quoted(const std::string& text);
 
 /// An option as it is shown.
 struct OptionInfo {

@@ -1,12 +1,15 @@
 // The answers of a model with an encoder, held against those that are wanted.
 #include "pairs.h"
 
+#include <fmt/core.h>
+
 #include <map>
 
 #include "attn/generate.h"
 #include "attn/train_pairs.h"
-#include "common.h"
+#include "numbers.h"
 #include "progress.h"
+#include "signals.h"
 
 namespace cli {
 

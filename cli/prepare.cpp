@@ -1,7 +1,9 @@
 // The data of a training and the tokenizers that are made from them.
 #include "prepare.h"
 
-#include "common.h"
+#include <fmt/core.h>
+
+#include "commands.h"
 #include "primer.h"
 
 namespace cli {

@@ -6,7 +6,8 @@
 
 #include <cstdio>
 
-#include "common.h"
+#include "numbers.h"
+#include "output.h"
 
 namespace cli {
 namespace {

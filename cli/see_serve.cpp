@@ -8,7 +8,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "common.h"
+#include "output.h"
+#include "signals.h"
 
 namespace cli {
 namespace {

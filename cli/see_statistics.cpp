@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "attn/attention_statistics.h"
-#include "options.h"
+#include "output.h"
 
 namespace cli {
 namespace {

@@ -6,7 +6,10 @@
 #include <numeric>
 
 #include "attn/attention.h"
-#include "common.h"
+#include "attn/attention_statistics.h"
+#include "commands.h"
+#include "numbers.h"
+#include "output.h"
 
 namespace cli {
 namespace {

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "commands.h"
+
 namespace cli {
 
 std::string settings_json(Settings settings) {

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common.h"
 #include "prepare.h"
 
 namespace cli {

@@ -1,0 +1,37 @@
+// Flags of a model's configuration, one for each field, and of the precision that a subcommand computes with.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attn/models_config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace cli {
+
+/// "--embed-dim" for the field "embed_dim".
+std::string flag_of(std::string field);
+
+/// The flags of a configuration: --embed-dim 128 and so on, one for each field.
+struct ConfigOptions {
+  std::string family, file;
+  std::vector<std::pair<std::string, std::string>> fields;
+  void add(CLI::App& command);
+  /// The defaults of the family, changed by the file, changed by the fields. Throws UsageError for a model that cannot
+  /// be built.
+  attn::models::Config build(const std::string& default_family) const;
+};
+
+void add_precision(CLI::App& command, std::string& name, const std::string& description = "of the arithmetic");
+attn::nn::Precision precision_named(const std::string& name);
+
+/// How float32 enters products and attention of this process, by name: an option of all subcommands.
+void add_float32_precision(CLI::App& app, std::string& name);
+void set_float32_precision(const std::string& name);
+std::string float32_precision();
+
+}  // namespace cli

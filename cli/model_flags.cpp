@@ -1,0 +1,81 @@
+#include "model_flags.h"
+
+#include "commands.h"
+#include "config_flags.h"
+#include "options.h"
+#include "output.h"
+#include "progress.h"
+
+namespace cli {
+
+void ModelOptions::add(CLI::App& command) {
+  command.add_option("directory", directory, "what attn train wrote, or a folder of the Hugging Face hub")
+      ->required()
+      ->type_name("FOLDER");
+  command.add_option("--checkpoint", which, "of the training")->check(one_of({"best", "last"}));
+  add_precision(command, precision);
+}
+
+attn::models::Loaded ModelOptions::load() const {
+  Loading loading;
+  attn::models::Loaded loaded = attn::models::open(
+      directory, {.precision = precision_named(precision), .which = which, .on_progress = loading.listener()});
+  if (!loaded.tokenizer) loaded.tokenizer = attn::text::open_tokenizer(directory);  // says what is missing
+  for (const std::string& note : loaded.notes) say("attn: {}\n", note);
+  return loaded;
+}
+
+bool writes(const attn::models::Config& config) { return config.causal && config.head && !config.classes; }
+
+std::string what_fits(const attn::models::Config& config) {
+  if (config.encoder_layers) return "it answers texts: attn generate";
+  if (config.classes && config.pooling == attn::models::ClassifierPooling::each)
+    return "it has a class for each token, which no command prints: attn embed, attn see, attn heads";
+  if (config.classes) return "it classifies: attn classify";
+  if (writes(config)) return "it continues texts: attn generate";
+  return config.head ? "it fills gaps: attn fill, attn embed" : "it makes vectors: attn embed";
+}
+
+void ContextOption::add(CLI::App& command) {
+  command
+      .add_option("--context", tokens,
+                  "tokens of a text that the model sees, the first, more than in training only without learned"
+                  " positions; 0 = as trained")
+      ->check(whole(0, 1 << 24));
+}
+
+namespace {
+
+/// Of what a model reads, which with an encoder may have a context of its own.
+int64_t trained_context(const attn::models::Config& config) {
+  return config.encoder_layers && config.source_context ? config.source_context : config.context;
+}
+
+}  // namespace
+
+std::string ContextOption::larger(const attn::models::Config& config) {
+  return attn::models::learns_positions(config) ? "" : "; a larger --context takes more";
+}
+
+int64_t ContextOption::of(const attn::models::Config& config) const {
+  const int64_t own = trained_context(config);
+  if (tokens > own && attn::models::learns_positions(config))
+    throw UsageError(fmt::format("--context is {}, but the model has learned {} positions", tokens, own));
+  return tokens ? tokens : own;
+}
+
+std::string ContextOption::too_long(int64_t count, const attn::models::Config& config) const {
+  const int64_t own = trained_context(config);
+  return fmt::format("the text has {} tokens, the model's context is {}: --context {} takes the first of them, {}",
+                     count, own, own,
+                     attn::models::learns_positions(config) ? "all are possible only without learned positions"
+                                                            : fmt::format("--context {} all", count));
+}
+
+std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
+  for (const int64_t id : ids) labels.push_back(id < tokenizer.size() ? tokenizer.label(id) : "<start>");
+  return labels;
+}
+
+}  // namespace cli
