@@ -1,6 +1,6 @@
-// attn embed, attn fill: what an encoder of the hub makes of texts, vectors or the words that fit into a gap.
+// attn embed: a vector for each line of a file.
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -8,7 +8,6 @@
 #include "commands.h"
 #include "config_flags.h"
 #include "lines.h"
-#include "model_flags.h"
 #include "numbers.h"
 #include "options.h"
 #include "output.h"
@@ -63,7 +62,7 @@ struct Embed {
         pooling_named(pooling));
   }
 
-  /// What is before each text: what the command line says, else the folder.
+  /// What stands before each text: what the command line says, else the folder.
   std::string prompt_of(const attn::models::Embedder& embedder) const {
     if (prompt) return *prompt;
     if (prompt_name.empty()) return embedder.options.prompt;
@@ -121,61 +120,6 @@ struct Embed {
   }
 };
 
-// --------------------------------------------------------------------------------------------------------------- fill
-
-struct Fill {
-  ModelOptions model;
-  std::string text, gap;
-  int64_t top = 5;
-
-  /// The token that means a gap, as this family writes it.
-  std::pair<std::string, int64_t> mask_of(const attn::text::Tokenizer& tokenizer) const {
-    for (const char* name : {"[MASK]", "<mask>"})
-      if (const auto id = tokenizer.find(name)) return {name, *id};
-    throw UsageError(model.directory + " has no token for a gap, [MASK] or <mask>");
-  }
-
-  void run() const {
-    const attn::models::Loaded loaded = model.load();
-    const attn::models::Config& config = loaded.model->config();
-    if (config.causal || config.classes || !config.head)
-      throw UsageError(model.directory + " does not fill gaps, " + what_fits(config));
-    const auto [name, mask] = mask_of(*loaded.tokenizer);
-    std::string filled = text;
-    if (!gap.empty())
-      for (size_t at = 0; (at = filled.find(gap, at)) != std::string::npos; at += name.size())
-        filled.replace(at, gap.size(), name);
-    const attn::text::Encoding encoding = loaded.tokenizer->encode_marked(filled);
-    if (std::find(encoding.ids.begin(), encoding.ids.end(), mask) == encoding.ids.end())
-      throw UsageError("the text has no gap: write " + name);
-    attn::models::Batch batch;
-    batch.tokens = encoding.ids;
-    if (config.type_vocab_size) batch.token_type_ids = encoding.types;
-    batch.sequences = 1;
-    batch.length = static_cast<int64_t>(encoding.ids.size());
-    attn::autograd::Tape tape;
-    const Array logits = loaded.model->forward(tape, batch).data();
-    for (size_t n = 0; n < encoding.ids.size(); ++n)
-      if (encoding.ids[n] == mask)
-        print(*loaded.tokenizer, static_cast<const float*>(logits.data()) + static_cast<int64_t>(n) * config.vocab_size,
-              config.vocab_size, static_cast<int64_t>(n));
-  }
-
-  void print(const attn::text::Tokenizer& tokenizer, const float* logits, int64_t count, int64_t place) const {
-    std::vector<int64_t> order(static_cast<size_t>(std::min(count, tokenizer.size())));
-    for (size_t id = 0; id < order.size(); ++id) order[id] = static_cast<int64_t>(id);
-    const auto shown = std::min<int64_t>(top, static_cast<int64_t>(order.size()));
-    std::partial_sort(order.begin(), order.begin() + shown, order.end(),
-                      [&](int64_t a, int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
-    double sum = 0;
-    for (int64_t id = 0; id < count; ++id) sum += std::exp(double{logits[id]} - logits[order[0]]);
-    fmt::print("token {}\n", place);
-    for (int64_t n = 0; n < shown; ++n)
-      fmt::print("  {:.4f}  {}\n", std::exp(double{logits[order[n]]} - logits[order[0]]) / sum,
-                 tokenizer.label(order[n]));
-  }
-};
-
 }  // namespace
 
 void add_embed(CLI::App& app) {
@@ -188,7 +132,7 @@ void add_embed(CLI::App& app) {
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
   CLI::Option* prompt =
-      command->add_option("--prompt", run->prompt, "is before every line; as the folder says, else none");
+      command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
   command->add_option("--prompt-name", run->prompt_name, "that of the folder's prompts, by its name")->excludes(prompt);
   command->add_option("--dimensions", run->dimensions, "columns that are kept, the first; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
@@ -202,17 +146,6 @@ void add_embed(CLI::App& app) {
   command->add_flag("--stats", run->statistics, "print texts a second");
   command->add_flag("--unpacked", run->unpacked, "half the memory of weights, and a twentieth slower");
   add_precision(*command, run->precision);
-  command->callback([=] { run->run(); });
-}
-
-void add_fill(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("fill", "the words that fit into the gaps of a text");
-  command->footer("Example:\n  attn fill bert-base-uncased --text \"Paris is the ___ of France.\" --gap ___");
-  auto run = std::make_shared<Fill>();
-  run->model.add(*command);
-  command->add_option("--text", run->text, "with [MASK], or <mask>, in its gaps")->required();
-  command->add_option("--gap", run->gap, "what means a gap in the text as well");
-  command->add_option("--top", run->top, "words for each gap")->check(whole(1, 1 << 24));
   command->callback([=] { run->run(); });
 }
 

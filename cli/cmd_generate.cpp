@@ -23,39 +23,39 @@ struct Generate {
   bool interactive = false, statistics = false;
 
   void run() const {
-    const attn::models::Loaded loaded = model.load();
-    const attn::models::Config& config = loaded.model->config();
-    if (config.classes || !config.causal || !config.head)
-      throw UsageError(model.directory + " does not write, " + what_fits(config));
+    attn::models::Loaded loaded = model.load();
+    const attn::models::Config config = loaded.model->config();
+    if (!writes(config)) throw UsageError(model.directory + " does not write, " + what_fits(config));
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     // Known before a text is made that would then be lost.
     if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");
     catch_signals();
-    if (interactive) {
-      generation.converse(loaded);
-      return;
-    }
+    const attn::generate::TextGenerator generator(std::move(loaded));
+    if (interactive) return generation.converse(generator);
     if (text.empty() && config.encoder_layers)
       throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
-    if (text.empty()) text = loaded.tokenizer->decode(std::vector<int64_t>{0});
-    if (record.empty()) generation.stream(loaded, text, statistics);
-    else stream_recorded(loaded, text);
+    if (text.empty()) text = generator.tokenizer().decode(std::vector<int64_t>{0});
+    if (record.empty()) generation.stream(generator, text, statistics);
+    else stream_recorded(generator, text);
   }
 
-  /// Queries and keys are in files without a name beside the one that they become.
-  void stream_recorded(const attn::models::Loaded& loaded, const std::string& text) const {
+  /// Queries and keys lie in files without a name beside the one that they become.
+  void stream_recorded(const attn::generate::TextGenerator& generator, const std::string& text) const {
     const std::filesystem::path folder = std::filesystem::path(record).parent_path();
     attn::view::Recorder recorder({.part = part == "cross"     ? Part::cross
                                            : part == "encoder" ? Part::encoder
                                                                : Part::own,
                                    .selection = selection,
                                    .folder = folder.empty() ? "." : folder.string()});
-    const GenerationOptions::Streamed streamed = generation.stream(loaded, text, statistics, &recorder);
+    const attn::generate::GeneratedText written = generation.stream(generator, text, statistics, &recorder);
     const std::vector<attn::view::Layer> layers = recorder.layers();
     if (layers.empty()) return;  // stopped before the first token
-    const auto& source = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
-    const std::vector<std::string> read = token_labels(*source, streamed.prompt);
-    std::vector<std::string> said = token_labels(*loaded.tokenizer, streamed.text);
+    std::vector<int64_t> ids = generator.options().decoder_start_token_ids;
+    if (ids.empty()) ids = written.prompt_ids;
+    ids.insert(ids.end(), written.generated.tokens.begin(), written.generated.tokens.end());
+    ids.erase(ids.begin(), ids.begin() + written.generated.forgotten);
+    const std::vector<std::string> read = token_labels(generator.source_tokenizer(), written.prompt_ids);
+    std::vector<std::string> said = token_labels(generator.tokenizer(), ids);
     said.resize(static_cast<size_t>(layers[0].q.size[2]));  // nobody has asked what the last token looks at
     if (part == "cross") recorder.save(record, read, said);
     else recorder.save(record, part == "decoder" ? said : read);

@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "attn/generate.h"
+#include "attn/generate_text.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
 #include "attn/train_prune.h"
@@ -75,21 +75,14 @@ Json rounded(double value) { return value - value == 0 ? Json(value) : Json(null
 void print_sample(const attn::models::Model& model, const Prepared& prepared, const Settings& settings, int64_t step) {
   const attn::text::Tokenizer& tokenizer = *prepared.tokenizer;
   const std::string& text = settings.sample_prompt;
-  attn::generate::GenerateOptions options;
-  options.sampling = {.temperature = 0.8, .top_k = 40};
-  options.max_new_tokens = 100;
-  options.seed = settings.options.seed;
   std::vector<int64_t> prompt = {step % tokenizer.size()};
-  if (prepared.source_tokenizer) {
-    prompt = prepared.source_tokenizer->encode(text);
-    options.decoder_start_token_ids = options.eos_token_ids = {tokenizer.size()};
-    options.sampling.temperature = 0;
-  } else if (!text.empty()) {
-    prompt = tokenizer.encode(text);
-  }
-  const auto result = attn::generate::generate(model, prompt, options);
+  if (prepared.source_tokenizer) prompt = prepared.source_tokenizer->encode(text);
+  else if (!text.empty()) prompt = tokenizer.encode(text);
+  const attn::generate::TextGenerator generator(model, tokenizer, prepared.source_tokenizer.get());
+  const std::vector<int64_t> written =
+      generator.write(prompt, {.max_new_tokens = 100, .top_k = 40, .seed = settings.options.seed}).generated.tokens;
   fmt::print("--- sample at step {}\n{}{}{}\n---\n", step, for_output(text), prepared.source_tokenizer ? "\n" : "",
-             for_output(tokenizer.decode(result.tokens)));
+             for_output(tokenizer.decode(written)));
   std::fflush(stdout);
 }
 
@@ -246,8 +239,8 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
         config.classes ? ", of the checkpoint that is the best; attn eval says which --temperature fits it" : "");
   lock.reset();
   if (settings.interactive) {
-    GenerationOptions generation;
-    generation.converse(attn::models::load_model(settings.out, "best", precision));
+    GenerationOptions().converse(
+        attn::generate::TextGenerator(attn::models::load_model(settings.out, "best", precision)));
   }
 }
 

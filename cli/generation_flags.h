@@ -1,12 +1,10 @@
 // Flags of generation, and the texts that they generate on standard output.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "attn/generate.h"
+#include "attn/generate_text.h"
 
 namespace CLI {
 class App;
@@ -14,28 +12,21 @@ class App;
 
 namespace cli {
 
-/// How text becomes one token after another on standard output.
+/// The flags of a text that is generated.
 struct GenerationOptions {
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;  ///< absent: as the model's folder says
-  std::optional<int64_t> top_k, tokens, min_new_tokens, no_repeat_ngram_size, beams;
-  std::optional<double> length_penalty;
+  attn::generate::TextOptions text;
   std::optional<std::string> do_sample, early_stopping;
-  int64_t context = 0;
-  uint64_t seed = 0;
   bool no_cache = false;
-  std::vector<std::string> stop;
   void add(CLI::App& command);
-  attn::generate::GenerateOptions for_model(const attn::models::Loaded& loaded) const;
-  /// What a text was made of.
-  struct Streamed {
-    std::vector<int64_t> prompt, text;  ///< what an encoder read; prompt and continuation, or the answer with its start
-  };
-  /// Streams a continuation of `prompt`. Ends early at a stop text or a signal. The text is what a recorder, if one is
-  /// given, has seen, and perhaps one token more.
-  Streamed stream(const attn::models::Loaded& loaded, const std::string& prompt, bool with_statistics,
-                  attn::view::Recorder* recorder = nullptr) const;
-  /// Reads prompts line by line and answers each.
-  void converse(const attn::models::Loaded& loaded) const;
+  /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The `recorder`,
+  /// if there is one, keeps the attention of the text.
+  attn::generate::GeneratedText stream(const attn::generate::TextGenerator& generator, const std::string& prompt,
+                                       bool with_statistics, attn::view::Recorder* recorder = nullptr) const;
+  /// Reads prompts from standard input, line by line, and streams a text for each.
+  void converse(const attn::generate::TextGenerator& generator) const;
+
+ private:
+  attn::generate::TextOptions text_options() const;
 };
 
 }  // namespace cli

@@ -18,14 +18,17 @@ void ModelOptions::add(CLI::App& command) {
 
 attn::models::Loaded ModelOptions::load() const {
   Loading loading;
-  attn::models::Loaded loaded = attn::models::open(
+  attn::models::Loaded loaded = attn::models::open_with_tokenizer(
       directory, {.precision = precision_named(precision), .which = which, .on_progress = loading.listener()});
-  if (!loaded.tokenizer) loaded.tokenizer = attn::text::open_tokenizer(directory);  // says what is missing
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }
 
 bool writes(const attn::models::Config& config) { return config.causal && config.head && !config.classes; }
+
+bool classifies(const attn::models::Config& config) {
+  return config.classes && config.pooling != attn::models::ClassifierPooling::each;
+}
 
 std::string what_fits(const attn::models::Config& config) {
   if (config.encoder_layers) return "it answers texts: attn generate";

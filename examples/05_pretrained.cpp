@@ -4,18 +4,16 @@
 #include <cstdio>
 #include <numeric>
 
-#include "attn/generate.h"
+#include "attn/generate_text.h"
 #include "attn/models_embed.h"
 
 int main(int argc, char** argv) try {
   if (argc != 2) return std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]), 2;
   if (attn::models::read_config(argv[1]).causal) {
-    const attn::models::Loaded loaded = attn::models::open(argv[1]);
-    std::vector<int64_t> text = loaded.tokenizer->encode_marked("Once upon a time").ids;
-    const auto written =
-        attn::generate::generate(*loaded.model, text, {.sampling = {.temperature = 0}, .max_new_tokens = 20});
-    text.insert(text.end(), written.tokens.begin(), written.tokens.end());
-    std::printf("%s\n", loaded.tokenizer->decode(text).c_str());
+    const attn::generate::TextGenerator generator(argv[1]);
+    generator.write("Once upon a time", {.max_new_tokens = 20, .temperature = 0, .return_full_text = true},
+                    [](std::string_view text) { return std::printf("%.*s", int(text.size()), text.data()) >= 0; });
+    std::printf("\n");
   } else {
     const attn::models::Embedder embedder(argv[1]);
     const std::vector<std::string> sentences = {"A cat sits on a mat.", "A kitten rests on a rug."};

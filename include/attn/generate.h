@@ -108,22 +108,5 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
 /// limit.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
-/// Ends a streamed text before the first of the stop strings. It holds back text that may be the beginning of one.
-class StopFilter {
- public:
-  /// Throws Error for an empty stop string.
-  explicit StopFilter(std::vector<std::string> stops);
-  /// Adds a piece and returns the text that can be shown now.
-  std::string feed(std::string_view piece);
-  /// The text held back, after the last piece.
-  std::string rest();
-  bool stopped() const { return stopped_; }
-
- private:
-  std::vector<std::string> stops_;
-  std::string held_;
-  bool stopped_ = false;
-};
-
 }  // namespace attn::generate
 #pragma GCC visibility pop

@@ -240,6 +240,8 @@ Config read_config(const std::string& folder, const std::string& task = "");
 /// stored as layers need them take no memory of their own, and the files must not change while the model exists. Throws
 /// Error with everything that is missing, has another shape or is not supported.
 Loaded open(const std::string& folder, const OpenOptions& options = {});
+/// The same for work on texts. Throws Error also where the folder has no tokenizer.
+Loaded open_with_tokenizer(const std::string& folder, const OpenOptions& options = {});
 
 }  // namespace attn::models
 #pragma GCC visibility pop

@@ -294,31 +294,4 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   return result;
 }
 
-StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  for (const std::string& stop : stops_)
-    if (stop.empty()) throw Error("StopFilter", {"a stop text is empty"});
-}
-
-std::string StopFilter::feed(std::string_view piece) {
-  if (stopped_) return "";
-  held_ += piece;
-  size_t show = held_.size();
-  for (const std::string& stop : stops_) {
-    if (const size_t at = held_.find(stop); at != std::string::npos) {
-      stopped_ = true;
-      show = std::min(show, at);
-    }
-  }
-  if (!stopped_) {
-    for (const std::string& stop : stops_)  // the longest end of held_ that begins a stop text
-      for (size_t begin = held_.size() - std::min(held_.size(), stop.size()); begin < held_.size(); ++begin)
-        if (std::string_view(stop).starts_with(std::string_view(held_).substr(begin))) show = std::min(show, begin);
-  }
-  const std::string shown = held_.substr(0, show);
-  held_.erase(0, show);
-  return shown;
-}
-
-std::string StopFilter::rest() { return stopped_ ? "" : std::exchange(held_, ""); }
-
 }  // namespace attn::generate

@@ -86,4 +86,10 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
   return loaded;
 }
 
+Loaded open_with_tokenizer(const std::string& folder, const OpenOptions& options) {
+  Loaded loaded = open(folder, options);
+  if (!loaded.tokenizer) loaded.tokenizer = text::open_tokenizer(folder);  // says which files are missing
+  return loaded;
+}
+
 }  // namespace attn::models

@@ -1,0 +1,114 @@
+// Texts as classes: tokens, padded batches, logits, and what the kind of problem makes of logits.
+#include "attn/models_classify.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/checker.h"
+
+namespace attn::models {
+namespace {
+
+/// A name for each class that is no other's.
+std::vector<std::string> distinct(const std::vector<std::string>& labels) {
+  std::vector<std::string> names = labels;
+  for (size_t n = 0; n < names.size(); ++n)
+    if (std::count(labels.begin(), labels.end(), labels[n]) > 1) names[n] += " (" + std::to_string(n) + ")";
+  return names;
+}
+
+}  // namespace
+
+std::vector<double> log_softmax(std::vector<double> logits) {
+  if (logits.empty()) return logits;
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (const double logit : logits) total += std::exp(logit - largest);
+  for (double& logit : logits) logit -= largest + std::log(total);
+  return logits;
+}
+
+Classifier::Classifier(const std::string& folder, const OpenOptions& how)
+    : Classifier(open_with_tokenizer(folder, how)) {}
+
+Classifier::Classifier(Loaded loaded) : loaded_(std::move(loaded)), labels_(distinct(loaded_.labels)) {
+  const Config& config = loaded_.model->config();
+  Checker checker("classify");
+  checker.require(config.classes > 0 && config.pooling != ClassifierPooling::each,
+                  "the model must have a class for each text");
+  checker.require(loaded_.tokenizer != nullptr, "the model has no tokenizer");
+  checker.done();
+}
+
+void Classifier::check() const {
+  Checker checker("classify");
+  checker.require(options.max_length >= 0, "max_length must not be negative");
+  checker.require(options.batch_size > 0, "batch_size must be positive");
+  checker.require(options.temperature > 0 && std::isfinite(options.temperature),
+                  "temperature must be positive and finite");
+  checker.require(options.temperature == 1 || loaded_.problem_type != ProblemType::regression,
+                  "temperature must be 1 for regression, whose results are not probabilities");
+  checker.done();
+}
+
+text::Encoding Classifier::encode(std::string_view text, bool* truncated) const {
+  text::Encoding encoding = loaded_.tokenizer->encode_marked(text);
+  const bool too_long = std::ssize(encoding.ids) > max_length();
+  if (truncated) *truncated = too_long;
+  return too_long ? loaded_.tokenizer->encode_within(max_length(), text) : encoding;
+}
+
+std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encoding> texts) const {
+  check();
+  const Config& config = loaded_.model->config();
+  Batch batch;
+  batch.sequences = std::ssize(texts);
+  for (const text::Encoding& text : texts) {
+    batch.lengths.push_back(std::clamp<int64_t>(std::ssize(text.ids), 1, max_length()));
+    batch.length = std::max(batch.length, batch.lengths.back());
+  }
+  const auto padded = [&](std::vector<int64_t> text::Encoding::*part) {
+    std::vector<int64_t> all(static_cast<size_t>(batch.sequences * batch.length), 0);
+    for (size_t n = 0; n < texts.size(); ++n)
+      std::copy_n((texts[n].*part).begin(), std::min<size_t>((texts[n].*part).size(), batch.lengths[n]),
+                  all.begin() + static_cast<int64_t>(n) * batch.length);
+    return all;
+  };
+  batch.tokens = padded(&text::Encoding::ids);
+  if (config.type_vocab_size) batch.token_type_ids = padded(&text::Encoding::types);
+  Tape tape({}, memory_);
+  const Value logits = loaded_.model->forward(tape, batch);
+  const float* value = static_cast<const float*>(logits.data().data());
+  std::vector<std::vector<double>> rows;
+  for (int64_t n = 0; n < batch.sequences; ++n, value += config.classes)
+    rows.emplace_back(value, value + config.classes);
+  return rows;
+}
+
+Classification Classifier::classify(std::vector<double> logits) const {
+  for (double& logit : logits) logit /= options.temperature;
+  const ProblemType problem = loaded_.problem_type;
+  std::vector<double> scores =
+      problem == ProblemType::single_label ? log_softmax(std::move(logits)) : std::move(logits);
+  for (double& score : scores) {
+    if (problem == ProblemType::single_label) score = std::exp(score);
+    if (problem == ProblemType::multi_label) score = 1 / (1 + std::exp(-score));
+  }
+  const int64_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
+  return {best, std::move(scores)};
+}
+
+std::vector<Classification> Classifier::operator()(std::span<const std::string> texts) const {
+  check();
+  std::vector<Classification> results;
+  for (size_t first = 0; first < texts.size(); first += static_cast<size_t>(options.batch_size)) {
+    std::vector<text::Encoding> batch;
+    for (const std::string& text :
+         texts.subspan(first).first(std::min(texts.size() - first, static_cast<size_t>(options.batch_size))))
+      batch.push_back(encode(text));
+    for (std::vector<double>& row : logits(batch)) results.push_back(classify(std::move(row)));
+  }
+  return results;
+}
+
+}  // namespace attn::models
