@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "attn/ops.h"
@@ -21,11 +20,10 @@
 #include "output.h"
 #include "progress.h"
 #include "signals.h"
+#include "table.h"
 
 namespace cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Row {
   std::string test;
@@ -141,36 +139,26 @@ struct Bench {
                         static_cast<double>(attn::size_of(model.parameters().dtype()));
     const bool is_less = precision == "float32" && float32_precision() != "full";
     const std::string arithmetic = precision + (is_less ? " " + float32_precision() : "");
-    if (output == "json") {
-      Json all = Json::array();
-      for (const Row& row : rows)
-        all.push_back({{"model", name},
-                       {"parameters", model.parameters().count()},
-                       {"precision", arithmetic},
-                       {"isa", attn::active_isa()},
-                       {"threads", attn::thread_count()},
-                       {"test", row.test},
-                       {"avg_ts", row.mean()},
-                       {"stddev_ts", row.deviation()},
-                       {"samples_ts", row.rates},
-                       {"peak_share", row.mean() * row.flops / peak}});
-      fmt::print("{}\n", all.dump(2));
-      return;
+    Table table{{{"model", "{}", "", "{}"},
+                 {"parameters", "", "", "{}"},
+                 {"", "{:>}", "size"},
+                 {"precision", "{}", "", "{}"},
+                 {"isa", "{}", "", "{}"},
+                 {"threads", "{:>}"},
+                 {"test", "{}"},
+                 {"", "{:>}", "t/s"},
+                 {"avg_ts", "", "", "{:.2f}"},
+                 {"stddev_ts", "", "", "{:.2f}"},
+                 {"samples_ts", "", "", {}},
+                 {"", "{:>.1f} %", "of peak"},
+                 {"peak_share", "", "", "{:.4f}"}}};
+    for (const Row& row : rows) {
+      const double share = row.mean() * row.flops / peak;
+      table.rows.push_back({name, model.parameters().count(), short_number(size) + "B", arithmetic, attn::active_isa(),
+                            attn::thread_count(), row.test, fmt::format("{:.2f} ± {:.2f}", row.mean(), row.deviation()),
+                            row.mean(), row.deviation(), row.rates, 100 * share, share});
     }
-    if (output == "csv") {
-      fmt::print("model,parameters,precision,isa,threads,test,avg_ts,stddev_ts,peak_share\n");
-      for (const Row& row : rows)
-        fmt::print("{},{},{},{},{},\"{}\",{:.2f},{:.2f},{:.4f}\n", name, model.parameters().count(), arithmetic,
-                   attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
-                   row.mean() * row.flops / peak);
-      return;
-    }
-    fmt::print("| model | size | precision | isa | threads | test | t/s | of peak |\n");
-    fmt::print("| --- | ---: | --- | --- | ---: | --- | ---: | ---: |\n");
-    for (const Row& row : rows)
-      fmt::print("| {} | {}B | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} % |\n", name, short_number(size),
-                 arithmetic, attn::active_isa(), attn::thread_count(), row.test, row.mean(), row.deviation(),
-                 100 * row.mean() * row.flops / peak);
+    fmt::print("{}", output == "json" ? indented(table.json()) : output == "csv" ? table.csv() : table.markdown());
   }
 
   /// Time a token against the context, and the exponent of its growth: log-log least squares.

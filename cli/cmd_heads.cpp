@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "commands.h"
@@ -17,13 +16,14 @@
 #include "output.h"
 #include "progress.h"
 #include "signals.h"
+#include "table.h"
 
 namespace cli {
 namespace {
 
 using attn::heads::HeadValues;
 using attn::heads::Measure;
-using Json = nlohmann::ordered_json;
+using Json = Table::Cell;
 
 /// A row a head: its measures and, where they are asked for, its cluster and its place among the heads.
 struct HeadTable {
@@ -42,11 +42,6 @@ std::vector<std::string> measure_names() {
   std::vector<std::string> names;
   for (const Measure& measure : attn::heads::measures()) names.push_back(measure.name);
   return names;
-}
-
-/// The commonest offset is a whole number of tokens.
-std::string shown_value(const Measure& measure, double value) {
-  return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, measure.name == "offset" ? 0 : 3);
 }
 
 /// What heads above a threshold do, after "12 of 72 heads".
@@ -84,7 +79,7 @@ std::vector<size_t> places_of(const std::vector<std::string>& named) {
   return places;
 }
 
-/// Where the heads are beside one another, each drawn as the number of its cluster, from 10 on as a letter.
+/// Where the heads lie beside one another, each drawn as the number of its cluster, from 10 on as a letter.
 std::string map_of(const HeadTable& table) {
   constexpr size_t kWide = 72, kHigh = 20;
   std::vector<std::string> lines(kHigh, std::string(kWide, ' '));
@@ -110,67 +105,45 @@ std::string map_of(const HeadTable& table) {
          joined(lines, "|\n|") + "|\n" + frame;
 }
 
-std::string heads_table(const HeadTable& table, const std::vector<size_t>& shown) {
-  std::string text = fmt::format("{:>5}{:>6}", "layer", "head");
-  const auto width = [&](size_t place) { return std::max<size_t>(attn::heads::measures()[place].name.size() + 2, 9); };
-  for (const size_t place : shown) text += fmt::format("{:>{}}", attn::heads::measures()[place].name, width(place));
-  if (!table.cluster.empty()) text += fmt::format("{:>9}{:>8}{:>8}", "cluster", "x", "y");
-  text += "  above its threshold\n";
+/// A row a head, with these measures. The commonest offset is a whole number of tokens.
+Table heads_table(const HeadTable& table, const std::vector<size_t>& shown) {
+  Table result{{{"layer", "{:>5}"}, {"head", "{:>6}"}}};
+  const auto is_whole = [](const Measure& measure) { return measure.name == "offset"; };
+  for (const size_t place : shown) {
+    const Measure& measure = attn::heads::measures()[place];
+    result.columns.push_back({measure.name, fmt::format("{{:>{}.{}f}}", std::max<size_t>(measure.name.size() + 2, 9),
+                                                        is_whole(measure) ? 0 : 3)});
+  }
+  if (!table.cluster.empty())
+    for (const Column& column : {Column{"cluster", "{:>9}"}, {"x", "{:>8.3f}"}, {"y", "{:>8.3f}"}})
+      result.columns.push_back(column);
+  result.columns.push_back({"roles", "  {}", "above its threshold"});
   for (size_t n = 0; n < table.heads.size(); ++n) {
     const HeadValues& head = table.heads[n];
-    text += fmt::format("{:>5}{:>6}", head.layer, head.head);
-    for (const size_t place : shown)
-      text += fmt::format("{:>{}}", shown_value(attn::heads::measures()[place], head.values[place]), width(place));
+    auto& row = result.rows.emplace_back(std::vector<Json>{head.layer, head.head});
+    for (const size_t place : shown) {
+      const double value = head.values[place];
+      if (is_whole(attn::heads::measures()[place]) && !std::isnan(value)) row.emplace_back(static_cast<int64_t>(value));
+      else row.emplace_back(value);
+    }
     if (!table.cluster.empty())
-      text += fmt::format("{:>9}{:>8.3f}{:>8.3f}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
-    text += "  " + joined(attn::heads::roles(head), ", ") + "\n";
+      row.insert(row.end(), {table.cluster[n], table.points[2 * n], table.points[2 * n + 1]});
+    row.emplace_back(attn::heads::roles(head));
   }
-  return text + summary(table) + (table.cluster.empty() ? "" : map_of(table));
-}
-
-std::string heads_csv(const HeadTable& table, const std::vector<size_t>& shown) {
-  std::string text = "layer,head";
-  for (const size_t place : shown) text += "," + attn::heads::measures()[place].name;
-  text += table.cluster.empty() ? ",roles\n" : ",cluster,x,y,roles\n";
-  for (size_t n = 0; n < table.heads.size(); ++n) {
-    const HeadValues& head = table.heads[n];
-    text += fmt::format("{},{}", head.layer, head.head);
-    for (const size_t place : shown)
-      text += std::isnan(head.values[place]) ? "," : fmt::format(",{:.9g}", head.values[place]);
-    if (!table.cluster.empty())
-      text += fmt::format(",{},{:.9g},{:.9g}", table.cluster[n], table.points[2 * n], table.points[2 * n + 1]);
-    text += "," + joined(attn::heads::roles(head), " ") + "\n";
-  }
-  return text;
+  return result;
 }
 
 std::string heads_json(const HeadTable& table, const std::vector<size_t>& shown) {
-  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
-  Json all = {{"texts", table.texts}, {"measures", Json::object()}, {"heads", Json::array()}};
+  Json all = {{"texts", table.texts}, {"measures", Json::object()}};
   for (const size_t place : shown) {
     const Measure& measure = attn::heads::measures()[place];
     all["measures"][measure.name] = {{"unit", measure.unit},
                                      {"definition", measure.definition},
                                      {"source", measure.source},
-                                     {"threshold", number(measure.threshold)}};
+                                     {"threshold", measure.threshold}};
   }
-  for (size_t n = 0; n < table.heads.size(); ++n) {
-    const HeadValues& head = table.heads[n];
-    Json one = {{"layer", head.layer}, {"head", head.head}};
-    for (const size_t place : shown) {
-      const std::string& name = attn::heads::measures()[place].name;
-      one[name] = number(head.values[place]);
-      if (name == "offset" && !one[name].is_null()) one[name] = static_cast<int64_t>(head.values[place]);
-    }
-    if (!table.cluster.empty()) {
-      one["cluster"] = table.cluster[n];
-      one["x"] = table.points[2 * n];
-      one["y"] = table.points[2 * n + 1];
-    }
-    one["roles"] = attn::heads::roles(head);
-    all["heads"].push_back(std::move(one));
-  }
-  return all.dump(2) + "\n";
+  all["heads"] = heads_table(table, shown).json();
+  return indented(all);
 }
 
 /// What reaches one token of the last layer: rollout and flow of each token of the text.
@@ -179,23 +152,15 @@ struct Reach {
   std::vector<double> rollout = {}, flow = {};
 };
 
-std::string reach_table(const Reach& reach) {
-  std::string text = fmt::format("{:>5}{:>10}{:>10}  {}\n", "token", "rollout", "flow", "text");
+Table reach_table(const Reach& reach) {
+  Table table{{{"token", "{:>5}"}, {"rollout", "{:>10.4f}"}, {"flow", "{:>10.4f}"}, {"text", "  {}"}}};
   for (size_t n = 0; n < reach.tokens.size(); ++n)
-    text += fmt::format("{:>5}{:>10.4f}{:>10.4f}  {}\n", n, reach.rollout[n], reach.flow[n], reach.tokens[n]);
-  return text;
-}
-
-std::string reach_csv(const Reach& reach) {
-  std::string text = "token,rollout,flow,text\n";
-  for (size_t n = 0; n < reach.tokens.size(); ++n)
-    text += fmt::format("{},{:.9g},{:.9g},{}\n", n, reach.rollout[n], reach.flow[n], quoted(reach.tokens[n]));
-  return text;
+    table.rows.push_back({n, reach.rollout[n], reach.flow[n], reach.tokens[n]});
+  return table;
 }
 
 std::string reach_json(const Reach& reach) {
-  const nlohmann::ordered_json all = {{"tokens", reach.tokens}, {"rollout", reach.rollout}, {"flow", reach.flow}};
-  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return indented({{"tokens", reach.tokens}, {"rollout", reach.rollout}, {"flow", reach.flow}});
 }
 
 struct Heads {
@@ -281,9 +246,9 @@ struct Heads {
       found.flow = attn::heads::flow(layers, *reach);
     });
     for (const int64_t id : one.ids) found.tokens.push_back(reader.tokenizer().label(id));
-    if (!csv.empty()) attn::io::write_output(csv, reach_csv(found));
+    if (!csv.empty()) attn::io::write_output(csv, reach_table(found).csv());
     if (!json.empty()) attn::io::write_output(json, reach_json(found));
-    if (csv.empty() && json.empty()) show(reach_table(found));
+    if (csv.empty() && json.empty()) show(reach_table(found).text());
   }
 
   void show_measures(const HeadsReader& reader, const std::vector<HeadsText>& texts) const {
@@ -310,9 +275,11 @@ struct Heads {
       table.points = attn::heads::scaled(divergences);
     }
     const std::vector<size_t> files = places_of(named.empty() ? measure_names() : named);
-    if (!csv.empty()) attn::io::write_output(csv, heads_csv(table, files));
+    if (!csv.empty()) attn::io::write_output(csv, heads_table(table, files).csv());
     if (!json.empty()) attn::io::write_output(json, heads_json(table, files));
-    if (csv.empty() && json.empty()) show(heads_table(table, places_of(named.empty() ? kShown : named)));
+    if (csv.empty() && json.empty())
+      show(heads_table(table, places_of(named.empty() ? kShown : named)).text() + summary(table) +
+           (table.cluster.empty() ? "" : map_of(table)));
   }
 };
 

@@ -14,6 +14,7 @@
 #include "numbers.h"
 #include "options.h"
 #include "output.h"
+#include "table.h"
 
 namespace cli {
 namespace {
@@ -100,9 +101,10 @@ void list_parameters(const attn::models::Config& config) {
     if (is_new) lines.push_back({name, shape, parameter.count()});
     ++lines[place->second].copies;
   }
-  fmt::print("\n{:<40}{:>20}{:>8}{:>24}\n", "parameter", "shape", "times", "numbers");
+  Table table{{{"parameter", "{:<40}"}, {"shape", "{:>20}"}, {"times", "{:>8}"}, {"numbers", "{:>24}"}}};
   for (const Line& line : lines)
-    fmt::print("{:<40}{:>20}{:>8}{:>24}\n", line.name, line.shape, line.copies, grouped(line.count * line.copies));
+    table.rows.push_back({line.name, line.shape, line.copies, grouped(line.count * line.copies)});
+  fmt::print("\n{}", table.text());
 }
 
 /// Those of each layer; of a pruned model all that are left.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "attn/core_names.h"
 #include "attn/train_prune.h"
 #include "commands.h"
 #include "config_flags.h"
@@ -15,6 +16,7 @@
 #include "progress.h"
 #include "settings.h"
 #include "signals.h"
+#include "table.h"
 
 namespace cli {
 namespace {
@@ -24,11 +26,6 @@ using attn::models::HeadLists;
 using attn::models::Model;
 using attn::train::HeadScores;
 using attn::train::Scoring;
-
-constexpr std::pair<const char*, Scoring> kMethods[] = {{"gradient", Scoring::gradient},
-                                                        {"leave-one-out", Scoring::leave_one_out},
-                                                        {"gates", Scoring::gates},
-                                                        {"random", Scoring::random}};
 
 /// "40%" of so many heads, or their number.
 int64_t heads_from(const std::string& text, int64_t total) {
@@ -142,9 +139,7 @@ struct Prune {
     attn::train::PruneOptions options;
     options.heads = count;
     options.rounds = rounds;
-    options.scoring = std::find_if(std::begin(kMethods), std::end(kMethods), [&](const auto& each) {
-                        return each.first == method;
-                      })->second;
+    options.scoring = attn::from_name<Scoring>(method).value();
     options.batches = batches;
     options.gates = gates;
     options.gates.seed = options.seed = seed;
@@ -264,9 +259,9 @@ struct Prune {
     fmt::print("\nvalidation with the least important heads closed, nothing retrained\n");
     for (const Point& point : points)
       fmt::print("{:>5} of {} heads  {}\n", point.heads, before.heads, shown(model, point.validation));
-    fmt::print("\n{:<16}{:>24}{:>24}\n", "", "before", "after");
-    const auto row = [](const char* name, const std::string& first, const std::string& second) {
-      fmt::print("{:<16}{:>24}{:>24}\n", name, first, second);
+    Table table{{{"", "{:<16}"}, {"before", "{:>24}"}, {"after", "{:>24}"}}};
+    const auto row = [&](const char* name, const std::string& first, const std::string& second) {
+      table.rows.push_back({name, first, second});
     };
     row("heads", grouped(before.heads), grouped(after.heads));
     row("loss", fmt::format("{:.4f}", before.validation.loss), fmt::format("{:.4f}", after.validation.loss));
@@ -280,6 +275,7 @@ struct Prune {
     row("file", grouped(before.bytes) + " bytes", grouped(after.bytes) + " bytes");
     row("time a batch", fmt::format("{:.2f} ms", before.milliseconds),
         fmt::format("{:.2f} ms ({:+.1f} %)", after.milliseconds, 100 * (after.milliseconds / before.milliseconds - 1)));
+    fmt::print("\n{}", table.text());
   }
 
   static Json json_of(const Measured& measured) {
@@ -319,9 +315,7 @@ void add_prune(CLI::App& app) {
   command->add_option("directory", run->directory, "what attn train wrote")->required()->type_name("FOLDER");
   command->add_option("--out", run->out, "the folder for the smaller model")->required()->type_name("FOLDER");
   command->add_option("--heads", run->heads, "how many heads go: a share, as 40%, or a number")->required();
-  std::vector<std::string> names;
-  for (const auto& [name, scoring] : kMethods) names.emplace_back(name);
-  command->add_option("--method", run->method, "what tells how much a head matters")->check(one_of(names));
+  command->add_option("--method", run->method, "what tells how much a head matters")->check(one_of(attn::names_of<Scoring>()));
   command->add_option("--data", run->data, "instead of what the model was trained on")->type_name("FILE");
   command->add_option("--validation", run->validation, "instead of what it was validated with")->type_name("FILE");
   command->add_option("--rounds", run->rounds, "of scoring and removing, each an equal part")->check(whole(1, 1 << 20));

@@ -243,9 +243,10 @@ struct See {
   void count(const Seen& seen, bool files_only) const {
     const std::vector<HeadStatistics> heads =
         head_statistics(seen.layers, selection, seen.rows, seen.columns, seen.own_text);
-    if (!csv.empty()) write_out(csv, statistics_csv(heads, seen.own_text), "statistics");
-    if (!json.empty()) write_out(json, statistics_json(heads, seen.own_text), "statistics");
-    if (!files_only) cli::show(statistics_table(heads, seen.own_text));
+    const Table table = statistics_table(heads, seen.own_text);
+    if (!csv.empty()) write_out(csv, table.csv(), "statistics");
+    if (!json.empty()) write_out(json, indented(table.json()), "statistics");
+    if (!files_only) cli::show(table.text());
   }
 
   void run() const {

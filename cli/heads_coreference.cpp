@@ -3,12 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "heads_syntax.h"
 #include "output.h"
 #include "progress.h"
 #include "signals.h"
+#include "table.h"
 
 namespace cli {
 namespace {
@@ -53,30 +52,36 @@ std::vector<Reading> readings_of(const HeadsReader& reader, const Document& docu
   return readings;
 }
 
-std::string coreference_table(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names) {
-  std::string text = fmt::format("{:<10}{:>9}{:>10}{:>10}{:>8}  {:>10}\n", "mentions", "number", "nearest", "baseline",
-                                 "offset", "best head");
+/// The best head of each kind.
+Table coreference_table(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names) {
+  Table table{{{"mentions", "{:<10}"},
+               {"number", "{:>9}"},
+               {"nearest", "{:>10.3f}"},
+               {"baseline", "{:>10.3f}"},
+               {"offset", "{:>8}"},
+               {"best head", "  {:>10.3f}"},
+               {"", "  {}"}}};
   for (const MentionKind& kind : kinds) {
     const auto best = std::max_element(kind.to_antecedent.begin(), kind.to_antecedent.end());
-    text +=
-        fmt::format("{:<10}{:>9}{:>10.3f}{:>10.3f}{:>8}  {:>10.3f}  {}\n", kind.name, kind.mentions, kind.nearest,
-                    kind.baseline, kind.offset, *best, names[static_cast<size_t>(best - kind.to_antecedent.begin())]);
+    table.rows.push_back({kind.name, kind.mentions, kind.nearest, kind.baseline, kind.offset, *best,
+                          names[static_cast<size_t>(best - kind.to_antecedent.begin())]});
   }
-  return text;
+  return table;
 }
 
-std::string coreference_csv(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names) {
-  std::string text = "mentions,number,nearest,offset,baseline,head,to_antecedent\n";
+/// Every head of each kind.
+Table coreference_heads(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names) {
+  Table table{{{"mentions"}, {"number"}, {"nearest"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_antecedent"}}};
   for (const MentionKind& kind : kinds)
     for (size_t head = 0; head < names.size(); ++head)
-      text += fmt::format("{},{},{:.9g},{},{:.9g},{},{:.9g}\n", quoted(kind.name), kind.mentions, kind.nearest,
-                          kind.offset, kind.baseline, names[head], kind.to_antecedent[head]);
-  return text;
+      table.rows.push_back({kind.name, kind.mentions, kind.nearest, kind.offset, kind.baseline, names[head],
+                            kind.to_antecedent[head]});
+  return table;
 }
 
 std::string coreference_json(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names,
                              int64_t texts) {
-  nlohmann::ordered_json all = {{"texts", texts}, {"heads", names}, {"mentions", nlohmann::json::array()}};
+  Table::Cell all = {{"texts", texts}, {"heads", names}, {"mentions", Table::Cell::array()}};
   for (const MentionKind& kind : kinds)
     all["mentions"].push_back({{"name", kind.name},
                                {"number", kind.mentions},
@@ -84,7 +89,7 @@ std::string coreference_json(const std::vector<MentionKind>& kinds, const std::v
                                {"offset", kind.offset},
                                {"baseline", kind.baseline},
                                {"to_antecedent", kind.to_antecedent}});
-  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return indented(all);
 }
 
 }  // namespace
@@ -93,7 +98,7 @@ void heads_coreference(const HeadsReader& reader, const std::string& file, const
                        const std::string& json) {
   const std::vector<Document> documents = attn::heads::read_coreference(attn::io::read_input(file), file);
   attn::heads::Coreference counts;
-  std::vector<int64_t> heads_of_layer;
+  std::vector<std::string> names;
   int64_t texts = 0, passed = 0, done = 0;
   catch_signals();
   Meter meter("documents", static_cast<int64_t>(documents.size()));
@@ -102,8 +107,7 @@ void heads_coreference(const HeadsReader& reader, const std::string& file, const
     for (const Reading& reading : readings_of(reader, document, passed)) {
       reader.look(reading.tokens.first, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
         counts.add(layers, reading.part, reading.tokens.second);
-        heads_of_layer.clear();
-        for (const attn::heads::Layer& layer : layers) heads_of_layer.push_back(layer.q.size[1]);
+        names = head_names(layers);
       });
       ++texts;
     }
@@ -117,10 +121,9 @@ void heads_coreference(const HeadsReader& reader, const std::string& file, const
   if (texts > done)
     say("attn: {} documents were read in {} parts: antecedents in the part before do not count\n", done, texts);
   const std::vector<MentionKind> kinds = counts.kinds();
-  const std::vector<std::string> names = head_names(heads_of_layer);
-  if (!csv.empty()) attn::io::write_output(csv, coreference_csv(kinds, names));
+  if (!csv.empty()) attn::io::write_output(csv, coreference_heads(kinds, names).csv());
   if (!json.empty()) attn::io::write_output(json, coreference_json(kinds, names, texts));
-  if (csv.empty() && json.empty()) show(coreference_table(kinds, names));
+  if (csv.empty() && json.empty()) show(coreference_table(kinds, names).text());
 }
 
 }  // namespace cli

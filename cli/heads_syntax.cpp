@@ -3,27 +3,32 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "output.h"
 #include "progress.h"
 #include "signals.h"
+#include "table.h"
 
 namespace cli {
 namespace {
 
 using attn::heads::Relation;
 
-/// An attention head by its index, and which of its rows decides.
+/// Whether a head finds the governor from the dependent, or the dependent from the governor.
 struct Direction {
   const char* name;
   std::vector<double> Relation::*accuracy;
 };
-constexpr Direction kDirections[] = {{"to head", &Relation::to_head}, {"to dependent", &Relation::to_dependent}};
+constexpr Direction kDirections[] = {{"to governor", &Relation::to_governor}, {"to dependent", &Relation::to_dependent}};
 
-std::string syntax_table(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
-  std::string text = fmt::format("{:<16}{:>7}{:>10}{:>8}  {:>10}  {}\n", "relation", "arcs", "baseline", "offset",
-                                 "best head", "looks from the word of the arc");
+/// The best head of each relation.
+Table syntax_table(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
+  Table table{{{"relation", "{:<16}"},
+               {"arcs", "{:>7}"},
+               {"baseline", "{:>10.3f}"},
+               {"offset", "{:>8}"},
+               {"best head", "  {:>10.3f}"},
+               {"looks from the word of the arc", "  {}"}}};
   for (const Relation& relation : relations) {
     const auto best = [&](const Direction& direction) {
       const std::vector<double>& all = relation.*direction.accuracy;
@@ -32,49 +37,43 @@ std::string syntax_table(const std::vector<Relation>& relations, const std::vect
     const Direction* which = &kDirections[0];
     for (const Direction& each : kDirections)
       if ((relation.*each.accuracy)[best(each)] > (relation.*which->accuracy)[best(*which)]) which = &each;
-    text += fmt::format("{:<16}{:>7}{:>10.3f}{:>8}  {:>10.3f}  {} {}\n", relation.name, relation.arcs,
-                        relation.baseline, relation.offset, (relation.*which->accuracy)[best(*which)],
-                        names[static_cast<size_t>(best(*which))], which->name);
+    table.rows.push_back({relation.name, relation.arcs, relation.baseline, relation.offset,
+                          (relation.*which->accuracy)[best(*which)],
+                          names[static_cast<size_t>(best(*which))] + " " + which->name});
   }
-  return text;
+  return table;
 }
 
-std::string syntax_csv(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
-  std::string text = "relation,arcs,offset,baseline,head,to_head,to_dependent\n";
+/// Every head of each relation.
+Table syntax_heads(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
+  Table table{{{"relation"}, {"arcs"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_governor"}, {"to_dependent"}}};
   for (const Relation& relation : relations)
     for (size_t head = 0; head < names.size(); ++head)
-      text += fmt::format("{},{},{},{:.9g},{},{:.9g},{:.9g}\n", quoted(relation.name), relation.arcs, relation.offset,
-                          relation.baseline, names[head], relation.to_head[head], relation.to_dependent[head]);
-  return text;
+      table.rows.push_back({relation.name, relation.arcs, relation.offset, relation.baseline, names[head],
+                            relation.to_governor[head], relation.to_dependent[head]});
+  return table;
 }
 
 std::string syntax_json(const std::vector<Relation>& relations, const std::vector<std::string>& names,
                         int64_t sentences) {
-  nlohmann::ordered_json all = {{"sentences", sentences}, {"heads", names}, {"relations", nlohmann::json::array()}};
+  Table::Cell all = {{"sentences", sentences}, {"heads", names}, {"relations", Table::Cell::array()}};
   for (const Relation& relation : relations)
     all["relations"].push_back({{"name", relation.name},
                                 {"arcs", relation.arcs},
                                 {"offset", relation.offset},
                                 {"baseline", relation.baseline},
-                                {"to_head", relation.to_head},
+                                {"to_governor", relation.to_governor},
                                 {"to_dependent", relation.to_dependent}});
-  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return indented(all);
 }
 
 }  // namespace
-
-std::vector<std::string> head_names(const std::vector<int64_t>& heads_of_layer) {
-  std::vector<std::string> names;
-  for (size_t layer = 0; layer < heads_of_layer.size(); ++layer)
-    for (int64_t head = 0; head < heads_of_layer[layer]; ++head) names.push_back(fmt::format("{}.{}", layer, head));
-  return names;
-}
 
 void heads_syntax(const HeadsReader& reader, const std::string& conllu, const std::string& csv,
                   const std::string& json) {
   const std::vector<attn::heads::Sentence> sentences = attn::heads::read_conllu(attn::io::read_input(conllu), conllu);
   attn::heads::Syntax syntax;
-  std::vector<int64_t> heads_of_layer;
+  std::vector<std::string> names;
   int64_t done = 0, passed = 0;
   catch_signals();
   Meter meter("sentences", static_cast<int64_t>(sentences.size()));
@@ -83,8 +82,7 @@ void heads_syntax(const HeadsReader& reader, const std::string& conllu, const st
     if (const auto tokens = reader.of_words(sentence.words)) {
       reader.look(tokens->first, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
         syntax.add(layers, sentence, tokens->second);
-        heads_of_layer.clear();
-        for (const attn::heads::Layer& layer : layers) heads_of_layer.push_back(layer.q.size[1]);
+        names = head_names(layers);
       });
       ++done;
     } else {
@@ -99,10 +97,9 @@ void heads_syntax(const HeadsReader& reader, const std::string& conllu, const st
     say("attn: {} of {} sentences were passed over: longer than {} tokens, or words that do not begin with a token\n",
         passed, sentences.size(), reader.context());
   const std::vector<Relation> relations = syntax.relations();
-  const std::vector<std::string> names = head_names(heads_of_layer);
-  if (!csv.empty()) attn::io::write_output(csv, syntax_csv(relations, names));
+  if (!csv.empty()) attn::io::write_output(csv, syntax_heads(relations, names).csv());
   if (!json.empty()) attn::io::write_output(json, syntax_json(relations, names, done));
-  if (csv.empty() && json.empty()) show(syntax_table(relations, names));
+  if (csv.empty() && json.empty()) show(syntax_table(relations, names).text());
 }
 
 }  // namespace cli

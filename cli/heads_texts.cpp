@@ -24,6 +24,13 @@ bool is_punctuation(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> head_names(const std::vector<attn::heads::Layer>& layers) {
+  std::vector<std::string> names;
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    for (int64_t head = 0; head < layers[layer].q.size[1]; ++head) names.push_back(fmt::format("{}.{}", layer, head));
+  return names;
+}
+
 HeadsReader::HeadsReader(const attn::models::Loaded& loaded, const ContextOption& context)
     : loaded_(loaded),
       tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()),

@@ -18,6 +18,9 @@ struct HeadsText {
   std::vector<int64_t> ids = {}, kinds = {};  ///< attn::heads::TokenKind
 };
 
+/// "2.5" for head 5 of layer 2: a name for each head of all layers.
+std::vector<std::string> head_names(const std::vector<attn::heads::Layer>& layers);
+
 /// What a model reads: the tokenizer and the context of its encoder, where it has one.
 class HeadsReader {
  public:

@@ -41,10 +41,4 @@ std::string joined(const std::vector<std::string>& parts, const std::string& sep
   return text;
 }
 
-std::string quoted(const std::string& text) {
-  std::string field = "\"";
-  for (const char c : text) field += c == '"' ? "\"\"" : std::string(1, c);
-  return field + "\"";
-}
-
 }  // namespace cli

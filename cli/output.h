@@ -39,7 +39,5 @@ void say(fmt::format_string<Values...> format, Values&&... values) {
 
 /// "a, b" of {"a", "b"} and ", ".
 std::string joined(const std::vector<std::string>& parts, const std::string& separator);
-/// A field of CSV, in quotes.
-std::string quoted(const std::string& text);
 
 }  // namespace cli

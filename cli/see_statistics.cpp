@@ -6,11 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "attn/attention_statistics.h"
-#include "output.h"
 
 namespace cli {
 namespace {
@@ -128,47 +126,18 @@ std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>
   return all;
 }
 
-std::string statistics_table(const std::vector<HeadStatistics>& heads, bool own_text) {
-  std::string text = fmt::format("{:>5}{:>6}", "layer", "head");
-  each_number(own_text, [&](const Number& number) { text += fmt::format("{:>10}", number.title); });
-  text += "  most seen\n";
+Table statistics_table(const std::vector<HeadStatistics>& heads, bool own_text) {
+  Table table{{{"layer", "{:>5}"}, {"head", "{:>6}"}}};
+  each_number(own_text, [&](const Number& number) { table.columns.push_back({number.name, "{:>10.3f}", number.title}); });
+  for (const Column& column : {Column{"", "  {}", "most seen"}, {"most_seen"}, {"most_seen_at"}, {"most_seen_share"}})
+    table.columns.push_back(column);
   for (const HeadStatistics& head : heads) {
-    text += fmt::format("{:>5}{:>6}", head.layer, head.head);
-    each_number(own_text, [&](const Number& number) {
-      const double value = head.*number.value;
-      text += std::isnan(value) ? fmt::format("{:>10}", "-") : fmt::format("{:>10.3f}", value);
-    });
-    text += fmt::format("  {:.3f} {} at {}\n", head.most_seen_share, head.most_seen, head.most_seen_at);
+    auto& row = table.rows.emplace_back(std::vector<Table::Cell>{head.layer, head.head});
+    each_number(own_text, [&](const Number& number) { row.emplace_back(head.*number.value); });
+    row.emplace_back(fmt::format("{:.3f} {} at {}", head.most_seen_share, head.most_seen, head.most_seen_at));
+    row.insert(row.end(), {head.most_seen, head.most_seen_at, head.most_seen_share});
   }
-  return text;
-}
-
-std::string statistics_csv(const std::vector<HeadStatistics>& heads, bool own_text) {
-  std::string text = "layer,head";
-  each_number(own_text, [&](const Number& number) { text += std::string(",") + number.name; });
-  text += ",most_seen,most_seen_at,most_seen_share\n";
-  for (const HeadStatistics& head : heads) {
-    text += fmt::format("{},{}", head.layer, head.head);
-    each_number(own_text, [&](const Number& number) {
-      const double value = head.*number.value;
-      text += std::isnan(value) ? "," : fmt::format(",{:.9g}", value);
-    });
-    text += fmt::format(",{},{},{:.9g}\n", quoted(head.most_seen), head.most_seen_at, head.most_seen_share);
-  }
-  return text;
-}
-
-std::string statistics_json(const std::vector<HeadStatistics>& heads, bool own_text) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const HeadStatistics& head : heads) {
-    nlohmann::ordered_json one = {{"layer", head.layer}, {"head", head.head}};
-    each_number(own_text, [&](const Number& number) { one[number.name] = head.*number.value; });
-    one["most_seen"] = head.most_seen;
-    one["most_seen_at"] = head.most_seen_at;
-    one["most_seen_share"] = head.most_seen_share;
-    all.push_back(std::move(one));
-  }
-  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return table;
 }
 
 }  // namespace cli

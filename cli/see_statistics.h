@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attn/view.h"
+#include "table.h"
 
 namespace cli {
 
@@ -25,8 +26,6 @@ std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>
                                             const std::vector<std::string>& rows,
                                             const std::vector<std::string>& columns, bool own_text);
 
-std::string statistics_table(const std::vector<HeadStatistics>& heads, bool own_text);
-std::string statistics_csv(const std::vector<HeadStatistics>& heads, bool own_text);
-std::string statistics_json(const std::vector<HeadStatistics>& heads, bool own_text);
+Table statistics_table(const std::vector<HeadStatistics>& heads, bool own_text);
 
 }  // namespace cli

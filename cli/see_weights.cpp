@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "numbers.h"
 #include "output.h"
+#include "table.h"
 
 namespace cli {
 namespace {
