@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "attn/core_names.h"
 #include "attn/models_embed.h"
 #include "commands.h"
 #include "config_flags.h"
@@ -43,23 +44,14 @@ std::string npy_of(const Array& rows) {
 struct Embed {
   std::string directory, file = "-", out = "-", precision = "float32", pooling, prompt_name;
   std::optional<std::string> prompt;
-  int64_t longest = 0, step = 2048, dimensions = 0;
-  bool normalise = false, statistics = false, unpacked = false;
-
-  static std::optional<attn::models::Pooling> pooling_named(const std::string& name) {
-    using attn::models::Pooling;
-    if (name.empty()) return {};
-    if (name == "cls") return Pooling::first;
-    if (name == "last") return Pooling::last;
-    if (name == "pooler") return Pooling::pooler;
-    return name == "max" ? Pooling::max : Pooling::mean;
-  }
+  int64_t max_length = 0, step = 2048, truncate_dim = 0;
+  bool normalize = false, statistics = false, unpacked = false;
 
   attn::models::Embedder load() const {
     Loading loading;
     return attn::models::Embedder(
         directory, {.precision = precision_named(precision), .packed = !unpacked, .on_progress = loading.listener()},
-        pooling_named(pooling));
+        attn::from_name<attn::models::Pooling>(pooling));
   }
 
   /// What stands before each text: what the command line says, else the folder.
@@ -94,9 +86,9 @@ struct Embed {
 
   void run() const {
     attn::models::Embedder embedder = load();
-    if (normalise) embedder.options.normalize = true;
-    if (longest) embedder.options.max_length = longest;
-    if (dimensions) embedder.options.truncate_dim = dimensions;
+    if (normalize) embedder.options.normalize = true;
+    if (max_length) embedder.options.max_length = max_length;
+    if (truncate_dim) embedder.options.truncate_dim = truncate_dim;
     embedder.options.tokens_a_step = step;
     embedder.options.prompt = prompt_of(embedder);
     embedder.options.name = [&](int64_t text) {
@@ -134,13 +126,13 @@ void add_embed(CLI::App& app) {
   CLI::Option* prompt =
       command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
   command->add_option("--prompt-name", run->prompt_name, "that of the folder's prompts, by its name")->excludes(prompt);
-  command->add_option("--dimensions", run->dimensions, "columns that are kept, the first; 0 = as the folder says")
+  command->add_option("--truncate-dim", run->truncate_dim, "keep the first columns, so many; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
-      ->check(one_of({"mean", "cls", "last", "max", "pooler"}));
-  command->add_flag("--normalise", run->normalise, "vectors of length 1, even if modules.json does not say so");
+      ->check(one_of(attn::names_of<attn::models::Pooling>()));
+  command->add_flag("--normalize", run->normalize, "scale vectors to length 1, even if modules.json does not say so");
   command
-      ->add_option("--longest,--context", run->longest, "tokens of a text, the rest is cut off; 0 = as the folder says")
+      ->add_option("--max-length", run->max_length, "truncate texts to so many tokens; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print texts a second");

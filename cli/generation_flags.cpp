@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "attn/core_names.h"
 #include "commands.h"
 #include "lines.h"
 #include "options.h"
@@ -20,69 +21,79 @@ std::string lower_case(std::string& text) {
 }  // namespace
 
 void GenerationOptions::add(CLI::App& command) {
-  // What is not given here is as generation_config.json of the model's folder says; the defaults are behind that.
-  command.add_option("--tokens,--max-new-tokens", text.max_new_tokens, "how many at most")->check(whole(1))->default_str("256");
-  command.add_option("--temperature", text.temperature, "0 = always the most probable token, as answers of encoders are")
+  // The defaults that help shows hold where generation_config.json in the model's folder says nothing.
+  command.add_option("--max-new-tokens", text.max_new_tokens, "generate at most so many tokens")
+      ->check(whole(1))
+      ->default_str("256");
+  command.add_option("--min-new-tokens", text.min_new_tokens, "do not end the text before it has so many new tokens")
+      ->check(whole(0))
+      ->default_str("0");
+  command
+      .add_option("--do-sample", do_sample, "false: take the most probable token, as --temperature 0 does; true: draw")
+      ->check(one_of({"true", "false"}))
+      ->transform(CLI::Validator(lower_case, ""))
+      ->expected(0, 1);
+  command
+      .add_option("--temperature", text.temperature,
+                  "divide logits by it; 0 takes the most probable token, as models with an encoder do by default")
       ->check(number(0))
       ->default_str(fmt::format("{}", attn::generate::kTemperature));
-  command.add_option("--top-k", text.top_k, "keep the k most probable; 0 = all")->check(whole(0))->default_str("0");
-  command.add_option("--top-p", text.top_p, "keep the fewest that reach this probability")
+  command.add_option("--top-k", text.top_k, "draw from the k most probable tokens; 0 = from all")
+      ->check(whole(0))
+      ->default_str("0");
+  command.add_option("--top-p", text.top_p, "draw from the fewest tokens that reach this probability together")
       ->check(number(0, 1, "(]"))
       ->default_str("1");
-  command.add_option("--min-p", text.min_p, "keep those of at least this part of the largest probability")
+  command.add_option("--min-p", text.min_p, "draw from tokens with at least this share of the largest probability")
       ->check(number(0, 1))
       ->default_str("0");
-  command.add_option("--repetition-penalty", text.repetition_penalty, "what tokens of the text are divided by; 1 = none")
+  command
+      .add_option("--repetition-penalty", text.repetition_penalty,
+                  "divide positive logits of tokens that have occurred by it, multiply negative ones; 1 = none")
       ->check(number(0, std::numeric_limits<double>::infinity(), "(]"))
       ->default_str("1");
-  command.add_option("--min-tokens,--min-new-tokens", text.min_new_tokens, "no text ends before it has so many")
+  command
+      .add_option("--no-repeat-ngram-size", text.no_repeat_ngram_size,
+                  "repeat no run of so many tokens; 0 = any run may repeat")
       ->check(whole(0))
       ->default_str("0");
   command
-      .add_option("--no-repeat,--no-repeat-ngram-size", text.no_repeat_ngram_size,
-                  "no run of so many tokens occurs twice; 0 = any may")
-      ->check(whole(0))
-      ->default_str("0");
-  command
-      .add_option("--beams,--num-beams", text.num_beams,
-                  "search so many texts at a time for the most probable one, which is shown when it is whole")
+      .add_option("--num-beams", text.num_beams,
+                  "search for the most probable text with so many beams, and print it when it is complete")
       ->check(whole(1, 1024))
       ->default_str("1");
-  command.add_option("--length-penalty", text.length_penalty, "of beams: above 0 for longer texts, below for shorter")
+  command
+      .add_option("--length-penalty", text.length_penalty,
+                  "with beams: above 0 prefers longer texts, below 0 shorter ones")
       ->check(number(-1e6, 1e6))
       ->default_str("1");
   command
       .add_option("--early-stopping", early_stopping,
-                  "of beams: true ends with as many whole texts as beams, never goes on while a longer one could win")
-      ->check(one_of({"true", "false", "never"}))
+                  "with beams: true ends with as many complete texts as beams, never goes on while a longer text could"
+                  " win")
+      ->check(one_of(attn::names_of<attn::generate::EarlyStopping>()))
       ->transform(CLI::Validator(lower_case, ""));
-  command
-      .add_option("--do-sample", do_sample, "false: always the most probable token, as --temperature 0; true: drawn")
-      ->check(one_of({"true", "false"}))
-      ->transform(CLI::Validator(lower_case, ""))
-      ->expected(0, 1);
   command.add_option("--seed", text.seed, "the same seed gives the same text")->check(whole(0));
   const auto has_text = [](const std::string& stop) { return stop.empty() ? "the text is empty" : ""; };
-  command.add_option("--stop", text.stop_strings, "a text that ends the output, not shown itself; may be given several times")
+  command
+      .add_option("--stop", text.stop_strings,
+                  "end the output before this text; the option may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::Validator(has_text, ""));
   command
       .add_option("--context", text.context,
-                  "tokens that the model sees at once, more only without learned positions; 0 = as trained")
+                  "tokens that the model reads at once, more than in training only without learned positions;"
+                  " 0 = as in training")
       ->check(whole(0, 1 << 24));
   command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
 }
 
 attn::generate::TextOptions GenerationOptions::text_options() const {
   if (do_sample == "false" && text.temperature.value_or(0) > 0)
-    throw UsageError("--do-sample false takes the most probable tokens: leave --temperature out");
+    throw UsageError("--do-sample false takes the most probable token, so --temperature must be 0 or absent");
   attn::generate::TextOptions options = text;
   if (do_sample) options.do_sample = do_sample != "false";
-  using attn::generate::EarlyStopping;
-  if (early_stopping)
-    options.early_stopping = early_stopping == "true"    ? EarlyStopping::full
-                             : early_stopping == "never" ? EarlyStopping::certain
-                                                         : EarlyStopping::hopeless;
+  if (early_stopping) options.early_stopping = attn::from_name<attn::generate::EarlyStopping>(*early_stopping);
   options.cache = !no_cache;
   options.return_full_text = true;
   return options;
@@ -95,8 +106,8 @@ attn::generate::GeneratedText GenerationOptions::stream(const attn::generate::Te
   options.recorder = recorder;
   const attn::generate::GenerateOptions all = generator.options(options);
   if (all.beam.num_beams > 1 && all.sampling.temperature > 0)
-    throw UsageError("beams search for the most probable text: --temperature 0, or --beams 1");
-  if (all.beam.num_beams > 1 && recorder) throw UsageError("--record goes without beams: --beams 1");
+    throw UsageError("beams search for the most probable text and do not draw: give --temperature 0 or --num-beams 1");
+  if (all.beam.num_beams > 1 && recorder) throw UsageError("--record cannot record a search of beams: give --num-beams 1");
   attn::generate::GeneratedText written = generator.write(prompt, options, [](std::string_view piece) {
     show(std::string(piece));
     return !signal_seen();

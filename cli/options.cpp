@@ -131,10 +131,10 @@ namespace {
 
 /// What other programs have and this one calls otherwise or has not: what comes nearest to it.
 constexpr std::pair<const char*, const char*> kElsewhere[] = {
-    {"--typical-p", "--min-p"},   {"--max-length", "--tokens"}, {"--min-length", "--min-tokens"},
-    {"--n-predict", "--tokens"},  {"--ctx-size", "--context"},  {"--output", "--out"},
+    {"--typical-p", "--min-p"},   {"--max-length", "--max-new-tokens"}, {"--min-length", "--min-new-tokens"},
+    {"--n-predict", "--max-new-tokens"},  {"--ctx-size", "--context"},  {"--output", "--out"},
     {"--stop-strings", "--stop"}, {"--lr", "--learning-rate"},  {"--batch-size", "--batch"},
-    {"--input", "--file"},        {"--epoch", "--epochs"},      {"--max-seq-length", "--longest"},
+    {"--input", "--file"},        {"--epoch", "--epochs"},      {"--max-seq-length", "--max-length"},
     {"--num-layers", "--layers"}, {"--num-heads", "--heads"},   {"--hidden-size", "--embed-dim"}};
 
 /// The name that is meant by one that is misspelt or cut short; "" if none is near.

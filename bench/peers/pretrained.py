@@ -181,7 +181,7 @@ def stories(options: argparse.Namespace) -> None:
         folder = pathlib.Path(where, "stories")
         subprocess.run([ATTN, "convert", source / "stories260K.bin", "--tokenizer", source / "tok512.model", "--out",
                         folder], check=True, capture_output=True)
-        generate = [ATTN, "generate", folder, "--prompt", prompt, "--temperature", "0", "--tokens", "250"]
+        generate = [ATTN, "generate", folder, "--prompt", prompt, "--temperature", "0", "--max-new-tokens", "250"]
         text = subprocess.run(generate, capture_output=True, text=True, check=True).stdout.strip()
         if options.llama2c:
             command = [options.llama2c, source / "stories260K.bin", "-z", source / "tok512.bin", "-t", "0", "-n", "256",

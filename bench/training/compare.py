@@ -145,7 +145,7 @@ def cache(runner, text):
     outputs, rates = [], []
     for flag in ((), ("--no-cache",)):
         command = [runner.options.attn, "--threads", str(runner.options.threads), "generate", str(out), "--prompt", "T",
-                   "--tokens", "2000", "--seed", "1", "--stats", *flag]
+                   "--max-new-tokens", "2000", "--seed", "1", "--stats", *flag]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=runner.environment)
         outputs.append(done.stdout)
         rates.append(float(re.search(r"then \d+ tokens, ([\d.]+)", done.stderr)[1]))

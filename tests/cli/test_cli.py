@@ -75,12 +75,12 @@ def test_student(attn):
 def test_every_command(attn):
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 60, "--eval-every", 30, "--out", "gpt", *SHAPE)
-    said = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 40, "--seed", 3, "--stats")
+    said = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 40, "--seed", 3, "--stats")
     assert said.stdout.startswith("The cat") and "tokens/s" in said.stderr
     for flags in ((), ("--no-cache",)):
-        again = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 40, "--seed", 3, *flags)
+        again = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 40, "--seed", 3, *flags)
         assert again.stdout == said.stdout
-    stopped = attn.run("generate", "gpt", "--prompt", "The cat", "--tokens", 400, "--seed", 3, "--stop", " ").stdout
+    stopped = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 400, "--seed", 3, "--stop", " ").stdout
     assert " " not in stopped[len("The cat"):]
     assert "loss" in attn.run("eval", "gpt", "text.txt").stdout
     assert "FLOP a token" in attn.run("info", "gpt").stdout
@@ -117,7 +117,7 @@ def test_context(attn):
                  positions, *SHAPE)
 
         def continued(beginning, *flags):
-            said = attn.run("generate", positions, "--prompt", beginning, "--tokens", 300, "--seed", 5, *flags).stdout
+            said = attn.run("generate", positions, "--prompt", beginning, "--max-new-tokens", 300, "--seed", 5, *flags).stdout
             assert said.startswith(beginning) and len(said) == len(beginning) + 300 + 1, (positions, said)
             return said[len(beginning):]
 
@@ -198,7 +198,7 @@ def test_float16(attn):
     attn.run("train", "--resume", "--out", out)
     same_training(attn, out, "whole")
 
-    assert "The" in attn.run("generate", "whole", "--prompt", "The", "--tokens", 5, *half).stdout
+    assert "The" in attn.run("generate", "whole", "--prompt", "The", "--max-new-tokens", 5, *half).stdout
     assert "loss" in attn.run("eval", "whole", "text.txt", *half).stdout
     assert "layer 0" in attn.run("see", "whole", "--text", "The cat", "--plain", *half).stdout
     assert "float16" in attn.run("bench", "whole", "-p", 8, "-n", 4, "-r", 2, *half).stdout

@@ -26,7 +26,7 @@ def test_underscores(attn):
     assert '"embed_dim": 32' in (attn.folder / "model" / "config.json").read_text()
     said = attn.run("generate", "--top_k", 1, "model", "--prompt", "The_cat", status=1).stderr
     assert "'_'" in said or "_" in said, "a value must stay as it is: " + said
-    assert "unexpected" not in attn.run("generate", "model", "--top_k=1", "--tokens", 3).stderr
+    assert "unexpected" not in attn.run("generate", "model", "--top_k=1", "--max-new-tokens", 3).stderr
     for command in SUBCOMMANDS:
         for flag, value in flags(attn, command):
             if "-" not in flag[2:] or not value or flag == "--do-sample":  # which may be alone
@@ -64,7 +64,7 @@ def test_wrong_values(attn):
         "--tokens letters", "--warmup -1", "--steps 99999999999999999999", "--model gtp", "--threads -1",
         "--precision float8", "--float32-precision medium", "--steps 1 --epochs 1", "--min_learning_rate nan")]
     cases += [(("generate", "gpt", *wrong.split()), wrong.split()[0]) for wrong in (
-        "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2", "--tokens 0",
+        "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2", "--max-new-tokens 0",
         "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
     cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
               (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
@@ -122,8 +122,7 @@ def test_bash_completion(attn):
     assert completions(attn, ["attn", "train", "--positions", "=", "al"]) == ["alibi"]
     assert completions(attn, ["attn", "train", "--positions", "="])[:2] == ["none", "learned"]
     assert completions(attn, ["attn", "train", "--embed_"]) == ["--embed-dim"]
-    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-p", "--min-tokens",
-                                                                     "--min-new-tokens"]
+    assert completions(attn, ["attn", "generate", "--min"]) == ["--min-new-tokens", "--min-p"]
     assert completions(attn, ["attn", "train", "--layers", ""]) == []
     assert completions(attn, ["attn", "train", "--out", "a"]) == ["afolder"]
     assert completions(attn, ["attn", "see", "--thr"]) == ["--threads"]

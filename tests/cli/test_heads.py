@@ -91,8 +91,8 @@ def test_syntax(attn):
     assert found["sentences"] == 1 and found["heads"] == ["0.0", "0.1", "1.0", "1.1"]
     assert [(one["name"], one["arcs"], one["offset"], one["baseline"]) for one in found["relations"]] == [
         ("all", 2, 1, 1), ("det", 1, 1, 1), ("nsubj", 1, 1, 1)]
-    for one in found["relations"]:  # causal: no word sees its head after it, but a head may look at its dependent
-        assert one["to_head"] == [0] * 4 and len(one["to_dependent"]) == 4
+    for one in found["relations"]:  # causal: no word sees a later governor, but a governor may look at its dependent
+        assert one["to_governor"] == [0] * 4 and len(one["to_dependent"]) == 4
     lines = attn.run("heads", "gpt", "--conllu", "arcs.conllu").stdout.splitlines()
     assert lines[0].split()[:3] == ["relation", "arcs", "baseline"] and lines[1].split()[:3] == ["all", "2", "1.000"]
     rows = list(csv.DictReader(io.StringIO(attn.run("heads", "gpt", "--conllu", "arcs.conllu", "--csv", "-").stdout)))

@@ -145,7 +145,7 @@ def test_wrong_texts_have_their_line(attn):
     assert said.startswith("attn: [embed] lines.txt, line 3: its 42 tokens are more than the 32 positions"), said
     said = attn.run("embed", "bert", "--pooling", "mean", stdin="film " * 40, status=1).stderr
     assert "standard input, line 1: " in said, said
-    attn.run("embed", "bert", "lines.txt", "--pooling", "mean", "--longest", 32)
+    attn.run("embed", "bert", "lines.txt", "--pooling", "mean", "--max-length", 32)
 
 
 # ------------------------------------------------------------------------------------------------------- on a terminal
@@ -188,7 +188,7 @@ def test_terminal(attn):
         ("embed", "bert", f"broken {NASTY}.txt"), ("embed", "bert", f"no {NASTY}.txt"), ("eval", "gpt", f"no {NASTY}"),
         ("eval", "encoder", f"wrong {NASTY}.tsv"), ("heads", "encoder", "--file", f"broken {NASTY}.txt"),
         ("see", f"no {NASTY}.safetensors", "--text", "a"), ("tokenizer", "encode", f"no {NASTY}"), (NASTY,),
-        ("info", f"--{NASTY}"), ("train", f"no {NASTY}"), ("generate", "gpt", "--tokens", NASTY),
+        ("info", f"--{NASTY}"), ("train", f"no {NASTY}"), ("generate", "gpt", "--max-new-tokens", NASTY),
         ("embed", "bert", "--prompt-name", NASTY), ("train", "text.txt", "--config", f"no {NASTY}"),
         ("prune", f"no {NASTY}", "--out", "x", "--heads", 1), ("generate", "gpt", "--prompt", NASTY)]
     for arguments in wrong:
@@ -196,7 +196,7 @@ def test_terminal(attn):
         assert status in (1, 2) and not CONTROL.search(shown), (arguments, shown)
         assert any(sign in shown for sign in ("\\x1b[31m", "\\u001b[31m", "U+001B")), (arguments, shown)
     right = [
-        ("generate", f"of {NASTY}", "--prompt", NASTY, "--tokens", 40), ("info", f"of {NASTY}"),
+        ("generate", f"of {NASTY}", "--prompt", NASTY, "--max-new-tokens", 40), ("info", f"of {NASTY}"),
         ("see", f"of {NASTY}", "--text", NASTY[:9], "--stats"), ("heads", f"of {NASTY}", "--text", NASTY, "--reach", 1),
         ("see", "gpt", "--text", "The", "--png", f"{NASTY}.png", "--no-terminal"),
         ("train", "text.txt", "--tokens", "bytes", "--steps", 1, "--sample-every", 1, "--out", f"out {NASTY}", *SHAPE)]
@@ -204,7 +204,7 @@ def test_terminal(attn):
         shown, status = on_terminal(attn, *arguments)
         assert status == 0 and shown and not CONTROL.search(shown), (arguments, shown)
     # What is no terminal gets a text as it is.
-    said = subprocess.run(attn.command("generate", f"of {NASTY}", "--prompt", NASTY, "--tokens", 1), cwd=attn.folder,
+    said = subprocess.run(attn.command("generate", f"of {NASTY}", "--prompt", NASTY, "--max-new-tokens", 1), cwd=attn.folder,
                           capture_output=True).stdout
     assert said.startswith(NASTY.encode())
 

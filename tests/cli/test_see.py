@@ -117,7 +117,7 @@ def test_cross(attn):
              "--steps", 2, "--out", "out")
     names = attn.run("see", "out", "--text", "ab", "--csv", "-").stdout.splitlines()[0].split(",")
     assert "entropy" in names and not {"self", "distance"} & set(names), names
-    attn.run("generate", "out", "--prompt", "ab", "--tokens", 3, "--record", "cross", "--part", "cross")
+    attn.run("generate", "out", "--prompt", "ab", "--max-new-tokens", 3, "--record", "cross", "--part", "cross")
     assert {row["most_seen"] for row in json.loads(attn.run("see", "cross", "--json", "-").stdout)} <= {"a", "b"}
     page = attn.run("see", "cross", "--html", "-").stdout
     assert '"tokens":["\\u003cstart\\u003e"' in page and '"key_tokens":["a","b"]' in page
@@ -130,8 +130,8 @@ def test_recorded(attn):
     """What a text was looking at while it was made is what attn see finds in the whole of it."""
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
-    said = attn.run("generate", "gpt", "--prompt", "T", "--tokens", 9, "--record", "all.safetensors", "--layer", 1)
-    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked after
+    said = attn.run("generate", "gpt", "--prompt", "T", "--max-new-tokens", 9, "--record", "all.safetensors", "--layer", 1)
+    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked behind
     assert "all.safetensors: queries, keys and lse of 1 layers, 9 tokens" in said.stderr, said.stderr
     options = ["--json", "-", "--head", "1,0"]
     kept = json.loads(attn.run("see", "all.safetensors", *options).stdout)
@@ -140,12 +140,12 @@ def test_recorded(attn):
     for a, b in zip(kept, seen):
         # Which token is seen most is a matter of rounding where two are seen alike; then their shares are the same.
         assert all(abs(a[name] - b[name]) < 1e-5 for name in a if isinstance(a[name], float)), (a, b)
-    few = ["generate", "gpt", "--prompt", "T", "--tokens", 3]
+    few = ["generate", "gpt", "--prompt", "T", "--max-new-tokens", 3]
     assert "--layer requires" in attn.run(*few, "--layer", 1, status=2).stderr
     assert "layer 2, there are 0 to 1" in attn.run(*few, "--record", "a", "--layer", 2, status=1).stderr
     assert "models with an encoder" in attn.run(*few, "--record", "a", "--part", "cross", status=1).stderr
-    assert "goes without beams" in attn.run(*few, "--record", "a", "--beams", 2, status=2).stderr
-    assert "--beams 1" in attn.run(*few, "--temperature", 1, "--beams", 2, status=2).stderr
+    assert "cannot record a search of beams" in attn.run(*few, "--record", "a", "--num-beams", 2, status=2).stderr
+    assert "--num-beams 1" in attn.run(*few, "--temperature", 1, "--num-beams", 2, status=2).stderr
     assert "is a folder" in attn.run(*few, "--record", ".", status=2).stderr
     assert "nowhere: create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
     assert not list(attn.folder.glob(".attn*")) and not (attn.folder / "a").exists()

@@ -47,7 +47,7 @@ def test_inputs(attn):
     whole = attn.run("eval", "gpt", "text.txt").stdout
     assert attn.run("eval", "gpt", "-", stdin=TEXT).stdout == whole
     assert through_pipe(attn, '"$1" eval gpt <(cat text.txt)').stdout == whole
-    said = attn.run("generate", "gpt", "--file", "-", "--tokens", 2, stdin="The cat").stdout
+    said = attn.run("generate", "gpt", "--file", "-", "--max-new-tokens", 2, stdin="The cat").stdout
     assert said.startswith("The cat") and len(said) == len("The cat") + 3
     attn.run("train", "text.txt", "--config", "-", "--steps", 1, "--out", "c", *SHAPE, stdin='{"bias": false}')
     assert '"bias": false' in (attn.folder / "c" / "config.json").read_text()
@@ -136,7 +136,7 @@ def test_scores(attn):
         assert right < 100 and macro > 0, expected
 
 
-COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate gpt --tokens 40", "eval gpt text.txt",
+COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate gpt --max-new-tokens 40", "eval gpt text.txt",
             "see gpt --text The", "see gpt --text The --stats", "bench gpt -p 4 -n 2 -r 1",
             "bench gpt -p 4 -n 0 -r 1 -o json", "classify encoder rows.csv",
             " ".join(["train text.txt --steps 2 --sample-every 1 --overwrite --out more", *SHAPE]))
@@ -161,7 +161,7 @@ def test_closed_pipe(attn):
     attn.file("many.txt", "good film\n" * 1000000)
     training = "train text.txt --steps 1000000 --quiet --sample-every 1 --overwrite --out more"
     for before in ("", "trap '' PIPE; "):
-        for command in ("generate gpt --tokens 1000000000", "classify encoder many.txt",
+        for command in ("generate gpt --max-new-tokens 1000000000", "classify encoder many.txt",
                         " ".join([training, *SHAPE])):
             line = f'{before}"$1" {command} | head -c 10 > /dev/null; exit ${{PIPESTATUS[0]}}'
             done = through_pipe(attn, line, timeout=60)
@@ -195,7 +195,7 @@ def test_stopped(attn):
             assert part, (said, process.stderr.read())
             done, total = (int(group.replace(",", "")) for group in part.groups())
             assert 0 < done < total
-        for arguments in (("classify", "encoder", "lines.txt"), ("generate", "gpt", "--tokens", 10**9),
+        for arguments in (("classify", "encoder", "lines.txt"), ("generate", "gpt", "--max-new-tokens", 10**9),
                           ("bench", "gpt", "-p", 64, "-n", 64, "-r", 1000)):
             process = attn.start(*arguments)
             assert stop(process, number, 2) == 128 + number, arguments

@@ -81,7 +81,7 @@ def test_own_folder(attn):
     assert mine == {"step-by-step.md", "step-9.safetensors", "notes.txt"}, after.keys()
     assert "step-8.safetensors" not in after and "step-6.safetensors" in after
     assert len(attn.losses("out")) == 9, "the old log is gone"
-    assert attn.run("generate", "out", "--prompt", "The", "--tokens", 3, "--checkpoint", "last").stdout
+    assert attn.run("generate", "out", "--prompt", "The", "--max-new-tokens", 3, "--checkpoint", "last").stdout
 
 
 def test_two_in_one_folder(attn):

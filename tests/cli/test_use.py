@@ -161,7 +161,7 @@ def test_hints(attn):
     for arguments, message in (
             (("generate", "gpt", "--temprature", 1), "--temprature is no option of attn generate; did you mean --temp"),
             (("generate", "gpt", "--typical_p=0.5"), "--typical-p is no option of attn generate; did you mean --min-p"),
-            (("generate", "gpt", "--max-length", 9), "did you mean --tokens?"),
+            (("generate", "gpt", "--max-length", 9), "did you mean --max-new-tokens?"),
             (("train", "text.txt", "--lr", 1), "did you mean --learning-rate?"),
             (("see", "gpt", "--layers", 1), "--layers is no option of attn see; did you mean --layer?"),
             (("see", "gpt", "--zzz", "--qqq"),
@@ -185,21 +185,21 @@ def test_names_of_transformers(attn):
     def said(*flags):
         return attn.run("generate", "gpt", "--prompt", "The cat", *flags).stdout
 
+    some = ("--max-new-tokens", 12)
     for theirs, ours in (
-            (("--max_new_tokens", 9), ("--tokens", 9)), (("--max-new-tokens=9",), ("--tokens", 9)),
-            (("--tokens", 12, "--min_new_tokens", 12), ("--tokens", 12, "--min-tokens", 12)),
-            (("--tokens", 12, "--num_beams", 3, "--early_stopping", "true", "--length_penalty", 0.5),
-             ("--tokens", 12, "--beams", 3, "--length-penalty", 0.5)),
-            (("--tokens", 12, "--do_sample", "False"), ("--tokens", 12, "--temperature", 0)),
-            (("--tokens", 12, "--do_sample"), ("--tokens", 12)),
-            (("--tokens", 12, "--no_repeat_ngram_size", 2, "--do_sample=false"),
-             ("--tokens", 12, "--no-repeat", 2, "--temperature", 0)),
-            (("--tokens", 12, "--top_k", 3, "--top_p", 0.9, "--min_p", 0.01, "--repetition_penalty", 1.2, "--seed", 4),
-             ("--tokens", 12, "--top-k", 3, "--top-p", 0.9, "--min-p", 0.01, "--repetition-penalty", 1.2, "--seed",
-              4))):
+            (("--max_new_tokens", 9), ("--max-new-tokens=9",)),
+            ((*some, "--min_new_tokens", 12), (*some, "--min-new-tokens", 12)),
+            ((*some, "--num_beams", 3, "--early_stopping", "true", "--length_penalty", 0.5),
+             (*some, "--num-beams", 3, "--length-penalty", 0.5)),
+            ((*some, "--do_sample", "False"), (*some, "--temperature", 0)),
+            ((*some, "--do_sample"), some),
+            ((*some, "--no_repeat_ngram_size", 2, "--do_sample=false"),
+             (*some, "--no-repeat-ngram-size", 2, "--temperature", 0)),
+            ((*some, "--top_k", 3, "--top_p", 0.9, "--min_p", 0.01, "--repetition_penalty", 1.2, "--seed", 4),
+             (*some, "--top-k", 3, "--top-p", 0.9, "--min-p", 0.01, "--repetition-penalty", 1.2, "--seed", 4))):
         assert said(*theirs) == said(*ours), (theirs, ours)
-    assert "leave --temperature out" in refused(attn, "generate", "gpt", "--do-sample", "false", "--temperature", 1)
-    assert "--beams 1" in refused(attn, "generate", "gpt", "--do-sample", "true", "--num-beams", 2)
+    assert "--temperature must be 0 or absent" in refused(attn, "generate", "gpt", "--do-sample", "false", "--temperature", 1)
+    assert "--num-beams 1" in refused(attn, "generate", "gpt", "--do-sample", "true", "--num-beams", 2)
 
 
 def test_weights(attn):

@@ -85,7 +85,7 @@ def test_a_story(tmp_path: pathlib.Path) -> None:
     story = steady(model, torch.tensor([ids]), max_new_tokens=200, do_sample=False, pad_token_id=0)
     assert story, "the story hangs on a rounding"
     expected = tokenizer.decode([token for token in story if token != 2])
-    assert attn("generate", folder, "--prompt", prompt, "--temperature", 0, "--tokens", 200) == expected + "\n"
+    assert attn("generate", folder, "--prompt", prompt, "--temperature", 0, "--max-new-tokens", 200) == expected + "\n"
     assert len(example(folder)) > 40 and expected.startswith(example(folder).rstrip())
 
 
@@ -302,7 +302,7 @@ def test_answers(kind: str, tmp_path: pathlib.Path) -> None:
         forced = 1 if kind == "bart" else 0  # the forced token is one of the twelve there, and part of the start here
         expected = tokenizer.decode(answer[1 + forced:])
         answers.add(expected)
-        said = attn("generate", tmp_path, "--prompt", text, "--temperature", 0, "--tokens", 12 - forced)
+        said = attn("generate", tmp_path, "--prompt", text, "--temperature", 0, "--max-new-tokens", 12 - forced)
         assert said == expected + "\n", text
         picture = attn("see", tmp_path, "--text", text, "--answer", expected, "--plain", "--head", 3, "--layer", 1)
         assert "rows attend to columns" in picture
@@ -346,7 +346,7 @@ def test_what_generation_config_says(kind: str, tmp_path: pathlib.Path) -> None:
         drawn = {attn("generate", tmp_path, "--prompt", "a fine film", "--seed", seed) for seed in range(8)}
         assert len(drawn) > 1
         for flags in (("--temperature", 0), ("--top-k", 1)):
-            first = attn("generate", tmp_path, "--prompt", "a fine film", "--tokens", 3, *flags)
+            first = attn("generate", tmp_path, "--prompt", "a fine film", "--max-new-tokens", 3, *flags)
             assert tokenizer.decode(tokenizer.encode(first).ids) and len(first) < min(map(len, drawn)), flags
 
 
@@ -376,8 +376,8 @@ def test_beams(kind: str, tmp_path: pathlib.Path) -> None:
             forced = 1 if kind == "bart" else 0
             ended += 102 in answer[1:]
             expected = tokenizer.decode(answer[1 + forced:])
-            said = attn("generate", tmp_path, "--prompt", text, "--beams", beams, "--length-penalty", penalty,
-                        "--no-repeat", repeat, "--tokens", 12 - forced)
+            said = attn("generate", tmp_path, "--prompt", text, "--num-beams", beams, "--length-penalty", penalty,
+                        "--no-repeat-ngram-size", repeat, "--max-new-tokens", 12 - forced)
             assert said == expected + "\n", (text, beams, penalty, repeat)
             found.add(expected)
     assert len(found) > 2 and ended > 2, (found, ended)

@@ -371,7 +371,7 @@ def test_prompts_of_the_caller(folders: dict[str, pathlib.Path]) -> None:
     model = st.SentenceTransformer(str(folder), device="cpu")
     for flags, arguments in ((("--prompt-name", "query"), {"prompt_name": "query"}),
                              (("--prompt", "the old "), {"prompt": "the old "}), (("--prompt", ""), {}),
-                             (("--dimensions", "5", "--normalise"), {"truncate_dim": 5, "normalize_embeddings": True})):
+                             (("--truncate-dim", "5", "--normalize"), {"truncate_dim": 5, "normalize_embeddings": True})):
         assert same(ours(folder, SHORT, *flags), model.encode(SHORT, **arguments)), flags
 
 
@@ -392,4 +392,4 @@ def test_decoders_without_modules(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
     said = ours(tmp_path / "a", SHORT)
     assert isinstance(said, str) and "chat_template" in said
-    assert isinstance(ours(tmp_path / "a", SHORT, "--pooling", "last"), np.ndarray)
+    assert isinstance(ours(tmp_path / "a", SHORT, "--pooling", "lasttoken"), np.ndarray)
