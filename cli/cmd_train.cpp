@@ -29,9 +29,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using attn::train::TrainerOptions;
 
-/// Fields that the command line does not name come from the file; adds to `reasons` those that it names and that must
-/// stay. The cosine ends where it did, unless --decay-steps is given.
-void take_over(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
+/// Takes the settings that the command line does not give from training.json. Adds to `reasons` those that it changes and
+/// that must stay. The cosine ends where it did, unless --decay-steps is given.
+void restore_settings(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
   const std::string path = path_in(settings.out, kSettingsFile);
   const auto is_given = [&](const std::string& name) {
     const std::string flag = name == "data" ? name : flag_of(name);
@@ -60,13 +60,17 @@ attn::models::Config stored_config(const std::string& directory, const ConfigOpt
   attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
   attn::models::Config other = config;
   if (!asked.family.empty()) other.model = attn::models::family(asked.family).model;
-  if (!asked.file.empty()) apply_named_fields(other, asked.file);
+  if (!asked.file.empty()) attn::models::apply_json(other, attn::io::read_input(asked.file, 1 << 20), asked.file, false);
   for (const auto& [name, value] : asked.fields)
     if (!value.empty()) attn::models::set_field(other, name, value);
-  const Json ours = Json::parse(attn::models::to_json(config)), theirs = Json::parse(attn::models::to_json(other));
-  for (const auto& [name, value] : ours.items())
-    if (theirs[name] != value)
-      reasons.push_back(fmt::format("{} is {} in {}, not {}", name, value.dump(), path, theirs[name].dump()));
+  const std::vector<attn::models::FieldInfo> ours = attn::models::field_info(config),
+                                             theirs = attn::models::field_info(other);
+  const auto shown = [](const attn::models::FieldInfo& field) {
+    return field.kind == "text" ? "\"" + field.value + "\"" : field.value;
+  };
+  for (size_t n = 0; n < ours.size(); ++n)
+    if (ours[n].value != theirs[n].value)
+      reasons.push_back(fmt::format("{} is {} in {}, not {}", ours[n].name, shown(ours[n]), path, shown(theirs[n])));
   return config;
 }
 
@@ -118,9 +122,9 @@ void check_directory(const Settings& settings) {
   require_free(settings.out, settings.overwrite, "--resume continues it, ");
 }
 
-/// Steps from epochs, and a schedule that fits them; that of a resumed training stays. Loss scaling where it is asked
-/// for.
-void settle_options(Settings& settings, const attn::train::Dataset& data) {
+/// Computes the number of steps from --epochs, fits the schedule to it unless the training is resumed, and turns loss
+/// scaling on or off as --loss-scaling says.
+void complete_options(Settings& settings, const attn::train::Dataset& data) {
   TrainerOptions& options = settings.options;
   if (settings.loss_scaling != "auto") options.scaling.on = settings.loss_scaling == "on";
   if (settings.epochs > 0) {
@@ -197,7 +201,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   attn::models::Config config;
   if (settings.resume) {
     std::vector<std::string> reasons;
-    take_over(settings, command, reasons);
+    restore_settings(settings, command, reasons);
     set_float32_precision(settings.float32_precision);
     config = stored_config(settings.out, config_options, reasons);
     if (!reasons.empty())
@@ -207,7 +211,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   }
   const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "");
   check_afterwards(settings, config, prepared);
-  settle_options(settings, *prepared.data);
+  complete_options(settings, *prepared.data);
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::check(config);
   require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute}, settings.force);

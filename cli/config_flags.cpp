@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attn/core_names.h"
 #include "attn/io.h"
 #include "attn/ops.h"
 #include "commands.h"
@@ -44,24 +45,8 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
   return CLI::Validator(check, limits);
 }
 
-constexpr std::pair<const char*, attn::nn::Precision> kPrecisions[] = {
-    {"float32", attn::nn::Precision::float32},
-    {"bfloat16", attn::nn::Precision::bfloat16},
-    {"float16", attn::nn::Precision::float16},
-};
-
-constexpr std::pair<const char*, attn::Float32Precision> kFloat32Precisions[] = {
-    {"full", attn::Float32Precision::full},
-    {"high", attn::Float32Precision::high},
-    {"fast", attn::Float32Precision::fast},
-};
-
-template <class Table>
-std::vector<std::string> names_of(const Table& table) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : table) names.emplace_back(name);
-  return names;
-}
+// Models of the program do not compute in float64.
+const std::vector<std::string> kPrecisions = {"float32", "bfloat16", "float16"};
 
 }  // namespace
 
@@ -110,32 +95,31 @@ attn::models::Config ConfigOptions::build(const std::string& default_family) con
 }
 
 void add_precision(CLI::App& command, std::string& name, const std::string& description) {
-  command.add_option("--precision", name, description)->check(one_of(names_of(kPrecisions)));
+  command.add_option("--precision", name, description)->check(one_of(kPrecisions));
 }
 
 attn::nn::Precision precision_named(const std::string& name) {
-  for (const auto& [each, precision] : kPrecisions)
-    if (name == each) return precision;
-  throw UsageError("there is no precision '" + name + "'");  // a training.json may say so
+  const auto precision = attn::from_name<attn::nn::Precision>(name);
+  if (!precision || precision == attn::nn::Precision::float64)  // as a training.json may say
+    throw UsageError("there is no precision '" + name + "', must be one of " + joined(kPrecisions, ", "));
+  return *precision;
 }
 
 void add_float32_precision(CLI::App& app, std::string& name) {
   app.add_option("--float32-precision", name,
                  "how float32 enters products and attention where the processor has matrix tiles: as accurate as "
                  "float32, as 16 bits, or rounded to bfloat16")
-      ->check(one_of(names_of(kFloat32Precisions)));
+      ->check(one_of(attn::names_of<attn::Float32Precision>()));
 }
 
 void set_float32_precision(const std::string& name) {
-  for (const auto& [each, precision] : kFloat32Precisions)
-    if (name == each) return attn::ops::set_matmul_precision(precision);
-  throw UsageError("there is no float32_precision '" + name + "'");  // a training.json may say so
+  const auto precision = attn::from_name<attn::Float32Precision>(name);
+  if (!precision)  // as a training.json may say
+    throw UsageError("there is no float32_precision '" + name + "', must be one of " +
+                     joined(attn::names_of<attn::Float32Precision>(), ", "));
+  attn::ops::set_matmul_precision(*precision);
 }
 
-std::string float32_precision() {
-  for (const auto& [name, precision] : kFloat32Precisions)
-    if (precision == attn::ops::matmul_precision()) return name;
-  return {};
-}
+std::string float32_precision() { return std::string(attn::name_of(attn::ops::matmul_precision())); }
 
 }  // namespace cli

@@ -15,15 +15,6 @@ std::string settings_json(Settings settings) {
   return object.dump(2) + "\n";
 }
 
-void apply_named_fields(attn::models::Config& config, const std::string& file) {
-  const std::string text = attn::io::read_input(file, 1 << 20);
-  attn::models::Config named;
-  attn::models::apply_json(named, text, file);  // refuses what is wrong
-  auto fields = nlohmann::ordered_json::parse(text);
-  if (fields.erase("model") > 0) config.model = named.model;
-  attn::models::apply_json(config, fields.dump(), file);
-}
-
 const std::vector<std::string>& own_files() {
   static const std::vector<std::string> names = {kConfigFile,   kTokenizerFile, attn::models::kSourceTokenizerFile,
                                                  kSettingsFile, kLogFile,       attn::models::kLabelsFile};

@@ -91,9 +91,6 @@ void each_stored(Settings& settings, const std::string& directory, const Visit& 
 /// training.json. Files by their absolute names, so that the training can be resumed from another folder.
 std::string settings_json(Settings settings);
 
-/// Sets the fields that a --config file names, and no others: a family without its defaults.
-void apply_named_fields(attn::models::Config& config, const std::string& file);
-
 /// The files of a training beside its checkpoints.
 const std::vector<std::string>& own_files();
 /// Throws UsageError unless a training may begin in this folder; `advice` is put before what else can be done about a

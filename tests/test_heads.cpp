@@ -196,7 +196,7 @@ TEST(HeadSyntax, KnownArcs) {
     EXPECT_EQ(one.arcs, 1);
     EXPECT_EQ(one.offset, 1);
     EXPECT_EQ(one.baseline, 1);
-    EXPECT_EQ(one.to_head, Values{1});
+    EXPECT_EQ(one.to_governor, Values{1});
     EXPECT_EQ(one.to_dependent, Values{1});
   }
   // To the last word both tokens of the first give 0.3, the second word 0.5: of these means the second is larger.
@@ -206,7 +206,7 @@ TEST(HeadSyntax, KnownArcs) {
   means.add(std::vector{column.layer()}, longer, std::vector<int64_t>{0, 0, 1, 2});
   EXPECT_EQ(means.relations()[1].name, "det");
   EXPECT_EQ(means.relations()[1].to_dependent, Values{1});
-  EXPECT_EQ(means.relations()[1].to_head, Values{0});
+  EXPECT_EQ(means.relations()[1].to_governor, Values{0});
   EXPECT_EQ(error_of([&] {
               syntax.add(std::vector{known.layer()}, sentence, std::vector<int64_t>{0, 0, 0, -1});
             }),
@@ -228,7 +228,7 @@ TEST(HeadCoreference, KnownMentions) {
   const heads::Document& document = documents[0];
   EXPECT_EQ(document.ends, (std::vector<int64_t>{2, 5}));
   ASSERT_EQ(document.mentions.size(), 3u);
-  EXPECT_EQ(document.mentions[1].word, 3) << "the second word of the mention is its head";
+  EXPECT_EQ(document.mentions[1].word, 3) << "the second word of the mention is its governor";
   const std::vector<int64_t> word_of = {0, 1, 2, 3, 4};
   for (const bool looks_back : {false, true}) {  // from the last word, at the first or at the one beside it
     std::vector<double> weights(25, .2);

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "attn/generate.h"
+#include "attn/generate_text.h"
 #include "attn/train.h"
 #include "hostile.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "attn/generate.h"
+#include "attn/generate_text.h"
 #include "errors.h"
 #include "layers.h"
 

@@ -15,6 +15,7 @@
 #include "attn/needs C++20"  // There is no such file: the compiler ends here, not after hundreds of errors.
 #endif
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -30,6 +31,7 @@ enum class Float32Precision : uint8_t {
   high,  ///< two parts, three products: 16 bits
   fast   ///< one part, one product: rounded to bfloat16
 };
+constexpr auto enum_names(Float32Precision) { return std::to_array<std::string_view>({"full", "high", "fast"}); }
 
 /// Bytes of one element.
 int64_t size_of(DType dtype);

@@ -38,12 +38,7 @@ struct SamplingOptions {
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random);
 
-/// When beam search stops before its texts have reached their length.
-enum class EarlyStopping {
-  full,      ///< when num_beams texts are finished; true in transformers
-  hopeless,  ///< when no running text, scored with its length now, beats the worst finished one; false
-  certain    ///< the same, scored with the length that is best for it; never
-};
+using models::EarlyStopping;
 
 /// Beam search, as in transformers, without sampling. The best text has the largest sum of log probabilities /
 /// length^length_penalty; the length counts the new tokens, eos included.

@@ -148,7 +148,7 @@ std::vector<double> flow(std::span<const Layer> layers, int64_t query, double th
 /// A sentence with its dependency arcs.
 struct Sentence {
   std::vector<std::string> words = {};
-  std::vector<int64_t> heads = {};          ///< the governor of each word, from 0; -1 for the root
+  std::vector<int64_t> governors = {};      ///< the governor of each word, from 0; -1 for the root
   std::vector<std::string> relations = {};  ///< of each word to its governor: "nsubj"
   int64_t line = 0;                         ///< first line in the file, from 1
 };
@@ -165,7 +165,7 @@ struct Relation {
   int64_t offset = 0;     ///< the most frequent offset from dependent to governor
   double baseline = 0;    ///< the share of arcs with that offset
   /// [heads of all layers]: share of arcs where the dependent attends most to its governor.
-  std::vector<double> to_head = {};
+  std::vector<double> to_governor = {};
   std::vector<double> to_dependent = {};  ///< the same from the governor to its dependent
 };
 
@@ -191,11 +191,11 @@ class Syntax {
 
 // --------------------------------------------------------------------------------------------------------- coreference
 
-/// A mention of an entity, by its head word.
+/// A mention of an entity, by its governor: the word that its other words depend on.
 struct Mention {
-  int64_t word = 0;         ///< the head word, in the document
+  int64_t word = 0;         ///< the governor, in the document
   std::string entity = {};  ///< mentions of one entity have the same
-  std::string upos = {};    ///< of the head word: "PRON"
+  std::string upos = {};    ///< of the governor: "PRON"
 };
 
 /// A text with annotated entities.
@@ -207,17 +207,17 @@ struct Document {
 };
 
 /// Documents of CoNLL-U with the Entity of CorefUD 1.0 (https://ufal.mff.cuni.cz/corefud) in MISC: "# newdoc" begins a
-/// document, "# global.Entity" names the fields. The head word of a mention is the annotated one, or its first word
-/// whose HEAD is outside; mentions with an empty node as head are skipped. Throws Error as read_conllu() does.
+/// document, "# global.Entity" names the fields. The governor of a mention is the annotated one, or its first word whose
+/// HEAD is outside; mentions with an empty node as governor are skipped. Throws Error as read_conllu() does.
 std::vector<Document> read_coreference(std::string_view text, const std::string& source);
 
-/// Antecedent selection (Clark et al. 2019, section 4.3): how often a mention's head word attends most to the head word
+/// Antecedent selection (Clark et al. 2019, section 4.3): how often a mention's governor attends most to the governor
 /// of an antecedent, an earlier mention of the same entity.
 struct MentionKind {
-  std::string name = {};                   ///< the UPOS of the mentions' head words; the first is "all"
+  std::string name = {};                   ///< the UPOS of the mentions' governors; the first is "all"
   int64_t mentions = 0;                    ///< with an antecedent
   double nearest = 0;                      ///< share whose nearest earlier mention is an antecedent
-  int64_t offset = 0;                      ///< the most frequent offset to an antecedent's head word
+  int64_t offset = 0;                      ///< the most frequent offset to an antecedent's governor
   double baseline = 0;                     ///< share with an antecedent at that offset
   std::vector<double> to_antecedent = {};  ///< [heads of all layers]
 };

@@ -201,6 +201,8 @@ std::vector<std::string> load_labels(const std::string& directory, int64_t class
 /// The meaning of a classifier's logits, as transformers' problem_type: softmax over classes, a sigmoid for each class,
 /// or numbers.
 enum class ProblemType { single_label, multi_label, regression };
+/// As config.json has them in problem_type.
+constexpr auto enum_names(ProblemType) { return std::to_array<std::string_view>({"single_label_classification", "multi_label_classification", "regression"}); }
 
 /// A model with its tokenizer and the other files of its folder.
 struct Loaded {

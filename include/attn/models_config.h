@@ -24,9 +24,12 @@ namespace attn::models {
 
 /// How a model encodes positions; learned_relative is learned and relative, as in MPNet.
 enum class PositionEncoding { none, learned, sinusoidal, relative, alibi, rope, learned_relative };
+constexpr auto enum_names(PositionEncoding) { return std::to_array<std::string_view>({"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"}); }
 enum class NormKind { layer, rms };
+constexpr auto enum_names(NormKind) { return std::to_array<std::string_view>({"layer", "rms"}); }
 /// What a classifier classifies: the mean of all tokens, the first token, or each token.
 enum class ClassifierPooling { mean, first, each };
+constexpr auto enum_names(ClassifierPooling) { return std::to_array<std::string_view>({"mean", "first", "each"}); }
 using nn::Initialization;
 using nn::NormPlacement;
 using nn::QueryKeyNorm;
@@ -138,9 +141,9 @@ std::vector<std::string> families();
 std::vector<std::string> hub_families();
 
 /// Sets fields from a JSON object; `source` is the name that errors show. "model" first sets all fields to the defaults
-/// of that family, wherever it is in the object: {"model": "llama", "bias": true}. One Error lists all unknown fields,
-/// wrong types and values out of range.
-void apply_json(Config& config, std::string_view json, const std::string& source);
+/// of that family, wherever it is in the object: {"model": "llama", "bias": true}. Without `family_defaults` it sets
+/// the name of the family alone. One Error lists all unknown fields, wrong types and values out of range.
+void apply_json(Config& config, std::string_view json, const std::string& source, bool family_defaults = true);
 /// A field of a configuration, for help texts and forms.
 struct FieldInfo {
   std::string name = {}, description = {};

@@ -21,6 +21,14 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
+/// When beam search stops before its texts have reached their length.
+enum class EarlyStopping {
+  full,      ///< when num_beams texts are finished; true in transformers
+  hopeless,  ///< when no running text, scored with its length now, beats the worst finished one; false
+  certain    ///< the same, scored with the length that is best for it; never
+};
+constexpr auto enum_names(EarlyStopping) { return std::to_array<std::string_view>({"true", "false", "never"}); }
+
 /// A field of generation_config.json that changes the output and that generate() does not support.
 struct UnsupportedField {
   enum When { always, with_sampling, with_beams };  ///< when the field has an effect
@@ -44,7 +52,7 @@ struct GenerationConfig {
   std::optional<int64_t> no_repeat_ngram_size = {};  ///< no n-gram of this length occurs twice
   std::optional<int64_t> num_beams = {};             ///< width of the beam search
   std::optional<double> length_penalty = {};         ///< of beams
-  std::optional<std::string> early_stopping = {};    ///< of beams: "true", "false" or "never"
+  std::optional<EarlyStopping> early_stopping = {};  ///< of beams
   /// Added to the logit of the last token of a run that it would complete; -infinity forbids the run.
   std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias = {};
   std::vector<UnsupportedField> unsupported = {};

@@ -67,10 +67,12 @@ enum class Initialization {
   xavier,  ///< uniform in +-sqrt(6 / (in + out)) (Glorot & Bengio 2010)
   gpt2     ///< normal, deviation 0.02; projections into the residual stream 0.02 / sqrt(2 N)
 };
+constexpr auto enum_names(Initialization) { return std::to_array<std::string_view>({"xavier", "gpt2"}); }
 
 /// The type of activations and products. With a 16-bit type, master weights and their gradients are float32. float64 is
 /// for gradient checks. Training in float16 needs a scaled loss, see train::LossScaling.
 enum class Precision { float32, bfloat16, float64, float16 };
+constexpr auto enum_names(Precision) { return std::to_array<std::string_view>({"float32", "bfloat16", "float64", "float16"}); }
 
 /// A callback that creates the array of each parameter, new or in existing memory such as a mapped file. `draw` fills
 /// an array with random numbers of the initialisation.

@@ -149,18 +149,18 @@ class Sentence(NamedTuple):
     """A sentence with its dependency arcs."""
 
     words: list[str]
-    heads: list[int]  # of each word the word that it depends on, from 0; -1: the root
-    relations: list[str]  # of each word to that one: "nsubj"
+    governors: list[int]  # of each word the word that it depends on, from 0; -1: the root
+    relations: list[str]  # of each word to its governor: "nsubj"
 
 
 class HeadRelation(NamedTuple):
     """How often the word that a head looks at most is the one of an annotated arc."""
 
     arcs: int
-    offset: int  # the commonest place of the head, from the dependent
+    offset: int  # the commonest place of the governor, from the dependent
     baseline: float  # the share of arcs with that offset
-    to_head: npt.NDArray[np.float64]  # [heads of all layers]: the dependent's row has its largest weight on the head
-    to_dependent: npt.NDArray[np.float64]  # the head's row has the largest weight on the dependent of all rows
+    to_governor: npt.NDArray[np.float64]  # [heads of all layers]: the dependent's row has its largest weight there
+    to_dependent: npt.NDArray[np.float64]  # the governor's row has the largest weight on the dependent of all rows
 
 
 def read_conllu(text: str, source: str = "text") -> list[Sentence]:
@@ -192,11 +192,11 @@ class HeadSyntax:
 
 
 class Mention(NamedTuple):
-    """Words that name an entity, by their head word."""
+    """Words that name an entity, by their governor: the one that the others depend on."""
 
     word: int  # in the document
     entity: str  # mentions of one entity have the same
-    upos: str  # of the head word: "PRON"
+    upos: str  # of the governor: "PRON"
 
 
 class Document(NamedTuple):
@@ -208,11 +208,11 @@ class Document(NamedTuple):
 
 
 class HeadMentions(NamedTuple):
-    """How often the word that a head looks at most, from a mention's head word, is that of an antecedent."""
+    """How often the word that a head looks at most, from a mention's governor, is that of an antecedent."""
 
     mentions: int  # those that have an antecedent
     nearest: float  # the share whose nearest mention before is an antecedent
-    offset: int  # the place, from a mention's head word, that most often has an antecedent's
+    offset: int  # the place, from a mention's governor, that most often has an antecedent's
     baseline: float  # the share that has one there
     to_antecedent: npt.NDArray[np.float64]  # [heads of all layers]
 
@@ -246,7 +246,7 @@ class HeadCoreference:
         self._counts.add(_layers_of(layers), given, list(word_of))
 
     def kinds(self) -> dict[str, HeadMentions]:
-        """By the UPOS of the mentions' head words, "all" first, then by falling number of mentions."""
+        """By the UPOS of the mentions' governors, "all" first, then by falling number of mentions."""
         return {name: HeadMentions(*rest[:4], np.array(rest[4])) for name, *rest in self._counts.kinds()}
 
 

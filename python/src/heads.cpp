@@ -62,7 +62,7 @@ using GivenSentence = std::tuple<std::vector<std::string>, std::vector<int64_t>,
 std::vector<GivenSentence> read_conllu(const std::string& text, const std::string& source) {
   std::vector<GivenSentence> sentences;
   for (attn::heads::Sentence& one : attn::heads::read_conllu(text, source))
-    sentences.emplace_back(std::move(one.words), std::move(one.heads), std::move(one.relations));
+    sentences.emplace_back(std::move(one.words), std::move(one.governors), std::move(one.relations));
   return sentences;
 }
 
@@ -71,17 +71,17 @@ void add_sentence(attn::heads::Syntax& syntax, const std::vector<GivenLayer>& gi
   Arguments in("head_syntax");
   const std::vector<attn::heads::Layer> layers = layers_of(in, given);
   in.done();
-  const auto& [words, heads, relations] = sentence;
+  const auto& [words, governors, relations] = sentence;
   const nb::gil_scoped_release unlocked;
-  syntax.add(layers, {words, heads, relations}, word_of);
+  syntax.add(layers, {words, governors, relations}, word_of);
 }
 
-/// name, arcs, offset, baseline, to_head, to_dependent
+/// name, arcs, offset, baseline, to_governor, to_dependent
 using GivenRelation = std::tuple<std::string, int64_t, int64_t, double, std::vector<double>, std::vector<double>>;
 std::vector<GivenRelation> relations(const attn::heads::Syntax& syntax) {
   std::vector<GivenRelation> list;
   for (const attn::heads::Relation& one : syntax.relations())
-    list.emplace_back(one.name, one.arcs, one.offset, one.baseline, one.to_head, one.to_dependent);
+    list.emplace_back(one.name, one.arcs, one.offset, one.baseline, one.to_governor, one.to_dependent);
   return list;
 }
 

@@ -74,7 +74,7 @@ def words_matrix(p, words, word_of):
 
 
 def anaphors_of(mentions):
-    """(word, upos, head words of the antecedents, heads of the nearest mentions before)."""
+    """(word, upos, governors of the antecedents, governors of the nearest mentions before)."""
     found = []
     for word, entity, upos in sorted(mentions):
         before = {other.word for other in mentions if other.entity == entity and other.word < word}
@@ -87,7 +87,7 @@ def anaphors_of(mentions):
 @pytest.mark.parametrize("name", ["plain", "causal", "window"])
 def test_antecedents(name):
     documents, counts = [read_coreference(CONLLU)[0]], HeadCoreference()
-    # A second text whose mentions share head words: "he" is of two entities.
+    # A second text whose mentions share governors: "he" is of two entities.
     documents.append(documents[0]._replace(mentions=[Mention(1, "a", "NOUN"), Mention(3, "b", "PRON"),
                                                      Mention(3, "a", "PRON"), Mention(3, "a", "PRON"),
                                                      Mention(8, "b", "NOUN"), Mention(10, "c", "X")]))
@@ -125,7 +125,7 @@ def test_antecedents_that_are_wrong():
         counts.kinds()
     with pytest.raises(error, match="word_of has 15 elements, the text 16 tokens"):
         counts.add([layer], document, WORD_OF[1:])
-    with pytest.raises(error, match="a mention's head is word 12, there are 12"):
+    with pytest.raises(error, match="a mention's governor is word 12, there are 12"):
         counts.add([layer], document._replace(mentions=[Mention(12, "e1", "X")]), WORD_OF)
     counts.add([layer], document, WORD_OF)
     with pytest.raises(error, match="other numbers of heads than those of the documents before"):

@@ -35,7 +35,7 @@ WORD_OF = [[-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7, -1], [-1, 0, 1, 1, 2, -1]]
 def test_conllu():
     first, second = read_conllu(CONLLU.replace("\n", "\r\n"))
     assert first.words == ["The", "old", "sailor", "did", "n't", "mend", "nets", "."]
-    assert first.heads == [2, 2, 5, 5, 5, -1, 5, 5] and first.relations[:3] == ["det", "amod", "nsubj"]
+    assert first.governors == [2, 2, 5, 5, 5, -1, 5, 5] and first.relations[:3] == ["det", "amod", "nsubj"]
     assert second == Sentence(["A", "gull", "waits"], [1, 2, -1], ["det", "nsubj", "root"])
     assert len(read_conllu(CONLLU.rstrip("\n"))) == 2
 
@@ -65,13 +65,13 @@ def test_all_lines_that_are_wrong():
 
 
 def hits_of(p, sentence, word_of):
-    """[heads, 2, arcs]: whether the other word of largest weight is the head, by the dependent's row and its column."""
+    """[heads, 2, arcs]: whether the other word of largest weight is the governor, by the dependent's row and its column."""
     words = len(sentence.words)
     member = np.array([[word == token for token in word_of] for word in range(words)], float)
     between = member / member.sum(1, keepdims=True) @ p @ member.T
     between[:, range(words), range(words)] = -1
-    arcs = [(word, head) for word, head in enumerate(sentence.heads) if head >= 0]
-    return np.array([[[row.max() > 0 and row.argmax() == head for word, head in arcs for row in [way[word]]]
+    arcs = [(word, governor) for word, governor in enumerate(sentence.governors) if governor >= 0]
+    return np.array([[[row.max() > 0 and row.argmax() == governor for word, governor in arcs for row in [way[word]]]
                       for way in (matrix, matrix.T)] for matrix in between])
 
 
@@ -85,9 +85,9 @@ def test_arcs(name):
         syntax.add([layer_of(*layer) for layer in layers], sentence, word_of)
         hits.append(np.concatenate([hits_of(reference.weights(q, k, **options)[0][0], sentence, word_of)
                                     for q, k, options in layers]))
-        arcs = [word for word, head in enumerate(sentence.heads) if head >= 0]
+        arcs = [word for word, governor in enumerate(sentence.governors) if governor >= 0]
         names += [sentence.relations[word] for word in arcs]
-        offsets += [sentence.heads[word] - word for word in arcs]
+        offsets += [sentence.governors[word] - word for word in arcs]
     hits = np.concatenate(hits, -1)
     found = syntax.relations()
     assert list(found)[:3] == ["all", "det", "nsubj"] and set(found) == {"all", *names}
@@ -97,7 +97,7 @@ def test_arcs(name):
         commonest = collections.Counter(np.array(offsets)[which].tolist())
         assert values.baseline == max(commonest.values()) / sum(which)
         assert commonest[values.offset] == max(commonest.values())
-        np.testing.assert_array_equal(values.to_head, hits[:, 0, which].mean(-1))
+        np.testing.assert_array_equal(values.to_governor, hits[:, 0, which].mean(-1))
         np.testing.assert_array_equal(values.to_dependent, hits[:, 1, which].mean(-1))
 
 
@@ -114,9 +114,9 @@ def test_arcs_that_are_wrong():
     with pytest.raises(error, match="word 2 has no token"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 1, -1])
     with pytest.raises(error, match="the head of word 1 is 1, must be another word, or -1"):
-        syntax.add([layer], sentence._replace(heads=[1, 1, -1]), WORD_OF[1])
+        syntax.add([layer], sentence._replace(governors=[1, 1, -1]), WORD_OF[1])
     with pytest.raises(error, match="a head and a relation a word"):
-        syntax.add([layer], sentence._replace(heads=[1]), WORD_OF[1])
+        syntax.add([layer], sentence._replace(governors=[1]), WORD_OF[1])
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "bias", "sink"])

@@ -30,9 +30,9 @@ struct Finished {
   std::vector<int64_t> text;
 };
 
-class Search {
+class BeamSearch {
  public:
-  Search(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options)
+  BeamSearch(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options)
       : options_(options),
         answers_(!options.decoder_start_token_ids.empty()),
         sequences_(model, answers_ ? prompt : std::span<const int64_t>(), options),
@@ -182,7 +182,7 @@ class Search {
 }  // namespace
 
 Generated search(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
-  Generated result = Search(model, prompt, options).run();
+  Generated result = BeamSearch(model, prompt, options).run();
   if (options.on_token)
     for (const int64_t token : result.tokens)
       if (!options.on_token(token)) break;

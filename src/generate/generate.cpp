@@ -1,15 +1,13 @@
-// Sampling and the loop around the model.
+// The rules of a text and the loop around the model.
 #include "attn/generate.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <set>
 #include <utility>
 
-#include "core/checker.h"
 #include "generate/loop.h"
 
 namespace attn::generate {
@@ -18,89 +16,6 @@ namespace {
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-void check(const SamplingOptions& options) {
-  Checker checker("sample");
-  checker.require(options.temperature >= 0, "temperature must be a number and not negative");
-  checker.require(options.top_k >= 0, "top_k must not be negative");
-  checker.require(options.top_p > 0 && options.top_p <= 1, "top_p must be in (0, 1]");
-  checker.require(options.min_p >= 0 && options.min_p <= 1, "min_p must be in [0, 1]");
-  checker.require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
-                  "repetition_penalty must be positive and finite");
-  checker.done();
-}
-
-/// Every id is one of so many; the first that is not will do.
-void require_ids(Checker& checker, const char* name, std::span<const int64_t> ids, int64_t count) {
-  for (size_t n = 0; n < ids.size(); ++n)
-    if (!checker.require(ids[n] >= 0 && ids[n] < count, [&] {
-          return std::string(name) + "[" + std::to_string(n) + "] is " + std::to_string(ids[n]) + ", must be in [0, " +
-                 std::to_string(count) + ")";
-        }))
-      return;
-}
-
-struct Candidate {
-  int64_t id;
-  double logit;  // then its probability
-};
-
-}  // namespace
-
-int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
-               Random& random) {
-  check(options);
-  std::vector<Candidate> candidates(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (std::isnan(logits[id])) throw Error("sample", {"the logit of token " + std::to_string(id) + " is NaN"});
-    candidates[id] = {static_cast<int64_t>(id), logits[id]};
-  }
-  Checker checker("sample");
-  if (checker.require(!candidates.empty(), "there are no logits"))
-    require_ids(checker, "seen", seen, static_cast<int64_t>(logits.size()));
-  checker.done();
-  if (options.repetition_penalty != 1) {
-    std::vector<bool> penalised(logits.size(), false);
-    for (int64_t id : seen) {
-      if (penalised[id]) continue;
-      penalised[id] = true;
-      double& logit = candidates[id].logit;
-      logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
-    }
-  }
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-  };
-  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), before)->id;
-
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(candidates.size())) {
-    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), before);
-    candidates.resize(options.top_k);
-  } else if (options.top_p < 1) {
-    std::sort(candidates.begin(), candidates.end(), before);
-  }
-  const double largest = std::min_element(candidates.begin(), candidates.end(), before)->logit;
-  double total = 0;
-  for (Candidate& candidate : candidates) {
-    candidate.logit = candidate.logit == largest ? 1 : std::exp((candidate.logit - largest) / options.temperature);
-    total += candidate.logit;
-  }
-  if (options.top_p < 1) {
-    double sum = 0;
-    size_t kept = 0;
-    while (kept < candidates.size() && sum < options.top_p * total) sum += candidates[kept++].logit;
-    candidates.resize(kept);
-  }
-  std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.logit < options.min_p; });
-  total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
-                          [](double sum, const Candidate& candidate) { return sum + candidate.logit; });
-  double left = random.uniform() * total;
-  for (const Candidate& candidate : candidates)
-    if ((left -= candidate.logit) < 0) return candidate.id;
-  return candidates.back().id;
-}
-
-namespace {
 
 void check_beams(Checker& checker, const GenerateOptions& options) {
   const BeamOptions& beam = options.beam;
@@ -234,8 +149,7 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
   options.beam.num_beams = said.num_beams.value_or(1);
   options.beam.length_penalty = said.length_penalty.value_or(1);
   options.beam.forced_eos = said.forced_eos;
-  if (said.early_stopping == "true") options.beam.early_stopping = EarlyStopping::full;
-  if (said.early_stopping == "never") options.beam.early_stopping = EarlyStopping::certain;
+  options.beam.early_stopping = said.early_stopping.value_or(EarlyStopping::hopeless);
   if (said.min_new_tokens) (answers ? options.min_length : options.min_new_tokens) = *said.min_new_tokens + answers;
   else options.min_length = said.min_length.value_or(0);
   SamplingOptions& sampling = options.sampling;
@@ -265,6 +179,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   Random random(options.seed);
   const auto given = static_cast<int64_t>(text.size());
   Sequences sequence(model, answers ? prompt : std::span<const int64_t>(), options);
+  SampleWorkspace workspace;
   Generated result;
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
@@ -279,7 +194,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
     std::vector<float> logits = sequence.next({&text, 1}, first);
     add_biases(text, options, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
     for (const int64_t id : forbidden(text, given, options)) logits[id] = -std::numeric_limits<float>::infinity();
-    const int64_t token = sample(logits, std::span(text).subspan(first), options.sampling, random);
+    const int64_t token = sample(logits, std::span(text).subspan(first), options.sampling, random, workspace);
     if (result.tokens.empty()) {
       result.prompt_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();

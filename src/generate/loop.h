@@ -1,9 +1,28 @@
-// loop: what drawing token by token and the search of beams share.
+// loop: the rules and the model as generate() and the search of beams call them.
 #pragma once
 
 #include "attn/generate.h"
+#include "core/checker.h"
 
 namespace attn::generate {
+
+/// A token with its logit, then with its probability up to a common factor.
+struct WeightedToken {
+  int64_t id;
+  double weight;
+};
+/// Memory that sample() uses again for each token.
+struct SampleWorkspace {
+  std::vector<WeightedToken> candidates = {};
+  std::vector<bool> penalised = {};
+};
+/// The public sample() without allocations.
+int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
+               Random& random, SampleWorkspace& workspace);
+/// Throws Error that lists the options that are out of range.
+void check(const SamplingOptions& options);
+/// Every id must be in [0, count); the first that is not is a reason.
+void require_ids(Checker& checker, const char* name, std::span<const int64_t> ids, int64_t count);
 
 /// The tokens that must not come next, after `text` whose first `given` tokens nobody chose.
 std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, const GenerateOptions& options);

@@ -57,12 +57,12 @@ class ConlluReader {
       reasons_.wrong(line_, "the ID is " + ConlluReasons::quoted(id) + ", must be " + std::to_string(expected));
     if (fields[1].empty()) reasons_.wrong(line_, "there is no FORM");
     if (fields[7].empty() || fields[7] == "_") reasons_.wrong(line_, "there is no DEPREL");
-    const std::optional<int64_t> head = whole_number(fields[6]);
-    if (!head)
+    const std::optional<int64_t> governor = whole_number(fields[6]);
+    if (!governor)
       reasons_.wrong(line_, "HEAD is " + ConlluReasons::quoted(fields[6]) + ", must be the ID of a word, or 0");
-    if (head == expected) reasons_.wrong(line_, "the word is its own HEAD");
+    if (governor == expected) reasons_.wrong(line_, "the word is its own HEAD");
     sentence.words.emplace_back(fields[1]);
-    sentence.heads.push_back(head.value_or(0) - 1);
+    sentence.governors.push_back(governor.value_or(0) - 1);
     sentence.relations.emplace_back(fields[7]);
     add_node(expected - 1, fields);
   }
@@ -75,8 +75,8 @@ class ConlluReader {
     const Sentence& sentence = read_.sentence;
     const auto count = static_cast<int64_t>(sentence.words.size());
     for (const ConlluNode& node : read_.nodes)
-      if (node.word >= 0 && sentence.heads[static_cast<size_t>(node.word)] >= count)
-        reasons_.wrong(node.line, "HEAD is " + std::to_string(sentence.heads[static_cast<size_t>(node.word)] + 1) +
+      if (node.word >= 0 && sentence.governors[static_cast<size_t>(node.word)] >= count)
+        reasons_.wrong(node.line, "HEAD is " + std::to_string(sentence.governors[static_cast<size_t>(node.word)] + 1) +
                                       ", the sentence has " + std::to_string(count) + " words");
     if (count > 0) file_.sentences.push_back(std::move(read_));
     else if (sentence.line == 0) return;  // comments between empty lines are of what follows

@@ -1,5 +1,5 @@
-// Coreference: mentions of CoNLL-U's Entity, and how often the word that a head looks at most from a mention's head
-// word is that of an antecedent.
+// Coreference: mentions of CoNLL-U's Entity, and how often the word that a head looks at most from a mention's
+// governor is that of an antecedent.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -20,7 +20,7 @@ constexpr std::string_view kUsualFields = "eid-etype-head-other";
 struct OpenMention {
   std::string entity = {};
   int64_t part = 1, parts = 1;
-  int64_t head = 0;  // which of its nodes, from 1; 0: the file does not say
+  int64_t governor = 0;  // which of its nodes, from 1; 0: the file does not say
   std::vector<const ConlluNode*> nodes = {};
 };
 
@@ -73,9 +73,9 @@ class EntityReader {
     const auto place = static_cast<size_t>(std::find(names_.begin(), names_.end(), "head") - names_.begin());
     OpenMention mention = named(fields[0], line);
     if (place < fields.size() && !fields[place].empty()) {
-      const std::optional<int64_t> head = whole_number(fields[place]);
-      if (!head || *head == 0) reasons_.wrong(line, "the head of a mention is " + ConlluReasons::quoted(fields[place]));
-      mention.head = head.value_or(0);
+      const std::optional<int64_t> governor = whole_number(fields[place]);
+      if (!governor || *governor == 0) reasons_.wrong(line, "the head of a mention is " + ConlluReasons::quoted(fields[place]));
+      mention.governor = governor.value_or(0);
     }
     if (mention.part > 1) {
       if (!parted_.contains(mention.entity)) return reasons_.wrong(line, "a mention begins with its second part");
@@ -114,10 +114,10 @@ class EntityReader {
   }
 
   void finish(const OpenMention& mention, int64_t line) {
-    if (mention.head > static_cast<int64_t>(mention.nodes.size()))
+    if (mention.governor > static_cast<int64_t>(mention.nodes.size()))
       return reasons_.wrong(line, "the head of mention " + ConlluReasons::quoted(mention.entity) + " is number " +
-                                      std::to_string(mention.head) + " of " + std::to_string(mention.nodes.size()));
-    const ConlluNode* node = mention.head > 0 ? mention.nodes[static_cast<size_t>(mention.head - 1)] : top_of(mention);
+                                      std::to_string(mention.governor) + " of " + std::to_string(mention.nodes.size()));
+    const ConlluNode* node = mention.governor > 0 ? mention.nodes[static_cast<size_t>(mention.governor - 1)] : top_of(mention);
     if (node && node->word >= 0) mentions_->push_back({first_ + node->word, mention.entity, node->upos});
   }
 
@@ -127,7 +127,7 @@ class EntityReader {
     for (const ConlluNode* node : mention.nodes)
       if (node->word >= 0) own.insert(node->word);
     for (const ConlluNode* node : mention.nodes)
-      if (node->word >= 0 && !own.contains(sentence_->heads[static_cast<size_t>(node->word)])) return node;
+      if (node->word >= 0 && !own.contains(sentence_->governors[static_cast<size_t>(node->word)])) return node;
     return nullptr;
   }
 
@@ -146,7 +146,7 @@ class EntityReader {
 /// Sums over the mentions of a kind.
 struct MentionCounts {
   int64_t mentions = 0, nearest = 0;
-  std::map<int64_t, int64_t> offsets = {};  // from a mention's head word to those of its antecedents
+  std::map<int64_t, int64_t> offsets = {};  // from a mention's governor to those of its antecedents
   std::vector<int64_t> right = {};          // [heads of all layers]
 };
 
@@ -154,12 +154,12 @@ struct MentionCounts {
 struct Anaphor {
   int64_t word = 0;
   std::string upos = {};
-  std::set<int64_t> antecedents = {};  // their head words
+  std::set<int64_t> antecedents = {};  // their governors
   bool nearest = false;                // the nearest mention before is one
 };
 
 std::vector<Anaphor> anaphors_of(const std::vector<Mention>& mentions) {
-  std::map<int64_t, std::map<std::string, std::string>> at;  // word -> the entities whose head it is -> upos
+  std::map<int64_t, std::map<std::string, std::string>> at;  // word -> the entities whose governor it is -> upos
   for (const Mention& mention : mentions) at[mention.word].emplace(mention.entity, mention.upos);
   std::map<std::string, std::set<int64_t>> before;
   std::vector<Anaphor> anaphors;
@@ -209,7 +209,7 @@ void Coreference::add(std::span<const Layer> layers, const Document& document, s
   const std::vector<int64_t> tokens = tokens_of_words(checker, words, word_of, layers[0].q.size[2]);
   for (const Mention& mention : document.mentions)
     checker.require(mention.word >= 0 && mention.word < words, [&] {
-      return "a mention's head is word " + std::to_string(mention.word) + ", there are " + std::to_string(words);
+      return "a mention's governor is word " + std::to_string(mention.word) + ", there are " + std::to_string(words);
     });
   std::vector<int64_t> counts;
   for (const Layer& layer : layers) counts.push_back(layer.q.size[1]);

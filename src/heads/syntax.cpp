@@ -14,20 +14,20 @@ constexpr const char* kSyntax = "head_syntax";
 struct Counts {
   int64_t arcs = 0;
   std::map<int64_t, int64_t> offsets = {};
-  std::vector<int64_t> to_head = {}, to_dependent = {};
+  std::vector<int64_t> to_governor = {}, to_dependent = {};
 };
 
 /// Tokens of each word.
 std::vector<int64_t> check_words(Checker& checker, const Sentence& sentence, std::span<const int64_t> word_of,
                                  int64_t n) {
   const auto words = static_cast<int64_t>(sentence.words.size());
-  checker.require(sentence.heads.size() == sentence.words.size() && sentence.relations.size() == sentence.words.size(),
-                  "the sentence must have a head and a relation a word");
+  checker.require(sentence.governors.size() == sentence.words.size() && sentence.relations.size() == sentence.words.size(),
+                  "the sentence must have a governor and a relation for each word");
   checker.done();
   for (int64_t word = 0; word < words; ++word) {
-    const int64_t head = sentence.heads[static_cast<size_t>(word)];
-    checker.require(head >= -1 && head < words && head != word, [&] {
-      return "the head of word " + std::to_string(word) + " is " + std::to_string(head) +
+    const int64_t governor = sentence.governors[static_cast<size_t>(word)];
+    checker.require(governor >= -1 && governor < words && governor != word, [&] {
+      return "the governor of word " + std::to_string(word) + " is " + std::to_string(governor) +
              ", must be another word, or -1";
     });
   }
@@ -64,28 +64,28 @@ void Syntax::add(std::span<const Layer> layers, const Sentence& sentence, std::s
   const auto all = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   const auto each_arc = [&](const auto& body) {
     for (int64_t word = 0; word < words; ++word)
-      if (const int64_t head = sentence.heads[static_cast<size_t>(word)]; head >= 0)
+      if (const int64_t governor = sentence.governors[static_cast<size_t>(word)]; governor >= 0)
         for (const std::string& name : {sentence.relations[static_cast<size_t>(word)], std::string()}) {
           Counts& relation = next.relations[name];  // "" is all of them
-          relation.to_head.resize(all);
+          relation.to_governor.resize(all);
           relation.to_dependent.resize(all);
-          body(relation, word, head);
+          body(relation, word, governor);
         }
   };
-  each_arc([](Counts& relation, int64_t word, int64_t head) {
+  each_arc([](Counts& relation, int64_t word, int64_t governor) {
     ++relation.arcs;
-    ++relation.offsets[head - word];
+    ++relation.offsets[governor - word];
   });
   size_t at = 0;
   for (const Layer& layer : layers) {
     const std::vector<double> weights = word_weights(layer, words, word_of, tokens);
     for (int64_t h = 0; h < layer.q.size[1]; ++h, ++at) {
       const double* matrix = weights.data() + h * words * words;
-      each_arc([&](Counts& relation, int64_t word, int64_t head) {
-        relation.to_head[at] +=
-            largest_of(words, word, [&](int64_t other) { return matrix[word * words + other]; }) == head;
+      each_arc([&](Counts& relation, int64_t word, int64_t governor) {
+        relation.to_governor[at] +=
+            largest_of(words, word, [&](int64_t other) { return matrix[word * words + other]; }) == governor;
         relation.to_dependent[at] +=
-            largest_of(words, word, [&](int64_t other) { return matrix[other * words + word]; }) == head;
+            largest_of(words, word, [&](int64_t other) { return matrix[other * words + word]; }) == governor;
       });
     }
   }
@@ -106,7 +106,7 @@ std::vector<Relation> Syntax::relations() const {
     one.arcs = counts.arcs;
     one.offset = best->first;
     one.baseline = share(best->second);
-    std::transform(counts.to_head.begin(), counts.to_head.end(), std::back_inserter(one.to_head), share);
+    std::transform(counts.to_governor.begin(), counts.to_governor.end(), std::back_inserter(one.to_governor), share);
     std::transform(counts.to_dependent.begin(), counts.to_dependent.end(), std::back_inserter(one.to_dependent), share);
   }
   std::stable_sort(result.begin() + 1, result.end(),

@@ -360,9 +360,13 @@ std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, co
 
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision, nn::Purpose purpose) {
   require_choice(which);
+  return load_parsed(directory, read_model_file("load", directory), which, precision, purpose);
+}
+
+Loaded load_parsed(const std::string& directory, const Json& json, std::string_view which, nn::Precision precision,
+                   nn::Purpose purpose) {
   Config config;
-  const std::string config_path = directory + "/config.json";
-  apply_fields(config, read_model_file("load", directory), config_path);
+  apply_fields(config, json, directory + "/config.json");
   check(config);
   Loaded loaded;
   const bool answers = config.encoder_layers > 0;

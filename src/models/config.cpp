@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "attn/core_names.h"
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/folder.h"
@@ -16,36 +17,14 @@ namespace attn::models {
 namespace {
 
 using io::Json;
-using Names = std::vector<std::string>;
-
-// The names of each enumeration, in its order.
-template <class E>
-const Names kNamesOf;
-template <>
-const Names kNamesOf<ClassifierPooling> = {"mean", "first", "each"};
-template <>
-const Names kNamesOf<PositionEncoding> = {"none",  "learned", "sinusoidal",      "relative",
-                                          "alibi", "rope",    "learned_relative"};
-template <>
-const Names kNamesOf<NormKind> = {"layer", "rms"};
-template <>
-const Names kNamesOf<NormPlacement> = {"pre", "post", "branch", "sandwich", "pre_except_first"};
-template <>
-const Names kNamesOf<Activation> = {"relu", "gelu", "gelu_tanh", "silu", "tanh"};
-template <>
-const Names kNamesOf<QueryKeyNorm> = {"none", "heads", "rows"};
-template <>
-const Names kNamesOf<RopeScaling> = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
-template <>
-const Names kNamesOf<Initialization> = {"xavier", "gpt2"};
+using Strings = std::vector<std::string>;
 
 /// As JSON has a field's value; a number for what is none of an enumeration's.
 template <class T>
 Json json_of(const T& value) {
   if constexpr (std::is_enum_v<T>) {
-    const Names& names = kNamesOf<T>;
-    const auto n = static_cast<size_t>(value);
-    return n < names.size() ? Json(names[n]) : Json(static_cast<int64_t>(value));
+    const std::string_view name = name_of(value);
+    return name.empty() ? Json(static_cast<int64_t>(value)) : Json(name);
   } else {
     return value;
   }
@@ -59,13 +38,13 @@ struct Letters {
 
 constexpr int64_t kMostLayers = 1 << 12;
 
-Names all_families() {
-  Names names = families();
+Strings all_families() {
+  Strings names = families();
   for (const std::string& name : hub_families()) names.push_back(name);
   return names;
 }
 
-bool is_among(const Names& names, const std::string& name) {
+bool is_among(const Strings& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -156,16 +135,10 @@ void each_field(C& config, const Visit& visit) {
   visit("init", "how weights are drawn", config.init);
 }
 
-const Names kOfBlocks = {
+const Strings kOfBlocks = {
     "encoder_layers", "source_vocab_size",    "attention_scale", "softcap",  "sinks",    "query_key_norm",
     "window",         "window_layers",        "rope_scaling",    "qkv_bias", "parallel", "embedding_norm",
     "token_dim",      "shared_relative_bias", "kept_heads"};
-
-std::string joined(const Names& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
 
 /// Puts one JSON value into the field of its name; says why not.
 struct Assign {
@@ -180,7 +153,7 @@ struct Assign {
     if (value.is_boolean()) to = value.get<bool>();
     else *reason = name + " must be true or false, not " + io::as_shown(value);
   }
-  void operator()(const char* field, const char*, std::string& to, const Names& names) const {
+  void operator()(const char* field, const char*, std::string& to, const Strings& names) const {
     if (const std::optional<size_t> n = choose(field, names)) to = names[*n];
   }
   void operator()(const char* field, const char*, std::string& to, const Letters& all) const {
@@ -195,7 +168,7 @@ struct Assign {
   template <class E>
   requires std::is_enum_v<E>
   void operator()(const char* field, const char*, E& to) const {
-    if (const std::optional<size_t> n = choose(field, kNamesOf<E>)) to = static_cast<E>(*n);
+    if (const std::optional<size_t> n = choose(field, names_of<E>())) to = static_cast<E>(*n);
   }
   void operator()(const char* field, const char*, int64_t& to, int64_t lowest, int64_t highest) const {
     if (name != field) return;
@@ -242,7 +215,7 @@ struct Assign {
   }
 
  private:
-  std::optional<size_t> choose(const char* field, const Names& names) const {
+  std::optional<size_t> choose(const char* field, const Strings& names) const {
     if (name != field) return {};
     *found = true;
     const auto place =
@@ -276,16 +249,21 @@ std::vector<std::string> faults_of(const Config& config) {
   return reasons;
 }
 
-/// Empty if all went well. A family brings its defaults with it.
-std::string assign(Config& config, const std::string& name, const Json& value) {
+}  // namespace
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string assign(Config& config, const std::string& name, const Json& value, bool family_defaults) {
   std::string reason;
   bool found = false;
   each_field(config, Assign{name, value, &reason, &found});
-  if (name == "model" && reason.empty()) config = defaults_named(config.model);
+  if (name == "model" && reason.empty() && family_defaults) config = defaults_named(config.model);
   return found ? reason : "there is no field '" + name + "'";
 }
-
-}  // namespace
 
 bool learns_positions(const Config& config) {
   return config.positions == PositionEncoding::learned || config.positions == PositionEncoding::learned_relative;
@@ -358,8 +336,8 @@ Config family(std::string_view name) {
 
 namespace {
 
-const Names& choices_of(const Names& names) { return names; }
-Names choices_of(const Letters&) { return {}; }
+const Strings& choices_of(const Strings& names) { return names; }
+Strings choices_of(const Letters&) { return {}; }
 
 }  // namespace
 
@@ -374,7 +352,7 @@ std::vector<FieldInfo> field_info(const Config& config) {
       info.value = field;
     } else if constexpr (std::is_enum_v<Field>) {
       info.kind = "text";
-      info.choices = kNamesOf<Field>;
+      info.choices = names_of<Field>();
       info.value = json_of(field).template get<std::string>();
     } else {
       info.value = Json(field).dump();
@@ -394,15 +372,15 @@ std::vector<FieldInfo> field_info(const Config& config) {
   return all;
 }
 
-void apply_json(Config& config, std::string_view json, const std::string& source) {
-  apply_fields(config, io::parse_json("config", source, json), source);
+void apply_json(Config& config, std::string_view json, const std::string& source, bool family_defaults) {
+  apply_fields(config, io::parse_json("config", source, json), source, family_defaults);
 }
 
-void apply_fields(Config& config, const Json& object, const std::string& source) {
+void apply_fields(Config& config, const Json& object, const std::string& source, bool family_defaults) {
   if (!object.is_object()) throw Error("config", {source + " is not a JSON object"});
   std::vector<std::string> reasons;
   const auto named = object.find("model");  // before the fields that change what it brings
-  const std::string model = named == object.end() ? "" : assign(config, "model", *named);
+  const std::string model = named == object.end() ? "" : assign(config, "model", *named, family_defaults);
   for (const auto& [name, value] : object.items())
     if (std::string reason = name == "model" ? model : assign(config, name, value); !reason.empty())
       reasons.push_back(source + ": " + reason);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/checker.h"
+#include "models/folder.h"
 #include "models/sentence.h"
 
 namespace attn::models {
@@ -93,13 +94,14 @@ Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Poo
   SentenceFiles files = read_sentence_files(folder, pooling);
   how.task = pooling == Pooling::pooler ? "Pooler" : "Model";
   how.packed = how.packed.value_or(true);  // nearly all of its time goes into products of many rows
-  const Config config = read_config(files.model, how.task);
+  const io::Json json = read_model_file("config", files.model);
+  const Config config = config_of(json, files.model, how.task);
   if (config.encoder_layers || config.takes_embeddings)
     throw Error("embed",
                 {files.model + ": a model " + (config.takes_embeddings ? "of rows" : "with an encoder and a decoder") +
                  " is not supported, must be an encoder or a decoder of texts alone"});
   pipeline_ = std::make_unique<const Pipeline>(files, config.embed_dim, pooling);
-  loaded_ = open(files.model, how);
+  loaded_ = open_parsed(files.model, json, how);
   if (!loaded_.tokenizer) throw Error("embed", {files.model + " has no tokenizer"});
   if (files.lower_case) loaded_.tokenizer = lower_cased(*loaded_.tokenizer, files.model);
   prompts_ = std::move(files.prompts);

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "io/json.h"
 

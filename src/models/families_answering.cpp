@@ -3,6 +3,7 @@
 #include <cmath>
 #include "io/json.h"
 
+#include "io/json.h"
 #include "models/families.h"
 
 namespace attn::models {
@@ -64,12 +65,12 @@ void t5_activation(const Json& theirs, Config& config) {
 
 /// The decoder is as deep as the encoder unless it is said. The first T5 scales what its tied head reads.
 void t5(const Json& theirs, Config& config) {
-  constexpr int64_t kMostLayers = 1 << 12;
+  constexpr int64_t kMost = 1 << 12;
   t5_activation(theirs, config);
-  const int64_t layers = whole_field(theirs, "num_layers", 6, 1, kMostLayers);
-  config.encoder_layers = whole_field(theirs, "num_hidden_layers", layers, 1, kMostLayers);
+  const int64_t layers = whole_field(theirs, "num_layers", 6, 1, kMost);
+  config.encoder_layers = whole_field(theirs, "num_hidden_layers", layers, 1, kMost);
   const bool given = theirs.contains("num_decoder_layers") && !theirs["num_decoder_layers"].is_null();
-  config.layers = given ? whole_field(theirs, "num_decoder_layers", layers, 1, kMostLayers) : layers;
+  config.layers = given ? whole_field(theirs, "num_decoder_layers", layers, 1, kMost) : layers;
   if (flag_field(theirs, "scale_decoder_outputs", config.tie_embeddings))
     config.logit_scale = 1 / std::sqrt(static_cast<double>(config.embed_dim));
   config.tie_embeddings = true;  // unless the file has a head of its own

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "attn/models_config.h"
+#include "attn/models.h"
 #include "io/json.h"
 
 namespace attn::models {
@@ -15,8 +15,18 @@ io::Json read_model_file(std::string_view operation, const std::string& folder);
 /// True for config.json of transformers, which names its model_type.
 bool is_of_transformers(const io::Json& config);
 
+/// "a, b"
+std::string joined(const std::vector<std::string>& names);
+/// Sets one field. Returns what is wrong with the value, "" if nothing is. "model" sets all fields to the defaults of
+/// the family, unless `family_defaults` is false.
+std::string assign(Config& config, const std::string& name, const io::Json& value, bool family_defaults = true);
 /// apply_json() of what is parsed.
-void apply_fields(Config& config, const io::Json& object, const std::string& source);
+void apply_fields(Config& config, const io::Json& object, const std::string& source, bool family_defaults = true);
+/// read_config(), open() and load_model() of a folder whose config.json is parsed.
+Config config_of(const io::Json& json, const std::string& folder, const std::string& task);
+Loaded open_parsed(const std::string& folder, const io::Json& json, const OpenOptions& options);
+Loaded load_parsed(const std::string& directory, const io::Json& json, std::string_view which, nn::Precision precision,
+                   nn::Purpose purpose);
 /// The defaults of a family, ours or, where we have none of this name, one of the hub.
 Config defaults_named(const std::string& family);
 

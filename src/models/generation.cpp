@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attn/core_names.h"
 #include "models/hub.h"
 
 namespace attn::models {
@@ -38,12 +39,11 @@ class GenerationFields {
     if (!value.is_null()) refuse(name, value, "a number");
     return {};
   }
-  /// "true", "false" or that word.
-  std::optional<std::string> boolean_or(const char* name, const char* word) {
+  std::optional<EarlyStopping> early_stopping(const char* name) {
     const Json value = object_.value(name, Json());
-    if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
-    if (value == word) return word;
-    if (!value.is_null()) refuse(name, value, "true, false or \"" + std::string(word) + "\"");
+    if (value.is_boolean() || value == "never")
+      return from_name<EarlyStopping>(value.is_string() ? "never" : value.dump());
+    if (!value.is_null()) refuse(name, value, "true, false or \"never\"");
     return {};
   }
   std::optional<int64_t> whole(const char* name, int64_t lowest) {
@@ -146,29 +146,29 @@ constexpr UnservedField kUnserved[] = {{"assistant_early_exit", "null"},
                                        {"use_mtp", "false"},
                                        {"watermarking_config", "null"}};
 
-GenerationConfig defaults_of(GenerationFields& said, int64_t vocab_size) {
+GenerationConfig defaults_of(GenerationFields& fields, int64_t vocab_size) {
   GenerationConfig found;
-  found.do_sample = said.boolean("do_sample");
-  found.temperature = said.number("temperature", 1e6, true);
-  found.top_k = said.whole("top_k", 0);
-  found.top_p = said.number("top_p", 1, false);
-  found.min_p = said.number("min_p", 1, true);
-  found.repetition_penalty = said.number("repetition_penalty", 1e6, false);
-  found.max_new_tokens = said.whole("max_new_tokens", 1);
-  found.max_length = said.whole("max_length", 1);
-  found.min_new_tokens = said.whole("min_new_tokens", 0);
-  found.min_length = said.whole("min_length", 0);
-  found.suppress_tokens = said.tokens("suppress_tokens", vocab_size);
+  found.do_sample = fields.boolean("do_sample");
+  found.temperature = fields.number("temperature", 1e6, true);
+  found.top_k = fields.whole("top_k", 0);
+  found.top_p = fields.number("top_p", 1, false);
+  found.min_p = fields.number("min_p", 1, true);
+  found.repetition_penalty = fields.number("repetition_penalty", 1e6, false);
+  found.max_new_tokens = fields.whole("max_new_tokens", 1);
+  found.max_length = fields.whole("max_length", 1);
+  found.min_new_tokens = fields.whole("min_new_tokens", 0);
+  found.min_length = fields.whole("min_length", 0);
+  found.suppress_tokens = fields.tokens("suppress_tokens", vocab_size);
   found.begin_suppress_tokens =
-      said.known("begin_suppress_tokens", vocab_size);  // Whisper's names some that small ones lack
-  found.no_repeat_ngram_size = said.whole("no_repeat_ngram_size", 0);
-  found.num_beams = said.whole("num_beams", 1);
-  found.length_penalty = said.any_number("length_penalty");
-  found.early_stopping = said.boolean_or("early_stopping", "never");
-  said.runs("sequence_bias", vocab_size, true, found);
-  said.runs("bad_words_ids", vocab_size, false, found);
+      fields.known("begin_suppress_tokens", vocab_size);  // Whisper's names some that small ones lack
+  found.no_repeat_ngram_size = fields.whole("no_repeat_ngram_size", 0);
+  found.num_beams = fields.whole("num_beams", 1);
+  found.length_penalty = fields.any_number("length_penalty");
+  found.early_stopping = fields.early_stopping("early_stopping");
+  fields.runs("sequence_bias", vocab_size, true, found);
+  fields.runs("bad_words_ids", vocab_size, false, found);
   for (const UnservedField& field : kUnserved)
-    said.unsupported(field.name, Json::parse(field.neutral), field.when, found);
+    fields.unsupported(field.name, Json::parse(field.neutral), field.when, found);
   return found;
 }
 
@@ -183,29 +183,29 @@ void read_generation(const std::string& folder, const Json& config, const Config
   const Json own = io::exists(path) ? io::read_json("open", path) : Json();
   if (!own.is_object() && !own.is_null()) throw Error("open", {path + " is not a JSON object"});
   if (own.is_null()) path = folder + "/config.json";
-  GenerationFields said(own.is_null() ? config : own, path);
+  GenerationFields fields(own.is_null() ? config : own, path);
   const int64_t vocab_size = model.vocab_size;
-  GenerationConfig found = defaults_of(said, vocab_size);
-  loaded.eos_token_ids = said.known("eos_token_id", vocab_size);
+  GenerationConfig found = defaults_of(fields, vocab_size);
+  loaded.eos_token_ids = fields.known("eos_token_id", vocab_size);
   // One that ends a text anyway is no word that is bad.
   std::erase_if(found.sequence_bias, [&](const auto& run) {
     return run.second < std::numeric_limits<double>::lowest() && run.first.size() == 1 &&
            is_among(loaded.eos_token_ids, run.first[0]);
   });
-  const std::vector<int64_t> last = said.known("forced_eos_token_id", vocab_size);
+  const std::vector<int64_t> last = fields.known("forced_eos_token_id", vocab_size);
   found.forced_eos = !last.empty();
   if (!std::all_of(last.begin(), last.end(), [&](int64_t id) { return is_among(loaded.eos_token_ids, id); }))
-    said.unsupported("forced_eos_token_id", Json(), UnsupportedField::always, found,
-                     "which is supported for one of eos_token_id");
+    fields.unsupported("forced_eos_token_id", Json(), UnsupportedField::always, found,
+                     "which is served for one of eos_token_id");
   if (model.encoder_layers > 0) {
-    loaded.decoder_start_token_ids = said.known("decoder_start_token_id", vocab_size);
-    if (loaded.decoder_start_token_ids.empty()) loaded.decoder_start_token_ids = said.known("bos_token_id", vocab_size);
-    for (const int64_t id : said.known("forced_bos_token_id", vocab_size)) loaded.decoder_start_token_ids.push_back(id);
+    loaded.decoder_start_token_ids = fields.known("decoder_start_token_id", vocab_size);
+    if (loaded.decoder_start_token_ids.empty()) loaded.decoder_start_token_ids = fields.known("bos_token_id", vocab_size);
+    for (const int64_t id : fields.known("forced_bos_token_id", vocab_size)) loaded.decoder_start_token_ids.push_back(id);
   } else {
-    said.unsupported("forced_bos_token_id", Json(), UnsupportedField::always, found,
-                     "which is supported for models with an encoder");
+    fields.unsupported("forced_bos_token_id", Json(), UnsupportedField::always, found,
+                     "which is served for models with an encoder");
   }
-  said.done();
+  fields.done();
   loaded.generation_config = std::move(found);
 }
 

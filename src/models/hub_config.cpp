@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "attn/core_names.h"
 #include "models/hub.h"
 #include "models/hub_fields.h"
 
@@ -55,14 +56,8 @@ void FieldReader::refuse(const Error& error, const std::vector<FieldRule>& rules
 }
 
 void FieldReader::set(Config& config, const std::string& ours, const Json& value, const std::string& name) {
-  try {
-    apply_json(config, Json::object({{ours, value}}).dump(-1, ' ', true, Json::error_handler_t::replace), "");
-  } catch (const Error& error) {
-    for (std::string reason : error.reasons()) {
-      if (reason.starts_with(": ")) reason.erase(0, 2);
-      refuse(reason.starts_with(ours + " ") ? name + reason.substr(ours.size()) : name + ": " + reason);
-    }
-  }
+  if (const std::string reason = assign(config, ours, value); !reason.empty())
+    refuse(reason.starts_with(ours + " ") ? name + reason.substr(ours.size()) : name + ": " + reason);
 }
 
 void FieldReader::apply(Config& config, const FieldRule& rule) {
@@ -97,12 +92,6 @@ void FieldReader::apply(Config& config, const FieldRule& rule) {
 // ------------------------------------------------------------------------------------------------------ the whole file
 namespace {
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 /// A name without what names of families and of classes differ in.
 std::string plain(std::string name) {
   std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
@@ -133,7 +122,7 @@ const HeadRule* head_of(FieldReader& reader, const Family& family, const std::st
     known.emplace_back(head.suffix);
   }
   reader.refuse("architectures: a " + std::string(family.name) + " that ends in " + io::in_quotes(name) +
-                " is not supported; known are " + listed(known));
+                " is not supported; known are " + joined(known));
   return nullptr;
 }
 
@@ -176,13 +165,13 @@ void set_classes(FieldReader& reader, Config& config, const HeadRule& head) {
 ProblemType answers_of(FieldReader& reader, const Config& config) {
   const Json& type = reader.field("problem_type");
   if (config.classes == 0) return ProblemType::single_label;
-  if (type == "regression") return ProblemType::regression;
-  if (type == "multi_label_classification") return ProblemType::multi_label;
-  if (type != "single_label_classification" && !type.is_null())
+  if (type.is_null()) return config.classes == 1 ? ProblemType::multi_label : ProblemType::single_label;
+  const auto problem = type.is_string() ? from_name<ProblemType>(type.get<std::string>()) : std::nullopt;
+  if (!problem)
     reader.refuse("problem_type", type, "regression, single_label_classification or multi_label_classification");
-  else if (!type.is_null() && config.classes == 1)
+  else if (problem == ProblemType::single_label && config.classes == 1)
     reader.refuse("problem_type is single_label_classification, but there is one label: only several are supported");
-  return config.classes == 1 ? ProblemType::multi_label : ProblemType::single_label;
+  return problem.value_or(ProblemType::single_label);
 }
 
 /// The layers with and without a window, one by one.
@@ -248,7 +237,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   const Json& type = reader.field("model_type");
   model.family = type.is_string() ? find_family(type.get<std::string>()) : nullptr;
   if (!model.family) {
-    reader.refuse("model_type " + io::as_shown(type) + " is not known; known are " + listed(hub_families()));
+    reader.refuse("model_type " + io::as_shown(type) + " is not known; known are " + joined(hub_families()));
     reader.done();
   }
   const Family& family = *model.family;

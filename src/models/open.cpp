@@ -31,11 +31,8 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t
   return tokenizer;
 }
 
-Loaded open_as_it_is(const std::string& folder, const OpenOptions& options) {
-  const std::string path = folder + "/config.json";
-  const Json config = read_model_file("open", folder);
-  if (!is_of_transformers(config)) return load_model(folder, options.which, options.precision, options.purpose);
-  HubModel hub = read_hub_config(config, path, options.task);
+Loaded open_hub_folder(const std::string& folder, const Json& config, const OpenOptions& options) {
+  HubModel hub = read_hub_config(config, folder + "/config.json", options.task);
   Loaded loaded;
   if (hub.config.causal) read_generation(folder, config, hub.config, loaded);
   HubWeights weights(folder, hub);
@@ -71,19 +68,28 @@ Json read_model_file(std::string_view operation, const std::string& folder) {
   return config;
 }
 
-Config read_config(const std::string& folder, const std::string& task) {
+Config config_of(const Json& json, const std::string& folder, const std::string& task) {
   const std::string path = folder + "/config.json";
-  const Json json = read_model_file("config", folder);
   if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
   Config config;
   apply_fields(config, json, path);
   return config;
 }
 
-Loaded open(const std::string& folder, const OpenOptions& options) {
-  Loaded loaded = open_as_it_is(folder, options);
+Config read_config(const std::string& folder, const std::string& task) {
+  return config_of(read_model_file("config", folder), folder, task);
+}
+
+Loaded open_parsed(const std::string& folder, const Json& json, const OpenOptions& options) {
+  Loaded loaded = is_of_transformers(json)
+                      ? open_hub_folder(folder, json, options)
+                      : load_parsed(folder, json, options.which, options.precision, options.purpose);
   if (options.packed.value_or(false)) loaded.model->parameters().pack();
   return loaded;
+}
+
+Loaded open(const std::string& folder, const OpenOptions& options) {
+  return open_parsed(folder, read_model_file("open", folder), options);
 }
 
 Loaded open_with_tokenizer(const std::string& folder, const OpenOptions& options) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "attn/core_names.h"
 #include "attn/io.h"
 #include "models/sentence.h"
 
@@ -16,13 +17,6 @@ using nn::Array;
 
 // ------------------------------------------------------------------------------------------------------------- pooling
 
-/// As files call it.
-constexpr std::pair<const char*, Pooling> kPoolings[] = {{"cls", Pooling::first},
-                                                         {"max", Pooling::max},
-                                                         {"mean", Pooling::mean},
-                                                         {"mean_sqrt_len_tokens", Pooling::mean_root},
-                                                         {"weightedmean", Pooling::weighted},
-                                                         {"lasttoken", Pooling::last}};
 /// The fields that older files have, true for each pooling that is meant.
 constexpr std::pair<const char*, Pooling> kOlderPoolings[] = {{"pooling_mode_cls_token", Pooling::first},
                                                               {"pooling_mode_max_tokens", Pooling::max},
@@ -67,8 +61,8 @@ void pool(Pooling kind, const float* rows, int64_t begin, int64_t length, int64_
 
 std::vector<Pooling> kinds_of(FileFields& fields) {
   const auto known = [&](const Json& name) {
-    for (const auto& [each, kind] : kPoolings)
-      if (name == each) return kind;
+    const auto kind = name.is_string() ? from_name<Pooling>(name.get<std::string>()) : std::nullopt;
+    if (kind && kind != Pooling::pooler) return *kind;
     fields.refuse("pooling_mode",
                   "of cls, max, mean, mean_sqrt_len_tokens, weightedmean and lasttoken, one or a list of up to 64");
   };

@@ -12,7 +12,7 @@ namespace attn::train {
 namespace {
 
 /// The fields of one row, and the line that it begins in.
-struct Row {
+struct TextRow {
   std::vector<std::string> fields;
   int64_t line = 0;
 };
@@ -30,10 +30,10 @@ void for_each_line(std::string_view text, const std::string& path, const Use& us
     if (!line->empty()) use(*line, lines.number());
 }
 
-std::vector<Row> rows_of_tsv(std::string_view text, const std::string& path) {
-  std::vector<Row> rows;
+std::vector<TextRow> rows_of_tsv(std::string_view text, const std::string& path) {
+  std::vector<TextRow> rows;
   for_each_line(text, path, [&](std::string_view line, int64_t number) {
-    Row row{{}, number};
+    TextRow row{{}, number};
     for (size_t end = line.find('\t'); end != std::string_view::npos; end = line.find('\t')) {
       row.fields.emplace_back(line.substr(0, end));
       line.remove_prefix(end + 1);
@@ -52,10 +52,10 @@ class Csv {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
   }
 
-  std::vector<Row> rows() {
-    std::vector<Row> rows;
+  std::vector<TextRow> rows() {
+    std::vector<TextRow> rows;
     while (at_ < text_.size()) {
-      Row row{{}, line_};
+      TextRow row{{}, line_};
       do row.fields.push_back(text_.substr(at_, 1) == "\"" ? quoted() : plain());
       while (take(','));
       take('\r');
@@ -112,7 +112,7 @@ std::string column_name(const std::string& field, const ColumnNames& names) {
 }
 
 /// True for a first row that names columns, GLUE's for example: every field is such a name.
-bool is_header(const Row& row, const ColumnNames& names) {
+bool is_header(const TextRow& row, const ColumnNames& names) {
   const std::array<std::string_view, 5> known = {names.first, names.second, "index", "idx", "id"};
   return std::all_of(row.fields.begin(), row.fields.end(), [&](const std::string& field) {
     return std::find(known.begin(), known.end(), column_name(field, names)) != known.end();
@@ -124,7 +124,7 @@ struct Places {
   size_t first = 0, second = 1, count = 2;
 };
 
-Places places_of(const Row& header, const std::string& path, const ColumnNames& names) {
+Places places_of(const TextRow& header, const std::string& path, const ColumnNames& names) {
   std::vector<std::string> fields;
   for (const std::string& field : header.fields) fields.push_back(column_name(field, names));
   const auto place = [&](std::string_view name) {
@@ -137,7 +137,7 @@ Places places_of(const Row& header, const std::string& path, const ColumnNames& 
 
 /// By the columns' names if the first row has them. Without names the first field of a line with tabs goes up to the
 /// last one.
-std::vector<TwoColumns> by_places(std::vector<Row> rows, const std::string& path, const ColumnNames& names, bool tabs) {
+std::vector<TwoColumns> by_places(std::vector<TextRow> rows, const std::string& path, const ColumnNames& names, bool tabs) {
   std::vector<TwoColumns> result;
   const bool header = !rows.empty() && is_header(rows.front(), names);
   const Places places = header ? places_of(rows.front(), path, names) : Places();

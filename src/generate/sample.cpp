@@ -1,0 +1,91 @@
+// Sampling: one token from logits.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "generate/loop.h"
+
+namespace attn::generate {
+
+void check(const SamplingOptions& options) {
+  Checker checker("sample");
+  checker.require(options.temperature >= 0, "temperature must be a number and not negative");
+  checker.require(options.top_k >= 0, "top_k must not be negative");
+  checker.require(options.top_p > 0 && options.top_p <= 1, "top_p must be in (0, 1]");
+  checker.require(options.min_p >= 0 && options.min_p <= 1, "min_p must be in [0, 1]");
+  checker.require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
+                  "repetition_penalty must be positive and finite");
+  checker.done();
+}
+
+void require_ids(Checker& checker, const char* name, std::span<const int64_t> ids, int64_t count) {
+  for (size_t n = 0; n < ids.size(); ++n)
+    if (!checker.require(ids[n] >= 0 && ids[n] < count, [&] {
+          return std::string(name) + "[" + std::to_string(n) + "] is " + std::to_string(ids[n]) + ", must be in [0, " +
+                 std::to_string(count) + ")";
+        }))
+      return;
+}
+
+int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
+               Random& random, SampleWorkspace& workspace) {
+  check(options);
+  std::vector<WeightedToken>& candidates = workspace.candidates;
+  candidates.resize(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (std::isnan(logits[id])) throw Error("sample", {"the logit of token " + std::to_string(id) + " is NaN"});
+    candidates[id] = {static_cast<int64_t>(id), logits[id]};
+  }
+  Checker checker("sample");
+  if (checker.require(!candidates.empty(), "there are no logits"))
+    require_ids(checker, "seen", seen, static_cast<int64_t>(logits.size()));
+  checker.done();
+  if (options.repetition_penalty != 1) {
+    std::vector<bool>& penalised = workspace.penalised;
+    penalised.assign(logits.size(), false);
+    for (int64_t id : seen) {
+      if (penalised[id]) continue;
+      penalised[id] = true;
+      double& logit = candidates[id].weight;
+      logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
+    }
+  }
+  const auto before = [](const WeightedToken& a, const WeightedToken& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+  };
+  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), before)->id;
+
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(candidates.size())) {
+    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), before);
+    candidates.resize(options.top_k);
+  } else if (options.top_p < 1) {
+    std::sort(candidates.begin(), candidates.end(), before);
+  }
+  const double largest = std::min_element(candidates.begin(), candidates.end(), before)->weight;
+  double total = 0;
+  for (WeightedToken& candidate : candidates) {
+    candidate.weight = candidate.weight == largest ? 1 : std::exp((candidate.weight - largest) / options.temperature);
+    total += candidate.weight;
+  }
+  if (options.top_p < 1) {
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < candidates.size() && sum < options.top_p * total) sum += candidates[kept++].weight;
+    candidates.resize(kept);
+  }
+  std::erase_if(candidates, [&](const WeightedToken& candidate) { return candidate.weight < options.min_p; });
+  total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
+                          [](double sum, const WeightedToken& candidate) { return sum + candidate.weight; });
+  double left = random.uniform() * total;
+  for (const WeightedToken& candidate : candidates)
+    if ((left -= candidate.weight) < 0) return candidate.id;
+  return candidates.back().id;
+}
+
+int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
+               Random& random) {
+  SampleWorkspace workspace;
+  return sample(logits, seen, options, random, workspace);
+}
+
+}  // namespace attn::generate
