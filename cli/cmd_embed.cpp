@@ -54,7 +54,7 @@ struct Embed {
         attn::from_name<attn::models::Pooling>(pooling));
   }
 
-  /// What stands before each text: what the command line says, else the folder.
+  /// The text before each line: --prompt, or --prompt-name, or the folder's default prompt.
   std::string prompt_of(const attn::models::Embedder& embedder) const {
     if (prompt) return *prompt;
     if (prompt_name.empty()) return embedder.options.prompt;
@@ -124,15 +124,14 @@ void add_embed(CLI::App& app) {
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
   CLI::Option* prompt =
-      command->add_option("--prompt", run->prompt, "stands before every line; as the folder says, else none");
-  command->add_option("--prompt-name", run->prompt_name, "that of the folder's prompts, by its name")->excludes(prompt);
+      command->add_option("--prompt", run->prompt, "put this text before every line; as the folder says, else none");
+  command->add_option("--prompt-name", run->prompt_name, "use the folder's prompt of this name")->excludes(prompt);
   command->add_option("--truncate-dim", run->truncate_dim, "keep the first columns, so many; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
       ->check(one_of(attn::names_of<attn::models::Pooling>()));
   command->add_flag("--normalize", run->normalize, "scale vectors to length 1, even if modules.json does not say so");
-  command
-      ->add_option("--max-length", run->max_length, "truncate texts to so many tokens; 0 = as the folder says")
+  command->add_option("--max-length", run->max_length, "truncate texts to so many tokens; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print texts a second");

@@ -157,7 +157,7 @@ struct Evaluate {
     }
   }
 
-  /// Windows of the context, each `stride` tokens behind the one before: only tokens that no window has seen yet count,
+  /// Windows of the context, each `stride` tokens after the one before: only tokens that no window has seen yet count,
   /// so that all but the first have at least context - stride tokens before them.
   void strided(const attn::models::Loaded& loaded) const {
     const std::string content = attn::io::read_input(file);
@@ -252,7 +252,7 @@ void add_eval(CLI::App& app) {
       ->check(whole(0, 1 << 16));
   command
       ->add_option("--stride", run->stride,
-                   "tokens that a window moves on by, with what stands before as context;"
+                   "tokens that a window moves on by, with what is before as context;"
                    " 0 = by the whole context")
       ->check(whole(0, 1 << 24));
   command->callback([=] { run->run(); });

@@ -44,7 +44,7 @@ void add_fill(CLI::App& app) {
   auto run = std::make_shared<Fill>();
   run->model.add(*command);
   command->add_option("--text", run->text, "with [MASK], or <mask>, in its gaps")->required();
-  command->add_option("--gap", run->gap, "what stands for a gap in the text as well");
+  command->add_option("--gap", run->gap, "read this text as a gap too");
   command->add_option("--top", run->top, "words for each gap")->check(whole(1, 1 << 24));
   command->callback([=] { run->run(); });
 }

@@ -39,7 +39,7 @@ struct Generate {
     else stream_recorded(generator, text);
   }
 
-  /// Queries and keys lie in files without a name beside the one that they become.
+  /// The recorder keeps queries and keys in files without a name beside the one that they become.
   void stream_recorded(const attn::generate::TextGenerator& generator, const std::string& text) const {
     const std::filesystem::path folder = std::filesystem::path(record).parent_path();
     attn::view::Recorder recorder({.part = part == "cross"     ? Part::cross

@@ -79,7 +79,7 @@ std::vector<size_t> places_of(const std::vector<std::string>& named) {
   return places;
 }
 
-/// Where the heads lie beside one another, each drawn as the number of its cluster, from 10 on as a letter.
+/// Where the heads are beside one another, each drawn as the number of its cluster, from 10 on as a letter.
 std::string map_of(const HeadTable& table) {
   constexpr size_t kWide = 72, kHigh = 20;
   std::vector<std::string> lines(kHigh, std::string(kWide, ' '));
@@ -126,8 +126,7 @@ Table heads_table(const HeadTable& table, const std::vector<size_t>& shown) {
       if (is_whole(attn::heads::measures()[place]) && !std::isnan(value)) row.emplace_back(static_cast<int64_t>(value));
       else row.emplace_back(value);
     }
-    if (!table.cluster.empty())
-      row.insert(row.end(), {table.cluster[n], table.points[2 * n], table.points[2 * n + 1]});
+    if (!table.cluster.empty()) row.insert(row.end(), {table.cluster[n], table.points[2 * n], table.points[2 * n + 1]});
     row.emplace_back(attn::heads::roles(head));
   }
   return result;

@@ -29,8 +29,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using attn::train::TrainerOptions;
 
-/// Takes the settings that the command line does not give from training.json. Adds to `reasons` those that it changes and
-/// that must stay. The cosine ends where it did, unless --decay-steps is given.
+/// Takes the settings that the command line does not give from training.json. Adds to `reasons` those that it changes
+/// and that must stay. The cosine ends where it did, unless --decay-steps is given.
 void restore_settings(Settings& settings, const CLI::App& command, std::vector<std::string>& reasons) {
   const std::string path = path_in(settings.out, kSettingsFile);
   const auto is_given = [&](const std::string& name) {
@@ -60,7 +60,8 @@ attn::models::Config stored_config(const std::string& directory, const ConfigOpt
   attn::models::apply_json(config, attn::io::read_file(path, 1 << 20), path);
   attn::models::Config other = config;
   if (!asked.family.empty()) other.model = attn::models::family(asked.family).model;
-  if (!asked.file.empty()) attn::models::apply_json(other, attn::io::read_input(asked.file, 1 << 20), asked.file, false);
+  if (!asked.file.empty())
+    attn::models::apply_json(other, attn::io::read_input(asked.file, 1 << 20), asked.file, false);
   for (const auto& [name, value] : asked.fields)
     if (!value.empty()) attn::models::set_field(other, name, value);
   const std::vector<attn::models::FieldInfo> ours = attn::models::field_info(config),

@@ -76,8 +76,7 @@ void GenerationOptions::add(CLI::App& command) {
   command.add_option("--seed", text.seed, "the same seed gives the same text")->check(whole(0));
   const auto has_text = [](const std::string& stop) { return stop.empty() ? "the text is empty" : ""; };
   command
-      .add_option("--stop", text.stop_strings,
-                  "end the output before this text; the option may be given several times")
+      .add_option("--stop", text.stop_strings, "end the output before this text; the option may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::Validator(has_text, ""));
   command
@@ -107,7 +106,8 @@ attn::generate::GeneratedText GenerationOptions::stream(const attn::generate::Te
   const attn::generate::GenerateOptions all = generator.options(options);
   if (all.beam.num_beams > 1 && all.sampling.temperature > 0)
     throw UsageError("beams search for the most probable text and do not draw: give --temperature 0 or --num-beams 1");
-  if (all.beam.num_beams > 1 && recorder) throw UsageError("--record cannot record a search of beams: give --num-beams 1");
+  if (all.beam.num_beams > 1 && recorder)
+    throw UsageError("--record cannot record a search of beams: give --num-beams 1");
   attn::generate::GeneratedText written = generator.write(prompt, options, [](std::string_view piece) {
     show(std::string(piece));
     return !signal_seen();

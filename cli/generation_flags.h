@@ -18,8 +18,8 @@ struct GenerationOptions {
   std::optional<std::string> do_sample, early_stopping;
   bool no_cache = false;
   void add(CLI::App& command);
-  /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The `recorder`,
-  /// if there is one, keeps the attention of the text.
+  /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The
+  /// `recorder`, if there is one, keeps the attention of the text.
   attn::generate::GeneratedText stream(const attn::generate::TextGenerator& generator, const std::string& prompt,
                                        bool with_statistics, attn::view::Recorder* recorder = nullptr) const;
   /// Reads prompts from standard input, line by line, and streams a text for each.

@@ -71,11 +71,12 @@ Table coreference_table(const std::vector<MentionKind>& kinds, const std::vector
 
 /// Every head of each kind.
 Table coreference_heads(const std::vector<MentionKind>& kinds, const std::vector<std::string>& names) {
-  Table table{{{"mentions"}, {"number"}, {"nearest"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_antecedent"}}};
+  Table table{
+      {{"mentions"}, {"number"}, {"nearest"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_antecedent"}}};
   for (const MentionKind& kind : kinds)
     for (size_t head = 0; head < names.size(); ++head)
-      table.rows.push_back({kind.name, kind.mentions, kind.nearest, kind.offset, kind.baseline, names[head],
-                            kind.to_antecedent[head]});
+      table.rows.push_back(
+          {kind.name, kind.mentions, kind.nearest, kind.offset, kind.baseline, names[head], kind.to_antecedent[head]});
   return table;
 }
 

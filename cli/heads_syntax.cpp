@@ -19,7 +19,8 @@ struct Direction {
   const char* name;
   std::vector<double> Relation::*accuracy;
 };
-constexpr Direction kDirections[] = {{"to governor", &Relation::to_governor}, {"to dependent", &Relation::to_dependent}};
+constexpr Direction kDirections[] = {{"to governor", &Relation::to_governor},
+                                     {"to dependent", &Relation::to_dependent}};
 
 /// The best head of each relation.
 Table syntax_table(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
@@ -46,7 +47,8 @@ Table syntax_table(const std::vector<Relation>& relations, const std::vector<std
 
 /// Every head of each relation.
 Table syntax_heads(const std::vector<Relation>& relations, const std::vector<std::string>& names) {
-  Table table{{{"relation"}, {"arcs"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_governor"}, {"to_dependent"}}};
+  Table table{
+      {{"relation"}, {"arcs"}, {"offset"}, {"baseline"}, {"head", "", "", "{}"}, {"to_governor"}, {"to_dependent"}}};
   for (const Relation& relation : relations)
     for (size_t head = 0; head < names.size(); ++head)
       table.rows.push_back({relation.name, relation.arcs, relation.offset, relation.baseline, names[head],

@@ -130,12 +130,21 @@ std::string Help::make_option(const CLI::Option* option, bool) const {
 namespace {
 
 /// What other programs have and this one calls otherwise or has not: what comes nearest to it.
-constexpr std::pair<const char*, const char*> kElsewhere[] = {
-    {"--typical-p", "--min-p"},   {"--max-length", "--max-new-tokens"}, {"--min-length", "--min-new-tokens"},
-    {"--n-predict", "--max-new-tokens"},  {"--ctx-size", "--context"},  {"--output", "--out"},
-    {"--stop-strings", "--stop"}, {"--lr", "--learning-rate"},  {"--batch-size", "--batch"},
-    {"--input", "--file"},        {"--epoch", "--epochs"},      {"--max-seq-length", "--max-length"},
-    {"--num-layers", "--layers"}, {"--num-heads", "--heads"},   {"--hidden-size", "--embed-dim"}};
+constexpr std::pair<const char*, const char*> kElsewhere[] = {{"--typical-p", "--min-p"},
+                                                              {"--max-length", "--max-new-tokens"},
+                                                              {"--min-length", "--min-new-tokens"},
+                                                              {"--n-predict", "--max-new-tokens"},
+                                                              {"--ctx-size", "--context"},
+                                                              {"--output", "--out"},
+                                                              {"--stop-strings", "--stop"},
+                                                              {"--lr", "--learning-rate"},
+                                                              {"--batch-size", "--batch"},
+                                                              {"--input", "--file"},
+                                                              {"--epoch", "--epochs"},
+                                                              {"--max-seq-length", "--max-length"},
+                                                              {"--num-layers", "--layers"},
+                                                              {"--num-heads", "--heads"},
+                                                              {"--hidden-size", "--embed-dim"}};
 
 /// The name that is meant by one that is misspelt or cut short; "" if none is near.
 std::string nearest(const std::string& name, const std::vector<std::string>& names) {

@@ -128,7 +128,9 @@ std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>
 
 Table statistics_table(const std::vector<HeadStatistics>& heads, bool own_text) {
   Table table{{{"layer", "{:>5}"}, {"head", "{:>6}"}}};
-  each_number(own_text, [&](const Number& number) { table.columns.push_back({number.name, "{:>10.3f}", number.title}); });
+  each_number(own_text, [&](const Number& number) {
+    table.columns.push_back({number.name, "{:>10.3f}", number.title});
+  });
   for (const Column& column : {Column{"", "  {}", "most seen"}, {"most_seen"}, {"most_seen_at"}, {"most_seen_share"}})
     table.columns.push_back(column);
   for (const HeadStatistics& head : heads) {

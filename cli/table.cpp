@@ -11,7 +11,9 @@ namespace {
 
 using Cell = Table::Cell;
 
-bool is_missing(const Cell& cell) { return cell.is_null() || (cell.is_number_float() && std::isnan(cell.get<double>())); }
+bool is_missing(const Cell& cell) {
+  return cell.is_null() || (cell.is_number_float() && std::isnan(cell.get<double>()));
+}
 
 /// "{:>10}" of "{:>10.3f}".
 std::string without_digits(const std::string& format) {

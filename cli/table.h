@@ -9,11 +9,11 @@
 namespace cli {
 
 struct Column {
-  std::string name;  ///< in CSV and JSON; empty: the column is in the text alone
-  std::string text = {};  ///< the format of a cell in the text, as fmt takes it: "{:>10.3f}"; empty: not in the text
+  std::string name;        ///< in CSV and JSON; empty: the column is in the text alone
+  std::string text = {};   ///< the format of a cell in the text, as fmt takes it: "{:>10.3f}"; empty: not in the text
   std::string title = {};  ///< above the column in the text; empty: the name
-  /// The format of a cell in CSV; absent: not in CSV; "": 9 digits of a number, quotes around a string, lists with spaces
-  /// between, nothing for NaN.
+  /// The format of a cell in CSV; absent: not in CSV; "": 9 digits of a number, quotes around a string, lists with
+  /// spaces between, nothing for NaN.
   std::optional<std::string> csv = "";
 };
 

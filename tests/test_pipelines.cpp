@@ -32,8 +32,7 @@ TEST(TextGenerator, WritesWhatGenerateMakesOfTheTokens) {
   const Model model(small("gpt"), nn::Precision::float32, 3);
   const TextGenerator generator(model, *tokenizer);
   const std::vector<int64_t> prompt = tokenizer->encode("abc");
-  const auto tokens =
-      generate::generate(model, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 12}).tokens;
+  const auto tokens = generate::generate(model, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 12}).tokens;
   const std::string expected = tokenizer->decode(tokens);
 
   const auto written = generator.write("abc", {.max_new_tokens = 12, .temperature = 0});
@@ -86,7 +85,7 @@ TEST(TextGenerator, OptionsStandAboveWhatTheFolderSays) {
   EXPECT_EQ(given.min_new_tokens, 2);
   EXPECT_EQ(given.sampling.temperature, 2);
   EXPECT_EQ(given.beam.num_beams, 1) << "beams do not draw";
-  EXPECT_TRUE(given.unsupported.empty()) << "the caller's stop strings stand in place of the folder's";
+  EXPECT_TRUE(given.unsupported.empty()) << "the caller's stop strings replace the folder's";
   EXPECT_EQ(generator.options({.do_sample = false}).sampling.temperature, 0);
   EXPECT_EQ(generator.options({.do_sample = false}).beam.num_beams, 3);
   EXPECT_EQ(generator.options({.num_beams = 2}).sampling.temperature, 0);
@@ -178,7 +177,8 @@ TEST(Classifier, TruncatesTextsAndRefusesWhatItCannotDo) {
 Loaded masked() {
   Config config;
   apply_json(config, R"({"model": "bert", "vocab_size": 13, "embed_dim": 8, "hidden_dim": 12, "layers": 1, "heads": 2,
-      "context": 16})", "bert");
+      "context": 16})",
+             "bert");
   Loaded loaded;
   loaded.model = std::make_unique<Model>(config, nn::Precision::float32, 6);
   loaded.tokenizer =

@@ -1,10 +1,18 @@
-// core: the names of enumerations, as files and command lines have them.
+// core: names of the values of enumerations, as files and command lines have them.
 //
-//   attn::from_name<attn::nn::Precision>("bfloat16") == attn::nn::Precision::bfloat16
-//   attn::name_of(attn::nn::Precision::bfloat16) == "bfloat16"
+// ```cpp
+// #include "attn/core_names.h"
+// enum class Colour { red, green };
+// constexpr auto enum_names(Colour) { return std::to_array<std::string_view>({"red", "green"}); }
+// int main() {
+//   const bool is_same = attn::from_name<Colour>("green") == Colour::green && attn::name_of(Colour::red) == "red";
+//   return is_same ? 0 : 1;
+// }
+// ```
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +24,9 @@ namespace attn {
 
 /// An enumeration beside which enum_names() gives a name for each of its values, which are 0, 1, 2, ...
 template <class E>
-concept NamedEnum = std::is_enum_v<E> && requires { enum_names(E()); };
+concept NamedEnum = std::is_enum_v<E> && requires {
+  enum_names(E());
+};
 
 /// "" for what is no value of the enumeration.
 template <NamedEnum E>

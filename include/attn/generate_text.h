@@ -1,11 +1,21 @@
 // generate: text in, text out.
 //
-//   const attn::generate::TextGenerator generator("gpt2");  // a folder of the Hugging Face hub, or one of attn train
-//   const auto story = generator.write("Once upon a time", {.max_new_tokens = 50, .temperature = 0});
-//   std::puts(story.text.c_str());
+// ```cpp
+// #include "attn/generate_text.h"
+// using namespace attn;
+// int main() {
+//   const auto tokenizer = text::bytes();
+//   models::Config config = models::family("gpt");
+//   config.vocab_size = tokenizer->size();
+//   const models::Model model(config, nn::Precision::float32, 1);
+//   const generate::TextGenerator generator(model, *tokenizer);
+//   const auto written = generator.write("Once upon a time", {.max_new_tokens = 8, .temperature = 0});
+//   return written.generated.tokens.size() == 8 ? 0 : 1;
+// }
+// ```
 //
-// A TextGenerator does what has to be done around generate(): special tokens, generation_config.json, stop strings, and
-// streaming in whole characters.
+// generate::TextGenerator("gpt2") opens a folder of the Hugging Face hub, or one that attn train wrote. The generator
+// adds special tokens, follows generation_config.json, ends texts at stop strings and streams whole characters.
 #pragma once
 
 #include "attn/generate.h"
@@ -13,59 +23,60 @@
 #pragma GCC visibility push(default)
 namespace attn::generate {
 
-/// What one call changes. The names are those of transformers' generate(). An absent field is as the folder's
-/// generation_config.json says, and otherwise as GenerateOptions says.
+/// The temperature where neither TextOptions nor the folder names one and the model has no encoder.
+constexpr double kTemperature = 0.8;
+
+/// Changes for one call, with the names of transformers' generate(). An absent field is as the folder's
+/// generation_config.json says, or else as GenerateOptions has it.
 struct TextOptions {
   std::optional<int64_t> max_new_tokens = {}, min_new_tokens = {};
   std::optional<bool> do_sample = {};      ///< false: always the most probable token
-  std::optional<double> temperature = {};  ///< where nothing says it: kTemperature, or 0 for a model with an encoder
+  std::optional<double> temperature = {};  ///< above 0 with do_sample = false is an Error
   std::optional<int64_t> top_k = {};
   std::optional<double> top_p = {}, min_p = {}, repetition_penalty = {};
   std::optional<int64_t> no_repeat_ngram_size = {}, num_beams = {};
   std::optional<double> length_penalty = {};
   std::optional<EarlyStopping> early_stopping = {};
   std::vector<std::string> stop_strings = {};  ///< the text ends before the first of them
-  uint64_t seed = 0;
-  int64_t context = 0;            ///< as GenerateOptions::context
-  bool cache = true;              ///< as GenerateOptions::cache
-  bool return_full_text = false;  ///< the text begins with the prompt; not for a model with an encoder
-  view::Recorder* recorder = {};  ///< as GenerateOptions::recorder
+  uint64_t seed = 0;                           ///< of the random numbers that draw tokens
+  int64_t context = 0;                         ///< as GenerateOptions::context
+  bool cache = true;                           ///< as GenerateOptions::cache
+  bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
+  view::Recorder* recorder = nullptr;          ///< as GenerateOptions::recorder
 };
-constexpr double kTemperature = 0.8;
 
 struct GeneratedText {
-  std::string text;                 ///< up to a stop string
-  std::vector<int64_t> prompt_ids;  ///< [L], with special tokens
-  Generated generated;              ///< the new tokens, among them those of a stop string
+  std::string text = {};                 ///< the new text, without a stop string
+  std::vector<int64_t> prompt_ids = {};  ///< the tokens of the prompt, with special tokens
+  Generated generated = {};              ///< the new tokens, with those of a stop string
 };
 
-/// A model that continues texts or, with an encoder, answers them.
+/// A model that continues texts or, with an encoder, writes a new text for each.
 class TextGenerator {
  public:
-  /// Receives the text that each token adds, in whole characters, perhaps "". Returning false ends the text. A search
-  /// of beams calls it with "" after each step, and with the text at the end.
+  /// Is called with the text that each token adds, in whole characters, which may be "". Return false to end the text.
+  /// A beam search calls it with "" after each step and with the text at its end.
   using OnText = std::function<bool(std::string_view text)>;
 
   /// Opens a folder. Throws Error as models::open_with_tokenizer().
   explicit TextGenerator(const std::string& folder, const models::OpenOptions& how = {});
   /// Throws Error for a model without a tokenizer.
   explicit TextGenerator(models::Loaded loaded);
-  /// Borrows all three; they must outlive the generator. The encoder of a model with one reads what
-  /// `source_tokenizer`, if there is one, encodes. Its answers begin and end with the last token of the vocabulary, as
-  /// those of attn train do.
+  /// Borrows all three for its lifetime. `source_tokenizer` encodes prompts for a model with an encoder, whose new
+  /// texts begin and end with the last token of the vocabulary, as those of attn train.
   TextGenerator(const models::Model& model, const text::Tokenizer& tokenizer,
                 const text::Tokenizer* source_tokenizer = nullptr);
 
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
-  /// Of prompts.
+  /// The tokenizer of prompts.
   const text::Tokenizer& source_tokenizer() const { return *source_tokenizer_; }
-  /// Continues or answers `prompt`. Throws Error, before on_text is called, for options that contradict each other or
-  /// that the model does not allow, and for a prompt without a token.
+  /// Throws Error before the first call of on_text for options that contradict each other or that the model does not
+  /// support, and for a prompt without tokens.
   GeneratedText write(std::string_view prompt, const TextOptions& options = {}, const OnText& on_text = {}) const;
-  /// The same of a prompt that is tokens already; return_full_text has no effect.
+  /// The same for a prompt of token ids [L]; return_full_text has no effect.
   GeneratedText write(std::span<const int64_t> prompt_ids, const TextOptions& options = {},
                       const OnText& on_text = {}) const;
-  /// What generate() is called with. Throws Error for do_sample = false with a temperature.
+  /// The options with which write() calls generate().
   GenerateOptions options(const TextOptions& options = {}) const;
 
  private:
@@ -77,14 +88,14 @@ class TextGenerator {
   GenerateOptions defaults_;
 };
 
-/// Ends a streamed text at the first of the stop strings, which is not shown: what may be its beginning is held back.
+/// Ends a streamed text before the first of the stop strings. It holds back text that may be the beginning of one.
 class StopFilter {
  public:
   /// Throws Error for an empty stop string.
   explicit StopFilter(std::vector<std::string> stops);
-  /// The part of the text so far that no stop string can begin in.
+  /// Adds a piece and returns the text that can be shown now.
   std::string feed(std::string_view piece);
-  /// What was held back, at the end of the text.
+  /// The text held back, after the last piece.
   std::string rest();
   bool stopped() const { return stopped_; }
 

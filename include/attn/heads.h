@@ -207,8 +207,8 @@ struct Document {
 };
 
 /// Documents of CoNLL-U with the Entity of CorefUD 1.0 (https://ufal.mff.cuni.cz/corefud) in MISC: "# newdoc" begins a
-/// document, "# global.Entity" names the fields. The governor of a mention is the annotated one, or its first word whose
-/// HEAD is outside; mentions with an empty node as governor are skipped. Throws Error as read_conllu() does.
+/// document, "# global.Entity" names the fields. The governor of a mention is the annotated one, or its first word
+/// whose HEAD is outside; mentions with an empty node as governor are skipped. Throws Error as read_conllu() does.
 std::vector<Document> read_coreference(std::string_view text, const std::string& source);
 
 /// Antecedent selection (Clark et al. 2019, section 4.3): how often a mention's governor attends most to the governor

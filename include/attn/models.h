@@ -202,7 +202,9 @@ std::vector<std::string> load_labels(const std::string& directory, int64_t class
 /// or numbers.
 enum class ProblemType { single_label, multi_label, regression };
 /// As config.json has them in problem_type.
-constexpr auto enum_names(ProblemType) { return std::to_array<std::string_view>({"single_label_classification", "multi_label_classification", "regression"}); }
+constexpr auto enum_names(ProblemType) {
+  return std::to_array<std::string_view>({"single_label_classification", "multi_label_classification", "regression"});
+}
 
 /// A model with its tokenizer and the other files of its folder.
 struct Loaded {

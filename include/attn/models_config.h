@@ -24,7 +24,10 @@ namespace attn::models {
 
 /// How a model encodes positions; learned_relative is learned and relative, as in MPNet.
 enum class PositionEncoding { none, learned, sinusoidal, relative, alibi, rope, learned_relative };
-constexpr auto enum_names(PositionEncoding) { return std::to_array<std::string_view>({"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"}); }
+constexpr auto enum_names(PositionEncoding) {
+  return std::to_array<std::string_view>(
+      {"none", "learned", "sinusoidal", "relative", "alibi", "rope", "learned_relative"});
+}
 enum class NormKind { layer, rms };
 constexpr auto enum_names(NormKind) { return std::to_array<std::string_view>({"layer", "rms"}); }
 /// What a classifier classifies: the mean of all tokens, the first token, or each token.

@@ -34,7 +34,10 @@ enum class Pooling {
   pooler      ///< the model's pooler, as BertModel's pooler_output
 };
 /// As sentence-transformers has them in its files, and "pooler".
-constexpr auto enum_names(Pooling) { return std::to_array<std::string_view>({"mean", "mean_sqrt_len_tokens", "weightedmean", "cls", "lasttoken", "max", "pooler"}); }
+constexpr auto enum_names(Pooling) {
+  return std::to_array<std::string_view>(
+      {"mean", "mean_sqrt_len_tokens", "weightedmean", "cls", "lasttoken", "max", "pooler"});
+}
 
 struct EmbedOptions {
   std::string prompt = {};   ///< put before every text; an Embedder starts with the folder's default prompt

@@ -1,8 +1,14 @@
-// models: the tokens that fit the masks of a text.
+// models: predicts masked tokens, as the fill-mask pipeline of transformers does.
 //
-//   const attn::models::MaskFiller fill("bert-base-uncased");  // a folder of the Hugging Face hub
-//   for (const auto& mask : fill("Paris is the [MASK] of France."))
-//     std::printf("%s %.3f\n", mask.tokens[0].text.c_str(), mask.tokens[0].probability);
+// ```cpp
+// #include "attn/models_fill.h"
+// int main(int argc, char** argv) {
+//   if (argc < 2) return 0;  // give the folder of a masked language model
+//   const attn::models::MaskFiller fill(argv[1]);
+//   const auto masks = fill("Paris is the " + fill.mask() + " of France.");
+//   return masks[0].tokens[0].probability > 0 ? 0 : 1;  // masks[0].tokens[0].text: the most probable token
+// }
+// ```
 #pragma once
 
 #include <string>
@@ -17,27 +23,28 @@ namespace attn::models {
 struct FilledToken {
   int64_t id = 0;
   double probability = 0;
-  std::string text;  ///< as Tokenizer::label() shows it
+  std::string text = {};  ///< the token as Tokenizer::label() shows it
 };
 
 struct FilledMask {
-  int64_t position = 0;             ///< of the mask among the tokens of the text, special tokens included
-  std::vector<FilledToken> tokens;  ///< by falling probability, of equals the smaller id first
+  int64_t position = 0;                  ///< of the mask among the tokens of the text, special tokens included
+  std::vector<FilledToken> tokens = {};  ///< by falling probability, of equals the smaller id first
 };
 
-/// A masked language model, used as the fill-mask pipeline of transformers does.
+/// A masked language model.
 class MaskFiller {
  public:
-  /// Opens a folder. Throws Error as open_with_tokenizer(), and for a model that is no masked language model.
+  /// Opens a folder. Throws Error as open_with_tokenizer(), and as the other constructor.
   explicit MaskFiller(const std::string& folder, const OpenOptions& how = {});
-  /// Throws Error for such a model, for a model without a tokenizer, and for a tokenizer without a mask token.
+  /// Throws Error for a model that is no masked language model or has no tokenizer, and for a tokenizer without a mask
+  /// token.
   explicit MaskFiller(Loaded loaded);
 
   const Loaded& loaded() const { return loaded_; }
-  /// The token that stands for a mask: "[MASK]" or "<mask>".
+  /// The mask token: "[MASK]" or "<mask>".
   const std::string& mask() const { return mask_; }
-  /// One result for each mask of the text, with its `top_k` most probable tokens. Throws Error for a text without a
-  /// mask.
+  /// For each mask of the text its `top_k` most probable tokens. Throws Error for a text without a mask, and as
+  /// Tokenizer::encode_marked().
   std::vector<FilledMask> operator()(std::string_view text, int64_t top_k = 5) const;
 
  private:

@@ -102,7 +102,9 @@ enum class RopeScaling {
   yarn,     ///< the same by the number of turns, with a factor on vectors (Peng et al. 2023, arXiv:2309.00071)
   longrope  ///< a factor for each angle, another set beyond `context` (Ding et al. 2024, arXiv:2402.13753)
 };
-constexpr auto enum_names(RopeScaling) { return std::to_array<std::string_view>({"none", "linear", "dynamic", "llama3", "yarn", "longrope"}); }
+constexpr auto enum_names(RopeScaling) {
+  return std::to_array<std::string_view>({"none", "linear", "dynamic", "llama3", "yarn", "longrope"});
+}
 struct RopeScalingOptions {
   RopeScaling kind = RopeScaling::none;
   double factor = 1;
@@ -204,7 +206,9 @@ enum class NormPlacement {
   sandwich,         ///< x + norm(f(norm(x))), as Gemma 2
   pre_except_first  ///< pre, but the attention of a model's first block has no norm, as ModernBERT; a Block is that one
 };
-constexpr auto enum_names(NormPlacement) { return std::to_array<std::string_view>({"pre", "post", "branch", "sandwich", "pre_except_first"}); }
+constexpr auto enum_names(NormPlacement) {
+  return std::to_array<std::string_view>({"pre", "post", "branch", "sandwich", "pre_except_first"});
+}
 
 struct BlockOptions {
   MultiHeadAttentionOptions attention = {};

@@ -72,7 +72,9 @@ constexpr auto enum_names(Initialization) { return std::to_array<std::string_vie
 /// The type of activations and products. With a 16-bit type, master weights and their gradients are float32. float64 is
 /// for gradient checks. Training in float16 needs a scaled loss, see train::LossScaling.
 enum class Precision { float32, bfloat16, float64, float16 };
-constexpr auto enum_names(Precision) { return std::to_array<std::string_view>({"float32", "bfloat16", "float64", "float16"}); }
+constexpr auto enum_names(Precision) {
+  return std::to_array<std::string_view>({"float32", "bfloat16", "float64", "float16"});
+}
 
 /// A callback that creates the array of each parameter, new or in existing memory such as a mapped file. `draw` fills
 /// an array with random numbers of the initialisation.

@@ -106,7 +106,9 @@ enum class Activation {
   silu,       ///< x sigmoid(x)
   tanh
 };
-constexpr auto enum_names(Activation) { return std::to_array<std::string_view>({"relu", "gelu", "gelu_tanh", "silu", "tanh"}); }
+constexpr auto enum_names(Activation) {
+  return std::to_array<std::string_view>({"relu", "gelu", "gelu_tanh", "silu", "tanh"});
+}
 
 /// y = f(x).  x, y [R, C]; y may be x.
 void activate(Activation f, ConstView<2> x, View<2> y);

@@ -69,7 +69,9 @@ int64_t removable_heads(const models::Config& config);
 int64_t count_heads(const models::Config& config);
 
 enum class Scoring { gradient, leave_one_out, gates, random };
-constexpr auto enum_names(Scoring) { return std::to_array<std::string_view>({"gradient", "leave-one-out", "gates", "random"}); }
+constexpr auto enum_names(Scoring) {
+  return std::to_array<std::string_view>({"gradient", "leave-one-out", "gates", "random"});
+}
 struct PruneOptions {
   int64_t heads = 0;   ///< heads to remove, in all rounds together
   int64_t rounds = 1;  ///< each round scores, removes its share and retrains

@@ -65,7 +65,7 @@ def test_all_lines_that_are_wrong():
 
 
 def hits_of(p, sentence, word_of):
-    """[heads, 2, arcs]: whether the other word of largest weight is the governor, by the dependent's row and its column."""
+    """[heads, 2, arcs]: whether the other word of largest weight is the governor, by the dependent's row and column."""
     words = len(sentence.words)
     member = np.array([[word == token for token in word_of] for word in range(words)], float)
     between = member / member.sum(1, keepdims=True) @ p @ member.T

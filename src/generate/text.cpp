@@ -49,7 +49,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   if (draws && sampling.temperature > 0) all.beam.num_beams = 1;  // the folder's beams do not draw
   change(all.beam.num_beams, changes.num_beams);
   if (changes.num_beams.value_or(1) > 1 && !draws) sampling.temperature = 0;
-  if (changes.max_new_tokens) {  // stands above the folder's max_length, as min_new_tokens above min_length
+  if (changes.max_new_tokens) {  // overrides the folder's max_length, as min_new_tokens overrides min_length
     all.max_new_tokens = *changes.max_new_tokens;
     all.max_length = 0;
   }

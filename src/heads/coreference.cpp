@@ -74,7 +74,8 @@ class EntityReader {
     OpenMention mention = named(fields[0], line);
     if (place < fields.size() && !fields[place].empty()) {
       const std::optional<int64_t> governor = whole_number(fields[place]);
-      if (!governor || *governor == 0) reasons_.wrong(line, "the head of a mention is " + ConlluReasons::quoted(fields[place]));
+      if (!governor || *governor == 0)
+        reasons_.wrong(line, "the head of a mention is " + ConlluReasons::quoted(fields[place]));
       mention.governor = governor.value_or(0);
     }
     if (mention.part > 1) {
@@ -117,7 +118,8 @@ class EntityReader {
     if (mention.governor > static_cast<int64_t>(mention.nodes.size()))
       return reasons_.wrong(line, "the head of mention " + ConlluReasons::quoted(mention.entity) + " is number " +
                                       std::to_string(mention.governor) + " of " + std::to_string(mention.nodes.size()));
-    const ConlluNode* node = mention.governor > 0 ? mention.nodes[static_cast<size_t>(mention.governor - 1)] : top_of(mention);
+    const ConlluNode* node =
+        mention.governor > 0 ? mention.nodes[static_cast<size_t>(mention.governor - 1)] : top_of(mention);
     if (node && node->word >= 0) mentions_->push_back({first_ + node->word, mention.entity, node->upos});
   }
 

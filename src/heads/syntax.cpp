@@ -21,8 +21,9 @@ struct Counts {
 std::vector<int64_t> check_words(Checker& checker, const Sentence& sentence, std::span<const int64_t> word_of,
                                  int64_t n) {
   const auto words = static_cast<int64_t>(sentence.words.size());
-  checker.require(sentence.governors.size() == sentence.words.size() && sentence.relations.size() == sentence.words.size(),
-                  "the sentence must have a governor and a relation for each word");
+  checker.require(
+      sentence.governors.size() == sentence.words.size() && sentence.relations.size() == sentence.words.size(),
+      "the sentence must have a governor and a relation for each word");
   checker.done();
   for (int64_t word = 0; word < words; ++word) {
     const int64_t governor = sentence.governors[static_cast<size_t>(word)];

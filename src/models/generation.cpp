@@ -196,14 +196,16 @@ void read_generation(const std::string& folder, const Json& config, const Config
   found.forced_eos = !last.empty();
   if (!std::all_of(last.begin(), last.end(), [&](int64_t id) { return is_among(loaded.eos_token_ids, id); }))
     fields.unsupported("forced_eos_token_id", Json(), UnsupportedField::always, found,
-                     "which is served for one of eos_token_id");
+                       "which is supported for one of eos_token_id");
   if (model.encoder_layers > 0) {
     loaded.decoder_start_token_ids = fields.known("decoder_start_token_id", vocab_size);
-    if (loaded.decoder_start_token_ids.empty()) loaded.decoder_start_token_ids = fields.known("bos_token_id", vocab_size);
-    for (const int64_t id : fields.known("forced_bos_token_id", vocab_size)) loaded.decoder_start_token_ids.push_back(id);
+    if (loaded.decoder_start_token_ids.empty())
+      loaded.decoder_start_token_ids = fields.known("bos_token_id", vocab_size);
+    for (const int64_t id : fields.known("forced_bos_token_id", vocab_size))
+      loaded.decoder_start_token_ids.push_back(id);
   } else {
     fields.unsupported("forced_bos_token_id", Json(), UnsupportedField::always, found,
-                     "which is served for models with an encoder");
+                       "which is supported for models with an encoder");
   }
   fields.done();
   loaded.generation_config = std::move(found);

@@ -137,7 +137,8 @@ Places places_of(const TextRow& header, const std::string& path, const ColumnNam
 
 /// By the columns' names if the first row has them. Without names the first field of a line with tabs goes up to the
 /// last one.
-std::vector<TwoColumns> by_places(std::vector<TextRow> rows, const std::string& path, const ColumnNames& names, bool tabs) {
+std::vector<TwoColumns> by_places(std::vector<TextRow> rows, const std::string& path, const ColumnNames& names,
+                                  bool tabs) {
   std::vector<TwoColumns> result;
   const bool header = !rows.empty() && is_header(rows.front(), names);
   const Places places = header ? places_of(rows.front(), path, names) : Places();

@@ -80,7 +80,8 @@ def test_every_command(attn):
     for flags in ((), ("--no-cache",)):
         again = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 40, "--seed", 3, *flags)
         assert again.stdout == said.stdout
-    stopped = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 400, "--seed", 3, "--stop", " ").stdout
+    stopped = attn.run("generate", "gpt", "--prompt", "The cat", "--max-new-tokens", 400, "--seed", 3, "--stop",
+                       " ").stdout
     assert " " not in stopped[len("The cat"):]
     assert "loss" in attn.run("eval", "gpt", "text.txt").stdout
     assert "FLOP a token" in attn.run("info", "gpt").stdout
@@ -117,7 +118,8 @@ def test_context(attn):
                  positions, *SHAPE)
 
         def continued(beginning, *flags):
-            said = attn.run("generate", positions, "--prompt", beginning, "--max-new-tokens", 300, "--seed", 5, *flags).stdout
+            said = attn.run("generate", positions, "--prompt", beginning, "--max-new-tokens", 300, "--seed", 5,
+                            *flags).stdout
             assert said.startswith(beginning) and len(said) == len(beginning) + 300 + 1, (positions, said)
             return said[len(beginning):]
 

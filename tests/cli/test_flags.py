@@ -64,8 +64,8 @@ def test_wrong_values(attn):
         "--tokens letters", "--warmup -1", "--steps 99999999999999999999", "--model gtp", "--threads -1",
         "--precision float8", "--float32-precision medium", "--steps 1 --epochs 1", "--min_learning_rate nan")]
     cases += [(("generate", "gpt", *wrong.split()), wrong.split()[0]) for wrong in (
-        "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2", "--max-new-tokens 0",
-        "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
+        "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2",
+        "--max-new-tokens 0", "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
     cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
               (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
               ((), "subcommands: train, generate"), (("train", "a", "b"), "not expected: b"),

@@ -204,8 +204,8 @@ def test_terminal(attn):
         shown, status = on_terminal(attn, *arguments)
         assert status == 0 and shown and not CONTROL.search(shown), (arguments, shown)
     # What is no terminal gets a text as it is.
-    said = subprocess.run(attn.command("generate", f"of {NASTY}", "--prompt", NASTY, "--max-new-tokens", 1), cwd=attn.folder,
-                          capture_output=True).stdout
+    said = subprocess.run(attn.command("generate", f"of {NASTY}", "--prompt", NASTY, "--max-new-tokens", 1),
+                          cwd=attn.folder, capture_output=True).stdout
     assert said.startswith(NASTY.encode())
 
 

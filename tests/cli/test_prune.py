@@ -47,8 +47,8 @@ def test_text(attn):
     assert result["after"]["bytes"] < result["before"]["bytes"]
     config = json.loads((attn.folder / "again" / "config.json").read_text())
     assert config["kept_heads"] == kept(result) and config["heads"] == 4
-    said = [attn.run("generate", "small", "--prompt", "The cat", "--max-new-tokens", 12, "--temperature", 0, *flags).stdout
-            for flags in ((), ("--no-cache",))]
+    generate = ("generate", "small", "--prompt", "The cat", "--max-new-tokens", 12, "--temperature", 0)
+    said = [attn.run(*generate, *flags).stdout for flags in ((), ("--no-cache",))]
     assert said[0] == said[1], said
     assert "loss" in attn.run("eval", "small", "text.txt").stdout
     info = attn.run("info", "small").stdout

@@ -130,8 +130,9 @@ def test_recorded(attn):
     """What a text was looking at while it was made is what attn see finds in the whole of it."""
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
-    said = attn.run("generate", "gpt", "--prompt", "T", "--max-new-tokens", 9, "--record", "all.safetensors", "--layer", 1)
-    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked behind
+    said = attn.run("generate", "gpt", "--prompt", "T", "--max-new-tokens", 9, "--record", "all.safetensors", "--layer",
+                    1)
+    text = said.stdout[:-2]  # neither the end of the line nor the last token, which was not looked after
     assert "all.safetensors: queries, keys and lse of 1 layers, 9 tokens" in said.stderr, said.stderr
     options = ["--json", "-", "--head", "1,0"]
     kept = json.loads(attn.run("see", "all.safetensors", *options).stdout)

@@ -136,8 +136,8 @@ def test_scores(attn):
         assert right < 100 and macro > 0, expected
 
 
-COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate gpt --max-new-tokens 40", "eval gpt text.txt",
-            "see gpt --text The", "see gpt --text The --stats", "bench gpt -p 4 -n 2 -r 1",
+COMMANDS = ("--help", "--version", "info", "man", "completion bash", "generate gpt --max-new-tokens 40",
+            "eval gpt text.txt", "see gpt --text The", "see gpt --text The --stats", "bench gpt -p 4 -n 2 -r 1",
             "bench gpt -p 4 -n 0 -r 1 -o json", "classify encoder rows.csv",
             " ".join(["train text.txt --steps 2 --sample-every 1 --overwrite --out more", *SHAPE]))
 

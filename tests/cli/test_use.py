@@ -198,7 +198,8 @@ def test_names_of_transformers(attn):
             ((*some, "--top_k", 3, "--top_p", 0.9, "--min_p", 0.01, "--repetition_penalty", 1.2, "--seed", 4),
              (*some, "--top-k", 3, "--top-p", 0.9, "--min-p", 0.01, "--repetition-penalty", 1.2, "--seed", 4))):
         assert said(*theirs) == said(*ours), (theirs, ours)
-    assert "--temperature must be 0 or absent" in refused(attn, "generate", "gpt", "--do-sample", "false", "--temperature", 1)
+    said = refused(attn, "generate", "gpt", "--do-sample", "false", "--temperature", 1)
+    assert "--temperature must be 0 or absent" in said, said
     assert "--num-beams 1" in refused(attn, "generate", "gpt", "--do-sample", "true", "--num-beams", 2)
 
 

@@ -371,7 +371,8 @@ def test_prompts_of_the_caller(folders: dict[str, pathlib.Path]) -> None:
     model = st.SentenceTransformer(str(folder), device="cpu")
     for flags, arguments in ((("--prompt-name", "query"), {"prompt_name": "query"}),
                              (("--prompt", "the old "), {"prompt": "the old "}), (("--prompt", ""), {}),
-                             (("--truncate-dim", "5", "--normalize"), {"truncate_dim": 5, "normalize_embeddings": True})):
+                             (("--truncate-dim", "5", "--normalize"),
+                              {"truncate_dim": 5, "normalize_embeddings": True})):
         assert same(ours(folder, SHORT, *flags), model.encode(SHORT, **arguments)), flags
 
 
