@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 /// The tokenizer with <s> before each text, as llama2.c has it.
 std::string with_beginning(const attn::text::Tokenizer& tokenizer) {
-  const std::optional<int64_t> begin = tokenizer.find("<s>");
+  const std::optional<int64_t> begin = tokenizer.token_to_id("<s>");
   if (!begin) throw attn::Error("convert", {"the tokenizer has no <s>, with which every text begins"});
   Json json = Json::parse(tokenizer.to_json());
   const std::string before =
@@ -41,8 +41,8 @@ struct Convert {
     Llama2c converter(model, attn::io::read_file(model));
     converter.read();
     const auto text = attn::text::load_sentencepiece(attn::io::read_file(tokenizer, 1 << 28), tokenizer);
-    if (text->size() != converter.vocabulary())
-      throw attn::Error("convert", {fmt::format("{} has {} tokens, {} has {}", tokenizer, text->size(), model,
+    if (text->vocab_size() != converter.vocabulary())
+      throw attn::Error("convert", {fmt::format("{} has {} tokens, {} has {}", tokenizer, text->vocab_size(), model,
                                                 converter.vocabulary())});
     attn::io::make_directory(out);
     attn::io::write_file(out + "/model.safetensors", converter.tensors());

@@ -151,7 +151,7 @@ struct Evaluate {
   /// Of the whole file, which an error names.
   std::vector<int64_t> tokens_of(const attn::models::Loaded& loaded, const std::string& content) const {
     try {
-      return loaded.tokenizer->encode_marked(content).ids;
+      return loaded.tokenizer->encode(content).ids;
     } catch (const attn::Error& error) {
       throw attn::Error("eval", {file + ": " + error.reasons().front()});
     }

@@ -175,7 +175,7 @@ struct Info {
       const std::optional<int64_t> step = attn::models::Checkpoints(directory).last_step();
       const std::string where = directory + (step ? fmt::format(", step {}", *step) : of_hub ? "" : ", no checkpoint");
       describe(shape,
-               tokenizer ? fmt::format("{} {}", grouped(tokenizer->size()), tokenizer->kind())
+               tokenizer ? fmt::format("{} {}", grouped(tokenizer->vocab_size()), tokenizer->kind())
                          : fmt::format("{}, no tokenizer", grouped(shape.vocab_size)),
                where);
     } else if (!config.family.empty() || !config.file.empty()) {

@@ -137,11 +137,11 @@ struct See {
     const auto& tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
     const attn::models::Config& config = loaded.model->config();
     const std::string given = file.empty() ? text : attn::io::read_input(file);
-    std::vector<int64_t> ids = tokenizer->encode_marked(given).ids;
+    std::vector<int64_t> ids = tokenizer->encode(given).ids;
     if (ids.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
     if (const int64_t most = context.of(config), count = std::ssize(ids); count > most) {
       if (!context.tokens) throw attn::Error("see", {context.too_long(count, config)});
-      ids = tokenizer->encode_within(most, given).ids;
+      ids = tokenizer->encode(given, {.max_length = most}).ids;
       say("attn: the text was cut from {} to {} tokens\n", count, most);
     }
     attn::models::Batch batch;
@@ -158,7 +158,7 @@ struct See {
         options.max_new_tokens = config.context - static_cast<int64_t>(loaded.decoder_start_token_ids.size());
         said = attn::generate::generate(*loaded.model, batch.source, options).tokens;
       } else {
-        said = loaded.tokenizer->encode(answer);
+        said = loaded.tokenizer->encode_ids(answer);
       }
       batch.tokens.insert(batch.tokens.end(), said.begin(), said.end());
     }
@@ -171,18 +171,18 @@ struct See {
     const attn::models::Config& config = loaded.model->config();
     if (config.encoder_layers) throw UsageError("--pair is for models without an encoder beside them, see --answer");
     const std::string first = file.empty() ? text : attn::io::read_input(file);
-    attn::text::Encoding both = loaded.tokenizer->encode_marked(first, pair);
+    attn::text::Encoding both = loaded.tokenizer->encode_pair(first, pair);
     attn::models::Batch batch;
     batch.sequences = 1;
     batch.length = std::ssize(both.ids);
-    second = std::find(both.types.begin(), both.types.end(), 1) - both.types.begin();
-    if (second == batch.length) second = std::ssize(loaded.tokenizer->encode_marked(first).ids);
+    second = std::find(both.token_type_ids.begin(), both.token_type_ids.end(), 1) - both.token_type_ids.begin();
+    if (second == batch.length) second = std::ssize(loaded.tokenizer->encode(first).ids);
     if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
     if (const int64_t most = context.of(config); batch.length > most)
       throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
                                             ContextOption::larger(config))});
     batch.tokens = std::move(both.ids);
-    if (config.type_vocab_size) batch.token_type_ids = std::move(both.types);
+    if (config.type_vocab_size) batch.token_type_ids = std::move(both.token_type_ids);
     return batch;
   }
 

@@ -18,9 +18,9 @@ namespace {
 struct TokenizerCommand {
   std::string action, out = "tokenizer.json";
   std::vector<std::string> files;
-  attn::text::TrainingOptions training;
+  attn::text::TokenizerTrainingOptions training;
   std::optional<std::string> given;
-  bool cased = false, marked = false;
+  bool cased = false, add_special_tokens = false;
 
   void run() {
     if (action == "train") return train();
@@ -44,7 +44,7 @@ struct TokenizerCommand {
     training.lower_case = !cased;
     const auto tokenizer = attn::text::train_tokenizer(texts, training);
     attn::io::write_output(out, tokenizer->to_json());
-    say("{}: {} tokens\n", out, grouped(tokenizer->size()));
+    say("{}: {} tokens\n", out, grouped(tokenizer->vocab_size()));
   }
 
   /// The first of two files; where it is none and the second is one, the order is what is wrong.
@@ -68,7 +68,8 @@ struct TokenizerCommand {
 
   std::string encoded(const attn::text::Tokenizer& tokenizer, const std::string& text, const std::string& file) const {
     try {
-      return fmt::format("{}\n", fmt::join(marked ? tokenizer.encode_marked(text).ids : tokenizer.encode(text), " "));
+      return fmt::format("{}\n",
+                         fmt::join(tokenizer.encode(text, {.add_special_tokens = add_special_tokens}).ids, " "));
     } catch (const attn::Error& error) {
       throw attn::Error("tokenizer encode", {file + ": " + error.reasons().front()});
     }
@@ -115,7 +116,8 @@ void add_tokenizer(CLI::App& app) {
   command->add_option("--out", run->out, "where train writes")->type_name("FILE");
   command->add_flag("--cased", run->cased, "wordpiece: capitals stay, and accents");
   command->add_option("--text", run->given, "encode: this text, not a file's")->type_name("TEXT");
-  command->add_flag("--marked", run->marked, "encode: with the special tokens around the text");
+  command->add_flag("--add-special-tokens", run->add_special_tokens,
+                    "encode: with the special tokens that the model was trained with");
   command->callback([=] { run->run(); });
 }
 

@@ -80,9 +80,9 @@ Json rounded(double value) { return value - value == 0 ? Json(value) : Json(null
 void print_sample(const attn::models::Model& model, const Prepared& prepared, const Settings& settings, int64_t step) {
   const attn::text::Tokenizer& tokenizer = *prepared.tokenizer;
   const std::string& text = settings.sample_prompt;
-  std::vector<int64_t> prompt = {step % tokenizer.size()};
-  if (prepared.source_tokenizer) prompt = prepared.source_tokenizer->encode(text);
-  else if (!text.empty()) prompt = tokenizer.encode(text);
+  std::vector<int64_t> prompt = {step % tokenizer.vocab_size()};
+  if (prepared.source_tokenizer) prompt = prepared.source_tokenizer->encode_ids(text);
+  else if (!text.empty()) prompt = tokenizer.encode_ids(text);
   const attn::generate::TextGenerator generator(model, tokenizer, prepared.source_tokenizer.get());
   const std::vector<int64_t> written =
       generator.write(prompt, {.max_new_tokens = 100, .top_k = 40, .seed = settings.options.seed}).generated.tokens;
@@ -96,7 +96,7 @@ void describe(const attn::models::Config& config, const Prepared& prepared, cons
   const TrainerOptions& options = settings.options;
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} tokens ({}), {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
-      config.context, grouped(prepared.tokenizer->size()), prepared.tokenizer->kind(), settings.precision);
+      config.context, grouped(prepared.tokenizer->vocab_size()), prepared.tokenizer->kind(), settings.precision);
   if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
   say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
   const int64_t tokens = settings.batch * config.context * options.accumulation;
@@ -192,7 +192,7 @@ void check_afterwards(const Settings& settings, const attn::models::Config& conf
   if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that write");
   if (prepared.source_tokenizer && settings.sample_every > 0 && settings.sample_prompt.empty())
     throw UsageError("--sample-every needs a --sample-prompt to answer");
-  (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode(settings.sample_prompt);
+  (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode_ids(settings.sample_prompt);
 }
 
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {

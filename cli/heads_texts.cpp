@@ -36,9 +36,9 @@ HeadsReader::HeadsReader(const attn::models::Loaded& loaded, const ContextOption
       tokenizer_(loaded.source_tokenizer ? loaded.source_tokenizer.get() : loaded.tokenizer.get()),
       context_(context.of(loaded.model->config())) {
   if (!tokenizer_) throw attn::Error("heads", {"the model has no tokenizer"});
-  marks_ = tokenizer_->encode_marked("").ids;
+  marks_ = tokenizer_->encode("").ids;
   for (const char* word : {"[UNK]", "<unk>", "[MASK]", "<mask>"})
-    if (const auto id = tokenizer_->find(word)) words_.insert(*id);
+    if (const auto id = tokenizer_->token_to_id(word)) words_.insert(*id);
 }
 
 HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
@@ -54,9 +54,9 @@ HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
 }
 
 HeadsText HeadsReader::of_text(const std::string& text, int64_t& cut) const {
-  std::vector<int64_t> ids = tokenizer_->encode_marked(text).ids;
+  std::vector<int64_t> ids = tokenizer_->encode(text).ids;
   if (static_cast<int64_t>(ids.size()) > context_) {
-    ids = tokenizer_->encode_within(context_, text).ids;
+    ids = tokenizer_->encode(text, {.max_length = context_}).ids;
     ++cut;
   }
   return with_kinds(std::move(ids));
@@ -73,12 +73,12 @@ HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
 
 std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
     const std::vector<std::string>& words) const {
-  const std::vector<int64_t> whole = tokenizer_->encode(joined(words, " "));
+  const std::vector<int64_t> whole = tokenizer_->encode_ids(joined(words, " "));
   for (const char* space : {"", " "}) {  // which belongs to no word, or to the one after it
     std::vector<int64_t> ids, word_of;
     bool each_has_one = true;
     for (size_t word = 0; word < words.size(); ++word) {
-      const std::vector<int64_t> more = tokenizer_->encode((word > 0 ? space : "") + words[word]);
+      const std::vector<int64_t> more = tokenizer_->encode_ids((word > 0 ? space : "") + words[word]);
       each_has_one &= !more.empty();
       ids.insert(ids.end(), more.begin(), more.end());
       word_of.insert(word_of.end(), more.size(), static_cast<int64_t>(word));
@@ -95,7 +95,7 @@ std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
 
 std::vector<int64_t> HeadsReader::usable() const {
   std::vector<int64_t> ids;
-  for (int64_t id = 0; id < tokenizer_->size(); ++id)
+  for (int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
     if (!tokenizer_->is_special(id)) ids.push_back(id);
   return ids;
 }

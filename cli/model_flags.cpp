@@ -77,7 +77,7 @@ std::string ContextOption::too_long(int64_t count, const attn::models::Config& c
 
 std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer
-  for (const int64_t id : ids) labels.push_back(id < tokenizer.size() ? tokenizer.label(id) : "<start>");
+  for (const int64_t id : ids) labels.push_back(id < tokenizer.vocab_size() ? tokenizer.label(id) : "<start>");
   return labels;
 }
 

@@ -120,7 +120,7 @@ Prepared prepare_pairs(const Job& job) {
   };
   prepared.data =
       std::make_unique<attn::train::PairData>(encoded(rows, settings.data), encoded(held_out, job.validation_path()),
-                                              prepared.tokenizer->size(), config.context, settings.batch, seed);
+                                              prepared.tokenizer->vocab_size(), config.context, settings.batch, seed);
   return prepared;
 }
 
@@ -141,8 +141,8 @@ Prepared prepare_text(const Job& job) {
     }
     prepared.tokenizer = make_tokenizer(settings.tokens, {text, held_out}, {.min_count = settings.min_count});
   }
-  std::vector<int64_t> tokens = prepared.tokenizer->encode(text);
-  const std::vector<int64_t> last = prepared.tokenizer->encode(held_out);
+  std::vector<int64_t> tokens = prepared.tokenizer->encode_ids(text);
+  const std::vector<int64_t> last = prepared.tokenizer->encode_ids(held_out);
   tokens.insert(tokens.end(), last.begin(), last.end());
   prepared.data = std::make_unique<attn::train::TextDataset>(std::move(tokens), config.context, settings.batch, seed,
                                                              settings.validation_batches, std::ssize(last));
@@ -166,8 +166,8 @@ Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, co
   const Job job = {settings, config, seed, resumed};
   Prepared prepared = answers ? prepare_pairs(job) : config.classes ? prepare_sentences(job) : prepare_text(job);
   if (!resumed.empty()) return prepared;
-  config.vocab_size = prepared.tokenizer->size() + answers;  // the last begins and ends answers
-  if (answers) config.source_vocab_size = prepared.source_tokenizer->size();
+  config.vocab_size = prepared.tokenizer->vocab_size() + answers;  // the last begins and ends answers
+  if (answers) config.source_vocab_size = prepared.source_tokenizer->vocab_size();
   if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
   return prepared;
 }

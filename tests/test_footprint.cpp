@@ -218,7 +218,7 @@ void leave_model(const Config& config, const std::string& directory) {
     const std::vector<std::string> texts = {"a b c d e f g"};
     const auto tokenizer = text::words_of(texts, {.min_count = 1});
     Config shape = config;
-    shape.vocab_size = tokenizer->size();
+    shape.vocab_size = tokenizer->vocab_size();
     const Model made(shape, nn::Precision::float32, 5);
     std::vector<io::NamedTensor> tensors = made.tensors(), moments = made.tensors("adamw.m."),
                                  second = made.tensors("adamw.v.");

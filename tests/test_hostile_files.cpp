@@ -95,13 +95,13 @@ TEST(HostileFiles, Tokenizers) {
   expect_refused({
       {"characters of nothing", [] { characters_of(""); }, {"[characters_of]", "empty"}},
       {"characters of no text", [] { characters_of("\xff"); }, {"not UTF-8"}},
-      {"a character outside", [] { characters_of("abc")->encode("abd"); }, {"[encode]", "byte 2"}},
-      {"encode no text", [] { characters_of("abc")->encode("a\xc3"); }, {"not UTF-8 at byte 1"}},
+      {"a character outside", [] { characters_of("abc")->encode_ids("abd"); }, {"[encode]", "byte 2"}},
+      {"encode no text", [] { characters_of("abc")->encode_ids("a\xc3"); }, {"not UTF-8 at byte 1"}},
       {"characters: an id outside",
        [] {
          characters_of("abc")->decode(std::vector<int64_t>{0, 3});
        },
-       {"[decode]", "id 3 at place 1"}},
+       {"[decode]", "id 3 at index 1"}},
       {"characters: a label outside", [] { characters_of("abc")->label(-1); }, {"[decode]", "id -1"}},
       {"bytes: an id outside", [] { bytes()->decode(std::vector<int64_t>{256}); }, {"[decode]", "id 256"}},
       {"bytes: a label outside", [] { bytes()->label(std::numeric_limits<int64_t>::min()); }, {"[decode]"}},

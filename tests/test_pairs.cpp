@@ -105,8 +105,9 @@ TEST(Pairs, WrongOnesAreNamed) {
   EXPECT_EQ(said("ab\n"), "a.tsv, line 1: must be source, a tab, and a target");
   EXPECT_EQ(said("a\tb\n\n\tb\n"), "a.tsv, line 3: source has no token");
   EXPECT_EQ(said("a\t\n"), "a.tsv, line 1: target has no token");
-  EXPECT_EQ(said("a\tbx\n"),
-            "a.tsv, line 1: target: byte 1: U+0078 (x) is not among the 3 characters of the vocabulary");
+  EXPECT_EQ(
+      said("a\tbx\n"),
+      "a.tsv, line 1: target: the text has U+0078 (x) at byte 1, must have only the 3 characters of the vocabulary");
   EXPECT_THROW(PairData({}, {{{1}, {1}}}, 2, 8, 1, 0), Error);
   EXPECT_THROW(PairData({{{1}, {-1}}}, {{{1}, {1}}}, 2, 8, 1, 0), Error);
   EXPECT_THROW(PairData({{{1}, {1}}}, {{{1}, {1}}}, -2, 8, 1, 0), Error);

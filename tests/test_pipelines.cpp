@@ -31,7 +31,7 @@ TEST(TextGenerator, WritesWhatGenerateMakesOfTheTokens) {
   const auto tokenizer = text::characters_of(kLetters);
   const Model model(small("gpt"), nn::Precision::float32, 3);
   const TextGenerator generator(model, *tokenizer);
-  const std::vector<int64_t> prompt = tokenizer->encode("abc");
+  const std::vector<int64_t> prompt = tokenizer->encode_ids("abc");
   const auto tokens = generate::generate(model, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 12}).tokens;
   const std::string expected = tokenizer->decode(tokens);
 
@@ -192,7 +192,7 @@ TEST(MaskFiller, GivesTheMostProbableTokensOfEachMask) {
   const std::vector<FilledMask> found = fill("a [MASK] b [MASK]", 13);
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[1].position - found[0].position, 2);
-  const std::vector<int64_t> ids = fill.loaded().tokenizer->encode_marked("a [MASK] b [MASK]").ids;
+  const std::vector<int64_t> ids = fill.loaded().tokenizer->encode("a [MASK] b [MASK]").ids;
   Batch batch{.tokens = ids, .sequences = 1, .length = std::ssize(ids)};
   Tape tape;
   const nn::Array logits = fill.loaded().model->forward(tape, batch).data();

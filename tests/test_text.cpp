@@ -85,7 +85,7 @@ std::unique_ptr<Tokenizer> words(const std::vector<std::string>& texts, const te
 
 std::vector<std::string> labels(const Tokenizer& tokenizer) {
   std::vector<std::string> all;
-  for (int64_t id = 0; id < tokenizer.size(); ++id) all.push_back(tokenizer.label(id));
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) all.push_back(tokenizer.label(id));
   return all;
 }
 
@@ -167,29 +167,32 @@ TEST(Characters, OneTokenEach) {
   const std::string sample = "b😀a\u0301 e\u0301\nb";  // a smiley and combining accents
   const auto tokenizer = text::characters_of(sample);
   EXPECT_EQ(tokenizer->kind(), "characters");
-  EXPECT_EQ(tokenizer->size(), 7);
+  EXPECT_EQ(tokenizer->vocab_size(), 7);
   EXPECT_EQ(labels(*tokenizer), (std::vector<std::string>{"\\n", "␣", "a", "b", "e", "◌\u0301", "😀"}));
-  EXPECT_EQ(tokenizer->encode(sample), (Ids{3, 6, 2, 5, 1, 4, 5, 0, 3}));
-  EXPECT_EQ(tokenizer->decode(tokenizer->encode(sample)), sample);
-  EXPECT_EQ(tokenizer->encode(""), Ids{});
+  EXPECT_EQ(tokenizer->encode_ids(sample), (Ids{3, 6, 2, 5, 1, 4, 5, 0, 3}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode_ids(sample)), sample);
+  EXPECT_EQ(tokenizer->encode_ids(""), Ids{});
   EXPECT_EQ(tokenizer->decode({}), "");
 }
 
 TEST(Characters, Refuse) {
   const auto tokenizer = text::characters_of("abé");
-  const auto refusal = [&](const std::string& sample) { return error_of([&] { tokenizer->encode(sample); }); };
-  EXPECT_TRUE(is_error(refusal("ééc"), "encode", "byte 4: U+0063 (c) is not among the 3 characters of the vocabulary"));
-  EXPECT_TRUE(is_error(refusal("a\u202E"), "encode", "byte 1: U+202E (U+202E) is not among"));
+  const auto refusal = [&](const std::string& sample) { return error_of([&] { tokenizer->encode_ids(sample); }); };
+  EXPECT_TRUE(is_error(refusal("ééc"), "encode",
+                       "has U+0063 (c) at byte 4, must have only the 3 characters of the vocabulary"));
+  EXPECT_TRUE(is_error(refusal("a\u202E"), "encode", "has U+202E (U+202E) at byte 1, must have only"));
   EXPECT_TRUE(is_error(refusal("a\xC3"), "require_utf8", "not UTF-8 at byte 1 (0xC3)"));
   EXPECT_TRUE(is_error(error_of([] { text::characters_of(""); }), "characters_of", "empty"));
   EXPECT_TRUE(is_error(error_of([] { text::characters_of("\xff"); }), "require_utf8", "not UTF-8 at byte 0"));
   for (const auto& any : {text::characters_of("abé"), text::bytes(), words({"a b"}, {.min_count = 1})})
-    for (int64_t id : {int64_t{-1}, any->size(), INT64_MAX, INT64_MIN}) {
-      const std::string size = std::to_string(any->size());
-      EXPECT_TRUE(is_error(error_of([&] {
-                             any->decode(Ids{0, id});
-                           }),
-                           "decode", "id " + std::to_string(id) + " at place 1 is outside the vocabulary of " + size));
+    for (int64_t id : {int64_t{-1}, any->vocab_size(), INT64_MAX, INT64_MIN}) {
+      const std::string size = std::to_string(any->vocab_size());
+      EXPECT_TRUE(
+          is_error(error_of([&] {
+                     any->decode(Ids{0, id});
+                   }),
+                   "decode",
+                   "id " + std::to_string(id) + " at index 1 is outside the vocabulary, must be in [0, " + size + ")"));
       EXPECT_TRUE(is_error(error_of([&] { any->label(id); }), "decode", "is outside the vocabulary"));
     }
 }
@@ -198,8 +201,8 @@ TEST(Characters, AllOfUnicode) {
   const std::vector<Character> characters = many_characters();
   const std::string all = joined(characters);
   const auto tokenizer = text::characters_of(joined({characters.rbegin(), characters.rend()}) + all);
-  ASSERT_EQ(tokenizer->size(), static_cast<int64_t>(characters.size()));
-  const Ids ids = tokenizer->encode(all);
+  ASSERT_EQ(tokenizer->vocab_size(), static_cast<int64_t>(characters.size()));
+  const Ids ids = tokenizer->encode_ids(all);
   for (size_t n = 0; n < ids.size(); ++n) ASSERT_EQ(ids[n], static_cast<int64_t>(n));
   EXPECT_EQ(tokenizer->decode(ids), all);
   EXPECT_EQ(reloaded(*tokenizer)->decode(ids), all);
@@ -216,11 +219,11 @@ TEST(Characters, Bytes) {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   const auto tokenizer = text::bytes();
   EXPECT_EQ(tokenizer->kind(), "bytes");
-  EXPECT_EQ(tokenizer->size(), 256);
-  const Ids ids = tokenizer->encode(all);
+  EXPECT_EQ(tokenizer->vocab_size(), 256);
+  const Ids ids = tokenizer->encode_ids(all);
   for (int64_t n = 0; n < 256; ++n) EXPECT_EQ(ids[n], n);
   EXPECT_EQ(tokenizer->decode(ids), all);
-  EXPECT_EQ(tokenizer->decode(tokenizer->encode("é").front() == 0xC3 ? Ids{0xC3} : Ids{}), "\xC3");
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode_ids("é").front() == 0xC3 ? Ids{0xC3} : Ids{}), "\xC3");
   EXPECT_EQ(reloaded(*tokenizer)->kind(), "bytes");
   std::set<std::string> seen;
   for (const std::string& label : labels(*tokenizer)) {
@@ -268,7 +271,7 @@ TEST(Words, Splitting) {
   for (const auto& [sample, expected] : cases) {
     const auto tokenizer = words({sample}, {.min_count = 1});
     std::vector<std::string> tokens;
-    for (int64_t id : tokenizer->encode(sample)) {
+    for (int64_t id : tokenizer->encode_ids(sample)) {
       EXPECT_GE(id, 2) << sample;
       tokens.push_back(tokenizer->decode(Ids{id}));
     }
@@ -281,20 +284,20 @@ TEST(Words, ByFrequencyThenBytes) {
   const auto tokenizer = words(texts, {});
   EXPECT_EQ(tokenizer->kind(), "words");
   EXPECT_EQ(labels(*tokenizer), (std::vector<std::string>{"<pad>", "<unk>", "z", "b", "c", "é"}));
-  EXPECT_EQ(tokenizer->encode("É z d B <pad>"), (Ids{5, 2, 1, 3, 1, 1, 1}));
+  EXPECT_EQ(tokenizer->encode_ids("É z d B <pad>"), (Ids{5, 2, 1, 3, 1, 1, 1}));
   EXPECT_EQ(tokenizer->decode(Ids{2, 0, 3, 1}), "z <pad> b <unk>");
-  EXPECT_EQ(tokenizer->encode(""), Ids{});
+  EXPECT_EQ(tokenizer->encode_ids(""), Ids{});
   EXPECT_EQ(labels(*words(texts, {.max_words = 2})), (std::vector<std::string>{"<pad>", "<unk>", "z", "b"}));
-  EXPECT_EQ(words(texts, {.min_count = 1})->size(), 8);
-  EXPECT_EQ(words(texts, {.min_count = 3})->size(), 3);
+  EXPECT_EQ(words(texts, {.min_count = 1})->vocab_size(), 8);
+  EXPECT_EQ(words(texts, {.min_count = 3})->vocab_size(), 3);
   const auto exact = words(texts, {.min_count = 1, .lower_case = false});
-  EXPECT_EQ(exact->size(), 9);
-  EXPECT_NE(exact->encode("b"), exact->encode("B"));
-  EXPECT_EQ(exact->encode("É"), Ids{1});
+  EXPECT_EQ(exact->vocab_size(), 9);
+  EXPECT_NE(exact->encode_ids("b"), exact->encode_ids("B"));
+  EXPECT_EQ(exact->encode_ids("É"), Ids{1});
   for (const Tokenizer* any : {tokenizer.get(), exact.get()}) {
     const auto again = reloaded(*any);
     EXPECT_EQ(again->to_json(), any->to_json());
-    EXPECT_EQ(again->encode(texts[1]), any->encode(texts[1]));
+    EXPECT_EQ(again->encode_ids(texts[1]), any->encode_ids(texts[1]));
     EXPECT_EQ(labels(*again), labels(*any));
   }
 }
@@ -306,11 +309,11 @@ TEST(Words, Refuse) {
   EXPECT_TRUE(is_error(refusal({"a"}, {.min_count = 0, .max_words = 0}), "words_of",
                        "min_count is 0, must be at least 1; max_words is 0, must be from 1 to 4194304"));
   EXPECT_TRUE(is_error(refusal({"a"}, {.max_words = INT64_MAX}), "words_of", "max_words is 9223372036854775807"));
-  EXPECT_TRUE(is_error(refusal({}, {}), "words_of", "none of the 0 words occurs min_count = 2 times"));
-  EXPECT_TRUE(is_error(refusal({"a b"}, {}), "words_of", "none of the 2 words occurs min_count = 2 times"));
+  EXPECT_TRUE(is_error(refusal({}, {}), "words_of", "none of the 0 words occurs 2 times (min_count)"));
+  EXPECT_TRUE(is_error(refusal({"a b"}, {}), "words_of", "none of the 2 words occurs 2 times (min_count)"));
   EXPECT_TRUE(is_error(refusal({"a a", "b\xff"}, {}), "require_utf8", "text 1: not UTF-8 at byte 1"));
   const auto tokenizer = words({"a a"}, {});
-  EXPECT_TRUE(is_error(error_of([&] { tokenizer->encode("a \xff"); }), "require_utf8", "not UTF-8 at byte 2"));
+  EXPECT_TRUE(is_error(error_of([&] { tokenizer->encode_ids("a \xff"); }), "require_utf8", "not UTF-8 at byte 2"));
 }
 
 /// What was split and folded once is one token for ever: a vocabulary can be saved, whatever the text.
@@ -319,9 +322,9 @@ TEST(Words, AllOfUnicode) {
   for (bool lower_case : {true, false}) {
     const auto tokenizer = words({all}, {.min_count = 1, .max_words = 4'000'000, .lower_case = lower_case});
     const auto again = reloaded(*tokenizer);
-    EXPECT_EQ(again->size(), tokenizer->size());
-    EXPECT_EQ(again->encode(all), tokenizer->encode(all));
-    for (int64_t id = 0; id < tokenizer->size(); ++id) ASSERT_TRUE(is_fit_for_a_label(tokenizer->label(id)));
+    EXPECT_EQ(again->vocab_size(), tokenizer->vocab_size());
+    EXPECT_EQ(again->encode_ids(all), tokenizer->encode_ids(all));
+    for (int64_t id = 0; id < tokenizer->vocab_size(); ++id) ASSERT_TRUE(is_fit_for_a_label(tokenizer->label(id)));
   }
 }
 
@@ -336,9 +339,9 @@ TEST(Words, AnyMixture) {
       mixture += utf8(hard[random.below(static_cast<int64_t>(std::size(hard)))]);
     const bool lower_case = random.below(2) == 0;
     const auto tokenizer = words({mixture}, {.min_count = 1, .lower_case = lower_case});
-    const Ids ids = tokenizer->encode(mixture);
+    const Ids ids = tokenizer->encode_ids(mixture);
     ASSERT_EQ(std::count(ids.begin(), ids.end(), 1), 0) << mixture;
-    ASSERT_EQ(reloaded(*tokenizer)->encode(tokenizer->decode(ids)), ids) << mixture;
+    ASSERT_EQ(reloaded(*tokenizer)->encode_ids(tokenizer->decode(ids)), ids) << mixture;
   });
 }
 
@@ -348,12 +351,11 @@ TEST(Words, LongRuns) {
     std::string sample = "end end ";
     while (sample.size() < 1'000'000) sample += unit;
     const auto tokenizer = words({sample}, {});
-    EXPECT_EQ(tokenizer->decode(Ids{tokenizer->encode(sample).front()}), "end");
+    EXPECT_EQ(tokenizer->decode(Ids{tokenizer->encode_ids(sample).front()}), "end");
   }
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// streams
+// ------------------------------------------------------------------------------------------------------------- streams
 
 /// The pieces of a stream, whole characters each, and the decode() of all ids that they add up to.
 void expect_stream(const Tokenizer& tokenizer, const Ids& ids) {
@@ -372,7 +374,7 @@ void expect_stream(const Tokenizer& tokenizer, const Ids& ids) {
 TEST(Streams, OfOwnKinds) {
   const std::string sample = "don't é\u0301 stop: 漢字 👩\u200D🚀 ok";
   for (const auto& tokenizer : {text::bytes(), text::characters_of(sample), words({sample}, {.min_count = 1})})
-    expect_stream(*tokenizer, tokenizer->encode(sample));
+    expect_stream(*tokenizer, tokenizer->encode_ids(sample));
 }
 
 TEST(Streams, CutOffAndMalformed) {
@@ -391,15 +393,15 @@ TEST(Streams, CutOffAndMalformed) {
 
 TEST(Streams, DefaultsOfOwnKinds) {
   const auto tokenizer = words({"a b c"}, {.min_count = 1});
-  const text::Encoding one = tokenizer->encode_marked("a b"), two = tokenizer->encode_marked("a", "b c");
-  EXPECT_EQ(one.ids, tokenizer->encode("a b"));
-  EXPECT_EQ(one.types, (Ids{0, 0}));
-  EXPECT_EQ(two.ids, tokenizer->encode("a b c"));
-  EXPECT_EQ(two.types, (Ids{0, 1, 1}));
-  EXPECT_EQ(tokenizer->find("<unk>"), 1);
-  EXPECT_EQ(tokenizer->find("d"), std::nullopt);
+  const text::Encoding one = tokenizer->encode("a b"), two = tokenizer->encode_pair("a", "b c");
+  EXPECT_EQ(one.ids, tokenizer->encode_ids("a b"));
+  EXPECT_EQ(one.token_type_ids, (Ids{0, 0}));
+  EXPECT_EQ(two.ids, tokenizer->encode_ids("a b c"));
+  EXPECT_EQ(two.token_type_ids, (Ids{0, 1, 1}));
+  EXPECT_EQ(tokenizer->token_to_id("<unk>"), 1);
+  EXPECT_EQ(tokenizer->token_to_id("d"), std::nullopt);
   EXPECT_FALSE(tokenizer->is_special(0));
-  EXPECT_FALSE(tokenizer->lengths().longest);
+  EXPECT_FALSE(tokenizer->batch_options().max_length);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- load
@@ -424,16 +426,16 @@ TEST(Load, Hostile) {
       {"{\"kind\":null}", "kind is null, must be a string"},
       {"{\"kind\":\"bpe\"}", "kind is \"bpe\", must be \"characters\", \"bytes\" or \"words\""},
       {"{\"kind\":\"" + std::string(100'000, 'x') + "\"}", "xxx\"..., must be"},
-      {"{\"kind\":\"bytes\",\"size\":256}", "has \"size\", which no such tokenizer has"},
-      {"{\"kind\":\"bytes\",\"\\u001b[2J\":256}", "has \"\\u001b[2J\", which"},
+      {"{\"kind\":\"bytes\",\"size\":256}", "has the field \"size\", which a tokenizer of its kind cannot have"},
+      {"{\"kind\":\"bytes\",\"\\u001b[2J\":256}", "has the field \"\\u001b[2J\", which"},
       {"{\"kind\":\"characters\"}", "has no characters"},
-      {"{\"kind\":\"characters\",\"characters\":\"a\",\"words\":[]}", "has \"words\", which"},
+      {"{\"kind\":\"characters\",\"characters\":\"a\",\"words\":[]}", "has the field \"words\", which"},
       {of_characters("7"), "characters is 7, must be a string"},
       {of_characters("[\"a\"]"), "characters is a list, must be a string"},
       {of_characters("\"\""), "characters is empty"},
-      {of_characters("\"ba\""), "U+0061 at place 1 follows U+0062"},
-      {of_characters("\"abb\""), "U+0062 at place 2 follows U+0062"},
-      {of_characters("\"a\\u0061\""), "U+0061 at place 1 follows U+0061"},
+      {of_characters("\"ba\""), "U+0061 at index 1 follows U+0062"},
+      {of_characters("\"abb\""), "U+0062 at index 2 follows U+0062"},
+      {of_characters("\"a\\u0061\""), "U+0061 at index 1 follows U+0061"},
       {of_characters("\"\xff\""), "ill-formed UTF-8"},
       {of_characters("\"\xed\xa0\x80\""), "ill-formed UTF-8"},
       {of_characters("\"\\ud800\""), "surrogate"},
@@ -446,14 +448,14 @@ TEST(Load, Hostile) {
       {of_words(""), "words is empty"},
       {of_words("\"a\",7"), "word 1 is 7, must be a string"},
       {of_words("\"a\",[\"b\"]"), "word 1 is a list, must be a string"},
-      {of_words("\"a\",\"b\",\"a\""), "word 2 is \"a\", which occurs before"},
-      {of_words("\"\""), "word 0 is \"\", which no text is ever split into"},
-      {of_words("\" \""), "word 0 is \" \", which no text is ever split into"},
-      {of_words("\"a b\""), "word 0 is \"a b\", which no text"},
-      {of_words("\"a.\""), "word 0 is \"a.\", which no text"},
-      {of_words("\"a'\""), "word 0 is \"a'\", which no text"},
-      {of_words("\"A\""), "word 0 is \"A\", which no text"},
-      {of_words("\"<pad>\""), "word 0 is \"<pad>\", which no text"},
+      {of_words("\"a\",\"b\",\"a\""), "word 2 is \"a\", must differ from the words before it"},
+      {of_words("\"\""), "word 0 is \"\", must be a word that splitting a text can give"},
+      {of_words("\" \""), "word 0 is \" \", must be a word that splitting a text can give"},
+      {of_words("\"a b\""), "word 0 is \"a b\", must be a word"},
+      {of_words("\"a.\""), "word 0 is \"a.\", must be a word"},
+      {of_words("\"a'\""), "word 0 is \"a'\", must be a word"},
+      {of_words("\"A\""), "word 0 is \"A\", must be a word"},
+      {of_words("\"<pad>\""), "word 0 is \"<pad>\", must be a word"},
       {of_words(deep), "nested deeper than 64 levels"},
       {deep, "nested deeper than 64 levels"}};
   for (const auto& [json, piece] : cases) {
@@ -468,12 +470,12 @@ TEST(Load, TooMuch) {
   const auto refusal = [](const std::string& json) { return error_of([&] { text::load_tokenizer(json, "a"); }); };
   std::string many = "{\"kind\":\"words\",\"lower_case\":true,\"words\":[0";
   for (int64_t n = 0; n < int64_t{1} << 22; ++n) many += ",0";
-  EXPECT_TRUE(is_error(refusal(many + "]}"), "load_tokenizer", "a: has 4194305 words, at most 4194304 are read"));
+  EXPECT_TRUE(is_error(refusal(many + "]}"), "load_tokenizer", "a: has 4194305 words, must have at most 4194304"));
   if (effort() == Effort::normal) return;  // some seconds
   for (int64_t n = 0; n < int64_t{3} << 22; ++n) many += ",0";
   EXPECT_TRUE(is_error(refusal(many + "]}"), "load_tokenizer", "a: more than 16777216 values"));
   const std::string long_text((size_t{1} << 28) + 1, ' ');
-  EXPECT_TRUE(is_error(refusal(long_text), "load_tokenizer", "a: has 268435457 bytes, at most 268435456 are read"));
+  EXPECT_TRUE(is_error(refusal(long_text), "load_tokenizer", "a: has 268435457 bytes, must have at most 268435456"));
 }
 
 TEST(Load, MutatedFiles) {

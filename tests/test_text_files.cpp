@@ -53,16 +53,16 @@ constexpr const char* kBert =
 TEST(TextFiles, BytePairsMergeByRank) {
   const auto tokenizer = loaded(file_of(kBpe));
   EXPECT_EQ(tokenizer->kind(), "bpe");
-  EXPECT_EQ(tokenizer->size(), 8);
-  EXPECT_EQ(tokenizer->encode("abc"), (Ids{4}));
-  EXPECT_EQ(tokenizer->encode("bcabb"), (Ids{5, 3, 1}));
-  EXPECT_EQ(tokenizer->encode("axxb"), (Ids{0, 6, 6, 1}));
+  EXPECT_EQ(tokenizer->vocab_size(), 8);
+  EXPECT_EQ(tokenizer->encode_ids("abc"), (Ids{4}));
+  EXPECT_EQ(tokenizer->encode_ids("bcabb"), (Ids{5, 3, 1}));
+  EXPECT_EQ(tokenizer->encode_ids("axxb"), (Ids{0, 6, 6, 1}));
   const auto even = loaded(file_of(R"({"type":"BPE","vocab":{"a":0,"aa":1},"merges":["a a"]})"));
-  EXPECT_EQ(even->encode("aaa"), (Ids{1, 0}));
-  EXPECT_EQ(tokenizer->find("abc"), 4);
-  EXPECT_EQ(tokenizer->find("abcd"), std::nullopt);
+  EXPECT_EQ(even->encode_ids("aaa"), (Ids{1, 0}));
+  EXPECT_EQ(tokenizer->token_to_id("abc"), 4);
+  EXPECT_EQ(tokenizer->token_to_id("abcd"), std::nullopt);
   EXPECT_EQ(tokenizer->label(7), "␣");
-  EXPECT_EQ(tokenizer->encode_marked("ab", "c").types, (Ids{0, 1}));
+  EXPECT_EQ(tokenizer->encode_pair("ab", "c").token_type_ids, (Ids{0, 1}));
 }
 
 /// Long pieces are cut where nothing merges, and many symbols merge by a heap: neither changes an id.
@@ -75,64 +75,85 @@ TEST(TextFiles, LongPiecesAreNoOthers) {
     for (int64_t words = random.below(40); words >= 0; --words) {
       std::string word;
       for (int64_t length = random.below(9); length > 0; --length) word += "abcx"[random.below(4)];
-      const Ids ids = tokenizer->encode(word + " ");
+      const Ids ids = tokenizer->encode_ids(word + " ");
       expected.insert(expected.end(), ids.begin(), ids.end());
       text += word + " ";
     }
-    ASSERT_EQ(tokenizer->encode(text), expected) << text;
+    ASSERT_EQ(tokenizer->encode_ids(text), expected) << text;
   });
   std::string many;
   for (int n = 0; n < 3000; ++n) many += "abc";
-  EXPECT_EQ(tokenizer->encode(many), Ids(3000, 4));
+  EXPECT_EQ(tokenizer->encode_ids(many), Ids(3000, 4));
 }
 
 TEST(TextFiles, WordPieceTakesTheLongest) {
   const auto tokenizer = loaded(file_of(kWordPiece, kBert));
   EXPECT_EQ(tokenizer->kind(), "wordpiece");
-  EXPECT_EQ(tokenizer->size(), 10);
-  EXPECT_EQ(tokenizer->encode("THESE thé. [MASK]x"), (Ids{3, 4, 3, 7, 9, 0}));
-  EXPECT_EQ(tokenizer->encode("thesee " + std::string(101, 't')), (Ids{0, 0}));
+  EXPECT_EQ(tokenizer->vocab_size(), 10);
+  EXPECT_EQ(tokenizer->encode_ids("THESE thé. [MASK]x"), (Ids{3, 4, 3, 7, 9, 0}));
+  EXPECT_EQ(tokenizer->encode_ids("thesee " + std::string(101, 't')), (Ids{0, 0}));
   EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 7, 2}), "these.");
-  const text::Encoding two = tokenizer->encode_marked("the", "t t");
+  const text::Encoding two = tokenizer->encode_pair("the", "t t");
   EXPECT_EQ(two.ids, (Ids{1, 3, 2, 6, 6, 2}));
-  EXPECT_EQ(two.types, (Ids{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(two.token_type_ids, (Ids{0, 0, 0, 1, 1, 1}));
   EXPECT_TRUE(tokenizer->is_special(9));
   EXPECT_FALSE(tokenizer->is_special(3));
-  EXPECT_EQ(tokenizer->find("[MASK]"), 9);
+  EXPECT_EQ(tokenizer->token_to_id("[MASK]"), 9);
   EXPECT_EQ(tokenizer->label(8), "#8");
   EXPECT_EQ(tokenizer->to_json(), file_of(kWordPiece, kBert));
 }
 
 TEST(TextFiles, LengthsAreSaidAndKept) {
   const auto tokenizer = loaded(file_of(kWordPiece, kBert));
-  EXPECT_EQ(tokenizer->lengths().longest, 512);
-  EXPECT_EQ(tokenizer->lengths().padding, 1);
-  EXPECT_TRUE(tokenizer->lengths().cuts_left && tokenizer->lengths().pads_left);
+  const text::BatchOptions options = tokenizer->batch_options();
+  EXPECT_EQ(options.max_length, 512);
+  EXPECT_EQ(options.pad_id, 1);
+  EXPECT_TRUE(options.truncation_side == text::Side::left && options.padding_side == text::Side::left);
   const text::EncodedBatch batch = text::encode_batch(*tokenizer, std::vector<std::string>{"the", "the t ."});
   EXPECT_EQ(batch.length, 5);
   EXPECT_EQ(batch.sequences, 2);
   EXPECT_EQ(Ids(batch.ids.begin(), batch.ids.begin() + 2), (Ids{1, 1}));  // it fills up on the left
-  EXPECT_EQ(batch.mask, (Ids{0, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
-  const text::EncodedBatch right = text::encode_batch(*tokenizer, std::vector<std::string>{"the", "the t ."},
-                                                      text::Lengths{.padding = 1, .padding_type = 3, .multiple = 4});
+  EXPECT_EQ(batch.attention_mask, (Ids{0, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
+  const text::EncodedBatch right =
+      text::encode_batch(*tokenizer, std::vector<std::string>{"the", "the t ."},
+                         text::BatchOptions{.pad_id = 1, .pad_type_id = 3, .pad_to_multiple_of = 4});
   EXPECT_EQ(right.length, 8);
   EXPECT_EQ(right.ids, (Ids{1, 3, 2, 1, 1, 1, 1, 1, 1, 3, 6, 7, 2, 1, 1, 1}));
-  EXPECT_EQ(right.types, (Ids{0, 0, 0, 3, 3, 3, 3, 3, 0, 0, 0, 0, 0, 3, 3, 3}));
-  EXPECT_EQ(right.mask, (Ids{1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
-  EXPECT_EQ(error_of([&] { text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."}, text::Lengths{}); }),
-            "[encode_batch] neither the tokenizer nor its caller says which token fills shorter texts up");
+  EXPECT_EQ(right.token_type_ids, (Ids{0, 0, 0, 3, 3, 3, 3, 3, 0, 0, 0, 0, 0, 3, 3, 3}));
+  EXPECT_EQ(right.attention_mask, (Ids{1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(
+      error_of([&] { text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."}, text::BatchOptions{}); }),
+      "[encode_batch] pad_id is absent: neither the tokenizer nor the caller names a token");
   EXPECT_EQ(error_of([&] {
               text::encode_batch(*tokenizer, std::vector<std::string>{"the t ."},
-                                 text::Lengths{.padding = 1, .padded = 4});
+                                 text::BatchOptions{.pad_id = 1, .pad_to_length = 4});
             }),
-            "[encode_batch] a text has 5 tokens, which are cut to none of the 4 that every text is filled up to");
-  EXPECT_EQ(tokenizer->encode_within(4, "the t .").ids, (Ids{1, 6, 7, 2}));
-  EXPECT_EQ(tokenizer->encode_within(6, "the t . t .", "the").ids, (Ids{1, 6, 7, 2, 3, 2}));
-  EXPECT_EQ(error_of([&] { tokenizer->encode_within(1, "the"); }),
-            "[encode_within] longest is 1, must be at least 2, as many tokens are around a text");
+            "[encode_batch] a text has 5 tokens, must have at most 4, the length that pad_to_length gives");
+  EXPECT_EQ(tokenizer->encode("the t .", {.max_length = 4}).ids, (Ids{1, 6, 7, 2}));
+  EXPECT_EQ(tokenizer->encode_pair("the t . t .", "the", {.max_length = 6}).ids, (Ids{1, 6, 7, 2, 3, 2}));
+  EXPECT_EQ(error_of([&] { tokenizer->encode("the", {.max_length = 1}); }),
+            "[encode] max_length is 1, must be 0 or at least 2, the number of special tokens that are added");
   const auto bytes = text::bytes();
-  EXPECT_EQ(bytes->encode_within(3, "abcd", "ef").ids, (Ids{'a', 'b', 'e'}));
-  EXPECT_NE(error_of([&] { bytes->encode_within(-1, "a"); }), "");
+  EXPECT_EQ(bytes->encode_pair("abcd", "ef", {.max_length = 3}).ids, (Ids{'a', 'b', 'e'}));
+  EXPECT_EQ(error_of([&] { bytes->encode("a", {.max_length = -1}); }),
+            "[encode] max_length is -1, must be 0 or at least 1");
+  EXPECT_EQ(error_of([&] {
+              text::encode_batch(*bytes, std::vector<std::string>{"a"},
+                                 {{.max_length = 0, .pad_id = 256, .pad_to_length = -1, .pad_to_multiple_of = -2}});
+            }),
+            "[encode_batch] pad_id is 256, must be in [0, 256); max_length is 0, must be absent or at least 1; "
+            "pad_to_length is -1, must be at least 0; pad_to_multiple_of is -2, must be at least 0");
+}
+
+TEST(TextFiles, SpecialTokensAreAddedOnlyIfWanted) {
+  constexpr text::EncodeOptions kWithout = {.add_special_tokens = false};
+  const auto tokenizer = loaded(file_of(kWordPiece, kBert));
+  EXPECT_EQ(tokenizer->encode("the t", kWithout).ids, tokenizer->encode_ids("the t"));
+  const text::Encoding pair = tokenizer->encode_pair("the", "t t", kWithout);
+  EXPECT_EQ(pair.ids, (Ids{3, 6, 6}));
+  EXPECT_EQ(pair.token_type_ids, (Ids{0, 1, 1}));
+  EXPECT_EQ(tokenizer->encode("the t .", {.add_special_tokens = false, .max_length = 2}).ids, (Ids{6, 7}));
+  EXPECT_EQ(tokenizer->encode("the t .", {.add_special_tokens = false, .max_length = 1}).ids, (Ids{7}));
 }
 
 TEST(TextFiles, UnigramTakesTheBestSum) {
@@ -140,9 +161,9 @@ TEST(TextFiles, UnigramTakesTheBestSum) {
       loaded(file_of(kUnigram, R"("pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},)"
                                R"("decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"})"));
   EXPECT_EQ(tokenizer->kind(), "unigram");
-  EXPECT_EQ(tokenizer->encode("ab b"), (Ids{5, 4, 2}));
-  EXPECT_EQ(tokenizer->encode("xya"), (Ids{4, 0, 1}));
-  EXPECT_EQ(tokenizer->encode("bb"), (Ids{4, 2, 2}));
+  EXPECT_EQ(tokenizer->encode_ids("ab b"), (Ids{5, 4, 2}));
+  EXPECT_EQ(tokenizer->encode_ids("xya"), (Ids{4, 0, 1}));
+  EXPECT_EQ(tokenizer->encode_ids("bb"), (Ids{4, 2, 2}));
   EXPECT_EQ(tokenizer->decode(Ids{5, 4, 2}), "ab b");
 }
 
@@ -179,12 +200,12 @@ TEST(TextFiles, AddedTokens) {
   const auto blanks = loaded(file_of(
       words, R"("pre_tokenizer":{"type":"WhitespaceSplit"},"added_tokens":[{"id":2,"content":"<sep>","rstrip":true,)"
              R"("normalized":false},{"id":3,"content":"\n","lstrip":true,"normalized":false}])"));
-  EXPECT_EQ(blanks->encode("a<sep>\na\n a"), (Ids{1, 2, 1, 3, 1}));
+  EXPECT_EQ(blanks->encode_ids("a<sep>\na\n a"), (Ids{1, 2, 1, 3, 1}));
   const auto lower =
       loaded(file_of(words, R"("normalizer":{"type":"Lowercase"},"pre_tokenizer":{"type":"Whitespace"},)"
                             R"("added_tokens":[{"id":2,"content":"[M]","special":true,"normalized":true},)"
                             R"({"id":3,"content":"[n]","special":true,"normalized":true}])"));
-  EXPECT_EQ(lower->encode("a [M] [N]"), (Ids{1, 2, 3}));
+  EXPECT_EQ(lower->encode_ids("a [M] [N]"), (Ids{1, 2, 3}));
   EXPECT_EQ(lower->decode(Ids{1, 2, 3}), "a [m]");
   EXPECT_TRUE(!lower->is_special(2) && lower->is_special(3));
 }
@@ -196,7 +217,7 @@ TEST(TextFiles, FirstOfWhatBecameOfACharacter) {
       words, R"("normalizer":{"type":"NFD"},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split",)"
              R"("pattern":{"String":"e"},"behavior":"Isolated"},{"type":"Metaspace","replacement":"▁",)"
              R"("prepend_scheme":"first"}]})"));
-  EXPECT_EQ(tokenizer->encode("éé"), (Ids{1, 3, 4, 2}));
+  EXPECT_EQ(tokenizer->encode_ids("éé"), (Ids{1, 3, 4, 2}));
 }
 
 // -------------------------------------------------------------------------------------------------------- other files
@@ -224,21 +245,21 @@ std::string sentencepiece_bpe() {
 TEST(TextFiles, SentencePieceModels) {
   const auto tokenizer = text::load_sentencepiece(sentencepiece_bpe(), "tokenizer.model");
   EXPECT_EQ(tokenizer->kind(), "bpe");
-  EXPECT_EQ(tokenizer->encode("  ab  bax "), (Ids{4, 5, 7, 6, 2}));
-  EXPECT_EQ(tokenizer->encode("b</s>b"), (Ids{5, 7, 1, 7}));
+  EXPECT_EQ(tokenizer->encode_ids("  ab  bax "), (Ids{4, 5, 7, 6, 2}));
+  EXPECT_EQ(tokenizer->encode_ids("b</s>b"), (Ids{5, 7, 1, 7}));
   EXPECT_EQ(tokenizer->decode(Ids{4, 5, 7, 6, 2, 1}), "ab bax");
-  EXPECT_EQ(loaded(tokenizer->to_json())->encode("ab"), (Ids{4}));
+  EXPECT_EQ(loaded(tokenizer->to_json())->encode_ids("ab"), (Ids{4}));
   const auto refusal = [](const std::string& bytes) {
     return error_of([&] { text::load_sentencepiece(bytes, "a.model"); });
   };
   EXPECT_TRUE(has(refusal(""), "[load_sentencepiece] a.model: is an empty file"));
   EXPECT_TRUE(has(refusal("GGUF"), "a.model: is a GGUF file of llama.cpp, which is not read"));
   EXPECT_TRUE(has(refusal("\x0a\x7f"), "it ends inside a field"));
-  EXPECT_TRUE(has(refusal("\x0b"), "a field of the kind 3"));
-  EXPECT_TRUE(has(refusal(std::string(11, '\xff')), "a number of more than ten bytes"));
+  EXPECT_TRUE(has(refusal("\x0b"), "a field has the wire type 3"));
+  EXPECT_TRUE(has(refusal(std::string(11, '\xff')), "a number has more than ten bytes"));
   EXPECT_TRUE(has(refusal(piece("", 0)), "piece 0 is empty or not UTF-8"));
   EXPECT_TRUE(has(refusal(piece("\xff", 0)), "piece 0 is empty or not UTF-8"));
-  EXPECT_TRUE(has(refusal(piece("a", std::nanf(""))), "a score that is no number"));
+  EXPECT_TRUE(has(refusal(piece("a", std::nanf(""))), "a score is not finite"));
   EXPECT_TRUE(has(refusal(piece("a", 0) + field(2, field(3, '\3'))), "must be 1 (unigram) or 2 (bpe)"));
 }
 
@@ -251,7 +272,7 @@ TEST(TextFiles, SumsOfLongTextsBeginAgain) {
   wanted[0] = 1;
   wanted[102] = 5;
   wanted[103] = 6;
-  EXPECT_EQ(tokenizer->encode(std::string(101, 'z') + "abc"), wanted);
+  EXPECT_EQ(tokenizer->encode_ids(std::string(101, 'z') + "abc"), wanted);
 }
 
 /// The largest scores that a file may have, and larger ones that only a tokenizer.json can: no token is lost.
@@ -260,12 +281,12 @@ TEST(TextFiles, SumsOfLargeScores) {
   for (const float score : {9e29f, -9e29f}) {
     const std::string model = piece("<unk>", 0, 2) + piece("▁", -1) + piece("a", score) + piece("aa", score / 2);
     const auto tokenizer = text::load_sentencepiece(model + field(2, field(3, '\1')), "a.model");
-    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode_ids(text)), text);
   }
   for (const std::string score : {"3e38", "-3e38", "1e308", "-1e308"}) {
     const std::string vocab = "[[\"<unk>\",0],[\"a\"," + score + "],[\"aa\"," + score + "]]";
     const auto tokenizer = loaded(file_of(R"({"type":"Unigram","unk_id":0,"float32":true,"vocab":)" + vocab + "}"));
-    const Ids ids = tokenizer->encode(text);
+    const Ids ids = tokenizer->encode_ids(text);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), 1) + 2 * std::count(ids.begin(), ids.end(), 2), 99) << score;
   }
 }
@@ -278,18 +299,19 @@ TEST(TextFiles, FoldersOfModels) {
   const auto open = [&] { return text::open_tokenizer(folder.string()); };
   EXPECT_TRUE(has(error_of(open), folder.string() + ": has no tokenizer.json, tokenizer.model"));
   put("vocab.txt", "[UNK]\n[CLS]\r\n[SEP]\na\nA\n##b");
-  EXPECT_EQ(open()->encode_marked("AB").ids, (Ids{1, 3, 5, 2}));
+  EXPECT_EQ(open()->encode("AB").ids, (Ids{1, 3, 5, 2}));
   put("tokenizer_config.json", R"({"do_lower_case":false})");
-  EXPECT_EQ(open()->encode("Ab"), (Ids{4, 5}));
+  EXPECT_EQ(open()->encode_ids("Ab"), (Ids{4, 5}));
   put("vocab.json", R"({"a":0,"b":1,"ab":2,"Ġ":3,"<|endoftext|>":4})");
   put("merges.txt", "#version: 0.2\na b\n");
-  EXPECT_EQ(open()->encode("ab a<|endoftext|>"), (Ids{2, 3, 0, 4}));
+  EXPECT_EQ(open()->encode_ids("ab a<|endoftext|>"), (Ids{2, 3, 0, 4}));
   put("merges.txt", "a b c\n");
-  EXPECT_TRUE(has(error_of(open), "line 1 of the merges is \"a b c\", must be two tokens with a space between"));
+  EXPECT_TRUE(has(error_of(open),
+                  "merges.txt, line 1: the merge is \"a b c\", must be two tokens with one space between them"));
   put("spiece.model", sentencepiece_bpe());
-  EXPECT_EQ(open()->encode("ab"), (Ids{4}));
+  EXPECT_EQ(open()->encode_ids("ab"), (Ids{4}));
   put("tokenizer.json", file_of(kBpe));
-  EXPECT_EQ(open()->encode("ab"), (Ids{3}));
+  EXPECT_EQ(open()->encode_ids("ab"), (Ids{3}));
   fs::remove_all(folder);
 }
 
@@ -311,10 +333,10 @@ TEST(TextFiles, Hostile) {
       {file_of(R"({"type":"BPE","vocab":{"a":-1}})"), "vocab: \"a\" is -1, must be a whole number"},
       {file_of(R"({"type":"BPE","vocab":{"a":4194304}})"), "the id of \"a\" is 4194304, must be from 0 to 4194303"},
       {file_of(R"({"type":"BPE","vocab":{"a":0,"b":0}})"), "the id 0 is that of \"a\" and of \"b\""},
-      {file_of(R"({"type":"BPE","vocab":{")" + long_token + "\":0}}"), "has 5000 bytes, at most 4096 are read"},
+      {file_of(R"({"type":"BPE","vocab":{")" + long_token + "\":0}}"), "has 5000 bytes, must have at most 4096"},
       {file_of(R"({"type":"BPE","vocab":{},"merges":["a b"]})"), "merge 0 is \"a b\", but the vocabulary has no \"a\""},
       {file_of(R"({"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]})"), "but the vocabulary has no \"ab\""},
-      {file_of(R"({"type":"BPE","vocab":{},"merges":["a b c"]})"), "must be two tokens with a space between"},
+      {file_of(R"({"type":"BPE","vocab":{},"merges":["a b c"]})"), "must be two tokens with one space between them"},
       {file_of(R"({"type":"BPE","vocab":{},"merges":[["a"]]})"), "merge 0 is a list, must be two tokens"},
       {file_of(R"({"type":"BPE","vocab":{},"merges":[],"dropout":0.1})"), "dropout is 0.1, must be 0 or null"},
       {file_of(R"({"type":"WordPiece","vocab":{}})"), "model: has no unk_token"},
@@ -329,34 +351,35 @@ TEST(TextFiles, Hostile) {
       {normalizer(R"({"type":"Prepend"})"), "normalizer: has no prepend"},
       {normalizer(R"({"type":"Replace","content":"","pattern":{"String":""}})"), "String is empty"},
       {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"!"})"), "precompiled_charsmap is not base64"},
-      {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})"), "precompiled_charsmap has 3 bytes"},
+      {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})"),
+       "precompiled_charsmap has 3 bytes, must have at least 4"},
       {normalizer(R"({"type":"Precompiled","precompiled_charsmap":"/////w=="})"), "has a trie of 4294967295 bytes"},
       {with(R"("pre_tokenizer":{"type":"Scissors"})"), "pre_tokenizer: type is \"Scissors\", must be one of"},
       {with(R"("pre_tokenizer":{"type":"Punctuation","behavior":"Loud"})"), "behavior is \"Loud\", must be one of Rem"},
       {with(R"("pre_tokenizer":{"type":"Metaspace","replacement":"ab"})"), "replacement is \"ab\", must be one char"},
-      {cutter("("), "the pattern \"(\" is not read: missing closing parenthesis"},
-      {cutter("[a&&b]"), "has an intersection of sets, which is not read, at byte 2"},
-      {cutter("[a[^b]]"), "has a set in a set that is left out, which is not read"},
-      {cutter("[\\\\Wa]"), "has \\W in a class, which is not read"},
-      {cutter("\\\\h"), "has \\h, which is not read"},
-      {cutter("(?m)a"), "has the option m, which is not read"},
-      {cutter("[[:magic:]]"), "has a class that is not read"},
-      {cutter(std::string(70'000, 'a')), "the pattern has 70000 bytes, at most 65536 are read"},
-      {cutter("((a{999}){999}){999}"), "is not read: regular expression is too large"},
+      {cutter("("), "the pattern \"(\" does not compile: missing closing parenthesis"},
+      {cutter("[a&&b]"), "has an intersection of sets at byte 2, which is not supported"},
+      {cutter("[a[^b]]"), "has a negated set inside a set at byte 2, which"},
+      {cutter("[\\\\Wa]"), "has \\W in a class at byte 1, which"},
+      {cutter("\\\\h"), "has \\h at byte 0, which"},
+      {cutter("(?m)a"), "has the option m at byte 0, which"},
+      {cutter("[[:magic:]]"), "has an unknown class at byte 1, which"},
+      {cutter(std::string(70'000, 'a')), "the pattern has 70000 bytes, must have at most 65536"},
+      {cutter("((a{999}){999}){999}"), "does not compile: regular expression is too large"},
       {with(R"("post_processor":{"type":"Stamp"})"), "post_processor: type is \"Stamp\", must be one of"},
       {with(R"("post_processor":{"type":"BertProcessing","cls":["a",99],"sep":["b",1]})"),
-       "post_processor: the id 99 is that of no token"},
+       "post_processor: the id 99 has no token"},
       {with(R"("post_processor":{"type":"BertProcessing","cls":["a"],"sep":["b",1]})"),
        "cls is a list, must be a token and its id"},
       {with(R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"X"}}],"pair":[],)"
             R"("special_tokens":{}})"),
-       "id is \"X\", which special_tokens has not"},
+       "id is \"X\", must be a key of special_tokens"},
       {with(R"("decoder":{"type":"Enigma"})"), "decoder: type is \"Enigma\", must be one of BPEDecoder"},
       {with(R"("decoder":{"type":"Strip","content":"","start":0,"stop":0})"), "content is empty"},
-      {with(R"("added_tokens":[{"id":1,"content":"a"}])"), "id is 1, but the vocabulary has \"a\" as 0"},
-      {with(R"("added_tokens":[{"id":1,"content":"x"}])"), "id is 1, which is that of \"b\""},
-      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":8,"content":"y"}])"), "id is 8, which is that of \"x\""},
-      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":9,"content":"x"}])"), "\"x\", which has the id 8"},
+      {with(R"("added_tokens":[{"id":1,"content":"a"}])"), "id is 1, must be 0, the id of \"a\" in the vocabulary"},
+      {with(R"("added_tokens":[{"id":1,"content":"x"}])"), "id is 1, which is the id of \"b\""},
+      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":8,"content":"y"}])"), "id is 8, which is the id of \"x\""},
+      {with(R"("added_tokens":[{"id":8,"content":"x"},{"id":9,"content":"x"}])"), "\"x\", which already has the id 8"},
       {with(R"("truncation":{"max_length":-1})"), "truncation: max_length is -1, must be a whole number"},
       {with(R"("padding":7)"), "padding: is 7, must be an object"}};
   for (const auto& [json, reason] : cases) {
@@ -369,38 +392,39 @@ TEST(TextFiles, Hostile) {
 
 TEST(TextFiles, WhatCannotBeEncoded) {
   const auto refusal = [](const std::string& json, const std::string& text) {
-    return error_of([&] { loaded(json)->encode(text); });
+    return error_of([&] { loaded(json)->encode_ids(text); });
   };
   EXPECT_TRUE(has(refusal(file_of(kBpe), "a\xff"), "the text: not UTF-8 at byte 1"));
   EXPECT_TRUE(has(refusal(file_of(R"({"type":"WordLevel","vocab":{"a":0},"unk_token":"?"})"), "b"),
-                  "there is no token for \"b\", nor \"?\", which means the unknown"));
-  EXPECT_TRUE(has(refusal(file_of(R"({"type":"Unigram","vocab":[["a",0]]})"), "b"), "and no unk_id"));
+                  "the vocabulary has no token for \"b\", and unk_token, which is \"?\", is not in it"));
+  EXPECT_TRUE(has(refusal(file_of(R"({"type":"Unigram","vocab":[["a",0]]})"), "b"), "and the model has no unk_id"));
   EXPECT_TRUE(has(refusal(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[],"unk_token":"?"})"), "b"),
-                  "nor the one of unk_token"));
-  EXPECT_EQ(loaded(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[]})"))->encode("ba"), (Ids{0}));
+                  "and unk_token is not in it"));
+  EXPECT_EQ(loaded(file_of(R"({"type":"BPE","vocab":{"a":0},"merges":[]})"))->encode_ids("ba"), (Ids{0}));
   const auto tokenizer = loaded(file_of(kBpe));
-  EXPECT_TRUE(has(error_of([&] { tokenizer->decode(Ids{8}); }), "id 8 at place 0 is outside"));
+  EXPECT_TRUE(has(error_of([&] { tokenizer->decode(Ids{8}); }),
+                  "id 8 at index 0 is outside the vocabulary, must be in [0, 8)"));
   EXPECT_TRUE(has(error_of([&] { tokenizer->label(-1); }), "id -1"));
-  EXPECT_TRUE(has(error_of([&] { tokenizer->decoding()->push(99); }), "id 99"));
+  EXPECT_TRUE(has(error_of([&] { text::TextStream(*tokenizer).push(99); }), "id 99"));
 }
 
 /// A file cannot make encoding take for ever, or all memory.
 TEST(TextFiles, WhatTakesTooMuch) {
   const auto refusal = [](const std::string& rest, const std::string& text) {
-    return error_of([&] { loaded(file_of(kBpe, rest))->encode(text); });
+    return error_of([&] { loaded(file_of(kBpe, rest))->encode_ids(text); });
   };
   EXPECT_TRUE(has(refusal(R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(a|aa)+$"}})",
                           std::string(200, 'a') + "c"),
-                  "tokenizer.json: the pattern \"(a|aa)+$\" takes more steps than it may at byte 0"));
+                  "tokenizer.json: the pattern \"(a|aa)+$\" takes more than 10000000 steps at byte 0"));
   std::string doubling;
   for (int n = 0; n < 25; ++n)
     doubling += std::string(n > 0 ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
   EXPECT_TRUE(has(refusal("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" + doubling + "]}", "aaa"),
-                  "the normalizer makes"));
+                  "the normalizer turns "));
   const std::string ten_megabytes(10'000'000, 'a');
-  EXPECT_EQ(loaded(file_of(kBpe))->encode(ten_megabytes).size(), ten_megabytes.size());
-  EXPECT_EQ(loaded(file_of(kWordPiece, kBert))->encode(ten_megabytes), Ids{0});
-  EXPECT_EQ(loaded(file_of(kUnigram))->encode(ten_megabytes).size(), ten_megabytes.size());
+  EXPECT_EQ(loaded(file_of(kBpe))->encode_ids(ten_megabytes).size(), ten_megabytes.size());
+  EXPECT_EQ(loaded(file_of(kWordPiece, kBert))->encode_ids(ten_megabytes), Ids{0});
+  EXPECT_EQ(loaded(file_of(kUnigram))->encode_ids(ten_megabytes).size(), ten_megabytes.size());
 }
 
 /// Whatever a damaged file says, it is refused with a word about it, or makes a tokenizer that does its work.
@@ -430,8 +454,8 @@ TEST(TextFiles, MutatedFiles) {
     if (!tokenizer) return;
     ++accepted;
     Ids ids;
-    error_of([&] { ids = tokenizer->encode_marked("The <s> best abc 12 é中 ▁ab", "a").ids; });
-    for (int64_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->size());
+    error_of([&] { ids = tokenizer->encode_pair("The <s> best abc 12 é中 ▁ab", "a").ids; });
+    for (int64_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size());
     text::TextStream stream(*tokenizer);
     std::string all;
     for (int64_t id : ids) all += stream.push(id);
@@ -450,7 +474,7 @@ TEST(TextFiles, MutatedModels) {
     const std::string message = error_of([&] {
       const auto tokenizer = text::load_sentencepiece(bytes, "a.model");
       ++accepted;
-      error_of([&] { tokenizer->decode(tokenizer->encode("ab xé</s>")); });
+      error_of([&] { tokenizer->decode(tokenizer->encode_ids("ab xé</s>")); });
     });
     ASSERT_TRUE(message.empty() || is_readable(message, "a.model"));
   });

@@ -28,7 +28,7 @@ std::unique_ptr<text::Tokenizer> opened(const Folder& folder) { return text::ope
 std::string refusal(const Folder& folder) {
   return error_of([&] { opened(folder); });
 }
-Ids marked(const Folder& folder, const std::string& text) { return opened(folder)->encode_marked(text).ids; }
+Ids marked(const Folder& folder, const std::string& text) { return opened(folder)->encode(text).ids; }
 
 /// A SentencePiece model: <unk>, <s>, </s>, then the pieces, of falling scores.
 std::string pieces(const std::vector<std::string>& more, char model_type) {
@@ -63,7 +63,7 @@ TEST(TextFolders, TheClassDecides) {
   fairseq.put("config.json", R"({"model_type":"xlm-roberta"})");
   fairseq.put("sentencepiece.bpe.model", pieces({"▁", "▁a", "b"}, 1));
   EXPECT_EQ(marked(fairseq, "ab b"), (Ids{0, 5, 6, 4, 6, 2}));
-  EXPECT_EQ(opened(fairseq)->find("<mask>"), 7);
+  EXPECT_EQ(opened(fairseq)->token_to_id("<mask>"), 7);
   llama.put("tokenizer_config.json", R"({"tokenizer_class":"LlamaTokenizer","add_bos_token":true})");
   llama.put("tokenizer.model", pieces({"▁", "a", "▁a"}, 2));
   EXPECT_EQ(marked(llama, "aa"), (Ids{1, 5, 4}));
@@ -86,10 +86,10 @@ TEST(TextFolders, TokensOutsideTheVocabulary) {
   folder.put("added_tokens.json", R"({"<tool>":9,"<more>":10})");
   folder.put("special_tokens_map.json", R"({"extra_special_tokens":["<tool>","<last>"]})");
   const auto tokenizer = opened(folder);
-  EXPECT_EQ(tokenizer->encode("<tool>a<more><last>"), (Ids{9, 5, 10, 11}));
+  EXPECT_EQ(tokenizer->encode_ids("<tool>a<more><last>"), (Ids{9, 5, 10, 11}));
   EXPECT_EQ(tokenizer->decode(Ids{9, 5, 10}), "a <more>");
   EXPECT_TRUE(tokenizer->is_special(9) && !tokenizer->is_special(10));
-  EXPECT_EQ(text::load_tokenizer(tokenizer->to_json(), "again")->encode("a<last>"), (Ids{5, 11}));
+  EXPECT_EQ(text::load_tokenizer(tokenizer->to_json(), "again")->encode_ids("a<last>"), (Ids{5, 11}));
 }
 
 TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
@@ -98,14 +98,15 @@ TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
     "model_max_length":4,"truncation_side":"left","padding_side":"left","model_input_names":["input_ids"],
     "split_special_tokens":true})");
   const auto tokenizer = opened(folder);
-  EXPECT_EQ(tokenizer->lengths().longest, 4);
-  EXPECT_EQ(tokenizer->lengths().padding, 0);
-  EXPECT_TRUE(tokenizer->lengths().cuts_left && tokenizer->lengths().pads_left);
-  EXPECT_EQ(tokenizer->encode_marked("a", "b").types, (Ids{0, 0, 0, 0, 0}));
-  EXPECT_EQ(tokenizer->encode("[MASK]"), (Ids{1, 1, 1}));
+  const text::BatchOptions options = tokenizer->batch_options();
+  EXPECT_EQ(options.max_length, 4);
+  EXPECT_EQ(options.pad_id, 0);
+  EXPECT_TRUE(options.truncation_side == text::Side::left && options.padding_side == text::Side::left);
+  EXPECT_EQ(tokenizer->encode_pair("a", "b").token_type_ids, (Ids{0, 0, 0, 0, 0}));
+  EXPECT_EQ(tokenizer->encode_ids("[MASK]"), (Ids{1, 1, 1}));
 }
 
-/// Blanks that go with what is after them wait for it; Whisper's times are no text.
+/// TextStream holds back blanks that belong to the next token; Whisper's times are no text.
 TEST(TextFolders, WhatIsDecoded) {
   Folder whisper, clean;
   whisper.put("config.json", R"({"model_type":"whisper"})")
@@ -115,7 +116,7 @@ TEST(TextFolders, WhatIsDecoded) {
            R"("<|startofprev|>":6,)"
            R"("<|1":7,"|":8,".5|>":9})");
   const auto tokenizer = opened(whisper);
-  EXPECT_EQ(tokenizer->encode_marked("a").ids, (Ids{3, 4, 0, 2}));
+  EXPECT_EQ(tokenizer->encode("a").ids, (Ids{3, 4, 0, 2}));
   EXPECT_EQ(tokenizer->decode(Ids{6, 0, 3, 0, 5, 1, 7, 9, 7, 8}), "<|startoftranscript|>ab<|1|");
   text::TextStream stream(*tokenizer);
   EXPECT_EQ(stream.push(0), "a");
@@ -155,8 +156,10 @@ TEST(TextFolders, WhatIsRefused) {
       with(R"("strip_accents":3)", "strip_accents is 3, must be true"),
       with(R"("cls_token":null)", "cls_token is null, must be a token"),
       with(R"("unk_token":7)", "unk_token is 7, must be a token"),
-      with(R"("sep_token":{"content":"x"})", "sep_token: __type is missing or another, must be \"AddedToken\""),
-      with(R"("sep_token":{"__type":"AddedToken","content":"x","weight":1})", "has \"weight\", which no token has"),
+      with(R"("sep_token":{"content":"x"})",
+           "sep_token: __type is missing or has another value, must be \"AddedToken\""),
+      with(R"("sep_token":{"__type":"AddedToken","content":"x","weight":1})",
+           "has the field \"weight\", which a token cannot have"),
       with(R"("extra_special_tokens":"x")", "extra_special_tokens is \"x\", must be a list of tokens"),
       with(R"("extra_special_tokens":{"\u001b":3})", "is 3, must be a token"),
       with(R"("added_tokens_decoder":[])", "added_tokens_decoder is a list, must be an object of tokens by id"),
@@ -166,12 +169,13 @@ TEST(TextFolders, WhatIsRefused) {
       with(R"("model_max_length":2.5)", "model_max_length is 2.5, must be a whole number"),
       with(R"("padding_side":"up")", "padding_side is \"up\", must be \"left\" or \"right\""),
       with(R"("model_input_names":"x")", "model_input_names is \"x\", must be a list of names"),
-      with(R"("auto_map":{"AutoTokenizer":["a.B",null]})", "auto_map is an object, must be left out: it is not read"),
+      with(R"("auto_map":{"AutoTokenizer":["a.B",null]})",
+           "auto_map is an object, must be left out: it is not supported"),
       with(R"("vocab":{"a":0})", "vocab is an object, must be null"),
       with(R"("fast_tokenizer_files":["tokenizer.4.0.0.json"])", "fast_tokenizer_files is a list, must be"),
       {{{"vocab.txt", kWords}, {"tokenizer_config.json", R"({"tokenizer_class":"AlbertTokenizer"})"}},
        "/tokenizer_config.json: ",
-       "tokenizer_class is \"AlbertTokenizer\", which is not supported; supported are Tokenizers"},
+       "tokenizer_class is \"AlbertTokenizer\", which is not supported, must be one of Tokenizers"},
       {{{"vocab.txt", kWords}, {"tokenizer_config.json", R"({"tokenizer_class":5})"}},
        "/tokenizer_config.json: ",
        "tokenizer_class is 5, must be a string"},
@@ -186,7 +190,7 @@ TEST(TextFolders, WhatIsRefused) {
       beside("added_tokens.json", R"({"x":-9})", "added_tokens.json: the id of \"x\" is -9, must be a whole number"),
       beside("added_tokens.json", R"({"x":9,"y":9})",
              "the id 9 is that of \"x\" and of \"y\", must be that of one token"),
-      beside("added_tokens.json", R"({"x":12})", "\"x\" has the id 12, must be 9, which the vocabulary and the tokens"),
+      beside("added_tokens.json", R"({"x":12})", "\"x\" has the id 12, must be 9, the next id after the vocabulary"),
       beside("added_tokens.json", R"({"a":9})", "the added token \"a\" has the id 9, must be 5"),
       beside("tokenizer.model", "x", "tokenizer.model: not a SentencePiece model"),
       beside("tokenizer.model", "IQ== 0\nIg== 1\n", "tokenizer.model: is a vocabulary of tiktoken, which is not read"),
@@ -199,19 +203,21 @@ TEST(TextFolders, WhatIsRefused) {
              "tokenizer.json: model: vocab is a list, must be an object"),
       {{{"tokenizer.json", tokenizer_json}, {"tokenizer_config.json", "{}"}},
        "",
-       "\"<x>\" has the id 3, must be 2, which the vocabulary"},
+       "\"<x>\" has the id 3, must be 2, the next id after"},
       {{{"vocab.json", kPairs}, {"config.json", R"({"model_type":"gpt2"})"}},
        "",
-       "has no merges.txt, which GPT2Tokenizer"},
+       "has no merges.txt and no tokenizer.json, must have one of them for GPT2Tokenizer"},
       {{{"merges.txt", kMerges}, {"config.json", R"({"model_type":"gpt2"})"}},
        "",
-       "has no vocab.json, which GPT2Tokenizer"},
+       "has no vocab.json and no tokenizer.json, must have one of them for GPT2Tokenizer"},
       {{{"vocab.json", kPairs}, {"config.json", R"({"model_type":"bert"})"}},
        "",
-       "has no vocab.txt, which BertTokenizer"},
+       "has no vocab.txt and no tokenizer.json, must have one of them for BertTokenizer"},
       {{{"vocab.json", "[]"}, {"merges.txt", kMerges}}, "/vocab.json: ", "model: vocab is a list, must be an object"},
-      {{{"vocab.json", kPairs}, {"merges.txt", "a\n"}}, "/merges.txt: ", "line 1 of the merges is \"a\""},
-      {{{"vocab.txt", "\xff"}, {"tokenizer_config.json", kBertClass}}, "/vocab.txt: ", "not UTF-8 at byte 0"}};
+      {{{"vocab.json", kPairs}, {"merges.txt", "a\n"}}, "/merges.txt, line 1: ", "the merge is \"a\""},
+      {{{"vocab.txt", "\xff"}, {"tokenizer_config.json", kBertClass}},
+       "/vocab.txt, line 1 ",
+       "is not UTF-8 at its byte 0"}};
   for (const Case& one : cases) {
     Folder folder;
     for (const auto& [name, bytes] : one.files) folder.put(name, bytes);
@@ -255,8 +261,8 @@ TEST(TextFolders, Mutated) {
     if (!tokenizer) return;
     ++accepted;
     Ids ids;
-    error_of([&] { ids = tokenizer->encode_marked("A <x> [MASK]b <z>", "a").ids; });
-    for (int64_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->size());
+    error_of([&] { ids = tokenizer->encode_pair("A <x> [MASK]b <z>", "a").ids; });
+    for (int64_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size());
     tokenizer->decode(ids);
     text::load_tokenizer(tokenizer->to_json(), "again");
   });

@@ -31,8 +31,10 @@ size_t malformed_utf8(std::string_view text);
 /// returns inside a line and zero bytes. Lines must be UTF-8. They are counted from 1, empty lines included.
 class LineCutter {
  public:
+  enum class ByteOrderMark { remove, keep };  ///< before the first line
   /// `source` is the name that errors show.
-  explicit LineCutter(std::string source) : source_(std::move(source)) {}
+  explicit LineCutter(std::string source, ByteOrderMark mark = ByteOrderMark::remove)
+      : source_(std::move(source)), mark_(mark) {}
 
   void feed(std::string_view bytes);
   /// Ends the input: the rest is the last line.
@@ -48,6 +50,7 @@ class LineCutter {
 
  private:
   std::string source_, held_;
+  ByteOrderMark mark_;
   size_t at_ = 0;    ///< in held_, where the next line begins
   size_t seen_ = 0;  ///< in held_, no break is between at_ and this
   int64_t number_ = 0;

@@ -6,7 +6,7 @@
 // int main() {
 //   const auto tokenizer = text::bytes();
 //   models::Config config = models::family("gpt");
-//   config.vocab_size = tokenizer->size();
+//   config.vocab_size = tokenizer->vocab_size();
 //   const models::Model model(config, nn::Precision::float32, 1);
 //   const generate::TextGenerator generator(model, *tokenizer);
 //   const auto written = generator.write("Once upon a time", {.max_new_tokens = 8, .temperature = 0});

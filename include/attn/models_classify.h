@@ -50,7 +50,7 @@ class Classifier {
   /// The names of the classes. If several classes have one name, their numbers follow it: "good (2)".
   const std::vector<std::string>& labels() const { return labels_; }
 
-  /// One result for each text. Throws Error for options out of range, and as Tokenizer::encode_marked().
+  /// One result for each text. Throws Error for options out of range, and as Tokenizer::encode().
   std::vector<Classification> operator()(std::span<const std::string> texts) const;
 
   // The steps of a call, for callers that form batches themselves.

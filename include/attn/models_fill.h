@@ -44,7 +44,7 @@ class MaskFiller {
   /// The mask token: "[MASK]" or "<mask>".
   const std::string& mask() const { return mask_; }
   /// For each mask of the text its `top_k` most probable tokens. Throws Error for a text without a mask, and as
-  /// Tokenizer::encode_marked().
+  /// Tokenizer::encode().
   std::vector<FilledMask> operator()(std::string_view text, int64_t top_k = 5) const;
 
  private:

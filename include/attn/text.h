@@ -1,12 +1,14 @@
-// text: tokenizers, from text to token ids and back.
+// text: tokenizers, which turn text into the token ids that a model reads, and token ids back into text.
 //
 // ```cpp
+// #include <cstdio>
 // #include "attn/text.h"
-// using namespace attn;
 // int main() {
-//   const auto tokenizer = text::characters_of("hello world");  // or text::open_tokenizer("FOLDER")
-//   const std::vector<int64_t> ids = tokenizer->encode("hello");
-//   return tokenizer->decode(ids) == "hello" ? 0 : 1;
+//   const std::vector<std::string> texts = {"the cat sat on the mat", "the cats sat on the mats"};
+//   const auto tokenizer = attn::text::train_tokenizer(texts, {.kind = "wordpiece", .vocab_size = 40});
+//   const attn::text::Encoding encoding = tokenizer->encode("The cats sat.");
+//   for (const int64_t id : encoding.ids) std::printf("%s ", tokenizer->label(id).c_str());
+//   std::printf("\n%s\n", tokenizer->decode(encoding.ids).c_str());
 // }
 // ```
 #pragma once
@@ -24,142 +26,165 @@
 #pragma GCC visibility push(default)
 namespace attn::text {
 
-/// One encoded text, or pair of texts.
+struct EncodeOptions {
+  /// Adds the special tokens that the model was trained with, such as [CLS] text [SEP].
+  bool add_special_tokens = true;
+  /// The largest number of tokens in the result, special tokens included; 0 = no truncation. Truncation removes tokens
+  /// of the text, never special tokens, on the side that batch_options() names; of two texts the longer loses first.
+  int64_t max_length = 0;
+};
+
+/// The input of a model for one text or a pair of texts.
 struct Encoding {
-  std::vector<int64_t> ids = {};
-  std::vector<int64_t> types = {};  ///< token type ids: which text a token belongs to
+  std::vector<int64_t> ids = {};  ///< [L], each in [0, vocab_size())
+  std::vector<int64_t> token_type_ids =
+      {};  ///< [L]: 0 for the first text, 1 for the second, unless the tokenizer differs
 };
 
-/// Truncation and padding settings of a tokenizer's files. Only encode_batch() applies them.
-struct Lengths {
-  std::optional<int64_t> longest = {};  ///< maximal length, special tokens included; longer texts are truncated
-  bool cuts_left = false;               ///< truncate at the beginning, not at the end
-  std::optional<int64_t> padding = {};  ///< id of the padding token
-  int64_t padding_type = 0;
-  bool pads_left = false;
-  int64_t padded = 0;    ///< pad every text to this length; 0 = to the longest of the batch
-  int64_t multiple = 0;  ///< round the length up to a multiple; 0 = no rounding
+enum class Side { left, right };
+
+/// How encode_batch() truncates and pads. The names are those of the package `tokenizers`.
+struct BatchOptions {
+  std::optional<int64_t> max_length = {};  ///< at least 1, as in EncodeOptions; absent: no truncation
+  Side truncation_side = Side::right;      ///< where a tokenizer truncates: a caller cannot change it
+  std::optional<int64_t> pad_id = {};      ///< the token that fills shorter sequences
+  int64_t pad_type_id = 0;                 ///< its token type
+  Side padding_side = Side::right;
+  int64_t pad_to_length = 0;       ///< the length of every sequence; 0 = that of the longest in the batch
+  int64_t pad_to_multiple_of = 0;  ///< rounds the length up to a multiple of this; 0 = no rounding
 };
 
-/// A batch of encoded texts, padded to one length.
+/// B sequences of one length L.
 struct EncodedBatch {
-  int64_t sequences = 0, length = 0;          ///< B, L
-  std::vector<int64_t> ids = {}, types = {};  ///< [B, L]
-  std::vector<int64_t> mask = {};             ///< [B, L]: 1 for a token, 0 for padding
+  int64_t sequences = 0, length = 0;                   ///< B, L
+  std::vector<int64_t> ids = {}, token_type_ids = {};  ///< [B, L]
+  std::vector<int64_t> attention_mask = {};            ///< [B, L]: 1 for a token, 0 for padding
 };
 
-/// Encodes text to ids in [0, size()) and decodes them. All methods are const and thread-safe.
+class [[gnu::visibility("hidden")]] TokenDecoding;
+
+/// Converts text to token ids and token ids to text. All methods are const, and threads may call them at the same time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// "characters", "bytes", "words"; "bpe", "wordpiece", "unigram", "wordlevel".
+  /// "characters", "bytes", "words", "bpe", "wordpiece", "unigram" or "wordlevel".
   virtual std::string kind() const = 0;
-  virtual int64_t size() const = 0;
-  /// Encodes a text without adding special tokens; special tokens written in the text are recognised. Throws Error with
-  /// the byte offset for text that is not UTF-8 (except kind "bytes") and, if there is no unknown token, for the first
-  /// character that is not in the vocabulary.
-  virtual std::vector<int64_t> encode(std::string_view text) const = 0;
-  /// Encodes one text or a pair with the special tokens that the model was trained with, e.g. [CLS] a [SEP] b [SEP].
-  virtual Encoding encode_marked(std::string_view text) const;
-  virtual Encoding encode_marked(std::string_view first, std::string_view second) const;
-  /// encode_marked() truncated to `longest` tokens. Special tokens are kept; of a pair the longer text is truncated
-  /// first. Throws Error if `longest` has no room for the special tokens.
-  virtual Encoding encode_within(int64_t longest, std::string_view text) const;
-  virtual Encoding encode_within(int64_t longest, std::string_view first, std::string_view second) const;
-  /// Decodes ids and omits special tokens. Throws Error for ids outside the vocabulary. The result may end inside a
-  /// UTF-8 character; TextStream returns whole characters.
+  /// Ids are in [0, vocab_size()).
+  virtual int64_t vocab_size() const = 0;
+
+  /// Encodes one text. Throws Error if the text is not UTF-8 (the kind "bytes" takes any bytes), if the tokenizer has
+  /// neither a token for a part of it nor a token for unknown text, and if max_length is negative or leaves no room
+  /// for the special tokens.
+  Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// Encodes two texts as one sequence, such as [CLS] first [SEP] second [SEP]. Throws Error as encode() does.
+  Encoding encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options = {}) const;
+  /// The ids of the text alone: no special tokens are added, and nothing is truncated. The content of a special token,
+  /// such as "[MASK]", is that token where the text contains it. Throws Error as encode() does.
+  virtual std::vector<int64_t> encode_ids(std::string_view text) const = 0;
+
+  /// The text of these ids, without special tokens. Throws Error for an id outside [0, vocab_size()). The kind "bytes"
+  /// gives the bytes as they are, which need not be UTF-8.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
-  /// The id of a token, such as "[MASK]" or "</s>"; std::nullopt if the vocabulary does not have it.
-  virtual std::optional<int64_t> find(std::string_view token) const;
-  /// True for special tokens, such as [CLS].
+  /// The id of the token with this content, such as "[MASK]" or "</s>"; absent if there is none.
+  virtual std::optional<int64_t> token_to_id(std::string_view token) const;
+  /// True for a token that is not text, such as [CLS].
   virtual bool is_special(int64_t id) const;
-  /// The truncation and padding settings of the tokenizer's files.
-  virtual Lengths lengths() const;
-  /// A readable form of one token, for labels: whitespace and control characters are visible, always valid UTF-8.
+  /// What the tokenizer's files say about truncation and padding. Only encode_batch() applies them.
+  virtual BatchOptions batch_options() const;
+  /// One token for display, always valid UTF-8: whitespace and control characters are shown as visible characters.
+  /// Throws Error for an id outside [0, vocab_size()).
   virtual std::string label(int64_t id) const = 0;
   /// The tokenizer as JSON, which load_tokenizer() reads.
   virtual std::string to_json() const = 0;
 
-  /// Decodes ids one at a time. Borrows the tokenizer.
-  class Decoding {
-   public:
-    virtual ~Decoding() = default;
-    /// The text that this id completes. All pieces and finish() together equal decode() of all ids.
-    virtual std::string push(int64_t id) = 0;
-    virtual std::string finish() = 0;
-  };
-  virtual std::unique_ptr<Decoding> decoding() const;
+ private:
+  friend class TextStream;
+  /// Joins the ids of one text, or of two if `second` is not null, and adds special tokens if the caller wants them.
+  virtual Encoding post_process(const std::vector<int64_t>& first, const std::vector<int64_t>* second,
+                                bool add_special_tokens) const;
+  virtual std::unique_ptr<TokenDecoding> decoding() const;
+  Encoding truncate_and_join(std::vector<int64_t> first, std::vector<int64_t>* second,
+                             const EncodeOptions& options) const;
 };
 
-/// Encodes a batch with special tokens, truncated and padded by the settings of the tokenizer's files; `lengths`
-/// overrides them, except the truncation side. Throws Error if there is no padding token, and as encode_within() does.
+/// Encodes each text with its special tokens, and truncates and pads all of them to one length. Absent `options` are
+/// tokenizer.batch_options(). Throws Error if pad_id is absent or no token, if max_length is less than 1, if a text is
+/// longer than pad_to_length, and as encode() does.
 EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::string> texts,
-                          const std::optional<Lengths>& lengths = {});
+                          const std::optional<BatchOptions>& options = {});
 
-/// Decodes a text token by token, in whole characters. Borrows the tokenizer.
+/// Decodes token by token, for text that is printed while a model generates it. The pieces of push() and finish()
+/// together are equal to decode() of all ids. The tokenizer must outlive the stream.
 class TextStream {
  public:
   explicit TextStream(const Tokenizer& tokenizer);
-  /// The new whole characters; "" while one is incomplete. All pieces and finish() together equal decode() of all ids.
-  /// Bytes that cannot begin a character are returned unchanged; only the kind "bytes" has them.
+  TextStream(TextStream&&) noexcept;
+  TextStream& operator=(TextStream&&) noexcept;
+  ~TextStream();
+  /// The text that this token adds, in whole characters. The stream holds back what a later token can still change,
+  /// such as the first bytes of a character; it is then part of a later piece. Only the kind "bytes" can give bytes
+  /// that are not UTF-8. Throws Error for an id outside [0, vocab_size()).
   std::string push(int64_t id);
-  /// The rest. The stream then starts again.
+  /// The text that the stream held back. Afterwards the stream is empty, and can decode another text.
   std::string finish();
 
  private:
   const Tokenizer* tokenizer_;
-  std::unique_ptr<Tokenizer::Decoding> decoding_;
+  std::unique_ptr<TokenDecoding> decoding_;
   std::string held_;
 };
 
-/// A tokenizer with one token per Unicode character of `text`, in order of code points. Throws Error for text that is
-/// empty or not UTF-8.
+/// A tokenizer with one token for every Unicode character of `text`, in the order of the code points. Throws Error if
+/// the text is empty or not UTF-8.
 std::unique_ptr<Tokenizer> characters_of(std::string_view text);
-/// A tokenizer of bytes: 256 tokens, any input.
+/// A tokenizer with 256 tokens, one for each byte, which encodes any input.
 std::unique_ptr<Tokenizer> bytes();
 
 struct WordOptions {
-  int64_t min_count = 2;      ///< rarer words become <unk>
-  int64_t max_words = 50000;  ///< at most so many words, the most frequent
-  bool lower_case = true;     ///< Unicode case folding
+  int64_t min_count = 2;      ///< a word that occurs less often is <unk>
+  int64_t max_words = 50000;  ///< the vocabulary holds the most frequent words
+  bool lower_case = true;     ///< applies Unicode case folding
 };
-/// A tokenizer of words and punctuation marks: 0 is <pad>, 1 is <unk>, then words by descending frequency, ties by
-/// bytes. A word is a run of letters, digits and accents, with apostrophes inside; every other character except spaces
-/// is a token. decode() puts spaces between words. Throws Error for text that is not UTF-8, and if no word is frequent
-/// enough.
+/// A tokenizer whose tokens are words and single punctuation marks. Id 0 is <pad>, id 1 is <unk>; the others follow by
+/// falling frequency, and by their bytes where frequencies are equal. A word is a run of letters, digits and their
+/// accents, which may contain apostrophes; each other character except spaces is a token. decode() writes spaces
+/// between words. Throws Error if a text is not UTF-8, and if no word occurs min_count times.
 std::unique_ptr<Tokenizer> words_of(std::span<const std::string> texts, const WordOptions& options = {});
 
-/// Loads the result of to_json(), or a tokenizer.json of Hugging Face's tokenizers; the ids are the same as theirs.
-/// `source` is the file name that errors show. Throws Error for invalid input.
+/// Reads what to_json() returned, or a tokenizer.json of the package `tokenizers`, and gives the same ids as that
+/// package. Error messages name `source`. Throws Error for malformed, contradictory and oversized input.
 std::unique_ptr<Tokenizer> load_tokenizer(std::string_view json, const std::string& source);
-/// Loads a SentencePiece model (tokenizer.model, spiece.model), unigram or bpe.
+/// Reads a SentencePiece model (tokenizer.model, spiece.model) of type unigram or bpe. Throws Error as
+/// load_tokenizer().
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const std::string& source);
-/// Loads GPT-2's two files: tokens with ids as JSON (vocab.json, encoder.json), and one merge per line (merges.txt,
-/// vocab.bpe).
+/// Reads GPT-2's two files: tokens with their ids in JSON (vocab.json or encoder.json), and one merge per line
+/// (merges.txt or vocab.bpe). Throws Error as load_tokenizer().
 std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_view merges, const std::string& source);
-/// Loads BERT's vocab.txt, one token per line.
+/// Reads BERT's vocab.txt, which has one token per line. Throws Error as load_tokenizer().
 std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower_case, const std::string& source);
 
-/// Opens the tokenizer of a model's folder as transformers' AutoTokenizer does, from tokenizer.json or the older files,
-/// tokenizer_config.json, special_tokens_map.json, added_tokens.json and the class or family in the folder
-/// (docs/tokenizers.md); or opens one file, a tokenizer.json or a SentencePiece model. Throws Error with file, field
-/// and value for what is not supported or contradictory, and with the names it looked for if it finds none.
+/// Opens the tokenizer of a model folder as transformers' AutoTokenizer does: from tokenizer.json or the older
+/// vocabulary files, tokenizer_config.json, special_tokens_map.json and added_tokens.json, for the tokenizer class or
+/// model family that the folder names (docs/tokenizers.md). `path` may also be a single tokenizer.json or SentencePiece
+/// model. Throws Error with file, field and value for what is not supported or contradicts itself; if `path` holds no
+/// tokenizer, Error names the files that are missing, or the format that the path has instead.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
-/// The tokenizer of a folder; null if the folder has none of these files.
+/// As open_tokenizer() of a folder, but returns null if the folder has no file of a tokenizer.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder);
 
-struct TrainingOptions {
-  std::string kind = "bpe";   ///< "bpe", byte-level as GPT-2; "wordpiece" as BERT; "unigram" as T5
-  int64_t vocab_size = 8000;  ///< at most, special tokens and characters included
-  int64_t min_count = 2;      ///< rarer pairs are not merged; not for unigram
-  bool lower_case = true;     ///< of wordpiece
+struct TokenizerTrainingOptions {
+  std::string kind = "bpe";   ///< "bpe" (byte-level, as GPT-2), "wordpiece" (as BERT) or "unigram" (as T5)
+  int64_t vocab_size = 8000;  ///< the largest number of tokens, special tokens and single characters included
+  int64_t min_count = 2;      ///< pairs of tokens that occur less often do not merge; "unigram" ignores it
+  bool lower_case = true;     ///< for "wordpiece" alone
 };
-/// Learns a vocabulary. Its to_json() is a tokenizer.json that Hugging Face's tokenizers load too. Throws Error for
-/// text that is not UTF-8, for texts without words, and for a vocab_size that has no room for the characters of the
-/// texts.
-std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, const TrainingOptions& options = {});
+/// Learns a vocabulary from texts. to_json() of the result is a tokenizer.json that the package `tokenizers` reads too.
+/// Throws Error if a text is not UTF-8, if the texts contain no word, and if vocab_size is too small for the special
+/// tokens and the characters of the texts.
+std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts,
+                                           const TokenizerTrainingOptions& options = {});
 
-/// Throws Error with the byte offset of the first malformed sequence.
+/// Throws Error with the byte offset of the first sequence that is not UTF-8. The message names `source`.
 void require_utf8(std::string_view text, const std::string& source);
 
 }  // namespace attn::text

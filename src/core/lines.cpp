@@ -54,7 +54,7 @@ bool LineCutter::ready() {
 std::optional<std::string_view> LineCutter::next() {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (!ready()) return {};
-  if (number_ == 0 && held_.starts_with(kMark)) at_ = kMark.size();
+  if (number_ == 0 && mark_ == ByteOrderMark::remove && held_.starts_with(kMark)) at_ = kMark.size();
   if (at_ == held_.size()) return {};
   std::string_view line = std::string_view(held_).substr(at_, seen_ - at_);
   if (line.ends_with('\r')) line.remove_suffix(1);

@@ -350,8 +350,8 @@ namespace {
 std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, const char* name, int64_t tokens) {
   const std::string path = directory + "/" + name;
   auto tokenizer = text::load_tokenizer(io::read_file(path, 1 << 28), path);
-  if (tokenizer->size() != tokens)
-    throw Error("load", {path + " has " + std::to_string(tokenizer->size()) + " tokens, " + directory +
+  if (tokenizer->vocab_size() != tokens)
+    throw Error("load", {path + " has " + std::to_string(tokenizer->vocab_size()) + " tokens, " + directory +
                          "/config.json says " + std::to_string(tokens)});
   return tokenizer;
 }

@@ -52,10 +52,10 @@ void Classifier::check() const {
 }
 
 text::Encoding Classifier::encode(std::string_view text, bool* truncated) const {
-  text::Encoding encoding = loaded_.tokenizer->encode_marked(text);
+  text::Encoding encoding = loaded_.tokenizer->encode(text);
   const bool too_long = std::ssize(encoding.ids) > max_length();
   if (truncated) *truncated = too_long;
-  return too_long ? loaded_.tokenizer->encode_within(max_length(), text) : encoding;
+  return too_long ? loaded_.tokenizer->encode(text, {.max_length = max_length()}) : encoding;
 }
 
 std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encoding> texts) const {
@@ -75,7 +75,7 @@ std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encodi
     return all;
   };
   batch.tokens = padded(&text::Encoding::ids);
-  if (config.type_vocab_size) batch.token_type_ids = padded(&text::Encoding::types);
+  if (config.type_vocab_size) batch.token_type_ids = padded(&text::Encoding::token_type_ids);
   Tape tape({}, memory_);
   const Value logits = loaded_.model->forward(tape, batch);
   const float* value = static_cast<const float*>(logits.data().data());

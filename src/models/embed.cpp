@@ -62,7 +62,8 @@ struct Packed {
     if (batch.cu_seqlens.empty()) batch.cu_seqlens.push_back(0);
     batch.tokens.insert(batch.tokens.end(), encoding.ids.begin(), encoding.ids.end());
     if (with_types)
-      batch.token_type_ids.insert(batch.token_type_ids.end(), encoding.types.begin(), encoding.types.end());
+      batch.token_type_ids.insert(batch.token_type_ids.end(), encoding.token_type_ids.begin(),
+                                  encoding.token_type_ids.end());
     batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
     batch.length = batch.cu_seqlens.back();
     ++batch.sequences;
@@ -108,7 +109,7 @@ Embedder::Embedder(const std::string& folder, OpenOptions how, std::optional<Poo
   options.prompt = files.prompt;
   options.truncate_dim = files.dimensions;
   options.max_length = files.longest.value_or(std::min(files.tokenizers.value_or(config.context), config.context));
-  if (const int64_t least = std::ssize(loaded_.tokenizer->encode_marked("").ids); options.max_length < least)
+  if (const int64_t least = std::ssize(loaded_.tokenizer->encode("").ids); options.max_length < least)
     throw Error("embed", {files.length_field + " is " + std::to_string(options.max_length) + ", must be at least " +
                           std::to_string(least) + ", as many tokens are around a text"});
 }
@@ -142,7 +143,7 @@ std::vector<text::Encoding> Embedder::encoded(std::span<const std::string> texts
   parallel_for(count, [&](int64_t n) {
     text::Encoding& encoding = encodings[n];
     try {
-      encoding = loaded_.tokenizer->encode_within(longest, options.prompt + texts[first + n]);
+      encoding = loaded_.tokenizer->encode(options.prompt + texts[first + n], {.max_length = longest});
     } catch (const Error& error) {
       fail(first + n, error.reasons().front());
     }
@@ -158,7 +159,8 @@ int64_t Embedder::prompt_tokens() const {
   if (options.prompt.empty()) return 0;
   const std::vector<int64_t> ids =
       loaded_.tokenizer
-          ->encode_within(options.max_length ? options.max_length : loaded_.model->config().context, options.prompt)
+          ->encode(options.prompt,
+                   {.max_length = options.max_length ? options.max_length : loaded_.model->config().context})
           .ids;
   return std::ssize(ids) - (!ids.empty() && loaded_.tokenizer->is_special(ids.back()) ? 1 : 0);
 }

@@ -11,7 +11,7 @@ namespace attn::models {
 namespace {
 
 std::vector<FilledToken> most_probable(const text::Tokenizer& tokenizer, std::span<const float> logits, int64_t top_k) {
-  std::vector<int64_t> order(std::min(logits.size(), static_cast<size_t>(tokenizer.size())));
+  std::vector<int64_t> order(std::min(logits.size(), static_cast<size_t>(tokenizer.vocab_size())));
   std::iota(order.begin(), order.end(), 0);
   const auto count = std::min<int64_t>(top_k, std::ssize(order));
   std::partial_sort(order.begin(), order.begin() + count, order.end(),
@@ -37,7 +37,7 @@ MaskFiller::MaskFiller(Loaded loaded) : loaded_(std::move(loaded)) {
                   "the model must predict tokens from both sides, as a masked language model does");
   if (checker.require(loaded_.tokenizer != nullptr, "the model has no tokenizer")) {
     for (const char* name : {"[MASK]", "<mask>"})
-      if (const auto id = loaded_.tokenizer->find(name); id && mask_id_ < 0) {
+      if (const auto id = loaded_.tokenizer->token_to_id(name); id && mask_id_ < 0) {
         mask_ = name;
         mask_id_ = *id;
       }
@@ -49,10 +49,10 @@ MaskFiller::MaskFiller(Loaded loaded) : loaded_(std::move(loaded)) {
 std::vector<FilledMask> MaskFiller::operator()(std::string_view text, int64_t top_k) const {
   if (top_k < 1) throw Error("fill", {"top_k is " + std::to_string(top_k) + ", must be at least 1"});
   const Config& config = loaded_.model->config();
-  const text::Encoding encoding = loaded_.tokenizer->encode_marked(text);
+  const text::Encoding encoding = loaded_.tokenizer->encode(text);
   Batch batch;
   batch.tokens = encoding.ids;
-  if (config.type_vocab_size) batch.token_type_ids = encoding.types;
+  if (config.type_vocab_size) batch.token_type_ids = encoding.token_type_ids;
   batch.sequences = 1;
   batch.length = std::ssize(encoding.ids);
   if (std::find(encoding.ids.begin(), encoding.ids.end(), mask_id_) == encoding.ids.end())

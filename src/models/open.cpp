@@ -23,7 +23,7 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
 std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t vocab_size) {
   auto tokenizer = text::find_tokenizer(folder);
   if (!tokenizer) return tokenizer;
-  for (const int64_t id : tokenizer->encode_marked("").ids)
+  for (const int64_t id : tokenizer->encode("").ids)
     if (id >= vocab_size)
       throw Error("open", {folder + ": the tokenizer puts the token " + std::to_string(id) +
                            " around a text, more than the vocab_size of " + std::to_string(vocab_size) +

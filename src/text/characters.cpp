@@ -1,4 +1,4 @@
-// The tokenizers whose tokens are characters, in order of code point, and bytes.
+// The tokenizers whose tokens are characters, in the order of their code points, and bytes.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -15,9 +15,9 @@ class CharacterTokenizer final : public Tokenizer {
   explicit CharacterTokenizer(std::vector<Character> characters) : characters_(std::move(characters)) {}
 
   std::string kind() const override { return "characters"; }
-  int64_t size() const override { return static_cast<int64_t>(characters_.size()); }
+  int64_t vocab_size() const override { return static_cast<int64_t>(characters_.size()); }
 
-  std::vector<int64_t> encode(std::string_view text) const override {
+  std::vector<int64_t> encode_ids(std::string_view text) const override {
     require_utf8(text, "the text");
     std::vector<int64_t> ids;
     ids.reserve(text.size());
@@ -26,16 +26,16 @@ class CharacterTokenizer final : public Tokenizer {
       const Character character = next_character(text, at);
       const auto place = std::lower_bound(characters_.begin(), characters_.end(), character);
       if (place == characters_.end() || *place != character)
-        throw Error("encode", {"byte " + std::to_string(begin) + ": " + code_of(character) + " (" +
-                               visible(text.substr(begin, at - begin)) + ") is not among the " +
-                               std::to_string(size()) + " characters of the vocabulary"});
+        throw Error("encode", {"the text has " + code_of(character) + " (" + visible(text.substr(begin, at - begin)) +
+                               ") at byte " + std::to_string(begin) + ", must have only the " +
+                               std::to_string(vocab_size()) + " characters of the vocabulary"});
       ids.push_back(place - characters_.begin());
     }
     return ids;
   }
 
   std::string decode(std::span<const int64_t> ids) const override {
-    require_ids(ids, size());
+    require_ids(ids, vocab_size());
     std::string text;
     for (int64_t id : ids) append_character(text, characters_[id]);
     return text;
@@ -56,9 +56,9 @@ class CharacterTokenizer final : public Tokenizer {
 class ByteTokenizer final : public Tokenizer {
  public:
   std::string kind() const override { return "bytes"; }
-  int64_t size() const override { return 256; }
+  int64_t vocab_size() const override { return 256; }
 
-  std::vector<int64_t> encode(std::string_view text) const override {
+  std::vector<int64_t> encode_ids(std::string_view text) const override {
     std::vector<int64_t> ids;
     ids.reserve(text.size());
     for (char byte : text) ids.push_back(static_cast<uint8_t>(byte));
@@ -66,13 +66,13 @@ class ByteTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const int64_t> ids) const override {
-    require_ids(ids, size());
+    require_ids(ids, vocab_size());
     std::string text;
     for (int64_t id : ids) text += static_cast<char>(id);
     return text;
   }
 
-  /// A byte of a longer character has no picture: 0xE9.
+  /// A byte of a character of several bytes is shown as its number, such as 0xE9.
   std::string label(int64_t id) const override {
     const std::string byte = decode({&id, 1});
     if (id < 0x80) return visible(byte);
@@ -86,11 +86,11 @@ class ByteTokenizer final : public Tokenizer {
 
 }  // namespace
 
-void require_ids(std::span<const int64_t> ids, int64_t size) {
+void require_ids(std::span<const int64_t> ids, int64_t vocab_size) {
   for (size_t n = 0; n < ids.size(); ++n)
-    if (ids[n] < 0 || ids[n] >= size)
-      throw Error("decode", {"id " + std::to_string(ids[n]) + " at place " + std::to_string(n) +
-                             " is outside the vocabulary of " + std::to_string(size)});
+    if (ids[n] < 0 || ids[n] >= vocab_size)
+      throw Error("decode", {"id " + std::to_string(ids[n]) + " at index " + std::to_string(n) +
+                             " is outside the vocabulary, must be in [0, " + std::to_string(vocab_size) + ")"});
 }
 
 std::unique_ptr<Tokenizer> make_characters(std::vector<Character> characters) {
@@ -98,7 +98,7 @@ std::unique_ptr<Tokenizer> make_characters(std::vector<Character> characters) {
 }
 
 std::unique_ptr<Tokenizer> characters_of(std::string_view text) {
-  if (text.empty()) throw Error("characters_of", {"the text is empty, so there are no characters to learn"});
+  if (text.empty()) throw Error("characters_of", {"the text is empty, must have at least one character"});
   require_utf8(text, "the text");
   std::vector<bool> occurs(0x110000);
   for (size_t at = 0; at < text.size();) occurs[next_character(text, at)] = true;

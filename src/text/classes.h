@@ -1,51 +1,51 @@
-// classes: the tokenizer classes of transformers that the families use. A class has a pipeline of its own around the
-// vocabulary that a folder's files give it; that of tokenizer.json counts where the class is the general one.
+// classes: transformers' tokenizer classes of the supported model families. A class builds its own pipeline around the
+// vocabulary of a folder. The general class takes the pipeline of tokenizer.json.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "text/said.h"
+#include "text/tokenizer_config.h"
 
 namespace attn::text {
 
-/// What a class is given of a vocabulary's file.
-struct Source {
+/// The contents of a vocabulary file, as in a tokenizer.json.
+struct VocabularyFile {
   io::Json vocab = {}, merges = io::Json::array();
-  std::string charsmap = {};  ///< in base64; "" without one
+  std::string charsmap = {};  ///< in base64; "" if the file has none
 };
 
-/// The id of a token that was added.
+/// The id of the token with this content. Throws Error if there is none.
 using IdOf = std::function<int64_t(const std::string& content)>;
 
 struct TokenizerClass {
-  const char* names;  ///< in transformers, separated by spaces
-  const char* file;   ///< its vocabulary's; of "vocab.json" the merges are beside it
-  bool has_types;     ///< token types are given to the model unless the folder says otherwise
+  const char* names;  ///< the names in transformers, separated by spaces
+  const char* file;   ///< the vocabulary file; "vocab.json" comes with a file of merges
+  bool has_types;     ///< the model reads token types unless the folder overrides it
   bool pads_left;
-  /// Changes what a SentencePiece model gave; null where it stays.
-  void (*from_pieces)(Source& source, Said& said);
-  /// The fields of a tokenizer.json but for those of added tokens and of the post-processor, null of the general class.
-  /// Sets the defaults of `said`.
-  io::Json (*build)(Said& said, Source source);
-  /// The post-processor, null where it is the file's.
-  io::Json (*surround)(const Said& said, const IdOf& id_of);
+  /// Changes the vocabulary of a SentencePiece model; null if the class does not.
+  void (*from_pieces)(VocabularyFile& source, TokenizerConfig& config);
+  /// Builds a tokenizer.json without added tokens and post-processor, and sets the defaults of `config`. Null for the
+  /// general class.
+  io::Json (*build)(TokenizerConfig& config, VocabularyFile source);
+  /// Builds the post-processor; null if it is that of tokenizer.json.
+  io::Json (*build_post_processor)(const TokenizerConfig& config, const IdOf& id_of);
 
   bool is_general() const { return build == nullptr; }
 };
 
-/// Of a name, with or without "Fast"; names that transformers does not know are of the general class. Throws Error
-/// "SOURCE: tokenizer_class is ..." for classes that are not supported.
+/// The class with this name, with or without the suffix "Fast". Names that transformers does not know give the general
+/// class. Throws Error "SOURCE: tokenizer_class is ..." for classes of transformers that are not supported.
 const TokenizerClass& class_of_name(const std::string& name, const std::string& source);
 const TokenizerClass& general_class();
-/// By the rules of transformers' AutoTokenizer; null where neither a class nor a family is named. `name` is
-/// tokenizer_class of tokenizer_config.json, else of config.json, `family` is config.json's model_type, and `bytes`
-/// says whether tokenizer.json is byte-level.
-const TokenizerClass* choose_class(const std::string& name, const std::string& family, bool bytes,
+/// The class that transformers' AutoTokenizer chooses; null if both names are empty. `name` is the tokenizer_class of
+/// tokenizer_config.json or, without it, of config.json. `family` is the model_type of config.json. `is_byte_level` is
+/// about tokenizer.json.
+const TokenizerClass* choose_class(const std::string& name, const std::string& family, bool is_byte_level,
                                    const std::string& source);
 
-/// With the tokens of the roles bos_token and eos_token around each text, where asked for.
-io::Json begin_and_end(const Said& said, bool begin, bool end, const IdOf& id_of);
+/// A post-processor that puts bos_token before each text if `begin`, and eos_token after it if `end`.
+io::Json bos_eos_template(const TokenizerConfig& config, bool begin, bool end, const IdOf& id_of);
 
 }  // namespace attn::text

@@ -1,5 +1,5 @@
-// Decoders. A step gives on what is certain and holds back what a later token may change. What comes after a step that
-// makes one token of all waits for the end, but for the usual last step, which cuts blanks off the ends of the text.
+// The decoders. A step passes on the text that is certain, and holds back the text that a later token can change. Steps
+// after Fuse, which joins all tokens, wait for the end of the text, except Strip as the last step.
 #include "text/decoder.h"
 
 #include <algorithm>
@@ -24,11 +24,11 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
   text = replaced.append(text, copied, std::string::npos);
 }
 
-/// A step that changes each token for itself, knowing whether it is the first.
-class EachToken final : public DecodeStep {
+/// A step that changes each token by itself, given whether it is the first.
+class PerTokenStep final : public DecodeStep {
  public:
   using Change = std::function<void(std::string& token, bool is_first)>;
-  explicit EachToken(const Change& change) : change_(change) {}
+  explicit PerTokenStep(const Change& change) : change_(change) {}
   void push(std::string token, const Next& next) override {
     change_(token, std::exchange(is_first_, false));
     next(std::move(token));
@@ -40,14 +40,14 @@ class EachToken final : public DecodeStep {
   bool is_first_ = true;
 };
 
-class ByteLevelDecoder final : public DecodeStep {
+class ByteLevelStep final : public DecodeStep {
  public:
   void push(std::string token, const Next& next) override {
     std::string bytes = std::move(held_);
     const size_t before = bytes.size();
     for (size_t at = 0; at < token.size();) {
       const int byte = byte_of(next_character(token, at));
-      if (byte < 0) {  // another token, which means itself
+      if (byte < 0) {  // a token that is text itself
         bytes.resize(before);
         bytes += token;
         break;
@@ -55,13 +55,13 @@ class ByteLevelDecoder final : public DecodeStep {
       bytes += static_cast<char>(byte);
     }
     std::string text;
-    const size_t left = append_mended(text, bytes, false);
+    const size_t left = append_valid_utf8(text, bytes, false);
     held_ = bytes.substr(bytes.size() - left);
     next(std::move(text));
   }
   void finish(const Next& next) override {
     std::string text;
-    append_mended(text, std::exchange(held_, {}), true);
+    append_valid_utf8(text, std::exchange(held_, {}), true);
     next(std::move(text));
   }
 
@@ -69,8 +69,8 @@ class ByteLevelDecoder final : public DecodeStep {
   std::string held_;
 };
 
-/// Runs of tokens such as <0xE2> are text if all of their bytes together are, else each is a U+FFFD.
-class ByteFallback final : public DecodeStep {
+/// A run of tokens such as <0xE2> is text if its bytes are UTF-8; else each token becomes U+FFFD.
+class ByteFallbackStep final : public DecodeStep {
  public:
   void push(std::string token, const Next& next) override {
     if (const int byte = byte_named(token); byte >= 0) {
@@ -101,8 +101,8 @@ class ByteFallback final : public DecodeStep {
   std::string held_;
 };
 
-/// One token of all.
-class Fuse final : public DecodeStep {
+/// Joins all tokens into one.
+class FuseStep final : public DecodeStep {
  public:
   void push(std::string token, const Next&) override { held_ += token; }
   void finish(const Next& next) override { next(std::exchange(held_, {})); }
@@ -111,10 +111,10 @@ class Fuse final : public DecodeStep {
   std::string held_;
 };
 
-/// The ends of a word are spaces, but for that of the last one.
-class WordEnds final : public DecodeStep {
+/// BPEDecoder: replaces the suffix at the end of each word with a space, and that of the last word with nothing.
+class WordSuffixStep final : public DecodeStep {
  public:
-  explicit WordEnds(const std::string& suffix) : suffix_(suffix) {}
+  explicit WordSuffixStep(const std::string& suffix) : suffix_(suffix) {}
   void push(std::string token, const Next& next) override {
     give(" ", next);
     held_ = std::move(token);
@@ -132,15 +132,15 @@ class WordEnds final : public DecodeStep {
   std::optional<std::string> held_;
 };
 
-struct StrippedEnds {
+struct StripOptions {
   std::string content;
-  size_t start, stop;  // how many characters, at most, go at either end
+  size_t start, stop;  // the largest number of removals at the beginning and at the end
 };
 
-/// Cuts the ends off the whole text as it comes.
-class StripAll final : public DecodeStep {
+/// Strips the beginning and the end of the whole text while it arrives in tokens.
+class StripTextStep final : public DecodeStep {
  public:
-  explicit StripAll(const StrippedEnds& ends) : ends_(ends), left_(ends.start) {}
+  explicit StripTextStep(const StripOptions& ends) : ends_(ends), left_(ends.start) {}
   void push(std::string token, const Next& next) override {
     size_t begin = 0;
     for (; left_ > 0 && begin < token.size(); --left_) {
@@ -161,15 +161,15 @@ class StripAll final : public DecodeStep {
   }
 
  private:
-  const StrippedEnds& ends_;
+  const StripOptions& ends_;
   size_t left_;
   std::string held_;
 };
 
-/// Replaces in the whole text as it comes: what may be the beginning of `what` waits.
-class ReplaceAcross final : public DecodeStep {
+/// Replaces `what` in the whole text while it arrives in tokens; holds back text that can be the beginning of `what`.
+class ReplaceTextStep final : public DecodeStep {
  public:
-  ReplaceAcross(std::string_view what, std::string_view with) : what_(what), with_(with) {}
+  ReplaceTextStep(std::string_view what, std::string_view with) : what_(what), with_(with) {}
   void push(std::string token, const Next& next) override {
     held_ += token;
     std::string text;
@@ -189,21 +189,22 @@ class ReplaceAcross final : public DecodeStep {
   std::string held_;
 };
 
-/// Drops each <|digits.digits|> of the whole text.
-class DropTimes final : public DecodeStep {
+/// Removes each <|digits.digits|> from the whole text while it arrives in tokens.
+class DropTimestampsStep final : public DecodeStep {
  public:
   void push(std::string token, const Next& next) override {
     held_ += token;
-    next(taken(false));
+    next(without_timestamps(false));
   }
-  void finish(const Next& next) override { next(taken(true)); }
+  void finish(const Next& next) override { next(without_timestamps(true)); }
 
  private:
-  std::string taken(bool at_end) {
+  /// Takes the certain text out of held_.
+  std::string without_timestamps(bool at_end) {
     std::string text;
     size_t at = 0;
     while (at < held_.size()) {
-      const size_t end = behind_time(at);
+      const size_t end = end_of_timestamp(at);
       if (end == std::string::npos && !at_end) break;
       if (end == std::string::npos || end == at) text += held_[at++];
       else at = end;
@@ -212,8 +213,8 @@ class DropTimes final : public DecodeStep {
     return text;
   }
 
-  /// `at` where no time begins, npos where the text ends before that is certain.
-  size_t behind_time(size_t at) const {
+  /// The end of the timestamp at `at`; `at` if there is none; npos if the text ends before this is certain.
+  size_t end_of_timestamp(size_t at) const {
     size_t next = at;
     const auto takes = [&](std::string_view what) {
       const std::string_view here = std::string_view(held_).substr(next, what.size());
@@ -234,7 +235,7 @@ class DropTimes final : public DecodeStep {
   std::string held_;
 };
 
-void strip(std::string& token, const StrippedEnds& ends) {
+void strip(std::string& token, const StripOptions& ends) {
   for (size_t n = 0; n < ends.start && token.starts_with(ends.content); ++n) token.erase(0, ends.content.size());
   for (size_t n = 0; n < ends.stop && token.ends_with(ends.content); ++n)
     token.resize(token.size() - ends.content.size());
@@ -247,7 +248,7 @@ void clean_up(std::string& token) {
   for (const auto& [what, with] : kChanges) replace_all(token, what, with);
 }
 
-EachToken::Change wordpiece(const JsonFields& fields) {
+PerTokenStep::Change wordpiece(const JsonFields& fields) {
   const std::string prefix = fields.text("prefix", "##");
   const bool cleans = fields.boolean("cleanup", true);
   return [=](std::string& token, bool is_first) {
@@ -257,7 +258,7 @@ EachToken::Change wordpiece(const JsonFields& fields) {
   };
 }
 
-EachToken::Change metaspace(const JsonFields& fields) {
+PerTokenStep::Change metaspace(const JsonFields& fields) {
   const std::string replacement = fields.text("replacement");
   if (replacement.empty()) fields.refuse("replacement is empty");
   const bool drops = fields.choice("prepend_scheme", {"always", "first", "never"},
@@ -265,9 +266,9 @@ EachToken::Change metaspace(const JsonFields& fields) {
   return [=](std::string& token, bool is_first) { replace_all(token, replacement, is_first && drops ? "" : " "); };
 }
 
-EachToken::Change replace(const JsonFields& fields) {
+PerTokenStep::Change replace(const JsonFields& fields) {
   const std::string content = fields.text("content");
-  fields.require(content.size() <= kMaxTokenBytes, "content", "shorter");
+  fields.require(content.size() <= kMaxTokenBytes, "content", "at most 4096 bytes long");
   const JsonFields pattern = fields.object("pattern");
   if (pattern.has("String")) {
     const std::string literal = pattern.text("String");
@@ -284,44 +285,44 @@ EachToken::Change replace(const JsonFields& fields) {
   };
 }
 
-StrippedEnds ends_of(const JsonFields& fields) {
+StripOptions ends_of(const JsonFields& fields) {
   constexpr int64_t kMost = 1 << 16;
-  StrippedEnds ends{fields.text("content"), static_cast<size_t>(fields.number("start", kMost)),
+  StripOptions ends{fields.text("content"), static_cast<size_t>(fields.number("start", kMost)),
                     static_cast<size_t>(fields.number("stop", kMost))};
   if (ends.content.empty()) fields.refuse("content is empty");
   return ends;
 }
 
-Decoder::MakeStep each(EachToken::Change change) {
-  return [change = std::make_shared<const EachToken::Change>(std::move(change))] {
-    return std::make_unique<EachToken>(*change);
+Decoder::MakeStep each(PerTokenStep::Change change) {
+  return [change = std::make_shared<const PerTokenStep::Change>(std::move(change))] {
+    return std::make_unique<PerTokenStep>(*change);
   };
 }
 
 }  // namespace
 
-struct Decoder::Part {
+struct Decoder::StepConfig {
   std::string type;
   MakeStep make;
-  StrippedEnds ends;
+  StripOptions ends;
 };
 
-void Decoder::read(const JsonFields& fields, std::vector<Part>& parts) {
+void Decoder::read(const JsonFields& fields, std::vector<StepConfig>& parts) {
   const std::string type = fields.type();
   if (type == "Sequence") {
     for (const JsonFields& part : fields.list("decoders")) read(part, parts);
     return;
   }
-  Part part{type, {}, {}};
-  if (type == "ByteLevel") part.make = [] { return std::make_unique<ByteLevelDecoder>(); };
+  StepConfig part{type, {}, {}};
+  if (type == "ByteLevel") part.make = [] { return std::make_unique<ByteLevelStep>(); };
   else if (type == "WordPiece") part.make = each(wordpiece(fields));
   else if (type == "Metaspace") part.make = each(metaspace(fields));
   else if (type == "Replace") part.make = each(replace(fields));
-  else if (type == "ByteFallback") part.make = [] { return std::make_unique<ByteFallback>(); };
-  else if (type == "Fuse") part.make = [] { return std::make_unique<Fuse>(); };
+  else if (type == "ByteFallback") part.make = [] { return std::make_unique<ByteFallbackStep>(); };
+  else if (type == "Fuse") part.make = [] { return std::make_unique<FuseStep>(); };
   else if (type == "BPEDecoder")
     part.make = [suffix = std::make_shared<std::string>(fields.text("suffix", "</w>"))] {
-      return std::make_unique<WordEnds>(*suffix);
+      return std::make_unique<WordSuffixStep>(*suffix);
     };
   else if (type == "Strip") {
     part.ends = ends_of(fields);
@@ -339,20 +340,20 @@ Decoder::Decoder()
       })} {}
 
 Decoder::Decoder(const JsonFields& fields) {
-  std::vector<Part> parts;
+  std::vector<StepConfig> parts;
   read(fields, parts);
   for (size_t n = 0; n < parts.size(); ++n) {
-    const size_t behind = parts.size() - n - 1;
+    const size_t left = parts.size() - n - 1;
     is_byte_level_ = is_byte_level_ || parts[n].type == "ByteLevel";
-    if (parts[n].type == "Fuse" && behind == 0) break;  // the text is one anyway
-    if (parts[n].type == "Fuse" && behind == 1 && parts[n + 1].type == "Strip") {
-      steps_.push_back([ends = std::make_shared<const StrippedEnds>(parts[n + 1].ends)] {
-        return std::make_unique<StripAll>(*ends);
+    if (parts[n].type == "Fuse" && left == 0) break;  // the pieces of the text are joined in any case
+    if (parts[n].type == "Fuse" && left == 1 && parts[n + 1].type == "Strip") {
+      steps_.push_back([ends = std::make_shared<const StripOptions>(parts[n + 1].ends)] {
+        return std::make_unique<StripTextStep>(*ends);
       });
       break;
     }
     steps_.push_back(std::move(parts[n].make));
-    if (parts[n].type == "ByteLevel" && behind > 0) steps_.push_back([] { return std::make_unique<Fuse>(); });
+    if (parts[n].type == "ByteLevel" && left > 0) steps_.push_back([] { return std::make_unique<FuseStep>(); });
   }
 }
 
@@ -361,11 +362,11 @@ void Decoder::clean_up_spaces() {
       {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
       {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [what, with] : kChanges)
-    steps_.push_back([what, with] { return std::make_unique<ReplaceAcross>(what, with); });
+    steps_.push_back([what, with] { return std::make_unique<ReplaceTextStep>(what, with); });
 }
 
-void Decoder::drop_times() {
-  steps_.push_back([] { return std::make_unique<DropTimes>(); });
+void Decoder::drop_timestamps() {
+  steps_.push_back([] { return std::make_unique<DropTimestampsStep>(); });
 }
 
 std::vector<std::unique_ptr<DecodeStep>> Decoder::steps() const {

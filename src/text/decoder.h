@@ -1,4 +1,4 @@
-// decoder: what makes text of tokens, one token at a time.
+// decoder: turns tokens into text, one token at a time.
 #pragma once
 
 #include <functional>
@@ -11,32 +11,35 @@
 
 namespace attn::text {
 
-/// One step on the way from tokens to text, with what it must remember of the tokens before.
+/// One step from tokens to text, with the state that it keeps from the tokens before.
 class DecodeStep {
  public:
   using Next = std::function<void(std::string token)>;
   virtual ~DecodeStep() = default;
+  /// Calls `next` with each token that is certain now, for the following step.
   virtual void push(std::string token, const Next& next) = 0;
+  /// Calls `next` with the tokens that the step held back.
   virtual void finish(const Next&) {}
 };
 
-/// The steps of a decoder, which make the state of one decode().
+/// A decoder as a list of steps.
 class Decoder {
  public:
   using MakeStep = std::function<std::unique_ptr<DecodeStep>()>;
-  /// Without a decoder tokens have spaces between.
+  /// Writes spaces between the tokens.
   Decoder();
   explicit Decoder(const JsonFields& fields);
+  /// New steps for the decoding of one text. The decoder must outlive them.
   std::vector<std::unique_ptr<DecodeStep>> steps() const;
-  /// What follows the steps: blanks in front of punctuation and of English endings go, or times such as <|1.02|>.
+  /// Adds steps that remove spaces before punctuation marks and English contractions, or timestamps such as <|1.02|>.
   void clean_up_spaces();
-  void drop_times();
-  /// True if tokens spell bytes.
+  void drop_timestamps();
+  /// True if each character of a token represents a byte.
   bool is_byte_level() const { return is_byte_level_; }
 
  private:
-  struct Part;
-  void read(const JsonFields& fields, std::vector<Part>& parts);
+  struct StepConfig;
+  void read(const JsonFields& fields, std::vector<StepConfig>& parts);
   std::vector<MakeStep> steps_;
   bool is_byte_level_ = false;
 };

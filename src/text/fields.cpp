@@ -1,4 +1,4 @@
-// Fields of a tokenizer.json.
+// The fields of one JSON object.
 #include "text/fields.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// fields: one object of a tokenizer.json, whose fields are asked for by name and type. What is wrong is an Error that
-// names the file, the object and the field.
+// fields: reads the fields of one JSON object of a tokenizer's files by name and type. A field that is missing or has
+// another type or value than the caller allows is an Error, which names the file, the object and the field.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace attn::text {
 
 class JsonFields {
  public:
-  /// `place` is where the object is, as "normalizer"; "" is the file itself. Both names are the error's.
+  /// `place` is the path of the object in the file, such as "normalizer"; "" is the file itself. `source` is the name
+  /// of the file in messages. `json` and `source` must outlive this object. Throws Error if `json` is not an object.
   JsonFields(const io::Json& json, std::string place, const std::string& source);
 
   const std::string& source() const { return source_; }
@@ -24,25 +25,26 @@ class JsonFields {
   const io::Json& json() const { return json_; }
   /// Throws "source: place: reason".
   [[noreturn]] void refuse(const std::string& reason) const;
-  /// "type"; "" where there is none.
+  /// The field "type"; "" if it is missing.
   std::string type() const;
+  /// Throws Error that lists the types that are supported.
   [[noreturn]] void refuse_type(std::initializer_list<const char*> known) const;
 
-  /// False for null too.
+  /// False if the field is missing or null.
   bool has(const char* key) const;
   const io::Json& at(const char* key) const;
-  /// Without a fallback the field must be there.
+  /// The readers below return `fallback` if the field is missing or null. Without a fallback they throw Error.
   bool boolean(const char* key, std::optional<bool> fallback = std::nullopt) const;
   std::string text(const char* key, std::optional<std::string> fallback = std::nullopt) const;
-  /// In [0, highest].
+  /// A whole number in [0, highest].
   int64_t number(const char* key, int64_t highest, std::optional<int64_t> fallback = std::nullopt) const;
   JsonFields object(const char* key) const;
-  /// Of objects.
+  /// The objects of a list.
   std::vector<JsonFields> list(const char* key) const;
-  /// One of the names, whose place in the list is the result. Upper and lower case are the same.
+  /// The index of the field's value in `names`; case is ignored.
   size_t choice(const char* key, std::initializer_list<const char*> names, std::optional<size_t> fallback) const;
 
-  /// The value must be what the test said; throws "key is VALUE, must be WHAT".
+  /// Throws "key is VALUE, must be WHAT" unless `condition` holds.
   void require(bool condition, const char* key, const char* what) const;
 
  private:

@@ -1,14 +1,17 @@
-// The files that tokenizers had before tokenizer.json, each written as what that would say of them.
+// The vocabulary files that are older than tokenizer.json. Each is converted to the tokenizer.json with the same
+// meaning.
 #include "attn/core.h"
+#include "attn/core_lines.h"
 #include "io/json.h"
-#include "text/said.h"
+#include "text/pipeline.h"
+#include "text/tokenizer_config.h"
 #include "text/tokenizers.h"
 #include "text/unicode.h"
 
 namespace attn::text {
 namespace {
 
-std::string_view without_blanks_behind(std::string_view line) {
+std::string_view without_trailing_spaces(std::string_view line) {
   while (!line.empty()) {
     size_t begin = line.size() - 1, at;
     while (begin > 0 && (static_cast<uint8_t>(line[begin]) & 0xC0) == 0x80) --begin;
@@ -18,48 +21,35 @@ std::string_view without_blanks_behind(std::string_view line) {
   return line;
 }
 
-/// The lines of a file, without the breaks; the last one may be without.
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const size_t end = text.find('\n');
-    std::string_view line = text.substr(0, end);
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    lines.push_back(line);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
+/// A byte order mark is a part of the first token, as in the package `tokenizers`.
+LineCutter lines_of(std::string_view text, const std::string& source) {
+  LineCutter lines(source, LineCutter::ByteOrderMark::keep);
+  lines.feed(text);
+  lines.finish();
   return lines;
-}
-
-void require_text(std::string_view operation, std::string_view text, const std::string& source) {
-  if (const size_t at = malformed_at(text); at != std::string_view::npos)
-    throw Error(operation, {source + ": not UTF-8 at byte " + std::to_string(at)});
 }
 
 }  // namespace
 
 io::Json read_merges(std::string_view merges, const std::string& source) {
-  require_text("load_gpt2", merges, source);
   io::Json list = io::Json::array();
-  int64_t number = 0;
-  for (std::string_view line : lines_of(merges)) {
-    ++number;
-    if (line.empty() || line.starts_with("#version")) continue;
-    const size_t space = line.find(' ');
-    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
-      throw Error("load_gpt2", {source + ": line " + std::to_string(number) + " of the merges is " +
-                                io::in_quotes(line) + ", must be two tokens with a space between"});
-    list.push_back({line.substr(0, space), line.substr(space + 1)});
+  LineCutter lines = lines_of(merges, source);
+  while (const auto line = lines.next()) {
+    if (line->empty() || line->starts_with("#version")) continue;
+    const size_t space = line->find(' ');
+    if (space == std::string_view::npos || line->find(' ', space + 1) != std::string_view::npos)
+      throw Error("load_gpt2", {lines.where() + ": the merge is " + io::in_quotes(*line) +
+                                ", must be two tokens with one space between them"});
+    list.push_back({line->substr(0, space), line->substr(space + 1)});
   }
   return list;
 }
 
-/// Of two equal lines the last counts.
+/// Of two equal lines the later gives the id.
 io::Json read_vocabulary_lines(std::string_view vocab_txt, const std::string& source) {
-  require_text("load_wordpiece", vocab_txt, source);
   io::Json vocab = io::Json::object();
-  int64_t id = 0;
-  for (std::string_view line : lines_of(vocab_txt)) vocab[std::string(without_blanks_behind(line))] = id++;
+  LineCutter lines = lines_of(vocab_txt, source);
+  while (const auto line = lines.next()) vocab[std::string(without_trailing_spaces(*line))] = lines.number() - 1;
   return vocab;
 }
 
@@ -72,8 +62,8 @@ std::unique_ptr<Tokenizer> load_gpt2(std::string_view encoder_json, std::string_
       added.push_back(special_token("<|endoftext|>").json(*id));
   const io::Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
   const io::Json model = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(list)}};
-  const io::Json root = {{"added_tokens", added}, {"pre_tokenizer", bytes}, {"decoder", bytes}, {"model", model}};
-  return load_tokenizer(root.dump(), source);
+  return read_pipeline({{"added_tokens", added}, {"pre_tokenizer", bytes}, {"decoder", bytes}, {"model", model}},
+                       source);
 }
 
 std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower_case, const std::string& source) {
@@ -99,7 +89,7 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
   if (vocab.contains("[CLS]") && vocab.contains("[SEP]"))
     root["post_processor"] = {
         {"type", "BertProcessing"}, {"cls", {"[CLS]", vocab["[CLS]"]}}, {"sep", {"[SEP]", vocab["[SEP]"]}}};
-  return load_tokenizer(root.dump(), source);
+  return read_pipeline(root, source);
 }
 
 }  // namespace attn::text

@@ -1,4 +1,4 @@
-// load_tokenizer(): a vocabulary from outside. Of the own kinds, whatever to_json() would not write is refused.
+// load_tokenizer(). Of the library's own kinds of tokenizers it accepts only what to_json() writes.
 #include <set>
 #include <utility>
 
@@ -17,13 +17,13 @@ class TokenizerReader {
  public:
   TokenizerReader(std::string_view json, const std::string& source) : source_(source), json_(json) {
     if (json.size() > kMaxBytes)
-      refuse("has " + std::to_string(json.size()) + " bytes, at most " + std::to_string(kMaxBytes) + " are read");
+      refuse("has " + std::to_string(json.size()) + " bytes, must have at most " + std::to_string(kMaxBytes));
     root_ = io::parse_json("load_tokenizer", source, json);
     if (!root_.is_object()) refuse("is " + io::as_shown(root_) + ", must be an object");
   }
 
   std::unique_ptr<Tokenizer> tokenizer() {
-    if (root_.contains("model")) return read_pipeline(JsonFields(root_, "", source_), json_);
+    if (root_.contains("model")) return read_pipeline(root_, source_, std::string(json_));
     const std::string& kind = string_at("kind");
     if (kind == "bytes") {
       require_keys({"kind"});
@@ -61,7 +61,8 @@ class TokenizerReader {
 
   void require_keys(const std::set<std::string>& keys) const {
     for (const auto& [key, ignored] : root_.items())
-      if (!keys.contains(key)) refuse("has " + io::in_quotes(key) + ", which no such tokenizer has");
+      if (!keys.contains(key))
+        refuse("has the field " + io::in_quotes(key) + ", which a tokenizer of its kind cannot have");
   }
 
   std::vector<Character> characters() const {
@@ -71,7 +72,7 @@ class TokenizerReader {
     for (size_t at = 0; at < all.size();) {
       const Character character = next_character(all, at);
       if (!characters.empty() && character <= characters.back())
-        refuse("characters must rise in order of code point, but " + code_of(character) + " at place " +
+        refuse("characters must be in rising order of code points, but " + code_of(character) + " at index " +
                std::to_string(characters.size()) + " follows " + code_of(characters.back()));
       characters.push_back(character);
     }
@@ -83,7 +84,7 @@ class TokenizerReader {
     if (!list.is_array()) refuse("words is " + io::as_shown(list) + ", must be a list");
     if (list.empty()) refuse("words is empty");
     if (list.size() > static_cast<size_t>(kMaxWords))
-      refuse("has " + std::to_string(list.size()) + " words, at most " + std::to_string(kMaxWords) + " are read");
+      refuse("has " + std::to_string(list.size()) + " words, must have at most " + std::to_string(kMaxWords));
     std::set<std::string_view> seen;
     std::vector<std::string> words;
     for (const io::Json& entry : list) {
@@ -92,8 +93,8 @@ class TokenizerReader {
       };
       if (!entry.is_string()) refuse_word(", must be a string");
       const std::string& word = entry.get_ref<const std::string&>();
-      if (!seen.insert(word).second) refuse_word(", which occurs before");
-      if (!is_one_token(word, lower_case)) refuse_word(", which no text is ever split into");
+      if (!seen.insert(word).second) refuse_word(", must differ from the words before it");
+      if (!is_one_token(word, lower_case)) refuse_word(", must be a word that splitting a text can give");
       words.push_back(word);
     }
     return words;

@@ -1,4 +1,4 @@
-// model: what makes tokens of a piece.
+// model: turns the pieces of a text into token ids.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class TokenModel {
   explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
   virtual ~TokenModel() = default;
   virtual std::string kind() const = 0;
-  /// Appends the ids of a piece that is not empty. `parts` is for the parts of a piece that occur again.
+  /// Appends the ids of a piece, which must not be empty. `parts` caches parts of long pieces between calls.
   virtual void encode(std::string_view piece, WordCache& parts, std::vector<int64_t>& ids) const = 0;
   const Vocabulary& vocabulary() const { return vocabulary_; }
 

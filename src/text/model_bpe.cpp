@@ -1,6 +1,6 @@
-// Byte-pair encoding: characters, of which the neighbours with the lowest rank merge until none do. Long pieces, such
-// as a text that no pre-tokenizer has cut, are cut where no two characters are side by side in any token: what is on
-// one side of such a place never merges with what is on the other, and the parts are words that come again.
+// Byte-pair encoding: the two adjacent tokens whose merge has the lowest rank merge, until no merge is left. A long
+// piece, such as a text that no pre-tokenizer has split, is split between two characters that are not adjacent in any
+// token: tokens never merge across such a place. The parts are often words, which a cache then finds again.
 #include <algorithm>
 #include <cstdio>
 #include <queue>
@@ -13,8 +13,8 @@
 namespace attn::text {
 namespace {
 
-constexpr size_t kLong = 16;  // bytes of a piece that is not cut
-constexpr size_t kFew = 32;   // symbols, among which a look at all is quicker than a heap
+constexpr size_t kLong = 16;  // bytes up to which a piece is not split
+constexpr size_t kFew = 32;   // symbols up to which a scan over all is faster than a heap
 
 std::string byte_token(uint8_t byte) {
   char name[8];
@@ -22,8 +22,8 @@ std::string byte_token(uint8_t byte) {
   return name;
 }
 
-/// Pairs of characters that are side by side in a token that merges make.
-class Neighbours {
+/// The pairs of characters that are adjacent in a token that a merge gives.
+class AdjacentCharacters {
  public:
   void add(std::string_view token) {
     Character before = -1;
@@ -36,7 +36,7 @@ class Neighbours {
   void done() {
     std::sort(pairs_.begin(), pairs_.end());
     pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
-    table_ = Merges(pairs_.size());
+    table_ = MergeTable(pairs_.size());
     for (const auto& [left, right] : pairs_)
       table_.set(static_cast<uint32_t>(left), static_cast<uint32_t>(right), {0, 0});
     pairs_ = {};
@@ -47,12 +47,12 @@ class Neighbours {
 
  private:
   std::vector<std::pair<Character, Character>> pairs_;
-  Merges table_;
+  MergeTable table_;
 };
 
-class Bpe final : public TokenModel {
+class BpeModel final : public TokenModel {
  public:
-  explicit Bpe(const JsonFields& fields)
+  explicit BpeModel(const JsonFields& fields)
       : TokenModel(Vocabulary::read(fields)),
         source_(fields.source()),
         prefix_(fields.text("continuing_subword_prefix", "")),
@@ -61,7 +61,7 @@ class Bpe final : public TokenModel {
         takes_whole_words_(fields.boolean("ignore_merges", false)) {
     if (fields.has("dropout"))
       fields.require(fields.at("dropout").is_number() && fields.at("dropout").get<double>() == 0, "dropout",
-                     "0 or null, as ids would be random");
+                     "0 or null: ids would be random");
     if (fields.has("unk_token")) {
       unknown_ = vocabulary_.find(fields.text("unk_token"));
       lacks_unknown_ = unknown_ == Vocabulary::kNone;
@@ -84,7 +84,7 @@ class Bpe final : public TokenModel {
   void encode(std::string_view piece, WordCache& parts, std::vector<int64_t>& ids) const override {
     if (takes_whole_words_)
       if (const uint32_t id = vocabulary_.find(piece); id != Vocabulary::kNone) return ids.push_back(id);
-    if (piece.size() <= kLong || !may_cut_) return encode_part(piece, ids);
+    if (piece.size() <= kLong || !may_split_) return encode_part(piece, ids);
     size_t begin = 0, at = 0;
     Character before = next_character(piece, at);
     while (begin < piece.size()) {
@@ -107,14 +107,14 @@ class Bpe final : public TokenModel {
  private:
   struct Symbol {
     uint32_t id;
-    int64_t previous, next;  // -1 at the ends; a symbol that has merged into the one before has length 0
-    bool is_there;
+    int64_t previous, next;  // -1 at the ends
+    bool is_there;           // false once it has merged into the symbol before it
   };
-  struct Candidate {
+  struct MergeCandidate {
     uint32_t rank;
     int64_t place;
     uint32_t id;
-    bool operator<(const Candidate& other) const {  // of the queue's top, the largest
+    bool operator<(const MergeCandidate& other) const {  // the top of the queue is the largest
       return rank != other.rank ? rank > other.rank : place > other.place;
     }
   };
@@ -122,7 +122,7 @@ class Bpe final : public TokenModel {
   void read_merges(const JsonFields& fields) {
     const io::Json& list = fields.at("merges");
     fields.require(list.is_array(), "merges", "a list");
-    merges_ = Merges(list.size());
+    merges_ = MergeTable(list.size());
     uint32_t rank = 0;
     for (const io::Json& entry : list) {
       const auto refuse = [&](const std::string& why) {
@@ -133,7 +133,7 @@ class Bpe final : public TokenModel {
         const std::string& text = entry.get_ref<const std::string&>();
         const size_t space = text.find(' ');
         if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-          refuse("must be two tokens with a space between");
+          refuse("must be two tokens with one space between them");
         left = text.substr(0, space);
         right = text.substr(space + 1);
       } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
@@ -142,7 +142,7 @@ class Bpe final : public TokenModel {
       } else {
         refuse("must be two tokens");
       }
-      if (right.size() < prefix_.size()) refuse("whose second token has not the prefix of all but the first");
+      if (right.size() < prefix_.size()) refuse("must have a second token with continuing_subword_prefix");
       const std::string merged = left + right.substr(prefix_.size());
       const uint32_t ids[] = {vocabulary_.find(left), vocabulary_.find(right), vocabulary_.find(merged)};
       for (size_t n = 0; n < 3; ++n)
@@ -150,19 +150,20 @@ class Bpe final : public TokenModel {
           refuse("but the vocabulary has no " + io::in_quotes(n == 0 ? left : n == 1 ? right : merged));
       merges_.set(ids[0], ids[1], {rank++, ids[2]});
       neighbours_.add(merged);
-      may_cut_ = may_cut_ && !stands_for_others(ids[0]) && !stands_for_others(ids[1]);
+      may_split_ = may_split_ && !is_replacement(ids[0]) && !is_replacement(ids[1]);
     }
     neighbours_.done();
-    may_cut_ = may_cut_ && prefix_.empty() && suffix_.empty();
+    may_split_ = may_split_ && prefix_.empty() && suffix_.empty();
   }
 
-  /// True for tokens that are put in the place of characters that have none.
-  bool stands_for_others(uint32_t id) const {
+  /// True for the tokens that replace characters without a token of their own.
+  bool is_replacement(uint32_t id) const {
     return id == unknown_ || std::find(bytes_.begin(), bytes_.end(), id) != bytes_.end();
   }
 
-  /// The tokens of the characters. What has none is bytes, where all of its bytes are tokens, or the unknown, which
-  /// comes out before the next known character: as the package has it, so after bytes.
+  /// The tokens of the characters. A character without a token becomes its bytes if each of them has a token, else the
+  /// unknown token. As in the package `tokenizers`, the unknown token is emitted only before the next character with a
+  /// token of its own, and thus after the bytes of characters in between.
   void symbols_of(std::string_view piece, std::vector<uint32_t>& symbols) const {
     bool is_pending = false;
     std::string changed;
@@ -183,8 +184,8 @@ class Bpe final : public TokenModel {
       }
       if (append_bytes(character, symbols)) continue;
       if (lacks_unknown_)
-        throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(character) +
-                               ", nor the one of unk_token, which means the unknown"});
+        throw Error("encode", {source_ + ": the vocabulary has no token for " + io::in_quotes(character) +
+                               ", and unk_token is not in it"});
       if (unknown_ == Vocabulary::kNone) continue;
       if (is_pending && !fuses_unknown_) symbols.push_back(unknown_);
       is_pending = true;
@@ -211,10 +212,10 @@ class Bpe final : public TokenModel {
   }
 
   void merge_few(std::vector<uint32_t>& symbols) const {
-    Merge found[kFew];  // of each symbol with the next
-    constexpr Merge kNo = {UINT32_MAX, 0};
+    PairMerge found[kFew];  // the merge of each symbol with the next
+    constexpr PairMerge kNo = {UINT32_MAX, 0};
     const auto look = [&](size_t n) {
-      const Merge* merge = n + 1 < symbols.size() ? merges_.find(symbols[n], symbols[n + 1]) : nullptr;
+      const PairMerge* merge = n + 1 < symbols.size() ? merges_.find(symbols[n], symbols[n + 1]) : nullptr;
       found[n] = merge ? *merge : kNo;
     };
     for (size_t n = 0; n < symbols.size(); ++n) look(n);
@@ -236,21 +237,21 @@ class Bpe final : public TokenModel {
     std::vector<Symbol> symbols;
     symbols.reserve(ids.size());
     for (int64_t n = 0; n < count; ++n) symbols.push_back({ids[n], n - 1, n + 1 < count ? n + 1 : -1, true});
-    std::priority_queue<Candidate> queue;
+    std::priority_queue<MergeCandidate> queue;
     const auto look = [&](int64_t place) {
       if (place < 0 || symbols[place].next < 0) return;
-      if (const Merge* merge = merges_.find(symbols[place].id, symbols[symbols[place].next].id))
+      if (const PairMerge* merge = merges_.find(symbols[place].id, symbols[symbols[place].next].id))
         queue.push({merge->rank, place, merge->id});
     };
     for (int64_t n = 0; n < count; ++n) look(n);
     while (!queue.empty()) {
-      const Candidate top = queue.top();
+      const MergeCandidate top = queue.top();
       queue.pop();
       Symbol& symbol = symbols[top.place];
       if (!symbol.is_there || symbol.next < 0) continue;
       Symbol& right = symbols[symbol.next];
-      const Merge* merge = merges_.find(symbol.id, right.id);
-      if (!merge || merge->id != top.id) continue;  // one of the two has merged since
+      const PairMerge* merge = merges_.find(symbol.id, right.id);
+      if (!merge || merge->id != top.id) continue;  // one of the two has merged in the meantime
       symbol.id = top.id;
       symbol.next = right.next;
       right.is_there = false;
@@ -264,16 +265,16 @@ class Bpe final : public TokenModel {
   }
 
   std::string source_, prefix_, suffix_;
-  bool fuses_unknown_, takes_whole_words_, lacks_unknown_ = false, may_cut_ = true;
+  bool fuses_unknown_, takes_whole_words_, lacks_unknown_ = false, may_split_ = true;
   uint32_t unknown_ = Vocabulary::kNone;
-  std::vector<uint32_t> bytes_;  // the token of each byte; empty where there is no falling back on bytes
-  Merges merges_;
-  Neighbours neighbours_;
+  std::vector<uint32_t> bytes_;  // the token of each byte; empty without byte_fallback
+  MergeTable merges_;
+  AdjacentCharacters neighbours_;
   std::vector<bool> known_;
 };
 
 }  // namespace
 
-std::unique_ptr<TokenModel> read_bpe(const JsonFields& fields) { return std::make_unique<Bpe>(fields); }
+std::unique_ptr<TokenModel> read_bpe(const JsonFields& fields) { return std::make_unique<BpeModel>(fields); }
 
 }  // namespace attn::text

@@ -1,5 +1,5 @@
-// Unigram: the tokens whose scores add up to the most, by Viterbi's algorithm. What no token covers is the unknown,
-// which costs ten more than the rarest token; neighbours of the kind are one.
+// Unigram: Viterbi's algorithm finds the tokens with the largest sum of scores. A character that no token covers is the
+// unknown token, with the lowest score of all tokens minus 10; adjacent unknown characters are one token.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,12 +14,12 @@
 namespace attn::text {
 namespace {
 
-constexpr double kUnknownCosts = 10;
-constexpr double kFarthestSum = 100'000;  // of SentencePiece, whose float32 sums begin at 0 again beyond it
+constexpr double kUnknownPenalty = 10;
+constexpr double kLargestSum = 100'000;  // SentencePiece restarts its float32 sums at 0 beyond this
 
-class Unigram final : public TokenModel {
+class UnigramModel final : public TokenModel {
  public:
-  explicit Unigram(const JsonFields& fields)
+  explicit UnigramModel(const JsonFields& fields)
       : TokenModel(Vocabulary()), source_(fields.source()), is_single_(fields.boolean("float32", false)) {
     const io::Json& list = fields.at("vocab");
     fields.require(list.is_array() && !list.empty(), "vocab", "a list of tokens and scores");
@@ -40,7 +40,7 @@ class Unigram final : public TokenModel {
         bytes_.push_back(vocabulary_.find(name));
       }
     }
-    std::vector<bool> is_matched(scores_.size(), true);  // SentencePiece has tokens that no text is cut into
+    std::vector<bool> is_matched(scores_.size(), true);  // SentencePiece has tokens that no text can give
     if (fields.has("unmatched"))
       for (const io::Json& entry : fields.at("unmatched")) {
         const int64_t id = io::whole_number(entry).value_or(vocabulary_.size());
@@ -57,17 +57,17 @@ class Unigram final : public TokenModel {
   std::string kind() const override { return "unigram"; }
 
   void encode(std::string_view piece, WordCache&, std::vector<int64_t>& ids) const override {
-    std::vector<Step> steps(piece.size() + 1);
-    size_t farthest = 0;  // that a step has reached
+    std::vector<ViterbiStep> steps(piece.size() + 1);
+    size_t farthest = 0;  // the largest end of a step
     const auto reach = [&](size_t end, double score, size_t begin, uint32_t id) {
-      Step& step = steps[end];
+      ViterbiStep& step = steps[end];
       if (step.begin == kNowhere || score > step.score) step = {score, begin, id};
       farthest = std::max(farthest, end);
     };
     for (size_t at = 0; at < piece.size();) {
       size_t next = at;
       next_character(piece, next);
-      if (is_single_ && std::abs(steps[at].score) > kFarthestSum) count_from(steps, at, farthest);
+      if (is_single_ && std::abs(steps[at].score) > kLargestSum) restart_sums(steps, at, farthest);
       const double score = steps[at].score;
       bool is_covered = false;
       trie_.walk(piece.substr(at), [&](size_t length, uint32_t id) {
@@ -76,12 +76,12 @@ class Unigram final : public TokenModel {
       });
       if (!is_covered) {
         if (unknown_ == Vocabulary::kNone) refuse(piece.substr(at, next - at));
-        reach(next, sum(score, sum(lowest_, -kUnknownCosts)), at, unknown_);
+        reach(next, sum(score, sum(lowest_, -kUnknownPenalty)), at, unknown_);
       }
       at = next;
     }
     const size_t first = ids.size();
-    for (size_t end = piece.size(); end > 0;) {  // from the end to the beginning
+    for (size_t end = piece.size(); end > 0;) {  // back to the beginning
       size_t begin = steps[end].begin;
       if (steps[end].id == unknown_) {
         while (begin > 0 && steps[begin].id == unknown_) begin = steps[begin].begin;
@@ -96,25 +96,25 @@ class Unigram final : public TokenModel {
 
  private:
   static constexpr size_t kNowhere = SIZE_MAX;
-  struct Step {
+  struct ViterbiStep {
     double score = 0;
     size_t begin = kNowhere;
     uint32_t id = 0;
   };
 
-  /// SentencePiece adds up in float32, which decides between paths that are even.
+  /// SentencePiece sums in float32, which decides between paths of nearly the same sum.
   double sum(double a, double b) const {
     return is_single_ ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
   }
 
-  /// The sums of the steps from `begin` to `last`, as if the text began there.
-  void count_from(std::vector<Step>& steps, size_t begin, size_t last) const {
+  /// Makes the sums of the steps from `begin` to `last` those of a text that begins at `begin`.
+  void restart_sums(std::vector<ViterbiStep>& steps, size_t begin, size_t last) const {
     const double offset = steps[begin].score;
     for (size_t at = begin; at <= last; ++at)
       if (steps[at].begin != kNowhere) steps[at].score = sum(steps[at].score, -offset);
   }
 
-  /// Together the characters may be a token that is not worth its score.
+  /// The joined unknown characters may be a token, which the search did not choose because of its score.
   void append_unknown(std::string_view text, std::vector<int64_t>& ids) const {
     if (const uint32_t id = vocabulary_.find(text); id != Vocabulary::kNone) return ids.push_back(id);
     const bool has_bytes = !bytes_.empty() && std::none_of(text.begin(), text.end(), [&](char byte) {
@@ -125,8 +125,8 @@ class Unigram final : public TokenModel {
   }
 
   [[noreturn]] void refuse(std::string_view character) const {
-    throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(character) +
-                           ", and no unk_id, which means the unknown"});
+    throw Error("encode", {source_ + ": the vocabulary has no token for " + io::in_quotes(character) +
+                           ", and the model has no unk_id"});
   }
 
   std::string source_;
@@ -140,6 +140,6 @@ class Unigram final : public TokenModel {
 
 }  // namespace
 
-std::unique_ptr<TokenModel> read_unigram(const JsonFields& fields) { return std::make_unique<Unigram>(fields); }
+std::unique_ptr<TokenModel> read_unigram(const JsonFields& fields) { return std::make_unique<UnigramModel>(fields); }
 
 }  // namespace attn::text

@@ -1,4 +1,5 @@
-// WordPiece: of a word the longest beginning that is a token, and of the rest again. And WordLevel: whole words.
+// WordPiece takes the longest token that a word begins with, and does so again for the rest of the word. WordLevel
+// takes whole words.
 #include <utility>
 
 #include "attn/core.h"
@@ -9,16 +10,16 @@
 namespace attn::text {
 namespace {
 
-/// The token for what has none; Error where the vocabulary lacks it too.
-class Unknown {
+/// The token for words that are not in the vocabulary. Throws Error if the vocabulary lacks that token too.
+class UnknownToken {
  public:
-  Unknown(const JsonFields& fields, const Vocabulary& vocabulary)
+  UnknownToken(const JsonFields& fields, const Vocabulary& vocabulary)
       : source_(fields.source()), token_(fields.text("unk_token")), id_(vocabulary.id_of(token_)) {}
 
   int64_t id(std::string_view word) const {
     if (!id_)
-      throw Error("encode", {source_ + ": there is no token for " + io::in_quotes(word) + ", nor " +
-                             io::in_quotes(token_) + ", which means the unknown"});
+      throw Error("encode", {source_ + ": the vocabulary has no token for " + io::in_quotes(word) +
+                             ", and unk_token, which is " + io::in_quotes(token_) + ", is not in it"});
     return *id_;
   }
 
@@ -27,9 +28,9 @@ class Unknown {
   std::optional<int64_t> id_;
 };
 
-class WordPiece final : public TokenModel {
+class WordPieceModel final : public TokenModel {
  public:
-  explicit WordPiece(const JsonFields& fields)
+  explicit WordPieceModel(const JsonFields& fields)
       : TokenModel(Vocabulary::read(fields)),
         unknown_(fields, vocabulary_),
         max_characters_(fields.number("max_input_chars_per_word", INT64_MAX, 100)) {
@@ -75,14 +76,15 @@ class WordPiece final : public TokenModel {
     return count > max_characters_;
   }
 
-  Unknown unknown_;
+  UnknownToken unknown_;
   int64_t max_characters_;
   Trie first_, later_;
 };
 
-class WordLevel final : public TokenModel {
+class WordLevelModel final : public TokenModel {
  public:
-  explicit WordLevel(const JsonFields& fields) : TokenModel(Vocabulary::read(fields)), unknown_(fields, vocabulary_) {}
+  explicit WordLevelModel(const JsonFields& fields)
+      : TokenModel(Vocabulary::read(fields)), unknown_(fields, vocabulary_) {}
   std::string kind() const override { return "wordlevel"; }
   void encode(std::string_view piece, WordCache&, std::vector<int64_t>& ids) const override {
     const uint32_t id = vocabulary_.find(piece);
@@ -90,13 +92,17 @@ class WordLevel final : public TokenModel {
   }
 
  private:
-  Unknown unknown_;
+  UnknownToken unknown_;
 };
 
 }  // namespace
 
-std::unique_ptr<TokenModel> read_wordpiece(const JsonFields& fields) { return std::make_unique<WordPiece>(fields); }
+std::unique_ptr<TokenModel> read_wordpiece(const JsonFields& fields) {
+  return std::make_unique<WordPieceModel>(fields);
+}
 
-std::unique_ptr<TokenModel> read_wordlevel(const JsonFields& fields) { return std::make_unique<WordLevel>(fields); }
+std::unique_ptr<TokenModel> read_wordlevel(const JsonFields& fields) {
+  return std::make_unique<WordLevelModel>(fields);
+}
 
 }  // namespace attn::text

@@ -1,4 +1,4 @@
-// Normalizers. What is ASCII takes short ways; the tables of the rest are utf8proc's.
+// The normalizers. ASCII text takes shortcuts; utf8proc has the tables for all other text.
 #include "text/normalizer.h"
 
 #include <utf8proc.h>
@@ -19,7 +19,7 @@ namespace {
 
 bool is_ascii(char byte) { return static_cast<uint8_t>(byte) < 0x80; }
 
-/// Replaces each character by what `append(text, character)` appends for it.
+/// Replaces each character with the text that `append(text, character)` appends.
 template <class Append>
 void map_characters(std::string& text, size_t& first, const Append& append) {
   std::string mapped;
@@ -34,18 +34,19 @@ void map_characters(std::string& text, size_t& first, const Append& append) {
   first = of_first;
 }
 
-/// A file may ask for replacements of replacements.
-void require_growth(size_t before, size_t now) {
+/// Bounds the memory that a file with replacements of replacements can take.
+void limit_growth(size_t before, size_t now) {
   constexpr size_t kTimes = 64, kFree = size_t{1} << 20;
   if (now > kTimes * before + kFree)
-    throw Error("encode", {"the normalizer makes " + std::to_string(now) + " bytes of " + std::to_string(before)});
+    throw Error("encode", {"the normalizer turns " + std::to_string(before) + " bytes into " + std::to_string(now) +
+                           ", must give at most " + std::to_string(kTimes * before + kFree)});
 }
 
 // ----------------------------------------------------------------------------------------------------- Unicode's forms
 
-class UnicodeForm final : public Normalizer {
+class UnicodeNormalizer final : public Normalizer {
  public:
-  UnicodeForm(bool composed, bool compatible)
+  UnicodeNormalizer(bool composed, bool compatible)
       : composed_(composed),
         options_(static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                                                 (compatible ? UTF8PROC_COMPAT : 0))) {}
@@ -57,12 +58,12 @@ class UnicodeForm final : public Normalizer {
     if (first == 0) return;
     const size_t shared =
         static_cast<size_t>(std::mismatch(front.begin(), front.end(), text.begin(), text.end()).first - front.begin());
-    first = 0;  // up to where a mark after it has joined it or come before others
+    first = 0;  // ends where a later mark has composed with the first character or was reordered
     for (size_t next = 0; next_character(text, next) >= 0 && (next <= shared || first == 0);) first = next;
   }
 
  private:
-  /// ASCII is its own normal form, and composes with marks after it, never with what is before it.
+  /// ASCII is its own normal form. An ASCII character can compose with marks after it, never with text before it.
   void form(std::string& text) const {
     size_t at = std::find_if_not(text.begin(), text.end(), is_ascii) - text.begin();
     if (at == text.size()) return;
@@ -97,7 +98,8 @@ class UnicodeForm final : public Normalizer {
       count = decompose();
     }
     const utf8proc_ssize_t length = count < 0 ? count : utf8proc_reencode(buffer.data(), count, options_);
-    if (length < 0) throw Error("encode", {std::string("normal form: ") + utf8proc_errmsg(length)});
+    if (length < 0)
+      throw Error("encode", {std::string("utf8proc cannot normalize the text: ") + utf8proc_errmsg(length)});
     formed.append(reinterpret_cast<const char*>(buffer.data()), static_cast<size_t>(length));
   }
 
@@ -116,12 +118,12 @@ void to_lower_case(std::string& text, size_t& first) {
   });
 }
 
-class Lowercase final : public Normalizer {
+class LowercaseNormalizer final : public Normalizer {
  public:
   void apply(std::string& text, size_t& first) const override { to_lower_case(text, first); }
 };
 
-class StripAccents final : public Normalizer {
+class StripAccentsNormalizer final : public Normalizer {
  public:
   void apply(std::string& text, size_t& first) const override {
     map_characters(text, first, [](std::string& mapped, Character c) {
@@ -146,10 +148,10 @@ class BertNormalizer final : public Normalizer {
         if (c >= 0x21 && c < 0x7F) return void(mapped += static_cast<char>(c));
         if (clean_ && (c == 0 || c == 0xFFFD || is_control(c))) return;
         if (clean_ && is_space(c)) return void(mapped += ' ');
-        const bool stands_alone = ideographs_ && is_ideograph(c);
-        if (stands_alone) mapped += ' ';
+        const bool is_word = ideographs_ && is_ideograph(c);
+        if (is_word) mapped += ' ';
         append_character(mapped, c);
-        if (stands_alone) mapped += ' ';
+        if (is_word) mapped += ' ';
       });
     if (strip_ && !std::all_of(text.begin(), text.end(), is_ascii)) {
       decomposed_.apply(text, first);
@@ -162,13 +164,13 @@ class BertNormalizer final : public Normalizer {
 
  private:
   bool clean_, ideographs_, lower_, strip_;
-  UnicodeForm decomposed_{false, false};
+  UnicodeNormalizer decomposed_{false, false};
 };
 
 // ---------------------------------------------------------------------------------------------------- small changes
 
-/// What SentencePiece's nmt rules do to controls and blanks.
-class Nmt final : public Normalizer {
+/// SentencePiece's nmt rules for controls and spaces.
+class NmtNormalizer final : public Normalizer {
  public:
   void apply(std::string& text, size_t& first) const override {
     map_characters(text, first, [](std::string& mapped, Character c) {
@@ -180,9 +182,9 @@ class Nmt final : public Normalizer {
   }
 };
 
-class Strip final : public Normalizer {
+class StripNormalizer final : public Normalizer {
  public:
-  explicit Strip(const JsonFields& fields)
+  explicit StripNormalizer(const JsonFields& fields)
       : left_(fields.boolean("strip_left", true)), right_(fields.boolean("strip_right", true)) {}
 
   void apply(std::string& text, size_t& first) const override {
@@ -205,11 +207,11 @@ class Strip final : public Normalizer {
   bool left_, right_;
 };
 
-class Prepend final : public Normalizer {
+class PrependNormalizer final : public Normalizer {
  public:
-  explicit Prepend(const JsonFields& fields)
+  explicit PrependNormalizer(const JsonFields& fields)
       : what_(fields.text("prepend")), only_at_start_(fields.boolean("at_start", false)) {
-    fields.require(what_.size() <= kMaxTokenBytes, "prepend", "shorter");
+    fields.require(what_.size() <= kMaxTokenBytes, "prepend", "at most 4096 bytes long");
   }
   void apply(std::string& text, size_t& first) const override {
     if (text.empty() || (first == 0 && only_at_start_)) return;
@@ -222,9 +224,9 @@ class Prepend final : public Normalizer {
   bool only_at_start_;
 };
 
-class Replace final : public Normalizer {
+class ReplaceNormalizer final : public Normalizer {
  public:
-  explicit Replace(const JsonFields& fields) : content_(fields.text("content")) {
+  explicit ReplaceNormalizer(const JsonFields& fields) : content_(fields.text("content")) {
     const JsonFields pattern = fields.object("pattern");
     if (pattern.has("String")) literal_ = pattern.text("String");
     else regex_ = std::make_unique<Regex>(pattern.text("Regex"), pattern);
@@ -238,10 +240,10 @@ class Replace final : public Normalizer {
       if (copied < first) of_first = replaced.size() + std::min(first, end) - copied;
       replaced.append(text, copied, end - copied);
     };
-    const auto put = [&](size_t begin, size_t end) {  // what is put there means the last character that goes
+    const auto put = [&](size_t begin, size_t end) {  // the inserted text replaces the last character that is removed
       copy(begin);
       replaced += content_;
-      require_growth(text.size(), replaced.size());
+      limit_growth(text.size(), replaced.size());
       size_t last = end;
       while (last > begin && (static_cast<uint8_t>(text[--last]) & 0xC0) == 0x80) continue;
       if (begin < end ? last < first : begin <= first && first > 0) of_first = replaced.size();
@@ -280,35 +282,38 @@ class ByteLevelNormalizer final : public Normalizer {
 
 // ------------------------------------------------------------------------------------------------------------ charsmap
 
-/// SentencePiece's table: a trie as a double array of 32-bit units, whose leaves are places in a list of texts that end
-/// with a zero.
-class Charsmap final : public Normalizer {
+/// SentencePiece's table: a trie as a double array of 32-bit units, whose leaves are offsets in a list of
+/// zero-terminated texts.
+class CharsmapNormalizer final : public Normalizer {
  public:
-  Charsmap(const std::string& bytes, const JsonFields& fields) : takes_longest_(fields.boolean("longest", false)) {
+  CharsmapNormalizer(const std::string& bytes, const JsonFields& fields)
+      : takes_longest_(fields.boolean("longest", false)) {
     const auto word_at = [&](size_t at) {
       uint32_t word = 0;
       for (int n = 3; n >= 0; --n) word = word << 8 | static_cast<uint8_t>(bytes[at + static_cast<size_t>(n)]);
       return word;
     };
-    if (bytes.size() < 4) fields.refuse("precompiled_charsmap has " + std::to_string(bytes.size()) + " bytes");
+    if (bytes.size() < 4)
+      fields.refuse("precompiled_charsmap has " + std::to_string(bytes.size()) + " bytes, must have at least 4");
     const size_t length = word_at(0);
     if (length > bytes.size() - 4 || length % 4 != 0 || length == 0)
-      fields.refuse("precompiled_charsmap has a trie of " + std::to_string(length) + " bytes, and " +
-                    std::to_string(bytes.size() - 4) + " in all");
+      fields.refuse("precompiled_charsmap has a trie of " + std::to_string(length) +
+                    " bytes, must be a positive multiple of 4 and at most " + std::to_string(bytes.size() - 4));
     for (size_t at = 4; at < 4 + length; at += 4) units_.push_back(word_at(at));
     texts_ = bytes.substr(4 + length);
     if (malformed_at(texts_) != std::string::npos) fields.refuse("precompiled_charsmap has texts that are not UTF-8");
   }
 
-  /// As the package has it: a user-perceived character of up to five bytes is replaced as a whole where it begins with
-  /// an entry, the characters of others each by itself. As SentencePiece has it: the longest entry at each place.
+  /// The package `tokenizers` replaces a grapheme cluster of up to five bytes as a whole if it begins with an entry,
+  /// and replaces each character of other clusters by itself. SentencePiece (takes_longest_) replaces the longest entry
+  /// at each place.
   void apply(std::string& text, size_t& first) const override {
     std::string mapped;
     mapped.reserve(text.size() + text.size() / 8);
     size_t of_first = 0;
     const size_t characters = characters_in(std::string_view(text).substr(0, first));
-    const auto goes = [&](size_t end) {  // what is first of all moves on, as the package has it
-      if (mapped.empty()) first = behind(text, end, characters);
+    const auto move_first = [&](size_t end) {  // while nothing is left of the text, as the package does
+      if (mapped.empty()) first = after(text, end, characters);
     };
     for (size_t at = 0; at < text.size();) {
       const size_t before = mapped.size(), end = takes_longest_ ? end_of_entry(text, at) : end_of_cluster(text, at);
@@ -323,20 +328,20 @@ class Charsmap final : public Normalizer {
           const std::string_view one = cluster.substr(begin, next - begin);
           if (!append(mapped, one)) mapped += one;
           if (at + begin < first) of_first = mapped.size();
-          goes(at + next);
+          move_first(at + next);
         }
       } else {
         if (at < first) of_first = before + front(std::string_view(mapped).substr(before), cluster, first - at);
-        goes(end);
+        move_first(end);
       }
-      require_growth(text.size(), mapped.size());
+      limit_growth(text.size(), mapped.size());
       at = end;
     }
     text = std::move(mapped);
     first = of_first;
   }
 
-  /// ASCII that is in no entry.
+  /// Finds the ASCII characters that no entry begins with.
   void find_plain() {
     for (int byte = 1; byte < 0x80; ++byte) {
       const char one = static_cast<char>(byte);
@@ -351,17 +356,19 @@ class Charsmap final : public Normalizer {
         std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
   }
 
-  static size_t behind(std::string_view text, size_t at, size_t characters) {
+  /// The place after so many characters from `at`.
+  static size_t after(std::string_view text, size_t at, size_t characters) {
     for (; characters > 0 && at < text.size(); --characters) next_character(text, at);
     return at;
   }
 
-  /// How many bytes of what a cluster became mean its first `first`: character by character, the rest for the
-  /// last.
-  static size_t front(std::string_view became, std::string_view cluster, size_t first) {
-    if (first >= cluster.size()) return became.size();
+  /// The number of bytes of `replacement` that come from the first `first` bytes of the cluster: each character of the
+  /// cluster gives one of the replacement, and the last gives the rest.
+  static size_t front(std::string_view replacement, std::string_view cluster, size_t first) {
+    if (first >= cluster.size()) return replacement.size();
     size_t end = 0;
-    for (size_t at = 0; at < first && end < became.size(); next_character(became, end)) next_character(cluster, at);
+    for (size_t at = 0; at < first && end < replacement.size(); next_character(replacement, end))
+      next_character(cluster, at);
     return end;
   }
 
@@ -380,7 +387,7 @@ class Charsmap final : public Normalizer {
     return at;
   }
 
-  /// Of the longest entry, or of the one character.
+  /// The end of the longest entry at `at`, or of the one character.
   size_t end_of_entry(std::string_view text, size_t at) const {
     size_t end = at;
     next_character(text, end);
@@ -391,8 +398,8 @@ class Charsmap final : public Normalizer {
     return end;
   }
 
-  /// Appends what an entry that `text` begins with means: the shortest, as the model's own library takes it, or
-  /// that which is all of `text`.
+  /// Appends the replacement of an entry that `text` begins with, and returns true if there is one: of the shortest
+  /// entry or, if takes_longest_, of the one that is equal to `text`.
   bool append(std::string& mapped, std::string_view text) const {
     size_t place = SIZE_MAX;
     walk(text, [&](size_t length, size_t found) {
@@ -451,7 +458,7 @@ class NormalizerSequence final : public Normalizer {
     const size_t before = text.size();
     for (const auto& part : parts_) {
       part->apply(text, first);
-      require_growth(before, text.size());
+      limit_growth(before, text.size());
     }
   }
 
@@ -468,7 +475,8 @@ class NormalizerSequence final : public Normalizer {
 }  // namespace
 
 std::unique_ptr<Normalizer> read_charsmap(const JsonFields& fields) {
-  auto charsmap = std::make_unique<Charsmap>(from_base64(fields.text("precompiled_charsmap"), fields), fields);
+  auto charsmap =
+      std::make_unique<CharsmapNormalizer>(from_base64(fields.text("precompiled_charsmap"), fields), fields);
   charsmap->find_plain();
   return charsmap;
 }
@@ -476,17 +484,17 @@ std::unique_ptr<Normalizer> read_charsmap(const JsonFields& fields) {
 std::unique_ptr<Normalizer> read_normalizer(const JsonFields& fields) {
   const std::string type = fields.type();
   if (type == "Sequence") return std::make_unique<NormalizerSequence>(fields);
-  if (type == "NFC") return std::make_unique<UnicodeForm>(true, false);
-  if (type == "NFD") return std::make_unique<UnicodeForm>(false, false);
-  if (type == "NFKC") return std::make_unique<UnicodeForm>(true, true);
-  if (type == "NFKD") return std::make_unique<UnicodeForm>(false, true);
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
-  if (type == "StripAccents") return std::make_unique<StripAccents>();
+  if (type == "NFC") return std::make_unique<UnicodeNormalizer>(true, false);
+  if (type == "NFD") return std::make_unique<UnicodeNormalizer>(false, false);
+  if (type == "NFKC") return std::make_unique<UnicodeNormalizer>(true, true);
+  if (type == "NFKD") return std::make_unique<UnicodeNormalizer>(false, true);
+  if (type == "Lowercase") return std::make_unique<LowercaseNormalizer>();
+  if (type == "StripAccents") return std::make_unique<StripAccentsNormalizer>();
   if (type == "BertNormalizer") return std::make_unique<BertNormalizer>(fields);
-  if (type == "Replace") return std::make_unique<Replace>(fields);
-  if (type == "Prepend") return std::make_unique<Prepend>(fields);
-  if (type == "Strip") return std::make_unique<Strip>(fields);
-  if (type == "Nmt") return std::make_unique<Nmt>();
+  if (type == "Replace") return std::make_unique<ReplaceNormalizer>(fields);
+  if (type == "Prepend") return std::make_unique<PrependNormalizer>(fields);
+  if (type == "Strip") return std::make_unique<StripNormalizer>(fields);
+  if (type == "Nmt") return std::make_unique<NmtNormalizer>();
   if (type == "Precompiled") return read_charsmap(fields);
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   fields.refuse_type({"BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled",

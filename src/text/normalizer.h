@@ -1,4 +1,4 @@
-// normalizer: what is done to a text before it is cut up.
+// normalizer: changes a text before the pre-tokenizer splits it.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@ namespace attn::text {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  /// `text` is UTF-8 and stays it. `first` is how many of its bytes mean the first character of the caller's text,
-  /// and becomes what is made of them: 0 where the beginning of the text is cut off.
+  /// Changes `text`, which is UTF-8 before and after. `first` is the number of bytes at its beginning that come from
+  /// the first character of the caller's text, before and after: 0 once the normalizer has removed them.
   virtual void apply(std::string& text, size_t& first) const = 0;
 };
 
-/// Throws by `fields` for what is not known.
+/// Throws Error, through `fields`, for types and options that are not supported.
 std::unique_ptr<Normalizer> read_normalizer(const JsonFields& fields);
-/// SentencePiece's table of replacements, in base64.
+/// Reads SentencePiece's table of replacements, which is encoded in base64.
 std::unique_ptr<Normalizer> read_charsmap(const JsonFields& fields);
 
 }  // namespace attn::text

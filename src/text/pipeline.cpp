@@ -1,5 +1,5 @@
-// The way of a text through a tokenizer.json: added tokens, normalizer, pre-tokenizer, model, post-processor; and back
-// through the decoder.
+// Encoding passes a text through added tokens, normalizer, pre-tokenizer, model and post-processor. Decoding passes the
+// tokens through the decoder.
 #include "text/pipeline.h"
 
 #include <algorithm>
@@ -19,37 +19,38 @@
 namespace attn::text {
 namespace {
 
-/// What calls leave to later ones: of two calls at a time each has its own.
-struct Memory {
+/// Memory that one call of encode_ids() reuses from earlier calls.
+struct EncodeScratch {
   WordCache words, parts;
   Pieces pieces;
-  std::string spelt;  // a word in the alphabet of bytes
+  std::string byte_characters;  // a word as append_byte_character() writes it
 };
 
-class Memories {
+/// Gives each of several calls at the same time an EncodeScratch of its own.
+class ScratchPool {
  public:
-  std::unique_ptr<Memory> take() const {
+  std::unique_ptr<EncodeScratch> take() const {
     const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<Memory>();
-    std::unique_ptr<Memory> memory = std::move(free_.back());
+    if (free_.empty()) return std::make_unique<EncodeScratch>();
+    std::unique_ptr<EncodeScratch> scratch = std::move(free_.back());
     free_.pop_back();
-    return memory;
+    return scratch;
   }
-  void give_back(std::unique_ptr<Memory> memory) const {
+  void give_back(std::unique_ptr<EncodeScratch> scratch) const {
     constexpr size_t kMaxText = size_t{1} << 20;
-    if (memory->pieces.text.capacity() > kMaxText) memory->pieces = Pieces();
+    if (scratch->pieces.text.capacity() > kMaxText) scratch->pieces = Pieces();
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(memory));
+    free_.push_back(std::move(scratch));
   }
 
  private:
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Memory>> free_;
+  mutable std::vector<std::unique_ptr<EncodeScratch>> free_;
 };
 
 std::unique_ptr<TokenModel> read_model(const JsonFields& fields) {
   std::string type = fields.type();
-  if (type.empty() && fields.has("merges")) type = "BPE";  // as files of old have it
+  if (type.empty() && fields.has("merges")) type = "BPE";  // older files have no type
   if (type.empty() && fields.has("unk_id")) type = "Unigram";
   if (type.empty() && fields.has("max_input_chars_per_word")) type = "WordPiece";
   if (type == "BPE") return read_bpe(fields);
@@ -59,102 +60,84 @@ std::unique_ptr<TokenModel> read_model(const JsonFields& fields) {
   fields.refuse_type({"BPE", "Unigram", "WordLevel", "WordPiece"});
 }
 
-Lengths read_lengths(const JsonFields& root) {
+BatchOptions read_batch_options(const JsonFields& root) {
   constexpr int64_t kMost = int64_t{1} << 40, kMostPadded = 1 << 24;
-  Lengths lengths;
-  lengths.cuts_left = root.choice("truncation_side", {"right", "left"}, 0) == 1;
+  const auto side = [](const JsonFields& fields, const char* key) {
+    return fields.choice(key, {"right", "left"}, 0) == 1 ? Side::left : Side::right;
+  };
+  BatchOptions options;
+  options.truncation_side = side(root, "truncation_side");
   if (root.has("truncation")) {
     const JsonFields fields = root.object("truncation");
-    lengths.longest = fields.number("max_length", kMost);
-    lengths.cuts_left = fields.choice("direction", {"Right", "Left"}, 0) == 1;
+    options.max_length = fields.number("max_length", kMost);
+    options.truncation_side = side(fields, "direction");
   }
   if (root.has("padding")) {
     const JsonFields fields = root.object("padding");
-    lengths.padding = fields.number("pad_id", kMaxTokens - 1, 0);
-    lengths.padding_type = fields.number("pad_type_id", kMaxTokens - 1, 0);
-    lengths.pads_left = fields.choice("direction", {"Right", "Left"}, 0) == 1;
+    options.pad_id = fields.number("pad_id", kMaxTokens - 1, 0);
+    options.pad_type_id = fields.number("pad_type_id", kMaxTokens - 1, 0);
+    options.padding_side = side(fields, "direction");
     if (fields.has("strategy") && fields.at("strategy").is_object())
-      lengths.padded = fields.object("strategy").number("Fixed", kMostPadded);
+      options.pad_to_length = fields.object("strategy").number("Fixed", kMostPadded);
     else if (fields.has("strategy"))
       fields.require(fields.at("strategy") == "BatchLongest", "strategy", "\"BatchLongest\" or {\"Fixed\": LENGTH}");
-    if (fields.has("pad_to_multiple_of")) lengths.multiple = fields.number("pad_to_multiple_of", kMostPadded);
+    if (fields.has("pad_to_multiple_of")) options.pad_to_multiple_of = fields.number("pad_to_multiple_of", kMostPadded);
   }
-  return lengths;
+  return options;
 }
 
-class Pipeline final : public Tokenizer {
+class TokenizerPipeline final : public Tokenizer {
  public:
-  Pipeline(const JsonFields& root, std::string_view json) : json_(json) {
+  TokenizerPipeline(const JsonFields& root, std::string json) : json_(std::move(json)) {
     model_ = read_model(root.object("model"));
     if (root.has("normalizer")) normalizer_ = read_normalizer(root.object("normalizer"));
     if (root.has("pre_tokenizer")) pre_tokenizer_ = read_pre_tokenizer(root.object("pre_tokenizer"));
     if (root.has("post_processor")) post_processor_ = PostProcessor(root.object("post_processor"));
     if (root.has("decoder")) decoder_ = Decoder(root.object("decoder"));
     if (root.boolean("clean_up_spaces", false)) decoder_.clean_up_spaces();
-    has_types_ = root.boolean("type_vocab_size", true);
+    has_token_types_ = root.boolean("token_types", true);
     added_ = AddedTokens(root, model_->vocabulary(), normalizer_.get());
-    lengths_ = read_lengths(root);
+    batch_options_ = read_batch_options(root);
     if (root.boolean("transcripts", false)) read_transcripts();
-    size_ = std::max(model_->vocabulary().size(), added_.size());
-    const std::vector<int64_t> nothing;
-    for (const Encoding& around : {post_processor_.apply(nothing, nullptr), post_processor_.apply(nothing, &nothing)})
-      for (int64_t id : around.ids)
-        if (!has(id)) root.refuse("post_processor: the id " + std::to_string(id) + " is that of no token");
+    vocab_size_ = std::max(model_->vocabulary().size(), added_.size());
+    const std::vector<int64_t> empty;
+    for (const std::vector<int64_t>* second : {static_cast<const std::vector<int64_t>*>(nullptr), &empty})
+      for (int64_t id : post_processor_.apply(empty, second, true).ids)
+        if (!has(id)) root.refuse("post_processor: the id " + std::to_string(id) + " has no token");
   }
 
   std::string kind() const override { return model_->kind(); }
-  int64_t size() const override { return size_; }
+  int64_t vocab_size() const override { return vocab_size_; }
   std::string to_json() const override { return json_; }
-  Lengths lengths() const override { return lengths_; }
+  BatchOptions batch_options() const override { return batch_options_; }
   bool is_special(int64_t id) const override { return has(id) && added_.is_special(content(id)); }
 
-  std::optional<int64_t> find(std::string_view token) const override {
+  std::optional<int64_t> token_to_id(std::string_view token) const override {
     const auto added = added_.find(token);
     return added ? added : model_->vocabulary().id_of(token);
   }
 
-  std::vector<int64_t> encode(std::string_view text) const override {
+  std::vector<int64_t> encode_ids(std::string_view text) const override {
     require_utf8(text, "the text");
     std::vector<int64_t> ids;
-    std::unique_ptr<Memory> memory = memories_.take();
-    for (const AddedTokens::Part& part : added_.parts(text, false))
-      if (part.id >= 0) ids.push_back(part.id);
-      else encode_part(text.substr(part.begin, part.end - part.begin), part.begin, *memory, ids);
-    memories_.give_back(std::move(memory));
+    std::unique_ptr<EncodeScratch> scratch = scratch_pool_.take();
+    for (const AddedTokens::Segment& segment : added_.split(text, false))
+      if (segment.id >= 0) ids.push_back(segment.id);
+      else encode_segment(text.substr(segment.begin, segment.end - segment.begin), segment.begin, *scratch, ids);
+    scratch_pool_.give_back(std::move(scratch));
     return ids;
   }
 
-  Encoding encode_marked(std::string_view text) const override { return surrounded(encode(text), nullptr); }
-
-  Encoding encode_marked(std::string_view first, std::string_view second) const override {
-    const std::vector<int64_t> ids = encode(second);
-    return surrounded(encode(first), &ids);
-  }
-
-  Encoding encode_within(int64_t longest, std::string_view text) const override {
-    std::vector<int64_t> ids = encode(text);
-    cut(ids, room(longest, false), lengths_.cuts_left);
-    return surrounded(ids, nullptr);
-  }
-
-  Encoding encode_within(int64_t longest, std::string_view first, std::string_view second) const override {
-    std::vector<int64_t> ids = encode(first), others = encode(second);
-    cut_longer(ids, others, room(longest, true), lengths_.cuts_left);
-    return surrounded(ids, &others);
-  }
-
   std::string decode(std::span<const int64_t> ids) const override {
-    require_ids(ids, size_);
-    const std::unique_ptr<Decoding> decoding = this->decoding();
+    require_ids(ids, vocab_size_);
+    const std::unique_ptr<TokenDecoding> decoding = this->decoding();
     std::string text;
     for (int64_t id : ids) text += decoding->push(id);
     return text + decoding->finish();
   }
 
-  std::unique_ptr<Decoding> decoding() const override;
-
   std::string label(int64_t id) const override {
-    require_ids({&id, 1}, size_);
+    require_ids({&id, 1}, vocab_size_);
     if (!has(id)) return "#" + std::to_string(id);
     const std::string token(content(id));
     if (token.empty()) return "\"\"";
@@ -162,7 +145,7 @@ class Pipeline final : public Tokenizer {
   }
 
  private:
-  class Steps;
+  class PipelineDecoding;
 
   bool has(int64_t id) const { return added_.text(id) || model_->vocabulary().has(id); }
   std::string_view content(int64_t id) const {
@@ -170,57 +153,53 @@ class Pipeline final : public Tokenizer {
     return added ? *added : model_->vocabulary().token(id);
   }
 
-  Encoding surrounded(const std::vector<int64_t>& first, const std::vector<int64_t>* second) const {
-    Encoding encoding = post_processor_.apply(first, second);
-    if (!has_types_) encoding.types.assign(encoding.ids.size(), 0);
+  Encoding post_process(const std::vector<int64_t>& first, const std::vector<int64_t>* second,
+                        bool add_special_tokens) const override {
+    Encoding encoding = post_processor_.apply(first, second, add_special_tokens);
+    if (!has_token_types_) encoding.token_type_ids.assign(encoding.ids.size(), 0);
     return encoding;
   }
 
-  /// Whisper's tokens of time are no text, nor is what is between the first of these and the second.
+  std::unique_ptr<TokenDecoding> decoding() const override;
+
+  /// Whisper: decoding leaves out timestamps, and the prompt from the first of these tokens to the second.
   void read_transcripts() {
-    decoder_.drop_times();
-    prompt_ = {find("<|startofprev|>").value_or(-1), find("<|startoftranscript|>").value_or(-1)};
+    decoder_.drop_timestamps();
+    prompt_ = {token_to_id("<|startofprev|>").value_or(-1), token_to_id("<|startoftranscript|>").value_or(-1)};
   }
 
-  void encode_part(std::string_view part, size_t begin, Memory& memory, std::vector<int64_t>& ids) const {
-    std::string text(part);
+  /// `begin` is the place of the segment in the caller's text.
+  void encode_segment(std::string_view segment, size_t begin, EncodeScratch& scratch, std::vector<int64_t>& ids) const {
+    std::string text(segment);
     size_t first = 0;
     if (begin == 0) next_character(text, first);
     if (normalizer_) normalizer_->apply(text, first);
-    for (const AddedTokens::Part& inner : added_.parts(text, true))
+    for (const AddedTokens::Segment& inner : added_.split(text, true))
       if (inner.id >= 0) ids.push_back(inner.id);
       else
         encode_text(std::string_view(text).substr(inner.begin, inner.end - inner.begin),
-                    first - std::min(first, inner.begin), memory, ids);
+                    first - std::min(first, inner.begin), scratch, ids);
   }
 
-  void encode_text(std::string_view text, size_t first, Memory& memory, std::vector<int64_t>& ids) const {
-    Pieces& pieces = memory.pieces;
+  void encode_text(std::string_view text, size_t first, EncodeScratch& scratch, std::vector<int64_t>& ids) const {
+    Pieces& pieces = scratch.pieces;
     pieces.text = text;
     pieces.ranges = {{0, text.size()}};
     pieces.first = first;
     if (pre_tokenizer_) pre_tokenizer_->apply(pieces);
-    const bool spells = pre_tokenizer_ && pre_tokenizer_->leaves_bytes();
+    const bool is_byte_level = pre_tokenizer_ && pre_tokenizer_->leaves_bytes();
     for (size_t n = 0; n < pieces.ranges.size(); ++n) {
       const std::string_view piece = pieces[n];
       uint64_t hash;
-      if (memory.words.append(piece, ids, hash)) continue;
+      if (scratch.words.append(piece, ids, hash)) continue;
       const size_t before = ids.size();
-      if (spells) {
-        memory.spelt.clear();
-        for (char byte : piece) append_byte_character(memory.spelt, static_cast<uint8_t>(byte));
+      if (is_byte_level) {
+        scratch.byte_characters.clear();
+        for (char byte : piece) append_byte_character(scratch.byte_characters, static_cast<uint8_t>(byte));
       }
-      model_->encode(spells ? memory.spelt : piece, memory.parts, ids);
-      memory.words.remember(piece, hash, ids.data() + before, ids.size() - before);
+      model_->encode(is_byte_level ? scratch.byte_characters : piece, scratch.parts, ids);
+      scratch.words.remember(piece, hash, ids.data() + before, ids.size() - before);
     }
-  }
-
-  int64_t room(int64_t longest, bool two) const {
-    const int64_t added = post_processor_.added(two);
-    if (longest < added)
-      throw Error("encode_within", {"longest is " + std::to_string(longest) + ", must be at least " +
-                                    std::to_string(added) + ", as many tokens are around a text"});
-    return longest - added;
   }
 
   static std::string label_of_text(std::string text) {
@@ -229,7 +208,7 @@ class Pipeline final : public Tokenizer {
     return visible(text);
   }
 
-  /// Characters where the bytes are some, else their numbers: 0xE2.
+  /// The characters that the token's bytes spell; a byte of an incomplete character is shown as 0xE2.
   static std::string label_of_bytes(std::string_view token) {
     std::string bytes;
     for (size_t at = 0; at < token.size();) {
@@ -258,19 +237,20 @@ class Pipeline final : public Tokenizer {
   PostProcessor post_processor_;
   Decoder decoder_;
   AddedTokens added_;
-  Lengths lengths_;
-  int64_t size_ = 0;
-  bool has_types_ = true;
+  BatchOptions batch_options_;
+  int64_t vocab_size_ = 0;
+  bool has_token_types_ = true;
   std::pair<int64_t, int64_t> prompt_ = {-1, -1};
-  Memories memories_;
+  ScratchPool scratch_pool_;
 };
 
-class Pipeline::Steps final : public Tokenizer::Decoding {
+class TokenizerPipeline::PipelineDecoding final : public TokenDecoding {
  public:
-  explicit Steps(const Pipeline& pipeline) : pipeline_(pipeline), steps_(pipeline.decoder_.steps()) {}
+  explicit PipelineDecoding(const TokenizerPipeline& pipeline)
+      : pipeline_(pipeline), steps_(pipeline.decoder_.steps()) {}
 
   std::string push(int64_t id) override {
-    require_ids({&id, 1}, pipeline_.size_);
+    require_ids({&id, 1}, pipeline_.vocab_size_);
     if (std::exchange(is_first_, false)) in_prompt_ = id == pipeline_.prompt_.first;
     in_prompt_ = in_prompt_ && id != pipeline_.prompt_.second;
     if (in_prompt_ || pipeline_.is_special(id) || !pipeline_.has(id)) return "";
@@ -291,18 +271,19 @@ class Pipeline::Steps final : public Tokenizer::Decoding {
     steps_[step]->push(std::move(token), [&](std::string changed) { pass(step + 1, std::move(changed)); });
   }
 
-  const Pipeline& pipeline_;
+  const TokenizerPipeline& pipeline_;
   std::vector<std::unique_ptr<DecodeStep>> steps_;
   std::string text_;
   bool is_first_ = true, in_prompt_ = false;
 };
 
-std::unique_ptr<Tokenizer::Decoding> Pipeline::decoding() const { return std::make_unique<Steps>(*this); }
+std::unique_ptr<TokenDecoding> TokenizerPipeline::decoding() const { return std::make_unique<PipelineDecoding>(*this); }
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_pipeline(const JsonFields& root, std::string_view json) {
-  return std::make_unique<Pipeline>(root, json);
+std::unique_ptr<Tokenizer> read_pipeline(const io::Json& root, const std::string& source, std::string text) {
+  if (text.empty()) text = root.dump();
+  return std::make_unique<TokenizerPipeline>(JsonFields(root, "", source), std::move(text));
 }
 
 }  // namespace attn::text

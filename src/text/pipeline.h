@@ -1,15 +1,17 @@
-// pipeline: the tokenizer that a tokenizer.json describes.
+// pipeline: builds the tokenizer that a tokenizer.json describes.
 #pragma once
 
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "attn/text.h"
-#include "text/fields.h"
+#include "io/json.h"
 
 namespace attn::text {
 
-/// `json` is the text of `root`. Throws by `root` for what is not known.
-std::unique_ptr<Tokenizer> read_pipeline(const JsonFields& root, std::string_view json);
+/// `root` is the object of a tokenizer.json, and `source` its name in messages. to_json() of the tokenizer returns
+/// `text` or, if that is empty, `root` as text. Throws Error for fields that are not supported or contradict each
+/// other.
+std::unique_ptr<Tokenizer> read_pipeline(const io::Json& root, const std::string& source, std::string text = "");
 
 }  // namespace attn::text

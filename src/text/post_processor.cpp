@@ -1,4 +1,4 @@
-// Post-processors: all of them are templates of texts and special tokens.
+// Every post-processor is a template of texts and special tokens.
 #include "text/post_processor.h"
 
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxPieces = 4096;
 constexpr int64_t kMaxType = 1 << 16;
 
-/// [token, id]
+/// The id of a pair [token, id].
 int64_t special_id(const JsonFields& fields, const char* key) {
   const io::Json& pair = fields.at(key);
   fields.require(pair.is_array() && pair.size() == 2, key, "a token and its id");
@@ -22,13 +22,13 @@ int64_t special_id(const JsonFields& fields, const char* key) {
 
 }  // namespace
 
-PostProcessor::PostProcessor() : one_{{0, 0, {}}}, two_{{0, 0, {}}, {1, 1, {}}} {}
+PostProcessor::PostProcessor() : single_{{0, 0, {}}}, pair_{{0, 0, {}}, {1, 1, {}}} {}
 
 PostProcessor::PostProcessor(const JsonFields& fields) : PostProcessor() { read(fields); }
 
 void PostProcessor::read(const JsonFields& fields) {
   const std::string type = fields.type();
-  if (type == "ByteLevel") return;  // it moves offsets
+  if (type == "ByteLevel") return;  // it changes offsets alone
   if (type == "Sequence") {
     for (const JsonFields& part : fields.list("processors")) read(part);
     return;
@@ -36,25 +36,26 @@ void PostProcessor::read(const JsonFields& fields) {
   const bool is_known = type == "TemplateProcessing" || type == "BertProcessing" || type == "RobertaProcessing";
   if (!is_known)
     fields.refuse_type({"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"});
-  if (std::exchange(adds_, true)) fields.refuse("a second " + type + " adds tokens, which is not read");
+  if (std::exchange(adds_tokens_, true))
+    fields.refuse("is the second processor that adds tokens, must be the only one");
   if (type == "TemplateProcessing") return read_template(fields);
-  const Piece begin = {-1, 0, {special_id(fields, "cls")}}, end = {-1, 0, {special_id(fields, "sep")}};
-  one_ = {begin, {0, 0, {}}, end};
-  if (type == "BertProcessing") two_ = {begin, {0, 0, {}}, end, {1, 1, {}}, {-1, 1, end.ids}};
-  else two_ = {begin, {0, 0, {}}, end, end, {1, 0, {}}, end};
+  const TemplatePiece begin = {-1, 0, {special_id(fields, "cls")}}, end = {-1, 0, {special_id(fields, "sep")}};
+  single_ = {begin, {0, 0, {}}, end};
+  if (type == "BertProcessing") pair_ = {begin, {0, 0, {}}, end, {1, 1, {}}, {-1, 1, end.ids}};
+  else pair_ = {begin, {0, 0, {}}, end, end, {1, 0, {}}, end};
 }
 
 void PostProcessor::read_template(const JsonFields& fields) {
-  one_ = template_of(fields, "single");
-  two_ = template_of(fields, "pair");
+  single_ = template_of(fields, "single");
+  pair_ = template_of(fields, "pair");
 }
 
 PostProcessor::Template PostProcessor::template_of(const JsonFields& fields, const char* key) const {
   Template pieces;
   const std::vector<JsonFields> list = fields.list(key);
   if (list.size() > kMaxPieces)
-    fields.refuse(std::string(key) + " has " + std::to_string(list.size()) + " pieces, at most " +
-                  std::to_string(kMaxPieces) + " are read");
+    fields.refuse(std::string(key) + " has " + std::to_string(list.size()) + " pieces; at most " +
+                  std::to_string(kMaxPieces) + " are supported");
   for (const JsonFields& entry : list) {
     const bool is_text = entry.has("Sequence");
     const JsonFields piece = entry.object(is_text ? "Sequence" : "SpecialToken");
@@ -66,7 +67,7 @@ PostProcessor::Template PostProcessor::template_of(const JsonFields& fields, con
       continue;
     }
     const JsonFields specials = fields.object("special_tokens");
-    if (!specials.has(id.c_str())) piece.refuse("id is " + io::in_quotes(id) + ", which special_tokens has not");
+    if (!specials.has(id.c_str())) piece.refuse("id is " + io::in_quotes(id) + ", must be a key of special_tokens");
     const JsonFields special = specials.object(id.c_str());
     const io::Json& ids = special.at("ids");
     special.require(ids.is_array() && ids.size() <= kMaxPieces, "ids", "a list of ids");
@@ -80,23 +81,17 @@ PostProcessor::Template PostProcessor::template_of(const JsonFields& fields, con
   return pieces;
 }
 
-int64_t PostProcessor::added(bool two) const {
-  size_t count = 0;
-  for (const Piece& piece : two ? two_ : one_) count += piece.ids.size();
-  return static_cast<int64_t>(count);
-}
-
-Encoding PostProcessor::apply(const std::vector<int64_t>& first, const std::vector<int64_t>* second) const {
+Encoding PostProcessor::apply(const std::vector<int64_t>& first, const std::vector<int64_t>* second,
+                              bool add_special_tokens) const {
   Encoding encoding;
-  static const std::vector<int64_t> kNothing;
-  for (const Piece& piece : second ? two_ : one_) {
-    const std::vector<int64_t>& ids = piece.which < 0    ? piece.ids
-                                      : piece.which == 0 ? first
-                                      : second           ? *second
-                                                         : kNothing;
+  const auto append = [&](const std::vector<int64_t>& ids, int64_t type) {
     encoding.ids.insert(encoding.ids.end(), ids.begin(), ids.end());
-    encoding.types.resize(encoding.ids.size(), piece.type);
-  }
+    encoding.token_type_ids.resize(encoding.ids.size(), type);
+  };
+  for (const TemplatePiece& piece : second ? pair_ : single_)
+    if (piece.text == 0) append(first, piece.type);
+    else if (piece.text == 1 && second) append(*second, piece.type);
+    else if (piece.text < 0 && add_special_tokens) append(piece.ids, piece.type);
   return encoding;
 }
 

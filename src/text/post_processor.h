@@ -1,4 +1,4 @@
-// post_processor: the special tokens around a text, or around and between two.
+// post_processor: the special tokens around one text, and around and between two.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,25 @@ namespace attn::text {
 
 class PostProcessor {
  public:
-  /// Nothing around a text; the second one of two has the type 1.
+  /// Adds no special tokens; the second of two texts has the token type 1.
   PostProcessor();
   explicit PostProcessor(const JsonFields& fields);
 
-  /// How many tokens are added.
-  int64_t added(bool two) const;
   /// `second` is null for one text.
-  Encoding apply(const std::vector<int64_t>& first, const std::vector<int64_t>* second) const;
+  Encoding apply(const std::vector<int64_t>& first, const std::vector<int64_t>* second, bool add_special_tokens) const;
 
  private:
-  struct Piece {
-    int which;  ///< 0 or 1: a text; -1: the ids
+  struct TemplatePiece {
+    int text;  ///< 0 or 1 for the first or second text; -1 for the special tokens `ids`
     int64_t type;
     std::vector<int64_t> ids;
   };
-  using Template = std::vector<Piece>;
+  using Template = std::vector<TemplatePiece>;
   void read(const JsonFields& fields);
   void read_template(const JsonFields& fields);
   Template template_of(const JsonFields& fields, const char* key) const;
-  Template one_, two_;
-  bool adds_ = false;
+  Template single_, pair_;
+  bool adds_tokens_ = false;
 };
 
 }  // namespace attn::text

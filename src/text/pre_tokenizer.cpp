@@ -1,4 +1,4 @@
-// Pre-tokenizers: each finds the parts of a piece that match, and what becomes of them is common to all.
+// The pre-tokenizers. Each finds the matches in a piece; split() then splits the piece in the same way for all.
 #include "text/pre_tokenizer.h"
 
 #include <algorithm>
@@ -13,9 +13,7 @@
 namespace attn::text {
 namespace {
 
-using Range = Pieces::Range;
-
-// ------------------------------------------------------------------------------------------------------------ cutting
+// ---------------------------------------------------------------------------------------------------------- splitting
 
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
@@ -24,23 +22,23 @@ Behavior behavior_of(const JsonFields& fields, std::optional<size_t> fallback = 
       "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, fallback));
 }
 
-/// The parts of one piece, which cover it, in order.
-struct Part {
+/// A part of a piece, which is a match or the text between two matches.
+struct MatchSpan {
   size_t begin, end;
   bool matches;
 };
 
-void append(std::vector<Range>& ranges, size_t begin, size_t end) {
+void append(std::vector<ByteRange>& ranges, size_t begin, size_t end) {
   if (begin < end) ranges.push_back({begin, end});
 }
 
-/// What a part that matches does to its neighbours: of two matches in a row the second is a piece by itself.
-void merge(const std::vector<Part>& parts, Behavior behavior, std::vector<Range>& ranges) {
+/// Joins each match with its neighbour as `behavior` says. Of two adjacent matches the second is a piece by itself.
+void merge(const std::vector<MatchSpan>& parts, Behavior behavior, std::vector<ByteRange>& ranges) {
   const size_t first = ranges.size();
   const auto at = [&](size_t n) { return behavior == Behavior::merged_with_next ? parts.size() - 1 - n : n; };
   bool previous = false;
   for (size_t n = 0; n < parts.size(); ++n) {
-    const Part& part = parts[at(n)];
+    const MatchSpan& part = parts[at(n)];
     const bool has_last = ranges.size() > first;
     const bool joins = behavior == Behavior::contiguous ? part.matches == previous : part.matches && !previous;
     if (joins && has_last && behavior == Behavior::merged_with_next) ranges.back().begin = part.begin;
@@ -50,20 +48,20 @@ void merge(const std::vector<Part>& parts, Behavior behavior, std::vector<Range>
   }
   if (behavior == Behavior::merged_with_next) std::reverse(ranges.begin() + static_cast<int64_t>(first), ranges.end());
   ranges.erase(std::remove_if(ranges.begin() + static_cast<int64_t>(first), ranges.end(),
-                              [](const Range& range) { return range.begin == range.end; }),
+                              [](const ByteRange& range) { return range.begin == range.end; }),
                ranges.end());
 }
 
-/// Cuts each piece where `find(piece, use)` calls use(begin, end) for a match, from left to right.
+/// Splits each piece at its matches, for which `find(piece, use)` calls use(begin, end) from left to right.
 template <class Find>
-void cut(Pieces& pieces, Behavior behavior, bool inverted, const Find& find) {
-  std::vector<Range> ranges;
+void split(Pieces& pieces, Behavior behavior, bool inverted, const Find& find) {
+  std::vector<ByteRange> ranges;
   ranges.reserve(pieces.ranges.size() + pieces.text.size() / 4);
-  std::vector<Part> parts;
+  std::vector<MatchSpan> parts;
   const bool is_simple = behavior == Behavior::isolated || behavior == Behavior::removed;
   const bool keeps_matches = behavior == Behavior::isolated || inverted;
   const bool keeps_others = behavior == Behavior::isolated || !inverted;
-  for (const Range& piece : pieces.ranges) {
+  for (const ByteRange& piece : pieces.ranges) {
     size_t last = piece.begin;
     parts.clear();
     const auto use = [&](size_t begin, size_t end) {
@@ -88,8 +86,8 @@ void cut(Pieces& pieces, Behavior behavior, bool inverted, const Find& find) {
 }
 
 template <class Is>
-void cut_at(Pieces& pieces, Behavior behavior, const Is& is) {
-  cut(pieces, behavior, false, [&](std::string_view piece, const auto& use) {
+void split_at(Pieces& pieces, Behavior behavior, const Is& is) {
+  split(pieces, behavior, false, [&](std::string_view piece, const auto& use) {
     for (size_t at = 0; at < piece.size();) {
       const size_t begin = at;
       if (is(next_character(piece, at))) use(begin, at);
@@ -97,7 +95,8 @@ void cut_at(Pieces& pieces, Behavior behavior, const Is& is) {
   });
 }
 
-/// A new text of the same pieces, for which `append(text, piece, n)` appends what becomes of each, or of its front.
+/// Replaces each piece with the text that `append(text, piece, n)` appends. Also calls it with the beginning of a
+/// piece, to find the new value of `first`.
 template <class Append>
 void rewrite(Pieces& pieces, const Append& append) {
   std::string text;
@@ -105,7 +104,7 @@ void rewrite(Pieces& pieces, const Append& append) {
   size_t first = 0;
   for (size_t n = 0; n < pieces.ranges.size(); ++n) {
     const size_t begin = text.size();
-    const Range piece = pieces.ranges[n];
+    const ByteRange piece = pieces.ranges[n];
     if (piece.begin < pieces.first) {
       append(text, pieces[n].substr(0, pieces.first - piece.begin), n);
       first = text.size();
@@ -120,9 +119,9 @@ void rewrite(Pieces& pieces, const Append& append) {
 
 // -------------------------------------------------------------------------------------------------------------- kinds
 
-class Split final : public PreTokenizer {
+class SplitPreTokenizer final : public PreTokenizer {
  public:
-  explicit Split(const JsonFields& fields)
+  explicit SplitPreTokenizer(const JsonFields& fields)
       : behavior_(behavior_of(fields)), inverted_(fields.boolean("invert", false)) {
     const JsonFields pattern = fields.object("pattern");
     if (pattern.has("String")) literal_ = pattern.text("String");
@@ -131,7 +130,7 @@ class Split final : public PreTokenizer {
   }
 
   void apply(Pieces& pieces) const override {
-    cut(pieces, behavior_, inverted_, [&](std::string_view piece, const auto& use) {
+    split(pieces, behavior_, inverted_, [&](std::string_view piece, const auto& use) {
       if (regex_) {
         for (Matches matches(*regex_, piece); matches.next();) use(matches.begin(), matches.end());
       } else {
@@ -149,24 +148,25 @@ class Split final : public PreTokenizer {
   std::unique_ptr<Regex> regex_;
 };
 
-/// By a pattern of the library's own, whose matches are the pieces.
-class Words final : public PreTokenizer {
+/// The type "Whitespace", whose pieces are runs of word characters and runs of other characters.
+class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
     static const Regex kWords(
         "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]+|"
         "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}\\t-\\r\\x{85}\\p{Z}]+");
-    cut(pieces, Behavior::removed, true, [&](std::string_view piece, const auto& use) {
+    split(pieces, Behavior::removed, true, [&](std::string_view piece, const auto& use) {
       for (Matches matches(kWords, piece); matches.next();) use(matches.begin(), matches.end());
     });
   }
 };
 
-/// At characters of a class.
-class AtCharacters final : public PreTokenizer {
+/// Splits at the characters of a class.
+class CharacterPreTokenizer final : public PreTokenizer {
  public:
-  AtCharacters(std::function<bool(Character)> is, Behavior behavior) : is_(std::move(is)), behavior_(behavior) {}
-  void apply(Pieces& pieces) const override { cut_at(pieces, behavior_, is_); }
+  CharacterPreTokenizer(std::function<bool(Character)> is, Behavior behavior)
+      : is_(std::move(is)), behavior_(behavior) {}
+  void apply(Pieces& pieces) const override { split_at(pieces, behavior_, is_); }
 
  private:
   std::function<bool(Character)> is_;
@@ -176,9 +176,9 @@ class AtCharacters final : public PreTokenizer {
 class BertPreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
-    std::vector<Range> ranges;
+    std::vector<ByteRange> ranges;
     ranges.reserve(pieces.ranges.size() + pieces.text.size() / 4);
-    for (const Range& piece : pieces.ranges) {
+    for (const ByteRange& piece : pieces.ranges) {
       const std::string_view text = std::string_view(pieces.text).substr(0, piece.end);
       size_t last = piece.begin;
       for (size_t at = piece.begin; at < piece.end;) {
@@ -201,9 +201,9 @@ class BertPreTokenizer final : public PreTokenizer {
   }
 };
 
-class Metaspace final : public PreTokenizer {
+class MetaspacePreTokenizer final : public PreTokenizer {
  public:
-  explicit Metaspace(const JsonFields& fields)
+  explicit MetaspacePreTokenizer(const JsonFields& fields)
       : replacement_(fields.text("replacement")),
         split_(fields.boolean("split", true)),
         prepends_(fields.choice("prepend_scheme", {"always", "first", "never"},
@@ -224,7 +224,7 @@ class Metaspace final : public PreTokenizer {
       }
     });
     if (split_)
-      cut(pieces, Behavior::merged_with_next, false, [&](std::string_view piece, const auto& use) {
+      split(pieces, Behavior::merged_with_next, false, [&](std::string_view piece, const auto& use) {
         for (size_t at = piece.find(replacement_); at != std::string_view::npos;
              at = piece.find(replacement_, at + replacement_.size()))
           use(at, at + replacement_.size());
@@ -240,7 +240,7 @@ class Metaspace final : public PreTokenizer {
 class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
   explicit ByteLevelPreTokenizer(const JsonFields& fields)
-      : prefix_(fields.boolean("add_prefix_space", true)), cuts_(fields.boolean("use_regex", true)) {}
+      : prefix_(fields.boolean("add_prefix_space", true)), uses_regex_(fields.boolean("use_regex", true)) {}
 
   void apply(Pieces& pieces) const override {
     if (prefix_)
@@ -248,11 +248,11 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
         if (piece[0] != ' ') text += ' ';
         text += piece;
       });
-    if (!cuts_) return;
+    if (!uses_regex_) return;
     static const Regex kPattern(
         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\t-\\r\\x{85}\\p{Z}\\p{L}\\p{N}]+|"
         "[\\t-\\r\\x{85}\\p{Z}]+(?![^\\t-\\r\\x{85}\\p{Z}])|[\\t-\\r\\x{85}\\p{Z}]+");
-    cut(pieces, Behavior::isolated, false, [&](std::string_view piece, const auto& use) {
+    split(pieces, Behavior::isolated, false, [&](std::string_view piece, const auto& use) {
       for (Matches matches(kPattern, piece); matches.next();) use(matches.begin(), matches.end());
     });
   }
@@ -265,7 +265,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
   }
 
  private:
-  bool prefix_, cuts_;
+  bool prefix_, uses_regex_;
 };
 
 class PreTokenizerSequence final : public PreTokenizer {
@@ -277,9 +277,9 @@ class PreTokenizerSequence final : public PreTokenizer {
     for (const auto& part : parts_) {
       part->apply(pieces);
       if (part->leaves_bytes() && part != parts_.back()) ByteLevelPreTokenizer::write_bytes(pieces);
-      if (pieces.text.size() > 64 * before + (size_t{1} << 20))
-        throw Error("encode", {"the pre-tokenizer makes " + std::to_string(pieces.text.size()) + " bytes of " +
-                               std::to_string(before)});
+      if (const size_t most = 64 * before + (size_t{1} << 20); pieces.text.size() > most)
+        throw Error("encode", {"the pre-tokenizer turns " + std::to_string(before) + " bytes into " +
+                               std::to_string(pieces.text.size()) + ", must give at most " + std::to_string(most)});
     }
   }
   bool leaves_bytes() const override { return !parts_.empty() && parts_.back()->leaves_bytes(); }
@@ -294,12 +294,12 @@ class PreTokenizerSequence final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-std::unique_ptr<PreTokenizer> at_delimiter(const JsonFields& fields) {
+std::unique_ptr<PreTokenizer> read_delimiter_split(const JsonFields& fields) {
   const std::string text = fields.text("delimiter");
   size_t at = 0;
   const Character delimiter = text.empty() ? -1 : next_character(text, at);
   fields.require(delimiter >= 0 && at == text.size(), "delimiter", "one character");
-  return std::make_unique<AtCharacters>([=](Character c) { return c == delimiter; }, Behavior::removed);
+  return std::make_unique<CharacterPreTokenizer>([=](Character c) { return c == delimiter; }, Behavior::removed);
 }
 
 }  // namespace
@@ -308,19 +308,20 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonFields& fields) {
   const std::string type = fields.type();
   if (type == "Sequence") return std::make_unique<PreTokenizerSequence>(fields);
   if (type == "ByteLevel") return std::make_unique<ByteLevelPreTokenizer>(fields);
-  if (type == "Metaspace") return std::make_unique<Metaspace>(fields);
-  if (type == "Split") return std::make_unique<Split>(fields);
+  if (type == "Metaspace") return std::make_unique<MetaspacePreTokenizer>(fields);
+  if (type == "Split") return std::make_unique<SplitPreTokenizer>(fields);
   if (type == "BertPreTokenizer") return std::make_unique<BertPreTokenizer>();
-  if (type == "Whitespace") return std::make_unique<Words>();
+  if (type == "Whitespace") return std::make_unique<WhitespacePreTokenizer>();
   if (type == "WhitespaceSplit")
-    return std::make_unique<AtCharacters>([](Character c) { return is_space(c); }, Behavior::removed);
+    return std::make_unique<CharacterPreTokenizer>([](Character c) { return is_space(c); }, Behavior::removed);
   if (type == "Punctuation")
-    return std::make_unique<AtCharacters>([](Character c) { return is_punctuation(c); }, behavior_of(fields, 1));
+    return std::make_unique<CharacterPreTokenizer>([](Character c) { return is_punctuation(c); },
+                                                   behavior_of(fields, 1));
   if (type == "Digits")
-    return std::make_unique<AtCharacters>(
+    return std::make_unique<CharacterPreTokenizer>(
         [](Character c) { return is_number(c); },
         fields.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
-  if (type == "CharDelimiterSplit") return at_delimiter(fields);
+  if (type == "CharDelimiterSplit") return read_delimiter_split(fields);
   fields.refuse_type({"BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace", "Punctuation",
                       "Sequence", "Split", "Whitespace", "WhitespaceSplit"});
 }

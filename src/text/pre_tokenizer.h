@@ -1,4 +1,4 @@
-// pre_tokenizer: how a text is cut into the pieces that a model then takes one by one.
+// pre_tokenizer: splits a text into the pieces that a model encodes one by one.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace attn::text {
 
-/// A text, its pieces in order, none of them empty, and how many of its bytes mean the first character of the
-/// caller's text.
+struct ByteRange {
+  size_t begin, end;
+};
+
+/// A text, its pieces in order, none of them empty, and the number of bytes at its beginning that come from the first
+/// character of the caller's text.
 struct Pieces {
-  struct Range {
-    size_t begin, end;
-  };
   std::string text;
-  std::vector<Range> ranges;
+  std::vector<ByteRange> ranges;
   size_t first = 0;
 
   std::string_view operator[](size_t n) const {
@@ -30,12 +31,12 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void apply(Pieces& pieces) const = 0;
-  /// True if all that is left to do is to write bytes in their alphabet, which apply() then leaves to the caller: it is
-  /// cheaper for the words that the caller does not know yet.
+  /// True if the caller has to replace each byte of the pieces as append_byte_character() does. apply() leaves this to
+  /// the caller because a word that is in the caller's cache does not need it.
   virtual bool leaves_bytes() const { return false; }
 };
 
-/// Throws by `fields` for what is not known.
+/// Throws Error, through `fields`, for types and options that are not supported.
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonFields& fields);
 
 }  // namespace attn::text

@@ -1,6 +1,6 @@
-// Oniguruma's patterns in the words of PCRE2. The classes \s and \w are spelt out, as the two differ in what they hold;
-// ^ and $ are those of lines, as they always are there. Other operations on sets, and escapes that mean another thing,
-// are refused.
+// Translates Oniguruma's patterns to PCRE2's syntax. The classes \s and \w are written out, because the two libraries
+// differ in their members. ^ and $ match at lines, as in Oniguruma. Operations on sets, and escapes whose meaning
+// differs, are errors.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/regex.h"
 
@@ -16,14 +16,14 @@ namespace {
 
 constexpr const char* kSpaces = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kWords = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
-constexpr uint32_t kMaxSteps = 10'000'000;     // of one match
+constexpr uint32_t kMaxSteps = 10'000'000;     // per match
 constexpr uint32_t kMaxHeap = 64 << 10;        // KiB
 constexpr size_t kMaxPattern = 1 << 16;        // bytes
-constexpr size_t kMaxStack = size_t{8} << 20;  // bytes, of compiled patterns that need more than the 32 KiB they have
+constexpr size_t kMaxStack = size_t{8} << 20;  // bytes, for compiled patterns that need more than the default of 32 KiB
 
-class Translation {
+class PatternTranslation {
  public:
-  Translation(const std::string& pattern, const JsonFields& place) : pattern_(pattern), place_(place) {}
+  PatternTranslation(const std::string& pattern, const JsonFields& place) : pattern_(pattern), place_(place) {}
 
   std::string done() {
     while (at_ < pattern_.size()) {
@@ -35,7 +35,8 @@ class Translation {
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const {
-    place_.refuse("the pattern " + io::in_quotes(pattern_) + " " + reason + " at byte " + std::to_string(at_));
+    place_.refuse("the pattern " + io::in_quotes(pattern_) + " has " + reason + " at byte " + std::to_string(at_) +
+                  ", which is not supported");
   }
   bool begins(const char* text) const { return pattern_.compare(at_, std::string_view(text).size(), text) == 0; }
   void take(size_t count) {
@@ -45,11 +46,11 @@ class Translation {
 
   void step() {
     if (pattern_[at_] == '\\') return escape();
-    if (begins("(?m") || begins("(?im") || begins("(?mi")) refuse("has the option m, which is not read,");
+    if (begins("(?m") || begins("(?im") || begins("(?mi")) refuse("the option m");
     if (pattern_[at_] == '[') {
       in_class_ = true;
       take(pattern_.compare(at_, 2, "[^") == 0 ? 2 : 1);
-      if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("has an empty class");
+      if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("an empty class");
       return;
     }
     take(1);
@@ -57,10 +58,10 @@ class Translation {
 
   void step_in_class() {
     if (pattern_[at_] == '\\') return escape();
-    if (begins("&&")) refuse("has an intersection of sets, which is not read,");
+    if (begins("&&")) refuse("an intersection of sets");
     if (begins("[:")) return named_class();
-    if (begins("[^")) refuse("has a set in a set that is left out, which is not read,");
-    if (pattern_[at_] == '[') {  // what it holds is in the set around it
+    if (begins("[^")) refuse("a negated set inside a set");
+    if (pattern_[at_] == '[') {  // its members are members of the set around it
       ++nested_;
       ++at_;
     } else if (pattern_[at_] == ']' && nested_ > 0) {
@@ -87,7 +88,7 @@ class Translation {
       at_ += std::string_view(name).size();
       return;
     }
-    refuse("has a class that is not read");
+    refuse("an unknown class");
   }
 
   void escape() {
@@ -101,7 +102,7 @@ class Translation {
       case 'w': return put(in_class_ ? kWords : "[" + std::string(kWords) + "]");
       case 'S': return put(in_class_ ? "\\S\\x{180E}" : "[^" + std::string(kSpaces) + "]");
       case 'W':
-        if (in_class_) refuse("has \\W in a class, which is not read,");
+        if (in_class_) refuse("\\W in a class");
         return put("[^" + std::string(kWords) + "]");
       case 'h':
       case 'H':
@@ -113,7 +114,7 @@ class Translation {
       case 'E':
       case 'g':
       case 'y':
-      case 'Y': refuse(std::string("has \\") + letter + ", which is not read,");
+      case 'Y': refuse(std::string("\\") + letter);
       default: return take(2);
     }
   }
@@ -126,7 +127,7 @@ class Translation {
   int nested_ = 0;  // sets inside the class
 };
 
-struct Free {
+struct Pcre2Free {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
@@ -134,7 +135,7 @@ struct Free {
   void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
 };
 template <class T>
-using Owned = std::unique_ptr<T, Free>;
+using Owned = std::unique_ptr<T, Pcre2Free>;
 
 }  // namespace
 
@@ -144,7 +145,7 @@ struct Regex::Compiled {
 
 namespace {
 
-/// Why it does not compile; "" if it does.
+/// The reason why the pattern does not compile; "" if it does.
 std::string compile(const std::string& pattern, Regex::Compiled& compiled) {
   const Owned<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
@@ -155,7 +156,7 @@ std::string compile(const std::string& pattern, Regex::Compiled& compiled) {
   compiled.code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &code,
                                     &offset, context.get()));
   if (compiled.code) {
-    pcre2_jit_compile(compiled.code.get(), PCRE2_JIT_COMPLETE);  // where it cannot, the interpreter matches
+    pcre2_jit_compile(compiled.code.get(), PCRE2_JIT_COMPLETE);  // if this fails, the interpreter matches
     return "";
   }
   PCRE2_UCHAR reason[256];
@@ -167,11 +168,11 @@ std::string compile(const std::string& pattern, Regex::Compiled& compiled) {
 
 Regex::Regex(const std::string& pattern, const JsonFields& place) : pattern_(pattern), source_(place.source()) {
   if (pattern.size() > kMaxPattern)
-    place.refuse("the pattern has " + std::to_string(pattern.size()) + " bytes, at most " +
-                 std::to_string(kMaxPattern) + " are read");
+    place.refuse("the pattern has " + std::to_string(pattern.size()) + " bytes, must have at most " +
+                 std::to_string(kMaxPattern));
   auto compiled = std::make_shared<Compiled>();
-  const std::string reason = compile(Translation(pattern, place).done(), *compiled);
-  if (!reason.empty()) place.refuse("the pattern " + io::in_quotes(pattern) + " is not read: " + reason);
+  const std::string reason = compile(PatternTranslation(pattern, place).done(), *compiled);
+  if (!reason.empty()) place.refuse("the pattern " + io::in_quotes(pattern) + " does not compile: " + reason);
   compiled_ = std::move(compiled);
 }
 
@@ -183,14 +184,14 @@ Regex::Regex(const std::string& pattern) : pattern_(pattern) {
 
 // ------------------------------------------------------------------------------------------------------------- matches
 
-struct Matches::State {
+struct Matches::MatchState {
   Owned<pcre2_match_data> data{pcre2_match_data_create(1, nullptr)};
   Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
   Owned<pcre2_jit_stack> stack;
 };
 
 Matches::Matches(const Regex& regex, std::string_view text)
-    : regex_(regex), text_(text), state_(std::make_unique<State>()) {
+    : regex_(regex), text_(text), state_(std::make_unique<MatchState>()) {
   pcre2_set_match_limit(state_->context.get(), kMaxSteps);
   pcre2_set_heap_limit(state_->context.get(), kMaxHeap);
 }
@@ -212,11 +213,11 @@ bool Matches::next() {
     }
     if (found == PCRE2_ERROR_NOMATCH) return false;
     if (found < 0)
-      throw Error("encode", {regex_.source_ + ": the pattern " + io::in_quotes(regex_.pattern_) +
-                             " takes more steps than it may at byte " + std::to_string(from_) + " of a text of " +
-                             std::to_string(text_.size())});
+      throw Error("encode", {regex_.source_ + ": the pattern " + io::in_quotes(regex_.pattern_) + " takes more than " +
+                             std::to_string(kMaxSteps) + " steps at byte " + std::to_string(from_) + " of a text of " +
+                             std::to_string(text_.size()) + " bytes"});
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state_->data.get());
-    if (ends[0] == ends[1] && has_matched_ && ends[1] == end_) {  // nothing, right after a match
+    if (ends[0] == ends[1] && has_matched_ && ends[1] == end_) {  // an empty match directly after a match
       ++from_;
       while (from_ < text_.size() && (static_cast<uint8_t>(text_[from_]) & 0xC0) == 0x80) ++from_;
       continue;

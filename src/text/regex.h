@@ -1,4 +1,4 @@
-// regex: the patterns of a tokenizer.json, which are written for Oniguruma and read here by PCRE2.
+// regex: the regular expressions of a tokenizer.json, which are written for Oniguruma. PCRE2 matches them here.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,10 @@ namespace attn::text {
 
 class Regex {
  public:
-  /// Throws by `place` for what does not compile, or what the two would read differently.
+  /// Throws Error, through `place`, for a pattern that does not compile, and for syntax whose meaning differs between
+  /// the two libraries.
   Regex(const std::string& pattern, const JsonFields& place);
-  /// `pattern` is the library's own and PCRE2's.
+  /// Compiles a pattern of this library, in PCRE2's syntax.
   explicit Regex(const std::string& pattern);
 
   struct Compiled;
@@ -25,25 +26,25 @@ class Regex {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-/// The matches in a text, from left to right, none of which overlap.
+/// Finds the matches in a text, from left to right, without overlaps.
 class Matches {
  public:
-  /// Both must outlive it; the text is UTF-8.
+  /// `regex` and `text` must outlive this object. The text must be UTF-8.
   Matches(const Regex& regex, std::string_view text);
   Matches(const Matches&) = delete;
   Matches& operator=(const Matches&) = delete;
   ~Matches();
-  /// False at the end. Throws Error where the pattern takes more steps than it may.
+  /// Finds the next match; false if there is none. Throws Error if the pattern exceeds the limit of steps.
   bool next();
   size_t begin() const { return begin_; }
   size_t end() const { return end_; }
 
  private:
-  struct State;
+  struct MatchState;
   int match();
   const Regex& regex_;
   std::string_view text_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<MatchState> state_;
   size_t from_ = 0, begin_ = 0, end_ = 0;
   bool has_matched_ = false;
 };

@@ -1,5 +1,5 @@
-// train_tokenizer(): each kind is the tokenizer.json of a family, whose vocabulary is learnt from the words that its
-// own normalizer and pre-tokenizer make of the texts.
+// train_tokenizer(): each kind is the tokenizer.json of a model family. Its normalizer and pre-tokenizer split the
+// texts into words, from which the vocabulary is learned.
 #include "text/train.h"
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 #include "core/checker.h"
 #include "io/json.h"
 #include "text/normalizer.h"
+#include "text/pipeline.h"
 #include "text/pre_tokenizer.h"
-#include "text/said.h"
+#include "text/tokenizer_config.h"
 #include "text/tokenizers.h"
 #include "text/vocabulary.h"
 
@@ -19,20 +20,20 @@ namespace {
 
 using io::Json;
 
-constexpr size_t kMaxCharacters = 1000;  // of an alphabet, the most frequent
+constexpr size_t kMaxCharacters = 1000;  // an alphabet holds the most frequent ones
 
-Json object_of(const char* json) { return Json::parse(json); }
+Json parse_object(const char* json) { return Json::parse(json); }
 
-/// All of a tokenizer.json but its vocabulary.
-Json frame_of(const TrainingOptions& options) {
+/// A tokenizer.json without its vocabulary.
+Json frame_of(const TokenizerTrainingOptions& options) {
   if (options.kind == "bpe")
-    return object_of(R"({
+    return parse_object(R"({
       "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
       "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
       "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false}})");
   if (options.kind == "wordpiece") {
-    Json frame = object_of(R"({
+    Json frame = parse_object(R"({
       "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
                      "strip_accents": null},
       "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -43,7 +44,7 @@ Json frame_of(const TrainingOptions& options) {
     frame["normalizer"]["lowercase"] = options.lower_case;
     return frame;
   }
-  return object_of(R"({
+  return parse_object(R"({
     "normalizer": {"type": "NFKC"},
     "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
                       {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}]},
@@ -67,27 +68,27 @@ WordCounts count_words(std::span<const std::string> texts, const Json& frame) {
   const JsonFields fields(frame, "", source);
   std::unique_ptr<Normalizer> normalizer;
   if (fields.has("normalizer")) normalizer = read_normalizer(fields.object("normalizer"));
-  const auto cutter = read_pre_tokenizer(fields.object("pre_tokenizer"));
+  const auto pre_tokenizer = read_pre_tokenizer(fields.object("pre_tokenizer"));
   std::map<std::string, int64_t, std::less<>> counts;
   for (const std::string& text : texts) {
     Pieces pieces{text, {}, 0};
     next_character(text, pieces.first);
     if (normalizer) normalizer->apply(pieces.text, pieces.first);
     pieces.ranges = {{0, pieces.text.size()}};
-    cutter->apply(pieces);
+    pre_tokenizer->apply(pieces);
     for (size_t n = 0; n < pieces.ranges.size(); ++n) {
-      std::string spelt;
+      std::string word;
       for (char byte : pieces[n])
-        if (cutter->leaves_bytes()) append_byte_character(spelt, static_cast<uint8_t>(byte));
-        else spelt += byte;
-      ++counts[spelt];
+        if (pre_tokenizer->leaves_bytes()) append_byte_character(word, static_cast<uint8_t>(byte));
+        else word += byte;
+      ++counts[word];
     }
   }
   return {counts.begin(), counts.end()};
 }
 
-/// The most frequent characters, in order of code point. `prefix` is that of all but the first of a word; a character
-/// may be both.
+/// The most frequent characters, in the order of their code points. Characters after the first of a word have `prefix`
+/// before them; the alphabet may hold a character with and without it.
 std::vector<std::string> alphabet_of(const WordCounts& words, const std::string& prefix) {
   std::map<std::string, int64_t> counts;
   for (const auto& [word, count] : words)
@@ -113,7 +114,7 @@ std::vector<std::string> byte_alphabet() {
   return alphabet;
 }
 
-void check(std::span<const std::string> texts, const TrainingOptions& options) {
+void check(std::span<const std::string> texts, const TokenizerTrainingOptions& options) {
   Checker checker("train_tokenizer");
   checker.require(options.kind == "bpe" || options.kind == "wordpiece" || options.kind == "unigram", [&] {
     return "kind is " + io::in_quotes(options.kind) + ", must be \"bpe\", \"wordpiece\" or \"unigram\"";
@@ -129,11 +130,12 @@ void check(std::span<const std::string> texts, const TrainingOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, const TrainingOptions& options) {
+std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts,
+                                           const TokenizerTrainingOptions& options) {
   check(texts, options);
   Json frame = frame_of(options);
   const WordCounts words = count_words(texts, frame);
-  if (words.empty()) throw Error("train_tokenizer", {"the texts have no words to learn from"});
+  if (words.empty()) throw Error("train_tokenizer", {"the texts have no words, must have at least one"});
   const std::vector<std::string> specials = specials_of(options.kind);
   const std::string prefix = options.kind == "wordpiece" ? "##" : "";
   const std::vector<std::string> alphabet = options.kind == "bpe" ? byte_alphabet() : alphabet_of(words, prefix);
@@ -153,16 +155,16 @@ std::unique_ptr<Tokenizer> train_tokenizer(std::span<const std::string> texts, c
   } else {
     std::vector<std::string> tokens = specials;
     tokens.insert(tokens.end(), alphabet.begin(), alphabet.end());
-    const LearntMerges learnt = learn_merges(words, tokens, prefix, options.vocab_size, options.min_count);
-    for (size_t id = 0; id < learnt.tokens.size(); ++id) vocab[learnt.tokens[id]] = id;
-    if (options.kind == "bpe") frame["model"]["merges"] = learnt.merges;
+    const LearnedMerges learned = learn_merges(words, tokens, prefix, options.vocab_size, options.min_count);
+    for (size_t id = 0; id < learned.tokens.size(); ++id) vocab[learned.tokens[id]] = id;
+    if (options.kind == "bpe") frame["model"]["merges"] = learned.merges;
   }
   frame["model"]["vocab"] = std::move(vocab);
   frame["added_tokens"] = std::move(added);
   frame["version"] = "1.0";
   for (const char* key : {"truncation", "padding", "normalizer", "post_processor"})
     if (!frame.contains(key)) frame[key] = nullptr;
-  return load_tokenizer(frame.dump(), "train_tokenizer");
+  return read_pipeline(frame, "train_tokenizer");
 }
 
 }  // namespace attn::text

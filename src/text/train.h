@@ -1,4 +1,4 @@
-// train: vocabularies that are learnt from words and how often they occur.
+// train: learns vocabularies from words and their counts.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,25 @@
 
 namespace attn::text {
 
-constexpr size_t kLongestToken = 64;  // bytes of a token that is learnt
+constexpr size_t kLongestToken = 64;  // bytes of a learned token
 
-/// Words with their counts, in order of their bytes.
+/// Words with their counts, in the order of their bytes.
 using WordCounts = std::vector<std::pair<std::string, int64_t>>;
 
-struct LearntMerges {
+struct LearnedMerges {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;
 };
-/// Begins with the tokens `alphabet`, as words are spelt in them: each character is one, those after the first of a
-/// word with `prefix` before; what is not among them is passed over. Merges the neighbours that occur the most, those
-/// with smaller ids of two that are even, until there are `size` tokens, or none occurs `min_count` times.
-LearntMerges learn_merges(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix,
-                          int64_t size, int64_t min_count);
+/// Byte-pair encoding. A word is at first one token of `alphabet` per character; characters after the first have
+/// `prefix` before them, and characters that are not in the alphabet are skipped. Merges the most frequent pair of
+/// adjacent tokens, or of equally frequent pairs the one with the smaller ids, until there are `size` tokens or no pair
+/// occurs `min_count` times.
+LearnedMerges learn_merges(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix,
+                           int64_t size, int64_t min_count);
 
-/// Tokens and the logarithms of their probabilities: the `characters`, and of frequent parts of words those whose lack
-/// would cost the most, by expectation and maximisation; `size` in all, if there are so many.
+/// The unigram algorithm: expectation maximisation over frequent parts of words, pruned to the parts whose removal
+/// would lower the likelihood most. Returns tokens with the logarithms of their probabilities: all `characters`, and
+/// parts of words, at most `size` in all.
 std::vector<std::pair<std::string, double>> learn_pieces(const WordCounts& words,
                                                          const std::vector<std::string>& characters, int64_t size);
 

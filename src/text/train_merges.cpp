@@ -1,5 +1,5 @@
-// Merges are learnt from a queue of pairs by count. A merge touches the words that have its pair alone; counts in the
-// queue that have changed since are corrected when they come up.
+// A priority queue holds pairs by count. A merge changes only the words that have its pair. If the count of a queued
+// pair has changed, the pair returns to the queue with the new count when it comes up.
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
@@ -12,9 +12,9 @@ namespace {
 
 using Symbols = std::vector<uint32_t>;
 
-class Learner {
+class MergeLearner {
  public:
-  Learner(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix)
+  MergeLearner(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix)
       : prefix_(prefix), tokens_(std::move(alphabet)) {
     for (size_t id = 0; id < tokens_.size(); ++id) ids_.emplace(tokens_[id], static_cast<uint32_t>(id));
     for (const auto& [word, count] : words) {
@@ -32,10 +32,10 @@ class Learner {
     for (const auto& [pair, place] : pairs_) queue_.push({place.count, pair});
   }
 
-  LearntMerges learn(int64_t size, int64_t min_count) {
-    LearntMerges learnt;
+  LearnedMerges learn(int64_t size, int64_t min_count) {
+    LearnedMerges learned;
     while (static_cast<int64_t>(tokens_.size()) < size && !queue_.empty()) {
-      const Candidate top = queue_.top();
+      const PairCount top = queue_.top();
       queue_.pop();
       const int64_t count = pairs_[top.pair].count;
       if (count < min_count) continue;
@@ -46,32 +46,32 @@ class Learner {
       const std::string left = tokens_[top.pair >> 32], right = tokens_[top.pair & UINT32_MAX];
       const std::string merged = left + right.substr(prefix_.size());
       if (merged.size() > kLongestToken) continue;
-      learnt.merges.emplace_back(left, right);
+      learned.merges.emplace_back(left, right);
       const auto [place, is_new] = ids_.emplace(merged, static_cast<uint32_t>(tokens_.size()));
       if (is_new) tokens_.push_back(merged);
       merge(top.pair, place->second);
     }
-    learnt.tokens = std::move(tokens_);
-    return learnt;
+    learned.tokens = std::move(tokens_);
+    return learned;
   }
 
  private:
-  struct Candidate {
+  struct PairCount {
     int64_t count;
     uint64_t pair;
-    bool operator<(const Candidate& other) const {
+    bool operator<(const PairCount& other) const {
       return count != other.count ? count < other.count : pair > other.pair;
     }
   };
-  struct Place {
+  struct PairOccurrences {
     int64_t count = 0;
-    std::vector<uint32_t> words;  // which have the pair, or had it once
+    std::vector<uint32_t> words;  // that have the pair, or had it earlier
   };
 
-  /// The pair at `n` of a word occurs so many times more.
+  /// Adds `count` to the occurrences of the pair at `n` of a word.
   void change(size_t word, size_t n, int64_t count) {
     const uint64_t pair = uint64_t{words_[word][n]} << 32 | words_[word][n + 1];
-    Place& place = pairs_[pair];
+    PairOccurrences& place = pairs_[pair];
     place.count += count;
     if (count < 0) return;
     if (place.words.empty() || place.words.back() != word) place.words.push_back(static_cast<uint32_t>(word));
@@ -106,17 +106,17 @@ class Learner {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Symbols> words_;
   std::vector<int64_t> counts_of_words_;
-  std::unordered_map<uint64_t, Place> pairs_;
-  std::priority_queue<Candidate> queue_;
+  std::unordered_map<uint64_t, PairOccurrences> pairs_;
+  std::priority_queue<PairCount> queue_;
   std::vector<uint64_t> touched_;
   bool is_merging_ = false;
 };
 
 }  // namespace
 
-LearntMerges learn_merges(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix,
-                          int64_t size, int64_t min_count) {
-  return Learner(words, std::move(alphabet), prefix).learn(size, min_count);
+LearnedMerges learn_merges(const WordCounts& words, std::vector<std::string> alphabet, const std::string& prefix,
+                           int64_t size, int64_t min_count) {
+  return MergeLearner(words, std::move(alphabet), prefix).learn(size, min_count);
 }
 
 }  // namespace attn::text

@@ -1,5 +1,5 @@
-// Unigram: begins with all frequent parts of words, learns their probabilities, and drops a quarter at a time of those
-// that words need the least.
+// Unigram: begins with all frequent parts of words, learns their probabilities, and removes a quarter of them at a
+// time, those whose removal costs least.
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -11,19 +11,20 @@
 namespace attn::text {
 namespace {
 
-using Scores = std::vector<std::pair<std::string, double>>;
+using PieceScores = std::vector<std::pair<std::string, double>>;
 
 constexpr size_t kLongestSeed = 16;  // characters
 constexpr int64_t kSeeds = 1'000'000, kRounds = 2;
-constexpr double kKept = 0.75, kFewest = 0.5;  // of a round's pieces; how often one must be expected to stay
+constexpr double kKept = 0.75;   // the share of pieces that a round of pruning keeps
+constexpr double kFewest = 0.5;  // the expected count below which a piece is removed
 
 double log_of_sum(double a, double b) {
   if (a < b) std::swap(a, b);
   return b == -INFINITY ? a : a + std::log1p(std::exp(b - a));
 }
 
-/// Parts of words that occur more than once, by the characters that they cover.
-Scores seeds_of(const WordCounts& words, const std::vector<std::string>& characters) {
+/// The parts of words that occur more than once, weighted by the bytes that they cover.
+PieceScores seeds_of(const WordCounts& words, const std::vector<std::string>& characters) {
   std::unordered_map<std::string, int64_t> counts;
   for (const auto& [word, count] : words) {
     std::vector<size_t> ends = {0};
@@ -37,12 +38,12 @@ Scores seeds_of(const WordCounts& words, const std::vector<std::string>& charact
         if (ends[end] - ends[begin] <= kLongestToken)
           counts[word.substr(ends[begin], ends[end] - ends[begin])] += count;
   }
-  Scores seeds;
+  PieceScores seeds;
   for (const std::string& character : characters) {
     seeds.emplace_back(character, static_cast<double>(counts[character] + 1));
     counts.erase(character);
   }
-  std::vector<std::pair<double, std::string>> parts;  // (-worth, text): its own order is by falling worth
+  std::vector<std::pair<double, std::string>> parts;  // (-worth, text), which sort by falling worth
   for (const auto& [text, count] : counts) {
     size_t at = 0;
     next_character(text, at);
@@ -55,15 +56,15 @@ Scores seeds_of(const WordCounts& words, const std::vector<std::string>& charact
   return seeds;
 }
 
-void normalise(Scores& pieces) {
+void normalise(PieceScores& pieces) {
   double sum = 0;
   for (const auto& [text, weight] : pieces) sum += weight;
   for (auto& [text, weight] : pieces) weight = std::log(weight / sum);
 }
 
-class Lattice {
+class UnigramLattice {
  public:
-  explicit Lattice(const Scores& pieces) : pieces_(pieces) {
+  explicit UnigramLattice(const PieceScores& pieces) : pieces_(pieces) {
     std::vector<std::pair<std::string_view, uint32_t>> entries;
     for (size_t n = 0; n < pieces.size(); ++n) entries.emplace_back(pieces[n].first, static_cast<uint32_t>(n));
     trie_ = Trie(std::move(entries));
@@ -82,7 +83,7 @@ class Lattice {
       });
     }
     const double all = forward[word.size()];
-    if (all == -INFINITY) return;  // a character that is not among the pieces
+    if (all == -INFINITY) return;  // the word has a character without a piece
     for (size_t at = word.size(); at-- > 0;)
       for (const auto& [end, piece] : steps[at]) {
         const double rest = pieces_[piece].second + backward[end];
@@ -91,7 +92,7 @@ class Lattice {
       }
   }
 
-  /// The best sum of a text without the piece itself.
+  /// The best sum of scores of the piece's text without the piece itself.
   double without(size_t piece) const {
     const std::string& text = pieces_[piece].first;
     std::vector<double> best(text.size() + 1, -INFINITY);
@@ -106,31 +107,31 @@ class Lattice {
   }
 
  private:
-  const Scores& pieces_;
+  const PieceScores& pieces_;
   Trie trie_;
 };
 
-std::vector<double> expected_of(const Scores& pieces, const WordCounts& words) {
-  const Lattice lattice(pieces);
+std::vector<double> expected_of(const PieceScores& pieces, const WordCounts& words) {
+  const UnigramLattice lattice(pieces);
   std::vector<double> expected(pieces.size(), 0.0);
   for (const auto& [word, count] : words) lattice.expect(word, count, expected);
   return expected;
 }
 
-/// New probabilities. The first `required` pieces stay whatever they are worth.
-void maximise(Scores& pieces, const WordCounts& words, size_t required) {
+/// Computes new probabilities. The first `required` pieces always stay.
+void maximise(PieceScores& pieces, const WordCounts& words, size_t required) {
   const std::vector<double> expected = expected_of(pieces, words);
-  Scores kept;
+  PieceScores kept;
   for (size_t n = 0; n < pieces.size(); ++n)
     if (n < required || expected[n] >= kFewest) kept.emplace_back(pieces[n].first, std::max(expected[n], kFewest));
   pieces = std::move(kept);
   normalise(pieces);
 }
 
-/// Leaves the `size` pieces whose lack would cost the most.
-void prune(Scores& pieces, const WordCounts& words, size_t required, size_t size) {
+/// Keeps the `size` pieces whose removal would cost most.
+void prune(PieceScores& pieces, const WordCounts& words, size_t required, size_t size) {
   const std::vector<double> expected = expected_of(pieces, words);
-  const Lattice lattice(pieces);
+  const UnigramLattice lattice(pieces);
   std::vector<std::pair<double, size_t>> costs;
   for (size_t n = required; n < pieces.size(); ++n)
     costs.emplace_back(-expected[n] * (pieces[n].second - lattice.without(n)), n);
@@ -139,15 +140,15 @@ void prune(Scores& pieces, const WordCounts& words, size_t required, size_t size
   std::vector<size_t> kept;
   for (const auto& [cost, n] : costs) kept.push_back(n);
   std::sort(kept.begin(), kept.end());
-  Scores left(pieces.begin(), pieces.begin() + static_cast<int64_t>(required));
+  PieceScores left(pieces.begin(), pieces.begin() + static_cast<int64_t>(required));
   for (size_t n : kept) left.push_back(std::move(pieces[n]));
   pieces = std::move(left);
 }
 
 }  // namespace
 
-Scores learn_pieces(const WordCounts& words, const std::vector<std::string>& characters, int64_t size) {
-  Scores pieces = seeds_of(words, characters);
+PieceScores learn_pieces(const WordCounts& words, const std::vector<std::string>& characters, int64_t size) {
+  PieceScores pieces = seeds_of(words, characters);
   normalise(pieces);
   const size_t required = characters.size(), wanted = std::max(required, static_cast<size_t>(size));
   for (bool is_done = false; !is_done;) {

@@ -1,4 +1,4 @@
-// Tries are built level by level from sorted entries, so that siblings are side by side.
+// The constructor builds a trie level by level from sorted entries, so that siblings are adjacent.
 #include "text/trie.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace attn::text {
 Trie::Trie(std::vector<std::pair<std::string_view, uint32_t>> entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   struct Open {
-    uint32_t node;  ///< whose children are to be made, from the entries [begin, end), which agree in `depth` bytes
+    uint32_t node;  ///< its children come from the entries [begin, end), which share their first `depth` bytes
     size_t begin, end, depth;
   };
   std::vector<Open> level, next;

@@ -1,4 +1,4 @@
-// trie: all tokens that a text begins with, in one walk.
+// trie: finds all tokens that a text begins with in one walk.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace attn::text {
 class Trie {
  public:
   Trie() = default;
-  /// Texts with their ids, no text empty; of two equal ones the later counts.
+  /// Texts, none of them empty, with their ids. If two texts are equal, the later one counts.
   explicit Trie(std::vector<std::pair<std::string_view, uint32_t>> entries);
 
   /// Calls use(length, id) for each entry that `text` begins with, the shortest first.
@@ -30,7 +30,7 @@ class Trie {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Node {
-    uint32_t first = 0, id = kNone;  ///< of its children, which are side by side
+    uint32_t first = 0, id = kNone;  ///< first: the first child; the children are adjacent
     uint16_t children = 0;
   };
   uint32_t child(const Node& node, uint8_t byte) const {
@@ -38,7 +38,7 @@ class Trie {
     return found ? static_cast<uint32_t>(static_cast<const uint8_t*>(found) - bytes_.data()) : kNone;
   }
   std::vector<Node> nodes_;
-  std::vector<uint8_t> bytes_;  ///< of each node, the byte that leads to it
+  std::vector<uint8_t> bytes_;  ///< the byte that leads to each node
   uint32_t roots_[256];
 };
 

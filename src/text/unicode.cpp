@@ -1,4 +1,4 @@
-// Characters of UTF-8 text by utf8proc, which refuses overlong forms, surrogates and all above U+10FFFF.
+// The characters of UTF-8 text, read by utf8proc, which rejects overlong forms, surrogates and values above U+10FFFF.
 #include "text/unicode.h"
 
 #include <utf8proc.h>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr Character kVisibleSpace = 0x2423, kDottedCircle = 0x25CC, kBrailleBlank = 0x2800;
 
-/// True if a label has to name the character by its code: it has no width or picture, is a control or an order to the
-/// renderer (bidi), is not assigned, or is what a space is shown as.
+/// True for the characters that a label shows as their code: those that are invisible, control the renderer (such as
+/// bidi controls) or are not assigned, and the character that represents a space.
 bool needs_code(Character character) {
   const utf8proc_property_t& property = *utf8proc_get_property(character);
   if (property.ignorable || character == kVisibleSpace || character == kBrailleBlank) return true;
@@ -60,7 +60,7 @@ bool is_space(Character character) {
   }
 }
 
-bool is_word(Character character) {
+bool is_letter_or_number(Character character) {
   const utf8proc_category_t category = utf8proc_category(character);
   return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) ||
          (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
@@ -82,20 +82,23 @@ bool is_punctuation(Character character) {
     return (character >= '!' && character <= '/') || (character >= ':' && character <= '@') ||
            (character >= '[' && character <= '`') || (character >= '{' && character <= '~');
   const utf8proc_category_t category = utf8proc_category(character);
-  return was_punctuation(character, category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO);
+  const bool is_now = category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  return is_now != punctuation_changed_since_unicode8(character);
 }
 
 bool is_control(Character character) {
   const utf8proc_category_t category = utf8proc_category(character);
   if (category == UTF8PROC_CATEGORY_CC) return character != '\t' && character != '\n' && character != '\r';
-  return was_control(character, category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_CO);
+  const bool is_now = category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_CO;
+  return is_now != control_changed_since_unicode8(character);
 }
 
 bool is_nonspacing_mark(Character character) {
-  return was_nonspacing_mark(character, utf8proc_category(character) == UTF8PROC_CATEGORY_MN);
+  const bool is_now = utf8proc_category(character) == UTF8PROC_CATEGORY_MN;
+  return is_now != nonspacing_mark_changed_since_unicode8(character);
 }
 
-bool is_accent(Character character) { return was_accent(character, is_mark(character)); }
+bool is_accent(Character character) { return is_mark(character) != accent_changed_since_unicode9(character); }
 
 bool is_ideograph(Character character) {
   static constexpr Character kRanges[][2] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
@@ -117,7 +120,7 @@ void append_lower_case(std::string& text, Character character) {
 
 namespace {
 
-/// Bytes that have a picture mean themselves, the others for U+0100 and on.
+/// Bytes that are visible in Latin-1 are represented by themselves, the others by the characters from U+0100 on.
 struct ByteAlphabet {
   std::array<Character, 256> characters;
   std::array<int16_t, 512> bytes;
@@ -151,7 +154,7 @@ void append_byte_character(std::string& text, uint8_t byte) {
 
 int byte_of(Character character) { return character >= 0 && character < 512 ? alphabet().bytes[character] : -1; }
 
-size_t append_mended(std::string& text, std::string_view bytes, bool at_end) {
+size_t append_valid_utf8(std::string& text, std::string_view bytes, bool at_end) {
   size_t at = 0;
   while (at < bytes.size()) {
     const size_t begin = at;
@@ -159,9 +162,10 @@ size_t append_mended(std::string& text, std::string_view bytes, bool at_end) {
       text += bytes.substr(begin, at - begin);
       continue;
     }
-    // The longest beginning of a character, or one byte: whether more could follow is asked of what might.
+    // One U+FFFD replaces the longest sequence that begins a character, or else one byte. A sequence begins a character
+    // if some continuation completes it.
     size_t length = 1;
-    const auto could_go_on = [&](size_t count) {
+    const auto begins_character = [&](size_t count) {
       std::string trial(bytes.substr(begin, count));
       for (const char* tail : {"\x80\x80\x80", "\x90\x80\x80", "\xA0\x80\x80"})
         for (size_t more = 1; more <= 3; ++more) {
@@ -171,10 +175,9 @@ size_t append_mended(std::string& text, std::string_view bytes, bool at_end) {
         }
       return false;
     };
-    if (!could_go_on(1)) length = 1;
-    else
-      while (length < 3 && begin + length < bytes.size() && could_go_on(length + 1)) ++length;
-    if (begin + length == bytes.size() && !at_end && could_go_on(length)) return length;
+    if (begins_character(1))
+      while (length < 3 && begin + length < bytes.size() && begins_character(length + 1)) ++length;
+    if (begin + length == bytes.size() && !at_end && begins_character(length)) return length;
     text += "\xEF\xBF\xBD";
     at = begin + length;
   }
@@ -212,7 +215,8 @@ std::string visible(std::string_view text) {
     else if (character == '\r') shown += "\\r";
     else if (needs_code(character)) shown += code_of(character);
     else {
-      if (is_first && is_mark(character)) append_character(shown, kDottedCircle);  // else it would sit on the frame
+      if (is_first && is_mark(character))
+        append_character(shown, kDottedCircle);  // else it would combine with the frame
       append_character(shown, character);
     }
   }

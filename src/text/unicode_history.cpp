@@ -1,5 +1,5 @@
-// The characters that have been given another class since Unicode 8, by whose tables, or by those of 9 for accents, the
-// package tokenizers tells what BERT's normalizer and the pre-tokenizers cut, and what accents are.
+// The characters whose class has changed since Unicode 8, or since Unicode 9 for accents. The package `tokenizers` uses
+// those older tables in BERT's normalizer, the pre-tokenizers and StripAccents.
 #include <algorithm>
 #include <iterator>
 
@@ -8,11 +8,11 @@
 namespace attn::text {
 namespace {
 
-struct CodePointRange {
+struct CharacterRange {
   Character first, last;
 };
 
-constexpr CodePointRange kPunctuation[] = {
+constexpr CharacterRange kPunctuation[] = {
     {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
     {0x166D, 0x166D},   {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},   {0x10EAD, 0x10EAD},
     {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x111C9, 0x111C9}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B},
@@ -20,7 +20,7 @@ constexpr CodePointRange kPunctuation[] = {
     {0x119E2, 0x119E2}, {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11C41, 0x11C45},
     {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
     {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
-constexpr CodePointRange kNonspacingMarks[] = {
+constexpr CharacterRange kNonspacingMarks[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8E1},     {0x9FE, 0x9FE},     {0xAFA, 0xAFF},
     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},     {0xD00, 0xD00},     {0xD3B, 0xD3C},
     {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0x1734, 0x1734},   {0x180F, 0x180F},   {0x1885, 0x1886},
@@ -38,7 +38,7 @@ constexpr CodePointRange kNonspacingMarks[] = {
     {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46}, {0x1E000, 0x1E006}, {0x1E008, 0x1E018}, {0x1E01B, 0x1E021},
     {0x1E023, 0x1E024}, {0x1E026, 0x1E02A}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
     {0x1E944, 0x1E94A}};
-constexpr CodePointRange kAccents[] = {
+constexpr CharacterRange kAccents[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xAFA, 0xAFF},
     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},     {0xD00, 0xD00},     {0xD3B, 0xD3C},
     {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x180F, 0x180F},   {0x1ABF, 0x1ACE},
@@ -52,24 +52,24 @@ constexpr CodePointRange kAccents[] = {
     {0x11D3F, 0x11D45}, {0x11D47, 0x11D47}, {0x11D8A, 0x11D8E}, {0x11D90, 0x11D91}, {0x11D93, 0x11D97},
     {0x11EF3, 0x11EF6}, {0x16F4F, 0x16F4F}, {0x16F7F, 0x16F87}, {0x16FE4, 0x16FE4}, {0x16FF0, 0x16FF1},
     {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}};
-constexpr CodePointRange kControls[] = {{0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD, 0x110CD}, {0x13430, 0x13438}};
+constexpr CharacterRange kControls[] = {{0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD, 0x110CD}, {0x13430, 0x13438}};
 
 template <size_t kCount>
-bool holds(const CodePointRange (&ranges)[kCount], Character character) {
-  const CodePointRange* found =
+bool contains(const CharacterRange (&ranges)[kCount], Character character) {
+  const CharacterRange* found =
       std::lower_bound(std::begin(ranges), std::end(ranges), character,
-                       [](const CodePointRange& range, Character c) { return range.last < c; });
+                       [](const CharacterRange& range, Character c) { return range.last < c; });
   return found != std::end(ranges) && found->first <= character;
 }
 
 }  // namespace
 
-bool was_punctuation(Character character, bool is_now) { return is_now != holds(kPunctuation, character); }
+bool punctuation_changed_since_unicode8(Character character) { return contains(kPunctuation, character); }
 
-bool was_nonspacing_mark(Character character, bool is_now) { return is_now != holds(kNonspacingMarks, character); }
+bool nonspacing_mark_changed_since_unicode8(Character character) { return contains(kNonspacingMarks, character); }
 
-bool was_accent(Character character, bool is_now) { return is_now != holds(kAccents, character); }
+bool accent_changed_since_unicode9(Character character) { return contains(kAccents, character); }
 
-bool was_control(Character character, bool is_now) { return is_now != holds(kControls, character); }
+bool control_changed_since_unicode8(Character character) { return contains(kControls, character); }
 
 }  // namespace attn::text

@@ -1,4 +1,4 @@
-// Flat tables of tokens, merges and words.
+// Hash tables with open addressing.
 #include "text/vocabulary.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-/// Another one for each process where the system places it elsewhere.
+/// Differs between processes where the system randomises addresses.
 uint64_t seed() {
   static const char here = 0;
   return reinterpret_cast<uintptr_t>(&here) * 0xA0761D6478BD642F;
@@ -69,11 +69,11 @@ void Vocabulary::add(std::string_view token, int64_t id, const JsonFields& place
                          std::to_string(kMaxTokens - 1));
   if (token.size() > kMaxTokenBytes)
     place_in_file.refuse("the token " + io::in_quotes(token) + " has " + std::to_string(token.size()) +
-                         " bytes, at most " + std::to_string(kMaxTokenBytes) + " are read");
+                         " bytes, must have at most " + std::to_string(kMaxTokenBytes));
   if (id >= size()) tokens_.resize(static_cast<size_t>(id) + 1);
   if (tokens_[id].length != kNone && this->token(id) != token)
     place_in_file.refuse("the id " + std::to_string(id) + " is that of " + io::in_quotes(this->token(id)) + " and of " +
-                         io::in_quotes(token));
+                         io::in_quotes(token) + ", must be that of one token");
   tokens_[id] = {bytes_.size(), static_cast<uint32_t>(token.size())};
   bytes_ += token;
   if (2 * ++used_ > slots_.size()) grow();
@@ -81,10 +81,10 @@ void Vocabulary::add(std::string_view token, int64_t id, const JsonFields& place
 }
 
 void Vocabulary::grow() {
-  std::vector<Slot> old(std::max<size_t>(1024, 4 * slots_.size()));
+  std::vector<TokenSlot> old(std::max<size_t>(1024, 4 * slots_.size()));
   old.swap(slots_);
-  used_ = 1;  // the one that is about to be placed
-  for (const Slot& slot : old)
+  used_ = 1;  // counts the token that the caller places next
+  for (const TokenSlot& slot : old)
     if (slot.id != kNone) place(token(slot.id), slot.id), ++used_;
 }
 
@@ -106,7 +106,7 @@ uint32_t Vocabulary::find(std::string_view token) const {
   const uint64_t hash = hash_of(token);
   const auto tag = static_cast<uint32_t>(hash >> 32);
   for (size_t n = hash & (slots_.size() - 1);; n = (n + 1) & (slots_.size() - 1)) {
-    const Slot& slot = slots_[n];
+    const TokenSlot& slot = slots_[n];
     if (slot.id == kNone || (slot.tag == tag && this->token(slot.id) == token)) return slot.id;
   }
 }
@@ -118,10 +118,10 @@ std::optional<int64_t> Vocabulary::id_of(std::string_view token) const {
 
 // -------------------------------------------------------------------------------------------------------------- merges
 
-Merges::Merges(size_t count)
+MergeTable::MergeTable(size_t count)
     : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1), shift_(64 - std::countr_zero(slots_.size())) {}
 
-void Merges::set(uint32_t left, uint32_t right, Merge merge) {
+void MergeTable::set(uint32_t left, uint32_t right, PairMerge merge) {
   const uint64_t key = uint64_t{left} << 32 | right;
   size_t n = start(key);
   while (slots_[n].key != kEmpty && slots_[n].key != key) n = (n + 1) & mask_;
@@ -130,7 +130,7 @@ void Merges::set(uint32_t left, uint32_t right, Merge merge) {
 
 // --------------------------------------------------------------------------------------------------------------- words
 
-void WordCache::place(const Slot& word) {
+void WordCache::place(const WordSlot& word) {
   size_t n = word.hash & ~uint64_t{1} & mask();
   while (slots_[n].hash != 0) n = (n + 1) & mask();
   slots_[n] = word;
@@ -140,14 +140,14 @@ void WordCache::remember(std::string_view word, uint64_t hash, const int64_t* id
   if (word.size() > kMaxWord) return;
   const bool is_full = bytes_.size() + word.size() > kMaxBytes || ids_.size() + count > kMaxIds;
   if (is_full || 2 * used_ >= kMaxSlots) {
-    slots_.assign(slots_.size(), Slot());
+    slots_.assign(slots_.size(), WordSlot());
     bytes_.clear();
     ids_.clear();
     used_ = 0;
   } else if (2 * used_ >= slots_.size()) {
-    std::vector<Slot> old(4 * slots_.size());
+    std::vector<WordSlot> old(4 * slots_.size());
     old.swap(slots_);
-    for (const Slot& slot : old)
+    for (const WordSlot& slot : old)
       if (slot.hash != 0) place(slot);
   }
   place({hash | 1, static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(word.size()),

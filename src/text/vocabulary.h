@@ -1,5 +1,5 @@
-// vocabulary: tokens and their ids, pairs that merge, words whose ids are known: flat tables that a lookup reads in one
-// or two places of memory.
+// vocabulary: hash tables of tokens, of merges, and of words with their ids. Each is flat: a lookup touches one or two
+// cache lines.
 #pragma once
 
 #include <cstdint>
@@ -13,59 +13,60 @@
 namespace attn::text {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 22;  // sixteen times the largest vocabulary in common use
-constexpr size_t kMaxTokenBytes = 4096;           // what the search for the longest token may look at from each place
+constexpr size_t kMaxTokenBytes = 4096;           // bounds the search for the longest token at each place of a text
 
-/// The same for the same text within a process, and unpredictable for the author of a vocabulary.
+/// Equal for equal texts within a process. The author of a vocabulary cannot predict it, and so cannot force
+/// collisions.
 uint64_t hash_of(std::string_view text);
 
-/// Tokens by id and ids by token. Ids may have gaps; of two ids with one token the later is found.
+/// Tokens by id and ids by token. Ids may have gaps. If two ids have the same token, find() returns the later.
 class Vocabulary {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  /// From {"token": id, ...} at "vocab".
+  /// Reads the field "vocab", {"token": id, ...}.
   static Vocabulary read(const JsonFields& model);
-  /// Throws by `place` for what is too much: ids, bytes of a token.
+  /// Throws Error, through `place`, if the id or the length of the token is too large.
   void add(std::string_view token, int64_t id, const JsonFields& place);
 
   /// One more than the largest id.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
   bool has(int64_t id) const { return id >= 0 && id < size() && tokens_[id].length != kNone; }
-  /// "" where the id has no token.
+  /// "" if the id has no token.
   std::string_view token(int64_t id) const;
-  /// kNone for what is no token.
+  /// The token's id, or kNone.
   uint32_t find(std::string_view token) const;
   std::optional<int64_t> id_of(std::string_view token) const;
 
  private:
-  struct Token {
-    size_t begin = 0;  ///< of bytes_
+  struct TokenSpan {
+    size_t begin = 0;  ///< in bytes_
     uint32_t length = kNone;
   };
-  struct Slot {
+  struct TokenSlot {
     uint32_t tag = 0, id = kNone;
   };
   void grow();
   void place(std::string_view token, uint32_t id);
 
   std::string bytes_;
-  std::vector<Token> tokens_;
-  std::vector<Slot> slots_;
+  std::vector<TokenSpan> tokens_;
+  std::vector<TokenSlot> slots_;
   size_t used_ = 0;
 };
 
-/// What two neighbours merge to, and before which others.
-struct Merge {
+/// The token that two adjacent tokens merge to, and the rank of the merge: lower ranks merge first.
+struct PairMerge {
   uint32_t rank, id;
 };
 
-class Merges {
+class MergeTable {
  public:
-  /// Room for so many.
-  explicit Merges(size_t count = 0);
-  /// Of two with the same pair the later counts.
-  void set(uint32_t left, uint32_t right, Merge merge);
-  const Merge* find(uint32_t left, uint32_t right) const {
+  /// Reserves room for `count` merges.
+  explicit MergeTable(size_t count = 0);
+  /// Replaces an earlier merge of the same pair.
+  void set(uint32_t left, uint32_t right, PairMerge merge);
+  const PairMerge* find(uint32_t left, uint32_t right) const {
     const uint64_t key = uint64_t{left} << 32 | right;
     for (size_t n = start(key);; n = (n + 1) & mask_) {
       if (slots_[n].key == key) return &slots_[n].merge;
@@ -75,24 +76,24 @@ class Merges {
 
  private:
   static constexpr uint64_t kEmpty = UINT64_MAX;
-  struct Slot {
+  struct MergeSlot {
     uint64_t key = kEmpty;
-    Merge merge = {};
+    PairMerge merge = {};
   };
   size_t start(uint64_t key) const { return static_cast<size_t>((key * 0x9E3779B97F4A7C15) >> shift_); }
-  std::vector<Slot> slots_;
+  std::vector<MergeSlot> slots_;
   size_t mask_;
   int shift_;
 };
 
-/// Ids of words that were met before. When it is full it forgets them all.
+/// The ids of words that occurred before. A full cache drops all words.
 class WordCache {
  public:
-  /// True if the word is known; its ids are appended. Otherwise `hash` is what remember() wants.
+  /// Appends the ids of the word if the cache has it, and returns true. Sets `hash` to the word's hash for remember().
   bool append(std::string_view word, std::vector<int64_t>& ids, uint64_t& hash) const {
     hash = hash_of(word);
     for (size_t n = hash & ~uint64_t{1} & mask();; n = (n + 1) & mask()) {
-      const Slot& slot = slots_[n];
+      const WordSlot& slot = slots_[n];
       if (slot.hash == 0) return false;
       if (slot.hash != (hash | 1) || std::string_view(bytes_).substr(slot.begin, slot.length) != word) continue;
       ids.insert(ids.end(), ids_.begin() + slot.first, ids_.begin() + slot.first + slot.count);
@@ -104,13 +105,13 @@ class WordCache {
  private:
   static constexpr size_t kFirstSlots = size_t{1} << 10, kMaxSlots = size_t{1} << 16;
   static constexpr size_t kMaxWord = 256, kMaxBytes = size_t{1} << 20, kMaxIds = size_t{1} << 18;
-  struct Slot {
+  struct WordSlot {
     uint64_t hash = 0;  ///< odd; 0 is empty
     uint32_t begin = 0, length = 0, first = 0, count = 0;
   };
   size_t mask() const { return slots_.size() - 1; }
-  void place(const Slot& word);
-  std::vector<Slot> slots_ = std::vector<Slot>(kFirstSlots);
+  void place(const WordSlot& word);
+  std::vector<WordSlot> slots_ = std::vector<WordSlot>(kFirstSlots);
   std::string bytes_;
   std::vector<uint32_t> ids_;
   size_t used_ = 0;

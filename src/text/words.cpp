@@ -1,6 +1,6 @@
-// The tokenizer whose tokens are words. A word is a letter or digit with all letters, digits and marks after it, and
-// with apostrophes between two of them; any other character that is no space is a token by itself. Splitting looks at a
-// character twice at most, and words are found in a sorted index, so no input takes more than n log n.
+// The tokenizer whose tokens are words. A word is a letter or digit with all letters, digits and marks that follow it,
+// and with apostrophes between two letters or digits. Any other character that is not a space is a token by itself.
+// Splitting examines a character at most twice, and a sorted index holds the words: n bytes take O(n log n) steps.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -20,14 +20,14 @@ constexpr int64_t kUnknown = 1;
 
 bool is_apostrophe(Character character) { return character == '\'' || character == 0x2019; }
 
-/// Where the word ends whose first character ends at `at`.
+/// The end of the word whose first character ends at `at`.
 size_t end_of_word(std::string_view text, size_t at) {
   while (at < text.size()) {
     size_t next = at;
     const Character character = next_character(text, next);
     if (is_apostrophe(character)) {
-      if (next == text.size() || !is_word(next_character(text, next))) break;
-    } else if (!is_word(character) && !is_mark(character)) {
+      if (next == text.size() || !is_letter_or_number(next_character(text, next))) break;
+    } else if (!is_letter_or_number(character) && !is_mark(character)) {
       break;
     }
     at = next;
@@ -41,7 +41,7 @@ void for_each_token(std::string_view text, const Use& use) {
     const size_t begin = at;
     const Character character = next_character(text, at);
     if (is_space(character)) continue;
-    if (is_word(character)) at = end_of_word(text, at);
+    if (is_letter_or_number(character)) at = end_of_word(text, at);
     use(text.substr(begin, at - begin));
   }
 }
@@ -55,9 +55,9 @@ class WordTokenizer final : public Tokenizer {
   WordTokenizer& operator=(const WordTokenizer&) = delete;
 
   std::string kind() const override { return "words"; }
-  int64_t size() const override { return static_cast<int64_t>(words_.size() + kSpecial.size()); }
+  int64_t vocab_size() const override { return static_cast<int64_t>(words_.size() + kSpecial.size()); }
 
-  std::vector<int64_t> encode(std::string_view text) const override {
+  std::vector<int64_t> encode_ids(std::string_view text) const override {
     require_utf8(text, "the text");
     const std::string folded = lower_case_ ? fold_case(text) : std::string();
     std::vector<int64_t> ids;
@@ -69,14 +69,14 @@ class WordTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const int64_t> ids) const override {
-    require_ids(ids, size());
+    require_ids(ids, vocab_size());
     std::string text;
     for (size_t n = 0; n < ids.size(); ++n) text.append(n > 0 ? " " : "").append(token(ids[n]));
     return text;
   }
 
   std::string label(int64_t id) const override {
-    require_ids({&id, 1}, size());
+    require_ids({&id, 1}, vocab_size());
     return visible(token(id));
   }
 
@@ -127,12 +127,12 @@ std::unique_ptr<Tokenizer> words_of(std::span<const std::string> texts, const Wo
       else ++found->second;
     });
   }
-  std::vector<std::pair<int64_t, std::string>> order;  // (-count, word): its own order is the vocabulary's
+  std::vector<std::pair<int64_t, std::string>> order;  // (-count, word), which sort in the order of the vocabulary
   for (const auto& [word, count] : counts)
     if (count >= options.min_count) order.emplace_back(-count, word);
   if (order.empty())
-    throw Error("words_of", {"none of the " + std::to_string(counts.size()) +
-                             " words occurs min_count = " + std::to_string(options.min_count) + " times"});
+    throw Error("words_of", {"none of the " + std::to_string(counts.size()) + " words occurs " +
+                             std::to_string(options.min_count) + " times (min_count), must be at least one"});
   std::sort(order.begin(), order.end());
   order.resize(std::min(order.size(), static_cast<size_t>(options.max_words)));
   std::vector<std::string> words;

@@ -72,7 +72,7 @@ std::vector<Labelled> encode_labelled(std::span<const LabelledText> rows, const 
                   (classes.size() > 20 ? ", ..." : ""));
     }
     try {
-      result.push_back({tokenizer.encode_marked(row.text).ids, place->second});
+      result.push_back({tokenizer.encode(row.text).ids, place->second});
     } catch (const Error& error) {
       fail_at(source, row.line, error.reasons().front());
     }

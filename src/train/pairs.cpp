@@ -25,7 +25,7 @@ std::vector<int64_t> tokens_of(const std::string& text, const text::Tokenizer& t
                                int64_t line, const char* side) {
   std::vector<int64_t> tokens;
   try {
-    tokens = tokenizer.encode(text);
+    tokens = tokenizer.encode_ids(text);
   } catch (const Error& error) {
     fail_at(path, line, std::string(side) + ": " + error.reasons().front());
   }

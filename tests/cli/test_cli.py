@@ -295,7 +295,7 @@ def test_bad_input(attn):
         (("train", "text.txt", "--nonsense", "--out", "x"), 2, "nonsense"),
         ((), 2, "subcommand"),
         (("generate", "nowhere"), 1, "nowhere: there is no such file or folder"),
-        (("generate", "gpt", "--prompt", "\u00e9"), 1, "not among the"),
+        (("generate", "gpt", "--prompt", "\u00e9"), 1, "must have only the"),
         (("generate", "gpt", "--temperature", -1, "--prompt", "The"), 2, "--temperature"),
         (("generate", "gpt", "--top-p", 0, "--prompt", "The"), 2, "--top-p: must be a number in (0, 1], not '0'"),
         (("classify", "gpt"), 2, "does not classify"),

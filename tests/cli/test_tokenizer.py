@@ -24,7 +24,7 @@ def test_tokenizers(attn):
     folder.mkdir()
     (attn.folder / "t.json").rename(folder / "tokenizer.json")
     plain, marked = (attn.run("tokenizer", "encode", "folder", *flags, stdin="The cat").stdout.split()
-                     for flags in ((), ("--marked",)))
+                     for flags in ((), ("--add-special-tokens",)))
     assert marked == [*plain, "1"]
 
 

@@ -321,7 +321,7 @@ def test_before_training(attn):
                                (("text.txt", "--word-dropout", 0.5), "--word-dropout is for sentences"),
                                (("rows.tsv", "--interactive"), "--interactive"),
                                (("rows.tsv", "--sample-every", 1), "--sample-every"),
-                               (("text.txt", "--sample-every", 1, "--sample-prompt", "\u00e9"), "not among")):
+                               (("text.txt", "--sample-every", 1, "--sample-prompt", "\u00e9"), "must have only")):
         done = subprocess.run(attn.command("train", *arguments, "--out", "out", "--steps", 2, *SHAPE), text=True,
                               cwd=attn.folder, capture_output=True, timeout=60, env=attn.environment)
         assert done.returncode in (1, 2) and message in one_line(done), done.stderr

@@ -37,7 +37,7 @@ def listed(title):
     return re.findall(r"`([^`]+)`", paragraph)
 
 
-WITHOUT_EFFECT, REFUSED = listed("Without effect:"), listed("Refused unless they say nothing:")
+WITHOUT_EFFECT, REFUSED = listed("**Fields without effect:**"), listed("**Fields that are an Error**")
 REMOVED = object()
 FLAGS = [True, False, None, "yes", 3]
 

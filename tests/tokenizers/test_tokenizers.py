@@ -93,11 +93,11 @@ def expect_same(package, path, texts):
     for pair, ours in zip(pairs, ask(path, pairs=pairs), strict=True):
         marked = package.encode(*pair)
         assert ours == {"ids": marked.ids, "types": marked.type_ids}, pair
-    for longest in (4, 5, 9, 16):
-        package.enable_truncation(longest)
-        for pair, ours in zip(pairs, ask(path, pairs=pairs, longest=longest), strict=True):
+    for max_length in (4, 5, 9, 16):
+        package.enable_truncation(max_length)
+        for pair, ours in zip(pairs, ask(path, pairs=pairs, max_length=max_length), strict=True):
             marked = package.encode(*pair)
-            assert ours == {"ids": marked.ids, "types": marked.type_ids}, (pair, longest)
+            assert ours == {"ids": marked.ids, "types": marked.type_ids}, (pair, max_length)
     package.no_truncation()
     random_ = random.Random(SEED)
     known = [n for n in range(package.get_vocab_size()) if package.id_to_token(n) is not None]

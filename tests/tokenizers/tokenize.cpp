@@ -6,11 +6,11 @@
 //
 // A file's name says how it is read: .model is SentencePiece's, vocab.txt WordPiece's, any other a tokenizer.json.
 // REQUEST is one JSON object:
-//   {"texts": [...]}                  for each text ids, ids and types with what is around it, text and pieces back
-//   {"pairs": [[...]], "longest": N}  ids and types of two texts, cut to N tokens if it is there
-//   {"batch": [...]}                  rows of ids, types and mask of texts of one length, as the file says
-//   {"decode": [[id, ...]]}           texts, whole and in pieces
-//   {"rounds": N, "texts": [...]}     seconds of the quickest of N rounds over all texts
+//   {"texts": [...]}                     for each text: ids without and with special tokens, text, pieces of a stream
+//   {"pairs": [[...]], "max_length": N}  ids and token types of two texts, truncated to N tokens if N is given
+//   {"batch": [...]}                     rows of ids, token types and attention mask, as the file says
+//   {"decode": [[id, ...]]}              texts, whole and in pieces
+//   {"rounds": N, "texts": [...]}        seconds of the fastest of N rounds over all texts
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,7 +38,7 @@ std::unique_ptr<Tokenizer> opened(const std::string& path) {
   return text::open_tokenizer(path);
 }
 
-Json of(const Encoding& encoding) { return {{"ids", encoding.ids}, {"types", encoding.types}}; }
+Json of(const Encoding& encoding) { return {{"ids", encoding.ids}, {"types", encoding.token_type_ids}}; }
 
 Json decoded(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   text::TextStream stream(tokenizer);
@@ -50,20 +50,19 @@ Json decoded(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
 
 Json answers(const Tokenizer& tokenizer, const Json& request) {
   Json all = Json::array();
+  const text::EncodeOptions options = {.max_length = request.value("max_length", int64_t{0})};
   for (const auto& entry : request.value("texts", Json::array())) {
     const std::string& text = entry.get_ref<const std::string&>();
-    Json answer = decoded(tokenizer, tokenizer.encode(text));
-    answer["ids"] = tokenizer.encode(text);
-    const Encoding marked =
-        request.contains("longest") ? tokenizer.encode_within(request["longest"], text) : tokenizer.encode_marked(text);
+    Json answer = decoded(tokenizer, tokenizer.encode_ids(text));
+    answer["ids"] = tokenizer.encode_ids(text);
+    const Encoding marked = tokenizer.encode(text, options);
     answer["marked"] = of(marked);
     answer["marked_text"] = tokenizer.decode(marked.ids);
     all.push_back(answer);
   }
   for (const auto& entry : request.value("pairs", Json::array())) {
     const std::string first = entry[0], second = entry[1];
-    all.push_back(of(request.contains("longest") ? tokenizer.encode_within(request["longest"], first, second)
-                                                 : tokenizer.encode_marked(first, second)));
+    all.push_back(of(tokenizer.encode_pair(first, second, options)));
   }
   if (request.contains("batch")) {
     const text::EncodedBatch batch = text::encode_batch(tokenizer, request["batch"].get<std::vector<std::string>>());
@@ -71,7 +70,7 @@ Json answers(const Tokenizer& tokenizer, const Json& request) {
       const auto row = [&](const std::vector<int64_t>& of) {
         return std::vector<int64_t>(of.begin() + b * batch.length, of.begin() + (b + 1) * batch.length);
       };
-      all.push_back({{"ids", row(batch.ids)}, {"types", row(batch.types)}, {"mask", row(batch.mask)}});
+      all.push_back({{"ids", row(batch.ids)}, {"types", row(batch.token_type_ids)}, {"mask", row(batch.attention_mask)}});
     }
   }
   for (const auto& ids : request.value("decode", Json::array()))
@@ -97,7 +96,7 @@ Json answer_line(const Json& request) {
   if (!tokenizer) return opening;
   for (const char* key : {"texts", "pairs", "batch"})
     answer[key] = guarded([&] { return answers(*tokenizer, {{key, request[key]}}); });
-  answer["size"] = tokenizer->size();
+  answer["size"] = tokenizer->vocab_size();
   return answer;
 }
 
@@ -106,7 +105,7 @@ double seconds(const Tokenizer& tokenizer, const Json& request) {
   double best = 1e9;
   for (int64_t round = 0; round < request["rounds"].get<int64_t>(); ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    for (const std::string& text : texts) tokenizer.encode(text);
+    for (const std::string& text : texts) tokenizer.encode_ids(text);
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   return best;

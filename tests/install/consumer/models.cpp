@@ -10,7 +10,7 @@ int main() {
   if (c[3] != 6) return 2;
   const attn::Tensor<float, 4> weights({1, 1, 2, 2});
   if (attn::view::png_heatmap(weights).substr(1, 3) != "PNG") return 3;
-  if (attn::text::characters_of("\u03b1\u03b2")->size() != 2) return 4;
+  if (attn::text::characters_of("\u03b1\u03b2")->vocab_size() != 2) return 4;
   if (attn::io::crc32("123456789") != 0xcbf43926) return 5;
   try {
     attn::ops::matmul(a, a, c);

@@ -1,5 +1,5 @@
-// The order of the steps is that of transformers' PreTrainedTokenizerBase._from_pretrained().
-#include "text/said.h"
+// The steps have the order of transformers' PreTrainedTokenizerBase._from_pretrained().
+#include "text/tokenizer_config.h"
 
 #include <algorithm>
 #include <charconv>
@@ -22,27 +22,27 @@ bool is_role(const std::string& key) {
   return std::any_of(std::begin(kRoles), std::end(kRoles), [&](const char* role) { return key == role; });
 }
 
-/// What transformers hands to a class under these names is no text: a tokenizer of its own making, a part of one, code.
-constexpr const char* kRefused[] = {"vocab",
-                                    "merges",
-                                    "merges_file",
-                                    "post_processor",
-                                    "tokenizer_padding",
-                                    "tokenizer_truncation",
-                                    "_json_padding",
-                                    "_json_truncation",
-                                    "_spm_precompiled_charsmap",
-                                    "gguf_file",
-                                    "model_specific_special_tokens",
-                                    "init_inputs",
-                                    "language",
-                                    "fix_mistral_regex"};
+/// Settings that give a class parts of a tokenizer, other files or code instead of values.
+constexpr const char* kUnsupported[] = {"vocab",
+                                        "merges",
+                                        "merges_file",
+                                        "post_processor",
+                                        "tokenizer_padding",
+                                        "tokenizer_truncation",
+                                        "_json_padding",
+                                        "_json_truncation",
+                                        "_spm_precompiled_charsmap",
+                                        "gguf_file",
+                                        "model_specific_special_tokens",
+                                        "init_inputs",
+                                        "language",
+                                        "fix_mistral_regex"};
 
-bool says_nothing(const Json& value) {
+bool is_unset(const Json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_structured() && value.empty());
 }
 
-/// A field's name in a message; it may be from outside.
+/// A field's name for messages; a name with other than plain characters is quoted.
 std::string as_place(const std::string& key) {
   const bool is_plain = std::all_of(key.begin(), key.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
@@ -51,15 +51,15 @@ std::string as_place(const std::string& key) {
   return is_plain && key.size() < 80 ? key : io::in_quotes(key);
 }
 
-/// A file of one object, and the order of its keys.
-struct Object {
+/// The JSON object of a file, with and without the order of its keys.
+struct ObjectFile {
   Json json = Json::object();
   nlohmann::ordered_json ordered = nlohmann::ordered_json::object();
 };
 
-Object object_of(const std::string& path) {
+ObjectFile read_object(const std::string& path) {
   constexpr int64_t kMost = 1 << 26;
-  Object object;
+  ObjectFile object;
   if (!io::exists(path)) return object;
   const std::string text = io::read_file(path, kMost);
   object.json = io::parse_json("open_tokenizer", path, text);
@@ -80,9 +80,9 @@ AddedToken special_token(const std::string& content, bool lstrip) {
   return {.content = content, .lstrip = lstrip, .special = true};
 }
 
-Said::Said(const std::string& folder, const Json* of_tokenizer_json) : folder_(folder) {
+TokenizerConfig::TokenizerConfig(const std::string& folder, const Json* tokenizer_json) : folder_(folder) {
   read_config();
-  if (of_tokenizer_json) {  // whose post-processor says what is around a text
+  if (tokenizer_json) {  // its post-processor adds the special tokens
     values_.erase("add_bos_token");
     values_.erase("add_eos_token");
   }
@@ -101,24 +101,24 @@ Said::Said(const std::string& folder, const Json* of_tokenizer_json) : folder_(f
       added_by_content_[token.content] = token;
     }
   } else {
-    read_legacy(of_tokenizer_json);
+    read_legacy(tokenizer_json);
   }
   read_roles();
 }
 
-void Said::read_config() {
-  Object config = object_of(path_of("tokenizer_config.json"));
+void TokenizerConfig::read_config() {
+  ObjectFile config = read_object(path_of("tokenizer_config.json"));
   values_ = std::move(config.json);
   for (const auto& [key, value] : config.ordered.items()) order_.push_back(key);
   values_.erase("tokenizer_class");
   for (const char* key : {"auto_map", "tokenizer_object"})
-    if (values_.contains(key)) refuse(key, "left out: it is not read");
-  for (const char* key : kRefused)
-    if (values_.contains(key) && !says_nothing(values_[key])) refuse(key, "null: it is not read");
-  if (values_.contains("fast_tokenizer_files") && !says_nothing(values_["fast_tokenizer_files"]))
+    if (values_.contains(key)) refuse(key, "left out: it is not supported");
+  for (const char* key : kUnsupported)
+    if (values_.contains(key) && !is_unset(values_[key])) refuse(key, "null: it is not supported");
+  if (values_.contains("fast_tokenizer_files") && !is_unset(values_["fast_tokenizer_files"]))
     if (values_["fast_tokenizer_files"] != Json::array({"tokenizer.json"}))
-      refuse("fast_tokenizer_files", "[\"tokenizer.json\"]: files for single versions of transformers are not read");
-  const bool is_older = values_.contains(kAdditional) && (!values_.contains(kExtra) || says_nothing(values_[kExtra]));
+      refuse("fast_tokenizer_files", "[\"tokenizer.json\"]: files for some versions of transformers are not supported");
+  const bool is_older = values_.contains(kAdditional) && (!values_.contains(kExtra) || is_unset(values_[kExtra]));
   if (is_older) {
     values_[kExtra] = std::move(values_[kAdditional]);
     values_.erase(kAdditional);
@@ -129,17 +129,17 @@ void Said::read_config() {
       values_.erase(key);
     }
   if (values_.contains(kExtra) && values_[kExtra].is_object())
-    take_named(config.ordered[is_older ? kAdditional : kExtra]);
+    read_named_tokens(config.ordered[is_older ? kAdditional : kExtra]);
 }
 
-/// Special tokens by names of their own.
-void Said::take_named(const nlohmann::ordered_json& names) {
+/// Reads special tokens that have names of their own.
+void TokenizerConfig::read_named_tokens(const nlohmann::ordered_json& names) {
   for (const auto& [name, value] : names.items())
     more_roles_.emplace_back(name, token_of(values_[kExtra][name], std::string(kExtra) + "." + name, false));
   values_.erase(kExtra);
 }
 
-void Said::read_legacy(const Json* of_tokenizer_json) {
+void TokenizerConfig::read_legacy(const Json* tokenizer_json) {
   read_special_tokens_map();
   std::set<std::string> special;
   for (const char* role : kRoles)
@@ -154,7 +154,7 @@ void Said::read_legacy(const Json* of_tokenizer_json) {
     added_by_content_[token.content] = token;
   };
   const std::string path = path_of("added_tokens.json");
-  const Object file = object_of(path);
+  const ObjectFile file = read_object(path);
   for (const auto& [content, value] : file.json.items()) {
     const auto id = io::whole_number(value);
     if (!id || *id >= kMaxTokens)
@@ -167,17 +167,17 @@ void Said::read_legacy(const Json* of_tokenizer_json) {
     const bool is_special = special.contains(content);
     add(*id, {.content = content, .special = is_special, .normalized = !is_special});
   }
-  if (!of_tokenizer_json) return;
+  if (!tokenizer_json) return;
   const std::string source = path_of("tokenizer.json");
-  const JsonFields root(*of_tokenizer_json, "", source);
+  const JsonFields root(*tokenizer_json, "", source);
   for (const JsonFields& fields : root.has("added_tokens") ? root.list("added_tokens") : std::vector<JsonFields>())
     if (!fields.text("content").empty()) add(fields.number("id", kMaxTokens - 1), read_added_token(fields));
 }
 
-/// An older file, which says the same as the one that replaced it; where the two differ, the older one counts.
-void Said::read_special_tokens_map() {
+/// Reads an older file with fields of tokenizer_config.json. Where the two files differ, the older one counts.
+void TokenizerConfig::read_special_tokens_map() {
   const std::string path = path_of("special_tokens_map.json");
-  const Object map = object_of(path);
+  const ObjectFile map = read_object(path);
   for (const auto& [key, ordered] : map.ordered.items()) {
     Json value = map.json[key];
     if (key == kExtra && value.is_array() && values_.contains(kExtra) && values_[kExtra].is_array()) {
@@ -193,10 +193,10 @@ void Said::read_special_tokens_map() {
     order_.push_back(key);
   }
   if (values_.contains(kExtra) && values_[kExtra].is_object() && files_.contains(kExtra))
-    take_named(map.ordered[kExtra]);
+    read_named_tokens(map.ordered[kExtra]);
 }
 
-void Said::read_roles() {
+void TokenizerConfig::read_roles() {
   for (const char* role : kRoles) {
     if (!values_.contains(role)) continue;
     std::optional<AddedToken> token;
@@ -218,12 +218,12 @@ void Said::read_roles() {
   if (has(kAdditional)) additional = list_of(kAdditional);
 }
 
-const std::vector<AddedToken>& Said::extra() const {
+const std::vector<AddedToken>& TokenizerConfig::extra() const {
   static const std::vector<AddedToken> kNone;
   return mentions(kExtra) ? extra_ : additional ? *additional : kNone;
 }
 
-std::vector<AddedToken> Said::list_of(const std::string& key) const {
+std::vector<AddedToken> TokenizerConfig::list_of(const std::string& key) const {
   if (!values_[key].is_array()) refuse(key, "a list of tokens");
   std::vector<AddedToken> list;
   for (const Json& value : values_[key])
@@ -231,8 +231,8 @@ std::vector<AddedToken> Said::list_of(const std::string& key) const {
   return list;
 }
 
-/// A content, or an object, which in tokenizer_config.json says that it is one of a token.
-AddedToken Said::token_of(const Json& value, const std::string& key, bool is_special) const {
+/// Reads a token: its content, or an object, which needs "__type": "AddedToken" in tokenizer_config.json.
+AddedToken TokenizerConfig::token_of(const Json& value, const std::string& key, bool is_special) const {
   const std::string source = file_of(key.substr(0, key.find_first_of(".["))), place = as_place(key);
   const bool is_empty = value.is_string() && value.get_ref<const std::string&>().empty();
   if (is_empty || !(value.is_string() || value.is_object()))
@@ -242,10 +242,10 @@ AddedToken Said::token_of(const Json& value, const std::string& key, bool is_spe
   for (const auto& [name, ignored] : value.items())
     if (std::string_view(" __type content single_word lstrip rstrip normalized special ").find(" " + name + " ") ==
         std::string_view::npos)
-      fields.refuse("has " + io::in_quotes(name) + ", which no token has");
+      fields.refuse("has the field " + io::in_quotes(name) + ", which a token cannot have");
   const bool is_entry = key.starts_with("added_tokens_decoder") || is_special;
   if (!is_entry && fields.text("__type", "") != "AddedToken")
-    fields.refuse("__type is missing or another, must be \"AddedToken\"");
+    fields.refuse("__type is missing or has another value, must be \"AddedToken\"");
   AddedToken token = read_added_token(fields);
   token.special = token.special || is_special;
   return token;
@@ -258,30 +258,30 @@ AddedToken read_added_token(const JsonFields& fields) {
                    .rstrip = fields.boolean("rstrip", false),
                    .special = fields.boolean("special", false)};
   if (fields.has("normalized")) token.normalized = fields.boolean("normalized");
-  fields.require(token.content.size() <= kMaxTokenBytes, "content", "shorter");
+  fields.require(token.content.size() <= kMaxTokenBytes, "content", "at most 4096 bytes long");
   return token;
 }
 
 // -------------------------------------------------------------------------------------------------------------- values
 
-std::string Said::file_of(const std::string& key) const {
+std::string TokenizerConfig::file_of(const std::string& key) const {
   const auto found = files_.find(key);
   return found == files_.end() ? path_of("tokenizer_config.json") : found->second;
 }
 
-void Said::refuse(const std::string& key, const std::string& what) const {
+void TokenizerConfig::refuse(const std::string& key, const std::string& what) const {
   const std::string shown = values_.contains(key) ? io::as_shown(values_[key]) : "missing";
   throw Error("open_tokenizer", {file_of(key) + ": " + key + " is " + shown + ", must be " + what});
 }
 
-bool Said::has(const char* key) const { return find(key) != nullptr; }
+bool TokenizerConfig::has(const char* key) const { return find(key) != nullptr; }
 
-const Json* Said::find(const char* key) const {
+const Json* TokenizerConfig::find(const char* key) const {
   const auto found = values_.find(key);
   return found == values_.end() || found->is_null() ? nullptr : &*found;
 }
 
-bool Said::boolean(const char* key, bool fallback, std::optional<bool> null) const {
+bool TokenizerConfig::boolean(const char* key, bool fallback, std::optional<bool> null) const {
   if (!mentions(key)) return fallback;
   const Json& value = values_[key];
   if (value.is_null() && null) return *null;
@@ -289,36 +289,36 @@ bool Said::boolean(const char* key, bool fallback, std::optional<bool> null) con
   return value.get<bool>();
 }
 
-std::optional<std::string> Said::text(const char* key) const {
+std::optional<std::string> TokenizerConfig::text(const char* key) const {
   const Json* value = find(key);
   if (value && !value->is_string()) refuse(key, "a string");
   return value ? std::optional(value->get<std::string>()) : std::nullopt;
 }
 
-int64_t Said::number(const char* key, int64_t highest, int64_t fallback) const {
+int64_t TokenizerConfig::number(const char* key, int64_t highest, int64_t fallback) const {
   if (!mentions(key)) return fallback;
   const auto value = io::whole_number(values_[key]);
   if (!value || *value > highest) refuse(key, "a whole number from 0 to " + std::to_string(highest));
   return *value;
 }
 
-const AddedToken* Said::role(std::string_view name) const {
+const AddedToken* TokenizerConfig::role(std::string_view name) const {
   for (const auto& [role, token] : roles_)
     if (role == name) return token ? &*token : nullptr;
   return nullptr;
 }
 
-void Said::set_default(const std::string& role, const std::optional<AddedToken>& token) {
+void TokenizerConfig::set_default(const std::string& role, const std::optional<AddedToken>& token) {
   const auto same = [&](const auto& entry) { return entry.first == role; };
   if (std::any_of(roles_.begin(), roles_.end(), same)) return;
   const auto rank = [](const std::string& name) {
     return std::find(std::begin(kRoles), std::end(kRoles), name) - std::begin(kRoles);
   };
-  const auto behind = [&](const auto& entry) { return rank(entry.first) > rank(role); };
-  roles_.emplace(std::find_if(roles_.begin(), roles_.end(), behind), role, token);
+  const auto is_later = [&](const auto& entry) { return rank(entry.first) > rank(role); };
+  roles_.emplace(std::find_if(roles_.begin(), roles_.end(), is_later), role, token);
 }
 
-const std::string& Said::require(const std::string& role) const {
+const std::string& TokenizerConfig::require(const std::string& role) const {
   const AddedToken* token = this->role(role);
   if (!token) refuse(role, "a token");
   return token->content;

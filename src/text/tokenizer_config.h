@@ -1,5 +1,5 @@
-// said: what the files beside a vocabulary say of a tokenizer (tokenizer_config.json, special_tokens_map.json,
-// added_tokens.json, and the added tokens of tokenizer.json), joined as transformers joins them for the class.
+// tokenizer_config: the settings of a model folder's tokenizer from tokenizer_config.json, special_tokens_map.json,
+// added_tokens.json and the added tokens of tokenizer.json, merged as transformers merges them for a tokenizer class.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace attn::text {
 
-/// A token that the model's own vocabulary may lack.
+/// A token that a file adds to the model's vocabulary, which may have it already.
 struct AddedToken {
-  std::string content;
-  bool is_plain = false;  ///< the file has the content alone: what kind of token it is depends on who adds it
+  std::string content = {};
+  bool is_plain = false;  ///< the file has only the content: the code that adds the token sets the rest
   bool single_word = false, lstrip = false, rstrip = false, special = false;
-  std::optional<bool> normalized = {};  ///< unless it is said, what is special is not
+  std::optional<bool> normalized = {};  ///< absent: true unless the token is special
 
   bool is_normalized() const { return normalized.value_or(!special); }
   bool operator==(const AddedToken& other) const {
@@ -32,58 +32,58 @@ struct AddedToken {
   }
   io::Json json(int64_t id) const;
 };
-/// Throws by `fields` for what no token has.
+/// Throws Error, through `fields`, for fields of wrong types.
 AddedToken read_added_token(const JsonFields& fields);
-/// A special one, which a text is searched for as it is.
+/// A special token, which is found in a text before the normalizer changes it.
 AddedToken special_token(const std::string& content, bool lstrip = false);
 
-class Said {
+class TokenizerConfig {
  public:
-  /// `of_tokenizer_json` is null where the folder has none. Throws Error that names file, field and value.
-  Said(const std::string& folder, const io::Json* of_tokenizer_json);
+  /// `tokenizer_json` is null if the folder has none. Throws Error that names file, field and value.
+  TokenizerConfig(const std::string& folder, const io::Json* tokenizer_json);
 
-  /// Throws "FILE: KEY is VALUE, must be WHAT".
+  /// Throws Error "FILE: KEY is VALUE, must be WHAT".
   [[noreturn]] void refuse(const std::string& key, const std::string& what) const;
-  /// False for null too.
+  /// False if the field is missing or null.
   bool has(const char* key) const;
-  /// Also null.
+  /// False if the field is missing, true if it is null.
   bool mentions(const char* key) const { return values_.contains(key); }
-  /// null is refused where `null` is nothing.
+  /// `fallback` if the field is missing. `null` if the field is null; without it, null is an Error.
   bool boolean(const char* key, bool fallback, std::optional<bool> null = std::nullopt) const;
-  /// null is nothing.
+  /// Absent if the field is missing or null.
   std::optional<std::string> text(const char* key) const;
   int64_t number(const char* key, int64_t highest, int64_t fallback) const;
-  /// Null where there is none, or null.
+  /// Null if the field is missing or null.
   const io::Json* find(const char* key) const;
 
-  /// By the roles that every class has, in their order, then others: "bos_token" ... A token that is null is nothing.
+  /// Tokens by role, such as "bos_token": the roles of every class in their order, then others. Absent: a null token.
   using Roles = std::vector<std::pair<std::string, std::optional<AddedToken>>>;
   const Roles& roles() const { return roles_; }
-  /// Null where the role has no token.
+  /// Null if the role has no token.
   const AddedToken* role(std::string_view name) const;
-  /// For a role that the files do not mention.
+  /// Sets the token of a role that the files do not mention.
   void set_default(const std::string& role, const std::optional<AddedToken>& token);
-  /// The same where it has only a content, in which case `change` says what kind of token it is.
+  /// Replaces the token of a role, if the files have only its content, with change(content).
   template <class Change>
   void change_plain(const std::string& role, const Change& change) {
     for (auto& [name, token] : roles_)
       if (name == role && token && token->is_plain) token = change(token->content);
   }
-  /// The content of a role's token, without which a class cannot do.
+  /// The content of a role's token. Throws Error if the role has none.
   const std::string& require(const std::string& role) const;
 
-  /// By id.
+  /// Added tokens by id.
   const std::map<int64_t, AddedToken>& added() const { return added_; }
-  /// Special tokens without a role: those of "extra_special_tokens", else the additional ones.
+  /// Special tokens without a role: those of "extra_special_tokens" or, if that is missing, `additional`.
   const std::vector<AddedToken>& extra() const;
-  /// Those of "additional_special_tokens" beside others, or what a class has instead.
+  /// The tokens of "additional_special_tokens" if both fields are present, or the defaults of a tokenizer class.
   std::optional<std::vector<AddedToken>> additional;
 
  private:
   void read_config();
-  void read_legacy(const io::Json* of_tokenizer_json);
+  void read_legacy(const io::Json* tokenizer_json);
   void read_special_tokens_map();
-  void take_named(const nlohmann::ordered_json& names);
+  void read_named_tokens(const nlohmann::ordered_json& names);
   void read_roles();
   std::string file_of(const std::string& key) const;
   std::string path_of(const char* name) const { return folder_ + "/" + name; }
@@ -92,8 +92,8 @@ class Said {
 
   std::string folder_;
   io::Json values_ = io::Json::object();
-  std::map<std::string, std::string> files_;  // of what is not in tokenizer_config.json
-  std::vector<std::string> order_;            // of the keys, as the files have them
+  std::map<std::string, std::string> files_;  // the file of each key that is not from tokenizer_config.json
+  std::vector<std::string> order_;            // the keys in the order of the files
   std::vector<std::pair<std::string, AddedToken>> more_roles_;
   std::map<int64_t, AddedToken> added_;
   std::map<std::string, AddedToken> added_by_content_;
