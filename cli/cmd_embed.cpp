@@ -29,18 +29,6 @@ std::vector<std::string> lines_of(const std::string& file) {
   return texts;
 }
 
-/// A NumPy file of version 1.0: float32, in rows.
-std::string npy_of(const Array& rows) {
-  std::string header =
-      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows.shape()[0], rows.shape()[1]);
-  header.append(63 - (10 + header.size()) % 64, ' ').append("\n");
-  std::string bytes("\x93NUMPY\x01\x00", 8);
-  bytes += static_cast<char>(header.size() & 255);
-  bytes += static_cast<char>(header.size() >> 8);
-  bytes += header;
-  return bytes.append(static_cast<const char*>(rows.data()), static_cast<size_t>(rows.count()) * sizeof(float));
-}
-
 struct Embed {
   std::string directory, file = "-", out = "-", precision = "float32", pooling, prompt_name;
   std::optional<std::string> prompt;
@@ -69,7 +57,8 @@ struct Embed {
   /// Of work that was stopped the vectors that are there, where lines can leave others out.
   void write(const Array& rows, const std::vector<std::string>& texts, const std::vector<int64_t>& missing) const {
     if (out.ends_with(".npy") && !missing.empty()) throw attn::Error("embed", {"stopped: nothing was written"});
-    if (out.ends_with(".npy")) return attn::io::write_output(out, npy_of(rows));
+    if (out.ends_with(".npy"))
+      return attn::io::write_output(out, attn::io::format_npy(rows.dtype(), rows.shape(), rows.data()));
     std::string lines;
     const float* number = static_cast<const float*>(rows.data());
     for (size_t n = 0; n < texts.size(); ++n, number += rows.width()) {

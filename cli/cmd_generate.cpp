@@ -2,7 +2,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "attn/view_recorder.h"
+#include "attn/record.h"
+#include "attn/view.h"
 #include "commands.h"
 #include "generation_flags.h"
 #include "model_flags.h"
@@ -13,13 +14,13 @@
 namespace cli {
 namespace {
 
-using attn::view::Part;
+using attn::AttentionKind;
 
 struct Generate {
   ModelOptions model;
   GenerationOptions generation;
   std::string prompt, file, record, part = "decoder";
-  attn::view::Selection selection;
+  attn::Selection selection;
   bool interactive = false, statistics = false;
 
   void run() const {
@@ -39,16 +40,16 @@ struct Generate {
     else stream_recorded(generator, text);
   }
 
-  /// The recorder keeps queries and keys in files without a name beside the one that they become.
+  /// Queries and keys are kept in unnamed files in the folder of --record.
   void stream_recorded(const attn::generate::TextGenerator& generator, const std::string& text) const {
     const std::filesystem::path folder = std::filesystem::path(record).parent_path();
-    attn::view::Recorder recorder({.part = part == "cross"     ? Part::cross
-                                           : part == "encoder" ? Part::encoder
-                                                               : Part::own,
-                                   .selection = selection,
-                                   .folder = folder.empty() ? "." : folder.string()});
+    const AttentionKind kind = part == "cross"     ? AttentionKind::cross
+                               : part == "encoder" ? AttentionKind::encoder
+                                                   : AttentionKind::self;
+    attn::TextRecorder recorder({.kind = kind, .selection = selection},
+                                {.folder = folder.empty() ? "." : folder.string()});
     const attn::generate::GeneratedText written = generation.stream(generator, text, statistics, &recorder);
-    const std::vector<attn::view::Layer> layers = recorder.layers();
+    const std::vector<attn::RecordedAttention> layers = recorder.layers();
     if (layers.empty()) return;  // stopped before the first token
     std::vector<int64_t> ids = generator.options().decoder_start_token_ids;
     if (ids.empty()) ids = written.prompt_ids;
@@ -56,9 +57,9 @@ struct Generate {
     ids.erase(ids.begin(), ids.begin() + written.generated.forgotten);
     const std::vector<std::string> read = token_labels(generator.source_tokenizer(), written.prompt_ids);
     std::vector<std::string> said = token_labels(generator.tokenizer(), ids);
-    said.resize(static_cast<size_t>(layers[0].q.size[2]));  // nobody has asked what the last token looks at
-    if (part == "cross") recorder.save(record, read, said);
-    else recorder.save(record, part == "decoder" ? said : read);
+    said.resize(static_cast<size_t>(layers[0].q.size[2]));  // the last token was not given to the model
+    if (kind == AttentionKind::cross) attn::view::save_attention(record, read, layers, said);
+    else attn::view::save_attention(record, kind == AttentionKind::self ? said : read, layers);
     say("{}: queries, keys and lse of {} layers, {} tokens\n", record, layers.size(), layers[0].q.size[2]);
   }
 };

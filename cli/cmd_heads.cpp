@@ -240,7 +240,7 @@ struct Heads {
   void show_reach(const HeadsReader& reader) const {
     const HeadsText one = read(reader).front();
     Reach found;
-    reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
+    reader.look(one, [&](const std::vector<attn::RecordedAttention>& layers, const attn::heads::Texts&) {
       found.rollout = attn::heads::rollout(layers, *reach);
       found.flow = attn::heads::flow(layers, *reach);
     });
@@ -257,7 +257,7 @@ struct Heads {
     attn::heads::Distances distances;
     for (const HeadsText& one : texts) {
       if (signal_seen()) break;
-      reader.look(one, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts& tokens) {
+      reader.look(one, [&](const std::vector<attn::RecordedAttention>& layers, const attn::heads::Texts& tokens) {
         measures.add(layers, tokens);
         if (clusters) distances.add(layers, tokens);
       });

@@ -26,27 +26,18 @@ struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
   std::vector<attn::heads::TokenKind> kinds = {};    ///< of a model's text that looks at itself
   std::vector<attn::nn::AttentionTrace> traces = {};
-  std::vector<attn::view::Layer> layers = {};
+  std::vector<attn::RecordedAttention> layers = {};
   int64_t second = -1;                      ///< of a pair of texts, the second one's first token
   bool own_text = true;                     ///< the tokens that look are those that are seen
   std::shared_ptr<const void> memory = {};  ///< what the layers borrow from
 };
 
-/// Attention that was saved. Where there are fewer queries than keys, these are the last tokens, unless it says where
-/// the first one is.
 Seen saved(attn::view::SavedAttention attention) {
   Seen seen;
-  const int64_t rows = attention.layers[0].q.size[2], columns = attention.layers[0].k.size[2];
-  for (int64_t n = 0; n < columns; ++n)
-    seen.columns.push_back(attention.tokens.empty() ? std::to_string(n) : attention.tokens[static_cast<size_t>(n)]);
-  const std::span<const int64_t> offset = attention.layers[0].options.offset;
-  const int64_t first = offset.empty() ? columns - rows : offset[0];
-  const bool within = first >= 0 && first <= columns - rows;
-  for (int64_t n = 0; n < rows; ++n)
-    seen.rows.push_back(within ? seen.columns[static_cast<size_t>(first + n)] : std::to_string(n));
-  seen.own_text = rows == columns && attention.queries.empty();
+  seen.rows = attention.query_labels();
+  seen.columns = attention.key_labels();
+  seen.own_text = attention.is_own_text();
   if (seen.own_text) seen.second = attention.second;
-  if (!attention.queries.empty()) seen.rows = std::move(attention.queries);
   seen.layers = std::move(attention.layers);
   seen.memory = std::move(attention.memory);
   return seen;
@@ -125,7 +116,7 @@ struct See {
   ModelOptions model;
   Arrays arrays;
   std::string text, pair, file, png, html, csv, json, weights, save, part, answer;
-  attn::view::Selection selection;
+  attn::Selection selection;
   std::vector<std::string> windows;
   ContextOption context;
   int port = 0;
@@ -204,12 +195,8 @@ struct See {
     if (encoder || !answers)
       for (const int64_t kind : HeadsReader(loaded).with_kinds(encoder ? batch.source : batch.tokens).kinds)
         seen.kinds.push_back(static_cast<attn::heads::TokenKind>(kind));
-    const auto rows = static_cast<int64_t>(seen.rows.size());
-    for (size_t n = 0; n < seen.traces.size(); ++n) {
-      const attn::nn::AttentionTrace& trace = seen.traces[n];
-      const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, rows});
-      seen.layers.push_back({"layer " + std::to_string(n), trace.q.view(), trace.k.view(), lse, trace.options});
-    }
+    for (const attn::nn::AttentionTrace& trace : seen.traces)
+      seen.layers.push_back(trace.recorded("layer " + std::to_string(seen.layers.size())));
     return seen;
   }
 
@@ -270,7 +257,7 @@ struct See {
                       : is_saved     ? saved(attn::view::read_attention(model.directory))
                                      : look();
     check_numbers("layer", selection.layers, static_cast<int64_t>(seen.layers.size()));
-    for (const attn::view::Layer& layer : seen.layers) check_numbers("head", selection.heads, layer.q.size[1]);
+    for (const attn::RecordedAttention& layer : seen.layers) check_numbers("head", selection.heads, layer.q.size[1]);
     if (!save.empty())
       write_out(save,
                 attn::view::saved_attention(seen.columns, seen.layers,

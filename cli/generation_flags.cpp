@@ -100,7 +100,7 @@ attn::generate::TextOptions GenerationOptions::text_options() const {
 
 attn::generate::GeneratedText GenerationOptions::stream(const attn::generate::TextGenerator& generator,
                                                         const std::string& prompt, bool with_statistics,
-                                                        attn::view::Recorder* recorder) const {
+                                                        attn::Recorder* recorder) const {
   attn::generate::TextOptions options = text_options();
   options.recorder = recorder;
   const attn::generate::GenerateOptions all = generator.options(options);

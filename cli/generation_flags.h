@@ -21,7 +21,7 @@ struct GenerationOptions {
   /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The
   /// `recorder`, if there is one, keeps the attention of the text.
   attn::generate::GeneratedText stream(const attn::generate::TextGenerator& generator, const std::string& prompt,
-                                       bool with_statistics, attn::view::Recorder* recorder = nullptr) const;
+                                       bool with_statistics, attn::Recorder* recorder = nullptr) const;
   /// Reads prompts from standard input, line by line, and streams a text for each.
   void converse(const attn::generate::TextGenerator& generator) const;
 

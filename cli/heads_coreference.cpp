@@ -106,10 +106,11 @@ void heads_coreference(const HeadsReader& reader, const std::string& file, const
   for (const Document& document : documents) {
     if (signal_seen()) break;
     for (const Reading& reading : readings_of(reader, document, passed)) {
-      reader.look(reading.tokens.first, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
-        counts.add(layers, reading.part, reading.tokens.second);
-        names = head_names(layers);
-      });
+      reader.look(reading.tokens.first,
+                  [&](const std::vector<attn::RecordedAttention>& layers, const attn::heads::Texts&) {
+                    counts.add(layers, reading.part, reading.tokens.second);
+                    names = head_names(layers);
+                  });
       ++texts;
     }
     meter.show(++done);

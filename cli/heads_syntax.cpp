@@ -82,7 +82,7 @@ void heads_syntax(const HeadsReader& reader, const std::string& conllu, const st
   for (const attn::heads::Sentence& sentence : sentences) {
     if (signal_seen()) break;
     if (const auto tokens = reader.of_words(sentence.words)) {
-      reader.look(tokens->first, [&](const std::vector<attn::heads::Layer>& layers, const attn::heads::Texts&) {
+      reader.look(tokens->first, [&](const std::vector<attn::RecordedAttention>& layers, const attn::heads::Texts&) {
         syntax.add(layers, sentence, tokens->second);
         names = head_names(layers);
       });

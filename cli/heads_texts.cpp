@@ -24,7 +24,7 @@ bool is_punctuation(const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> head_names(const std::vector<attn::heads::Layer>& layers) {
+std::vector<std::string> head_names(const std::vector<attn::RecordedAttention>& layers) {
   std::vector<std::string> names;
   for (size_t layer = 0; layer < layers.size(); ++layer)
     for (int64_t head = 0; head < layers[layer].q.size[1]; ++head) names.push_back(fmt::format("{}.{}", layer, head));
@@ -117,11 +117,9 @@ void HeadsReader::look(const HeadsText& text, const Look& at) const {
   batch.length = static_cast<int64_t>(batch.tokens.size());
   attn::autograd::Tape tape;
   loaded_.model->hidden(tape, batch, options);
-  std::vector<attn::heads::Layer> layers;
-  for (const attn::nn::AttentionTrace& trace : traces) {
-    const attn::View<3> lse(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, n});
-    layers.push_back({trace.q.view(), trace.k.view(), lse, trace.options});
-  }
+  std::vector<attn::RecordedAttention> layers;
+  for (const attn::nn::AttentionTrace& trace : traces)
+    layers.push_back(trace.recorded("layer " + std::to_string(layers.size())));
   at(layers, {attn::ConstView<2>(text.ids.data(), {1, n}), attn::ConstView<2>(text.kinds.data(), {1, n})});
 }
 

@@ -19,7 +19,7 @@ struct HeadsText {
 };
 
 /// "2.5" for head 5 of layer 2: a name for each head of all layers.
-std::vector<std::string> head_names(const std::vector<attn::heads::Layer>& layers);
+std::vector<std::string> head_names(const std::vector<attn::RecordedAttention>& layers);
 
 /// What a model reads: the tokenizer and the context of its encoder, where it has one.
 class HeadsReader {
@@ -43,7 +43,7 @@ class HeadsReader {
   /// The tokens that are text.
   std::vector<int64_t> usable() const;
 
-  using Look = std::function<void(const std::vector<attn::heads::Layer>&, const attn::heads::Texts&)>;
+  using Look = std::function<void(const std::vector<attn::RecordedAttention>&, const attn::heads::Texts&)>;
   /// Layers of the model on a text; of a model with an encoder, those of the encoder.
   void look(const HeadsText& text, const Look& at) const;
 

@@ -46,7 +46,7 @@ attn::Tensor<int64_t, 2> numbered_tokens(const std::vector<std::string>& tokens,
 }
 
 /// Of every head of a layer.
-std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, attn::ConstView<2> row_tokens,
+std::vector<HeadStatistics> layer_statistics(const attn::RecordedAttention& layer, attn::ConstView<2> row_tokens,
                                              attn::ConstView<2> column_tokens, const std::vector<std::string>& columns,
                                              bool own_text) {
   const int64_t H = layer.q.size[1], Lk = layer.k.size[2];
@@ -103,9 +103,8 @@ std::vector<HeadStatistics> layer_statistics(const attn::view::Layer& layer, att
 
 }  // namespace
 
-std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>& layers,
-                                            const attn::view::Selection& selection,
-                                            const std::vector<std::string>& rows,
+std::vector<HeadStatistics> head_statistics(const std::vector<attn::RecordedAttention>& layers,
+                                            const attn::Selection& selection, const std::vector<std::string>& rows,
                                             const std::vector<std::string>& columns, bool own_text) {
   std::map<std::string, int64_t> known;
   const attn::Tensor<int64_t, 2> row_tokens = numbered_tokens(rows, known);
@@ -117,7 +116,7 @@ std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>
   }
   std::vector<HeadStatistics> all;
   for (const int64_t n : chosen) {
-    const attn::view::Layer& layer = layers[static_cast<size_t>(n)];
+    const attn::RecordedAttention& layer = layers[static_cast<size_t>(n)];
     std::vector<HeadStatistics> heads = layer_statistics(layer, row_tokens, column_tokens, columns, own_text);
     for (HeadStatistics& head : heads) head.layer = n;
     if (selection.heads.empty()) all.insert(all.end(), heads.begin(), heads.end());

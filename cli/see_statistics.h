@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/record.h"
 #include "attn/view.h"
 #include "table.h"
 
@@ -21,9 +22,8 @@ struct HeadStatistics {
 };
 
 /// Of the selected heads. own_text: rows and columns are the same tokens.
-std::vector<HeadStatistics> head_statistics(const std::vector<attn::view::Layer>& layers,
-                                            const attn::view::Selection& selection,
-                                            const std::vector<std::string>& rows,
+std::vector<HeadStatistics> head_statistics(const std::vector<attn::RecordedAttention>& layers,
+                                            const attn::Selection& selection, const std::vector<std::string>& rows,
                                             const std::vector<std::string>& columns, bool own_text);
 
 Table statistics_table(const std::vector<HeadStatistics>& heads, bool own_text);

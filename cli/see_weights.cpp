@@ -26,7 +26,7 @@ std::vector<int64_t> chosen_of(std::vector<int64_t> named, int64_t count) {
 }
 
 /// The lines of these heads of layer n, head by head; weights of a few rows of all heads are in memory at a time.
-std::string layer_csv(const attn::view::Layer& layer, int64_t n, const std::vector<int64_t>& heads,
+std::string layer_csv(const attn::RecordedAttention& layer, int64_t n, const std::vector<int64_t>& heads,
                       const std::vector<std::string>& rows) {
   const int64_t H = layer.q.size[1], Lq = layer.q.size[2], Lk = layer.k.size[2];
   const int64_t band = std::max<int64_t>(1, (1 << 20) / std::max<int64_t>(H * Lk, 1));
@@ -48,7 +48,7 @@ std::string layer_csv(const attn::view::Layer& layer, int64_t n, const std::vect
 
 }  // namespace
 
-std::string weights_csv(const std::vector<attn::view::Layer>& layers, const attn::view::Selection& selection,
+std::string weights_csv(const std::vector<attn::RecordedAttention>& layers, const attn::Selection& selection,
                         const std::vector<std::string>& rows, const std::vector<std::string>& columns) {
   const std::vector<int64_t> chosen = chosen_of(selection.layers, std::ssize(layers));
   int64_t heads = 0;

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "attn/view.h"
+#include "attn/record.h"
 
 namespace cli {
 
 /// A row a query, a column a key, both with their numbers and tokens; one head after the other. Throws UsageError for
 /// more weights than a file of text is for.
-std::string weights_csv(const std::vector<attn::view::Layer>& layers, const attn::view::Selection& selection,
+std::string weights_csv(const std::vector<attn::RecordedAttention>& layers, const attn::Selection& selection,
                         const std::vector<std::string>& rows, const std::vector<std::string>& columns);
 
 }  // namespace cli

@@ -1,30 +1,35 @@
-# What attn::models is linked with, for the build and, read by attnConfig.cmake, for whoever links the installed static
-# library: sets attn_libraries, which are targets, and attn_missing, what is not there.
-set(attn_libraries)
-set(attn_missing)
+# What attn::models and attn::view are linked with, for the build and, read by attnConfig.cmake, for programs that link
+# the installed static libraries: sets attn_models_libraries and attn_view_libraries, which are targets, and
+# attn_models_missing and attn_view_missing, the names of what is not installed.
+foreach(component models view)
+  set(attn_${component}_libraries)
+  set(attn_${component}_missing)
+endforeach()
 
-macro(attn_find_package name target)
+macro(attn_find_package component name target)
   find_package(${name} QUIET)
   if(NOT TARGET ${target})
-    list(APPEND attn_missing ${name})
+    list(APPEND attn_${component}_missing ${name})
   endif()
-  list(APPEND attn_libraries ${target})
+  list(APPEND attn_${component}_libraries ${target})
 endmacro()
 
-macro(attn_find_library name)
+macro(attn_find_library component name)
   find_library(ATTN_${name}_LIBRARY ${name})
   if(NOT ATTN_${name}_LIBRARY)
-    list(APPEND attn_missing ${name})
+    list(APPEND attn_${component}_missing ${name})
   elseif(NOT TARGET attn::${name})
     add_library(attn::${name} UNKNOWN IMPORTED)
     set_target_properties(attn::${name} PROPERTIES IMPORTED_LOCATION ${ATTN_${name}_LIBRARY})
   endif()
-  list(APPEND attn_libraries attn::${name})
+  list(APPEND attn_${component}_libraries attn::${name})
 endmacro()
 
-attn_find_library(dnnl)  # oneDNN, whose own package in Debian would ask for OpenCL
-attn_find_library(utf8proc)
-attn_find_library(pcre2-8)
-attn_find_package(OpenMP OpenMP::OpenMP_CXX)
-attn_find_package(ZLIB ZLIB::ZLIB)
-attn_find_package(PNG PNG::PNG)
+attn_find_library(models dnnl)  # oneDNN, whose own package in Debian would ask for OpenCL
+attn_find_library(models utf8proc)
+attn_find_library(models pcre2-8)
+attn_find_package(models OpenMP OpenMP::OpenMP_CXX)
+attn_find_package(models ZLIB ZLIB::ZLIB)
+attn_find_library(view utf8proc)
+attn_find_package(view ZLIB ZLIB::ZLIB)
+attn_find_package(view PNG PNG::PNG)

@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 
-# attn_install(target EXPORT): each library has an export of its own, so that attn::attn is had without oneDNN.
+# attn_install(target export): each library has an export of its own, so that attn::attn can be used without oneDNN.
 function(attn_install target export)
   install(TARGETS ${target} EXPORT ${export})
   install(EXPORT ${export} NAMESPACE attn:: FILE ${export}Targets.cmake DESTINATION ${package_dir})
@@ -26,9 +26,14 @@ endfunction()
 attn_install(attn attn)
 attn_pkg_config(attn attn "${PROJECT_DESCRIPTION}" "" "" "-lstdc++ -lm -pthread")
 if(ATTN_BUILD_MODELS)
-  attn_install(attn_models attnModels)
-  attn_pkg_config(attn-models attn_models "Layers, models, training and pictures on top of attn" attn
-    "libpng zlib libutf8proc libpcre2-8" "-ldnnl -fopenmp")
+  attn_install(attn_models attn_models)
+  attn_pkg_config(attn-models attn_models "Layers, models, training and generation on top of attn" attn
+    "zlib libutf8proc libpcre2-8" "-ldnnl -fopenmp")
+  if(ATTN_BUILD_VIEW)
+    attn_install(attn_view attn_view)
+    attn_pkg_config(attn-view attn_view "Pictures and pages of attention, on top of attn" attn
+      "attn-models libpng zlib libutf8proc" "")
+  endif()
   if(NOT BUILD_SHARED_LIBS)
     install(FILES cmake/attnLibraries.cmake DESTINATION ${package_dir})
   endif()

@@ -26,11 +26,11 @@ void designated_initialisers() {
        generate::GenerateOptions{.seed = 1});
   take(train::LossScaling{.initial = 1}, train::TrainerOptions{.steps = 1}, train::Trainer::Events{.stop = {}},
        train::GateOptions{.steps = 1}, train::PruneOptions{.heads = 1}, train::HardConcrete{.low = -1});
-  take(text::BatchOptions{.max_length = 1}, text::WordOptions{.min_count = 1}, text::TokenizerTrainingOptions{.vocab_size = 1},
-       text::EncodeOptions{.max_length = 1});
+  take(text::BatchOptions{.max_length = 1}, text::WordOptions{.min_count = 1},
+       text::TokenizerTrainingOptions{.vocab_size = 1}, text::EncodeOptions{.max_length = 1});
   take(io::NamedTensor{.name = "w"}, heads::Texts{.ids = {}});
-  take(view::Selection{.heads = {0}}, view::HeatmapOptions{.cell = 1}, view::PageTexts{.title = ""},
-       view::PageWindow{.query = 1}, view::PageOptions{.most_bytes = 1}, view::RecorderOptions{.sequence = 1});
+  take(Selection{.heads = {0}}, view::HeatmapOptions{.cell = 1}, view::PageTexts{.title = ""},
+       view::PageWindow{.query = 1}, view::PageOptions{.most_bytes = 1}, RecorderOptions{.sequence = 1});
 }
 
 }  // namespace attn::test

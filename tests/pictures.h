@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "arrays.h"
-#include "attn/view.h"
+#include "attn/record.h"
 
 namespace attn::test {
 
@@ -42,7 +42,7 @@ struct Text {
     attention(q.view(), k.view(), k.view(), out.view(), lse.view(), options);
     return *this;
   }
-  view::Layer layer() const { return {name, q.view(), k.view(), lse.view(), options}; }
+  RecordedAttention layer() const { return {name, q.view(), k.view(), lse.view(), options}; }
   /// [1, H, n, n]
   Array<4> weights() const {
     Array<4> all(lse.dtype(), {1, heads(), tokens(), tokens()});

@@ -242,7 +242,7 @@ TEST(Rules, WrongOptionsAreNamed) {
               o.eos_token_ids = {};
             }),
             "forced_eos needs a token that ends a text");
-  view::Recorder recorder;
+  TextRecorder recorder;
   EXPECT_EQ(reason([&](auto& o) { o.recorder = &recorder; }), "beams go without a recorder");
 }
 

@@ -31,7 +31,7 @@ struct Known {
     Tensor<double, 4> out(q.size());
     attention(q, k, k, out, lse);
   }
-  heads::Layer layer() const { return {q, k, lse, {}}; }
+  RecordedAttention layer() const { return {"layer", q, k, lse, {}}; }
 };
 
 struct Tokens {
@@ -88,7 +88,7 @@ TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
   const Known known(2, {1, 0, .5, .5}), other(3, {1, 0, 0, 1, 0, 0, 1, 0, 0});
   const Tokens tokens({1, 2}, {0, 0});
   Measures measures;
-  const auto refused = [&](const std::vector<heads::Layer>& layers, const heads::Texts& texts) {
+  const auto refused = [&](const std::vector<RecordedAttention>& layers, const heads::Texts& texts) {
     return error_of([&] { measures.add(layers, texts); });
   };
   EXPECT_EQ(error_of([&] { measures.table(); }), "[head_measures] no text was added");
@@ -96,20 +96,20 @@ TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
   EXPECT_EQ(refused({known.layer()}, {}),
             "[head_measures] ids are float32 [0, 0], must be int32 or int64 [1, 2]; ids must have data");
   EXPECT_EQ(refused({known.layer(), other.layer()}, tokens),
-            "[head_measures] layers[1]: must have as many texts and tokens as layers[0]");
+            "[head_measures] layers[1]: must have as many queries and keys as layers[0]");
   EXPECT_EQ(refused({known.layer()}, Tokens({1, 2}, {-1, 0})),
             "[head_measures] kinds[0, 0] is padding, which must be after the text");
   EXPECT_EQ(refused({known.layer()}, Tokens({1, 2}, {0, 4})), "[head_measures] kinds[0, 1] is 4, must be from -1 to 3");
-  heads::Layer packed = known.layer();
+  RecordedAttention packed = known.layer();
   const int64_t starts[] = {0, 1, 2};
   packed.options.cu_seqlens_q = packed.options.cu_seqlens_k = starts;
   EXPECT_EQ(refused({packed}, tokens), "[head_measures] layers[0]: packed texts must be given one by one");
-  heads::Layer empty;
+  RecordedAttention empty;
   EXPECT_NE(refused({empty}, tokens).find("q, k and lse must have data"), std::string::npos);
 
   measures.add(std::vector{known.layer()}, tokens);
   const std::vector<double> before = measures.table()[0].values;
-  heads::Layer wrong = known.layer();
+  RecordedAttention wrong = known.layer();
   Tensor<double, 3> lse = known.lse;
   lse[1] += 1;
   wrong.lse = lse;
@@ -167,7 +167,7 @@ TEST(HeadDistances, KnownRowsClustersAndPoints) {
 TEST(HeadFlow, KnownGraph) {
   // Token 1 looks at 0 alone in both layers: half of what reaches it is its own.
   const Known layer(2, {1, 0, 1, 0});
-  const std::vector<heads::Layer> layers = {layer.layer(), layer.layer()};
+  const std::vector<RecordedAttention> layers = {layer.layer(), layer.layer()};
   EXPECT_TRUE(close_float64(heads::rollout(layers, 1), {.75, .25}));
   // From 1: .5 to 1 and .5 to 0, whose edge to 0 takes 1; of the first half .5 may go on to 0, so all of it can.
   EXPECT_TRUE(close_float64(heads::flow(layers, 1), {1, .5}));

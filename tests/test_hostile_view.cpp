@@ -17,7 +17,7 @@ const std::vector<std::string> kTwo = {"a", "b"};
 struct Picture {
   Tensor<float, 4> weights{{1, 1, 2, 2}}, q{{1, 1, 2, 4}}, k{{1, 1, 2, 4}}, v{{1, 1, 2, 4}}, out{{1, 1, 2, 4}};
   Tensor<float, 3> lse{{1, 1, 2}};
-  Layer layer = {.name = "layer 0"};
+  RecordedAttention layer = {.name = "layer 0"};
 
   Picture() {
     attention(q, k, v, out, lse.view());
@@ -106,10 +106,12 @@ TEST(HostileView, Png) {
        },
        {"[png_heatmap]", "scale"}},
       {"no layers", [] { png_overview({}); }, {"[png_overview]", "there must be a layer"}},
-      {"an empty layer", [] { png_overview({Layer()}); }, {"[png_overview]", "layers[0]", "must have data"}},
+      {"an empty layer",
+       [] { png_overview({RecordedAttention()}); },
+       {"[png_overview]", "layers[0]", "must have data"}},
       {"layers without data and of hostile sizes",
        [] {
-         Layer layer;
+         RecordedAttention layer;
          layer.q.size = {1, -1, int64_t{1} << 40, 4};
          png_overview({layer});
        },
@@ -140,7 +142,7 @@ TEST(HostileView, Png) {
 TEST(HostileView, Page) {
   expect_refused({
       {"nothing", [] { html_page("", {}, {}); }, {"[html_page]", "a token", "a layer"}},
-      {"an empty layer", [] { html_page("", {"a"}, {Layer()}); }, {"[html_page]", "layers[0]"}},
+      {"an empty layer", [] { html_page("", {"a"}, {RecordedAttention()}); }, {"[html_page]", "layers[0]"}},
       {"a token too few",
        [] {
          Picture p;

@@ -284,5 +284,18 @@ TEST(Files, SafetensorsAreReadWithTheirChecks) {
   EXPECT_TRUE(has(error_of([&] { io::Safetensors::read(folder / "a"); }), "[safetensors] " + folder / "a" + ": "));
 }
 
+TEST(Files, NpyIsReadAsItWasWritten) {
+  const Folder folder;
+  const double values[6] = {1, 2, 3, 4, 5, 6};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{6}, {2, 3}, {3, 1, 2}}) {
+    io::write_file(folder / "a", io::format_npy(DType::float64, shape, values));
+    const io::NpyArray array = io::read_npy(folder / "a");
+    EXPECT_EQ(array.dtype, DType::float64);
+    EXPECT_EQ(array.shape, shape);
+    EXPECT_TRUE(std::equal(values, values + 6, static_cast<const double*>(array.data.data())));
+  }
+  EXPECT_TRUE(has(error_of([&] { io::format_npy(DType::int64, std::vector<int64_t>{1}, values); }), "array is int64"));
+}
+
 }  // namespace
 }  // namespace attn::test

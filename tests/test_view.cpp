@@ -7,8 +7,8 @@
 #include "pages.h"
 #include "pictures.h"
 #include "view/colour.h"
+#include "view/labels.h"
 #include "view/picture.h"
-#include "view/text.h"
 
 namespace attn::test {
 namespace {
@@ -317,7 +317,7 @@ TEST(Png, OneHead) {
 /// Of a layer's head: its name, which rows and columns are, a label each, on dark and on light ground.
 TEST(Png, OneHeadWithLabels) {
   Text text("layer 7", 3, 2, 1, DType::float32, 5);
-  const view::Layer layer = text.attend().layer();
+  const RecordedAttention layer = text.attend().layer();
   const Labels labels = {"a", "WWWW", "\u65e5"};
   for (const bool light : {false, true}) {
     const auto drawn = [&](const HeatmapOptions& options) { return Picture(view::png_heatmap(layer, 1, options)); };
@@ -384,7 +384,7 @@ TEST(Png, Overview) {
 /// The selected heads are the tiles, in their order; the linear scale is that of what is drawn.
 TEST(Png, OverviewOfASelection) {
   Text a("a", 9, 4, 2, DType::float32, 5), b("b", 9, 4, 4, DType::float32, 6), c("c", 9, 4, 1, DType::float32, 7);
-  const std::vector<view::Layer> layers = {a.attend().layer(), b.attend().layer(), c.attend().layer()};
+  const std::vector<RecordedAttention> layers = {a.attend().layer(), b.attend().layer(), c.attend().layer()};
   const Picture picture(view::png_overview(layers, {.cell = 4}, {.layers = {2, 0}, .heads = {3, 1}}));
   const int64_t left = view::kMargin + 24, top = view::kMargin + 16, tile = 9 * 4 + view::kTileGap;
   EXPECT_EQ(picture.width, left + 2 * tile - view::kTileGap + view::kMargin + view::kBarSpace);
@@ -445,8 +445,8 @@ TEST(ViewErrors, Layers) {
   EXPECT_EQ(reasons_of([] { view::png_overview({}, {.max_columns = 0, .cell = -1}); }).size(), 3u);
 
   Text sample("text", 5, 2, 2, DType::float32, 8);
-  const view::Layer good = sample.attend().layer();
-  view::Layer no_data = good, short_lse = good, two_texts = good;
+  const RecordedAttention good = sample.attend().layer();
+  RecordedAttention no_data = good, short_lse = good, two_texts = good;
   no_data.k = {};
   short_lse.lse.size = {1, 2, 4};
   two_texts.q.size[0] = 2;
@@ -467,7 +467,7 @@ TEST(ViewErrors, Layers) {
             (Labels{"layers[1]: must have as many queries and keys as layers[0]"}));
 
   Text narrow("narrow", 5, 1, 1, DType::float32, 10);
-  view::Layer huge = narrow.attend().layer();
+  RecordedAttention huge = narrow.attend().layer();
   huge.q.size[1] = 1 << 25;  // heads that are on top of one another
   huge.q.stride[1] = huge.lse.stride[1] = 0;
   huge.lse.size[1] = 1 << 25;
@@ -479,7 +479,7 @@ TEST(ViewErrors, Layers) {
 /// What is not there is refused with what is, everything at once.
 TEST(ViewErrors, Selection) {
   Text a("a", 5, 2, 2, DType::float32, 8), b("b", 5, 3, 1, DType::float32, 9);
-  const std::vector<view::Layer> layers = {a.attend().layer(), b.attend().layer()};
+  const std::vector<RecordedAttention> layers = {a.attend().layer(), b.attend().layer()};
   EXPECT_EQ(reasons_of([&] {
               view::html_page("", numbered(5), layers, {.layers = {0, 2, 0}, .heads = {2, -1}});
             }),

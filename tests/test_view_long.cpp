@@ -9,6 +9,7 @@
 #include "pages.h"
 #include "pictures.h"
 #include "tolerance.h"
+#include "view/deflate.h"
 #include "view/page_json.h"
 
 namespace attn::test {
@@ -46,12 +47,13 @@ int64_t frame_bytes(const Strings& queries) {
 }
 
 /// The data of a pooled page, whatever the length of the text.
-json pooled(const std::vector<view::Layer>& layers, int64_t most_bytes, const Strings& queries,
-            const Strings& keys = {}, const view::Selection& selection = {},
+json pooled(const std::vector<RecordedAttention>& layers, int64_t most_bytes, const Strings& queries,
+            const Strings& keys = {}, const Selection& selection = {},
             const std::vector<view::PageWindow>& windows = {}) {
   const view::PageTexts texts{.title = "t", .queries = queries, .keys = keys};
   view::PageFrame frame{.texts = texts, .kind = "pooled"};
-  fill_pooled(frame, layers, {.selection = selection, .most_bytes = most_bytes, .windows = windows});
+  fill_pooled(frame, layers, {.selection = selection, .most_bytes = most_bytes, .windows = windows},
+              view::zlib_deflate);
   EXPECT_LE(frame.html().size(), static_cast<size_t>(most_bytes));
   return json::parse(Page(frame.html()).data);
 }
@@ -80,7 +82,7 @@ TEST(PooledPage, HoldsWhatItSays) {
   for (int64_t more : {45'000, 90'000, 440'000}) {
     const int64_t most = frame_bytes(Strings(kTokens, "t")) + more;
     Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = true});
-    const view::Layer layer = text.attend().layer();
+    const RecordedAttention layer = text.attend().layer();
     const json data = pooled({layer}, most, Strings(kTokens, "t"), {}, {.heads = {1}});
     const int64_t rows = data["pooled"]["rows"], columns = data["pooled"]["columns"];
     const auto top = static_cast<int64_t>(data["layers"][0]["heads"][0]["ranks"].size());
@@ -162,7 +164,7 @@ TEST(PooledPage, HasWindowsBandAndMeans) {
   const int64_t kBytes = frame_bytes(Strings(kTokens, "t")) + kMore;
   for (const bool causal : {false, true}) {
     Text text("layer", kTokens, 2, 1, DType::float32, 3, {.causal = causal});
-    const view::Layer layer = text.attend().layer();
+    const RecordedAttention layer = text.attend().layer();
     const json data = pooled({layer}, kBytes, Strings(kTokens, "t"), {}, {.heads = {1}},
                              {{100, 30, 7, 50}, {289, 1}, {0, -1, 33, 1}});
     EXPECT_EQ(data["pooled"]["windows"], (json{{100, 7, 30, 50}, {289, 0, 1, 290}, {0, 33, 290, 1}}));
@@ -207,7 +209,7 @@ TEST(PooledPage, HasWindowsBandAndMeans) {
 
 TEST(PooledPage, WindowsThatDoNotFit) {
   Text text("layer", 100, 1, 1, DType::float32, 3);
-  const view::Layer layer = text.attend().layer();
+  const RecordedAttention layer = text.attend().layer();
   const auto refused = [&](const view::PageWindow& window, int64_t most = 1'000'000) {
     return reasons_of([&] { pooled({layer}, most, Strings(100, "t"), {}, {}, {window}); });
   };
@@ -224,7 +226,7 @@ TEST(PooledPage, WindowsThatDoNotFit) {
 TEST(PooledPage, KeepsToItsBytes) {
   constexpr int64_t kTokens = 500;
   Text text("layer", kTokens, 4, 2, DType::float32, 4);
-  const view::Layer layer = text.attend().layer();
+  const RecordedAttention layer = text.attend().layer();
   int64_t before = 0;
   const int64_t frame = frame_bytes(Strings(kTokens, "a token"));
   for (int64_t more = 110'000; more < 900'000; more += 90'000) {
@@ -245,10 +247,10 @@ TEST(PooledPage, KeepsToItsBytes) {
 TEST(PooledPage, UsesItsBytes) {
   constexpr int64_t kTokens = 3000, kBytes = 3'000'000;
   Text text("layer", kTokens, 40, 1, DType::float32, 4, {.causal = true});
-  const view::Layer layer = text.attend().layer();
+  const RecordedAttention layer = text.attend().layer();
   const view::PageTexts texts{.title = "t", .queries = Strings(kTokens, "t")};
   view::PageFrame frame{.texts = texts, .kind = "pooled"};
-  fill_pooled(frame, {layer}, {.most_bytes = kBytes});
+  fill_pooled(frame, {layer}, {.most_bytes = kBytes}, view::zlib_deflate);
   const std::string page = frame.html();
   EXPECT_LE(page.size(), static_cast<size_t>(kBytes));
   size_t least = SIZE_MAX, most = 0, part = 0;
@@ -271,7 +273,7 @@ TEST(PooledPage, IsForLongTexts) {
   constexpr int64_t kTokens = 8193;
   const float zero = 0;
   const ConstView<4> rows(&zero, DType::float32, {1, 1, kTokens, 1}, {0, 0, 0, 0});
-  const view::Layer layer = {"l", rows, rows, ConstView<3>(&zero, DType::float32, {1, 1, kTokens}, {0, 0, 0})};
+  const RecordedAttention layer = {"l", rows, rows, ConstView<3>(&zero, DType::float32, {1, 1, kTokens}, {0, 0, 0})};
   const Strings reasons = reasons_of(
       [&] { view::html_page({.title = "t", .queries = Strings(kTokens, "t")}, {layer}, {.most_bytes = 1000}); });
   ASSERT_EQ(reasons.size(), 1u);
@@ -355,7 +357,7 @@ TEST(ServedPage, AnswersAnyPart) {
 /// What the tokens are is part of the table: separators of a text that says where they are.
 TEST(ServedPage, KnowsTheKindsOfTokens) {
   Text text("layer", 5, 1, 1, DType::float32, 6);
-  const view::Layer layer = text.attend().layer();
+  const RecordedAttention layer = text.attend().layer();
   const std::vector<view::Measure> names = view::page_measures(true);
   const auto measure = [&](const view::PageTexts& texts, std::string_view name) {
     const std::vector<float> values = asked(view::ServedPage(texts, {layer}), "/measures", {{"layer", 0}, {"head", 0}});

@@ -19,7 +19,7 @@ using Strings = std::vector<std::string>;
 /// `n` tokens, random queries and keys; layers of the given heads.
 struct Sample {
   Texts texts;
-  std::vector<view::Layer> layers;
+  std::vector<RecordedAttention> layers;
 
   Sample(int64_t n, const std::vector<int64_t>& heads) {
     for (int64_t H : heads) {
@@ -156,7 +156,7 @@ TEST(Page, HostileTitlesAndLayerNamesStayText) {
   const Sample sample(2, {1});
   const Page harmless(view::html_page("t", {"a", "b"}, sample.layers));
   for (const std::string& payload : payloads()) {
-    std::vector<view::Layer> layers = sample.layers;
+    std::vector<RecordedAttention> layers = sample.layers;
     layers[0].name = payload;
     const Page page(view::html_page(payload, {"a", "b"}, layers));
     const std::string shown = view::json_string(payload);
@@ -277,7 +277,7 @@ TEST(Page, TwoTexts) {
   constexpr int64_t kKeys = 9, kQueries = 5;
   Text text("cross", kKeys, 2, 1, DType::float32, 6);
   text.attend();
-  view::Layer layer = text.layer();
+  RecordedAttention layer = text.layer();
   layer.q.size[2] = layer.lse.size[2] = kQueries;
   const Strings queries(kQueries, "a"), keys(kKeys, "b");
   const json data = json::parse(Page(view::html_page({.title = "t", .queries = queries, .keys = keys}, {layer})).data);

@@ -77,11 +77,8 @@ attn::heads::Measures measured(const attn::models::Model& model) {
     options.traces = &traces;
     attn::autograd::Tape tape;
     model.forward(tape, batch, options);
-    std::vector<attn::heads::Layer> layers;
-    for (const attn::nn::AttentionTrace& trace : traces)
-      layers.push_back({trace.q.view(), trace.k.view(),
-                        attn::ConstView<3>(trace.lse.data(), trace.lse.dtype(), {1, trace.q.heads, batch.length}),
-                        trace.options});
+    std::vector<attn::RecordedAttention> layers;
+    for (const attn::nn::AttentionTrace& trace : traces) layers.push_back(trace.recorded({}));
     measures.add(layers, {attn::ConstView<2>(batch.tokens.data(), {1, batch.length}), {}});
   }
   return measures;

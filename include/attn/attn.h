@@ -1,5 +1,5 @@
-// attention.cpp: every public header in one include. core, attention, heads and peaks need the library attn::attn;
-// the others need attn::models.
+// attention.cpp: every public header in one include, except attn/view.h and attn/view_page.h of the library attn::view.
+// core, attention, record, heads and peaks need the library attn::attn; the others need attn::models.
 #pragma once
 
 #include "attn/attention.h"
@@ -24,10 +24,9 @@
 #include "attn/nn_optimiser.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
+#include "attn/record.h"
 #include "attn/tensor.h"
 #include "attn/text.h"
 #include "attn/train.h"
 #include "attn/train_pairs.h"
 #include "attn/train_prune.h"
-#include "attn/view.h"
-#include "attn/view_page.h"

@@ -75,8 +75,8 @@ struct GenerateOptions {
   std::vector<models::UnsupportedField> unsupported = {};
   /// False: compute the whole text again for every token, as a slow check.
   bool cache = true;
-  bool batch_invariant = false;        ///< logits with and without the cache have the same bits
-  view::Recorder* recorder = nullptr;  ///< records the attention of prompt and output
+  bool batch_invariant = false;  ///< logits with and without the cache have the same bits
+  Recorder* recorder = nullptr;  ///< records the attention of prompt and output
   /// Return false to stop; after a beam search called for the best text.
   std::function<bool(int64_t token)> on_token = {};
 };

@@ -42,7 +42,7 @@ struct TextOptions {
   int64_t context = 0;                         ///< as GenerateOptions::context
   bool cache = true;                           ///< as GenerateOptions::cache
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
-  view::Recorder* recorder = nullptr;          ///< as GenerateOptions::recorder
+  Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
 };
 
 struct GeneratedText {

@@ -1,4 +1,7 @@
-// heads: measures what the attention heads of a model do, from queries, keys and lse of its layers.
+// heads: measures what the attention heads of a model do, from the recorded attention of its layers.
+//
+// `layers` are the self-attention of B texts of n tokens: q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]; B = 1 where a
+// function takes one text. They are borrowed during the call only.
 //
 // ```cpp
 // #include <cstdio>
@@ -10,7 +13,7 @@
 //   attn::Tensor<float, 3> lse({1, 2, 50});
 //   attn::attention(q, q, q, out, lse, {.causal = true});
 //   attn::Tensor<int64_t, 2> ids({1, 50});
-//   const attn::heads::Layer layer{.q = q, .k = q, .lse = lse, .options = {.causal = true}};
+//   const attn::RecordedAttention layer{.q = q, .k = q, .lse = lse, .options = {.causal = true}};
 //   attn::heads::Measures measures;
 //   measures.add({&layer, 1}, {.ids = ids});
 //   std::printf("%s %.2f\n", attn::heads::measures()[0].name.c_str(), measures.table()[0].values[0]);
@@ -32,18 +35,10 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/attention.h"
+#include "attn/record.h"
 
 #pragma GCC visibility push(default)
 namespace attn::heads {
-
-/// The self-attention of one layer on B texts of n tokens. Everything is borrowed.
-struct Layer {
-  ConstView<4> q = {};            ///< [B, H, n, D], after rotary positions
-  ConstView<4> k = {};            ///< [B, Hk, n, D]
-  ConstView<3> lse = {};          ///< [B, H, n]
-  AttentionOptions options = {};  ///< of the forward
-};
 
 /// The kind of a token.
 enum class TokenKind : int { padding = -1, word = 0, punctuation = 1, start = 2, separator = 3 };
@@ -84,7 +79,7 @@ class Measures {
 
   /// Adds texts: two passes of attention_statistics() per layer and one over the masks. All calls must have the layers
   /// and heads of the first. Texts without tokens are ignored. Throws Error with all reasons and then adds nothing.
-  void add(std::span<const Layer> layers, const Texts& texts);
+  void add(std::span<const RecordedAttention> layers, const Texts& texts);
   int64_t texts() const;
   /// One entry per head, layer by layer. Throws Error if nothing was added.
   std::vector<HeadValues> table() const;
@@ -112,7 +107,7 @@ class Distances {
   Distances& operator=(Distances&&) noexcept;
 
   /// Adds texts, as Measures::add().
-  void add(std::span<const Layer> layers, const Texts& texts);
+  void add(std::span<const RecordedAttention> layers, const Texts& texts);
   /// The matrix [N, N] of all heads, layer by layer, in nats: 0 to ln 2. Throws Error if nothing was added.
   std::vector<double> divergences() const;
 
@@ -136,12 +131,13 @@ std::vector<int64_t> clusters(std::span<const double> divergences, int64_t count
 /// [n], with sum 1. The graph has a node per token and layer, and an edge of weight (A_ij + [i = j]) / (sum_j A_ij + 1)
 /// from token i of a layer to token j of the layer below; A is the mean over the heads. Takes O(n) memory and a pass
 /// over the weights of each layer.
-std::vector<double> rollout(std::span<const Layer> layers, int64_t query);
+std::vector<double> rollout(std::span<const RecordedAttention> layers, int64_t query);
 
 /// Attention flow on the same graph: the maximal flow from each token of the text to token `query` of the last layer,
 /// [n], exact, by one run of Dinic's algorithm per token. Edges below `threshold` are omitted; the flow of a token is
 /// then too small by at most *missing. At most 512 tokens; O(layers n^2) memory.
-std::vector<double> flow(std::span<const Layer> layers, int64_t query, double threshold = 0, double* missing = nullptr);
+std::vector<double> flow(std::span<const RecordedAttention> layers, int64_t query, double threshold = 0,
+                         double* missing = nullptr);
 
 // -------------------------------------------------------------------------------------------------------------- syntax
 
@@ -180,7 +176,7 @@ class Syntax {
 
   /// Adds a sentence: layers of one text of n tokens; word_of [n] is the word of each token, or -1. Throws Error with
   /// all reasons and then adds nothing.
-  void add(std::span<const Layer> layers, const Sentence& sentence, std::span<const int64_t> word_of);
+  void add(std::span<const RecordedAttention> layers, const Sentence& sentence, std::span<const int64_t> word_of);
   /// By descending number of arcs. Throws Error if no sentence had an arc.
   std::vector<Relation> relations() const;
 
@@ -231,7 +227,7 @@ class Coreference {
   Coreference& operator=(Coreference&&) noexcept;
 
   /// Adds a document, as Syntax::add().
-  void add(std::span<const Layer> layers, const Document& document, std::span<const int64_t> word_of);
+  void add(std::span<const RecordedAttention> layers, const Document& document, std::span<const int64_t> word_of);
   /// By descending number of mentions. Throws Error if no mention had an antecedent.
   std::vector<MentionKind> kinds() const;
 

@@ -149,5 +149,17 @@ std::string format_safetensors(std::span<const NamedTensor> tensors,
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
 
+/// An array of one of NumPy's .npy files, dense and row-major.
+struct NpyArray {
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape = {};
+  Buffer data = {};
+};
+
+/// Reads a .npy file of float16, float32 or float64, little-endian, in C order. Throws Error that names the file.
+NpyArray read_npy(const std::string& path);
+/// The bytes of such a file, of a dense row-major array. Throws Error for another type.
+std::string format_npy(DType dtype, std::span<const int64_t> shape, const void* data);
+
 }  // namespace attn::io
 #pragma GCC visibility pop

@@ -30,8 +30,8 @@
 #include "attn/models_config.h"
 #include "attn/models_generation.h"
 #include "attn/nn.h"
+#include "attn/record.h"
 #include "attn/text.h"
-#include "attn/view_recorder.h"
 
 #pragma GCC visibility push(default)
 namespace attn::models {
@@ -86,7 +86,7 @@ struct ForwardOptions {
   bool last_only = false;       ///< logits of each sequence's last token only
   /// Activation checkpointing: keep only the inputs of blocks.
   bool recompute = false;
-  view::Recorder* recorder = nullptr;                         ///< records the attention of one text, also with a cache
+  Recorder* recorder = nullptr;                               ///< records the attention of one text, also with a cache
   std::vector<nn::AttentionTrace>* traces = nullptr;          ///< filled, one per layer
   std::vector<nn::AttentionTrace>* cross_traces = nullptr;    ///< filled, of the cross-attention of each layer
   std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< filled, one per encoder layer

@@ -25,13 +25,14 @@
 
 #include "attn/autograd_statistics.h"
 #include "attn/nn_layers.h"
+#include "attn/record.h"
 
 #pragma GCC visibility push(default)
 namespace attn::nn {
 
 // --------------------------------------------------------------------------------------------------------- attention
 
-/// The attention of one layer on one input: everything needed to compute any part of its attention weights.
+/// The recorded attention of one layer on one input, with the memory that it borrows from and its place on the tape.
 struct AttentionTrace {
   autograd::Heads q, k;
   Array lse;                 ///< [B, H, Lq]
@@ -39,6 +40,8 @@ struct AttentionTrace {
   Value bias;                ///< owns options.bias, if the layer has one
   Value sink;                ///< [H], if the layer has sinks
   int64_t first = 0;         ///< tokens of the first sequence that the cache already had; q and k are of later tokens
+  /// Borrows from this trace and from the layer's inputs. Throws Error if no layer has filled the trace.
+  RecordedAttention recorded(std::string name) const;
   /// The attention weights [B, H, Lq, Lk], before dropout. Throws Error if no layer has filled the trace, and where a
   /// cache has earlier keys.
   Array weights() const;
@@ -47,7 +50,7 @@ struct AttentionTrace {
   Value statistics(Tape& tape, const autograd::StatisticsSelection& wanted) const;
 
  private:
-  void check() const;
+  RecordedAttention with_all_keys() const;
 };
 
 /// The KV cache of one attention layer and the ids of the batch's sequences in it.

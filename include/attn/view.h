@@ -1,5 +1,6 @@
-// view: exact pictures of attention from queries, keys and lse: terminal, PNG, HTML. Weights are computed for what is
-// drawn, a few rows at a time.
+// view: pictures of recorded attention (attn/record.h) as terminal text, PNG and HTML, and files of it. These
+// functions are in the library attn::view. Every picture is exact: the weights that it shows are computed from queries,
+// keys and lse, a few rows at a time. A layer is the RecordedAttention of one text, B = 1, read during the call only.
 //
 // ```cpp
 // #include <cstdio>
@@ -10,7 +11,7 @@
 //   attn::fill_normal(q, random);
 //   attn::Tensor<float, 3> lse({1, 1, 3});
 //   attn::attention(q, q, q, out, lse);
-//   const attn::view::Layer layer{.name = "layer 0", .q = q, .k = q, .lse = lse};
+//   const attn::RecordedAttention layer{.name = "layer 0", .q = q, .k = q, .lse = lse};
 //   std::fputs(attn::view::terminal_heatmap(layer, 0, {"a", "b", "c"}, {"a", "b", "c"}).c_str(), stdout);
 // }
 // ```
@@ -26,26 +27,10 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/attention.h"
+#include "attn/record.h"
 
 #pragma GCC visibility push(default)
 namespace attn::view {
-
-/// The attention of one layer on one text. The views are borrowed.
-struct Layer {
-  std::string name = {};  ///< "layer 0"
-  ConstView<4> q = {};    ///< [1, H, Lq, D], after rotary positions
-  ConstView<4> k = {};    ///< [1, Hk, Lk, D]
-  ConstView<3> lse = {};  ///< [1, H, Lq]
-  AttentionOptions options = {};
-};
-
-/// Selects the heads `heads` of each layer in `layers`, in this order; empty = all. An index that does not exist or
-/// occurs twice is an Error that lists the valid ones.
-struct Selection {
-  std::vector<int64_t> layers = {};
-  std::vector<int64_t> heads = {};
-};
 
 /// The scale of colours. Every picture shows the ends of its scale.
 enum class Scale {
@@ -71,16 +56,16 @@ struct HeatmapOptions {
 std::string terminal_heatmap(ConstView<4> weights, const std::vector<std::string>& row_labels,
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options = {});
 /// The same for one head of a layer; other heads are not computed.
-std::string terminal_heatmap(const Layer& layer, int64_t head, const std::vector<std::string>& row_labels,
+std::string terminal_heatmap(const RecordedAttention& layer, int64_t head, const std::vector<std::string>& row_labels,
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options = {});
 
 /// The bytes of a PNG of one head's weights [1, 1, Lq, Lk] (float32), with a colour bar. At most 2^26 pixels.
 std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options = {});
 /// The same for one head of a layer.
-std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options = {});
+std::string png_heatmap(const RecordedAttention& layer, int64_t head, const HeatmapOptions& options = {});
 /// The bytes of a PNG of the selected heads, one row per layer, with one scale. All layers must have the same Lq and
 /// Lk.
-std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options = {},
+std::string png_overview(const std::vector<RecordedAttention>& layers, const HeatmapOptions& options = {},
                          const Selection& selection = {});
 
 /// One self-contained HTML page: thumbnails of the selected heads and of each layer's mean, which a click enlarges;
@@ -94,15 +79,25 @@ std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions&
 /// take O(n) bytes, others 4 bytes per pair. Larger inputs are pooled, see attn/view_page.h, which also has pages of
 /// two texts and pages for a server.
 std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
-                      const std::vector<Layer>& layers, const Selection& selection = {});
+                      const std::vector<RecordedAttention>& layers, const Selection& selection = {});
 
 /// The content of a file of recorded attention.
 struct SavedAttention {
-  std::vector<std::string> tokens = {};     ///< one per key, or none
-  std::vector<std::string> queries = {};    ///< one per query, if they are other tokens than the keys
-  int64_t second = -1;                      ///< first token of the second sentence of a pair; -1 = no pair
-  std::vector<Layer> layers = {};           ///< with equal Lq and Lk, sorted by name, 2 before 10
-  std::shared_ptr<const void> memory = {};  ///< owns what the layers borrow
+  std::vector<std::string> tokens = {};        ///< one per key, or none
+  std::vector<std::string> queries = {};       ///< one per query, if they are other tokens than the keys
+  int64_t second = -1;                         ///< first token of the second sentence of a pair; -1 = no pair
+  std::vector<RecordedAttention> layers = {};  ///< with equal Lq and Lk, sorted by name, 2 before 10
+  std::shared_ptr<const void> memory = {};     ///< owns what the layers borrow
+
+  // These throw Error if a member does not fit the others.
+
+  /// True if queries and keys are the same tokens.
+  bool is_own_text() const;
+  /// A label for each key: its token, or its number.
+  std::vector<std::string> key_labels() const;
+  /// A label for each query: its token, or the token of the key at the query's position. Queries are at the last
+  /// positions of the keys, unless the options say otherwise. A query without a key at its position has its number.
+  std::vector<std::string> query_labels() const;
 };
 
 /// Reads a safetensors file with NAME.q [H, Lq, D], NAME.k [Hk, Lk, D] and optionally NAME.lse [H, Lq] for each layer;
@@ -117,11 +112,12 @@ SavedAttention read_arrays(const std::string& q, const std::string& k, const std
                            const AttentionOptions& options = {});
 /// The bytes of a file for read_attention(). Throws Error for options that such a file cannot store: masks, biases,
 /// slopes, segment ids, packed sequences and blocks. A sink is part of lse.
-std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<RecordedAttention>& layers,
                             const std::vector<std::string>& queries = {}, int64_t second = -1);
 /// Writes these bytes as io::write_file() does, without holding all of them in memory.
-void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                    const std::vector<std::string>& queries = {}, int64_t second = -1);
+void save_attention(const std::string& path, const std::vector<std::string>& tokens,
+                    const std::vector<RecordedAttention>& layers, const std::vector<std::string>& queries = {},
+                    int64_t second = -1);
 
 }  // namespace attn::view
 #pragma GCC visibility pop

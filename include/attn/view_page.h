@@ -7,14 +7,14 @@
 //   attn::Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 3, 8}), v({1, 1, 3, 8}), out({1, 1, 2, 8});
 //   attn::Tensor<float, 3> lse({1, 1, 2});
 //   attn::attention(q, k, v, out, lse, {});
-//   const attn::view::Layer cross{.name = "cross", .q = q, .k = k, .lse = lse};
-//   const std::string page = attn::view::html_page({.title = "t", .queries = {"le", "chat"}, .keys = {"the", "cat",
-//   "."}},
-//                                                  {cross});
+//   const attn::RecordedAttention cross{.name = "cross", .q = q, .k = k, .lse = lse};
+//   const attn::view::PageTexts texts{.title = "t", .queries = {"le", "chat"}, .keys = {"the", "cat", "."}};
+//   const std::string page = attn::view::html_page(texts, {cross});
 // }
 // ```
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -35,6 +35,9 @@ struct PageTexts {
   int64_t second = -1;                       ///< first token of the second sentence of a pair; -1 = no pair
 };
 
+/// The labels of a page of saved attention.
+PageTexts page_texts(const std::string& title, const SavedAttention& attention);
+
 /// A rectangle of P: `queries` rows from `query` on, `keys` columns from `key` on. -1 = to the end.
 struct PageWindow {
   int64_t query = 0, queries = -1, key = 0, keys = -1;
@@ -51,22 +54,27 @@ struct PageOptions {
 
 /// The page of html_page() in attn/view.h if it has at most 2^26 weights per head and 2^28 bytes. Otherwise a pooled
 /// page with, for every head, from one pass of attention_statistics():
-// /   - a picture of at most 2048 x 2048 cells with the largest weight of each rectangle, 8 bits per cell: relative
-// error
-///     3.4 %, weights below 2^-24 are 0; and one of half the side with the mean weights: 4.5 %, 2^-32;
+///   - a picture of at most 2048 x 2048 cells with the largest weight of each rectangle, 8 bits per cell: relative
+///     error 3.4 %, weights below 2^-24 are 0; and one of half the side with the mean weights: 4.5 %, 2^-32;
 ///   - all weights of options.windows with a relative error of 0.017 %;
 ///   - if there is room, the entropy of each row and the mass of each column, as float32;
 ///   - if there is room, up to 16 largest weights of each row with their keys, and for self-attention up to 64 weights
 ///     around the row's own token (causal: before it), with the accuracy of the windows.
 /// Throws Error if a head's lse does not belong to q and k, so that its rows do not sum up to 1.
-std::string html_page(const PageTexts& texts, const std::vector<Layer>& layers, const PageOptions& options = {});
+std::string html_page(const PageTexts& texts, const std::vector<RecordedAttention>& layers,
+                      const PageOptions& options = {});
+/// Compresses bytes to the format of zlib (RFC 1950).
+using Deflate = std::function<std::string(std::string_view)>;
+/// The same page, compressed by `deflate` in place of zlib's compress2(): for programs that do not link zlib.
+std::string html_page(const PageTexts& texts, const std::vector<RecordedAttention>& layers, const PageOptions& options,
+                      const Deflate& deflate);
 
 /// A page that requests its data from a server, and the answers to these requests: any window at full resolution,
 /// computed from q, k and lse.
 class ServedPage {
  public:
   /// Borrows what the layers borrow. Throws Error as html_page() does; computes nothing.
-  ServedPage(PageTexts texts, std::vector<Layer> layers, Selection selection = {});
+  ServedPage(PageTexts texts, std::vector<RecordedAttention> layers, Selection selection = {});
 
   /// The HTML page. It connects only to the server that sent it.
   std::string page() const;
@@ -85,7 +93,7 @@ class ServedPage {
 
  private:
   PageTexts texts_;
-  std::vector<Layer> layers_;
+  std::vector<RecordedAttention> layers_;
   Selection selection_;
 };
 

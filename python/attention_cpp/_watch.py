@@ -8,18 +8,15 @@ import fnmatch
 import html
 import json
 import os
-import shutil
-import subprocess
-import tempfile
 import warnings
 from typing import Any, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from . import _torch_ops, _torch_weights
+from . import _core, _torch_ops, _torch_weights
 from . import torch as face
-from ._arrays import wrong_types
+from ._arrays import exported, wrong_types
 from ._core import Error
 from ._heads import HeadMeasures
 from ._operator import _range_of, attention_weights as _weights
@@ -83,7 +80,7 @@ def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
     given = _options_of(calls)
     other = sorted(name for name, value in given.items() if name not in _SAVED and value is not None)
     if other:
-        raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which a file has no place for")
+        raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which neither a file nor a page can hold")
     for name in ("offset", "key_length"):
         if given.get(name) is not None:
             given[name] = int(given[name][batch])
@@ -267,45 +264,53 @@ class Seen:
         """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and makes pages of.
 
         tokens: one for each key. second: of a pair of sentences, the second one's first token, so that the page can
-        show lines between the two. The program has no place for masks, biases, documents, slopes and sinks: a layer
-        with one of these is an Error. Needs the package safetensors.
+        show lines between the two. A file cannot hold masks, biases, documents, slopes and sinks: a layer with one of
+        these is an Error. Needs the package safetensors.
         """
         from safetensors.torch import save_file
 
         tensors: dict[str, Tensor] = {}
         options: dict[str, dict[str, Any]] = {}
         for layer in self.layers:
-            calls = layer.run(run)
-            options[layer.name] = _said(layer.name, calls, batch)
-            parts = {"q": torch.cat([call.q[batch] for call in calls], 1), "k": calls[-1].k[batch],
-                     "lse": torch.cat([call.lse[batch] for call in calls], 1)}
-            tensors.update({f"{layer.name}.{name}": part.contiguous().clone() for name, part in parts.items()})
+            *parts, options[layer.name] = self._text(layer, batch, run)
+            tensors.update({f"{layer.name}.{name}": part.contiguous().clone()
+                            for name, part in zip(("q", "k", "lse"), parts)})
         said = {"attention": json.dumps(options)} | ({} if tokens is None else {"tokens": json.dumps(list(tokens))})
         if second is not None:
-            keys = self.layers[0].run(run)[-1].k.shape[2] if self.layers else 0
-            if not 0 < second < keys:
-                raise Error(f"[watch] second must be in [1, {keys}), not {second}")
-            said["second"] = str(second)
+            said["second"] = str(self._checked_second(second, run))
         save_file(tensors, file, said)
 
+    @staticmethod
+    def _text(layer: Layer, batch: int, run: int) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+        """q [H, Lq, D], k [Hk, Lk, D], lse [H, Lq] and the options, as numbers, of one text."""
+        calls = layer.run(run)
+        options = _said(layer.name, calls, batch)
+        return (torch.cat([call.q[batch] for call in calls], 1), calls[-1].k[batch],
+                torch.cat([call.lse[batch] for call in calls], 1), options)
+
+    def _checked_second(self, second: int | None, run: int) -> int:
+        """-1 for None."""
+        keys = self.layers[0].run(run)[-1].k.shape[2] if self.layers else 0
+        if second is not None and not 0 < second < keys:
+            raise Error(f"[watch] second must be in [1, {keys}), not {second}")
+        return -1 if second is None else second
+
     def page(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, second: int | None = None,
-             batch: int = 0, run: int = -1, program: str = "attn") -> None:
+             batch: int = 0, run: int = -1) -> None:
         """Writes one text as a page to explore in a browser: docs/seeing.md says what it shows.
 
-        Made by the program attn of this project out of what save() writes, where it may be anywhere in PATH; the page
-        itself needs neither. Error says what is missing.
+        tokens, second and batch are those of save(), and the same options are an Error. The page needs no network.
         """
-        found = shutil.which(program)
-        if found is None:
-            raise Error(f"[watch] there is no program {program!r}, which makes pages: build it, or save() what was "
-                        "seen and use `attn see FILE --html PAGE` elsewhere")
-        with tempfile.TemporaryDirectory() as folder:
-            title = os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page"
-            self.save(os.path.join(folder, title), tokens=tokens, second=second, batch=batch, run=run)
-            done = subprocess.run([os.path.abspath(found), "see", f"./{title}", "--html", os.path.abspath(file),
-                                   "--no-terminal"], cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise Error(f"[watch] {done.stderr.strip()}")
+        layers = []
+        for layer in self.layers:
+            q, k, lse, options = self._text(layer, batch, run)
+            listed = {name: [value] if name in ("offset", "key_length") else value for name, value in options.items()}
+            layers.append((exported(q, "q"), exported(k, "k"), exported(lse, "lse"), listed))
+        title = os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page"
+        page = _core.html_page(title, [layer.name for layer in self.layers], layers, list(tokens or ()),
+                               self._checked_second(second, run))
+        with open(file, "wb") as out:
+            out.write(page)
 
     def __repr__(self) -> str:
         if not self.layers:

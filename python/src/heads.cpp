@@ -1,32 +1,20 @@
 #include "heads.h"
 
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
-#include <tuple>
-
-#include "arguments.h"
 #include "attn/heads.h"
+#include "recorded.h"
 
 namespace bindings {
 namespace {
 
-using GivenLayer = std::tuple<nb::object, nb::object, nb::object, nb::dict>;  // q, k, lse, options
-using Row = std::tuple<int64_t, int64_t, std::vector<double>>;                // layer, head, values
-
-std::vector<attn::heads::Layer> layers_of(Arguments& in, const std::vector<GivenLayer>& given) {
-  std::vector<attn::heads::Layer> layers;
-  for (const auto& [q, k, lse, options] : given)
-    layers.push_back({in.input<4>("q", q), in.input<4>("k", k), in.input<3>("lse", lse), in.options(options)});
-  return layers;
-}
+using Row = std::tuple<int64_t, int64_t, std::vector<double>>;  // layer, head, values
 
 /// Of Measures and of Distances.
 template <class Sums>
 void add(Sums& sums, const std::vector<GivenLayer>& given, nb::handle ids, nb::handle kinds) {
   Arguments in("heads");
-  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const std::vector<attn::RecordedAttention> layers = layers_of(in, given);
   const attn::heads::Texts texts{in.input<2>("ids", ids), in.input<2>("kinds", kinds)};
   in.done();
   const nb::gil_scoped_release unlocked;
@@ -35,7 +23,7 @@ void add(Sums& sums, const std::vector<GivenLayer>& given, nb::handle ids, nb::h
 
 std::vector<double> rollout(const std::vector<GivenLayer>& given, int64_t query) {
   Arguments in("rollout");
-  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const std::vector<attn::RecordedAttention> layers = layers_of(in, given);
   in.done();
   const nb::gil_scoped_release unlocked;
   return attn::heads::rollout(layers, query);
@@ -43,7 +31,7 @@ std::vector<double> rollout(const std::vector<GivenLayer>& given, int64_t query)
 
 std::tuple<std::vector<double>, double> flow(const std::vector<GivenLayer>& given, int64_t query, double threshold) {
   Arguments in("flow");
-  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const std::vector<attn::RecordedAttention> layers = layers_of(in, given);
   in.done();
   const nb::gil_scoped_release unlocked;
   double missing = 0;
@@ -69,7 +57,7 @@ std::vector<GivenSentence> read_conllu(const std::string& text, const std::strin
 void add_sentence(attn::heads::Syntax& syntax, const std::vector<GivenLayer>& given, const GivenSentence& sentence,
                   const std::vector<int64_t>& word_of) {
   Arguments in("head_syntax");
-  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const std::vector<attn::RecordedAttention> layers = layers_of(in, given);
   in.done();
   const auto& [words, governors, relations] = sentence;
   const nb::gil_scoped_release unlocked;
@@ -102,7 +90,7 @@ std::vector<GivenDocument> read_coreference(const std::string& text, const std::
 void add_document(attn::heads::Coreference& counts, const std::vector<GivenLayer>& given, const GivenDocument& document,
                   const std::vector<int64_t>& word_of) {
   Arguments in("head_coreference");
-  const std::vector<attn::heads::Layer> layers = layers_of(in, given);
+  const std::vector<attn::RecordedAttention> layers = layers_of(in, given);
   in.done();
   attn::heads::Document text{std::get<0>(document), std::get<1>(document), {}, 0};
   for (const auto& [word, entity, upos] : std::get<2>(document)) text.mentions.push_back({word, entity, upos});

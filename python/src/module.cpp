@@ -15,6 +15,7 @@
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
+#include "page.h"
 #include "shorten.h"
 
 namespace bindings {
@@ -354,6 +355,7 @@ NB_MODULE(_core, m) {
   m.def("uses_openmp_team", &uses_openmp_team);
 
   add_heads(m);
+  add_page(m);
   nb::class_<Cache>(m, "Cache")
       .def("__init__",
            [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,

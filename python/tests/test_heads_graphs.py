@@ -166,7 +166,7 @@ def test_errors():
     layers = [layer_of(*layer) for layer in layers_with({})]
     one = [layer_of(*layer) for layer in layers_with({}, batch=1)]
     error = attention_cpp.Error
-    with pytest.raises(error, match="3 texts, must be one"):
+    with pytest.raises(error, match="must be one text"):
         attention_cpp.attention_rollout(layers, 0)
     with pytest.raises(error, match=r"\[flow\] there is no token 11, only 0 to 10; threshold is 1.0"):
         attention_cpp.attention_flow(one, 11, 1)

@@ -281,29 +281,50 @@ def test_a_text_is_saved(tmp_path, name, implementation):
 
 
 def test_a_page(tmp_path):
-    """Made by the program, where there is one; without it the error says what to do."""
-    pytest.importorskip("safetensors")
+    """The extension module makes it, without safetensors and the program."""
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
         model(**{key: value[:1] for key, value in batch().items()})
-    with pytest.raises(attention_cpp.Error, match="there is no program 'attn-of-nowhere'"):
-        seen.page(tmp_path / "page.html", program="attn-of-nowhere")
+    seen.page(tmp_path / "page.html", tokens=[f"<{n}>" for n in range(9)], second=4)
+    page = (tmp_path / "page.html").read_text()
+    assert "transformer.h.1.attn" in page and "<script" in page and "<8>" not in page and '"second":4' in page
+    assert '"title":"page"' in page
+    for second in (0, 9):
+        with pytest.raises(attention_cpp.Error, match=rf"second must be in \[1, 9\), not {second}"):
+            seen.page(tmp_path / "other.html", second=second)
+    with pytest.raises(attention_cpp.Error, match="there are 2 tokens and 9 keys"):
+        seen.page(tmp_path / "other.html", tokens=["a", "b"])
+    with pytest.raises(FileNotFoundError):
+        seen.page(tmp_path / "nowhere" / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_page_is_that_of_the_program(tmp_path):
+    """Of a generated text, whose queries are not all tokens of one call, and of a long one, whose page is pooled."""
     program = os.environ.get("ATTN_PROGRAM", "attn")
     if shutil.which(program) is None:
         pytest.skip("the program attn is not there")
-    seen.page(tmp_path / "page.html", tokens=[f"<{n}>" for n in range(9)], second=4, program=program)
-    page = (tmp_path / "page.html").read_text()
-    assert "transformer.h.1.attn" in page and "<script" in page and "<8>" not in page and '"second":4' in page
-    with pytest.raises(attention_cpp.Error, match="nowhere"):
-        seen.page(tmp_path / "nowhere" / "page.html", program=program)
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    pytest.importorskip("safetensors")
+    model = model_of("mistral")
+    with attention_cpp.watch(model, layers=[0], heads=[1]) as seen:
+        model.generate(**{key: value[:1] for key, value in batch().items()}, max_new_tokens=3, min_new_tokens=3,
+                       do_sample=False)
+    x = torch.randn(1, 1, 8200, 4)
+    with attention_cpp.watch(torch.nn.Identity()) as long:
+        attention_cpp.torch.attention(x, x, x, causal=True)
+    for one in (seen, long):
+        one.save(tmp_path / "page")
+        subprocess.run([program, "see", "page", "--html", "theirs.html", "--no-terminal"], cwd=tmp_path, check=True,
+                       capture_output=True)
+        one.page(tmp_path / "page.html")
+        assert (tmp_path / "page.html").read_bytes() == (tmp_path / "theirs.html").read_bytes()
 
 
 def test_masks_are_not_saved(tmp_path):
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
         model(**batch(padded=True))
-    with pytest.raises(attention_cpp.Error, match="transformer.h.0.attn has mask, which a file has no place for"):
+    with pytest.raises(attention_cpp.Error, match="transformer.h.0.attn has mask, which neither a file nor a page can hold"):
         seen.save(tmp_path / "seen.safetensors")
     assert not list(tmp_path.iterdir())
 

@@ -50,7 +50,7 @@ class Sequences {
   models::ModelCache cache_;
   std::span<const int64_t> source_;
   autograd::Array rows_;
-  view::Recorder* recorder_;
+  Recorder* recorder_;
   bool cached_, same_bits_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
 };

@@ -202,10 +202,11 @@ Coreference::~Coreference() = default;
 Coreference::Coreference(Coreference&&) noexcept = default;
 Coreference& Coreference::operator=(Coreference&&) noexcept = default;
 
-void Coreference::add(std::span<const Layer> layers, const Document& document, std::span<const int64_t> word_of) {
+void Coreference::add(std::span<const RecordedAttention> layers, const Document& document,
+                      std::span<const int64_t> word_of) {
   if (!state_) throw Error(kCoreference, {"these counts have been moved away"});
   Checker checker(kCoreference);
-  check_layers(checker, layers, true);
+  check_recorded(checker, layers, {.own_text = true});
   checker.done();
   const auto words = static_cast<int64_t>(document.words.size());
   const std::vector<int64_t> tokens = tokens_of_words(checker, words, word_of, layers[0].q.size[2]);
@@ -214,7 +215,7 @@ void Coreference::add(std::span<const Layer> layers, const Document& document, s
       return "a mention's governor is word " + std::to_string(mention.word) + ", there are " + std::to_string(words);
     });
   std::vector<int64_t> counts;
-  for (const Layer& layer : layers) counts.push_back(layer.q.size[1]);
+  for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
                   "the layers have other numbers of heads than those of the documents before");
   checker.done();
@@ -234,7 +235,7 @@ void Coreference::add(std::span<const Layer> layers, const Document& document, s
       for (const int64_t word : anaphor.antecedents) ++kind.offsets[word - anaphor.word];
     });
   size_t at = 0;
-  for (const Layer& layer : layers) {
+  for (const RecordedAttention& layer : layers) {
     const std::vector<double> weights = word_weights(layer, words, word_of, tokens);
     for (int64_t h = 0; h < layer.q.size[1]; ++h, ++at)
       for (const Anaphor& anaphor : anaphors) {

@@ -19,7 +19,7 @@ class HeadRows {
   HeadRows(int64_t heads, int64_t count, int64_t n)
       : width_(n + 1), size_(count * width_), weights_(static_cast<size_t>(heads * size_)), sums_(heads) {}
 
-  void set(int64_t head, const Layer& layer, const ResultTensor<4>& weights, int64_t begin, int64_t count) {
+  void set(int64_t head, const RecordedAttention& layer, const ResultTensor<4>& weights, int64_t begin, int64_t count) {
     double* to = weights_.data() + head * size_;
     std::fill_n(to, size_, 0.0);
     for (int64_t row = 0; row < count; ++row, to += width_) {
@@ -113,16 +113,16 @@ Distances::~Distances() = default;
 Distances::Distances(Distances&&) noexcept = default;
 Distances& Distances::operator=(Distances&&) noexcept = default;
 
-void Distances::add(std::span<const Layer> layers, const Texts& texts) {
+void Distances::add(std::span<const RecordedAttention> layers, const Texts& texts) {
   if (!state_) throw Error(kDistances, {"these distances have been moved away"});
   Checker checker(kDistances);
-  check_layers(checker, layers, false);
+  check_recorded(checker, layers, {.one_text = false, .own_text = true});
   checker.done();
   const int64_t B = layers[0].q.size[0], n = layers[0].q.size[2];
   const std::vector<int64_t> lengths = check_texts(checker, texts, B, n);
   State next = *state_;
   std::vector<int64_t> counts;
-  for (const Layer& layer : layers) counts.push_back(layer.q.size[1]);
+  for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(next.heads_of_layer.empty() || next.heads_of_layer == counts,
                   "the layers have other numbers of heads than those of the texts before");
   checker.done();
@@ -134,7 +134,7 @@ void Distances::add(std::span<const Layer> layers, const Texts& texts) {
   for (int64_t first = 0; first < n; first += band) {
     const int64_t count = std::min(band, n - first);
     std::vector<ResultTensor<4>> weights;
-    for (const Layer& layer : layers) {
+    for (const RecordedAttention& layer : layers) {
       weights.emplace_back(layer.lse.dtype, Shape<4>{B, layer.q.size[1], count, n});
       attention_weights(layer.q, layer.k, layer.lse, weights.back().view(), first, 0, layer.options);
     }

@@ -11,9 +11,10 @@ namespace {
 constexpr int64_t kMostTokens = 512;    // of a flow
 constexpr double kSaturated = 0x1p-52;  // capacity that is left by rounding alone
 
-void check_graph(const char* operation, std::span<const Layer> layers, int64_t query, int64_t most, double threshold) {
+void check_graph(const char* operation, std::span<const RecordedAttention> layers, int64_t query, int64_t most,
+                 double threshold) {
   Checker checker(operation);
-  check_layers(checker, layers, true);
+  check_recorded(checker, layers, {.own_text = true});
   checker.done();
   const int64_t n = layers[0].q.size[2];
   checker.require(query >= 0 && query < n, [&] {
@@ -28,7 +29,7 @@ void check_graph(const char* operation, std::span<const Layer> layers, int64_t q
 
 /// Hands over the rows of a layer's edges, one after another.
 template <class RowSink>
-void for_each_edge_row(const Layer& layer, const RowSink& sink) {
+void for_each_edge_row(const RecordedAttention& layer, const RowSink& sink) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> edges(static_cast<size_t>(n));
   for_each_band(layer, [&](int64_t first, int64_t count, const ResultTensor<4>& weights) {
@@ -51,12 +52,12 @@ void for_each_edge_row(const Layer& layer, const RowSink& sink) {
 /// The graph, with layer l's edges from node (l + 1, i) to node (l, j) at [l, i, j].
 class Graph {
  public:
-  Graph(std::span<const Layer> layers, double threshold, double& missing)
+  Graph(std::span<const RecordedAttention> layers, double threshold, double& missing)
       : layers_(static_cast<int64_t>(layers.size())),
         n_(layers[0].q.size[2]),
         capacity_(static_cast<size_t>(layers_ * n_ * n_)) {
     double* to = capacity_.data();
-    for (const Layer& layer : layers)
+    for (const RecordedAttention& layer : layers)
       for_each_edge_row(layer, [&](int64_t, const std::vector<double>& edges) {
         for (const double edge : edges) {
           *to++ = edge >= threshold ? edge : 0;
@@ -164,7 +165,7 @@ class MaximumFlow {
 
 }  // namespace
 
-std::vector<double> rollout(std::span<const Layer> layers, int64_t query) {
+std::vector<double> rollout(std::span<const RecordedAttention> layers, int64_t query) {
   check_graph("rollout", layers, query, std::numeric_limits<int64_t>::max(), 0);
   const auto n = static_cast<size_t>(layers[0].q.size[2]);
   std::vector<double> share(n);
@@ -179,7 +180,7 @@ std::vector<double> rollout(std::span<const Layer> layers, int64_t query) {
   return share;
 }
 
-std::vector<double> flow(std::span<const Layer> layers, int64_t query, double threshold, double* missing) {
+std::vector<double> flow(std::span<const RecordedAttention> layers, int64_t query, double threshold, double* missing) {
   check_graph("flow", layers, query, kMostTokens, threshold);
   double left_out = 0;
   const Graph graph(layers, threshold, left_out);

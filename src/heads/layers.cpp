@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "attention/recorded.h"
+#include "attention/problem.h"
 
 namespace attn::heads {
 namespace {
@@ -21,27 +21,7 @@ void check_array(Checker& checker, const char* name, const ConstView<2>& view, i
 
 }  // namespace
 
-void check_layers(Checker& checker, std::span<const Layer> layers, bool one_text) {
-  checker.require(!layers.empty(), "there must be a layer");
-  for (size_t l = 0; l < layers.size(); ++l) {
-    const Layer& layer = layers[l];
-    const std::string name = "layers[" + std::to_string(l) + "]";
-    const int64_t B = layer.q.size[0], n = layer.q.size[2];
-    checker.require(layer.q.data && layer.k.data && layer.lse.data, name + ": q, k and lse must have data");
-    checker.require(!one_text || B == 1, [&] { return name + ": " + std::to_string(B) + " texts, must be one"; });
-    checker.require(n == layer.k.size[2], [&] {
-      return name + ": " + std::to_string(n) + " queries and " + std::to_string(layer.k.size[2]) +
-             " keys, must be tokens that look at themselves";
-    });
-    checker.require(B == layers[0].q.size[0] && n == layers[0].q.size[2],
-                    name + ": must have as many texts and tokens as layers[0]");
-    checker.require(B > 0 && n > 0 && layer.q.size[1] > 0, name + ": there must be a text, a head and a token");
-    checker.require(layer.options.cu_seqlens_q.empty(), name + ": packed texts must be given one by one");
-    detail::check_recorded(checker, name, layer);
-  }
-}
-
-void for_each_band(const Layer& layer, const BandSink& sink) {
+void for_each_band(const RecordedAttention& layer, const BandSink& sink) {
   const int64_t n = layer.q.size[2];
   for (int64_t first = 0; first < n; first += kBandRows) {
     const int64_t count = std::min(kBandRows, n - first);
@@ -49,12 +29,6 @@ void for_each_band(const Layer& layer, const BandSink& sink) {
     attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
     sink(first, count, weights);
   }
-}
-
-int64_t whole_at(const ConstView<2>& view, int64_t b, int64_t i) {
-  const int64_t offset = b * view.stride[0] + i * view.stride[1];
-  return view.dtype == DType::int32 ? static_cast<const int32_t*>(view.data)[offset]
-                                    : static_cast<const int64_t*>(view.data)[offset];
 }
 
 std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n) {
@@ -68,14 +42,14 @@ std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B
   };
   for (int64_t b = 0; b < B; ++b) {
     int64_t& length = lengths[static_cast<size_t>(b)];
-    while (length > 0 && whole_at(texts.kinds, b, length - 1) == static_cast<int>(TokenKind::padding)) --length;
+    while (length > 0 && detail::id_at(texts.kinds, b, length - 1) == static_cast<int>(TokenKind::padding)) --length;
     for (int64_t i = 0; i < length; ++i) {
-      const int64_t kind = whole_at(texts.kinds, b, i);
+      const int64_t kind = detail::id_at(texts.kinds, b, i);
       const bool is_padding = kind == static_cast<int>(TokenKind::padding);
       if (!checker.require(!is_padding, [&] { return where(b, i) + "padding, which must be after the text"; }) ||
           !checker.require(kind >= 0 && kind <= static_cast<int>(TokenKind::separator),
                            [&] { return where(b, i) + std::to_string(kind) + ", must be from -1 to 3"; }))
-        break;  // the first of a text will do
+        break;  // one reason a text is enough
     }
   }
   return lengths;

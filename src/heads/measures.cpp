@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "attention/problem.h"
 #include "attn/attention_statistics.h"
 #include "heads/layers.h"
 
@@ -53,7 +54,7 @@ struct TextRows {
 };
 
 TokenKind kind_at(const Texts& texts, int64_t b, int64_t i) {
-  return texts.kinds ? static_cast<TokenKind>(whole_at(texts.kinds, b, i)) : TokenKind::word;
+  return texts.kinds ? static_cast<TokenKind>(detail::id_at(texts.kinds, b, i)) : TokenKind::word;
 }
 
 TextRows rows_of(const Texts& texts, int64_t b, int64_t length) {
@@ -70,7 +71,7 @@ TextRows rows_of(const Texts& texts, int64_t b, int64_t length) {
     rows.has_start |= kind == TokenKind::start;
     rows.has_separator |= kind == TokenKind::separator;
     rows.has_punctuation |= kind == TokenKind::punctuation;
-    if (!seen.emplace(whole_at(texts.ids, b, i), true).second && is_word) rows.repeated.push_back(i);
+    if (!seen.emplace(detail::id_at(texts.ids, b, i), true).second && is_word) rows.repeated.push_back(i);
   }
   return rows;
 }
@@ -87,7 +88,8 @@ struct TokenNumbers {
       for (int64_t i = 0; i < n; ++i, ++at) {
         const bool is_token = i < lengths[static_cast<size_t>(b)];
         const int64_t number =
-            is_token ? known.emplace(whole_at(texts.ids, b, i), static_cast<int64_t>(known.size())).first->second : -1;
+            is_token ? known.emplace(detail::id_at(texts.ids, b, i), static_cast<int64_t>(known.size())).first->second
+                     : -1;
         queries[at] = is_token ? number : -2;
         keys[at] = number;
         before[at] = i > 0 && is_token ? keys[at - 1] : -1;
@@ -102,7 +104,7 @@ enum Band : int64_t { kBandPrevious, kBandNext, kBandSelf, kBandFirst, kBandFirs
 enum Label : int64_t { kLabelPunctuation, kLabelStart, kLabelSeparator, kLabels };  // Kind - 1
 
 /// Keys that the masks allow each row: attention whose scores are all 0 has lse = ln of their number.
-Tensor<float, 3> allowed_keys(const Layer& layer) {
+Tensor<float, 3> allowed_keys(const RecordedAttention& layer) {
   AttentionOptions options = layer.options;
   options.bias = {};
   options.alibi_slopes = {};
@@ -123,7 +125,7 @@ Tensor<float, 3> allowed_keys(const Layer& layer) {
 /// Statistics of all rows of a layer.
 class LayerRows {
  public:
-  LayerRows(const Layer& layer, const TokenNumbers& numbers, bool with_repeats)
+  LayerRows(const RecordedAttention& layer, const TokenNumbers& numbers, bool with_repeats)
       : heads_(layer.q.size[1]),
         n_(layer.q.size[2]),
         entropy_(layer.lse.dtype, layer.lse.size),
@@ -324,15 +326,15 @@ Measures::~Measures() = default;
 Measures::Measures(Measures&&) noexcept = default;
 Measures& Measures::operator=(Measures&&) noexcept = default;
 
-void Measures::add(std::span<const Layer> layers, const Texts& texts) {
+void Measures::add(std::span<const RecordedAttention> layers, const Texts& texts) {
   Checker checker(kAdd);
   if (!state_) throw Error(kAdd, {"these measures have been moved away"});
-  check_layers(checker, layers, false);
+  check_recorded(checker, layers, {.one_text = false, .own_text = true});
   checker.done();
   const int64_t B = layers[0].q.size[0], n = layers[0].q.size[2];
   const std::vector<int64_t> lengths = check_texts(checker, texts, B, n);
   std::vector<int64_t> counts;
-  for (const Layer& layer : layers) counts.push_back(layer.q.size[1]);
+  for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
                   "the layers have other numbers of heads than those of the texts before");
   checker.done();
@@ -351,7 +353,7 @@ void Measures::add(std::span<const Layer> layers, const Texts& texts) {
     next.texts += !rows.back().all.empty();
   }
   size_t at = 0;
-  for (const Layer& layer : layers) {
+  for (const RecordedAttention& layer : layers) {
     const LayerRows layer_rows(layer, numbers, with_repeats);
     for (int64_t h = 0; h < layer.q.size[1]; ++h, ++at)
       for (int64_t b = 0; b < B; ++b)

@@ -47,15 +47,16 @@ Syntax::~Syntax() = default;
 Syntax::Syntax(Syntax&&) noexcept = default;
 Syntax& Syntax::operator=(Syntax&&) noexcept = default;
 
-void Syntax::add(std::span<const Layer> layers, const Sentence& sentence, std::span<const int64_t> word_of) {
+void Syntax::add(std::span<const RecordedAttention> layers, const Sentence& sentence,
+                 std::span<const int64_t> word_of) {
   if (!state_) throw Error(kSyntax, {"these counts have been moved away"});
   Checker checker(kSyntax);
-  check_layers(checker, layers, true);
+  check_recorded(checker, layers, {.own_text = true});
   checker.done();
   const auto words = static_cast<int64_t>(sentence.words.size());
   const std::vector<int64_t> tokens = check_words(checker, sentence, word_of, layers[0].q.size[2]);
   std::vector<int64_t> counts;
-  for (const Layer& layer : layers) counts.push_back(layer.q.size[1]);
+  for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
                   "the layers have other numbers of heads than those of the sentences before");
   checker.done();
@@ -78,7 +79,7 @@ void Syntax::add(std::span<const Layer> layers, const Sentence& sentence, std::s
     ++relation.offsets[governor - word];
   });
   size_t at = 0;
-  for (const Layer& layer : layers) {
+  for (const RecordedAttention& layer : layers) {
     const std::vector<double> weights = word_weights(layer, words, word_of, tokens);
     for (int64_t h = 0; h < layer.q.size[1]; ++h, ++at) {
       const double* matrix = weights.data() + h * words * words;

@@ -25,7 +25,7 @@ std::vector<int64_t> tokens_of_words(Checker& checker, int64_t words, std::span<
   return tokens;
 }
 
-std::vector<double> word_weights(const Layer& layer, int64_t words, std::span<const int64_t> word_of,
+std::vector<double> word_weights(const RecordedAttention& layer, int64_t words, std::span<const int64_t> word_of,
                                  const std::vector<int64_t>& tokens) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> weights(static_cast<size_t>(H * words * words));

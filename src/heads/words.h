@@ -11,7 +11,7 @@ std::vector<int64_t> tokens_of_words(Checker& checker, int64_t words, std::span<
 
 /// Of every head of a layer of one text: [H, words, words], the sum over the tokens of the word that is looked at, the
 /// mean over those of the word that looks.
-std::vector<double> word_weights(const Layer& layer, int64_t words, std::span<const int64_t> word_of,
+std::vector<double> word_weights(const RecordedAttention& layer, int64_t words, std::span<const int64_t> word_of,
                                  const std::vector<int64_t>& tokens);
 
 /// The other word of largest weight, at(word), the first of equals; -1 where all are 0.

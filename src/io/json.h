@@ -12,8 +12,10 @@ namespace attn::io {
 
 using Json = nlohmann::json;
 
-/// Throws Error "[operation] source: ...". Its byte offsets count from `first_byte`, the text's own place in `source`.
-Json parse_json(std::string_view operation, const std::string& source, std::string_view text, int64_t first_byte = 0);
+/// Throws Error "[operation] source: ...". Its byte offsets count from `first_byte`, the position of the text in
+/// `source`. Exported for attn::view.
+[[gnu::visibility("default")]] Json parse_json(std::string_view operation, const std::string& source,
+                                               std::string_view text, int64_t first_byte = 0);
 
 /// The same of a file.
 Json read_json(std::string_view operation, const std::string& path, int64_t limit = 1 << 24);
@@ -24,9 +26,10 @@ std::optional<std::string> json_string(std::string_view text);
 /// A value in [0, 2^63).
 std::optional<int64_t> whole_number(const Json& value);
 
-/// A text from outside as messages show it: in quotes, printable ASCII alone, cut where it is long.
-std::string in_quotes(std::string_view text);
+/// A text from outside as messages show it: in quotes, printable ASCII alone, cut where it is long. Exported for
+/// attn::view.
+[[gnu::visibility("default")]] std::string in_quotes(std::string_view text);
 /// The same of any value; of a list or an object only what it is.
-std::string as_shown(const Json& value);
+[[gnu::visibility("default")]] std::string as_shown(const Json& value);
 
 }  // namespace attn::io

@@ -29,9 +29,9 @@ nn::NormOptions norm_options(const Config& config) {
 }
 
 /// What self-attention and cross-attention have in common.
-nn::MultiHeadAttentionOptions shared_options(const Config& config, view::Part part, int64_t layer) {
+nn::MultiHeadAttentionOptions shared_options(const Config& config, AttentionKind kind, int64_t layer) {
   nn::MultiHeadAttentionOptions options;
-  const LayerShape shape = attention_shape(config, attention_place(config, part, layer));
+  const LayerShape shape = attention_shape(config, attention_place(config, kind, layer));
   options.heads = shape.heads;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.key_width;
@@ -44,20 +44,20 @@ nn::MultiHeadAttentionOptions shared_options(const Config& config, view::Part pa
 }
 
 /// ALiBi's slopes of the heads that are left, which are those of the whole model.
-std::vector<float> slopes_of(const Config& config, view::Part part, int64_t layer) {
+std::vector<float> slopes_of(const Config& config, AttentionKind kind, int64_t layer) {
   if (config.positions != PositionEncoding::alibi || config.kept_heads.empty()) return {};
   const std::vector<float> all = nn::alibi_slopes(config.heads);
   const int64_t group = config.kv_heads ? config.heads / config.kv_heads : 1;
   std::vector<float> slopes;
-  for (const int64_t kept : config.kept_heads[static_cast<size_t>(attention_place(config, part, layer))])
+  for (const int64_t kept : config.kept_heads[static_cast<size_t>(attention_place(config, kind, layer))])
     slopes.insert(slopes.end(), all.begin() + kept * group, all.begin() + (kept + 1) * group);
   return slopes;
 }
 
 nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t layer, bool encoder) {
-  const view::Part part = encoder ? view::Part::encoder : view::Part::own;
-  nn::MultiHeadAttentionOptions options = shared_options(config, part, layer);
-  options.slopes = slopes_of(config, part, layer);
+  const AttentionKind kind = encoder ? AttentionKind::encoder : AttentionKind::self;
+  nn::MultiHeadAttentionOptions options = shared_options(config, kind, layer);
+  options.slopes = slopes_of(config, kind, layer);
   options.causal = config.causal && !encoder;
   options.window = window_of(config, layer);
   options.sinks = config.sinks;
@@ -88,7 +88,7 @@ nn::BlockOptions block_options(const Config& config, int64_t layer, bool encoder
   nn::BlockOptions options;
   options.attention = attention_options(config, layer, encoder);
   if (config.encoder_layers && !encoder) {
-    options.cross = shared_options(config, view::Part::cross, layer);
+    options.cross = shared_options(config, AttentionKind::cross, layer);
     options.cross.encoder_dim = config.embed_dim;
   }
   options.feed_forward = {

@@ -168,15 +168,15 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   }
   checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
                   "cross_traces and encoder_traces are of models with an encoder");
-  if (const view::Recorder* recorder = options.recorder) {
-    const view::RecorderOptions& wanted = recorder->options();
-    checker.require(!options.recompute, "a recorder goes without recompute, which would compute its blocks twice");
-    checker.require(wanted.part == view::Part::own || config_.encoder_layers > 0,
-                    "the recorder is for a part that only models with an encoder have");
+  if (const Recorder* recorder = options.recorder) {
+    const RecorderOptions& wanted = recorder->options();
+    checker.require(!options.recompute, "a recorder excludes recompute, which would compute its blocks twice");
+    checker.require(wanted.kind == AttentionKind::self || config_.encoder_layers > 0,
+                    "the recorder is for attention of a kind that only models with an encoder have");
     checker.require(!whole || wanted.sequence < B, [&] {
       return "the recorder is for sequence " + text(wanted.sequence) + " of a batch of " + text(B);
     });
-    const int64_t layers = wanted.part == view::Part::encoder ? config_.encoder_layers : config_.layers;
+    const int64_t layers = wanted.kind == AttentionKind::encoder ? config_.encoder_layers : config_.layers;
     for (const int64_t layer : wanted.selection.layers)
       checker.require(layer < layers, [&] {
         return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);

@@ -17,9 +17,9 @@ Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& 
 namespace {
 
 /// The gates of a layer; empty where there are none.
-Value gates_of(const ForwardOptions& options, const Config& config, view::Part part, size_t layer) {
+Value gates_of(const ForwardOptions& options, const Config& config, AttentionKind kind, size_t layer) {
   if (!options.gates) return {};
-  return (*options.gates)[static_cast<size_t>(attention_place(config, part, static_cast<int64_t>(layer)))];
+  return (*options.gates)[static_cast<size_t>(attention_place(config, kind, static_cast<int64_t>(layer)))];
 }
 
 /// Where each token is in its sequence, the first at `first`.
@@ -54,42 +54,38 @@ nn::Array sequences_of(const nn::Array& x, std::span<const int64_t> sequences) {
   return some;
 }
 
-/// One layer's attention on its way to a recorder, if that wants it.
-class Telling {
+/// Hands the attention of one layer to a recorder that wants it.
+class LayerRecording {
  public:
-  Telling(view::Recorder* recorder, view::Part part, size_t layer)
-      : recorder_(recorder), part_(part), layer_(static_cast<int64_t>(layer)) {
-    wanted_ = recorder && recorder->options().part == part && recorder->wants(layer_);
+  LayerRecording(Recorder* recorder, AttentionKind kind, size_t layer)
+      : recorder_(recorder), kind_(kind), layer_(static_cast<int64_t>(layer)) {
+    wanted_ = recorder && recorder->wants(kind, layer_);
   }
 
-  /// What the layer fills: of its own if the caller wants none.
+  /// The trace that the layer fills: the caller's, or one of this object if the caller wants none; null if nobody does.
   nn::AttentionTrace* trace(nn::AttentionTrace* callers) {
     trace_ = callers ? callers : wanted_ ? &own_ : nullptr;
     return trace_;
   }
 
-  /// Of the recorder's text in the batch, without padding; `first` are the tokens before the batch.
-  void tell(const Batch& batch, std::span<const int64_t> memory_lengths, int64_t first) const {
+  /// Records the recorder's sequence of the batch, without padding. `first` is the number of tokens before the batch.
+  void finish(const Batch& batch, std::span<const int64_t> encoder_lengths, int64_t first) const {
     if (!wanted_) return;
-    const bool encoder = part_ == view::Part::encoder, packed = !encoder && !batch.cu_seqlens.empty();
+    const bool encoder = kind_ == AttentionKind::encoder, packed = !encoder && !batch.cu_seqlens.empty();
     const auto at = static_cast<size_t>(recorder_->options().sequence);
     const std::vector<int64_t>& lengths = encoder ? batch.source_lengths : batch.lengths;
     const int64_t b = packed ? 0 : static_cast<int64_t>(at), begin = packed ? batch.cu_seqlens[at] : 0;
-    const int64_t whole = trace_->q.array.shape()[1];
+    RecordedAttention call = trace_->recorded("layer " + std::to_string(layer_));
+    const int64_t whole = call.q.size[2];
     const int64_t end = packed ? batch.cu_seqlens[at + 1] : lengths.empty() ? whole : lengths[at];
-    const nn::Array& lse = trace_->lse;
-    const ConstView<3> all(lse.data(), lse.dtype(), {lse.shape()[0], lse.shape()[1], lse.shape()[2]});
-    view::Layer call;
-    call.name = "layer " + std::to_string(layer_);
-    call.q = rows_of<4>(trace_->q.view(), b, begin, end);
-    call.lse = rows_of<3>(all, b, begin, end);
-    const int64_t keys = memory_lengths.empty() ? trace_->k.array.shape()[1] : memory_lengths[at];
-    const bool across = part_ == view::Part::cross;
-    call.k = rows_of<4>(trace_->k.view(), b, across ? 0 : begin, across ? keys : end);
-    call.options = trace_->options;
+    call.q = rows_of<4>(call.q, b, begin, end);
+    call.lse = rows_of<3>(call.lse, b, begin, end);
+    const int64_t keys = encoder_lengths.empty() ? call.k.size[2] : encoder_lengths[at];
+    const bool cross = kind_ == AttentionKind::cross;
+    call.k = rows_of<4>(call.k, b, cross ? 0 : begin, cross ? keys : end);
     call.options.key_length = call.options.cu_seqlens_q = call.options.cu_seqlens_k = {};
     ConstView<4>& bias = call.options.bias;
-    if (bias && bias.size[2] == whole) {  // by distance alone: the first rows serve any text
+    if (bias && bias.size[2] == whole) {  // a function of the distance: the first rows are right for any sequence
       bias.size[2] = end - begin;
       bias.size[3] -= whole - (end - begin);
     }
@@ -97,8 +93,8 @@ class Telling {
   }
 
  private:
-  view::Recorder* recorder_;
-  view::Part part_;
+  Recorder* recorder_;
+  AttentionKind kind_;
   int64_t layer_;
   bool wanted_ = false;
   nn::AttentionTrace own_ = {};
@@ -146,12 +142,12 @@ Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& option
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.source_lengths;
-    inputs.gates = gates_of(options, config_, view::Part::encoder, n);
-    Telling telling(options.recorder, view::Part::encoder, n);
-    inputs.trace = telling.trace(options.encoder_traces ? &(*options.encoder_traces)[n] : nullptr);
+    inputs.gates = gates_of(options, config_, AttentionKind::encoder, n);
+    LayerRecording recording(options.recorder, AttentionKind::encoder, n);
+    inputs.trace = recording.trace(options.encoder_traces ? &(*options.encoder_traces)[n] : nullptr);
     const auto run = [this, n, inputs](Tape& inner, const Value& in) { return block(inner, encoder_, n, in, inputs); };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
-    telling.tell(batch, {}, 0);
+    recording.finish(batch, {}, 0);
   }
   return encoder_norm_.weight ? encoder_norm_(tape, x) : x;
 }
@@ -188,17 +184,17 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     if (*memory) inputs.encoder_states = memory.get();
     if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
-    inputs.gates = gates_of(options, config_, view::Part::own, n);
-    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, config_, view::Part::cross, n);
-    Telling own(options.recorder, view::Part::own, n), across(options.recorder, view::Part::cross, n);
-    inputs.trace = own.trace(options.traces ? &(*options.traces)[n] : nullptr);
-    inputs.cross_trace = across.trace(options.cross_traces ? &(*options.cross_traces)[n] : nullptr);
+    inputs.gates = gates_of(options, config_, AttentionKind::self, n);
+    if (!encoder_.empty()) inputs.cross_gates = gates_of(options, config_, AttentionKind::cross, n);
+    LayerRecording self(options.recorder, AttentionKind::self, n), cross(options.recorder, AttentionKind::cross, n);
+    inputs.trace = self.trace(options.traces ? &(*options.traces)[n] : nullptr);
+    inputs.cross_trace = cross.trace(options.cross_traces ? &(*options.cross_traces)[n] : nullptr);
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
       return block(inner, layers_, n, in, inputs);
     };
     x = options.recompute ? recompute(tape, x, run) : run(tape, x);
-    own.tell(batch, {}, first);
-    across.tell(batch, inputs.encoder_length, first);
+    self.finish(batch, {}, first);
+    cross.finish(batch, inputs.encoder_length, first);
   }
   return norm_.weight ? norm_(tape, x) : x;
 }

@@ -22,9 +22,9 @@ inline bool has_source(const Config& config, const Batch& batch) {
 
 inline int64_t token_dim(const Config& config) { return config.token_dim ? config.token_dim : config.embed_dim; }
 
-/// Where the attention of a layer is in attention_layers().
-inline int64_t attention_place(const Config& config, view::Part part, int64_t layer) {
-  return (part == view::Part::own ? 0 : part == view::Part::cross ? 1 : 2) * config.layers + layer;
+/// The index of a layer's attention in attention_layers().
+inline int64_t attention_place(const Config& config, AttentionKind kind, int64_t layer) {
+  return (kind == AttentionKind::self ? 0 : kind == AttentionKind::cross ? 1 : 2) * config.layers + layer;
 }
 /// As many as attention_layers() lists.
 inline int64_t attention_count(const Config& config) {

@@ -143,29 +143,33 @@ std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
   return all;
 }
 
-void AttentionTrace::check() const {
-  Checker checker("AttentionTrace");
-  checker.require(q.array && k.array && lse, "it is empty: give it to a call of an attention layer first");
-  checker.require(first == 0, [&] {
-    return "it continues a cache of " + std::to_string(first) +
-           " tokens, whose keys it has not: a view::Recorder keeps them";
-  });
-  checker.done();
+RecordedAttention AttentionTrace::recorded(std::string layer_name) const {
+  if (!q.array || !k.array || !lse)
+    throw Error("AttentionTrace", {"it is empty: give it to a call of an attention layer first"});
+  const std::vector<int64_t>& size = lse.shape();
+  const View<3> lse_view(lse.data(), lse.dtype(), {size[0], size[1], size[2]});
+  return {std::move(layer_name), q.view(), k.view(), lse_view, options};
+}
+
+RecordedAttention AttentionTrace::with_all_keys() const {
+  RecordedAttention call = recorded({});
+  if (first != 0)
+    throw Error("AttentionTrace", {"it continues a cache of " + std::to_string(first) +
+                                   " tokens, whose keys it does not have: a TextRecorder keeps them"});
+  return call;
 }
 
 Value AttentionTrace::statistics(Tape& tape, const autograd::StatisticsSelection& wanted) const {
-  check();
+  with_all_keys();
   // A bias without a gradient is in the options already, perhaps by distance.
   return autograd::attention_statistics(tape, q, k, lse, wanted, options, bias.wants_gradient() ? bias : Value(), sink);
 }
 
 Array AttentionTrace::weights() const {
-  check();
-  const int64_t B = q.array.shape()[0], Lq = q.array.shape()[1], Lk = k.array.shape()[1];
-  const DType type = q.array.dtype() == DType::float64 ? DType::float64 : DType::float32;
-  Array result(type, {B, q.heads, Lq, Lk});
-  attention_weights(q.view(), k.view(), View<3>(lse.data(), lse.dtype(), {B, q.heads, Lq}),
-                    View<4>(result.data(), type, {B, q.heads, Lq, Lk}), 0, 0, options);
+  const RecordedAttention call = with_all_keys();
+  const Shape<4> size = {call.q.size[0], call.q.size[1], call.q.size[2], call.k.size[2]};
+  Array result(lse.dtype(), {size.begin(), size.end()});
+  attention_weights(call.q, call.k, call.lse, View<4>(result.data(), lse.dtype(), size), 0, 0, options);
   return result;
 }
 

@@ -40,10 +40,10 @@ std::string texts_json(const std::vector<std::string>& texts) {
 }
 
 /// Four bytes an element of q and k: what an exact page is sure to need.
-double least_bytes(const std::vector<Layer>& layers, const Selection& selection) {
+double least_bytes(const std::vector<RecordedAttention>& layers, const Selection& selection) {
   double elements = 0;
   for (int64_t l : selected(selection.layers, static_cast<int64_t>(layers.size()))) {
-    const Layer& layer = layers[l];
+    const RecordedAttention& layer = layers[l];
     const double all = static_cast<double>(layer.q.size[1]), share = static_cast<double>(layer.k.size[1]) / all;
     const double heads = selection.heads.empty() ? all : static_cast<double>(selection.heads.size());
     const double rows = static_cast<double>(layer.q.size[2]) + share * static_cast<double>(layer.k.size[2]);
@@ -119,12 +119,12 @@ std::string PageFrame::html() const {
   return page += rest;
 }
 
-void check_page(std::string_view operation, const PageTexts& texts, const std::vector<Layer>& layers,
+void check_page(std::string_view operation, const PageTexts& texts, const std::vector<RecordedAttention>& layers,
                 const Selection& selection) {
   const auto Lq = static_cast<int64_t>(texts.queries.size()), Lk = static_cast<int64_t>(texts.keys.size());
   Checker checker(operation);
   checker.require(Lq > 0, "there must be a token");
-  check_layers(checker, layers, Lq, Lk > 0 ? Lk : Lq);
+  check_recorded(checker, layers, {.queries = Lq, .keys = Lk > 0 ? Lk : Lq});
   check_selection(checker, layers, selection);
   checker.require(texts.kinds.empty() || (Lk == 0 && static_cast<int64_t>(texts.kinds.size()) == Lq), [&] {
     return std::to_string(texts.kinds.size()) + " kinds, must be one a token of a text that looks at itself";
@@ -136,7 +136,8 @@ void check_page(std::string_view operation, const PageTexts& texts, const std::v
   checker.done();
 }
 
-std::string html_page(const PageTexts& texts, const std::vector<Layer>& layers, const PageOptions& options) {
+std::string html_page(const PageTexts& texts, const std::vector<RecordedAttention>& layers, const PageOptions& options,
+                      const Deflate& deflate) {
   check_page("html_page", texts, layers, options.selection);
   const double weights = static_cast<double>(layers[0].q.size[2]) * static_cast<double>(layers[0].k.size[2]);
   if (weights <= kMostWeights && least_bytes(layers, options.selection) <= kMostBytes) {
@@ -146,13 +147,8 @@ std::string html_page(const PageTexts& texts, const std::vector<Layer>& layers, 
     if (static_cast<double>(page.size()) <= kMostBytes) return page;  // masks and biases may be large
   }
   PageFrame frame{.texts = texts, .kind = "pooled"};
-  fill_pooled(frame, layers, options);
+  fill_pooled(frame, layers, options, deflate);
   return frame.html();
-}
-
-std::string html_page(const std::string& title, const std::vector<std::string>& tokens,
-                      const std::vector<Layer>& layers, const Selection& selection) {
-  return html_page({.title = title, .queries = tokens}, layers, {.selection = selection});
 }
 
 }  // namespace attn::view

@@ -1,6 +1,8 @@
-# The page of html_page() lives in files of its own; they become one source file, with the digests that the page's
-# content-security policy names. The script is one function made of its parts, in this order; a page of a server has
-# one more, which alone may ask for anything.
+# attn_page: the objects of html_page(), which need attn::attn alone. attn::view and the Python package link them.
+#
+# HTML, CSS and JavaScript of the page are files in page/. They become one source file, with the digests that the page's
+# content-security policy names. The script is one function made of its parts, in this order; the script of a page on a server
+# has one more part, the only one that may send requests.
 set(view_folder ${CMAKE_CURRENT_LIST_DIR}/page)
 function(page_script name)
   set(script "'use strict';\n(() => {\n")
@@ -23,7 +25,21 @@ foreach(part html css)
 endforeach()
 string(SHA256 VIEW_PAGE_STYLE_DIGEST "${VIEW_PAGE_css}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/page.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/view_page.cpp @ONLY)
-target_sources(attn_models PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/view_page.cpp)
+add_library(attn_page OBJECT EXCLUDE_FROM_ALL
+  src/view/colour.cpp
+  src/view/html.cpp
+  src/view/page_data.cpp
+  src/view/page_exact.cpp
+  src/view/page_heads.cpp
+  src/view/page_pooled.cpp
+  src/view/page_texts.cpp
+  src/view/text.cpp
+  src/view/weights.cpp
+  ${CMAKE_CURRENT_BINARY_DIR}/view_page.cpp)
+attn_library(attn_page)
+target_include_directories(attn_page PRIVATE src)
+target_link_libraries(attn_page PUBLIC attn)
+target_compile_options(attn_page PRIVATE -ffp-contract=off -Wno-missing-field-initializers)
 # Clang warns of a literal longer than every compiler must take; it takes this one.
 set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/view_page.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-overlength-strings)

@@ -139,9 +139,9 @@ std::string pack_weights(const std::vector<float>& weights) {
 
 /// The operator itself is asked: where queries and keys are zero and lse is 0, weights are exp(added). A bias, which
 /// may be large and is at hand, is left out of this and added as it is.
-std::vector<std::string> pack_added(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
+std::vector<std::string> pack_added(const RecordedAttention& layer, int64_t index, const std::vector<int64_t>& heads) {
   const double zero = 0;
-  Layer silent = layer;
+  RecordedAttention silent = layer;
   silent.q = ConstView<4>(&zero, DType::float64, layer.q.size);
   silent.k = ConstView<4>(&zero, DType::float64, layer.k.size);
   silent.lse = ConstView<3>(&zero, DType::float64, layer.lse.size);

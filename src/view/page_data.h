@@ -27,6 +27,6 @@ std::string pack_weights(const std::vector<float>& weights);
 /// in turn a count of numbers that are as predicted, a count of others, and these as float32. Row by row, a number
 /// is predicted to be the one before it on its diagonal; in the first column the one above, in the first row the one
 /// before, and at the beginning 0. So causal masks, windows and ALiBi cost nothing that counts.
-std::vector<std::string> pack_added(const Layer& layer, int64_t index, const std::vector<int64_t>& heads);
+std::vector<std::string> pack_added(const RecordedAttention& layer, int64_t index, const std::vector<int64_t>& heads);
 
 }  // namespace attn::view

@@ -35,7 +35,7 @@ class ExactLayers {
     frame_.thumbnail_columns = thumbnail_.columns;
   }
 
-  void add_layer(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
+  void add_layer(const RecordedAttention& layer, int64_t index, const std::vector<int64_t>& heads) {
     const int64_t group = layer.q.size[1] / layer.k.size[1];
     std::vector<Pooled> thumbnails = draw(layer, index, heads);
     const double scale = layer.options.scale.value_or(1 / std::sqrt(static_cast<double>(layer.q.size[3])));
@@ -62,7 +62,7 @@ class ExactLayers {
 
  private:
   /// A thumbnail of each head, and after them of their mean if there are several.
-  std::vector<Pooled> draw(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
+  std::vector<Pooled> draw(const RecordedAttention& layer, int64_t index, const std::vector<int64_t>& heads) {
     const auto H = static_cast<int64_t>(heads.size());
     const int64_t n = thumbnail_.Lk;
     std::vector<Pooled> thumbnails(static_cast<size_t>(H > 1 ? H + 1 : 1), thumbnail_);
@@ -93,7 +93,7 @@ class ExactLayers {
 
 }  // namespace
 
-void fill_exact(PageFrame& frame, const std::vector<Layer>& layers, const Selection& selection) {
+void fill_exact(PageFrame& frame, const std::vector<RecordedAttention>& layers, const Selection& selection) {
   ExactLayers exact(frame);
   for (int64_t l : selected(selection.layers, static_cast<int64_t>(layers.size())))
     exact.add_layer(layers[l], l, selected(selection.heads, layers[l].q.size[1]));

@@ -12,17 +12,16 @@ namespace {
 constexpr KeyBand kFirst[] = {key_bands::first};
 
 /// The measures of attn/heads.h; not known of a packed text, which that refuses.
-std::vector<double> text_measures(const Layer& head, const PageTokens& tokens) {
+std::vector<double> text_measures(const RecordedAttention& head, const PageTokens& tokens) {
   if (!head.options.cu_seqlens_q.empty())
     return std::vector<double>(heads::measures().size(), std::numeric_limits<double>::quiet_NaN());
-  const heads::Layer layer{head.q, head.k, head.lse, head.options};
   heads::Measures measures;
-  measures.add(std::span(&layer, 1), tokens.texts());
+  measures.add(std::span(&head, 1), tokens.texts());
   return measures.table()[0].values;
 }
 
 /// A second pass: attention_statistics() makes one picture at a time.
-std::vector<float> mean_picture(const Layer& head, const Fineness& fineness) {
+std::vector<float> mean_picture(const RecordedAttention& head, const Fineness& fineness) {
   const ResultTensor<4> cells(head.lse.dtype, {1, 1, fineness.mean_rows, fineness.mean_columns});
   attention_statistics(head.q, head.k, head.lse, {.picture = {.cells = cells}}, head.options);
   return cells.values<float>();
@@ -55,7 +54,7 @@ PageTokens::PageTokens(const PageTexts& texts) {
   for (int64_t i = 0; i < n; ++i) kinds_[i] = static_cast<int64_t>(texts.kinds[static_cast<size_t>(i)]);
 }
 
-HeadFindings look_at_head(const Layer& head, const PageTokens& tokens, const Fineness& fineness) {
+HeadFindings look_at_head(const RecordedAttention& head, const PageTokens& tokens, const Fineness& fineness) {
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   const bool own_text = tokens.own_text();
   const DType dtype = head.lse.dtype;

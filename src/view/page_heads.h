@@ -49,6 +49,6 @@ struct HeadFindings {
 };
 
 /// `head` is one head, as head_of() makes it. Throws Error where lse does not belong to q and k.
-HeadFindings look_at_head(const Layer& head, const PageTokens& tokens, const Fineness& fineness);
+HeadFindings look_at_head(const RecordedAttention& head, const PageTokens& tokens, const Fineness& fineness);
 
 }  // namespace attn::view

@@ -39,11 +39,12 @@ struct PageFrame {
 };
 
 /// Throws Error, under the name `operation`, for what no page shows.
-void check_page(std::string_view operation, const PageTexts& texts, const std::vector<Layer>& layers,
+void check_page(std::string_view operation, const PageTexts& texts, const std::vector<RecordedAttention>& layers,
                 const Selection& selection);
 
 /// The frame with thumbnails, layers and what goes with them.
-void fill_exact(PageFrame& frame, const std::vector<Layer>& layers, const Selection& selection);
-void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageOptions& options);
+void fill_exact(PageFrame& frame, const std::vector<RecordedAttention>& layers, const Selection& selection);
+void fill_pooled(PageFrame& frame, const std::vector<RecordedAttention>& layers, const PageOptions& options,
+                 const Deflate& deflate);
 
 }  // namespace attn::view

@@ -1,8 +1,6 @@
 // A page of a text that is too long for its q and k: of each head pictures of the largest and of mean weights, numbers
 // of rows and columns, the largest weights of each row and those around its own token, as fine as the bytes allow, and
 // the windows that were asked for. page/pooled.js reads them.
-#include <zlib.h>
-
 #include <cmath>
 #include <cstdio>
 
@@ -24,15 +22,6 @@ constexpr int64_t kBandBlock = 256;  // of a band, at a time
 /// In base 64 after deflate, which adds at most this to what it cannot make smaller.
 double packed_bytes(double bytes) { return (bytes * 1.001 + 64) * 4 / 3 + 4; }
 
-std::string deflated(const std::vector<uint8_t>& bytes) {
-  uLongf size = compressBound(static_cast<uLong>(bytes.size()));
-  std::vector<uint8_t> packed(size);
-  if (compress2(packed.data(), &size, bytes.data(), static_cast<uLong>(bytes.size()), Z_DEFAULT_COMPRESSION) != Z_OK)
-    throw Error("html_page", {"zlib cannot compress a picture"});
-  packed.resize(size);
-  return base64(packed);
-}
-
 /// Byte after byte of all numbers: bytes that are alike are together, which deflate makes use of.
 template <class T>
 void append_planes(std::vector<uint8_t>& bytes, const std::vector<T>& numbers, int count) {
@@ -44,14 +33,6 @@ std::vector<uint8_t> cell_codes(const LogCode& code, const std::vector<float>& c
   std::vector<uint8_t> codes;
   for (const float weight : cells) codes.push_back(static_cast<uint8_t>(code.of(weight)));
   return codes;
-}
-
-std::string deflated_weights(const std::vector<float>& weights) {
-  std::vector<uint32_t> codes;
-  for (const float weight : weights) codes.push_back(kWeightCode.of(weight));
-  std::vector<uint8_t> bytes;
-  append_planes(bytes, codes, kWeightBytes);
-  return deflated(bytes);
 }
 
 /// Which keys of a row are in the band around its own token: so many before it, itself, and so many after.
@@ -73,7 +54,7 @@ struct Band {
   }
 
   /// [Lq, width()], 0 where there is no such key.
-  std::vector<float> weights(const Layer& head) const {
+  std::vector<float> weights(const RecordedAttention& head) const {
     const int64_t n = head.q.size[2];
     std::vector<float> all(static_cast<size_t>(n * width()));
     for (int64_t first = 0; first < n; first += kBandBlock) {
@@ -88,26 +69,48 @@ struct Band {
   }
 };
 
-/// Each row's largest weight but `rank`.
-std::string pack_rank(const HeadFindings& found, int64_t rank, int64_t top) {
-  std::vector<uint8_t> bytes;
-  std::vector<uint32_t> keys, weights;
-  for (auto at = static_cast<size_t>(rank); at < found.top_key.size(); at += static_cast<size_t>(top)) {
-    keys.push_back(static_cast<uint32_t>(found.top_key[at]));
-    weights.push_back(kWeightCode.of(found.top_weight[at]));
-  }
-  append_planes(bytes, keys, 3);
-  append_planes(bytes, weights, kWeightBytes);
-  return deflated(bytes);
-}
+/// Arrays in base 64 after deflate.
+class Packer {
+ public:
+  explicit Packer(const Deflate& deflate) : deflate_(deflate) {}
 
-std::string pack_numbers(const std::vector<float>& numbers) {
-  std::vector<uint32_t> words;
-  for (const float number : numbers) words.push_back(std::bit_cast<uint32_t>(number));
-  std::vector<uint8_t> bytes;
-  append_planes(bytes, words, 4);
-  return deflated(bytes);
-}
+  std::string bytes(const std::vector<uint8_t>& bytes) const {
+    const std::string packed = deflate_({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    return base64({reinterpret_cast<const uint8_t*>(packed.data()), packed.size()});
+  }
+
+  std::string weights(const std::vector<float>& weights) const {
+    std::vector<uint32_t> codes;
+    for (const float weight : weights) codes.push_back(kWeightCode.of(weight));
+    std::vector<uint8_t> planes;
+    append_planes(planes, codes, kWeightBytes);
+    return bytes(planes);
+  }
+
+  /// Of each row the key and the weight that follow `rank` larger ones.
+  std::string rank(const HeadFindings& found, int64_t rank, int64_t top) const {
+    std::vector<uint8_t> planes;
+    std::vector<uint32_t> keys, weights;
+    for (auto at = static_cast<size_t>(rank); at < found.top_key.size(); at += static_cast<size_t>(top)) {
+      keys.push_back(static_cast<uint32_t>(found.top_key[at]));
+      weights.push_back(kWeightCode.of(found.top_weight[at]));
+    }
+    append_planes(planes, keys, 3);
+    append_planes(planes, weights, kWeightBytes);
+    return bytes(planes);
+  }
+
+  std::string numbers(const std::vector<float>& numbers) const {
+    std::vector<uint32_t> words;
+    for (const float number : numbers) words.push_back(std::bit_cast<uint32_t>(number));
+    std::vector<uint8_t> planes;
+    append_planes(planes, words, 4);
+    return bytes(planes);
+  }
+
+ private:
+  const Deflate& deflate_;
+};
 
 double picture_bytes(const Fineness& fine) {
   return packed_bytes(static_cast<double>(fine.rows * fine.columns)) +
@@ -137,7 +140,7 @@ Fineness fineness_for(double bytes, int64_t Lq, int64_t Lk) {
 }
 
 /// What a query can see by its distance to keys, [first, last], null = no limit; where the layer's masks are no more.
-std::string reach_json(const Layer& layer) {
+std::string reach_json(const RecordedAttention& layer) {
   const AttentionOptions& options = layer.options;
   const int64_t apart = layer.k.size[2] - layer.q.size[2];
   if (!options.cu_seqlens_q.empty() || !options.key_length.empty() || !options.query_length.empty())
@@ -227,8 +230,9 @@ class PooledHead {
 
 class PooledLayers {
  public:
-  PooledLayers(PageFrame& frame, const Fineness& fineness, const std::vector<PageWindow>& windows)
-      : frame_(frame), tokens_(frame.texts), fineness_(fineness), windows_(windows) {
+  PooledLayers(PageFrame& frame, const Fineness& fineness, const std::vector<PageWindow>& windows,
+               const Deflate& deflate)
+      : frame_(frame), tokens_(frame.texts), fineness_(fineness), windows_(windows), pack_(deflate) {
     const Pooled thumbnail(fineness.rows, fineness.columns, kThumbnail, kThumbnail);
     frame_.thumbnail_rows = thumbnail.rows;
     frame_.thumbnail_columns = thumbnail.columns;
@@ -243,7 +247,7 @@ class PooledLayers {
     frame_.more += "]},";
   }
 
-  void add_layer(const Layer& layer, int64_t index, const std::vector<int64_t>& heads) {
+  void add_layer(const RecordedAttention& layer, int64_t index, const std::vector<int64_t>& heads) {
     layers_.push_back({"{\"index\":" + std::to_string(index) + ",\"name\":" + json_string(layer.name) +
                            ",\"reach\":" + reach_json(layer) + ",\"heads\":[",
                        {}});
@@ -271,8 +275,8 @@ class PooledLayers {
   }
 
  private:
-  PooledHead pooled_head(const Layer& layer, int64_t index, int64_t h) {
-    const Layer head = head_of(layer, h);
+  PooledHead pooled_head(const RecordedAttention& layer, int64_t index, int64_t h) {
+    const RecordedAttention head = head_of(layer, h);
     HeadFindings found;
     try {
       found = look_at_head(head, tokens_, fineness_);
@@ -291,34 +295,34 @@ class PooledLayers {
     std::string json = "\"name\":\"" + std::to_string(h) + "\"," + scale_json(found.peaks) +
                        ",\"measures\":" + numbers_json(found.measures) + ",\"thumbnail\":\"" +
                        base64(cell_codes(kCellCode, Pooled(cells, kThumbnail, kThumbnail).cells)) +  // is there at once
-                       "\",\"picture\":\"" + deflated(cell_codes(kCellCode, found.cells)) + "\",\"mean\":{" +
-                       scale_json(mean_peaks) + ",\"picture\":\"" + deflated(cell_codes(kMeanCode, found.mean_cells)) +
-                       "\"}";
+                       "\",\"picture\":\"" + pack_.bytes(cell_codes(kCellCode, found.cells)) + "\",\"mean\":{" +
+                       scale_json(mean_peaks) + ",\"picture\":\"" +
+                       pack_.bytes(cell_codes(kMeanCode, found.mean_cells)) + "\"}";
     json += ",\"windows\":[";
     for (const PageWindow& window : windows_)
       json += (json.back() == '[' ? "\"" : ",\"") +
-              deflated_weights(exact_window("html_page", head, window.query, window.queries, window.key, window.keys)) +
+              pack_.weights(exact_window("html_page", head, window.query, window.queries, window.key, window.keys)) +
               "\"";
     return with_parts(std::move(json) + "]", head, found);
   }
 
   /// The numbers of lines; then in turn the largest weight of each row that is left, and two of those nearest its own
   /// token, which take about as many bytes.
-  PooledHead with_parts(std::string json, const Layer& head, const HeadFindings& found) const {
+  PooledHead with_parts(std::string json, const RecordedAttention& head, const HeadFindings& found) const {
     const int64_t n = head.q.size[2], width = frame_.own_text() ? fineness_.band : 0;
     const Band band(std::max<int64_t>(width, 1), head.options.causal);
     const std::vector<int64_t> distances = band.distances();
     const std::vector<float> weights = width > 0 ? band.weights(head) : std::vector<float>();
     PooledHead pooled(std::move(json), distances);
     if (fineness_.lines)
-      pooled.add_lines(",\"entropy\":\"" + pack_numbers(found.entropy) + "\",\"received\":\"" +
-                       pack_numbers(found.received) + "\"");
+      pooled.add_lines(",\"entropy\":\"" + pack_.numbers(found.entropy) + "\",\"received\":\"" +
+                       pack_.numbers(found.received) + "\"");
     for (int64_t rank = 0, near = 0; rank < fineness_.top || near < width; ++rank) {
-      if (rank < fineness_.top) pooled.add_rank(pack_rank(found, rank, fineness_.top));
+      if (rank < fineness_.top) pooled.add_rank(pack_.rank(found, rank, fineness_.top));
       for (const int64_t end = std::min(near + 2, width); near < end; ++near) {
         std::vector<float> column;
         for (int64_t i = 0; i < n; ++i) column.push_back(weights[i * width + distances[near] + band.before]);
-        pooled.add_nearest(deflated_weights(column));
+        pooled.add_nearest(pack_.weights(column));
       }
     }
     return pooled;
@@ -328,12 +332,14 @@ class PooledLayers {
   PageTokens tokens_;
   Fineness fineness_;
   const std::vector<PageWindow>& windows_;
+  Packer pack_;
   std::vector<std::pair<std::string, std::vector<PooledHead>>> layers_;  // each with the JSON that it begins with
 };
 
 }  // namespace
 
-void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageOptions& options) {
+void fill_pooled(PageFrame& frame, const std::vector<RecordedAttention>& layers, const PageOptions& options,
+                 const Deflate& deflate) {
   const int64_t Lq = layers[0].q.size[2], Lk = layers[0].k.size[2];
   const std::vector<int64_t> chosen = selected(options.selection.layers, static_cast<int64_t>(layers.size()));
   double heads = 0, names = 0;
@@ -362,7 +368,7 @@ void fill_pooled(PageFrame& frame, const std::vector<Layer>& layers, const PageO
   checker.done();
   const double spare = (static_cast<double>(options.most_bytes) - least) / heads;
   const Fineness fineness = fineness_for(spare + picture_bytes(coarsest), Lq, Lk);
-  PooledLayers pooled(frame, fineness, windows);
+  PooledLayers pooled(frame, fineness, windows, deflate);
   for (const int64_t l : chosen) pooled.add_layer(layers[l], l, selected(options.selection.heads, layers[l].q.size[1]));
   pooled.finish(static_cast<double>(options.most_bytes) - frame_bytes);
 }

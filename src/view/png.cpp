@@ -10,9 +10,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "view/labels.h"
 #include "view/letters.h"
 #include "view/picture.h"
-#include "view/text.h"
 #include "view/weights.h"
 
 namespace attn::view {
@@ -258,10 +258,10 @@ std::string png_heatmap(ConstView<4> weights, const HeatmapOptions& options) {
   return draw_heatmap(Pooled(weights, Lq, Lk), cell, options);
 }
 
-std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& options) {
+std::string png_heatmap(const RecordedAttention& layer, int64_t head, const HeatmapOptions& options) {
   Checker checker("png_heatmap");
   check_scale(checker, options.scale);
-  check_layers(checker, {layer});
+  check_recorded(checker, {&layer, 1});
   check_selection(checker, {layer}, {.heads = {head}});
   const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2];
   check_head_labels(checker, options, Lq, Lk);
@@ -271,12 +271,13 @@ std::string png_heatmap(const Layer& layer, int64_t head, const HeatmapOptions& 
   return draw_heatmap(Pooled("png_heatmap", layer, head, Lq, Lk), cell, named);
 }
 
-std::string png_overview(const std::vector<Layer>& layers, const HeatmapOptions& options, const Selection& selection) {
+std::string png_overview(const std::vector<RecordedAttention>& layers, const HeatmapOptions& options,
+                         const Selection& selection) {
   Checker checker("png_overview");
   checker.require(options.cell >= 0, "cell must not be negative");
   check_scale(checker, options.scale);
   checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
-  check_layers(checker, layers);
+  check_recorded(checker, layers);
   check_selection(checker, layers, selection);
   checker.done();
   const int64_t Lq = layers[0].q.size[2], Lk = layers[0].k.size[2];

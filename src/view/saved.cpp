@@ -1,10 +1,11 @@
-// Attention that is kept in a safetensors file: tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
+// Recorded attention in files. A safetensors file has tensors "NAME.q", "NAME.k" and "NAME.lse", and the metadata
 // "attention", {"NAME": options}, "tokens", "query_tokens" and "second", all JSON.
 #include <algorithm>
 #include <array>
 
 #include "attn/io.h"
 #include "io/json.h"
+#include "view/page_texts.h"
 #include "view/weights.h"
 
 namespace attn::view {
@@ -47,7 +48,7 @@ bool counts_before(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-/// One file on its way to layers: collects what is wrong with it.
+/// Reads a file and collects what is wrong with it.
 class FileReader {
  public:
   explicit FileReader(const std::string& path)
@@ -58,13 +59,13 @@ class FileReader {
     const io::Json options = metadata("attention", io::Json::object());
     if (!options.is_object()) wrong("\"attention\" must be an object");
     for (const std::string& name : names()) {
-      Layer layer{.name = name};
+      RecordedAttention layer{.name = name};
       if (options.is_object() && options.contains(name)) read_options(options[name], layer);
       if (read_arrays(layer)) saved.layers.push_back(std::move(layer));
     }
     if (checker_.ok() && saved.layers.empty()) wrong("there is no tensor NAME.q");
     checker_.done();
-    check_layers(checker_, saved.layers);
+    check_recorded(checker_, saved.layers);
     checker_.done();
     saved.tokens = read_texts("tokens", "keys", saved.layers[0].k.size[2]);
     saved.queries = read_texts("query_tokens", "queries", saved.layers[0].q.size[2]);
@@ -108,7 +109,7 @@ class FileReader {
     return ConstView<Rank>(memory_->arrays.back().data(), info.dtype, size);
   }
 
-  bool read_arrays(Layer& layer) {
+  bool read_arrays(RecordedAttention& layer) {
     layer.q = array<4>(layer.name + ".q");
     layer.k = array<4>(layer.name + ".k");
     if (!layer.q.data || !layer.k.data || !checker_.ok()) return false;
@@ -119,7 +120,7 @@ class FileReader {
     return compute_lse(layer);
   }
 
-  bool compute_lse(Layer& layer) {
+  bool compute_lse(RecordedAttention& layer) {
     try {
       layer.lse = forward_lse(layer, memory_->arrays);
     } catch (const Error& error) {
@@ -128,7 +129,7 @@ class FileReader {
     return checker_.ok();
   }
 
-  void read_options(const io::Json& given, Layer& layer) {
+  void read_options(const io::Json& given, RecordedAttention& layer) {
     if (!given.is_object()) return wrong("the options of " + io::in_quotes(layer.name) + " must be an object");
     for (const auto& [name, value] : given.items())
       if (!read_option(name, value, layer.options))
@@ -193,6 +194,25 @@ class FileReader {
   std::shared_ptr<Memory> memory_;
 };
 
+/// The array of a .npy file with axes of extent 1 in front, in a new element of `memory`; a view without data, and a
+/// reason, where the file has no such array.
+template <int Rank>
+ConstView<Rank> npy_view(Checker& checker, const std::string& path, std::vector<Buffer>& memory) {
+  try {
+    io::NpyArray array = io::read_npy(path);
+    if (array.shape.empty() || array.shape.size() > Rank)
+      throw Error("read_arrays", {path + ": must have 1 to " + std::to_string(Rank) + " axes"});
+    Shape<Rank> size;
+    size.fill(1);
+    std::copy_backward(array.shape.begin(), array.shape.end(), size.end());
+    memory.push_back(std::move(array.data));
+    return ConstView<Rank>(memory.back().data(), array.dtype, size);
+  } catch (const Error& error) {
+    for (const std::string& reason : error.reasons()) checker.require(false, reason);
+    return {};
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------ writing
 
 /// A view [1, ...] without its first axis.
@@ -218,7 +238,7 @@ io::Json options_json(Checker& checker, const std::string& layer, const Attentio
   if (!options.key_length.empty()) said["key_length"] = options.key_length[0];
   checker.require(!options.mask && !options.bias && options.alibi_slopes.empty() && !options.query_segment_ids &&
                       options.cu_seqlens_q.empty() && !options.blocks.allowed && options.query_length.empty(),
-                  layer + ": masks, biases, slopes, documents, packed sequences and blocks have no place in a file");
+                  layer + ": a file cannot hold masks, biases, slopes, segment ids, packed sequences and blocks");
   return said;
 }
 
@@ -227,20 +247,14 @@ struct Contents {
   std::vector<io::NamedTensor> tensors;
   std::map<std::string, std::string> metadata;
 
-  Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+  Contents(const char* operation, const std::vector<std::string>& tokens, const std::vector<RecordedAttention>& layers,
            const std::vector<std::string>& queries, int64_t second) {
     Checker checker(operation);
-    check_layers(checker, layers);
+    check_tokens(checker, layers, tokens, queries, second);
     checker.done();
-    checker.require(tokens.empty() || static_cast<int64_t>(tokens.size()) == layers[0].k.size[2],
-                    "there must be as many tokens as keys, or none");
-    checker.require(queries.empty() || static_cast<int64_t>(queries.size()) == layers[0].q.size[2],
-                    "there must be as many tokens of queries as queries, or none");
-    checker.require(second == -1 || (second > 0 && second < layers[0].k.size[2]),
-                    "second must be -1, or a token after the first one");
     io::Json options = io::Json::object();
     for (size_t n = 0; n < layers.size(); ++n) {
-      const Layer& layer = layers[n];
+      const RecordedAttention& layer = layers[n];
       checker.require(!options.contains(layer.name), "two layers are called " + io::in_quotes(layer.name));
       options[layer.name] = options_json(checker, "layers[" + std::to_string(n) + "]", layer.options);
       tensors.push_back(tensor_of(layer.name + ".q", layer.q));
@@ -260,14 +274,36 @@ struct Contents {
 
 SavedAttention read_attention(const std::string& path) { return FileReader(path).read(); }
 
-std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
+SavedAttention read_arrays(const std::string& q, const std::string& k, const std::string& lse,
+                           const AttentionOptions& options) {
+  Checker checker("read_arrays");
+  auto memory = std::make_shared<std::vector<Buffer>>();
+  RecordedAttention layer{.name = "layer 0", .options = options};
+  layer.q = npy_view<4>(checker, q, *memory);
+  layer.k = npy_view<4>(checker, k, *memory);
+  if (!lse.empty()) layer.lse = npy_view<3>(checker, lse, *memory);
+  checker.done();
+  if (lse.empty()) {
+    try {
+      layer.lse = forward_lse(layer, *memory);
+    } catch (const Error& error) {
+      throw Error("read_arrays", {q + " and " + k + ": " + error.reasons().at(0)});
+    }
+  }
+  check_recorded(checker, {&layer, 1});
+  checker.done();
+  return {.tokens = {}, .layers = {layer}, .memory = memory};
+}
+
+std::string saved_attention(const std::vector<std::string>& tokens, const std::vector<RecordedAttention>& layers,
                             const std::vector<std::string>& queries, int64_t second) {
   const Contents contents("saved_attention", tokens, layers, queries, second);
   return io::format_safetensors(contents.tensors, contents.metadata);
 }
 
-void save_attention(const std::string& path, const std::vector<std::string>& tokens, const std::vector<Layer>& layers,
-                    const std::vector<std::string>& queries, int64_t second) {
+void save_attention(const std::string& path, const std::vector<std::string>& tokens,
+                    const std::vector<RecordedAttention>& layers, const std::vector<std::string>& queries,
+                    int64_t second) {
   const Contents contents("save_attention", tokens, layers, queries, second);
   io::write_safetensors(path, contents.tensors, contents.metadata);
 }

@@ -66,7 +66,7 @@ struct Asked {
   int64_t query, queries, key, keys, rows, columns;
 };
 
-std::vector<float> window_of(const Layer& head, const Asked& window) {
+std::vector<float> window_of(const RecordedAttention& head, const Asked& window) {
   if (window.rows == window.queries && window.columns == window.keys)
     return exact_window(kAnswer, head, window.query, window.queries, window.key, window.keys);
   const DType dtype = head.lse.dtype;
@@ -93,7 +93,7 @@ void append_rows(std::vector<float>& numbers, const ConstView<4>& x, int64_t fir
     }
 }
 
-std::vector<float> vectors_of(Question& question, const Layer& head) {
+std::vector<float> vectors_of(Question& question, const RecordedAttention& head) {
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   const int64_t query = question.number("query", 0, Lq - 1), key = question.number("key", 0, Lk - 1);
   const int64_t keys = question.number("keys", 1, Lk - key);
@@ -105,7 +105,7 @@ std::vector<float> vectors_of(Question& question, const Layer& head) {
   return numbers;
 }
 
-Asked window_asked(Question& question, const Layer& head) {
+Asked window_asked(Question& question, const RecordedAttention& head) {
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   Asked window{};
   window.query = question.number("query", 0, Lq - 1);
@@ -119,7 +119,7 @@ Asked window_asked(Question& question, const Layer& head) {
 
 }  // namespace
 
-ServedPage::ServedPage(PageTexts texts, std::vector<Layer> layers, Selection selection)
+ServedPage::ServedPage(PageTexts texts, std::vector<RecordedAttention> layers, Selection selection)
     : texts_(std::move(texts)), layers_(std::move(layers)), selection_(std::move(selection)) {
   check_page("ServedPage", texts_, layers_, selection_);
 }
@@ -129,7 +129,7 @@ std::string ServedPage::page() const {
   frame.thumbnail_rows = std::min<int64_t>(layers_[0].q.size[2], kThumbnail);
   frame.thumbnail_columns = std::min<int64_t>(layers_[0].k.size[2], kThumbnail);
   for (const int64_t l : selected(selection_.layers, static_cast<int64_t>(layers_.size()))) {
-    const Layer& layer = layers_[l];
+    const RecordedAttention& layer = layers_[l];
     const double scale = layer.options.scale.value_or(1 / std::sqrt(static_cast<double>(layer.q.size[3])));
     frame.layers += (frame.layers.empty() ? "\n" : ",\n") + ("{\"index\":" + std::to_string(l)) +
                     ",\"name\":" + json_string(layer.name) + ",\"scale\":" + number_json(scale) + ",\"heads\":[";
@@ -149,7 +149,7 @@ std::string ServedPage::answer(std::string_view path, const Parameters& paramete
     return named.empty() || std::find(named.begin(), named.end(), one) != named.end();
   };
   question.require(is_selected(selection_.layers, l) && is_selected(selection_.heads, h), "the page has no such head");
-  const Layer head = head_of(layers_[l], h);
+  const RecordedAttention head = head_of(layers_[l], h);
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   if (path == "/vectors") return bytes_of(vectors_of(question, head));
   if (path == "/measures") {

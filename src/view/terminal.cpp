@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "view/colour.h"
-#include "view/text.h"
+#include "view/labels.h"
 #include "view/weights.h"
 
 namespace attn::view {
@@ -227,11 +227,11 @@ std::string terminal_heatmap(ConstView<4> weights, const std::vector<std::string
   return Heatmap(grid, row_labels, column_labels, options).text();
 }
 
-std::string terminal_heatmap(const Layer& layer, int64_t head, const std::vector<std::string>& row_labels,
+std::string terminal_heatmap(const RecordedAttention& layer, int64_t head, const std::vector<std::string>& row_labels,
                              const std::vector<std::string>& column_labels, const HeatmapOptions& options) {
   Checker checker("terminal_heatmap");
   check_labels(checker, row_labels, column_labels, layer.q.size[2], layer.k.size[2], options);
-  check_layers(checker, {layer});
+  check_recorded(checker, {&layer, 1});
   check_selection(checker, {layer}, {.heads = {head}});
   checker.done();
   const Pooled grid("terminal_heatmap", layer, head, options.max_rows, options.max_columns);

@@ -7,16 +7,15 @@
 #include <numeric>
 
 #include "attention/elements.h"
-#include "attention/problem.h"
-#include "attention/recorded.h"
+#include "core/layout.h"
 
 namespace attn::view {
 namespace {
 
-// Scores in the thousands round a weight of 1 to about 1.0001, 16-bit inputs less than a percent. More means that lse
-// is not the one of q and k, which no picture may hide.
+// Scores in the thousands round a weight of 1 to about 1.0001, 16-bit inputs by less than a percent. More means that
+// lse does not belong to q and k, which is an Error.
 constexpr double kLargestWeight = 1 + 1.0 / 64;
-constexpr int64_t kBlockRows = 128;  // some tasks for the threads in every block
+constexpr int64_t kBlockRows = 128;  // enough tasks for the threads in every block
 
 std::string at_cell(int64_t row, int64_t column, double value) {
   return "query " + std::to_string(row) + ", key " + std::to_string(column) + " has weight " + std::to_string(value) +
@@ -26,30 +25,6 @@ std::string at_cell(int64_t row, int64_t column, double value) {
 }  // namespace
 
 bool is_weight(double value) { return value >= 0 && value <= kLargestWeight; }
-
-void check_layers(Checker& checker, const std::vector<Layer>& layers, int64_t queries, int64_t keys) {
-  checker.require(!layers.empty(), "there must be a layer");
-  for (size_t n = 0; n < layers.size(); ++n) {
-    const Layer& layer = layers[n];
-    const std::string name = "layers[" + std::to_string(n) + "]";
-    const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2];
-    checker.require(layer.q.data && layer.k.data && layer.lse.data, name + ": q, k and lse must have data");
-    checker.require(layer.q.size[0] == 1, [&] {
-      return name + ": q has size " + to_string<4>(layer.q.size) + ", must be one text: [1, H, Lq, D]";
-    });
-    checker.require(layer.q.size[1] > 0 && Lq > 0 && Lk > 0, name + ": there must be a head, a query and a key");
-    if (queries >= 0) {
-      checker.require(Lq == queries && Lk == keys, [&] {
-        return name + ": " + std::to_string(Lq) + " queries and " + std::to_string(Lk) + " keys, but " +
-               std::to_string(queries) + (keys != queries ? " and " + std::to_string(keys) : "") + " tokens";
-      });
-    } else {
-      checker.require(Lq == layers[0].q.size[2] && Lk == layers[0].k.size[2],
-                      name + ": must have as many queries and keys as layers[0]");
-    }
-    detail::check_recorded(checker, name, layer);
-  }
-}
 
 void check_scale(Checker& checker, Scale scale) {
   checker.require(scale == Scale::linear || scale == Scale::log, "the scale is neither linear nor log");
@@ -69,11 +44,12 @@ void check_weights(Checker& checker, const ConstView<4>& weights) {
     for (int64_t column = 0; column < weights.size[3]; ++column) {
       const int64_t offset = row * weights.stride[2] + column * weights.stride[3];
       const float value = static_cast<const float*>(weights.data)[offset];
-      if (!checker.require(is_weight(value), [&] { return at_cell(row, column, value); })) return;  // the first will do
+      if (!checker.require(is_weight(value), [&] { return at_cell(row, column, value); }))
+        return;  // one reason is enough
     }
 }
 
-void check_selection(Checker& checker, const std::vector<Layer>& layers, const Selection& selection) {
+void check_selection(Checker& checker, const std::vector<RecordedAttention>& layers, const Selection& selection) {
   const auto check = [&](const std::string& where, const char* kind, const std::vector<int64_t>& named, int64_t count) {
     for (size_t n = 0; n < named.size() && count > 0; ++n) {
       checker.require(named[n] >= 0 && named[n] < count, [&] {
@@ -98,8 +74,8 @@ std::vector<int64_t> selected(const std::vector<int64_t>& named, int64_t count) 
   return all;
 }
 
-/// Keys serve as values, which nobody looks at.
-ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory) {
+/// The keys are also passed as values: the output is not used.
+ConstView<3> forward_lse(const RecordedAttention& layer, std::vector<Buffer>& memory) {
   const DType type = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
   const Buffer out(std::max<int64_t>(layer.q.count() * size_of(layer.q.dtype), 1));
   View<3> lse(nullptr, type, {1, layer.q.size[1], layer.q.size[2]});
@@ -109,7 +85,7 @@ ConstView<3> forward_lse(const Layer& layer, std::vector<Buffer>& memory) {
   return lse;
 }
 
-Layer head_of(const Layer& layer, int64_t head) {
+RecordedAttention head_of(const RecordedAttention& layer, int64_t head) {
   const auto slice = [](auto& view, int64_t at) {  // an axis of extent 1 is used for every head
     if (view.data && view.size[1] > 1)
       view.data = static_cast<const char*>(view.data) + at * view.stride[1] * size_of(view.dtype);
@@ -118,7 +94,7 @@ Layer head_of(const Layer& layer, int64_t head) {
   const auto one = [&](std::span<const float>& values) {
     if (!values.empty()) values = values.subspan(static_cast<size_t>(head), 1);
   };
-  Layer part = layer;
+  RecordedAttention part = layer;
   slice(part.k, head / (layer.q.size[1] / layer.k.size[1]));
   slice(part.q, head);
   slice(part.lse, head);
@@ -130,8 +106,8 @@ Layer head_of(const Layer& layer, int64_t head) {
   return part;
 }
 
-void for_each_row(std::string_view operation, const Layer& layer, int64_t index, const std::vector<int64_t>& heads,
-                  const RowSink& sink) {
+void for_each_row(std::string_view operation, const RecordedAttention& layer, int64_t index,
+                  const std::vector<int64_t>& heads, const RowSink& sink) {
   const int64_t Lq = layer.q.size[2], Lk = layer.k.size[2], rows = std::min(kBlockRows, Lq);
   const DType dtype = layer.q.dtype == DType::float64 ? DType::float64 : DType::float32;
   const auto H = static_cast<int64_t>(heads.size());
@@ -141,7 +117,7 @@ void for_each_row(std::string_view operation, const Layer& layer, int64_t index,
   for (int64_t first = 0; first < Lq; first += rows) {
     const int64_t count = std::min(rows, Lq - first);
     for (int64_t h = 0; h < H; ++h) {
-      const Layer part = head_of(layer, heads[h]);
+      const RecordedAttention part = head_of(layer, heads[h]);
       const View<4> weights(static_cast<char*>(block.data()) + h * head_bytes, dtype, {1, 1, count, Lk});
       attention_weights(part.q, part.k, part.lse, weights, first, 0, part.options);
     }
@@ -171,8 +147,8 @@ std::vector<float> checked_weights(std::string_view operation, const void* data,
   return weights;
 }
 
-std::vector<float> exact_window(std::string_view operation, const Layer& head, int64_t query, int64_t queries,
-                                int64_t key, int64_t keys) {
+std::vector<float> exact_window(std::string_view operation, const RecordedAttention& head, int64_t query,
+                                int64_t queries, int64_t key, int64_t keys) {
   const DType dtype = head.q.dtype == DType::float64 ? DType::float64 : DType::float32;
   const Buffer memory(queries * keys * size_of(dtype));
   const View<4> cells(memory.data(), dtype, {1, 1, queries, keys});
@@ -201,7 +177,8 @@ Pooled::Pooled(const ConstView<4>& weights, int64_t max_rows, int64_t max_column
   }
 }
 
-Pooled::Pooled(std::string_view operation, const Layer& layer, int64_t head, int64_t max_rows, int64_t max_columns)
+Pooled::Pooled(std::string_view operation, const RecordedAttention& layer, int64_t head, int64_t max_rows,
+               int64_t max_columns)
     : Pooled(layer.q.size[2], layer.k.size[2], max_rows, max_columns) {
   for_each_row(operation, layer, 0, {head}, [this](int64_t row, const double* weights) { add_row(row, weights); });
 }

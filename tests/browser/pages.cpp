@@ -72,7 +72,7 @@ void write_pages(const std::string& folder) {
     write(folder + "/tokens_" + std::to_string(n) + ".html", view::html_page("tokens", tokens(n), {text.layer()}));
   }
   std::vector<std::unique_ptr<Text>> deep;
-  std::vector<view::Layer> layers;
+  std::vector<RecordedAttention> layers;
   for (int l = 0; l < 4; ++l) {
     const std::string name = "layer " + std::to_string(l);
     deep.push_back(
@@ -132,7 +132,7 @@ void write_long_pages(const std::string& folder) {
                        view::html_page({.title = "long", .queries = list}, {text.layer()}, options));
   }
   Text cross("layer 0", 9, 2, 1, DType::float32, 10);
-  view::Layer layer = cross.attend().layer();
+  RecordedAttention layer = cross.attend().layer();
   layer.q.size[2] = layer.lse.size[2] = 5;
   const view::PageTexts texts{.title = "two texts", .queries = tokens(5), .keys = std::vector<std::string>(9, "<b>")};
   write_with_numbers(folder + "/two_texts", cross, view::html_page(texts, {layer}));

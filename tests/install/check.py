@@ -97,7 +97,7 @@ class Check:
         run(*self.cmake(HERE / "consumer", build, f"-DREADME={self.work / name}.cmake", f"-DC_PROGRAM={C_PROGRAM}",
                         *definitions))
         run("cmake", "--build", build, "--config", self.a.config)
-        programs = ["your_program", "c_program"] + (["models_program"] if self.models else [])
+        programs = ["your_program", "c_program"] + (["models_program", "view_program"] if self.models else [])
         for program in programs:
             run(build / program)
         return build
@@ -122,20 +122,27 @@ class Check:
         require(printed == (ROOT / "examples/03_plain_c.expected").read_text(), f"03_plain_c printed\n{printed}")
 
     def components(self):
-        """Without a library that attn::models needs: attn::attn is there, attn::models is not, or says why."""
-        definitions = [f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON",
-                       f"-DC_PROGRAM={C_PROGRAM}"]
+        """Without packages that a library needs, the others are found, and its own component says what is missing."""
         block = self.work / "components.cmake"
-        for lines, refusal in (
-            ("find_package(attn REQUIRED)\n", None),
-            ("find_package(attn REQUIRED COMPONENTS attn)\n", None),
-            ("find_package(attn REQUIRED COMPONENTS models)\n", "attn::models needs PNG"),
-            ("find_package(attn REQUIRED COMPONENTS layers)\n", "there is no component layers"),
-            ("find_package(attn 0.2 REQUIRED)\n", "0.2"),
+        for lines, missing, found, refusal in (
+            ("find_package(attn REQUIRED)\n", "PNG", "models", None),
+            ("find_package(attn REQUIRED)\n", "OpenMP", "", None),
+            ("find_package(attn REQUIRED COMPONENTS attn)\n", "PNG", "", None),
+            ("find_package(attn REQUIRED COMPONENTS models)\n", "PNG", "models", None),
+            ("find_package(attn REQUIRED COMPONENTS models)\n", "OpenMP", "", "attn::models needs OpenMP"),
+            ("find_package(attn REQUIRED COMPONENTS view)\n", "PNG", "", "attn::view needs PNG"),
+            ("find_package(attn REQUIRED COMPONENTS view)\n", "OpenMP", "", "attn::view needs OpenMP"),
+            ("find_package(attn REQUIRED COMPONENTS layers)\n", "PNG", "", "there is no component layers"),
+            ("find_package(attn 0.2 REQUIRED)\n", "PNG", "", "0.2"),
         ):
-            block.write_text(lines + 'if(TARGET attn::models)\n  message(FATAL_ERROR "models")\nendif()\n')
-            done = subprocess.run(self.cmake(HERE / "consumer", self.work / "components", f"-DREADME={block}",
-                                             *definitions), capture_output=True, text=True, check=False)
+            block.write_text(lines + "foreach(component models view)\n  if(TARGET attn::${component})\n"
+                             "    list(APPEND found ${component})\n  endif()\nendforeach()\n"
+                             f'if(NOT "${{found}}" STREQUAL "{found}")\n  message(FATAL_ERROR "found ${{found}}")\n'
+                             "endif()\n")
+            done = subprocess.run(self.cmake(HERE / "consumer", self.work / f"components_{missing}",
+                                             f"-DREADME={block}", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+                                             f"-DCMAKE_DISABLE_FIND_PACKAGE_{missing}=ON", f"-DC_PROGRAM={C_PROGRAM}"),
+                                  capture_output=True, text=True, check=False)
             require((done.returncode == 0) == (refusal is None), f"{lines}{done.stdout}{done.stderr}")
             require(refusal is None or refusal in " ".join(done.stderr.split()), f"{lines}{done.stderr}")
 
@@ -154,16 +161,19 @@ class Check:
                     "c_program": f"cc -std=c11 {strict} {C_PROGRAM} -o c_program "
                                  f"$(pkg-config {static} --cflags --libs attn)"}
         if self.models:
-            commands["models"] = (f"{self.a.cxx} -std=c++20 {strict} models.cpp -o models "
-                                  f"$(pkg-config {static} --cflags --libs attn-models)")
+            for library in ("models", "view"):
+                commands[library] = (f"{self.a.cxx} -std=c++20 {strict} {library}.cpp -o {library} "
+                                     f"$(pkg-config {static} --cflags --libs attn-{library})")
         for program, command in commands.items():
             run("sh", "-c", command, cwd=folder, env=environment)
             run(folder / program, env=environment)
 
     def symbols(self):
-        """A shared library exports what the public headers declare, and what attn::models needs of attn::attn."""
+        """A shared library exports what the public headers declare, and what the libraries on top of it need."""
         headers = " ".join(path.read_text() for path in (ROOT / "include/attn").glob("*.h"))
-        public = set(re.findall(r"\w+", headers)) | {"Checker", "active_kernels", "thread_scratch", "control_groups"}
+        public = set(re.findall(r"\w+", headers)) | {
+            "Checker", "active_kernels", "as_shown", "check_recorded", "control_groups", "in_quotes", "parse_json",
+            "thread_scratch"}
         for library in sorted(self.prefix.glob("lib*/**/libattn*.so")):
             soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "--dynamic", library))
             require(soname and soname[1] == f"{library.name}.0.1", f"{library.name}: no versioned soname")

@@ -8,14 +8,12 @@ int main() {
   if (c[3] != 3) return 1;
   attn::ops::scale(c, 2, c);  // element kernels, which attn::attn owns
   if (c[3] != 6) return 2;
-  const attn::Tensor<float, 4> weights({1, 1, 2, 2});
-  if (attn::view::png_heatmap(weights).substr(1, 3) != "PNG") return 3;
-  if (attn::text::characters_of("\u03b1\u03b2")->vocab_size() != 2) return 4;
-  if (attn::io::crc32("123456789") != 0xcbf43926) return 5;
+  if (attn::text::characters_of("\u03b1\u03b2")->vocab_size() != 2) return 3;
+  if (attn::io::crc32("123456789") != 0xcbf43926) return 4;
   try {
     attn::ops::matmul(a, a, c);
   } catch (const attn::Error&) {
     return 0;
   }
-  return 6;
+  return 5;
 }

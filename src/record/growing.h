@@ -1,16 +1,16 @@
-// growing: bytes at whose end there will be more.
+// growing: an array of bytes that grows at its end.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-namespace attn::io {
+namespace attn::detail {
 
-/// In memory, or in a file without a name, which the system writes out where memory is short and which is gone with the
-/// object. A larger one may be elsewhere: data() changes with resize().
+/// In memory, or in an unnamed file that is mapped: the system writes it out where memory is short, and removes it with
+/// the object. data() may change with resize().
 class GrowingBytes {
  public:
-  /// `folder` is where the file is; empty = in memory.
+  /// In a file in `folder`; empty = in memory.
   explicit GrowingBytes(std::string folder = {}) : folder_(std::move(folder)) {}
   GrowingBytes(GrowingBytes&& other) noexcept { swap(other); }
   GrowingBytes& operator=(GrowingBytes&& other) noexcept {
@@ -21,7 +21,7 @@ class GrowingBytes {
 
   char* data() const { return data_; }
   int64_t size() const { return size_; }
-  /// What is after the old size is undefined. Throws Error, and changes nothing, where there is no room.
+  /// New bytes are undefined. Throws Error, and changes nothing, if there is no room.
   void resize(int64_t size);
 
  private:
@@ -33,4 +33,4 @@ class GrowingBytes {
   int64_t size_ = 0, capacity_ = 0;
 };
 
-}  // namespace attn::io
+}  // namespace attn::detail

@@ -1,6 +1,6 @@
-// Both kinds of memory are mappings. Room in a file is allocated before it is mapped: a full disk is an error of
-// resize(), and not a signal at some later store.
-#include "io/growing.h"
+// Both kinds of memory are mappings. Room in a file is allocated before it is mapped: a full disk is an Error of
+// resize(), not a signal at a later store.
+#include "record/growing.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 
 #include "attn/core.h"
 
-namespace attn::io {
+namespace attn::detail {
 namespace {
 
 constexpr int64_t kLeast = 1 << 16;
@@ -23,7 +23,7 @@ constexpr int64_t kLeast = 1 << 16;
   throw Error("grow_file", {where + ": " + step + ": " + std::generic_category().message(number)});
 }
 
-/// A new file that has lost its name.
+/// A new file whose name is removed at once.
 int open_unnamed(const std::string& folder) {
   const std::string pattern = folder + "/.attn-XXXXXX";
   std::vector<char> name(pattern.c_str(), pattern.c_str() + pattern.size() + 1);
@@ -69,4 +69,4 @@ void GrowingBytes::reserve(int64_t capacity) {
   capacity_ = capacity;
 }
 
-}  // namespace attn::io
+}  // namespace attn::detail

@@ -1,23 +1,30 @@
-// The recorder: of each layer rows of tokens, [tokens, H, D] of queries and keys and [tokens, H] of lse, which grow at
-// the end.
-#include "attn/view_recorder.h"
-
+// A TextRecorder keeps one row a token: [tokens, H, D] of queries and keys and [tokens, H] of lse, which grow at the
+// end.
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
+#include "attn/record.h"
 #include "core/checker.h"
-#include "io/growing.h"
-#include "view/weights.h"
+#include "record/growing.h"
 
-namespace attn::view {
+namespace attn {
 namespace {
+
+using detail::GrowingBytes;
 
 std::string text(int64_t number) { return std::to_string(number); }
 
-/// Tokens `first` .. `last` of x [1, heads, tokens, D], the heads that are named.
-void append(io::GrowingBytes& to, const ConstView<4>& x, int64_t first, int64_t last,
-            const std::vector<int64_t>& heads) {
+/// 0 .. count - 1.
+std::vector<int64_t> all_of(int64_t count) {
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+/// Appends tokens `first` .. `last` of the given heads of x [1, heads, tokens, D].
+void append(GrowingBytes& to, const ConstView<4>& x, int64_t first, int64_t last, const std::vector<int64_t>& heads) {
   const int64_t element = size_of(x.dtype), D = x.size[3];
   const auto count = static_cast<int64_t>(heads.size());
   const int64_t before = to.size();
@@ -34,8 +41,8 @@ void append(io::GrowingBytes& to, const ConstView<4>& x, int64_t first, int64_t 
     }
 }
 
-/// [1, heads, tokens, D] of such rows.
-ConstView<4> view_of(const io::GrowingBytes& rows, DType type, int64_t heads, int64_t tokens, int64_t D) {
+/// The rows [tokens, heads, D] as [1, heads, tokens, D].
+ConstView<4> view_of(const GrowingBytes& rows, DType type, int64_t heads, int64_t tokens, int64_t D) {
   return {rows.data(), type, {1, heads, tokens, D}, {0, D, heads * D, 1}};
 }
 
@@ -44,7 +51,7 @@ ConstView<4> with_width(const ConstView<3>& x) {
   return {x.data, x.dtype, {x.size[0], x.size[1], x.size[2], 1}, {x.stride[0], x.stride[1], x.stride[2], 1}};
 }
 
-/// A bias that is one number a head and distance.
+/// True if the bias is one number for each head and distance.
 bool is_by_distance(const ConstView<4>& bias, int64_t queries, int64_t keys) {
   return bias.size[2] == queries && bias.size[3] == keys && bias.stride[2] == -bias.stride[3];
 }
@@ -53,24 +60,28 @@ bool is_by_distance(const ConstView<4>& bias, int64_t queries, int64_t keys) {
 
 // --------------------------------------------------------------------------------------------------------- one layer
 
-class Recorder::Kept {
+/// What is kept of one layer.
+class TextRecorder::KeptLayer {
  public:
-  Kept(const RecorderOptions& options, int64_t number, const Layer& call)
-      : wanted_(options),
+  KeptLayer(const RecorderOptions& options, const TextRecorderOptions& kept, int64_t number,
+            const RecordedAttention& call)
+      : wanted_(kept),
+        is_cross_(options.kind == AttentionKind::cross),
         number_(number),
         all_heads_(call.q.size[1]),
         all_kv_heads_(call.k.size[1]),
         D_(call.q.size[3]),
         type_(call.q.dtype),
         lse_type_(call.lse.dtype),
-        heads_(selected(options.selection.heads, all_heads_)),
-        kv_heads_(selected({}, all_kv_heads_)),
+        heads_(options.selection.heads),
         name_(call.name),
-        q_(options.folder),
-        k_(options.folder),
-        lse_(options.folder) {
-    if (!options.selection.heads.empty()) {  // each with the keys that it reads
-      kv_heads_.clear();
+        q_(kept.folder),
+        k_(kept.folder),
+        lse_(kept.folder) {
+    if (heads_.empty()) {
+      heads_ = all_of(all_heads_);
+      kv_heads_ = all_of(all_kv_heads_);
+    } else {  // each head with a copy of the keys that it reads
       for (int64_t head : heads_) kv_heads_.push_back(head / (all_heads_ / all_kv_heads_));
     }
     options_.scale = call.options.scale;
@@ -81,7 +92,7 @@ class Recorder::Kept {
       for (int64_t head : heads_) slopes_.push_back(call.options.alibi_slopes[static_cast<size_t>(head)]);
   }
 
-  void record(int64_t first, const Layer& call) {
+  void record(int64_t first, const RecordedAttention& call) {
     check(first, call);
     const int64_t Lq = call.q.size[2], end = wanted_.queries < 0 ? first + Lq : wanted_.first_query + wanted_.queries;
     const auto kept_of = [&](int64_t token) { return std::max<int64_t>(token - wanted_.first_query, 0); };
@@ -101,8 +112,8 @@ class Recorder::Kept {
 
   bool is_empty() const { return rows_ == 0; }
 
-  Layer layer() const {
-    Layer layer;
+  RecordedAttention recorded() const {
+    RecordedAttention layer;
     layer.name = name_;
     layer.q = view_of(q_, type_, heads(), rows_, D_);
     layer.k = view_of(k_, type_, kv_heads(), keys_, D_);
@@ -110,7 +121,7 @@ class Recorder::Kept {
     layer.options = options_;
     layer.options.alibi_slopes = slopes_;
     layer.options.alignment = Alignment::top_left;
-    if (wanted_.first_query > 0 && wanted_.part != Part::cross) {
+    if (wanted_.first_query > 0 && !is_cross_) {
       layer.options.alignment = Alignment::offset;
       layer.options.offset = {&wanted_.first_query, 1};
     }
@@ -130,37 +141,36 @@ class Recorder::Kept {
   int64_t query_bytes() const { return heads() * D_ * size_of(type_); }
   int64_t key_bytes() const { return kv_heads() * D_ * size_of(type_); }
 
-  void check(int64_t first, const Layer& call) const {
+  void check(int64_t first, const RecordedAttention& call) const {
     const AttentionOptions& given = call.options;
-    const bool across = wanted_.part == Part::cross;
     const int64_t Lq = call.q.size[2], Lk = call.k.size[2];
-    Checker checker("Recorder");
+    Checker checker("TextRecorder");
     const std::string where = "layer " + text(number_) + ": ";
     checker.require(call.q.data && call.k.data && call.lse.data, where + "q, k and lse must have data");
-    const Shape<4> q = {1, all_heads_, Lq, D_}, k = {1, all_kv_heads_, across && first > 0 ? keys_ : Lk, D_};
+    const Shape<4> q = {1, all_heads_, Lq, D_}, k = {1, all_kv_heads_, is_cross_ && first > 0 ? keys_ : Lk, D_};
     checker.require(
-        call.q.size == q && call.k.size == k && call.lse.size == Shape<3>{1, all_heads_, Lq} && (across || Lq == Lk) &&
-            call.q.dtype == type_ && call.k.dtype == type_ && call.lse.dtype == lse_type_,
+        call.q.size == q && call.k.size == k && call.lse.size == Shape<3>{1, all_heads_, Lq} &&
+            (is_cross_ || Lq == Lk) && call.q.dtype == type_ && call.k.dtype == type_ && call.lse.dtype == lse_type_,
         [&] {
           return where + "q " + to_string<4>(call.q.size) + ", k " + to_string<4>(call.k.size) + " and lse " +
                  to_string<3>(call.lse.size) + " do not continue " + to_string<4>({1, all_heads_, tokens_, D_}) + ", " +
                  to_string<4>({1, all_kv_heads_, keys_, D_}) + " in " + std::string(name_of(type_));
         });
     checker.require(first >= 0 && first <= tokens_, [&] {
-      return where + "the call begins at token " + text(first) + ", but " + text(tokens_) + " are recorded";
+      return where + "the call begins at token " + text(first) + ", but " + text(tokens_) + " tokens are recorded";
     });
     checker.require(!given.mask && !given.query_segment_ids && !given.blocks.allowed && given.cu_seqlens_q.empty() &&
                         given.key_length.empty() && given.query_length.empty() && given.offset.empty(),
-                    where + "masks, documents, blocks, packed sequences, lengths and offsets are not recorded");
-    checker.require(!given.bias || (!across && is_by_distance(given.bias, Lq, first + Lk)),
-                    where + "a bias is recorded that is a function of the distance, no other");
+                    where + "masks, segment ids, blocks, packed sequences, lengths and offsets are not recorded");
+    checker.require(!given.bias || (!is_cross_ && is_by_distance(given.bias, Lq, first + Lk)),
+                    where + "only a bias that is a function of the distance is recorded");
     checker.require(given.alibi_slopes.empty() || static_cast<int64_t>(given.alibi_slopes.size()) == all_heads_,
-                    where + "there must be a slope a head");
+                    where + "alibi_slopes must have one slope for each head");
     checker.done();
   }
 
-  void record_keys(int64_t first, const Layer& call) {
-    if (wanted_.part == Part::cross) {
+  void record_keys(int64_t first, const RecordedAttention& call) {
+    if (is_cross_) {
       if (first > 0) return;
       keys_ = 0;
       k_.resize(0);
@@ -176,16 +186,16 @@ class Recorder::Kept {
     keys_ = last;
   }
 
-  /// How many keys the kept rows can see.
+  /// The number of keys that the kept queries can attend to.
   int64_t last_seen(const AttentionOptions& options) const {
     const int64_t right = options.causal ? 0 : options.window.right;
     if (wanted_.queries < 0 || right < 0) return std::numeric_limits<int64_t>::max();
     return wanted_.first_query + wanted_.queries + right;
   }
 
-  /// Of the call that has seen most: its last row has the distances of all rows to what is before them, its first
-  /// those after.
-  void read_distances(int64_t first, const Layer& call) {
+  /// Copies the bias of every distance. The last row of this call has those to earlier keys, the first row those to
+  /// later ones.
+  void read_distances(int64_t first, const RecordedAttention& call) {
     const ConstView<4>& bias = call.options.bias;
     const int64_t Lq = bias.size[2], Lk = bias.size[3], element = size_of(bias.dtype);
     const int64_t nearest = first + Lq - 1, count = nearest + Lk;
@@ -197,20 +207,21 @@ class Recorder::Kept {
       for (int64_t d = -nearest; d < Lk; ++d, to += element) {
         const bool before = d + nearest < Lk;
         const int64_t row = before ? Lq - 1 : 0, column = d + (before ? nearest : first);
-        if (column >= Lk) continue;  // no row of this call is so near to the beginning, and no causal one looks there
+        if (column >= Lk) continue;  // a distance that no pair of this call has
         const int64_t along = bias.size[1] == 1 ? 0 : head * bias.stride[1];
         const int64_t offset = along + row * bias.stride[2] + column * bias.stride[3];
         std::memcpy(to, static_cast<const char*>(bias.data) + offset * element, static_cast<size_t>(element));
       }
   }
 
-  RecorderOptions wanted_;
+  TextRecorderOptions wanted_;
+  bool is_cross_;
   int64_t number_, all_heads_, all_kv_heads_, D_;
   DType type_, lse_type_, bias_type_ = DType::float32;
   std::vector<int64_t> heads_, kv_heads_;
   std::string name_;
-  io::GrowingBytes q_, k_, lse_;
-  int64_t tokens_ = 0, rows_ = 0, keys_ = 0;  // tokens that were seen; of which queries and keys are kept
+  GrowingBytes q_, k_, lse_;
+  int64_t tokens_ = 0, rows_ = 0, keys_ = 0;  // tokens of all calls, and how many queries and keys of them are kept
   AttentionOptions options_;                  // borrows nothing
   std::vector<float> slopes_;
   std::vector<char> distances_;  // [heads, distances], that of distance 0 at `nearest_`
@@ -226,46 +237,49 @@ Recorder::Recorder(RecorderOptions options) : options_(std::move(options)) {
   };
   checker.require(positive(options_.selection.layers) && positive(options_.selection.heads),
                   "layers and heads must not be negative");
-  checker.require(options_.sequence >= 0 && options_.first_query >= 0 && options_.queries >= -1,
-                  "sequence and first_query must not be negative, nor queries but for -1");
+  checker.require(options_.sequence >= 0, "sequence must not be negative");
   checker.done();
 }
 Recorder::~Recorder() = default;
-Recorder::Recorder(Recorder&&) noexcept = default;
-Recorder& Recorder::operator=(Recorder&&) noexcept = default;
 
-bool Recorder::wants(int64_t layer) const {
+bool Recorder::wants(AttentionKind kind, int64_t layer) const {
   const std::vector<int64_t>& named = options_.selection.layers;
-  return named.empty() || std::find(named.begin(), named.end(), layer) != named.end();
+  return kind == options_.kind && (named.empty() || std::find(named.begin(), named.end(), layer) != named.end());
 }
 
-void Recorder::record(int64_t layer, int64_t first, const Layer& call) {
-  if (!wants(layer)) return;
+TextRecorder::TextRecorder(RecorderOptions options, TextRecorderOptions kept)
+    : Recorder(std::move(options)), kept_(std::move(kept)) {
+  Checker checker("TextRecorder");
+  checker.require(kept_.first_query >= 0, "first_query must not be negative");
+  checker.require(kept_.queries >= -1, "queries must not be negative, except -1 for all");
+  checker.done();
+}
+TextRecorder::~TextRecorder() = default;
+TextRecorder::TextRecorder(TextRecorder&&) noexcept = default;
+TextRecorder& TextRecorder::operator=(TextRecorder&&) noexcept = default;
+
+void TextRecorder::record(int64_t number, int64_t first, const RecordedAttention& call) {
+  if (!wants(options().kind, number)) return;
   const int64_t heads = call.q.size[1], kv_heads = call.k.size[1];
-  Checker checker("Recorder");
-  checker.require(layer >= 0, "a layer's number must not be negative");
+  Checker checker("TextRecorder");
+  checker.require(number >= 0, "a layer's number must not be negative");
   checker.require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, [&] {
-    return text(heads) + " query heads and " + text(kv_heads) + " key/value heads do not go together";
+    return text(heads) + " query heads are not a multiple of " + text(kv_heads) + " key/value heads";
   });
-  for (int64_t head : options_.selection.heads)
+  for (int64_t head : options().selection.heads)
     checker.require(head < heads, [&] { return "there is no head " + text(head) + ", only 0 to " + text(heads - 1); });
   checker.done();
-  if (static_cast<size_t>(layer) >= layers_.size()) layers_.resize(static_cast<size_t>(layer) + 1);
-  std::unique_ptr<Kept>& kept = layers_[static_cast<size_t>(layer)];
-  if (!kept || first == 0) kept = std::make_unique<Kept>(options_, layer, call);
-  kept->record(first, call);
+  if (static_cast<size_t>(number) >= layers_.size()) layers_.resize(static_cast<size_t>(number) + 1);
+  std::unique_ptr<KeptLayer>& layer = layers_[static_cast<size_t>(number)];
+  if (!layer || first == 0) layer = std::make_unique<KeptLayer>(options(), kept_, number, call);
+  layer->record(first, call);
 }
 
-std::vector<Layer> Recorder::layers() const {
-  std::vector<Layer> all;
-  for (const auto& kept : layers_)
-    if (kept && !kept->is_empty()) all.push_back(kept->layer());
+std::vector<RecordedAttention> TextRecorder::layers() const {
+  std::vector<RecordedAttention> all;
+  for (const auto& layer : layers_)
+    if (layer && !layer->is_empty()) all.push_back(layer->recorded());
   return all;
 }
 
-void Recorder::save(const std::string& path, const std::vector<std::string>& tokens,
-                    const std::vector<std::string>& queries) const {
-  save_attention(path, tokens, layers(), queries);
-}
-
-}  // namespace attn::view
+}  // namespace attn
