@@ -91,7 +91,8 @@ def includes(path):
 
 def resolve(root, path, name):
     """The project file that an include means, as the compiler searches for it; None if it is not the project's."""
-    for folder in (path.parent, pathlib.Path("src"), pathlib.Path("include")):
+    tests = [pathlib.Path("tests")] if path.parts[0] == "tests" else []
+    for folder in (path.parent, *tests, pathlib.Path("src"), pathlib.Path("include")):
         if (root / folder / name).is_file():
             return pathlib.Path((folder / name).as_posix())
     return None
@@ -117,11 +118,11 @@ def standard_headers(path):
 
 
 def own_modules(path):
-    """tests/test_core.cpp and tests/test_core_pool.cpp may also look inside core; bench/parts.cpp times the kernels,
-    tests/main.cpp and the program of tests/parity offer one more set of them."""
-    if path.as_posix() in ("bench/parts.cpp", "tests/main.cpp", "tests/parity/parity.cpp"):
+    """The tests of a module, tests/MODULE/, may also include its private headers; bench/parts.cpp times the kernels,
+    tests/support/main.cpp and the program of tests/parity offer one more set of them."""
+    if path.as_posix() in ("bench/parts.cpp", "tests/support/main.cpp", "tests/parity/parity.cpp"):
         return {"kernels"}
-    return {module for module in MODULES if re.match(rf"test_{module}(_|\.)", path.name)}
+    return {path.parts[1]} if path.parts[0] == "tests" else set()
 
 
 def refusal(path, name, target):
@@ -180,9 +181,9 @@ def self_test():
         "src/kernels/dispatch.cpp": '#include <atomic>\n#include "attn/core.h"\n#include "kernels/table.h"\n',
         "src/attention/mask.h": '#include "attn/attention.h"\n',
         "src/attention/mask.cpp": '#include "mask.h"\n#include "kernels/table.h"\n#include "core/scratch.h"\n',
-        "tests/isa_y.cpp": '#include "kernels/table.h"\n#include "unit_y.h"\n',
-        "tests/unit_y.h": "#include <stdint.h>\n",
-        "tests/test_attention_mask.cpp": '#include <gtest/gtest.h>\n#include "attention/mask.h"\n',
+        "tests/kernels/isa_y.cpp": '#include "kernels/table.h"\n#include "unit_y.h"\n',
+        "tests/kernels/unit_y.h": "#include <stdint.h>\n",
+        "tests/attention/test_mask.cpp": '#include <gtest/gtest.h>\n#include "attention/mask.h"\n',
         "examples/a.cpp": '#include "attn/attn.h"\n',
         "examples/b.c": '#include <stdio.h>\n#include "attn/c.h"\n',
     }
@@ -200,7 +201,7 @@ def self_test():
         "src/kernels/dispatch.cpp": '#include "attention/mask.h"\n',
         "src/attention/mask.cpp": '#include "attn/attn.h"\n',
         "src/unknown/a.cpp": "#include <vector>\n",
-        "tests/test_attention_mask.cpp": '#include "core/scratch.h"\n',
+        "tests/attention/test_mask.cpp": '#include "core/scratch.h"\n',
         "examples/a.cpp": '#include "core/scratch.h"\n',
         "bench/a.cpp": "#include <gtest/gtest.h>\n",
     }

@@ -19,6 +19,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "attn/core_dtype.h"  // which refuses a compiler of C++17
+
 #pragma GCC visibility push(default)
 namespace attn {
 

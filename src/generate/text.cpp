@@ -67,8 +67,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
 }
 
 GeneratedText TextGenerator::write(std::string_view prompt, const TextOptions& options, const OnText& on_text) const {
-  return write_after(options.return_full_text ? prompt : "", source_tokenizer_->encode(prompt).ids, options,
-                     on_text);
+  return write_after(options.return_full_text ? prompt : "", source_tokenizer_->encode(prompt).ids, options, on_text);
 }
 
 GeneratedText TextGenerator::write(std::span<const int64_t> prompt_ids, const TextOptions& options,

@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import pathlib
-import sys
 import time
 
 from selenium import webdriver
@@ -190,12 +188,3 @@ def colours_of(page, parts):
     left, top, right, bottom = square_of(page)
     points = [(left + x * (right - left), top + y * (bottom - top)) for x, y in parts]
     return page.run(READ_SCALE) | {"points": page.run(READ_COLOURS, points)}
-
-
-def main(tests):
-    """Runs the functions test_NAME of a module, or those that are named: FOLDER [TEST [ATTN]]."""
-    tests = {name[5:]: test for name, test in tests.items() if name.startswith("test_")}
-    folder, wanted, rest = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:3] or list(tests), sys.argv[3:]
-    for name in wanted:
-        tests[name](folder, *rest)
-        print(f"{name}: ok")

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "../pictures.h"
-#include "../tolerance.h"
+#include "support/pictures.h"
+#include "support/tolerance.h"
 #include "attn/view_page.h"
 
 namespace attn::test {

@@ -1,15 +1,11 @@
-#!/usr/bin/env python3
-"""The page of attention in a real browser, from a file and without network: what it shows is what the library computes.
-
-usage: test_page.py FOLDER [TEST]     FOLDER: what the program pages has written
-"""
+"""The page in a browser, from a file and without network: it shows what the library computes."""
 
 import itertools
 import json
 import math
 import re
 
-from browser import READ_CHIPS, READ_LABELS, READ_MAP, READ_SCALE, Page, check_labels, colours_of, main
+from browser import READ_CHIPS, READ_LABELS, READ_MAP, READ_SCALE, Page, check_labels, colours_of
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -196,7 +192,3 @@ def test_inert(folder):
         assert chips[8] == "<U+202E>abc" and chips[5] == "a rather long\u2423\u2026"
         page.open("tokens_1", "layer=0&head=mean")
         assert page.text("#top .digits") == "1.0000"
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
-"""What is on the screen: pixels of screenshots, and where things are, held against what they mean.
-
-usage: test_pixels.py FOLDER [TEST]     FOLDER: what the program pages has written
-"""
+"""What is on the screen: pixels of screenshots, and where things are, held against what they mean."""
 
 import math
 import re
 
-from browser import READ_SCALE, Page, main, pixels, square_of
+from browser import READ_SCALE, Page, pixels, square_of
 
 HEAD = [(0, 114, 178), (230, 159, 0)]  # colours of heads 0 and 1
 
@@ -244,7 +240,3 @@ def test_neurons(folder):
         note, canvas = page.run(READ_BOX, "#neurons-note"), page.run(READ_BOX, "#neurons")
         bar = page.run(READ_BOX, "#plot .bar")
         assert bar[3] <= note[1] + 1 and note[3] <= canvas[1] + 1, (bar, note, canvas)
-
-
-if __name__ == "__main__":
-    main(globals())

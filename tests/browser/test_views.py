@@ -1,8 +1,4 @@
-#!/usr/bin/env python3
-"""Long texts, two texts, the other views and the page of a server in a real browser, held against q, k and lse.
-
-usage: test_views.py FOLDER [TEST [ATTN]]     FOLDER: what the program pages has written, ATTN: the program
-"""
+"""Long texts, two texts, the other views and the page of a server in a real browser, held against q, k and lse."""
 
 import csv
 import http.client
@@ -14,7 +10,7 @@ import subprocess
 import xml.etree.ElementTree
 
 import numpy
-from browser import READ_CHIPS, READ_LABELS, READ_MAP, READ_SCALE, Page, check_labels, main
+from browser import READ_CHIPS, READ_LABELS, READ_MAP, READ_SCALE, Page, check_labels
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -125,7 +121,7 @@ def check_pooled(tips, numbers, cells, scale):
     return pooled
 
 
-def test_long(folder, *_):
+def test_long(folder):
     """20,000 and 100,000 tokens: pictures, single weights, rows and columns, links, labels; nothing is fetched."""
     for n in (20000, 100000):
         name = f"long_{n}"
@@ -232,7 +228,7 @@ def check_means(page, numbers, name, data):
     assert "pool=mean" not in address_of(page) and "show the largest" in page.text("#part")
 
 
-def test_two_texts(folder, *_):
+def test_two_texts(folder):
     """Rows are of one text, columns of the other; hostile tokens stay text."""
     numbers = Numbers(folder, "two_texts", heads=2, head=1)
     expected = numbers.part(0, 5, 0, 9)
@@ -261,7 +257,7 @@ def test_two_texts(folder, *_):
         assert page.run("return document.querySelectorAll('b:not(:is(#chosen, #tip) > b)').length") == 0
 
 
-def test_lines(folder, *_):
+def test_lines(folder):
     """A line from each query to each key, as strong as the weight."""
     weights = Numbers(folder, "tokens_6", heads=2).part(0, 6, 0, 6)
     with Page(folder) as page:
@@ -294,7 +290,7 @@ def test_lines(folder, *_):
         assert abs(shown - row[most].sum()) <= 6e-3 * shown
 
 
-def test_several(folder, *_):
+def test_several(folder):
     """Lines of several heads, each in its colour on one scale; squares show and hide them, and a link keeps them."""
     weights = [Numbers(folder, "tokens_6", heads=2, head=head).part(0, 6, 0, 6) for head in range(2)]
     with Page(folder) as page:
@@ -349,7 +345,7 @@ def check_lines(page, weights, end):
     assert len(seen) >= sum((one / end > 0.009).sum() for one in weights)
 
 
-def test_neurons(folder, *_):
+def test_neurons(folder):
     """The products of a query and the keys that it sees most add up to the scores, whose softmax the weights are."""
     numbers = Numbers(folder, "tokens_6", heads=2, head=1)
     with Page(folder) as page:
@@ -381,7 +377,7 @@ def table_of(page):
                     "[...row.children].map(cell => cell.textContent))")
 
 
-def test_table(folder, *_):
+def test_table(folder):
     """Numbers of heads, sorted by any column, both ways; a head opens from there."""
     expected = [Numbers(folder, "tokens_6", heads=2, head=head).part(0, 6, 0, 6) for head in range(2)]
     with Page(folder) as page:
@@ -413,7 +409,7 @@ def test_table(folder, *_):
         assert page.text("#name") == opened and "table=1" in address_of(page)
 
 
-def test_copying(folder, *_):
+def test_copying(folder):
     """What is copied as CSV, SVG and PNG is what is shown; a token is no formula."""
     with Page(folder) as page:
         page.driver.execute_cdp_cmd("Browser.grantPermissions", {
@@ -462,7 +458,7 @@ def copied(page, button):
         "const done = arguments[0]; setTimeout(async () => done(await navigator.clipboard.readText()), 300);")
 
 
-def test_search(folder, *_):
+def test_search(folder):
     """A token is found by any part of it, one after the other, and is in sight then."""
     with Page(folder) as page:
         page.open("long_100000", "layer=0&head=0&part=0,0,100,100")
@@ -555,7 +551,3 @@ def check_refusals(port):
     for path in ("/row", "/none?layer=0&head=0", "/../etc/passwd", row + "&query=4", row + "%00", row + "&a=b"):
         assert ask(path)[0] >= 400, path
     assert ask(row, method="DELETE")[0] >= 400
-
-
-if __name__ == "__main__":
-    main(globals())

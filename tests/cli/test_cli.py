@@ -1,66 +1,13 @@
-#!/usr/bin/env python3
-"""The program attn as a person uses it: trained, stopped, killed, resumed, misused. Only files and exit statuses count.
-
-usage: test_cli.py ATTN [TEST...]      ATTN_EXHAUSTIVE=1: 30 kills instead of 3, ATTN_SEED: when
-"""
+"""attn as a person uses it: trained, stopped, killed, resumed, misused."""
 
 import json
 import os
-import pathlib
 import random
 import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import traceback
-
-TEXT = "".join(f"The {a} sat on the {b}, and the {b} looked at the {a}.\n" for a in ("cat", "dog", "bird", "fox")
-               for b in ("mat", "rug", "tree", "hill") for _ in range(4))
-SHAPE = "--embed-dim 16 --layers 2 --heads 2 --context 16 --batch 4 --dropout 0.1".split()
-
-
-class Attn:
-    def __init__(self, program, folder):
-        self.program, self.folder = program, folder
-        # Two teams of spinning threads on few cores would only wait for each other.
-        self.environment = os.environ
-
-    def command(self, *arguments):
-        return [self.program, *map(str, arguments)]
-
-    def run(self, *arguments, status=0, stdin="", environment=None, limit=120):
-        done = subprocess.run(self.command(*arguments), cwd=self.folder, input=stdin, text=True, capture_output=True,
-                              env=self.environment | (environment or {}), timeout=limit, errors="replace")
-        assert done.returncode == status, f"attn {arguments}: status {done.returncode}, not {status}\n{done.stderr}"
-        return done
-
-    def start(self, *arguments, stdout=subprocess.DEVNULL, **more):
-        return subprocess.Popen(self.command(*arguments), cwd=self.folder, text=True, env=self.environment,
-                                stdout=stdout, stderr=subprocess.PIPE, **more)
-
-    def file(self, name, content):
-        path = self.folder / name
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            path.write_text(content)
-        return path
-
-    def losses(self, out):
-        """Step -> loss and norm of the last time the step was done: a resumed training repeats steps."""
-        rows = {}
-        for line in (self.folder / out / "log.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            if "loss" in row:
-                rows[row["step"]] = (row["loss"], row["gradient_norm"])
-        return rows
-
-    def last_checkpoint(self, out, step):
-        return (self.folder / out / f"step-{step}.safetensors").read_bytes()
-
 
 def test_student(attn):
     """The command that a student types, a few epochs of it, and a text from what is typed."""
@@ -348,24 +295,3 @@ def test_another_model(attn):
     (attn.folder / "gpt" / "config.json").write_text(json.dumps(config))
     done = attn.run("generate", "gpt", "--prompt", "The", status=1)
     assert "tokens.weight" in done.stderr and "[" in done.stderr, done.stderr
-
-
-def main(functions):
-    program, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    tests = {name[5:]: test for name, test in functions.items() if name.startswith("test_")}
-    failed = 0
-    for name in names or tests:
-        with tempfile.TemporaryDirectory() as folder:
-            print(name, end="", flush=True)
-            started = time.monotonic()
-            try:
-                tests[name](Attn(program, pathlib.Path(folder)))
-                print(f"  passed, {time.monotonic() - started:.1f} s")
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                print(f"  FAILED in line {traceback.extract_tb(error.__traceback__)[1].lineno}\n{error}")
-                failed += 1
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

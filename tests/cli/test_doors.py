@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What people give in place of a model or a tokenizer: every command says what it is, and what to do."""
 
 import io
@@ -6,10 +5,9 @@ import json
 import pickle
 import struct
 import subprocess
-import sys
 import zipfile
 
-from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
+from attn import SHAPE, TEXT, Attn
 
 LLAMA = {"model_type": "llama", "vocab_size": 13, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
          "num_attention_heads": 2, "max_position_embeddings": 24}
@@ -230,7 +228,3 @@ def test_family(attn):
     shown = [attn.run("info", *arguments).stdout.split("\nmodel ")[1]
              for arguments in (("--model", "llama"), ("--config", "llama.json"))]
     assert shown[0] == shown[1], shown
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What the command line of attn takes: flags, their help, their limits, completion and the manual."""
 
 import os
@@ -6,9 +5,8 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
-from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
+from attn import SHAPE, TEXT, Attn
 
 SUBCOMMANDS = ("train generate classify eval embed fill convert prune see heads bench tokenizer info completion "
                "man help").split()
@@ -65,7 +63,8 @@ def test_wrong_values(attn):
         "--precision float8", "--float32-precision medium", "--steps 1 --epochs 1", "--min_learning_rate nan")]
     cases += [(("generate", "gpt", *wrong.split()), wrong.split()[0]) for wrong in (
         "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2",
-        "--max-new-tokens 0", "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b", "--threads 2000")]
+        "--max-new-tokens 0", "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b",
+        "--threads 2000")]
     cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
               (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
               ((), "subcommands: train, generate"), (("train", "a", "b"), "not expected: b"),
@@ -190,7 +189,3 @@ def test_installed(attn):
     for path, command in (("bash-completion/completions/attn", ("completion", "bash")),
                           ("zsh/site-functions/_attn", ("completion", "zsh")), ("man/man1/attn.1", ("man",))):
         assert (prefix / "share" / path).read_text() == attn.run(*command).stdout, path
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,15 +1,10 @@
-#!/usr/bin/env python3
-"""attn heads: what heads do on texts, as a table, CSV and JSON.
-
-usage: test_heads.py ATTN [TEST...]
-"""
+"""attn heads: what heads do on texts, as a table, CSV and JSON."""
 
 import csv
 import io
 import json
-import sys
 
-from test_cli import SHAPE, TEXT, main
+from attn import SHAPE, TEXT
 
 ALL = ["previous", "next", "self", "first", "first_four", "sink", "start", "separator", "separator_from_others",
        "separator_from_separators", "punctuation", "entropy", "entropy_of_first", "entropy_uniform", "entropy_relative",
@@ -170,7 +165,3 @@ def test_refused(attn):
     assert "must be one of previous, next" in said and "entrpy" in said, said
     cut = attn.run("heads", "gpt", "--text", "The cat sat on the mat.").stderr
     assert "1 of 1 texts were cut to 16 tokens" in cut, cut
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

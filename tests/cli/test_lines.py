@@ -1,17 +1,12 @@
-#!/usr/bin/env python3
-"""Files of lines, which every command cuts in one way, and what of texts from outside reaches a terminal.
-
-usage: test_lines.py ATTN [TEST...]
-"""
+"""Files of lines, which every command cuts in one way, and what of texts from outside reaches a terminal."""
 
 import json
 import os
 import pty
 import re
 import subprocess
-import sys
 
-from test_cli import SHAPE, TEXT, main
+from attn import SHAPE, TEXT
 from test_streams import ROWS, hub_bert
 
 MARK = b"\xef\xbb\xbf"
@@ -207,7 +202,3 @@ def test_terminal(attn):
     said = subprocess.run(attn.command("generate", f"of {NASTY}", "--prompt", NASTY, "--max-new-tokens", 1),
                           cwd=attn.folder, capture_output=True).stdout
     assert said.startswith(NASTY.encode())
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

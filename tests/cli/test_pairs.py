@@ -1,13 +1,7 @@
-#!/usr/bin/env python3
-"""attn on pairs of texts: trained, asked, measured, looked at, resumed, misused.
-
-usage: test_pairs.py ATTN [TEST...]
-"""
+"""attn on pairs of texts: trained, asked, measured, looked at, resumed, misused."""
 
 import re
-import sys
 
-from test_cli import main
 
 # What is answered: each letter by its place in the alphabet, backwards.
 SHAPE = "--model seq2seq --embed-dim 32 --layers 1 --encoder-layers 1 --heads 2 --context 16 --batch 16".split()
@@ -88,7 +82,3 @@ def test_refused(attn):
     assert "source_tokenizer.json has 256 tokens" in said, said
     tokenizer.unlink()
     assert "source_tokenizer.json" in attn.run("generate", "out", "--prompt", "cab", status=1).stderr
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,16 +1,11 @@
-#!/usr/bin/env python3
-"""attn prune: models of each kind without some of their heads, used as any other, trained on, and what is refused.
-
-usage: test_prune.py ATTN [TEST...]
-"""
+"""attn prune: models of each kind without some of their heads, used as any other, trained on, and what is refused."""
 
 import json
 import re
 import signal
-import sys
 import time
 
-from test_cli import TEXT, main
+from attn import TEXT
 from test_pairs import SHAPE as PAIRS
 from test_pairs import pairs
 
@@ -147,7 +142,3 @@ def test_refused(attn):
                                         status=2).stderr
     assert "holds a model already" in attn.run("prune", "model", "--heads", 2, "--out", "single", status=2).stderr
     assert sorted(path.name for path in attn.folder.iterdir()) == sorted([*before, "rows.tsv", "hub"])
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

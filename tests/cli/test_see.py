@@ -1,8 +1,4 @@
-#!/usr/bin/env python3
-"""attn see: what heads do in numbers, as a table, CSV and JSON; pages, from models and files, and from a server.
-
-usage: test_see.py ATTN [TEST...]
-"""
+"""attn see: what heads do in numbers, as a table, CSV and JSON; pages, from models and files, and from a server."""
 
 import csv
 import io
@@ -13,11 +9,10 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 import urllib.request
 
-from test_cli import SHAPE, TEXT, main
+from attn import SHAPE, TEXT
 from test_streams import hub_bert
 
 
@@ -319,7 +314,3 @@ def test_full_disk(attn):
                           cwd=attn.folder, capture_output=True, text=True)
     assert done.returncode == 1 and "a.html" in done.stderr, done
     assert (attn.folder / "a.html").read_bytes() == before and not list(attn.folder.glob("*.tmp*"))
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

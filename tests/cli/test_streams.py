@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What goes into attn and comes out: files of every kind, pipes, terminals, what cannot be written, and signals."""
 
 import array
@@ -13,10 +12,9 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import time
 
-from test_cli import SHAPE, TEXT, Attn, main  # noqa: F401
+from attn import SHAPE, TEXT, Attn
 
 ROWS = [(f"{a} {b} film", "fine stuff" if a == "good" else 'awful, "really"') for a in ("good", "bad")
         for b in ("old", "new", "long", "short")] * 5
@@ -324,7 +322,3 @@ def test_terminal(attn):
         pass
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,10 +1,8 @@
-#!/usr/bin/env python3
 """Vocabularies from the command line: learnt, used, misused."""
 
 import json
-import sys
 
-from test_cli import TEXT, Attn, main  # noqa: F401
+from attn import TEXT, Attn
 
 
 def test_tokenizers(attn):
@@ -50,7 +48,3 @@ def test_wrong_tokenizers(attn):
     assert not (attn.folder / "x").exists()
     for ids, message in (("1 2 x", "no number at byte 4"), ("99999999", "id 99999999"), ("1.5", "no number at byte 0")):
         assert message in attn.run("tokenizer", "decode", "t.json", stdin=ids, status=1).stderr
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,9 +1,5 @@
-#!/usr/bin/env python3
 """attn train, info and bench where it matters: whose files are replaced, what fits in memory, how a training goes on,
-what is shown meanwhile.
-
-usage: test_train.py ATTN [TEST...]
-"""
+what is shown meanwhile."""
 
 import fcntl
 import json
@@ -15,11 +11,10 @@ import resource
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 
-from test_cli import SHAPE, TEXT, main
+from attn import SHAPE, TEXT
 
 MODEL = {"config.json": '{"model_type": "llama"}', "tokenizer.json": "{}", "model.safetensors": "weights",
          "log.jsonl": "mine", "step-by-step.md": "mine", "step-9.safetensors": "mine"}
@@ -336,7 +331,3 @@ def test_validation_of_a_text(attn):
     for arguments in (("text.txt", "--validation", "held.txt", *SHAPE), ("--resume",)):
         done = attn.run("train", *arguments, "--out", "out", "--steps", 2)
         assert line in done.stderr, done.stderr
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,17 +1,12 @@
-#!/usr/bin/env python3
-"""attn as a newcomer types it: long texts, the command that fits a model, names from elsewhere, numbers that agree.
-
-usage: test_use.py ATTN [TEST...]
-"""
+"""attn as a newcomer types it: long texts, the command that fits a model, names from elsewhere, numbers that agree."""
 
 import csv
 import io
 import json
 import math
 import re
-import sys
 
-from test_cli import SHAPE, TEXT, main
+from attn import SHAPE, TEXT
 from test_flags import SUBCOMMANDS
 from test_see import npy
 from test_streams import ROWS, hub_bert
@@ -275,7 +270,3 @@ def test_temperature(attn):
         # Four digits are printed of a loss, three of a temperature, where the loss has no slope.
         assert abs(-sum(map(math.log, got)) / len(got) - wanted) < 1e-4, (temperature, wanted)
     assert 0.05 < fitted and cooled <= loss
-
-
-if __name__ == "__main__":
-    sys.exit(main(globals()))

@@ -1,5 +1,5 @@
 // config.json, of transformers and of our own, and generation_config.json beside one that is good.
-#include "../folder.h"
+#include "support/folder.h"
 #include "attn/models.h"
 #include "target.h"
 

@@ -1,7 +1,7 @@
 // Rows of two columns, pairs or sentences with classes: the first byte says in which format.
 #include "attn/train_pairs.h"
 
-#include "../folder.h"
+#include "support/folder.h"
 #include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

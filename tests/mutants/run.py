@@ -54,11 +54,12 @@ def pattern_of(text):
 
 
 def has_test(executable, test):
-    """True if the source of the executable has a test that the filter selects: Suite.Name or Suite.*"""
-    source = ROOT / "tests" / f"{executable}.cpp"
+    """True if a source of the executable has a test that the filter selects: Suite.Name or Suite.*"""
+    tests = ROOT / "tests"
+    sources = [*(tests / executable.removeprefix("test_")).glob("test_*.cpp"), *tests.glob(f"*/{executable}.cpp")]
     suite, _, name = test.partition(".")
     pattern = r"TEST(_F)?\(" + suite + ", " + name.replace("*", r"\w+") + r"\)"
-    return source.exists() and re.search(pattern, source.read_text()) is not None
+    return any(re.search(pattern, source.read_text()) for source in sources)
 
 
 def faults(mutants):
@@ -87,9 +88,9 @@ def faults(mutants):
 
 def self_test():
     good = {"name": "a", "bug": "b", "file": "src/attention/dropout.cpp", "find": "return words[j % 4] >= threshold;",
-            "put": "return true;", "test": "test_forward Forward.LongRows"}
+            "put": "return true;", "test": "test_attention Forward.LongRows"}
     bad = [{"find": "no such text"}, {"find": "threshold"}, {"put": good["find"]}, {"file": "src/none.cpp"},
-           {"test": "test_forward Forward.None"}, {"test": "test_none Forward.LongRows"}, {"color": "red"}]
+           {"test": "test_attention Forward.None"}, {"test": "test_none Forward.LongRows"}, {"color": "red"}]
     wrong = faults([good])
     wrong += [f"not refused: {change}" for change in bad if not faults([{**good, **change}])]
     wrong += [f"not refused: no {key}" for key in REQUIRED if not faults([{k: v for k, v in good.items() if k != key}])]

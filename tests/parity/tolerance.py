@@ -1,4 +1,4 @@
-"""How close is close enough, in one place; the rules of tests/tolerance.h.
+"""How close is close enough, in one place; the rules of tests/support/tolerance.h.
 
 The measure is PyTorch itself: what it gets wrong in float32 (or in mixed precision) on the same case, against its own
 float64. That is partly luck, so it is the worst of several ways: attention written out and fused, and weights

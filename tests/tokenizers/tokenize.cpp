@@ -70,7 +70,8 @@ Json answers(const Tokenizer& tokenizer, const Json& request) {
       const auto row = [&](const std::vector<int64_t>& of) {
         return std::vector<int64_t>(of.begin() + b * batch.length, of.begin() + (b + 1) * batch.length);
       };
-      all.push_back({{"ids", row(batch.ids)}, {"types", row(batch.token_type_ids)}, {"mask", row(batch.attention_mask)}});
+      all.push_back(
+          {{"ids", row(batch.ids)}, {"types", row(batch.token_type_ids)}, {"mask", row(batch.attention_mask)}});
     }
   }
   for (const auto& ids : request.value("decode", Json::array()))

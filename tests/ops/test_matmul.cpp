@@ -1,0 +1,291 @@
+// ops: matrix products, through oneDNN and in float64.
+#include <omp.h>
+
+#include <filesystem>
+
+#include "support/ops.h"
+
+namespace attn::test {
+namespace {
+
+using namespace attn::ops;
+
+struct Types {
+  DType in, out;
+};
+constexpr Types kTypes[] = {{DType::float32, DType::float32},   {DType::float64, DType::float64},
+                            {DType::bfloat16, DType::bfloat16}, {DType::bfloat16, DType::float32},
+                            {DType::float16, DType::float16},   {DType::float16, DType::float32}};
+
+void expect_product(Types types, int64_t M, int64_t N, int64_t K, bool a_transposed, bool b_transposed, bool with_bias,
+                    bool accumulate) {
+  const Operand a(types.in, M, K, a_transposed, 1), b(types.in, K, N, b_transposed, 2);
+  Random random(3);
+  Matrix bias(parameter_of(types.in), 1, N), c(types.out, M, N, 2);
+  bias.fill_normal(random);
+  if (accumulate) c.fill_normal(random);
+  const Matrix before = c.copy();
+  MatmulOptions options{.accumulate = accumulate};
+  if (with_bias) options.bias = bias.row();
+  matmul(a.view, b.view, c, options);
+  EXPECT_TRUE(holds(c,
+                    [&](int64_t i, int64_t j) {
+                      Expected e{0, 0, static_cast<double>(K)};
+                      const auto add_term = [&e](double term) {
+                        e.value += term;
+                        e.magnitude += std::abs(term);
+                      };
+                      for (int64_t k = 0; k < K; ++k) add_term(a.get(i, k) * b.get(k, j));
+                      if (with_bias) add_term(bias.get(j));
+                      if (accumulate) add_term(before.get(i, j));
+                      return e;
+                    }))
+      << name_of(types.in) << " to " << name_of(types.out) << ", M " << M << ", N " << N << ", K " << K
+      << ", transposed " << a_transposed << b_transposed << ", bias " << with_bias << ", accumulate " << accumulate;
+}
+
+TEST(OpsMatmul, IsTheSumOfProducts) {
+  for (Types types : kTypes)
+    for (int64_t size : {1, 2, 7, 16, 33})
+      for (int choice = 0; choice < 16; ++choice)
+        expect_product(types, size, size + 3, 2 * size - 1, choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+/// Vectors: one of the strides then means nothing.
+TEST(OpsMatmul, OneRowOneColumnOneTerm) {
+  for (Types types : kTypes)
+    for (int choice = 0; choice < 16; ++choice)
+      for (Shape<3> size : {Shape<3>{1, 9, 5}, Shape<3>{9, 1, 5}, Shape<3>{9, 5, 1}, Shape<3>{1, 1, 5},
+                            Shape<3>{1, 5, 1}, Shape<3>{5, 1, 1}})
+        expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+/// Columns of a matrix, standing and lying, and a row: the stride of an axis of one element may be anything.
+TEST(OpsMatmul, StridesOfOneElement) {
+  for (Types types : kTypes)
+    for (int64_t stride : {0, 1, 2, 9}) {
+      Random random(4);
+      Matrix a(types.in, 6, 5), b(types.in, 1, 7), c(types.out, 6, 7), squares(types.out, 1, 1);
+      a.fill_normal(random);
+      b.fill_normal(random);
+      ConstView<2> column = a.columns(3, 1), row = b;
+      column.stride[1] = row.stride[0] = stride;
+      matmul(column, row, c);
+      EXPECT_TRUE(holds(c,
+                        [&](int64_t i, int64_t j) {
+                          const double product = a.get(i, 3) * b.get(j);
+                          return Expected{product, std::abs(product)};
+                        }))
+          << name_of(types.in) << ", stride " << stride;
+      const ConstView<2> lying(column.data, column.dtype, {1, 6}, {stride, column.stride[0]});
+      matmul(lying, column, squares);
+      Expected sum{0, 0, 6};
+      for (int64_t i = 0; i < 6; ++i) sum.value += a.get(i, 3) * a.get(i, 3);
+      sum.magnitude = sum.value;
+      EXPECT_TRUE(holds(squares, [&](int64_t, int64_t) { return sum; })) << name_of(types.in) << ", stride " << stride;
+    }
+}
+
+/// float16 is multiplied in tiles: several of rows, of columns and of terms.
+TEST(OpsMatmul, ManyTilesOfFloat16) {
+  for (DType out : {DType::float16, DType::float32})
+    for (bool transposed : {false, true})
+      for (Shape<3> size : {Shape<3>{1030, 1027, 2}, Shape<3>{514, 3, 2060}, Shape<3>{3, 520, 2060}})
+        expect_product({DType::float16, out}, size[0], size[1], size[2], transposed, !transposed, true, transposed);
+}
+
+/// 4097 - 4096, of which float16 would keep 4096 - 4096.
+TEST(OpsMatmul, SumsOfFloat16AreInFloat32) {
+  for (int64_t gap : {0, 1}) {  // a row of weights, and a column of a matrix, which goes another way
+    Matrix a(DType::float16, 1, 4096), b(DType::float16, 4096, 1, gap), c(DType::float16, 1, 1);
+    b.fill_with([](int64_t k, int64_t) { return k == 0 ? 3 : k < 2048 ? 2 : -2; });
+    matmul(a.fill(1), b, c);
+    EXPECT_EQ(c.get(0), 1);
+  }
+}
+
+/// A sum of no terms is zero, and the bias is still added.
+TEST(OpsMatmul, EmptyShapes) {
+  for (Types types : kTypes)
+    for (int choice = 0; choice < 16; ++choice)
+      for (Shape<3> size : {Shape<3>{3, 4, 0}, Shape<3>{0, 4, 5}, Shape<3>{3, 0, 5}, Shape<3>{0, 0, 0}})
+        expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+TEST(OpsMatmul, MoreShapesThanAreKept) {
+  for (int64_t rows = 1; rows <= 1100; ++rows) expect_product(kTypes[0], rows, 2, 3, false, false, false, false);
+}
+
+TEST(OpsMatmul, TheSameTwice) {
+  for (Types types : kTypes) {
+    const Operand a(types.in, 65, 130, false, 4), b(types.in, 130, 97, true, 5);
+    Matrix once(types.out, 65, 97), again = Matrix::like(once);
+    matmul(a.view, b.view, once);
+    matmul(a.view, b.view, again);
+    EXPECT_TRUE(once.same_bits(again)) << name_of(types.in);
+  }
+}
+
+/// Sizes around the edges of tasks: one, several by rows, by columns, by both, and rest blocks.
+TEST(OpsMatmul, AnyNumberOfThreadsGivesTheSameBits) {
+  for (Types types : kTypes)
+    for (Shape<3> size :
+         {Shape<3>{768, 384, 128}, Shape<3>{1, 1100, 513}, Shape<3>{530, 1030, 67}, Shape<3>{9, 40, 3000}})
+      for (bool accumulate : {false, true}) {
+        const Operand a(types.in, size[0], size[2], false, 7), b(types.in, size[2], size[1], true, 8);
+        Random random(9);
+        Matrix bias(parameter_of(types.in), 1, size[1]), one(types.out, size[0], size[1]);
+        bias.fill_normal(random);
+        one.fill_normal(random);
+        const Matrix before = one.copy();
+        const MatmulOptions options{.bias = bias.row(), .accumulate = accumulate};
+        set_thread_count(1);
+        matmul(a.view, b.view, one, options);
+        for (int threads : {2, 3, 7}) {
+          Matrix many = before.copy();
+          set_thread_count(threads);
+          matmul(a.view, b.view, many, options);
+          EXPECT_TRUE(one.same_bits(many)) << name_of(types.in) << ' ' << to_string(size) << ", threads " << threads;
+        }
+        set_thread_count(0);
+      }
+}
+
+/// Every block is where it belongs, with its own part of the bias.
+TEST(OpsMatmul, ManyTasks) {
+  for (Types types : kTypes)
+    for (Shape<3> size : {Shape<3>{2, 1100, 300}, Shape<3>{300, 530, 40}, Shape<3>{700, 70, 130}})
+      for (int choice = 0; choice < 16; choice += 3)
+        expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
+}
+
+int64_t threads_of_this_process() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return std::distance(begin(all), end(all));
+}
+
+/// A team of oneDNN's own would spin beside other work. A host's OpenMP is left at the number of threads it had.
+TEST(OpsMatmul, BringsNoTeamOfItsOwn) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(5);
+  set_thread_count(3);
+  expect_product(kTypes[0], 600, 600, 300, false, true, false, false);
+  EXPECT_EQ(threads_of_this_process(), 3);
+  EXPECT_EQ(omp_get_max_threads(), 5);
+  set_thread_count(0);
+  omp_set_num_threads(before);
+}
+
+TEST(OpsMatmul, ErrorsListEveryReason) {
+  Matrix a(DType::float32, 2, 3), b(DType::float64, 4, 5), c(DType::bfloat16, 2, 5), bias(DType::bfloat16, 1, 4);
+  const std::string what = complaint([&] { matmul(a, b, c, {.bias = bias.row()}); });
+  for (const char* part : {"[matmul] b is float64, must have a's type", "c is bfloat16, must have a's type",
+                           "shapes a [2, 3], b [4, 5], c [2, 5] must be [M, K], [K, N], [M, N]", "bias must be float32",
+                           "bias must be dense, [N]"})
+    EXPECT_TRUE(contains(what, part)) << what;
+  View<2> whole(nullptr, DType::int32, {2, 3});
+  EXPECT_TRUE(
+      contains(complaint([&] { matmul(whole, whole, whole); }), "a is int32, must be float32, float64, bfloat16"));
+  Matrix right(DType::float32, 3, 5), out(DType::float32, 2, 5);
+  ConstView<2> wide = a;
+  wide.stride = {6, 2};
+  EXPECT_TRUE(contains(complaint([&] { matmul(wide, right, out); }),
+                       "a has strides [6, 2] for size [2, 3], must be 1 along one axis"));
+  ConstView<2> absent = a;
+  absent.data = nullptr;
+  EXPECT_TRUE(contains(complaint([&] { matmul(absent, right, out); }), "a has no data"));
+  View<2> turned = out;
+  turned.stride = {1, 2};
+  EXPECT_TRUE(contains(complaint([&] { matmul(a, right, turned); }), "c has last stride 2, must be 1"));
+}
+
+// ------------------------------------------------------------------------------------------------------------- packed
+
+struct PackedProduct {
+  Operand a, b;
+  Matrix bias, before;
+
+  PackedProduct(DType dtype, const Shape<3>& size, bool b_transposed = true)
+      : a(dtype, size[0], size[2], false, 1),
+        b(dtype, size[2], size[1], b_transposed, 2),
+        bias(parameter_of(dtype), 1, size[1]),
+        before(dtype, size[0], size[1], 2) {
+    Random random(3);
+    bias.fill_normal(random);
+    before.fill_normal(random);
+  }
+  Matrix times(const ConstView<2>& by, MatmulOptions options = {}) const {
+    Matrix c = before.copy();
+    options.bias = bias.row();
+    matmul(a.view, by, c, options);
+    return c;
+  }
+  Matrix times(const PackedMatrix& by, MatmulOptions options = {}) const {
+    Matrix c = before.copy();
+    options.bias = bias.row();
+    matmul_packed(a.view, by, c, options);
+    return c;
+  }
+};
+
+/// Several blocks of columns with a rest, and several tasks of rows.
+TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
+  for_each_isa([](const std::string& isa) {
+    for (const Shape<3>& size : {Shape<3>{9, 20, 33}, Shape<3>{70, 400, 40}, Shape<3>{300, 801, 129},
+                                 Shape<3>{260, 130, 1100}, Shape<3>{1, 70, 30}, Shape<3>{40, 1, 30}}) {
+      const PackedProduct p(DType::float32, size);
+      const PackedMatrix packed(p.b.view);
+      EXPECT_GE(packed.bytes(), size[1] * size[2] * 4) << isa;
+      const Matrix c = p.times(packed, {.accumulate = true});
+      EXPECT_TRUE(holds(c,
+                        [&](int64_t i, int64_t j) {
+                          Expected e{p.bias.get(j) + p.before.get(i, j), 0, static_cast<double>(size[2])};
+                          e.magnitude = std::abs(p.bias.get(j)) + std::abs(p.before.get(i, j));
+                          for (int64_t k = 0; k < size[2]; ++k) {
+                            const double term = p.a.get(i, k) * p.b.get(k, j);
+                            e.value += term;
+                            e.magnitude += std::abs(term);
+                          }
+                          return e;
+                        }))
+          << to_string(size) << " on " << isa;
+      for (const int threads : {1, 3}) {
+        set_thread_count(threads);
+        EXPECT_TRUE(p.times(packed, {.accumulate = true}).same_bits(c)) << to_string(size) << " on " << isa;
+      }
+      set_thread_count(0);
+    }
+  });
+}
+
+/// Nothing is gained where b is row by row, by other types, by few rows.
+TEST(OpsMatmul, APackedFactorReadsTheFactorItself) {
+  for (const DType dtype : kStorage) {
+    const PackedProduct p(dtype, {50, 60, 70}, dtype != DType::float32);
+    const PackedMatrix packed(p.b.view);
+    EXPECT_TRUE(packed.bytes() == 0 || dtype == DType::float32) << name_of(dtype);
+    EXPECT_TRUE(p.times(packed).same_bits(p.times(p.b.view))) << name_of(dtype);
+  }
+  const PackedProduct few(DType::float32, {8, 500, 70}), many(DType::float32, {90, 500, 70});
+  EXPECT_TRUE(few.times(PackedMatrix(few.b.view)).same_bits(few.times(few.b.view)));
+  EXPECT_TRUE(many.times(PackedMatrix(many.b.view), {.batch_invariant = true})
+                  .same_bits(many.times(many.b.view, {.batch_invariant = true})));
+  const PackedProduct none(DType::float32, {5, 4, 0});
+  EXPECT_TRUE(none.times(PackedMatrix(none.b.view)).same_bits(none.times(none.b.view)));
+}
+
+TEST(OpsMatmul, PackedFactorsThatCannotBe) {
+  const PackedProduct p(DType::float32, {20, 30, 40});
+  EXPECT_FALSE(PackedMatrix());
+  EXPECT_EQ(PackedMatrix().bytes(), 0);
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix()); }), "[matmul] b is an empty PackedMatrix"));
+  ConstView<2> wrong = p.b.view;
+  wrong.stride = {2, 90};
+  EXPECT_TRUE(contains(complaint([&] { PackedMatrix{wrong}; }), "[PackedMatrix] b"));
+  wrong = p.b.view;
+  wrong.size[0] = 39;
+  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix(wrong)); }), "must be [M, K], [K, N], [M, N]"));
+}
+
+}  // namespace
+}  // namespace attn::test
