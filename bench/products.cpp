@@ -1,22 +1,20 @@
-// attn_products: products of few rows with rows of weights, y = x W^T, which a text written token by token consists of.
-// Checks each against sums in float64, then times it beside oneDNN and beside a plain read of as many bytes: the
-// quickest of many samples in turn, for neighbours disturb every median. Weights that no cache would hold are in many
-// copies, of which every sample takes the next; those of the last table stay where the cache has them.
+// Products of few rows with rows of weights, y = x W^T: what generating one token after another consists of. Each is
+// checked against sums in float64, then timed beside oneDNN and beside a plain read of as many bytes: the quickest of
+// many samples in turn, because other programs disturb every median. Weights "in memory" have many copies, of which
+// every sample takes the next, so that no cache holds them; weights "in cache" are the same ones in every sample.
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <functional>
-#include <limits>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attn/ops.h"
 #include "attn/peaks.h"
-#include "clock.h"
-#include "measure.h"
+#include "modes.h"
+#include "timer.h"
 
 namespace bench {
 namespace {
@@ -26,17 +24,23 @@ using attn::DType;
 using attn::View;
 
 constexpr int64_t kColdBytes = int64_t{1} << 28;  // eight times the largest cache that was measured
-constexpr double kSeconds = 1;                    // for each line of a table
+constexpr double kSeconds = 1;                    // for each row, unless --seconds says otherwise
 
-struct Size {
+struct ProductSize {
   int64_t K, N;
 };
 
-/// The product as ops::matmul had oneDNN do it before it had kernels of its own: a task 512 columns, one thread each.
+/// The product by oneDNN, in tasks of 512 columns on one thread each.
 class OneDnn {
  public:
-  static bool has(DType dtype) { return dtype != DType::float16; }
-  OneDnn(DType dtype, int64_t M, const Size& size)
+  /// None for a type that oneDNN does not multiply on this CPU.
+  static std::optional<OneDnn> make(DType dtype, int64_t M, const ProductSize& size) try {
+    if (dtype == DType::float16) return std::nullopt;
+    return OneDnn(dtype, M, size);
+  } catch (const dnnl::error&) {
+    return std::nullopt;
+  }
+  OneDnn(DType dtype, int64_t M, const ProductSize& size)
       : type_(dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32),
         bytes_(attn::size_of(dtype)),
         M_(M),
@@ -80,7 +84,7 @@ class OneDnn {
 
   dnnl::memory::data_type type_;
   int64_t bytes_, M_;
-  Size size_;
+  ProductSize size_;
   dnnl::matmul whole_, rest_;
 };
 
@@ -102,10 +106,10 @@ void fill(const attn::Buffer& memory, DType dtype) {
   }
 }
 
-struct Line {
+struct Product {
   DType dtype;
   int64_t M;
-  Size size;
+  ProductSize size;
 
   int64_t bytes() const { return size.N * size.K * attn::size_of(dtype); }
   ConstView<2> rows(const void* x) const { return {x, dtype, {M, size.K}}; }
@@ -129,7 +133,7 @@ struct Line {
   }
 };
 
-/// Plain reads of memory that no product touches: what a product has just read is in a cache.
+/// Plain reads of memory that no product touches, so that no cache holds it.
 class Reading {
  public:
   Reading() : memory_(kColdBytes) { fill(memory_, DType::float32); }
@@ -146,64 +150,67 @@ class Reading {
   int64_t at_ = 0;
 };
 
-/// One line of a table; the weights are the first of `memory`, or where `cold` all of its copies in turn.
-bool print_line(const Line& line, const attn::Buffer& memory, bool cold, Reading& reading) {
-  attn::Buffer x(line.M * line.size.K * attn::size_of(line.dtype)), y(line.M * line.size.N * attn::size_of(line.dtype));
-  fill(x, line.dtype);
-  const int64_t copies = cold ? memory.bytes() / line.bytes() : 1;
+/// Adds one row. The weights are the first of `memory`, or where `cold` all copies in turn.
+bool add_product(const Product& product, const attn::Buffer& memory, bool cold, double seconds, Reading& reading,
+                 Report& report) {
+  attn::Buffer x(product.M * product.size.K * attn::size_of(product.dtype));
+  attn::Buffer y(product.M * product.size.N * attn::size_of(product.dtype));
+  fill(x, product.dtype);
+  const int64_t copies = cold ? memory.bytes() / product.bytes() : 1;
   int64_t copy = 0;
-  const auto next = [&] { return static_cast<const char*>(memory.data()) + copy++ % copies * line.bytes(); };
-  const auto ours = [&] { attn::ops::matmul(line.rows(x.data()), line.columns(next()), line.out(y.data())); };
+  const auto next = [&] { return static_cast<const char*>(memory.data()) + copy++ % copies * product.bytes(); };
+  const auto ours = [&] { attn::ops::matmul(product.rows(x.data()), product.columns(next()), product.out(y.data())); };
   ours();
-  const double error = line.error(x.data(), memory.data(), y.data());
-  std::printf("  %-9s %5ld %6ld %3ld ", std::string(attn::name_of(line.dtype)).c_str(), static_cast<long>(line.size.K),
-              static_cast<long>(line.size.N), static_cast<long>(line.M));
-  if (!(error <= error_bound(line.dtype))) {
-    std::printf("WRONG: error %.1e\n", error);
-    return false;
+  const bool correct = product.error(x.data(), memory.data(), y.data()) <= error_bound(product.dtype);
+  double best = NAN, of_onednn = NAN, read = NAN;
+  if (correct) {
+    const std::optional<OneDnn> peer = OneDnn::make(product.dtype, product.M, product.size);
+    const auto none = [] { return NAN; };
+    const auto taken =
+        in_turn({[&] { return seconds_of(ours); },
+                 peer ? Sample([&] { return seconds_of([&] { peer->run(x.data(), next(), y.data()); }); }) : none,
+                 cold ? Sample([&] { return reading.sample(product.bytes()); }) : none},
+                1, seconds);
+    best = *std::min_element(taken[0].begin(), taken[0].end());
+    of_onednn = *std::min_element(taken[1].begin(), taken[1].end());
+    read = *std::max_element(taken[2].begin(), taken[2].end());
   }
-  const OneDnn peer(OneDnn::has(line.dtype) ? line.dtype : DType::float32, line.M, line.size);
-  double best = std::numeric_limits<double>::infinity(), best_peer = best, read = 0;
-  for (const double end = seconds_now() + kSeconds; seconds_now() < end;) {
-    best = std::min(best, seconds_of(ours));
-    if (OneDnn::has(line.dtype))
-      best_peer = std::min(best_peer, seconds_of([&] { peer.run(x.data(), next(), y.data()); }));
-    if (cold) read = std::max(read, reading.sample(line.bytes()));
-  }
-  const double rate = static_cast<double>(line.bytes()) / best * 1e-9;
-  std::printf("%9.1f us %7.1f", best * 1e6, rate);
-  if (cold) std::printf(" %7.1f %6.0f %%", read, 100 * rate / read);
-  if (OneDnn::has(line.dtype)) std::printf("  oneDNN %9.1f us, %5.2f times ours", best_peer * 1e6, best_peer / best);
-  std::printf("\n");
-  std::fflush(stdout);
-  return true;
+  const double rate = static_cast<double>(product.bytes()) / best * 1e-9;
+  report.add({{"isa", attn::active_isa()},
+              {"weights", cold ? "in memory" : "in cache"},
+              {"dtype", attn::name_of(product.dtype)},
+              {"K", product.size.K},
+              {"N", product.size.N},
+              {"M", product.M},
+              {"us", best * 1e6},
+              {"GB/s", rate},
+              {"read GB/s", read},
+              {"% of read", 100 * rate / read},
+              {"oneDNN us", of_onednn * 1e6},
+              {"ratio", of_onednn / best},
+              {"verdict", correct ? "ok" : "WRONG"}});
+  return correct;
 }
 
-bool print_table(bool cold, const std::vector<Size>& sizes, const std::vector<int64_t>& rows) {
-  std::printf("\n%s: type, K, N, M; time, GB/s of weights%s\n", cold ? "From memory" : "From the cache",
-              cold ? ", GB/s of a plain read, share of it" : "");
+}  // namespace
+
+bool run_products(const Settings& settings, Report& report) {
+  attn::set_thread_count(settings.threads.back());
+  const std::vector<ProductSize> cold = {{768, 768}, {768, 3072}, {3072, 768}, {4096, 4096}, {768, 50257}};
+  const std::vector<ProductSize> warm = {{64, 64}, {64, 256}, {256, 256}, {256, 1024}, {768, 768}};
   bool correct = true;
   Reading reading;
-  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-    attn::Buffer memory(cold ? kColdBytes : 4 << 20);
-    fill(memory, dtype);
-    for (const Size& size : sizes)
-      for (int64_t M : rows) correct &= print_line({dtype, M, size}, memory, cold, reading);
+  for (bool is_cold : {true, false}) {
+    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+      attn::Buffer memory(is_cold ? kColdBytes : 4 << 20);
+      fill(memory, dtype);
+      for (const ProductSize& size : is_cold ? cold : warm)
+        for (int64_t M : {1, 2, 4, 8})
+          correct &= add_product({dtype, M, size}, memory, is_cold, settings.seconds > 0 ? settings.seconds : kSeconds,
+                                 reading, report);
+    }
   }
   return correct;
 }
 
-int run() {
-  std::printf("Quickest samples, %d threads, %s.\n", attn::thread_count(), std::string(attn::active_isa()).c_str());
-  bool correct = print_table(true, {{768, 768}, {768, 3072}, {3072, 768}, {4096, 4096}, {768, 50257}}, {1, 2, 4, 8});
-  correct &= print_table(false, {{64, 64}, {64, 256}, {256, 256}, {256, 1024}, {768, 768}}, {1, 2, 4, 8});
-  return correct ? 0 : 1;
-}
-
-}  // namespace
 }  // namespace bench
-
-int main() try { return bench::run(); } catch (const std::exception& error) {
-  std::fprintf(stderr, "attn_products: %s\n", error.what());
-  return 2;
-}

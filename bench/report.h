@@ -1,38 +1,33 @@
-// What is printed and written: a table for people, CSV and JSON lines with complete rows for programs.
+// Rows of results: aligned text on standard output, and CSV in a file.
 #pragma once
-
-#include <benchmark/benchmark.h>
 
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
-
-#include "measure.h"
 
 namespace bench {
 
-/// Google Benchmark chooses and runs the workloads; the rows come here directly, whole.
-class Report : public benchmark::BenchmarkReporter {
+/// One value of a row. A number that is not finite is an empty cell.
+struct Cell {
+  Cell(std::string_view column_name, std::string_view value) : column(column_name), text(value) {}
+  Cell(std::string_view column_name, double value, const char* format = "%.4g");
+  Cell(std::string_view column_name, int64_t value) : Cell(column_name, static_cast<double>(value), "%.0f") {}
+  std::string column, text;
+  bool number = false;
+};
+
+class Report {
  public:
-  /// An empty file name writes no file. Throws if a file cannot be written.
-  Report(std::vector<int> threads, int repeats, const std::string& csv_file, const std::string& json_file);
-
-  void add(const Row& row);
-  int wrong_rows() const { return wrong_rows_; }
-
-  /// Prints the machine, its peaks and the heads of the columns.
-  bool ReportContext(const Context&) override;
-  void ReportRuns(const std::vector<Run>&) override {}
+  /// The file begins with comments (#) that name the mode, CPU, compiler and commit; an empty name writes no file.
+  /// Throws std::runtime_error if the file cannot be written.
+  Report(const std::string& mode, const std::string& csv_file);
+  /// All rows of a report have the same columns. Texts have no commas.
+  void add(const std::vector<Cell>& row);
 
  private:
-  void write_files(const Row& row);
-
-  std::vector<int> threads_;
-  int repeats_;
-  std::ofstream csv_, json_;
-  Row full_;  // the last row without options, to which the rows with one are compared
-  int rows_ = 0;
-  int wrong_rows_ = 0;
+  std::ofstream csv_;
+  std::vector<size_t> widths_;
 };
 
 }  // namespace bench

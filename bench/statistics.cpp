@@ -1,10 +1,7 @@
-// Calls of attention_statistics() next to the forward call whose lse they read, in the same run.
-#include "statistics.h"
-
+// Calls of attention_statistics() and its backward, in units of the calls of attention beside them. One thread.
 #include <sys/resource.h>
 
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <string>
 #include <tuple>
@@ -12,24 +9,23 @@
 #include <vector>
 
 #include "attn/attn.h"
-#include "clock.h"
-#include "measure.h"
-#include "race.h"
+#include "modes.h"
+#include "timer.h"
 
 namespace bench {
 namespace {
 
-constexpr int64_t kTokens = 4096, kCheckedTokens = 300, kManyTokens = 100000;
+constexpr int64_t kTokens = 4096, kCheckedTokens = 300;
 constexpr int64_t kCells = 64, kLargest = 8, kLabels = 16;
-constexpr double kSeconds = 4;
+constexpr double kSeconds = 4;  // for each figure, unless --seconds says otherwise
 
 const std::vector<attn::KeyBand> kBands = {
     attn::key_bands::first, attn::key_bands::self, attn::key_bands::previous, attn::key_bands::next, {-64, 0}};
 
-/// One head: a forward call and all that can be asked about it.
-class Call {
+/// One head: a call of attention and every call about its weights.
+class HeadCalls {
  public:
-  Call(attn::DType dtype, int64_t n, int64_t depth, bool causal)
+  HeadCalls(attn::DType dtype, int64_t n, int64_t depth, bool causal)
       : dtype_(dtype), n_(n), lse_({1, 1, n}), ids_({1, n}), labels_({1, n}) {
     options_.causal = causal;
     for (attn::Buffer* buffer : {&q_, &k_, &v_, &out_, &dq_, &dk_, &dv_})
@@ -45,10 +41,10 @@ class Call {
   }
 
   void forward() { attn::attention(view(q_), view(k_), view(v_), view(out_), lse_, options_); }
-  void ask(const attn::AttentionStatistics& wanted) {
+  void statistics(const attn::AttentionStatistics& wanted) {
     attn::attention_statistics(view(q_), view(k_), lse_, wanted, options_);
   }
-  void ask_reference(const attn::AttentionStatistics& wanted) {
+  void reference_statistics(const attn::AttentionStatistics& wanted) {
     attn::reference::attention_statistics(view(q_), view(k_), lse_, wanted, options_);
   }
   void backward() {  // of v's own size
@@ -83,7 +79,7 @@ class Call {
 /// Room for every result of a call.
 class Results {
  public:
-  explicit Results(const Call& call)
+  explicit Results(const HeadCalls& call)
       : call_(call),
         rows_{attn::Tensor<float, 3>({1, 1, call.tokens()}), attn::Tensor<float, 3>({1, 1, call.tokens()}),
               attn::Tensor<float, 3>({1, 1, call.tokens()}), attn::Tensor<float, 3>({1, 1, call.tokens()}),
@@ -110,7 +106,7 @@ class Results {
     one("16 labels", &Results::add_labels);
     one("same token", &Results::add_same_token);
     one("columns", &Results::add_columns);
-    one("picture, 64 x 64", &Results::add_picture);
+    one("picture of 64 x 64", &Results::add_picture);
     one("8 largest", &Results::add_largest);
     list.emplace_back("all of them", all());
     return list;
@@ -156,7 +152,7 @@ class Results {
   Wanted add_picture(Wanted w) { return w.picture.cells = cells_, w; }
   Wanted add_largest(Wanted w) { return w.top_weight = weights_, w.top_key = keys_, w; }
 
-  const Call& call_;
+  const HeadCalls& call_;
   attn::Tensor<float, 3> rows_[5], mass_, place_;
   attn::Tensor<float, 4> bands_, masses_, weights_;
   attn::Tensor<int64_t, 4> keys_;
@@ -164,18 +160,40 @@ class Results {
 };
 
 bool check(attn::DType dtype, int64_t depth, bool causal) {
-  Call call(dtype, kCheckedTokens, depth, causal);
+  HeadCalls call(dtype, kCheckedTokens, depth, causal);
   Results actual(call), expected(call);
   call.forward();
-  call.ask(actual.all());
-  call.ask_reference(expected.all());
+  call.statistics(actual.all());
+  call.reference_statistics(expected.all());
   return actual.difference(expected) <= error_bound(attn::DType::float32);
 }
 
-/// Of losses that are half the squares of statistics, whose gradients are the statistics.
-void print_gradients(Call& call, Results& results) {
+/// Adds rows about one kind of call.
+class Rows {
+ public:
+  Rows(std::string kind, double seconds, Report& report) : kind_(std::move(kind)), seconds_(seconds), report_(report) {}
+  void add(const std::string& what, const std::function<void()>& work, const char* unit,
+           const std::function<void()>& base) const {
+    report_.add({{"isa", attn::active_isa()},
+                 {"call", kind_},
+                 {"what", what},
+                 {"time", relative_time(work, base, seconds_)},
+                 {"in", unit}});
+  }
+  void add(const std::string& what, double value, const char* unit) const {
+    report_.add({{"isa", attn::active_isa()}, {"call", kind_}, {"what", what}, {"time", value}, {"in", unit}});
+  }
+
+ private:
+  std::string kind_;
+  double seconds_;
+  Report& report_;
+};
+
+/// The gradients of losses that are half the squares of statistics: their gradients are the statistics themselves.
+void add_gradients(HeadCalls& call, Results& results, const Rows& rows) {
   const attn::AttentionStatistics all = results.all();
-  call.ask(all);
+  call.statistics(all);
   attn::RowStatisticsGradients entropy, masses, every;
   entropy.entropy = every.entropy = all.rows.entropy;
   masses.bands = every.bands = all.rows.bands;
@@ -183,27 +201,11 @@ void print_gradients(Call& call, Results& results) {
   every.participation = all.rows.participation;
   every.distance = all.rows.distance;
   every.same_token = all.rows.same_token;
-  std::printf("  gradients, in units of the backward beside them\n");
   const std::pair<const char*, const attn::RowStatisticsGradients*> losses[] = {
-      {"entropy", &entropy}, {"bands and labels", &masses}, {"all of them", &every}};
-  for (const auto& [name, drows] : losses) {
-    const double time =
-        relative_time([&, from = drows] { call.differentiate(all, *from); }, [&] { call.backward(); }, kSeconds);
-    std::printf("  %-18s %5.2f\n", name, time);
-  }
-}
-
-void print_table(attn::DType dtype, int64_t depth, bool causal) {
-  Call call(dtype, kTokens, depth, causal);
-  Results results(call);
-  call.forward();
-  std::printf("\n%s, D = %ld%s\n", std::string(attn::name_of(dtype)).c_str(), static_cast<long>(depth),
-              causal ? ", causal" : "");
-  for (const auto& [name, wanted] : results.each()) {
-    const double time = relative_time([&, &asked = wanted] { call.ask(asked); }, [&] { call.forward(); }, kSeconds);
-    std::printf("  %-18s %5.2f\n", name.c_str(), time);
-  }
-  print_gradients(call, results);
+      {"gradient of entropy", &entropy}, {"gradient of bands and labels", &masses}, {"gradient of all", &every}};
+  for (const auto& [name, drows] : losses)
+    rows.add(
+        name, [&, from = drows] { call.differentiate(all, *from); }, "backwards", [&] { call.backward(); });
 }
 
 double peak_megabytes() {
@@ -212,37 +214,44 @@ double peak_megabytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-void print_many_tokens() {
+/// All threads: seconds, and the most memory that the process has had.
+void add_long_text(int64_t tokens, Report& report) {
   attn::set_thread_count(0);
-  Call call(attn::DType::float32, kManyTokens, 64, true);
+  HeadCalls call(attn::DType::float32, tokens, 64, true);
   Results results(call);
-  const double forward = seconds_of([&] { call.forward(); }), before = peak_megabytes();
-  const double statistics = seconds_of([&] { call.ask(results.all()); });
-  std::printf(
-      "\n%ld tokens, one head, float32, D = 64, causal, %d threads: forward %.1f s, all statistics %.1f s;\n"
-      "peak of memory %.0f MB after the forward, %.0f MB after the statistics\n",
-      static_cast<long>(kManyTokens), attn::thread_count(), forward, statistics, before, peak_megabytes());
+  const Rows rows("float32 n" + std::to_string(tokens) + " D64 causal", 0, report);
+  rows.add("forward", seconds_of([&] { call.forward(); }), "s");
+  rows.add("memory after the forward", peak_megabytes(), "MB");
+  rows.add("all statistics", seconds_of([&] { call.statistics(results.all()); }), "s");
+  rows.add("memory after the statistics", peak_megabytes(), "MB");
 }
 
 }  // namespace
 
-bool run_statistics() {
+bool run_statistics(const Settings& settings, Report& report) {
   attn::set_thread_count(1);
-  std::printf("Times of statistics of %ld tokens, one head, in units of the forward beside them; %s, one thread.\n",
-              static_cast<long>(kTokens), attn::active_isa().c_str());
   const std::tuple<attn::DType, int64_t, bool> kinds[] = {{attn::DType::float32, 64, false},
                                                           {attn::DType::float32, 64, true},
                                                           {attn::DType::float32, 128, false},
                                                           {attn::DType::bfloat16, 64, false},
                                                           {attn::DType::float16, 64, false}};
   for (const auto& [dtype, depth, causal] : kinds) {
+    const Rows rows(std::string(attn::name_of(dtype)) + " n" + std::to_string(kTokens) + " D" + std::to_string(depth) +
+                        (causal ? " causal" : ""),
+                    settings.seconds > 0 ? settings.seconds : kSeconds, report);
     if (!check(dtype, depth, causal)) {
-      std::printf("%s, D = %ld: WRONG\n", std::string(attn::name_of(dtype)).c_str(), static_cast<long>(depth));
+      rows.add("WRONG", NAN, "");
       return false;
     }
-    print_table(dtype, depth, causal);
+    HeadCalls call(dtype, kTokens, depth, causal);
+    Results results(call);
+    call.forward();
+    for (const auto& [name, wanted] : results.each())
+      rows.add(
+          name, [&, &one = wanted] { call.statistics(one); }, "forwards", [&] { call.forward(); });
+    add_gradients(call, results, rows);
   }
-  print_many_tokens();
+  if (settings.long_text > 0) add_long_text(settings.long_text, report);
   return true;
 }
 

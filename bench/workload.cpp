@@ -1,64 +1,53 @@
 #include "workload.h"
 
 #include <algorithm>
-#include <utility>
+#include <array>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <stdexcept>
 
 namespace bench {
 namespace {
 
-using attn::DType;
+constexpr std::array<const char*, 4> kOperations = {"forward", "backward", "decode", "paged"};
+constexpr std::array<const char*, 9> kOptions = {"full",  "causal",  "window",  "mask",   "bias",
+                                                 "alibi", "dropout", "softcap", "lengths"};
+constexpr std::array<const char*, 3> kLayouts = {"blhd", "bhld", "qkv"};
+constexpr std::array<attn::DType, 4> kDtypes = {attn::DType::float32, attn::DType::float64, attn::DType::bfloat16,
+                                                attn::DType::float16};
 
-// Every prefill has as many query rows as the longest one, in more heads if they are shorter.
-constexpr int64_t kRows = 16384;
-
-Workload prefill(Operation operation, Option option, DType dtype, int64_t n, int64_t depth) {
-  const int64_t heads = std::max<int64_t>(1, kRows / n);
-  return {.operation = operation,
-          .option = option,
-          .dtype = dtype,
-          .heads = heads,
-          .kv_heads = heads,
-          .queries = n,
-          .keys = n,
-          .depth = depth};
+/// The place of a name in a list. Throws for one that is not there.
+template <class List>
+size_t index_of(const List& names, const std::string& name, const std::string& workload) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) throw std::runtime_error("attn_bench does not measure " + workload + ": " + name);
+  return static_cast<size_t>(found - names.begin());
 }
 
-Workload one_token(Operation operation, DType dtype, int64_t group, int64_t keys) {
-  return {.operation = operation,
-          .dtype = dtype,
-          .heads = 8 * group,
-          .kv_heads = 8,
-          .queries = 1,
-          .keys = keys,
-          .depth = 128};
-}
-
-/// Calls of which the fixed cost is a good part: the least there is, and the heads of a short sequence.
-void add_small_calls(std::vector<Workload>& set) {
-  for (auto [heads, n] : {std::pair<int64_t, int64_t>{1, 1}, {8, 32}}) {
-    Workload workload = prefill(Operation::forward, Option::full, DType::float32, n, 64);
-    workload.heads = workload.kv_heads = heads;
-    set.push_back(workload);
-  }
-}
-
-void add_options(std::vector<Workload>& set, DType dtype, int64_t n, int64_t depth) {
-  for (Option option : {Option::full, Option::mask, Option::bias, Option::alibi, Option::window, Option::dropout,
-                        Option::softcap, Option::lengths}) {
-    set.push_back(prefill(Operation::forward, option, dtype, n, depth));
-  }
+/// "a{b,c}d" is "abd" and "acd"; of several braces the first changes the slowest.
+std::vector<std::string> expanded(const std::string& pattern) {
+  const size_t open = pattern.find('{'), close = pattern.find('}');
+  if (open == std::string::npos) return {pattern};
+  std::vector<std::string> names;
+  std::istringstream alternatives(pattern.substr(open + 1, close - open - 1));
+  for (std::string one; std::getline(alternatives, one, ',');)
+    for (std::string& name : expanded(pattern.substr(0, open) + one + pattern.substr(close + 1)))
+      names.push_back(std::move(name));
+  return names;
 }
 
 }  // namespace
 
 double Workload::pairs() const {
   const double nq = static_cast<double>(queries), nk = static_cast<double>(keys);
-  const double window = static_cast<double>(std::min(queries, kWindow));
+  const double width = static_cast<double>(std::min(queries, window));
   switch (option) {
     case Option::causal: return nq * (nq + 1) / 2;
-    case Option::window: return window * (window + 1) / 2 + (nq - window) * window;
+    case Option::window: return width * (width + 1) / 2 + (nq - width) * width;
     case Option::mask: return nq * (nk - 1);  // one hole a row
-    case Option::lengths: return nq * static_cast<double>(static_cast<int64_t>(nk * kLengthFraction));
+    case Option::lengths: return nq * static_cast<double>(key_count);
     default: return nq * nk;
   }
 }
@@ -71,68 +60,66 @@ double Workload::flops() const {
 int64_t Workload::kv_bytes() const { return 2 * kv_heads * keys * depth * attn::size_of(dtype); }
 
 std::string Workload::name() const {
-  std::string text = name_of(operation) + "/" + name_of(option) + "/" + std::string(attn::name_of(dtype)) +
-                     "/n:" + std::to_string(keys) + "/D:" + std::to_string(depth);
-  if (reads_cache()) text += "/G:" + std::to_string(heads / kv_heads);
-  return text + "/" + name_of(layout) + "/" + isa + "/threads:" + std::to_string(threads);
+  const auto two = [](int64_t a, int64_t b) { return std::to_string(a) + (a == b ? "" : ":" + std::to_string(b)); };
+  return std::string(kOperations[static_cast<size_t>(operation)]) + "/" + kOptions[static_cast<size_t>(option)] + "/" +
+         std::string(attn::name_of(dtype)) + "/B1/H" + two(heads, kv_heads) + "/n" + two(queries, keys) + "/D" +
+         std::to_string(depth) + "/" + kLayouts[static_cast<size_t>(layout)];
 }
 
-std::string name_of(Operation operation) {
-  constexpr const char* kNames[] = {"forward", "backward", "decode", "paged"};
-  return kNames[static_cast<int>(operation)];
+WorkloadFile::WorkloadFile(const std::string& path) {
+  std::ifstream file(path);
+  content_ = nlohmann::json::parse(file, nullptr, false);
+  if (content_.is_discarded()) throw std::runtime_error(path + " cannot be read");
 }
 
-std::string name_of(Option option) {
-  constexpr const char* kNames[] = {"full",  "causal",  "window",  "mask",   "bias",
-                                    "alibi", "dropout", "softcap", "lengths"};
-  return kNames[static_cast<int>(option)];
+Workload WorkloadFile::parse(const std::string& name) const {
+  static const std::regex pattern("(\\w+)/(\\w+)/(\\w+)/B1/H(\\d+)(?::(\\d+))?/n(\\d+)(?::(\\d+))?/D(\\d+)/(\\w+)");
+  std::smatch part;
+  if (!std::regex_match(name, part, pattern)) throw std::runtime_error("attn_bench does not measure " + name);
+  const auto number = [&](size_t n) { return std::stoll(part[n]); };
+  Workload w;
+  w.operation = static_cast<Operation>(index_of(kOperations, part[1], name));
+  w.option = static_cast<Option>(index_of(kOptions, part[2], name));
+  std::array<std::string, kDtypes.size()> dtypes;
+  std::transform(kDtypes.begin(), kDtypes.end(), dtypes.begin(), [](attn::DType type) { return attn::name_of(type); });
+  w.dtype = kDtypes[index_of(dtypes, part[3], name)];
+  w.heads = number(4);
+  w.kv_heads = part[5].matched ? number(5) : w.heads;
+  w.queries = number(6);
+  w.keys = part[7].matched ? number(7) : w.queries;
+  w.depth = number(8);
+  w.layout = static_cast<TensorLayout>(index_of(kLayouts, part[9], name));
+  if (w.queries != w.keys && !w.reads_cache()) throw std::runtime_error("attn_bench does not measure " + name);
+  const nlohmann::json& options = content_["options"];
+  w.window = options["window"];
+  w.dropout = options["dropout"];
+  w.softcap = options["softcap"];
+  w.key_count = static_cast<int64_t>(static_cast<double>(w.keys) * options["lengths"]["1"][0].get<double>());
+  return w;
 }
 
-std::string name_of(Layout layout) {
-  constexpr const char* kNames[] = {"blhd", "bhld", "qkv"};
-  return kNames[static_cast<int>(layout)];
-}
-
-std::vector<Workload> full_set() {
-  std::vector<Workload> set;
-  for (Operation operation : {Operation::forward, Operation::backward}) {
-    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
-      for (Option option : {Option::full, Option::causal, Option::window}) {
-        for (int64_t depth : {32, 64, 80, 128, 256}) {
-          for (int64_t n = 128; n <= kRows; n *= 2) set.push_back(prefill(operation, option, dtype, n, depth));
-        }
-      }
-    }
+std::vector<Workload> WorkloadFile::set(const std::string& name) const {
+  if (!content_["sets"].contains(name)) {
+    std::string names;
+    for (const auto& [known, patterns] : content_["sets"].items()) names += " " + known;
+    throw std::runtime_error("there is no set " + name + " of workloads; there are" + names);
   }
-  for (Operation operation : {Operation::decode, Operation::paged}) {
-    for (DType dtype : {DType::bfloat16, DType::float32}) {
-      for (int64_t keys : {4096, 32768}) {
-        for (int64_t group : {1, 4, 8}) set.push_back(one_token(operation, dtype, group, keys));
-      }
-    }
-  }
-  add_small_calls(set);
-  for (DType dtype : {DType::float32, DType::bfloat16}) add_options(set, dtype, 2048, 64);
-  return set;
+  std::vector<Workload> workloads;
+  std::set<std::string> seen;
+  for (const std::string pattern : content_["sets"][name])
+    for (const std::string& one : expanded(pattern))
+      if (seen.insert(one).second) workloads.push_back(parse(one));
+  return workloads;
 }
 
-std::vector<Workload> quick_set() {
-  std::vector<Workload> set;
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
-    for (int64_t depth : {64, 128}) {
-      set.push_back(prefill(Operation::forward, Option::full, dtype, 2048, depth));
-      set.push_back(prefill(Operation::forward, Option::causal, dtype, 2048, depth));
-      set.push_back(prefill(Operation::backward, Option::causal, dtype, 2048, depth));
-    }
+std::vector<WorkloadFile::Floor> WorkloadFile::floors(const std::string& isa) const {
+  std::vector<Floor> floors;
+  const nlohmann::json of_isa = content_["gate"].value(isa, nlohmann::json::object());
+  for (const auto& [name, of_peak] : of_isa.items()) {
+    floors.push_back({parse(name), of_peak});
+    floors.back().workload.isa = isa;
   }
-  for (DType dtype : {DType::float16, DType::float64}) {
-    set.push_back(prefill(Operation::forward, Option::full, dtype, 2048, 64));
-  }
-  for (int64_t group : {1, 8}) set.push_back(one_token(Operation::decode, DType::bfloat16, group, 32768));
-  set.push_back(one_token(Operation::paged, DType::bfloat16, 8, 32768));
-  add_small_calls(set);
-  add_options(set, DType::float32, 1024, 64);
-  return set;
+  return floors;
 }
 
 }  // namespace bench

@@ -1,7 +1,13 @@
-// What is measured: one call of the operator, described by its shape, type, option and place of execution.
+// What is measured: one call of the operator. A workload is its name,
+//
+//   operation/option/dtype/B<batch>/H<heads>[:<key heads>]/n<queries>[:<keys>]/D<head size>/layout
+//
+// for instance forward/causal/float32/B1/H32:8/n1024/D128/blhd. bench/workloads.json lists them for attn_bench and for
+// the Python package.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -10,19 +16,18 @@
 namespace bench {
 
 enum class Operation {
-  forward,   // attention() on n queries and n keys
-  backward,  // attention_backward() of the same
-  decode,    // attention() of one query on n keys
-  paged      // KVCache::attend() of one query on n keys
+  forward,   // attention()
+  backward,  // attention_backward()
+  decode,    // attention() of one query
+  paged      // KVCache::attend() of one query
 };
 
-/// What a call asks for besides softmax(q k^T) v.
 enum class Option { full, causal, window, mask, bias, alibi, dropout, softcap, lengths };
 
-/// Where [B, H, L, D] tensors are.
-enum class Layout {
-  blhd,  // [B, L, H, D] in memory: what the projections of a model write
-  bhld,  // contiguous heads
+/// The order of [B, H, L, D] tensors in memory.
+enum class TensorLayout {
+  blhd,  // [B, L, H, D]: what the projections of a model write
+  bhld,  // [B, H, L, D]: contiguous heads
   qkv    // q, k and v are slices of one [B, L, (H + 2 Hk) D] array
 };
 
@@ -35,7 +40,11 @@ struct Workload {
   int64_t queries = 0;
   int64_t keys = 0;
   int64_t depth = 0;  // D = Dv
-  Layout layout = Layout::blhd;
+  TensorLayout layout = TensorLayout::blhd;
+  int64_t window = 0;     // keys that a query of Option::window sees, its own among them
+  double dropout = 0;     // of Option::dropout
+  double softcap = 0;     // of Option::softcap
+  int64_t key_count = 0;  // keys that are not padding, of Option::lengths
   std::string isa = {};
   int threads = 1;
 
@@ -44,24 +53,31 @@ struct Workload {
   double pairs() const;
   /// Multiply-adds on those pairs, counted as two: two matrix products forward, five backward.
   double flops() const;
-  /// Bytes of keys and values that have to be read.
+  /// Bytes of keys and values.
   int64_t kv_bytes() const;
-  /// "forward/causal/float32/n:1024/D:64/blhd/avx512/threads:1"
+  /// Without instruction set and threads.
   std::string name() const;
 };
 
-std::string name_of(Operation operation);
-std::string name_of(Option option);
-std::string name_of(Layout layout);
+/// bench/workloads.json.
+class WorkloadFile {
+ public:
+  /// Throws std::runtime_error for a file that cannot be read.
+  explicit WorkloadFile(const std::string& path);
+  /// The workloads of a set, in their order, each once. Throws std::runtime_error for an unknown set, and for a
+  /// workload that attn_bench cannot run (batches, Dv != D, prefills, documents, training).
+  std::vector<Workload> set(const std::string& name) const;
 
-constexpr int64_t kWindow = 256;  // keys in a window, the query's own among them
-constexpr double kDropout = 0.1;
-constexpr double kSoftcap = 30;
-constexpr double kLengthFraction = 0.75;  // of the keys that exist
+  /// The least share of the peak that a workload must reach for the gate.
+  struct Floor {
+    Workload workload;
+    double of_peak;
+  };
+  std::vector<Floor> floors(const std::string& isa) const;
 
-/// All sizes, types, options and operations.
-std::vector<Workload> full_set();
-/// A choice that runs in under a minute on two cores.
-std::vector<Workload> quick_set();
+ private:
+  Workload parse(const std::string& name) const;
+  nlohmann::json content_;
+};
 
 }  // namespace bench

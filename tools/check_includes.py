@@ -42,8 +42,7 @@ PROGRAMS = {
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (
-        "benchmark/", "commit.h", "sys/", "unistd.h", "sched.h", "cpuid.h", "immintrin.h", "arm_neon.h", "omp.h",
-        "oneapi/dnnl/",
+        "CLI/", "commit.h", "nlohmann/", "omp.h", "oneapi/dnnl/", "regex", "sys/",
     ),
     "tests": (
         "gtest/", "gmock/", "linux/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h",
@@ -118,9 +117,9 @@ def standard_headers(path):
 
 
 def own_modules(path):
-    """The tests of a module, tests/MODULE/, may also include its private headers; bench/parts.cpp times the kernels,
+    """The tests of a module, tests/MODULE/, may also include its private headers; bench/kernels.cpp times the kernels,
     tests/support/main.cpp and the program of tests/parity offer one more set of them."""
-    if path.as_posix() in ("bench/parts.cpp", "tests/support/main.cpp", "tests/parity/parity.cpp"):
+    if path.as_posix() in ("bench/kernels.cpp", "tests/support/main.cpp", "tests/parity/parity.cpp"):
         return {"kernels"}
     return {path.parts[1]} if path.parts[0] == "tests" else set()
 

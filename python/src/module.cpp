@@ -12,6 +12,7 @@
 
 #include "arguments.h"
 #include "attn/attention_statistics.h"
+#include "attn/peaks.h"
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
@@ -348,6 +349,9 @@ NB_MODULE(_core, m) {
   m.def("set_float32_precision", &set_float32_precision);
   m.def("thread_count", &attn::thread_count);
   m.def("set_thread_count", &attn::set_thread_count);
+  m.def("peak_gflops", [](const std::string& dtype) {  // for the benchmarks
+    return attn::peaks::measure_products(dtype_named("peak_gflops", dtype));
+  });
   m.def("use_exchange", &use_exchange);
   m.def("fit_together", &fit_together, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
         nb::arg("mask").none(), nb::arg("is_grouped"));

@@ -51,13 +51,13 @@ attn() {
   wait $! || (($? == 143))
 }
 build/release/bench/attn_bench() {
-  "$ATTN_BUILD/bench/attn_bench" "$@" --benchmark_list_tests | grep -c . > /dev/null
+  "$ATTN_BUILD/bench/attn_bench" "$@" --list | grep -c . > /dev/null
 }
 """
 # What the reader of a page has done before.
 BEFORE = {"docs/seeing.md":
           "attn train shakespeare.txt --model llama --context 10000 --layers 1 --steps 1 --out model\n"}
-OF_OTHERS = {"--static", "--full", "--with-llama", "--other"}  # of pkg-config, bench/peers/run, bench/neighbours/run
+OF_OTHERS = {"--static", "--with-llama"}  # of pkg-config, bench/run
 TEXT = "ROMEO: The cat sat on the mat.\nTo be, or not to be, that is the question\n"
 SENTENCES = [f"The {a} sat on the {b}." for a in ("cat", "dog", "bird") for b in ("mat", "rug", "tree", "hill")]
 ARCS = ("1\tThe\t_\tDET\t_\t_\t2\tdet\t_\tEntity=(e1\n2\tcat\t_\tNOUN\t_\t_\t3\tnsubj\t_\tEntity=e1)\n"
@@ -169,7 +169,7 @@ def test_commands(page: str, everything: pathlib.Path, tmp_path: pathlib.Path) -
 def test_options_in_the_text() -> None:
     """Options of `attn` and attn_bench that a sentence names, with _ or -, are there, in the subcommand it names."""
     helps = {"": attn("man").replace("\\-", "-") + subprocess.run(
-        [BUILD / "bench/attn_bench", "--help"], capture_output=True, text=True, check=True).stdout}
+        [BUILD / "bench/attn_bench", "--help-all"], capture_output=True, text=True, check=True).stdout}
     wrong = []  # but for the changelog, which may name what has gone
     for page in set(extract_snippets.files_of(ROOT)) - {ROOT / "CHANGELOG.md"}:
         text = re.sub(r"^ {0,3}```.*?^ {0,3}```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-// tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/peers/tokenizing.py.
+// tokenize: what tokenizers make of texts, for test_tokenizers.py, and how fast, for bench/benchmarks/tokenizing.py.
 //
 // usage: tokenize FOLDER_OR_FILE < REQUEST > ANSWER
 //        tokenize - < REQUESTS > ANSWERS   a request a line, whose "path" is the folder or file, an answer a line:

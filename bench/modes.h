@@ -1,0 +1,44 @@
+// The modes of attn_bench. Each checks results before it times them, adds rows to a report, and returns whether all
+// results were right (and, for the gate, quick enough).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report.h"
+#include "workload.h"
+
+namespace bench {
+
+struct Settings {
+  std::string set = "operator", filter, csv, workloads;
+  std::vector<std::string> isas;
+  std::vector<int> threads;
+  int repeats = 7;
+  bool list = false;
+  double seconds = 0;          // for each figure of kernels, statistics and products; 0: the default of the mode
+  int64_t long_text = 100000;  // tokens of the last call of statistics; 0: without it
+  int64_t steps = 1500, every = 25, width = 128;  // of induction
+  uint64_t seed = 1337;
+};
+
+/// The bound on max |x - reference| / max |reference|. It catches a result that is wrong, not one that is less exact
+/// than it could be: the tests have the tight bounds.
+double error_bound(attn::DType dtype);
+
+/// Calls of the operator, next to the peaks of the multiply-add unit and of the memory.
+bool run_calls(const Settings& settings, const WorkloadFile& file, Report& report);
+/// The peaks themselves.
+bool run_peaks(const Settings& settings, Report& report);
+/// A few workloads of each instruction set: false if one has fallen below its floor.
+bool run_gate(const WorkloadFile& file, Report& report);
+/// Each kernel alone, the sum of the kernels, and what a whole call makes of them.
+bool run_kernels(const Settings& settings, Report& report);
+/// attention_statistics() and its backward, in units of the call of attention beside them.
+bool run_statistics(const Settings& settings, Report& report);
+/// Products of few rows, beside oneDNN and a plain read of the weights.
+bool run_products(const Settings& settings, Report& report);
+/// Trains a model of two layers in which an induction head forms.
+bool run_induction(const Settings& settings, Report& report);
+
+}  // namespace bench
