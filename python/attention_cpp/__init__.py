@@ -15,9 +15,9 @@ The integrations have the signatures and conventions of other libraries, and nee
     attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
     attention_cpp.jax            jax.nn.dot_product_attention
 
-watch(model) keeps what the heads of a torch model look at while it runs.
+watch(model) keeps q, k and lse of the attention of a torch model while it runs.
 
-Every wrong argument raises `Error` (a ValueError) or TypeError that names everything that is wrong at once.
+A wrong argument raises `Error` (a ValueError) or TypeError, whose message names everything that is wrong at once.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ._watch import Seen as Seen, watch as watch
+    from ._torch.watch import Seen as Seen, watch as watch
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Seen", "watch"):  # these need torch
-        from . import _watch
+        from ._torch import watch
 
-        return getattr(_watch, name)
+        return getattr(watch, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

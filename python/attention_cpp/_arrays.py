@@ -176,8 +176,9 @@ _PEERS = {
     "key_value_seq_lengths": "key_length", "query_seq_lengths": "query_length", "q_offset": "offset",
     "s_aux": "sink", "sinks": "sink", "block_mask": "blocks", "segment_ids": "query_segment_ids and key_segment_ids",
     "position_ids": "offset", "return_softmax_lse": "return_lse", "return_attn_probs": "return_lse",
-    "return_residual": "return_lse", "need_weights": "weights(), a function", "output_attentions": "weights(), a "
-    "function", "enable_gqa": "nothing: k and v may always have fewer heads",
+    "return_residual": "return_lse", "need_weights": "attention_weights(), a function",
+    "output_attentions": "attention_weights(), a function",
+    "enable_gqa": "nothing: k and v may always have fewer heads",
 }
 
 

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from . import _core
 from ._arrays import FLOATING, as_array, dtype_name, empty, exported, finished, wrong_types
-from ._operator import A, Array, Options, _lse_dtype, _options, _shape
+from ._operator import A, _lse_dtype, _shape
+from ._options import Array, OptionArguments, options_of
 from ._statistics import USUAL, ask
 
 
@@ -73,23 +74,23 @@ class KVCache:
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: Literal[False] = False, **options: Unpack[Options]) -> A: ...
+               return_lse: Literal[False] = False, **options: Unpack[OptionArguments]) -> A: ...
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: Literal[True], **options: Unpack[Options]) -> tuple[A, A]: ...
+               return_lse: Literal[True], **options: Unpack[OptionArguments]) -> tuple[A, A]: ...
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: bool, **options: Unpack[Options]) -> A | tuple[A, A]: ...
+               return_lse: bool, **options: Unpack[OptionArguments]) -> A | tuple[A, A]: ...
 
     @overload
     def attend(self, q: memoryview, sequences: Sequence[int] | Array,
                cu_seqlens_q: Sequence[int] | Array | None = None, *, return_lse: Literal[False] = False,
-               **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+               **options: Unpack[OptionArguments]) -> npt.NDArray[Any]: ...
 
     def attend(self, q: Array, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: bool = False, **options: Unpack[Options]) -> Any:
+               return_lse: bool = False, **options: Unpack[OptionArguments]) -> Any:
         """Attention of a ragged batch of queries to their sequences.
 
         Arguments
@@ -103,7 +104,7 @@ class KVCache:
         Returns out [1, H, total, Dv], or (out, lse).
         """
         q = as_array(q)
-        given = _options(options, "kv_cache.attend")
+        given = options_of("kv_cache.attend", options)
         wrong_types("kv_cache.attend", sequences=(sequences, "list of whole numbers"))
         if cu_seqlens_q is None:
             cu_seqlens_q = list(range(len(sequences) + 1))

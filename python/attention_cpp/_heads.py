@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from . import _core
 from ._arrays import as_array, exported, wrong_types
-from ._operator import A, Array, Options, _options, _range_of, _shape, attention_weights
+from ._operator import A, _range_of, _shape, attention_weights
+from ._options import Array, OptionArguments, Options, options_of
 
 PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
 
@@ -26,7 +27,7 @@ class HeadMeasure(NamedTuple):
 HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *rest in _core.head_measures()}
 
 
-def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
+def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, Options]]:
     """(q, k, lse, options) as the extension takes them."""
     given = []
     if not isinstance(layers, Iterable):
@@ -39,7 +40,7 @@ def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, dic
         if not isinstance(options, Mapping):
             raise TypeError(f"[heads] the options of a layer must be a dict, not {type(options).__name__}")
         arrays = (exported(as_array(array), name) for name, array in (("q", q), ("k", k), ("lse", lse)))
-        given.append((*arrays, _options(options, "heads")))
+        given.append((*arrays, options_of("heads", options)))
     return given
 
 
@@ -258,7 +259,7 @@ def gradient_times_attention(
     dout: Array,
     rows: slice | range | int | None = None,
     columns: slice | range | int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OptionArguments],
 ) -> A:
     """P_ij dL/dP_ij, of a rectangle of the attention matrix: [B, H, rows, columns].
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, Mapping, NamedTuple, Protocol, Sequence, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Sequence, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arrays import FLOATING, as_array, copied, dtype_name, empty, exported, finished, refuse_unknown, wrong_types
-
-Array = Any  # NumPy, torch or JAX on the CPU, or anything with DLPack or the buffer protocol
+from ._arrays import FLOATING, as_array, copied, dtype_name, empty, exported, finished, wrong_types
+from ._options import Array, OptionArguments, options_of, with_options
 
 
 class _Shaped(Protocol):
-    """What results are of the kind of; without these two attributes they are NumPy's."""
+    """An array whose library the results belong to; the results of an object without these attributes are NumPy's."""
 
     @property
     def shape(self) -> Any: ...
@@ -26,37 +25,8 @@ class _Shaped(Protocol):
 A = TypeVar("A", bound=_Shaped)
 
 
-class Options(TypedDict, total=False):
-    """The keywords of attention() that say what is computed; None is as good as nothing."""
-
-    scale: float | None
-    softcap: float
-    causal: bool
-    window: tuple[int, int]
-    alignment: str | None
-    key_length: Sequence[int] | Array | None
-    query_length: Sequence[int] | Array | None
-    offset: Sequence[int] | Array | None
-    mask: Array | None
-    bias: Array | None
-    alibi_slopes: Sequence[float] | Array | None
-    query_segment_ids: Array | None
-    key_segment_ids: Array | None
-    cu_seqlens_q: Sequence[int] | Array | None
-    cu_seqlens_k: Sequence[int] | Array | None
-    blocks: tuple[Array, int, int] | None
-    sink: Sequence[float] | Array | None
-    dropout: float
-    seed: Array | int | None
-    float32_precision: str | None
-    batch_invariant: bool
-
-
-OPTIONS = frozenset(Options.__annotations__)
-
-
 class Gradients(NamedTuple, Generic[A]):
-    """Of attention_backward(), arrays of the kind of q; None where not wanted or not there."""
+    """The result of attention_backward(): arrays of the kind of q. None: not wanted, or of no array."""
 
     dq: A | None
     dk: A | None
@@ -89,41 +59,29 @@ def _lse_dtype(array: Any) -> str:
     return "float64" if dtype_name(array) == "float64" else "float32"
 
 
-def _options(options: Mapping[str, Any], operation: str = "attention") -> dict[str, Any]:
-    """As the extension takes them."""
-    if not options:
-        return {}
-    if not options.keys() <= OPTIONS:
-        refuse_unknown(operation, options, OPTIONS)
-    given = {name: value if name == "blocks" else exported(value, name) for name, value in options.items()
-             if value is not None}
-    if isinstance(given.get("blocks"), tuple):
-        given["blocks"] = tuple(exported(part, "blocks") for part in given["blocks"])
-    return given
-
-
 @overload
 def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[False] = False,
-              **options: Unpack[Options]) -> A: ...
+              **options: Unpack[OptionArguments]) -> A: ...
 
 
 @overload
 def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[True],
-              **options: Unpack[Options]) -> tuple[A, A]: ...
+              **options: Unpack[OptionArguments]) -> tuple[A, A]: ...
 
 
 @overload
 def attention(q: A, k: Array, v: Array, *, out: Array | None = None, return_lse: bool,
-              **options: Unpack[Options]) -> A | tuple[A, A]: ...
+              **options: Unpack[OptionArguments]) -> A | tuple[A, A]: ...
 
 
 @overload
 def attention(q: memoryview, k: Array, v: Array, *, out: Array | None = None, return_lse: Literal[False] = False,
-              **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+              **options: Unpack[OptionArguments]) -> npt.NDArray[Any]: ...
 
 
+@with_options
 def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_lse: bool = False,
-              **options: Unpack[Options]) -> Any:
+              **options: Unpack[OptionArguments]) -> Any:
     """out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, exact, in O(n) memory.
 
     Arguments
@@ -132,36 +90,17 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_
                     may be missing in all three: [L, D] is one head. D and Dv up to 1024.
         out         [B, H, Lq, Dv], written to if given; must not overlap an input
         return_lse  also return lse [B, H, Lq], the natural log of the sum of exp(scores): float32, or float64 for
-                    float64. attention_backward() and weights() need it
-        scale       the factor on <q, k>; default 1 / sqrt(D)
-        softcap     c > 0: scores become c tanh(score / c), before bias and mask
-        causal      query i sees no key after its place p_i
-        window      (left, right): keys from p_i - left to p_i + right, both included; -1 = no limit
-        alignment   p_i: "top_left" = i; "bottom_right" = i + key_length - query_length; "offset" = i + offset[b].
-                    Must be named where it matters: if Lq != Lk with causal, window or ALiBi
-        key_length  [B] keys that exist in each sequence; query_length [B] for bottom_right; offset [B] for "offset"
-        mask        boolean [B|1, H|1, Lq|1, Lk|1], True = attend; read in place
-        bias        floating [B|1, H|1, Lq|1, Lk|1], added to the scores; -inf masks
-        alibi_slopes  [H]: subtracts slope |p_i - j|
-        query_segment_ids, key_segment_ids   int [B|1, Lq] and [B|1, Lk]: only equal ids attend
-        cu_seqlens_q, cu_seqlens_k   packed sequences (B = 1): where each starts in Lq and Lk, then the total
-        blocks      (allowed, query_block, key_block): boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
-        sink        [H]: one more logit a row, in the denominator alone
-        dropout     the probability of dropping a weight; which ones is a function of (seed, b, h, i, j) alone
-        seed        in [0, 2^64), 0 at first
-        float32_precision   how float32 numbers enter products on CPUs with matrix tiles: "full" (as accurate as float32
-                    arithmetic), "high" (16 bits), "fast" (rounded to bfloat16); elsewhere all are full. None: what
-                    attention_cpp.float32_precision() says, "full" at first
-        batch_invariant   a row has the same bits however many rows the call has: a decoded token those of its prompt
+                    float64. attention_backward() and attention_weights() take it
+        <every option>
 
     All options compose. A row that sees no key and has no sink gives exactly 0, with lse -inf.
 
     Returns out, or (out, lse): arrays of the kind of q.
 
-    Raises Error (a ValueError) or TypeError, which name everything that is wrong; nothing is written then.
+    Raises Error (a ValueError) or TypeError, which name everything that is wrong; nothing is written in that case.
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
-    given = _options(options)
+    given = options_of("attention", options)
     lse, result, shape, of_v = None, out, _shape(q), _shape(v)
     # Otherwise the extension says what is wrong.
     if 2 <= len(shape) <= 4 and of_v and (dtype := dtype_name(q)) in FLOATING:
@@ -185,7 +124,7 @@ def attention_backward(
     *,
     dlse: Array | None = None,
     wanted: Sequence[str] = ("dq", "dk", "dv", "dbias", "dsink"),
-    **options: Unpack[Options],
+    **options: Unpack[OptionArguments],
 ) -> Gradients[A]:
     """The gradients of attention(), in O(n) memory.
 
@@ -193,14 +132,14 @@ def attention_backward(
         q, k, v     as in the forward; out and lse its results
         dout        [B, H, Lq, Dv], the gradient of the loss with respect to out; dlse [B, H, Lq] to lse, or None
         wanted      which to compute; dbias and dsink are only there if bias and sink are
-        options     those of the forward, the same values: dropout is replayed from the seed
+        options     the same values as in the forward: dropout is repeated from the seed
 
     Returns Gradients(dq, dk, dv, dbias, dsink), each in the type and shape of its array; dsink in that of lse.
 
     Raises as attention() does.
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
-    given = _options(options, "attention_backward")
+    given = options_of("attention_backward", options)
     wrong_types("attention_backward", wanted=(wanted, "list of strings"))
     unknown = sorted(set(wanted) - set(Gradients._fields))
     if unknown:
@@ -239,34 +178,34 @@ def _range_of(
 @overload
 def attention_weights(q: A, k: Array, lse: Array, rows: slice | range | int | None = None,
                       columns: slice | range | int | None = None, *, out: Array | None = None,
-                      **options: Unpack[Options]) -> A: ...
+                      **options: Unpack[OptionArguments]) -> A: ...
 
 
 @overload
 def attention_weights(q: memoryview, k: Array, lse: Array, rows: slice | range | int | None = None,
                       columns: slice | range | int | None = None, *, out: Array | None = None,
-                      **options: Unpack[Options]) -> npt.NDArray[Any]: ...
+                      **options: Unpack[OptionArguments]) -> npt.NDArray[Any]: ...
 
 
 def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int | None = None,
                       columns: slice | range | int | None = None, *, out: Array | None = None,
-                      **options: Unpack[Options]) -> Any:
+                      **options: Unpack[OptionArguments]) -> Any:
     """Computes a rectangle of the attention matrix P from q, k and lse. P itself is never stored.
 
     Arguments
-        q, k, lse   of the forward, with return_lse=True
+        q, k, lse   those of attention(..., return_lse=True)
         rows        which queries: a slice, a range, one index, or None for all; columns which keys
         out         [B, H, rows, columns] float32 (float64 for float64), written to if given
-        options     those of the forward
+        options     those of attention()
 
     Returns [B, H, rows, columns]: the weights before dropout. A row sums to 1 over all keys, less its sink's share.
 
-    Raises as attention() does; Error too where the weights of a row add up to more than 1, since lse is not that of q,
-    k and the options then. (Less than 1 may be right: of some columns, or where lse is that of more keys, as after
+    Raises as attention() does; also Error where the weights of a row add up to more than 1, because lse then belongs to
+    other arrays or options. (A sum below 1 may be right: of some columns, or with the lse of more keys, as after
     merge().)
     """
     q, k = as_array(q), as_array(k)
-    given = _options(options, "attention_weights")
+    given = options_of("attention_weights", options)
     result = out
     first_query = first_key = 0
     if 2 <= len(_shape(q)) <= 4 and len(_shape(k)) >= 2:
@@ -293,21 +232,25 @@ def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
     return finished(new_out, out), finished(new_lse, lse)
 
 
-def _plan(function: str, backward: bool, q: Array, k: Array, v: Array, options: Options) -> Plan:
+def explain(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) -> Plan:
+    """What attention(q, k, v, **options) will do: its path, scratch memory and arithmetic. Nothing is computed.
+
+    Raises as attention() does.
+    """
+    return _explain("explain", q, k, v, options)
+
+
+def explain_backward(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) -> Plan:
+    """What attention_backward() will do for such a call, with dbias where there is a bias. As explain()."""
+    return _explain("explain_backward", q, k, v, options)
+
+
+def _explain(function: str, q: Array, k: Array, v: Array, options: OptionArguments) -> Plan:
     q, k, v = as_array(q), as_array(k), as_array(v)
-    with_dbias = backward and options.get("bias") is not None
-    return Plan(*_core.explain(exported(q, "q"), exported(k, "k"), exported(v, "v"), _options(options, function),
-                               backward, with_dbias))
-
-
-def explain(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> Plan:
-    """Returns what attention(q, k, v, **options) will do: its path, scratch memory and arithmetic."""
-    return _plan("explain", False, q, k, v, options)
-
-
-def explain_backward(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> Plan:
-    """Returns what attention_backward() of attention(q, k, v, **options) will do, with the gradient of a bias."""
-    return _plan("explain_backward", True, q, k, v, options)
+    given = options_of(function, options)
+    backward = function == "explain_backward"
+    return Plan(*_core.explain(exported(q, "q"), exported(k, "k"), exported(v, "v"), given, backward,
+                               backward and given.bias is not None))
 
 
 def dropout_keeps(

@@ -6,7 +6,8 @@ from typing import Any, Callable, Mapping, Sequence, Unpack, overload
 
 from . import _core
 from ._arrays import FLOATING, as_array, dtype_name, empty, exported, finished, wrong_types
-from ._operator import A, Array, Options, _lse_dtype, _options, _range_of, _shape
+from ._operator import A, _lse_dtype, _range_of, _shape
+from ._options import Array, OptionArguments, Options, options_of
 
 _ROWS = ("sum", "entropy", "participation", "maximum", "distance", "same_token")
 _COLUMNS = ("column_mass", "column_position")
@@ -51,7 +52,7 @@ def _check_number(name: str, value: Any, most: int) -> None:
 
 
 def ask(
-    q: Array, keys: int | None, wanted: Sequence[str], compute: Callable[[Any, dict[str, Any]], None], *,
+    q: Array, keys: int | None, wanted: Sequence[str], compute: Callable[[Any, Options], None], *,
     means: bool = False, bands: Mapping[str, tuple[int, int]] | None = None, labels: Array | None = None,
     label_sets: int | None = None, query_token_ids: Array | None = None, key_token_ids: Array | None = None,
     top: int = 0, picture: tuple[int, int] | None = None,
@@ -62,7 +63,7 @@ def ask(
 
     keys is their number, None where there are none to count.
     """
-    given = _options(options, "attention_statistics")
+    given = options_of("attention_statistics", options)
     bands = _bands_of(bands)
     _check_names(wanted, bands)
     if picture_of not in ("mean", "max"):
@@ -136,7 +137,7 @@ def attention_statistics(
     picture_rows: slice | range | int | None = None,
     picture_columns: slice | range | int | None = None,
     key_factor: Array | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OptionArguments],
 ) -> dict[str, A]:
     """Numbers that describe the attention matrix P, in one pass and O(n) memory: P is never stored.
 
@@ -153,7 +154,7 @@ def attention_statistics(
         query_token_ids, key_token_ids   int ids [B|1, Lq] and [B|1, Lk], for "same_token"
         top         n > 0, at most 256: "top_weight" and "top_key" [B, H, Lq, n], the largest of each row, falling
         picture     (R, C): "picture" [B, H, R, C], P pooled; picture_of "mean" or "max"; picture_rows, picture_columns:
-                    the part that is shown, as in weights()
+                    the part that is shown, as in attention_weights()
         key_factor  [B|1, H|Hk|1, Lk] of lse's type, not negative: multiplies P in column_mass and in the picture
         options     those of the forward
 

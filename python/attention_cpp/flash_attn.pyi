@@ -4,12 +4,12 @@ from typing import Literal, Sequence, overload
 
 from torch import Tensor
 
-from ._flash_parts import apply_rotary_emb as apply_rotary_emb
-from ._flash_parts import index_first_axis as index_first_axis
-from ._flash_parts import index_put_first_axis as index_put_first_axis
-from ._flash_parts import pad_input as pad_input
-from ._flash_parts import unpad_input as unpad_input
-from ._flash_parts import unpad_input_for_concatenated_sequences as unpad_input_for_concatenated_sequences
+from ._flash.rotary import apply_rotary_emb as apply_rotary_emb
+from ._flash.padding import index_first_axis as index_first_axis
+from ._flash.padding import index_put_first_axis as index_put_first_axis
+from ._flash.padding import pad_input as pad_input
+from ._flash.padding import unpad_input as unpad_input
+from ._flash.padding import unpad_input_for_concatenated_sequences as unpad_input_for_concatenated_sequences
 
 __all__ = [
     "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",

@@ -47,11 +47,10 @@ class Arguments {
   std::span<const int64_t> integers(const char* name, nb::handle object);
   std::span<const float> numbers(const char* name, nb::handle object);
 
-  /// The options of attention(), by their names in attn::AttentionOptions; without a float32_precision that of the
-  /// process, see set_float32_precision().
-  attn::AttentionOptions options(const nb::dict& given);
-  /// The same for a call over q and k, with a mask that is but padding as key_length.
-  attn::AttentionOptions options(const nb::dict& given, const attn::ConstView<4>& q, const attn::ConstView<4>& k);
+  /// Options of Python as those of C++; without a float32_precision that of the process, see set_float32_precision().
+  attn::AttentionOptions options(nb::handle given);
+  /// The same for a call over q and k, with a mask that is only padding as key_length.
+  attn::AttentionOptions options(nb::handle given, const attn::ConstView<4>& q, const attn::ConstView<4>& k);
 
   /// Raises TypeError or ValueError if anything could not be taken. To be called before the views are used.
   void done() const;
@@ -94,10 +93,13 @@ class Arguments {
   void not_on_cpu(const char* name) { wrong_value(std::string(name) + " is not in the memory of the CPU"); }
   template <class T>
   std::span<const T> values(const char* name, nb::handle object, const char* what, std::vector<std::vector<T>>& kept);
-  void set_option(attn::AttentionOptions& options, const std::string& name, nb::handle value);
-  /// The value of an option; a reason where it has another type.
+  struct Read;
+  /// The value of an option; false, and a reason, where it has another type.
   template <class T>
-  T scalar(const char* name, nb::handle value, const char* expected);
+  bool read_scalar(const char* name, nb::handle value, const char* expected, T* to);
+  /// One of the choices, of which the enumeration calls the first `first`; a reason where it is none.
+  template <class Enum, size_t N>
+  void read_choice(const char* name, nb::handle value, const char* const (&choices)[N], int first, Enum* to);
   void wrong_value(std::string reason) { reasons_.push_back(std::move(reason)); }
   void wrong_type(std::string reason) {
     is_type_error_ = true;
@@ -114,6 +116,12 @@ class Arguments {
   std::vector<std::vector<int64_t>> integers_;
   std::vector<std::vector<float>> numbers_;
 };
+
+/// What an attention_cpp._options.Options was given, by name.
+nb::dict given_of(nb::handle options);
+
+/// (name, type, shape, default, meaning) of every option.
+nb::list option_list();
 
 /// The type of this name; raises ValueError that lists the choices.
 attn::DType dtype_named(const std::string& operation, const std::string& name);

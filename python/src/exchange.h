@@ -14,7 +14,8 @@ bool use_exchange(const nb::list& types);
 
 bool has_exchange(nb::handle object);
 
-/// The tensor after an object that has_exchange(): sizes and strides are in it. False where DLPack has no word for it.
+/// Reads the tensor of an object that has_exchange(); its sizes and strides are borrowed. False where DLPack cannot
+/// describe it.
 bool read_exchanged(nb::handle object, nb::dlpack::dltensor* to);
 
 /// Whether these are such tensors, on the CPU, of one floating type and not empty, that fit together as q, k and v of

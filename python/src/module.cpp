@@ -38,7 +38,7 @@ void blaming_given(std::initializer_list<std::string_view> made, const Call& cal
   }
 }
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const nb::dict& options,
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle options,
              bool is_out_given) {
   Arguments in("attention");
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
@@ -53,7 +53,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
 }
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
-              nb::handle dlse, const nb::dict& gradients, const nb::dict& options) {
+              nb::handle dlse, const nb::dict& gradients, nb::handle options) {
   Arguments in("attention_backward");
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const auto out_view = in.input<4>("out", out), dout_view = in.input<4>("dout", dout);
@@ -104,7 +104,7 @@ void check_sums(const attn::View<4>& weights, const attn::ConstView<3>& lse, int
 }
 
 void weights(nb::handle q, nb::handle k, nb::handle lse, nb::handle out, int64_t first_query, int64_t first_key,
-             const nb::dict& options) {
+             nb::handle options) {
   Arguments in("attention_weights");
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), no_values;
   const auto lse_view = in.input<3>("lse", lse);
@@ -177,7 +177,7 @@ class Question {
   std::vector<attn::KeyBand> bands_;
 };
 
-void statistics(nb::handle q, nb::handle k, nb::handle lse, const Asked& asked, const nb::dict& options) {
+void statistics(nb::handle q, nb::handle k, nb::handle lse, const Asked& asked, nb::handle options) {
   Arguments in("attention_statistics");
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k);
   const auto lse_view = in.input<3>("lse", lse);
@@ -199,7 +199,7 @@ void merge(nb::handle out, nb::handle lse, nb::handle out_b, nb::handle lse_b) {
   attn::merge(out_view, lse_view, out_b_view, lse_b_view);
 }
 
-nb::tuple explain(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options, bool backward, bool with_dbias) {
+nb::tuple explain(nb::handle q, nb::handle k, nb::handle v, nb::handle options, bool backward, bool with_dbias) {
   Arguments in(backward ? "explain_backward" : "explain");
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const attn::AttentionOptions parsed = in.options(options, q_view, k_view);
@@ -252,7 +252,7 @@ class Cache {
     write([&] { return cache_.append(sequence, k_view, v_view), 0; });
   }
   void attend(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle out, nb::handle lse,
-              const nb::dict& options) {
+              nb::handle options) {
     Arguments in("kv_cache.attend");
     const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_seqlens_q", cu_seqlens_q);
     const auto q_view = in.input<4>("q", q);
@@ -265,7 +265,7 @@ class Cache {
     blaming_given({"out", "lse"}, [&] { cache_.attend(ids, starts, q_view, out_view, lse_view, parsed); });
   }
   void statistics(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle lse, const Asked& asked,
-                  const nb::dict& options) {
+                  nb::handle options) {
     Arguments in("kv_cache.statistics");
     const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_seqlens_q", cu_seqlens_q);
     const auto q_view = in.input<4>("q", q);
@@ -300,10 +300,10 @@ class Cache {
     Cache& cache;
   };
   /// Causal, the last query being the newest token, unless they say otherwise.
-  static attn::AttentionOptions parse(Arguments& in, const nb::dict& options) {
+  static attn::AttentionOptions parse(Arguments& in, nb::handle options) {
     attn::AttentionOptions parsed = in.options(options);
     if (parsed.alignment == attn::Alignment::unspecified) parsed.alignment = attn::Alignment::bottom_right;
-    if (!options.contains("causal")) parsed.causal = true;
+    if (!given_of(options).contains("causal")) parsed.causal = true;
     return parsed;
   }
   template <class Change>
@@ -342,6 +342,7 @@ NB_MODULE(_core, m) {
   m.def("dropout_keeps", &dropout_keeps, nb::arg("seed"), nb::arg("probability"), nb::arg("keep"),
         nb::arg("first_query"), nb::arg("first_key"));
 
+  m.def("option_list", &option_list);
   m.def("available_isas", &attn::available_isas);
   m.def("active_isa", &attn::active_isa);
   m.def("set_isa", [](const std::string& name) { attn::set_isa(name); });

@@ -12,7 +12,7 @@
 
 namespace bindings {
 
-using GivenLayer = std::tuple<nb::object, nb::object, nb::object, nb::dict>;
+using GivenLayer = std::tuple<nb::object, nb::object, nb::object, nb::object>;
 
 inline std::vector<attn::RecordedAttention> layers_of(Arguments& in, const std::vector<GivenLayer>& given) {
   std::vector<attn::RecordedAttention> layers;

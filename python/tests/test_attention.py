@@ -8,7 +8,7 @@ import pytest
 
 import attention_cpp
 import reference
-from attention_cpp import _operator
+from attention_cpp import _options
 
 B, H, HK, LQ, LK, D, DV = 2, 4, 2, 7, 9, 8, 5
 EXACT = dict(rtol=1e-12, atol=1e-13)  # float64: a few hundred roundings of 1.1e-16
@@ -62,7 +62,7 @@ def test_every_option_of_the_signature_is_tested():
     tested = {option for options in OPTIONS.values() for option in options}
     elsewhere = {"dropout", "seed", "cu_seqlens_q", "cu_seqlens_k", "blocks",
                  "float32_precision", "batch_invariant"}
-    assert _operator.OPTIONS == tested | elsewhere
+    assert _options.FIELDS.keys() == tested | elsewhere
 
 
 def test_options_of_matrix_tiles():
@@ -259,7 +259,7 @@ def test_precision_of_the_process(precision_restored):
     assert is_taken(float32_precision="fast")
     assert attention_cpp.float32_precision("fast") == "fast"
     assert is_taken() and is_taken(float32_precision=None) and not is_taken(float32_precision="full")
-    with pytest.raises(attention_cpp.Error, match="'medium' is none: there are full, high and fast"):
+    with pytest.raises(attention_cpp.Error, match="'medium' is no precision, must be full, high or fast"):
         attention_cpp.float32_precision("medium")
     assert attention_cpp.float32_precision() == "fast"
 

@@ -123,7 +123,7 @@ CALLS = {
     "HeadDistances.add": (dict(layers=LAYER, ids=IDS), TEXTS),
     "HeadSyntax": (dict(), {}), "HeadSyntax.relations": None,
     "HeadSyntax.add": (dict(layers=LAYER, sentence=SENTENCE, word_of=list(range(5))), {
-        **WORDS, "sentence": ["text", 3, SENTENCE._replace(heads=["a"] * 5), SENTENCE._replace(words="abcde")]}),
+        **WORDS, "sentence": ["text", 3, SENTENCE._replace(governors=["a"] * 5), SENTENCE._replace(words="abcde")]}),
     "HeadCoreference": (dict(), {}), "HeadCoreference.kinds": None,
     "HeadCoreference.add": (dict(layers=LAYER, document=DOCUMENT, word_of=list(range(5))), {
         **WORDS, "document": ["text", 3, DOCUMENT._replace(ends=["a"]), DOCUMENT._replace(mentions=[3])]}),

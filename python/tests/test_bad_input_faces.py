@@ -77,7 +77,8 @@ TORCH = {
         "label_sets": ["text", -1, 2000]}),
 }
 # Of these torch says what is wrong.
-LEFT = {"scaled_dot_product_attention", "flex_attention", "explain", "explain_flex_attention"}
+LEFT = {"scaled_dot_product_attention", "flex_attention", "explain", "explain_backward", "explain_flex_attention",
+        "explain_flex_attention_backward"}
 SWITCHES = {"disable", "enable", "enabled", "mask_counts", "share_threads"}
 
 

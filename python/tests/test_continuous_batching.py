@@ -18,7 +18,7 @@ from transformers.utils import import_utils  # noqa: E402
 import attention_cpp  # noqa: E402
 import attention_cpp.flash_attn  # noqa: E402
 import attention_cpp.transformers  # noqa: E402
-from attention_cpp import _torch_ops  # noqa: E402
+from attention_cpp import _core  # noqa: E402
 
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None,
@@ -54,14 +54,14 @@ def batched(name, implementation, tokens_a_step):
     torch.manual_seed(1)
     model = MODELS[name]().eval()
     model.set_attn_implementation(implementation)
-    calls, forward = [], _torch_ops._core.forward
-    _torch_ops._core.forward = lambda *x: (calls.append(set(x[-1])), forward(*x))[1]
+    calls, forward = [], _core.forward
+    _core.forward = lambda *x: (calls.append(set(vars(x[-1]))), forward(*x))[1]
     try:
         config = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=tokens_a_step, page_size=16,
                                           auto_switch_to_flash=False)
         results = model.generate_batch(TEXTS, generation_config=GREEDY, continuous_batching_config=config)
     finally:
-        _torch_ops._core.forward = forward
+        _core.forward = forward
     return [result.generated_tokens for result in results.values()], calls, {x.error for x in results.values()}
 
 

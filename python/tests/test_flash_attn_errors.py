@@ -86,7 +86,7 @@ def bad_calls():
         (cached, (q, k_cache, v_cache, new, new, cos), {"cache_seqlens": 0}, error, "rotary_cos and rotary_sin must"),
         (cached, (q, k_cache, v_cache, None, None, cos, sin), {"cache_seqlens": 0}, error, "need k and v"),
         (cached, (q, k_cache, v_cache, new, new, cos[:8], sin[:8]), {"cache_seqlens": 8}, error,
-         "a place to turn by has 8"),
+         "a position to turn by has 8"),
         (cached, (q, k_cache, v_cache, new, new, *[torch.ones(20, 5)] * 2), {"cache_seqlens": 8}, error, "rotary_dim"),
         (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 0, "cache_batch_idx": int32(0, 2)}, error,
          "cache_batch_idx has 2, must be in [0, 1]"),
@@ -98,7 +98,7 @@ def bad_calls():
         (cached, (q, pages, pages, new, new),
          {"cache_seqlens": 9, "block_table": int32(0, 1, 2, 3).view(2, 2), "cache_batch_idx": int32(0, 1)}, error,
          "must not be given with"),
-        (fa.apply_rotary_emb, (q, cos[:4], sin[:4]), {}, error, "the place of a token has 4"),
+        (fa.apply_rotary_emb, (q, cos[:4], sin[:4]), {}, error, "the position of a token has 4"),
         (fa.apply_rotary_emb, (tq, cos, sin), {"cu_seqlens": int32(0, 5, 9)}, error, "must rise from 0 to 10"),
         (fa.apply_rotary_emb, (q[..., :4], cos, sin), {}, error, "rotary_dim is 6, must be at most headdim = 4"),
         (fa.unpad_input, (q, torch.ones(2, 4)), {}, error, "must start with the axes of attention_mask"),
@@ -236,8 +236,9 @@ from transformers.utils import is_flash_attn_2_available
 before = utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
 ours.install()
 calls = []
-forward = ours._torch_ops._core.forward
-ours._torch_ops._core.forward = lambda *x: (calls.append(1), forward(*x))[1]
+from attention_cpp import _core
+forward = _core.forward
+_core.forward = lambda *x: (calls.append(1), forward(*x))[1]
 config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
                      num_key_value_heads=2)
 ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))

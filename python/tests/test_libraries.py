@@ -17,7 +17,8 @@ hf = pytest.importorskip("transformers")
 
 import attention_cpp.torch as face  # noqa: E402
 import attention_cpp.transformers  # noqa: E402
-from attention_cpp import _torch_masks  # noqa: E402
+from attention_cpp import _core  # noqa: E402
+from attention_cpp._torch import masks as _masks  # noqa: E402
 
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4}
@@ -25,7 +26,7 @@ SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidd
 
 @pytest.fixture(autouse=True)
 def small_calls_too(monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)  # masks of tiny models are read as those of large ones
+    monkeypatch.setattr(_masks, "WORTH_READING", 0)  # masks of tiny models are read as those of large ones
     attention_cpp.transformers.register()
     torch.manual_seed(0)
 
@@ -38,12 +39,12 @@ def same(actual, expected):
 def served(what):
     """The result, and how many calls of ours there were, masked or not."""
     calls = []
-    forward = face._torch_ops._core.forward
-    face._torch_ops._core.forward = lambda *x: (calls.append(1), forward(*x))[1]
+    forward = _core.forward
+    _core.forward = lambda *x: (calls.append(1), forward(*x))[1]
     try:
         return what(), len(calls)
     finally:
-        face._torch_ops._core.forward = forward
+        _core.forward = forward
 
 
 def llama(**options):
@@ -256,8 +257,8 @@ TIMM = """
     import timm
 
     import attention_cpp.torch
+    from attention_cpp import _core as core
 
-    core = attention_cpp.torch._torch_ops._core
     forward = core.forward
     for name, size in (("vit_tiny_patch16_224", 64), ("eva02_tiny_patch14_224", 56)):
         networks = []

@@ -13,7 +13,7 @@ import transformers as hf
 
 import attention_cpp
 import attention_cpp.transformers as face
-from attention_cpp import _torch_ops
+from attention_cpp._torch import autograd
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "max_position_embeddings": 64}
@@ -81,13 +81,13 @@ def test_layers_see_the_tokens_that_exist_alone(monkeypatch):
     _, packed = models("bert")
     ids, mask = batch("right")
     seen = []
-    attend = _torch_ops.attention_output
+    attend = autograd.attention_output
 
-    def watched(q, k, v, **options):
-        seen.append((tuple(q.shape), options["cu_seqlens_q"].tolist(), options["cu_seqlens_k"].tolist()))
-        return attend(q, k, v, **options)
+    def watched(q, k, v, options, simple):
+        seen.append((tuple(q.shape), options.cu_seqlens_q.tolist(), options.cu_seqlens_k.tolist()))
+        return attend(q, k, v, options, simple)
 
-    monkeypatch.setattr(_torch_ops, "attention_output", watched)
+    monkeypatch.setattr(autograd, "attention_output", watched)
     packed(ids, attention_mask=mask)
     assert seen == [((1, 4, 14, 8), [0, 9, 13, 14], [0, 9, 13, 14])] * 2
 

@@ -12,8 +12,10 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noq
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_ops  # noqa: E402
-from attention_cpp._torch_options import in_order  # noqa: E402
+from attention_cpp import _core  # noqa: E402
+from attention_cpp._torch.autograd import attention  # noqa: E402
+from attention_cpp._torch.composite import composite  # noqa: E402
+from attention_cpp._torch.options import Options, flat, from_flat  # noqa: E402
 
 sdpa = face.scaled_dot_product_attention
 torch_sdpa = F.scaled_dot_product_attention
@@ -161,15 +163,15 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_the_slope():
         deviation = torch.stack([sdpa(q, k, v, dropout_p=0.5) for _ in range(400)]).std(0)
         assert ((mean - sdpa(q, k, v)).abs() <= 5 * deviation / 4000**0.5 + 1e-12).all()
     seed = torch.tensor(7)
-    assert torch.autograd.gradcheck(lambda *x: _torch_ops.attention(*x, dropout=0.5, seed=seed)[0], (q, k, v))
+    assert torch.autograd.gradcheck(lambda *x: attention(*x, Options(dropout=0.5, seed=seed))[0], (q, k, v))
 
 
 # ---------------------------------------------------------------------------------------------------------- derivatives
 
 def general(q, k, v, bias, sink):
-    return _torch_ops.attention(q, k, v, bias=bias, sink=sink, causal=True, alignment="bottom_right", softcap=2.0,
-                                window=(5, -1), alibi_slopes=torch.tensor([0.5, 0.25]), dropout=0.2,
-                                seed=torch.tensor(3), key_length=torch.tensor([5]))
+    return attention(q, k, v, Options(bias=bias, sink=sink, causal=True, alignment="bottom_right", softcap=2.0,
+                                      window=(5, -1), alibi_slopes=torch.tensor([0.5, 0.25]), dropout=0.2,
+                                      seed=torch.tensor(3), key_length=torch.tensor([5])))
 
 
 @pytest.fixture
@@ -197,8 +199,8 @@ def test_the_composite_is_the_operator(everything):
         cases.append({**causal, "key_length": lengths, "window": (1, -1), "cu_seqlens_q": torch.tensor(starts),
                       "cu_seqlens_k": torch.tensor(key_starts)})
     for options in cases:
-        for ours, plain in zip(_torch_ops.attention(q, k, v, **options),
-                               _torch_ops.composite(q, k, v, *in_order(options))):
+        given = Options(**options)
+        for ours, plain in zip(attention(q, k, v, given), composite(q, k, v, given)):
             torch.testing.assert_close(ours, plain, **EXACT)
 
 
@@ -206,9 +208,9 @@ def test_the_composite_is_the_operator(everything):
 def test_gradient_of_the_sink_and_through_lse(dtype):
     q, k, v = (draw(1, 2, 5, 4, seed=seed, dtype=dtype, grad=True) for seed in range(3))
     sink = torch.tensor([0.5, -0.25], requires_grad=True)
-    arguments = (q, k, v, *in_order({"sink": sink}))
+    arguments = (q, k, v, *flat(Options(sink=sink)))
     results = []
-    for function in (torch.ops.attention_cpp.attention, _torch_ops.composite):
+    for function in (torch.ops.attention_cpp.attention, lambda q, k, v, *x: composite(q, k, v, from_flat(x))):
         out, lse = function(*arguments)
         results.append(torch.autograd.grad(out.square().sum() + lse.sin().sum(), (q, k, v, sink)))
     for ours, plain in zip(*results):
@@ -220,7 +222,7 @@ def test_gradient_of_the_sink_and_through_lse(dtype):
 def test_operators_pass_torchs_own_checks():
     q, k, v = (draw(1, 2, 5, 4, seed=seed, grad=True) for seed in range(3))
     bias = draw(1, 2, 5, 5, grad=True)
-    options = in_order({"bias": bias, "causal": True, "alignment": "top_left"})
+    options = flat(Options(bias=bias, causal=True, alignment="top_left"))
     torch.library.opcheck(torch.ops.attention_cpp.attention.default, (q, k, v, *options))
     out, lse = torch.ops.attention_cpp.attention(q, k, v, *options)
     arguments = (out.detach(), None, q, k, v, out.detach(), lse.detach(), *options, [True] * 4 + [False])
@@ -255,8 +257,8 @@ def test_fake_tensors_have_the_shapes():
 
 def calls_of(monkeypatch):
     seen = []
-    forward = _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (seen.append(1), forward(*x))[1])
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *x: (seen.append(1), forward(*x))[1])
     return seen
 
 
@@ -279,17 +281,17 @@ def test_what_is_not_ours_goes_to_torch():
 def test_explain_is_a_plan():
     plan = face.explain(*qkv(grad=True), is_causal=True)
     assert plan.isa == attention_cpp.isa()
-    assert face.explain(*qkv(), attn_mask=draw(7, 9, grad=True), backward=True).scratch_bytes > 0
+    assert face.explain_backward(*qkv(), attn_mask=draw(7, 9, grad=True)).scratch_bytes > 0
 
 
 def test_the_precision_is_that_of_the_process_unless_a_call_says_it(monkeypatch):
-    given, forward = [], _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (given.append(x[-1]), forward(*x))[1])
+    given, forward = [], _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *x: (given.append(x[-1]), forward(*x))[1])
     with face.enabled():
         F.scaled_dot_product_attention(*qkv(), is_causal=True)
     for options in ({}, {"float32_precision": None}, {"float32_precision": "full"}):
         face.attention(*qkv(), **options)
-    assert [options.get("float32_precision") for options in given] == [None, None, None, "full"]
+    assert [options.float32_precision for options in given] == [None, None, None, "full"]
 
 
 def test_provider_hook(monkeypatch):

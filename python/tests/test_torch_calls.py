@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
+from attention_cpp._torch import autograd, operators  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 sdpa = face.scaled_dot_product_attention
@@ -315,9 +316,9 @@ def test_a_simple_call_has_the_bits_of_the_general_one(monkeypatch, key_heads, o
             unrecorded = sdpa(q, k, v, masks[mask], enable_gqa=key_heads != 4, **options)
         return out, unrecorded, *first, *torch.autograd.grad(sum(x.sin().sum() for x in first), leaves)
 
-    assert face._torch_ops.is_simple(q, k, v, masks[mask], key_heads != 4)
+    assert autograd.is_simple(q, k, v, masks[mask], key_heads != 4)
     simple = results()
-    monkeypatch.setattr(face._torch_ops, "is_simple", lambda *_: False)
+    monkeypatch.setattr(autograd, "is_simple", lambda *_: False)
     assert all(torch.equal(a, b) for a, b in zip(simple, results(), strict=True))
 
 
@@ -334,7 +335,7 @@ def test_tensors_are_read_without_dlpack_objects_or_by_their_parts(monkeypatch):
     """An older torch has no C functions for DLPack."""
     q, k, v = qkv(grad=True)
     expected = torch.autograd.grad(sdpa(q, k, v).sin().sum(), (q, k, v))
-    monkeypatch.setattr(face._torch_ops, "_READABLE", (type(None),))
-    monkeypatch.setattr(face._torch_ops, "is_simple", lambda *_: False)
+    monkeypatch.setattr(operators, "_READABLE", ())
+    monkeypatch.setattr(autograd, "is_simple", lambda *_: False)
     actual = torch.autograd.grad(sdpa(q, k, v).sin().sum(), (q, k, v))
     assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))

@@ -15,7 +15,8 @@ from torch.nn.attention.flex_attention import (AuxRequest, BlockMask, and_masks,
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_structure  # noqa: E402
+from attention_cpp import _core  # noqa: E402
+from attention_cpp._torch import autograd, flex, structure  # noqa: E402
 from attention_cpp.torch import flex_attention  # noqa: E402
 from test_torch_weights import Largest  # noqa: E402
 
@@ -25,7 +26,7 @@ B, H, LQ, LK = 2, 4, 40, 48
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(_torch_structure, "TILE", 9 * B * H * LK)  # tiles of 9 rows
+    monkeypatch.setattr(structure, "TILE", 9 * B * H * LK)  # tiles of 9 rows
     monkeypatch.setattr(torchs, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # torch's operations, not its compiler
 
 
@@ -266,11 +267,9 @@ def test_aux():
 # ------------------------------------------------------------------------------------------------------- what is kept
 
 def test_a_block_mask_is_read_once(monkeypatch):
-    from attention_cpp import _flex
-
     seen = []
-    find = _flex.find_parts
-    monkeypatch.setattr(_flex, "find_parts", lambda *x: (seen.append(1), find(*x))[1])
+    find = flex.find_parts
+    monkeypatch.setattr(flex, "find_parts", lambda *x: (seen.append(1), find(*x))[1])
     ids = DOCUMENT.clone()
     block_mask = create_block_mask(lambda b, h, i, j: ids[i] == ids[j], None, None, LQ, LK, "cpu", BLOCK_SIZE=64)
     inputs = qkv()
@@ -309,12 +308,10 @@ def test_a_captured_number_may_change():
 
 @pytest.mark.parametrize("name", ["bias", "product"])
 def test_memory_is_that_of_tiles(name, monkeypatch):
-    from attention_cpp import _flex
-
     n, tile = 1000, 1 << 17
-    monkeypatch.setattr(_torch_structure, "TILE", tile)
+    monkeypatch.setattr(structure, "TILE", tile)
     monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # the mode below may look on
-    monkeypatch.setattr(_flex._torch_ops, "_is_watched", lambda *_: False)
+    monkeypatch.setattr(autograd, "_is_dispatched", lambda *_: False)
     q, k, v = (draw(1, 2, n, 8, seed=seed, grad=True, dtype=torch.float32) for seed in range(3))
     table = draw(2, 2 * n, dtype=torch.float32, grad=True)
     score_mod = {"bias": lambda s, b, h, i, j: s + table[h, i - j + n],
@@ -327,12 +324,9 @@ def test_memory_is_that_of_tiles(name, monkeypatch):
 
 def test_tiles_are_as_large_as_what_they_evaluate(monkeypatch):
     """A mask that is the same for all heads is no reason for a call for every few rows."""
-    from attention_cpp import _flex
-
-    lengths, core = [], _flex._torch_ops._core
-    forward = core.forward
-    monkeypatch.setattr(core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
-    monkeypatch.setattr(_torch_structure, "TILE", 16 * LK)
+    lengths, forward = [], _core.forward
+    monkeypatch.setattr(_core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
+    monkeypatch.setattr(structure, "TILE", 16 * LK)
     inputs = qkv()
     for name, expected in (("any", [16, 16, 8]), ("of each head", [4] * 10)):
         lengths.clear()

@@ -84,8 +84,8 @@ def test_explain():
     plan = face.explain_flex_attention(*inputs, block_mask=prefix)
     assert plan.path.endswith("key lengths and causal, keys; 2 calls")
     table = draw(H, LQ + LK, seed=5, grad=True)
-    plans = [face.explain_flex_attention(*inputs, lambda s, b, h, i, j: s + table[h, i - j + LK], backward=backward)
-             for backward in (False, True)]
+    plans = [explain(*inputs, lambda s, b, h, i, j: s + table[h, i - j + LK])
+             for explain in (face.explain_flex_attention, face.explain_flex_attention_backward)]
     assert "read as: all, bias" in plans[0].path and plans[1].flops > 2 * plans[0].flops
     assert face.explain_flex_attention(*inputs, squared).startswith("left to torch: not an option of the operator")
     assert face.explain_flex_attention(*(x.to("meta") for x in inputs)).startswith("left to torch: query is not")

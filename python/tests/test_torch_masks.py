@@ -1,7 +1,6 @@
 """Masks of n x n entries that say less: what is found, that results are those of the mask, and what is kept."""
 
 import gc
-from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -12,9 +11,10 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_masks, _torch_ops, _torch_prefix, _torch_structure  # noqa: E402
-from attention_cpp._torch_math import _allowed  # noqa: E402
-from attention_cpp._torch_options import NAMES, in_order  # noqa: E402
+from attention_cpp import _core  # noqa: E402
+from attention_cpp._torch import masks as _masks, prefix as _prefix, structure as _structure  # noqa: E402
+from attention_cpp._torch.composite import _allowed  # noqa: E402
+from attention_cpp._torch.state import state  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 sdpa = face.scaled_dot_product_attention
@@ -24,8 +24,8 @@ B, LQ, LK = 3, 40, 48
 
 @pytest.fixture(autouse=True)
 def small_calls_too(monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
-    monkeypatch.setattr(_torch_structure, "TILE", 7 * B * LK)  # tiles of 7 rows
+    monkeypatch.setattr(_masks, "WORTH_READING", 0)
+    monkeypatch.setattr(_structure, "TILE", 7 * B * LK)  # tiles of 7 rows
 
 
 def draw(*shape, seed=0, grad=False):
@@ -158,8 +158,8 @@ def test_a_mask_with_a_gradient_stays_a_bias():
 @pytest.fixture
 def readings(monkeypatch):
     seen = []
-    find = _torch_masks.find_whole
-    monkeypatch.setattr(_torch_masks, "find_whole", lambda *x: (seen.append(1), find(*x))[1])
+    find = _masks.find_whole
+    monkeypatch.setattr(_masks, "find_whole", lambda *x: (seen.append(1), find(*x))[1])
     return seen
 
 
@@ -190,8 +190,8 @@ def test_other_memory_is_read_again(readings):
 def test_masks_are_not_kept_alive():
     for n in range(3):
         sdpa(*qkv(), MASKS["causal"][0].clone())
-    assert sum(not kept[0].expired() for kept in _torch_masks._kept.values() if kept[2] is not None and
-               kept[2].keys() == {"causal", "alignment"}) <= 1
+    assert sum(not kept[0].expired() for kept in state.masks.values() if kept[2] is not None and
+               vars(kept[2]).keys() == {"causal", "alignment"}) <= 1
 
 
 def test_inference_mode(readings):
@@ -211,7 +211,7 @@ def test_inference_mode(readings):
 
 
 def test_calls_over_few_pairs_do_not_read(readings, monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", B * 4 * LQ * LK + 1)
+    monkeypatch.setattr(_masks, "WORTH_READING", B * 4 * LQ * LK + 1)
     sdpa(*qkv(), MASKS["causal"][0])
     assert not readings
 
@@ -265,8 +265,8 @@ def test_masks_that_do_not_fit_are_errors():
 
 def test_operators_see_lengths(monkeypatch):
     given = []
-    forward = _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (given.append(set(x[-1])), forward(*x))[1])
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *x: (given.append(set(vars(x[-1]))), forward(*x))[1])
     sdpa(*qkv(), MASKS["causal, right padding"][0])
     assert given == [{"causal", "alignment", "key_length"}]
 
@@ -295,12 +295,11 @@ def test_any_composition_is_the_mask(seed):
         allowed = (allowed | (j < end)) & (j < torch.randint(end, keys + 3, (batch, 1, 1, 1), generator=random))
     if number(0, 3) == 0:
         allowed[number(0, batch), 0, number(0, queries), number(0, keys)] ^= True
-    found = _torch_structure.find_whole(lambda rows: allowed[:, 0].index_select(1, rows), batch, queries, keys)
+    found = _structure.find_whole(lambda rows: allowed[:, 0].index_select(1, rows), batch, queries, keys)
     if found is not None:
         q, k = torch.zeros(batch, 1, queries, 1), torch.zeros(batch, 1, keys, 1)
         parts = []
-        for of_rows, seen, _, options in _torch_prefix.calls(q, k, k, found):
-            given = SimpleNamespace(**dict(zip(NAMES, in_order(options))))
-            part = _allowed(of_rows, seen, given)[0].expand(batch, 1, of_rows.shape[2], seen.shape[2])
+        for of_rows, seen, _, options in _prefix.calls(q, k, k, found):
+            part = _allowed(of_rows, seen, options)[0].expand(batch, 1, of_rows.shape[2], seen.shape[2])
             parts.append(F.pad(part, (0, keys - seen.shape[2])))
         assert torch.equal(torch.cat(parts, 2), allowed)

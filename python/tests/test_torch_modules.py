@@ -8,7 +8,8 @@ import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_masks, _torch_ops  # noqa: E402
+from attention_cpp import _core  # noqa: E402
+from attention_cpp._torch import masks as _masks, modules as _modules  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 LENGTHS = (6, 4, 1)
@@ -31,8 +32,8 @@ def same(actual, expected):
 def calls(monkeypatch):
     """How often the library has run."""
     seen = []
-    forward = _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (seen.append(1), forward(*x))[1])
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *x: (seen.append(1), forward(*x))[1])
     return seen
 
 
@@ -102,7 +103,7 @@ def test_a_floating_mask_is_added_on_the_fused_path(modules):
 
 
 def test_masks_of_the_fused_path_are_read(modules, monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    monkeypatch.setattr(_masks, "WORTH_READING", 0)
     encoder = modules[0].eval()
     before = face.mask_counts().get("causal", 0)
     with torch.no_grad():
@@ -133,9 +134,8 @@ def test_nested_tensors_of_modules(modules, calls):
 def test_padding_is_not_computed(modules, monkeypatch):
     """As by torch's fused path: what a padded batch costs is what its tokens cost."""
     rows = []
-    project = attention_cpp._torch_modules.linear
-    monkeypatch.setattr(attention_cpp._torch_modules, "linear", lambda x, *w: (rows.append(x.shape[:-1]),
-                                                                              project(x, *w))[1])
+    project = _modules.linear
+    monkeypatch.setattr(_modules, "linear", lambda x, *w: (rows.append(x.shape[:-1]), project(x, *w))[1])
     with torch.no_grad(), face.enabled(strict=True):
         modules[0].eval()(X, src_key_padding_mask=PADDING)
     assert rows == [(1, sum(LENGTHS))] * 4

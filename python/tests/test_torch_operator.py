@@ -13,10 +13,10 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
 import reference  # noqa: E402
-from attention_cpp._torch_attention import as_tensors  # noqa: E402
-from attention_cpp._torch_math import composite  # noqa: E402
-from attention_cpp._operator import OPTIONS as OPTIONS_OF_ALL  # noqa: E402
-from attention_cpp._torch_options import NAMES, in_order  # noqa: E402
+from attention_cpp._options import FIELDS  # noqa: E402
+from attention_cpp._torch.attention import as_tensors  # noqa: E402
+from attention_cpp._torch.composite import composite  # noqa: E402
+from attention_cpp._torch.options import NAMES, flat, from_flat  # noqa: E402
 
 EXACT = dict(rtol=1e-11, atol=1e-12)  # float64
 
@@ -125,10 +125,10 @@ def test_gradient_of_the_sink(name, dtype):
     options = OPTIONS[name]
     sink = torch.as_tensor(options["sink"], dtype=dtype).clone().requires_grad_()
     inputs = (*qkv(), sink)
-    given = in_order(as_tensors("attention", {**options, "sink": sink}))
+    given = as_tensors("attention", {**options, "sink": sink})
     results = []
     for out, lse in (face.attention(*inputs[:3], return_lse=True, **{**options, "sink": sink}),
-                     composite(*inputs[:3], *given)):
+                     composite(*inputs[:3], given)):
         loss = out.sin().sum() + lse.clamp(min=-100).cos().sum()
         results.append(torch.autograd.grad(loss, inputs))
     for ours, theirs in zip(*results, strict=True):
@@ -202,9 +202,19 @@ def test_autocast():
 # --------------------------------------------------------------------------------------------------------- the one list
 
 def test_options_are_those_of_the_operator():
-    assert set(OPTIONS_OF_ALL) - {"window", "blocks"} <= set(NAMES)
+    assert FIELDS.keys() <= set(NAMES)
     tested = {name for options in (*OPTIONS.values(), PACKED) for name in options}
-    assert OPTIONS_OF_ALL == tested
+    assert FIELDS.keys() == tested
+
+
+def test_flat_options_come_back():
+    """As torch's operators take them."""
+    for options in (*OPTIONS.values(), PACKED):
+        given = as_tensors("attention", options)
+        again = from_flat(flat(given))
+        for name in FIELDS:
+            same = getattr(given, name), getattr(again, name)
+            assert same[0] is same[1] or same[0] == same[1], name
 
 
 # --------------------------------------------------------------------------------------------------------------- errors

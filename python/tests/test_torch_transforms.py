@@ -11,8 +11,10 @@ from torch.autograd.functional import hvp, vhp  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import attention_cpp.torch as face  # noqa: E402
-from attention_cpp import _torch_math, _torch_ops, flash_attn  # noqa: E402
-from attention_cpp._torch_options import in_order  # noqa: E402
+from attention_cpp import _core, flash_attn  # noqa: E402
+from attention_cpp._torch.autograd import attention  # noqa: E402
+from attention_cpp._torch.composite import composite  # noqa: E402
+from attention_cpp._torch.options import Options  # noqa: E402
 
 sdpa = face.scaled_dot_product_attention
 
@@ -48,12 +50,11 @@ def arguments(grad=False):
 
 
 def ours(options):
-    return lambda q, k, v, bias, sink: _torch_ops.attention(q, k, v, bias=bias, sink=sink, **options)
+    return lambda q, k, v, bias, sink: attention(q, k, v, Options(bias=bias, sink=sink, **options))
 
 
 def plain(options):
-    return lambda q, k, v, bias, sink: _torch_math.composite(
-        q, k, v, *in_order({"bias": bias, "sink": sink, **options}))
+    return lambda q, k, v, bias, sink: composite(q, k, v, Options(bias=bias, sink=sink, **options))
 
 
 def loss(function):
@@ -70,7 +71,7 @@ def loss(function):
 def test_every_check_of_first_derivatives(options):
     """Without and with a batch of upstream gradients or of tangents, and with one that is not there."""
     def function(*inputs):
-        return _torch_ops.attention(*inputs, **options)
+        return attention(*inputs, Options(**options))
 
     q, k, v, _, _ = arguments(grad=True)
     if "mask" in options:  # where lse is -inf there is no difference quotient
@@ -179,11 +180,11 @@ def test_third_derivatives():
 def test_vmap_is_a_larger_batch(options, dims, monkeypatch):
     inputs = [x if dim is None else torch.stack([x, x + 1, x * 2], dim) for x, dim in zip(arguments(), dims)]
     calls = []
-    forward = _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda *x: (calls.append(1), forward(*x))[1])
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *x: (calls.append(1), forward(*x))[1])
 
     def function(*x):
-        return _torch_ops.attention(*x, **options)
+        return attention(*x, Options(**options))
 
     actual = vmap(function, dims)(*inputs)
     assert len(calls) == (3 if "dropout" in options else 1)
@@ -199,8 +200,8 @@ def test_vmap_of_options(mapped):
               "sink": torch.stack([sink, sink + 1])}
     name = {"lengths": "key_length", "slopes": "alibi_slopes"}.get(mapped, mapped)
     options = {"alignment": "top_left"}
-    actual = vmap(lambda x: _torch_ops.attention(q, k, v, **{name: x}, **options)[0])(values[mapped])
-    same(actual, torch.stack([_torch_ops.attention(q, k, v, **{name: x}, **options)[0] for x in values[mapped]]))
+    actual = vmap(lambda x: attention(q, k, v, Options(**{name: x}, **options))[0])(values[mapped])
+    same(actual, torch.stack([attention(q, k, v, Options(**{name: x}, **options))[0] for x in values[mapped]]))
 
 
 def test_gradients_of_each_sample():

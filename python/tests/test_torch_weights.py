@@ -144,11 +144,11 @@ def test_memory_is_that_of_the_rectangle():
 
 
 def test_rows_alone_cost_rows_alone(monkeypatch):
-    from attention_cpp import _torch_ops
+    from attention_cpp import _core
 
     lengths = []
-    forward = _torch_ops._core.forward
-    monkeypatch.setattr(_torch_ops._core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda q, *x: (lengths.append(q.shape[2]), forward(q, *x))[1])
     q, k, _ = qkv(grad=False)
     face.attention_weights(q, k, rows=4, causal=True, alignment="bottom_right")
     assert lengths == [1]

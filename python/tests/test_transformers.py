@@ -17,7 +17,8 @@ from transformers import masking_utils
 
 import attention_cpp
 import attention_cpp.transformers as face
-from attention_cpp import _torch_masks
+from attention_cpp._torch import masks as _masks
+from attention_cpp._transformers.masks import Mask, refuse_dense
 from attention_cpp.torch import mask_counts
 
 LENGTHS = (11, 7)  # of the sequences of a padded batch
@@ -289,11 +290,11 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     arguments = {"batch_size": 2, "q_length": Lq, "kv_length": Lk, "q_offset": q_offset, "kv_offset": kv_offset,
                  "mask_function": PATTERNS[pattern], "attention_mask": known}
     dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
-    mask = face.attention_cpp_mask(**arguments, allow_is_bidirectional_skip=True, on_dense="raise")
+    mask = face.attention_cpp_mask(**arguments, allow_is_bidirectional_skip=True, on_dense=refuse_dense)
     if isinstance(q_offset, torch.Tensor):
         q_offset += Lq  # as a static cache does between the mask and the layers
         place[2].sub_(Lq)
-    if isinstance(mask, face.Mask):
+    if isinstance(mask, Mask):
         assert mask.shape == dense.shape and mask.dtype == torch.bool and mask.made is None
     else:
         assert mask.untyped_storage().nbytes() <= 2 * total
@@ -305,7 +306,7 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     close(out, expected, 1e-12)
     if Lq == 1:
         assert torch.equal(mask & True, dense)  # of n elements
-    elif isinstance(mask, face.Mask):  # who computes with it needs the whole
+    elif isinstance(mask, Mask):  # who computes with it needs the whole
         with pytest.raises(attention_cpp.Error, match="dense mask is needed: the model computes with its mask"):
             mask[..., 0]
 
@@ -432,7 +433,7 @@ def test_packed_sequences_need_a_dense_mask():
 
 
 def test_dense_masks_of_packed_sequences_run_as_documents(monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    monkeypatch.setattr(_masks, "WORTH_READING", 0)
     face.register()
     model, ours = make("llama")
     batch, rows = packed()
@@ -446,10 +447,10 @@ def test_dense_masks_of_packed_sequences_run_as_documents(monkeypatch):
 def test_chunked_attention_needs_a_dense_mask():
     function = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
     with pytest.raises(attention_cpp.Error, match=r"and_masks\(chunked_overlay, causal_mask_function\)"):
-        face.attention_cpp_mask(2, 9, 9, mask_function=function, on_dense="raise")
+        face.attention_cpp_mask(2, 9, 9, mask_function=function, on_dense=refuse_dense)
     three = masking_utils.and_masks(*[masking_utils.causal_mask_function] * 3)
     with pytest.raises(attention_cpp.Error, match="dense"):
-        face.attention_cpp_mask(2, 9, 9, mask_function=three, on_dense="raise")
+        face.attention_cpp_mask(2, 9, 9, mask_function=three, on_dense=refuse_dense)
     expected = masking_utils.sdpa_mask(2, 9, 9, mask_function=function, allow_is_causal_skip=False)
     assert torch.equal(face.attention_cpp_mask(2, 9, 9, mask_function=function), expected)
 

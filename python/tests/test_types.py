@@ -80,6 +80,7 @@ EXPRESSIONS = {
     "face.attention_statistics(t, t)": "RowStatistics", "face.attention_statistics(t, t).entropy": TENSOR,
     "face.scaled_dot_product_attention(t, t, t, is_causal=True)": TENSOR, "face.flex_attention(t, t, t)": TENSOR,
     "face.flex_attention(t, t, t, return_lse=True)": TWO, "face.explain(t, t, t)": r"Plan.*str",
+    "face.explain_backward(t, t, t)": r"Plan.*str", "face.explain_flex_attention_backward(t, t, t)": r"Plan.*str",
     "face.explain_flex_attention(t, t, t)": r"Plan.*str", "face.mask_counts()": r"dict\[.*str, .*int",
     "face.share_threads()": r"\bbool", "face.enable(warn=True)": "None", "face.disable()": "None",
     "face.enabled(strict=True)": r"ContextManager\[None", "flash.install()": "None", "flash.uninstall()": "None",

@@ -18,8 +18,9 @@ from torch.nn.attention import flex_attention as flex
 import attention_cpp
 import attention_cpp.torch as face
 import attention_cpp.transformers
-from attention_cpp import _torch_masks
-from attention_cpp._watch import STATISTICS
+from attention_cpp._torch import masks as _masks
+from attention_cpp._torch.state import state
+from attention_cpp._torch.watch import STATISTICS
 
 DECODER = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
            "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
@@ -159,12 +160,12 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     with pytest.raises(KeyError), attention_cpp.watch(model):
         raise KeyError
-    assert F.scaled_dot_product_attention is before and not face._torch_ops._observers
+    assert F.scaled_dot_product_attention is before and not state.observers
     with face.enabled(strict=True):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
             pass
-        assert F.scaled_dot_product_attention is enabled and face._state.wishes.strict
+        assert F.scaled_dot_product_attention is enabled and state.enabled.strict
 
 
 def test_a_call_that_fails_is_forgotten():
@@ -221,7 +222,7 @@ class Prefix(torch.nn.Module):
 
 
 def test_calls_that_are_cut_are_seen_whole_or_named(monkeypatch):
-    monkeypatch.setattr(_torch_masks, "WORTH_READING", 0)
+    monkeypatch.setattr(_masks, "WORTH_READING", 0)
     x, i = torch.randn(1, 2, 40, 8), torch.arange(40)
     for by_flex, prefix in ((False, 12), (False, 0), (True, 0)):
         model = Prefix(by_flex, prefix)

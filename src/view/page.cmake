@@ -1,8 +1,8 @@
 # attn_page: the objects of html_page(), which need attn::attn alone. attn::view and the Python package link them.
 #
 # HTML, CSS and JavaScript of the page are files in page/. They become one source file, with the digests that the page's
-# content-security policy names. The script is one function made of its parts, in this order; the script of a page on a server
-# has one more part, the only one that may send requests.
+# content-security policy names. The script is one function made of its parts, in this order; the script of a page on a
+# server has one more part, the only one that may send requests.
 set(view_folder ${CMAKE_CURRENT_LIST_DIR}/page)
 function(page_script name)
   set(script "'use strict';\n(() => {\n")

@@ -1,4 +1,4 @@
-"""Masks of transformers as options of the operator: what `attention_cpp_mask` gives models, and how it reads them."""
+"""Masks of transformers as options of the operator: attention_cpp_mask, and the patterns that it recognises."""
 
 from __future__ import annotations
 
@@ -13,20 +13,36 @@ from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel, masking_utils
 from transformers.utils.import_utils import is_tracing
 
-from ._core import Error
+from .._core import Error
+from .._torch.options import NONE_GIVEN, Options
 
 ATTRIBUTE = "attention_cpp_options"
 _ALL = (-1, -1)
 _AND = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
 _LEFT_WINDOW = masking_utils.sliding_window_overlay(1).__code__
 _BOTH_WINDOW = masking_utils.sliding_window_bidirectional_overlay(1).__code__
-warned: set[str] = set()  # reasons
-_own: dict[str, str] = {}  # of _computes_on_its_own()
-_sdpa: dict[tuple[str, str], bool | None] = {}  # of takes_sdpa()
+OnDense = Callable[[str], None] | None  # is called with the reason where a dense mask is made
+
+
+def refuse_dense(reason: str) -> None:
+    """Raises Error, of register(strict=True)."""
+    raise Error(f"[attention_cpp.transformers] a dense mask is needed: {reason}")
+
+
+class WarnOfDense:
+    """Warns once for each reason, of register(warn=True)."""
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def __call__(self, reason: str) -> None:
+        if not is_tracing() and reason not in self._reasons:
+            self._reasons.add(reason)
+            warnings.warn(f"attention_cpp: a dense mask is built: {reason}", stacklevel=3)
 
 
 def _cells(function: Callable) -> dict[str, Any]:
-    """What a function has closed over."""
+    """The variables that a function has closed over."""
     cells = getattr(function, "__closure__", None) or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells)))
 
@@ -55,7 +71,7 @@ def _pattern(mask_function: Callable) -> tuple[bool, tuple[int, int]] | None:
 
 def _traced_pattern(mask_function: Callable, local_size: int | None, config: Any, causal_skip: bool,
                     bidirectional_skip: bool) -> tuple[bool, tuple[int, int]] | None:
-    """The same where a compiler looks on, which cannot see what a function has closed over.
+    """The same under a compiler, which cannot see the variables that a function has closed over.
 
     transformers allows to skip a mask only where nothing was combined with its own window (or its own chunks).
     """
@@ -86,17 +102,30 @@ def _models_in(file: str) -> list[type[PreTrainedModel]]:
             if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == file]
 
 
+@functools.cache
+def _own_file(configuration: str) -> str:
+    name = configuration.replace(".configuration_", ".modeling_")
+    models = _models_in(name)
+    return name if models and not models[0]._can_set_attn_implementation() else ""
+
+
 @torch.compiler.assume_constant_result
 def _computes_on_its_own(configuration: str) -> str:
     """The model file beside a configuration's if its layers do not call attention functions, otherwise empty.
 
     transformers lets such a model be loaded with any attn_implementation, makes masks for that, and ignores it.
     """
-    if configuration not in _own:
-        name = configuration.replace(".configuration_", ".modeling_")
-        models = _models_in(name)
-        _own[configuration] = name if models and not models[0]._can_set_attn_implementation() else ""
-    return _own[configuration]
+    return _own_file(configuration)
+
+
+@functools.cache
+def _sdpa_of(file: str, configuration: str) -> bool:
+    """Raises LookupError where there are no models; a file may be imported later."""
+    models = _models_in(file.replace(".configuration_", ".modeling_"))
+    own = [model for model in models if getattr(model.config_class, "__name__", None) == configuration] or models
+    if not own:
+        raise LookupError(file)
+    return all(model._supports_sdpa for model in own)
 
 
 @torch.compiler.assume_constant_result
@@ -107,13 +136,10 @@ def takes_sdpa(file: str, configuration: str = "") -> bool | None:
     The layers of the other models were written for what eager attention gets: a floating mask, and everything where
     there is none, whatever module.is_causal says.
     """
-    if (file, configuration) not in _sdpa:
-        models = _models_in(file.replace(".configuration_", ".modeling_"))
-        own = [model for model in models if getattr(model.config_class, "__name__", None) == configuration] or models
-        if not own:
-            return None
-        _sdpa[file, configuration] = all(model._supports_sdpa for model in own)
-    return _sdpa[file, configuration]
+    try:
+        return _sdpa_of(file, configuration)
+    except LookupError:
+        return None
 
 
 def _is_for_sdpa(config: Any) -> bool:
@@ -123,13 +149,10 @@ def _is_for_sdpa(config: Any) -> bool:
         _is_for_sdpa(part) for part in parts if part is not None)
 
 
-def _whole(reason: str, on_dense: str, arguments: dict[str, Any], eager: bool) -> Tensor:
+def _whole(reason: str, on_dense: OnDense, arguments: dict[str, Any], eager: bool) -> Tensor:
     """[B, 1, Lq, Lk] by transformers: boolean, or the floating one of eager attention."""
-    if reason and on_dense == "raise":
-        raise Error(f"[attention_cpp.transformers] a dense mask is needed: {reason}")
-    if reason and on_dense == "warn" and not is_tracing() and reason not in warned:
-        warned.add(reason)
-        warnings.warn(f"attention_cpp: a dense mask is built: {reason}", stacklevel=2)
+    if reason and on_dense is not None:
+        on_dense(reason)
     make = masking_utils.eager_mask if eager else masking_utils.sdpa_mask
     return make(**{**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
 
@@ -142,19 +165,19 @@ def _as_eager(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 class Mask(Tensor):
     """A mask [B, 1, Lq, Lk] that takes no memory: models and generate() pass it on to the layers.
 
-    says: options of the operator, or a boolean mask. Who computes with it gets the mask of transformers' own that it
-    means, made then, and kept.
+    equal: options of the operator, or a boolean mask, that it is equal to. An operation on it gets the mask that
+    transformers itself would have made, which is made then, and kept.
     """
 
-    says: dict[str, Any] | Tensor
+    equal: Options | Tensor
     make: Callable[[], Tensor]
     made: Tensor | None
 
     @staticmethod
-    def __new__(cls, says: dict[str, Any] | Tensor, make: Callable[[], Tensor], size: tuple[int, int, int],
+    def __new__(cls, equal: Options | Tensor, make: Callable[[], Tensor], size: tuple[int, int, int],
                 dtype: torch.dtype, device: Any) -> "Mask":
         self = Tensor._make_wrapper_subclass(cls, (size[0], 1, *size[1:]), dtype=dtype, device=device)
-        self.says, self.make, self.made = says, make, None
+        self.equal, self.make, self.made = equal, make, None
         return self
 
     @classmethod
@@ -163,17 +186,18 @@ class Mask(Tensor):
         return function(*given, **options)
 
     def whole(self) -> Tensor:
-        """The mask that this means."""
+        """The mask in memory, which is made at the first call."""
         if self.made is None:
             self.made = self.make()
         return self.made
 
-    def content(self, needed: tuple[int, int, int]) -> dict[str, Any] | Tensor:
-        """What it says of B, Lq, Lk; the whole mask for other sizes, and once it is there: somebody may write to it."""
-        return self.says if self.made is None and (self.shape[0], *self.shape[2:]) == needed else self.whole()
+    def content(self, needed: tuple[int, int, int]) -> Options | Tensor:
+        """Its options for B, Lq, Lk; the whole mask for other sizes, and once it is made, since the model may write to
+        it."""
+        return self.equal if self.made is None and (self.shape[0], *self.shape[2:]) == needed else self.whole()
 
     def __repr__(self, **_: Any) -> str:
-        return f"attention_cpp mask {list(self.shape)} of {self.says}"
+        return f"attention_cpp mask {list(self.shape)} of {self.equal}"
 
 
 def _right_padded(allowed: Tensor) -> Tensor | None:
@@ -183,15 +207,15 @@ def _right_padded(allowed: Tensor) -> Tensor | None:
     return lengths if bool((allowed == (places < lengths[:, None])).all()) else None
 
 
-def _traced(options: dict[str, Any], allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
-    """The same where a compiler looks on, of n entries: options on a tensor [B, 1, 1, Lk], or padding alone.
+def _traced(options: Options, allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
+    """The same under a compiler, of n entries: options on a tensor [B, 1, 1, Lk], or padding alone.
 
     uint8, as no mask is, so that a model that computes with it cannot go unnoticed: what comes out has no options.
     """
     batch_size, q_length, kv_length = size
     if allowed is None:
         allowed = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
-    if "causal" not in options:
+    if "causal" not in vars(options):
         return allowed[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
     carrier = allowed.to(torch.uint8)[:, None, None, :]
     setattr(carrier, ATTRIBUTE, (q_length, options))
@@ -209,18 +233,19 @@ def attention_cpp_mask(
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     *,
-    on_dense: str = "",
+    on_dense: OnDense = None,
     **kwargs: Any,
 ) -> Tensor | None:
-    """What attention_cpp_forward() has to know of the mask, in O(n) memory where transformers' own patterns are used.
+    """The mask for attention_cpp_forward(), in O(n) memory where transformers' own patterns are used.
 
     Arguments are those of transformers' mask functions; attention_mask [B, kv_offset + Lk] boolean, True = not padding.
-    on_dense: "raise" Error or "warn" where a dense mask is needed.
+    on_dense(reason) is called where a dense mask is needed.
 
-    Raises Error for models whose layers take no attention function, which would be handed a mask that is not theirs.
+    Raises Error for models whose layers take no attention function, which would get a mask that is not theirs.
 
-    Returns a mask [B, 1, Lq, Lk]: of O(n) memory as long as nobody computes with it, and otherwise that of "sdpa", or
-    of "eager" where transformers has no "sdpa" for the model. Under a compiler None if module.is_causal says all.
+    Returns a mask [B, 1, Lq, Lk]: of O(n) memory as long as the model does not compute with it, and otherwise that of
+    "sdpa", or of "eager" where transformers has no "sdpa" for the model. Under a compiler None if module.is_causal is
+    equal to it.
     """
     config = kwargs.get("config")
     if own := _computes_on_its_own(type(config).__module__):
@@ -231,28 +256,28 @@ def attention_cpp_mask(
     eager, tracing = config is not None and not _is_for_sdpa(config), is_tracing(attention_mask)
     skips = allow_is_causal_skip, allow_is_bidirectional_skip
     if eager and tracing:
-        reason = 'a compiler looks on, and transformers has no "sdpa" for the model' if q_length > 1 else ""
+        reason = 'the model is compiled, and transformers has no "sdpa" for it' if q_length > 1 else ""
         return _whole(reason, on_dense, arguments, eager)
     size, device = (batch_size, q_length, kv_length), kwargs.get("device", "cpu")
-    says, allowed = _what_it_says(arguments, skips, eager, tracing, on_dense)
-    if says is None or not eager and isinstance(says, Tensor):
-        return says
+    equal, allowed = _equal_to(arguments, skips, eager, tracing, on_dense)
+    if equal is None or not eager and isinstance(equal, Tensor):
+        return equal
     if tracing:
-        return _traced(says, allowed, size, device)
-    if q_length == 1 and isinstance(says, Tensor) and not any(skips):
-        return _as_eager(says, kwargs.get("dtype", torch.float32))  # one step of a cache that may be compiled
+        return _traced(equal, allowed, size, device)
+    if q_length == 1 and isinstance(equal, Tensor) and not any(skips):
+        return _as_eager(equal, kwargs.get("dtype", torch.float32))  # one step of a cache that may be compiled
     dtype = kwargs.get("dtype", torch.float32) if eager else torch.bool
     if isinstance(q_offset, Tensor):
         arguments["q_offset"] = q_offset.clone()  # a static cache changes its own
-    make = functools.partial(_as_eager, says, dtype) if isinstance(says, Tensor) else functools.partial(
+    make = functools.partial(_as_eager, equal, dtype) if isinstance(equal, Tensor) else functools.partial(
         _whole, "the model computes with its mask" if q_length > 1 else "", on_dense, arguments, eager)
-    return Mask(says, make, size, dtype, device)
+    return Mask(equal, make, size, dtype, device)
 
 
-def _what_it_says(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, tracing: bool,
-                  on_dense: str) -> tuple[dict[str, Any] | Tensor | None, Tensor | None]:
-    """(options of the operator; a boolean mask if there are none that say it; None under a compiler if module.is_causal
-    says all; which keys are no padding, [B, Lk], where the options need that)."""
+def _equal_to(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, tracing: bool,
+              on_dense: OnDense) -> tuple[Options | Tensor | None, Tensor | None]:
+    """(options that the mask is equal to; a boolean mask if there are none; None under a compiler if module.is_causal
+    is equal to it; which keys are no padding, [B, Lk], where the options need that)."""
     batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask = (arguments[name] for name in (
         "batch_size", "q_length", "kv_length", "q_offset", "kv_offset", "mask_function", "attention_mask"))
     pattern = _traced_pattern(
@@ -275,20 +300,20 @@ def _what_it_says(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bo
         if tracing and skips[not causal]:
             return None, None
         if not tracing and q_length == 1:
-            return {}, None
+            return NONE_GIVEN, None
     if q_length == 1:
-        return _whole("", "", arguments, False), None  # of n elements
+        return _whole("", None, arguments, False), None  # of n elements
     if tracing and causal and not skips[0]:
-        reason = "the model asks for the whole mask (allow_is_causal_skip=False)"
+        reason = "the model needs the whole mask (allow_is_causal_skip=False)"
         return _whole(reason, on_dense, arguments, eager), None
 
     lengths = None if allowed is None or is_tracing(allowed) else _right_padded(allowed)
-    options: dict[str, Any] = {}
+    options = NONE_GIVEN
     if lengths is not None:
-        options["key_length"] = lengths
+        options = Options(key_length=lengths)
     elif allowed is not None:
-        options["mask"] = allowed[:, None, None, :]
+        options = Options(mask=allowed[:, None, None, :])
     if causal or not plain:
         shift = shift.reshape(1).expand(batch_size) if isinstance(shift, Tensor) else torch.full((batch_size,), shift)
-        options.update(causal=causal, window=window, alignment="offset", offset=shift)
+        options = options.having(causal=causal, window=window, alignment="offset", offset=shift)
     return options, allowed

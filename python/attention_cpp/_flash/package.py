@@ -1,4 +1,4 @@
-"""Modules in the place of an installed package's, and what importlib.metadata says of it: for flash_attn.install()."""
+"""Modules in the place of a package's, and its entry in importlib.metadata: for install()."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping
 
-from ._core import Error
+from .._core import Error
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What a package says of itself: its name and version."""
+    """The name and version of a package."""
 
     def __init__(self, name: str, version: str) -> None:
         self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -28,7 +28,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Finder(importlib.metadata.DistributionFinder):
-    """Tells importlib.metadata of the packages; it imports nothing."""
+    """Lets importlib.metadata find the packages; it imports nothing."""
 
     def __init__(self, versions: Mapping[str, str]) -> None:
         self._versions = versions
@@ -58,10 +58,11 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
     return made
 
 
-def serve(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool) -> Callable[[], None]:
-    """Makes these modules importable, with their functions, under packages of these versions; returns what undoes it.
+def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool) -> Callable[[], None]:
+    """Makes these modules importable, with their functions, under packages of these versions; returns a function that
+    undoes it.
 
-    Raises Error where one of the packages is there already, unless force.
+    Raises Error where one of the packages can be imported already, unless force.
     """
     found = [name for name in versions if name in sys.modules or importlib.util.find_spec(name) is not None]
     if found and not force:

@@ -11,12 +11,13 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel, masking_utils
 from transformers.utils.output_capturing import _active_collector
 
-from ._core import Error
-from ._transformers_masks import Mask, attention_cpp_mask
+from .._core import Error
+from .._torch.options import Options
+from .masks import Mask, attention_cpp_mask
 
 
 def _collects() -> bool:
-    """Whether transformers keeps what single layers give (output_hidden_states, output_attentions)."""
+    """Whether transformers keeps the results of single layers (output_hidden_states, output_attentions)."""
     return bool(_active_collector.get())
 
 
@@ -28,19 +29,20 @@ def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
     """stack(hidden_states [B, L, C], attention_mask) over the tokens that exist, as one sequence [1, T, C]."""
     given = {**dict(zip(("hidden_states", "attention_mask"), args)), **kwargs}
     hidden, mask = given["hidden_states"], given.get("attention_mask")
-    padding = mask.says if isinstance(mask, Mask) and isinstance(mask.says, dict) else {}
-    if not padding or padding.keys() - {"key_length", "mask"} or len(args) > 2 or _collects() or (
+    padding = mask.equal if isinstance(mask, Mask) and isinstance(mask.equal, Options) else None
+    names = set() if padding is None else vars(padding).keys()
+    if not names or names - {"key_length", "mask"} or len(args) > 2 or _collects() or (
             given.get("encoder_hidden_states") is not None):
         return stack(*args, **kwargs)
-    exists = padding["mask"][:, 0, 0] if "mask" in padding else (
-        torch.arange(hidden.shape[1]) < padding["key_length"][:, None])  # [B, L]
+    exists = padding.mask[:, 0, 0] if padding.mask is not None else (
+        torch.arange(hidden.shape[1]) < padding.key_length[:, None])  # [B, L]
     lengths = exists.sum(-1, dtype=torch.int32)
     starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
     places = exists.flatten().nonzero().squeeze(1)  # [T] in [0, B L)
     T = len(places)
     given["hidden_states"] = hidden.flatten(0, 1).index_select(0, places)[None]
-    given["attention_mask"] = Mask({"cu_seqlens_q": starts, "cu_seqlens_k": starts}, _computed_packed, (1, T, T),
-                                    torch.bool, hidden.device)
+    given["attention_mask"] = Mask(Options(cu_seqlens_q=starts, cu_seqlens_k=starts), _computed_packed, (1, T, T),
+                                   torch.bool, hidden.device)
     result = stack(**given)
 
     def padded(packed: Tensor) -> Tensor:
@@ -66,15 +68,15 @@ def _stack_of(model: PreTrainedModel) -> torch.nn.Module:
     if len(found) != 1:
         raise Error(f"[attention_cpp.transformers] {type(model).__name__} has {len(found)} modules that run a list of "
                     f"layers over (hidden_states, attention_mask){': ' if found else ''}{', '.join(found)}; a packed "
-                    "encoder has one. Models that give their layers places or windows too, as ModernBERT, keep their "
-                    'padding: attn_implementation="attention_cpp" alone supports them')
+                    "encoder has one. Models that give their layers positions or windows too, as ModernBERT, keep "
+                    'their padding: attn_implementation="attention_cpp" alone supports them')
     return found.popitem()[1]
 
 
 def _check_packing(model: PreTrainedModel, stack: torch.nn.Module) -> None:
     """Runs two sequences of random numbers, one padded, with padding and without it.
 
-    Layers that look at a token's place in the array (relative positions, convolutions) give something else.
+    Layers that use a token's place in the array (relative positions, convolutions) give different results.
     """
     weight = next(p for p in stack.parameters() if p.is_floating_point())
     generator = torch.Generator().manual_seed(0)
@@ -109,13 +111,13 @@ def packed_encoder(model: PreTrainedModel, packed: bool = True) -> PreTrainedMod
 
     Changes the model in place, and returns it: from then on the tokens that exist in a batch pass through all layers as
     one sequence, forward and backward, each attending to its own text alone; the result is padded again, with zeros
-    where no token is. The model takes attn_implementation="attention_cpp", which register() has to have made known.
-    Calls without padding, under a compiler, or that ask for the states or weights of single layers run as before.
+    where no token is. The model gets attn_implementation="attention_cpp", which register() must have registered before.
+    Calls without padding, under a compiler, or that return the states or weights of single layers run as before.
 
     packed=False is the way back: the model runs as it did, with the attn_implementation that it had. A model that is
     packed already, or not, is returned as it is.
 
-    Raises Error for a model that is no such encoder, or whose layers give something else then: that is tried first.
+    Raises Error for a model that is no such encoder, or whose layers then give different results: that is tried first.
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"[attention_cpp.transformers] the model must be a PreTrainedModel, not {type(model).__name__}")

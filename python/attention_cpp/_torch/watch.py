@@ -14,13 +14,17 @@ from typing import Any, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from . import _core, _torch_ops, _torch_weights
-from . import torch as face
-from ._arrays import exported, wrong_types
-from ._core import Error
-from ._heads import HeadMeasures
-from ._operator import _range_of, attention_weights as _weights
-from ._statistics import attention_statistics
+from .. import _core
+from .._arrays import exported, wrong_types
+from .._core import Error
+from .._heads import HeadMeasures
+from .._operator import _range_of, attention_weights
+from .._options import options_of
+from .._statistics import attention_statistics
+from .enabling import reporting
+from .options import Options, detached
+from .state import observed, state
+from .weights import head_index, options_of_heads
 
 # Entropy in nats; of each row the largest weight, the mean distance in tokens, and the mass on the first key, on the
 # query's own and on the one before it.
@@ -37,7 +41,7 @@ class Call:
     q: Tensor  # [B, H, Lq, D]
     k: Tensor  # [B, Hk, Lk, D]
     lse: Tensor  # [B, H, Lq]
-    options: dict[str, Any]  # of attention_cpp.attention(), but dropout, which weights are without
+    options: Options  # without dropout, which weights do not have
     first_row: int = 0  # rows of the calls that it continues
 
 
@@ -67,12 +71,11 @@ class Layer:
 
 
 def _options_of(calls: list[Call]) -> dict[str, Any]:
-    """Those of a run as one call; of several calls each token saw all that there was."""
-    options = dict(calls[0].options)
+    """The keyword arguments of a run as one call; in several calls each token saw all tokens before it."""
+    options = calls[0].options
     if len(calls) > 1:
-        options |= {"causal": True, "alignment": "top_left"}
-        options.pop("offset", None)
-    return options
+        options = options.without("offset").having(causal=True, alignment="top_left")
+    return dict(vars(options))
 
 
 def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
@@ -126,28 +129,28 @@ class Seen:
 
     def _is_of_another(self) -> bool:
         """Whether a call comes from outside the model: from another that is watched, or after that was begun."""
-        return not self._running and (_watching[-1] is not self or any(seen._running for seen in _watching))
+        watches = state.watches
+        return not self._running and (watches[-1] is not self or any(seen._running for seen in watches))
 
     def _miss(self, reason: str) -> None:
         if not self._is_of_another():
             self.missed.append(reason)
 
-    def _note(self, q: Tensor, k: Tensor, lse: Tensor, options: dict[str, Any]) -> None:
+    def _note(self, q: Tensor, k: Tensor, lse: Tensor, options: Options) -> None:
         if self._is_of_another():
             return
         name = self._running[-1] if self._running else ""
         if not self._is_wanted(name):
             return
         with torch.no_grad():
-            given = {option: value.detach() if isinstance(value, Tensor) else value for option, value in options.items()
-                     if value is not None and option not in ("dropout", "seed")}
+            given = detached(options.without("dropout", "seed"))
             q, k, lse = q.detach(), k.detach(), lse.detach()
             if self._heads is not None:
                 try:
-                    index = _torch_weights.head_index(self._heads, q.shape[1])
+                    index = head_index(self._heads, q.shape[1])
                 except Error as error:  # which scaled_dot_product_attention would leave to torch
                     raise IndexError(f"[watch] {name}: {error}") from None
-                given = _torch_weights.options_of_heads(given, index)
+                given = options_of_heads(given, index)
                 k = k.index_select(1, index // (q.shape[1] // k.shape[1]))
                 q, lse = q.index_select(1, index), lse.index_select(1, index)
             self._layer(name).add(Call(q, k, lse, given))
@@ -188,7 +191,8 @@ class Seen:
             seen = min(column + width, call.k.shape[2])
             if begin >= end:
                 continue
-            part = _weights(call.q, call.k, call.lse, range(begin, end), range(min(column, seen), seen), **call.options)
+            part = attention_weights(call.q, call.k, call.lse, range(begin, end), range(min(column, seen), seen),
+                                     **vars(call.options))
             parts.append(torch.nn.functional.pad(part, (0, width - part.shape[3])))
         result = torch.cat(parts, 2) if parts else last.lse.new_empty((*last.lse.shape[:2], 0, width))
         return result if head is None else result[:, head]
@@ -232,7 +236,7 @@ class Seen:
     def _statistics_of(calls: list[Call], wanted: Sequence[str]) -> dict[str, Tensor]:
         parts = []
         for call in calls:
-            options = {"alignment": "bottom_right", **call.options}
+            options = {"alignment": "bottom_right", **vars(call.options)}
             parts.append(attention_statistics(call.q, call.k, call.lse, wanted, **options))
         length = calls[-1].k.shape[2]
         received = [torch.nn.functional.pad(part.pop("column_mass"), (0, length - call.k.shape[2]))
@@ -305,7 +309,8 @@ class Seen:
         for layer in self.layers:
             q, k, lse, options = self._text(layer, batch, run)
             listed = {name: [value] if name in ("offset", "key_length") else value for name, value in options.items()}
-            layers.append((exported(q, "q"), exported(k, "k"), exported(lse, "lse"), listed))
+            layers.append((exported(q, "q"), exported(k, "k"), exported(lse, "lse"),
+                           options_of("watch", listed)))
         title = os.path.splitext(os.path.basename(os.fspath(file)))[0] or "page"
         page = _core.html_page(title, [layer.name for layer in self.layers], layers, list(tokens or ()),
                                self._checked_second(second, run))
@@ -360,9 +365,6 @@ class Seen:
         return axes
 
 
-_watching: list[Seen] = []  # the last begun at the end
-
-
 @contextlib.contextmanager
 def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
           heads: Sequence[int] | None = None) -> Iterator[Seen]:
@@ -404,10 +406,10 @@ def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
         for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(enter(name)).remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        _watching.append(seen)
-        stack.callback(_watching.remove, seen)
-        stack.enter_context(face.reporting(seen._miss))
-        stack.enter_context(_torch_ops.observed(seen._note))
+        state.watches.append(seen)
+        stack.callback(state.watches.remove, seen)
+        stack.enter_context(reporting(seen._miss))
+        stack.enter_context(observed(seen._note))
         yield seen
     if not seen._order:
         why = "; ".join(sorted(set(seen.missed))) or ("it called no scaled_dot_product_attention: give a model of "

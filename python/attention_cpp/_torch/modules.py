@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from . import _operator, _torch_ops
-from ._torch_masks import add_mask
+from . import autograd
+from .._operator import attention_weights
+from .masks import add_mask
+from .operators import FLOATING
+from .options import NONE_GIVEN, Options
 
 _NAME = "_native_multi_head_attention"
 _PADDING = 1  # mask_type of a mask [B, Lk]
@@ -23,25 +26,27 @@ _PADDING = 1  # mask_type of a mask [B, Lk]
 
 def _why_not(query: Tensor, embed_dim: int, num_head: int, is_self: bool, need_weights: bool) -> str:
     """Why the operator is torch's to compute; empty if it is ours."""
-    if query.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    if query.dtype not in FLOATING:
         return f"a module's query is {query.dtype}"
     if embed_dim // num_head > 1024:
         return "heads are wider than 1024"
     if query.is_nested and need_weights:
-        return "the weights of nested tensors are asked for"
+        return "the weights of nested tensors are wanted"
     if query.is_nested and not (is_self and query.is_contiguous()):
         return "a module's query is nested, and is not its key and value, or has holes"
     return ""
 
 
-def _mask_option(mask: Tensor | None, mask_type: int | None) -> dict[str, Tensor]:
+def _mask_options(mask: Tensor | None, mask_type: int | None, q: Tensor, k: Tensor) -> Options:
     """A boolean mask is True where a key is hidden; a floating one is added."""
     if mask is None:
-        return {}
+        return NONE_GIVEN
     if mask_type == _PADDING:
         mask = mask[:, None, None, :]
     mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
-    return {"bias": mask} if mask.is_floating_point() else {"mask": ~mask.bool()}
+    if mask.is_floating_point():
+        return add_mask(NONE_GIVEN, mask, q, k)
+    return Options(mask=~mask.bool())  # inverted in each call, and so it would be read in each
 
 
 def _projected(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor, num_head: int) -> list[Tensor]:
@@ -59,26 +64,23 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
     if query.is_nested:
         sizes = query._nested_tensor_size()
         starts = torch.nn.functional.pad(sizes[:, 0].cumsum(0), (1, 0))
-        options = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
         query = key = value = query.values().view(1, -1, query.size(-1))
-    else:
-        options = _mask_option(mask, mask_type)
     q, k, v = _projected(query, key, value, qkv_weight, qkv_bias, num_head)
-    if "bias" in options:  # a boolean one is inverted in each call, and so would be read in each
-        add_mask(options, options.pop("bias"), q, k)
-    out, lse = _torch_ops.attention(q, k, v, **options)
+    options = _mask_options(mask, mask_type, q, k) if sizes is None else Options(cu_seqlens_q=starts,
+                                                                                 cu_seqlens_k=starts)
+    out, lse = autograd.attention(q, k, v, options)
     result = linear(out.transpose(1, 2).flatten(2), proj_weight, proj_bias)
     if sizes is not None:
         strides, offsets = torch.ops.aten._nested_compute_contiguous_strides_offsets(sizes)
         result = torch._nested_view_from_buffer(result.flatten(), sizes, strides, offsets)
     if not need_weights:
         return result, None
-    weights = _operator.attention_weights(q, k, lse, **options).to(q.dtype)
+    weights = attention_weights(q, k, lse, **vars(options)).to(q.dtype)
     return result, weights.mean(1) if average else weights
 
 
 class FusedModules:
-    """Keeps the operator in the place of torch's until remove(). left(reason) tells of a call that is left to torch."""
+    """Keeps the operator in the place of torch's until remove(); calls left(reason) where a call is left to torch."""
 
     def __init__(self, left: Callable[[str], None]) -> None:
         self._library = torch.library.Library("aten", "IMPL")

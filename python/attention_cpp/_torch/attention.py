@@ -1,4 +1,4 @@
-"""The operator itself for torch tensors: attention_cpp.torch.attention, every option and its gradient."""
+"""attention_cpp.torch.attention: every option of the operator, with gradients, for torch tensors."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Any, Literal, Mapping, Unpack, overload
 import torch
 from torch import Tensor
 
-from . import _torch_ops
-from ._arrays import wrong_types
-from ._core import Error
-from ._torch_masks import add_mask, count_unread, is_worth_reading
-from ._torch_options import Options
+from . import autograd
+from .._arrays import refuse_unknown, wrong_types
+from .._core import Error
+from .._options import FIELDS, SHAPES
+from .masks import add_mask, count_unread, is_worth_reading
+from .operators import FLOATING
+from .options import NONE_GIVEN, OptionArguments, Options, tensors_of
 
-_AXES = {"bias": 4, "mask": 4, "query_segment_ids": 2, "key_segment_ids": 2}
-_LISTS = {"sink": torch.float32, "alibi_slopes": torch.float32, "key_length": torch.int64, "query_length": torch.int64,
-          "offset": torch.int64, "cu_seqlens_q": torch.int64, "cu_seqlens_k": torch.int64}
-_KINDS = {"scale": "number", "softcap": "number", "dropout": "number", "causal": "True or False", "batch_invariant":
-          "True or False", "alignment": "string", "float32_precision": "string", "window": "list of whole numbers"}
+_AXES = {name: len(SHAPES[name]) for name, field in FIELDS.items() if str(field.type) == "Array | None"}
+_LISTS = {name: torch.int64 if "Integers" in str(field.type) else torch.float32 for name, field in FIELDS.items()
+          if str(field.type).startswith(("Integers", "Numbers"))}
+_KINDS = {"float": "number", "float | None": "number", "bool": "True or False", "str | None": "string",
+          "tuple[int, int]": "list of whole numbers"}
+_SCALARS = {name: _KINDS[str(field.type)] for name, field in FIELDS.items() if str(field.type) in _KINDS}
 _WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key")
-_SIMPLE = frozenset(("scale", "softcap", "causal", "window", "alignment", "mask", "bias", "float32_precision",
-                     "batch_invariant"))  # options that the extension takes as they are
-_FLOATING = ("q", "k", "v", "lse", "query", "key")
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_OF_PLACES = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes",
-              "query_segment_ids", "key_segment_ids", "cu_seqlens_q", "cu_seqlens_k",
-              "blocks")  # options whose meaning changes with what a mask turns out to be
+_MUST_BE_FLOATING = ("q", "k", "v", "lse", "query", "key")
+_SIMPLE = frozenset(_SCALARS.keys() - {"dropout"} | {"mask", "bias"})  # options that the extension takes as they are
+_OF_POSITIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes",
+                 "query_segment_ids", "key_segment_ids", "cu_seqlens_q", "cu_seqlens_k",
+                 "blocks")  # options whose meaning changes with the options that a mask is equal to
 
 
 def with_axes(tensor: Tensor, count: int) -> Tensor:
@@ -42,16 +43,19 @@ def _tensor(function: str, name: str, value: Any, dtype: torch.dtype | None = No
 
 
 def _check_kinds(function: str, given: dict[str, Any]) -> None:
-    """Raises for options of other types, of which torch would tell by the places of an operator's arguments."""
-    wrong_types(function, **{name: (given[name], kind) for name, kind in _KINDS.items() if name in given})
+    """Raises for options of other types, which torch would name by the positions of an operator's arguments."""
+    wrong_types(function, **{name: (given[name], kind) for name, kind in _SCALARS.items() if name in given})
     wrong_types(function, **{name: (given[name], "list of whole numbers" if dtype == torch.int64 else "list of numbers")
                              for name, dtype in _LISTS.items() if isinstance(given.get(name), (list, tuple))})
     if "window" in given and len(given["window"]) != 2:
         raise TypeError(f"[{function}] window must be (left, right), -1 = no limit, not {given['window']!r}")
 
 
-def as_tensors(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the operator takes them: lists and numbers as tensors, with all their axes."""
+def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
+    """Keyword arguments as the operator takes them: lists and numbers as tensors, with all their axes. Raises TypeError
+    for names that are no options and values of other types, Error for a seed outside [0, 2^64)."""
+    if not options.keys() <= FIELDS.keys():
+        refuse_unknown(function, options, FIELDS)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if not torch.compiler.is_compiling():
         _check_kinds(function, given)
@@ -73,22 +77,23 @@ def as_tensors(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
         given["seed"] = torch.tensor(given["seed"], dtype=torch.uint64)
     elif "seed" in given and not isinstance(given["seed"], Tensor):
         wrong_types(function, seed=(given["seed"], "whole number"))
-    return given
+    return Options(**given)
 
 
-def check_tensors(function: str, **tensors: Any) -> None:
-    """Raises for whatever is no dense tensor on the CPU, and for a gradient that is wanted but not there is."""
+def check_tensors(function: str, options: Options = NONE_GIVEN, **tensors: Any) -> None:
+    """Raises TypeError for arguments that are no tensors; Error for those, and those of the options, that are not dense
+    and on the CPU, or require a gradient that they do not have."""
     others = {name: type(tensor).__name__ for name, tensor in tensors.items() if not isinstance(tensor, Tensor)}
     if others:
         raise TypeError(f"[{function}] " + "; ".join(f"{name} must be a torch.Tensor, not {kind}"
                                                      for name, kind in others.items()))
     problems = []
-    for name, tensor in tensors.items():
+    for name, tensor in {**tensors, **tensors_of(options.without("seed"))}.items():
         if tensor.device.type != "cpu":
             problems.append(f"{name} is on {tensor.device}, must be on the CPU")
         if tensor.layout is not torch.strided or tensor.is_nested:
             problems.append(f"{name} must be a dense tensor")
-        if name in _FLOATING and tensor.dtype not in _DTYPES:
+        if name in _MUST_BE_FLOATING and tensor.dtype not in FLOATING:
             problems.append(f"{name} is {tensor.dtype}, must be float32, float64, bfloat16 or float16")
         if tensor.requires_grad and name not in _WITH_GRADIENT and torch.is_grad_enabled():
             problems.append(f"{name} requires a gradient, which it does not have" + (
@@ -97,55 +102,54 @@ def check_tensors(function: str, **tensors: Any) -> None:
         raise Error(f"[{function}] " + "; ".join(problems))
 
 
-def tensors_of(options: dict[str, Any]) -> dict[str, Tensor]:
-    """Those options that are tensors, by their names."""
-    found = {name: value for name, value in options.items() if isinstance(value, Tensor) and name != "seed"}
-    return found | ({"blocks": options["blocks"][0]} if "blocks" in options else {})
-
-
-def _read_mask(given: dict[str, Any], q: Tensor, k: Tensor) -> None:
-    """What a mask says in O(n), in its place."""
-    name = "mask" if "mask" in given else "bias"
-    if name not in given or (given[name].dtype == torch.bool) != (name == "mask") or any(
-            option in given and given[option] is not False for option in _OF_PLACES):
-        return
-    add_mask(given, given.pop(name), q, k)
+def _with_mask_read(options: Options, q: Tensor, k: Tensor) -> Options:
+    """The options with those that their mask is equal to in its place, where none besides it limits the keys."""
+    name = "mask" if options.mask is not None else "bias"
+    mask = getattr(options, name)
+    given = vars(options)
+    if mask is None or (mask.dtype == torch.bool) != (name == "mask") or any(
+            option in given and given[option] is not False for option in _OF_POSITIONS):
+        return options
+    return add_mask(options.without(name), mask, q, k)
 
 
 def _quick(q: Tensor, k: Tensor, v: Tensor, return_lse: bool, options: Mapping[str, Any]
            ) -> Tensor | tuple[Tensor, Tensor] | None:
     """The call most made, at a third of its cost; None where it is another."""
-    if torch.compiler.is_compiling():
+    if not options:
+        if torch.compiler.is_compiling() or not autograd.is_simple(q, k, v, None, True):
+            return None
+        return autograd.simple_attention(q, k, v, NONE_GIVEN, return_lse)
+    if torch.compiler.is_compiling() or not options.keys() <= _SIMPLE:
         return None
     mask, bias = options.get("mask"), options.get("bias")
     either = bias if mask is None else mask
-    if not options.keys() <= _SIMPLE or either is not None and not (
+    if either is not None and not (
             isinstance(either, Tensor) and either.dim() == 4 and (mask is None or bias is None)
             and (either.dtype == torch.bool) == (bias is None) and not is_worth_reading(q, k)) or (
-            not _torch_ops.is_simple(q, k, v, either, True)):
+            not autograd.is_simple(q, k, v, either, True)):
         return None
     if either is not None:
-        options = {name: value for name, value in options.items() if name not in ("mask", "bias")}
         count_unread(either)
-    return _torch_ops.simple_attention(q, k, v, either, options, return_lse)
+    return autograd.simple_attention(q, k, v, Options(**options), return_lse)
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[Options]
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[OptionArguments]
               ) -> Tensor: ...
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[OptionArguments]
               ) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[Options]
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[OptionArguments]
               ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[Options]
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[OptionArguments]
               ) -> Tensor | tuple[Tensor, Tensor]:
     """attention_cpp.attention() with gradients: out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, in O(n) memory.
 
@@ -156,16 +160,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **op
                     for all, any strides. H is a multiple of Hk. Leading axes may be missing in all three
         return_lse  also return lse [B, H, Lq], the natural log of the sum of exp(scores): float32, or float64 for
                     float64
-        options     every option of attention_cpp.attention(), by the same names: help() of that tells them. Where it
-                    takes lists they may be tensors. dropout without a seed draws one from torch's generator
+        options     every option of attention_cpp.attention(), by the same names; its help() lists them. Lists may be
+                    tensors. dropout without a seed draws one from torch's generator
 
     Gradients of q, k, v, bias and sink, through out and lse; higher derivatives, forward mode and torch.func with n x n
     memory; torch.compile sees one node. Under torch.autocast q, k and v are cast.
 
     Returns out [B, H, Lq, Dv], or (out, lse). A row that sees no key and has no sink gives exactly 0, with lse -inf.
 
-    A mask of n x n entries, boolean or of 0 and -infinity, that says causal, a window, padding or documents is read
-    once and runs as these, as in scaled_dot_product_attention(), where no option beside it says who sees whom.
+    A mask of n x n entries, boolean or of 0 and -infinity, that is equal to causal, a window, padding or documents is
+    read once and runs as these, as in scaled_dot_product_attention(), where no other option limits the keys.
 
     Raises Error (a ValueError) or TypeError, which name what is wrong: also where a tensor without a gradient, as
     alibi_slopes, requires one.
@@ -173,13 +177,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **op
     if (results := _quick(q, k, v, return_lse, options)) is not None:
         return results
     given = as_tensors("attention", options)
-    check_tensors("attention", q=q, k=k, v=v, **tensors_of(given))
+    check_tensors("attention", given, q=q, k=k, v=v)
     axes = q.dim()
     if not 2 <= axes <= 4 or k.dim() != axes or v.dim() != axes:
         raise Error(f"[attention] q, k and v have {q.dim()}, {k.dim()} and {v.dim()} axes, must have 4, or all of them "
                     "2 or 3")
-    q, k, v = _torch_ops.autocast(*(with_axes(tensor, 4) for tensor in (q, k, v)))
-    _read_mask(given, q, k)
-    out, lse = _torch_ops.attention(q, k, v, **given)
+    q, k, v = autograd.autocast(*(with_axes(tensor, 4) for tensor in (q, k, v)))
+    out, lse = autograd.attention(q, k, v, _with_mask_read(given, q, k))
     out, lse = out.reshape(out.shape[4 - axes:]), lse.reshape(lse.shape[4 - axes:])
     return (out, lse) if return_lse else out

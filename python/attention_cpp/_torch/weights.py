@@ -1,8 +1,8 @@
 """attention_cpp.torch.attention_weights: any rectangle of the attention matrix, with gradients.
 
-W_ij = exp(s_ij - lse_i) comes from the library. Its gradient needs what was asked for and nothing else of the matrix:
-ds_ij = W_ij dW_ij for the score, -sum_j ds_ij for lse_i, through which a row's other keys matter. It is made of torch's
-operations, and so has derivatives itself.
+W_ij = exp(s_ij - lse_i) comes from the library. Its gradient needs that rectangle and nothing else of the matrix:
+ds_ij = W_ij dW_ij for the score, -sum_j ds_ij for lse_i, through which a row's other keys matter. It consists of
+torch's operations, and so has derivatives itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import _core, _torch_ops
-from ._arrays import wrong_types
-from ._core import Error
-from ._operator import _range_of
-from ._torch_attention import as_tensors, check_tensors, tensors_of, with_axes
-from ._torch_options import NAMES, SCHEMA, Options, in_order
+from . import autograd
+from .. import _core
+from .._arrays import wrong_types
+from .._core import Error
+from .._operator import _range_of
+from .._options import axis_of
+from .attention import as_tensors, check_tensors, with_axes
+from .operators import readable, readable_options
+from .options import SCHEMA, NAMES, OptionArguments, Options, flat, from_flat
 
 _library = torch.library.Library("attention_cpp", "FRAGMENT")
 _library.define(f"attention_weights(Tensor q, Tensor k, Tensor lse, {SCHEMA}, int first_query, int first_key, "
@@ -29,18 +32,17 @@ _library.define(f"attention_weights(Tensor q, Tensor k, Tensor lse, {SCHEMA}, in
 # -------------------------------------------------------------------------------------------------------- the operator
 
 def _forward(q: Tensor, k: Tensor, lse: Tensor, *rest) -> Tensor:
-    *options, first_query, first_key, rows, columns = rest
+    *values, first_query, first_key, rows, columns = rest
     weights = lse.new_empty((*q.shape[:2], rows, columns))
-    _core.weights(_torch_ops._raw(q), _torch_ops._raw(k), _torch_ops._raw(lse), _torch_ops._raw(weights), first_query,
-                  first_key, _torch_ops._options(*options))
+    _core.weights(readable(q), readable(k), readable(lse), readable(weights), first_query, first_key,
+                  readable_options(from_flat(values)))
     return weights
 
 
 def _save(ctx, inputs, output) -> None:
     q, k, lse, *rest = inputs
-    options, ctx.rectangle = dict(zip(NAMES, rest)), rest[len(NAMES):]
-    ctx.scale, ctx.softcap = options["scale"], options["softcap"]
-    bias = options["bias"]
+    options, ctx.rectangle = from_flat(rest), rest[len(NAMES):]
+    ctx.scale, ctx.softcap, bias = options.scale, options.softcap, options.bias
     ctx.of_bias = None if bias is None else bias.shape
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.length = lse.shape[2]
@@ -95,56 +97,57 @@ def _(q, k, lse, *rest):
 
 def weights_of(q: Tensor, k: Tensor, lse: Tensor, options: Options, rows: tuple[int, int], columns: tuple[int, int]
                ) -> Tensor:
-    """[B, H, rows, columns] for rows and columns (first, count)."""
-    return torch.ops.attention_cpp.attention_weights(q, k, lse, *in_order({**options, "dropout": 0.0, "seed": None}),
-                                                     rows[0], columns[0], rows[1], columns[1])
+    """[B, H, rows, columns] for rows and columns (first, count): the weights before dropout."""
+    return torch.ops.attention_cpp.attention_weights(q, k, lse, *flat(options.without("dropout", "seed")), rows[0],
+                                                     columns[0], rows[1], columns[1])
 
 
 # ------------------------------------------------------------------------------------------------------ some rows alone
 
-def options_of_heads(options: dict[str, Any], index: Tensor) -> dict[str, Any]:
+def options_of_heads(options: Options, index: Tensor) -> Options:
     """The options of those heads alone."""
-    given = dict(options)
-    for name, axis in (("mask", 1), ("bias", 1), ("alibi_slopes", 0), ("sink", 0)):
-        if name in given and (axis == 0 or given[name].shape[axis] > 1):
-            given[name] = given[name].index_select(axis, index)
-    if "blocks" in given and given["blocks"][0].shape[1] > 1:
-        given["blocks"] = (given["blocks"][0].index_select(1, index), *given["blocks"][1:])
-    return given
+    def of_heads(name: str, value: Any) -> Any:
+        axis = axis_of(name, "H")
+        return value if axis is None or axis > 0 and value.shape[axis] == 1 else value.index_select(axis, index)
+
+    return options.mapped(of_heads)
 
 
-def options_of_rows(options: dict[str, Any], q: Tensor, k: Tensor, first: int, count: int) -> dict[str, Any] | None:
-    """The options of those queries alone; None where they do not say it: in packed sequences and blocks."""
-    if "cu_seqlens_q" in options or "blocks" in options:
+def options_of_rows(options: Options, q: Tensor, k: Tensor, first: int, count: int) -> Options | None:
+    """The options of those queries alone; None where options cannot express that: in packed sequences and blocks."""
+    if options.cu_seqlens_q is not None or options.blocks is not None:
         return None
-    given = dict(options)
-    for name, axis in (("mask", 2), ("bias", 2), ("query_segment_ids", 1)):
-        if name in given and given[name].shape[axis] > 1:
-            given[name] = given[name].narrow(axis, first, count)
-    alignment, query_length = given.pop("alignment", None), given.pop("query_length", q.shape[2])
-    if alignment is None and q.shape[2] != k.shape[2]:
-        return given  # no option asks where a query is, or the call is refused
-    place = torch.full((q.shape[0],), first)
-    if alignment == "offset":
-        place = place + given["offset"]
-    elif alignment == "bottom_right":
-        place = place + given.get("key_length", k.shape[2]) - query_length
-    return {**given, "alignment": "offset", "offset": place}
+
+    def of_rows(name: str, value: Any) -> Any:
+        axis = axis_of(name, "Lq")
+        return value if axis is None or value.shape[axis] == 1 else value.narrow(axis, first, count)
+
+    given = options.without("alignment", "query_length").mapped(of_rows)
+    if options.alignment is None and q.shape[2] != k.shape[2]:
+        return given  # no option depends on a query's position, or the call is refused
+    position = torch.full((q.shape[0],), first)
+    if options.alignment == "offset":
+        position = position + options.offset
+    elif options.alignment == "bottom_right":
+        keys = k.shape[2] if options.key_length is None else options.key_length
+        position = position + keys - (q.shape[2] if options.query_length is None else options.query_length)
+    return given.having(alignment="offset", offset=position)
 
 
-def _lse(q: Tensor, k: Tensor, options: dict[str, Any], first: int, count: int) -> Tensor:
+def _lse(q: Tensor, k: Tensor, options: Options, first: int, count: int) -> Tensor:
     """[B, H, Lq] with gradients; of few rows those alone, the others 0."""
     given = options_of_rows(options, q, k, first, count) if count < q.shape[2] else None
     value = k[..., :1].detach()
     if given is None:
-        return _torch_ops.attention(q, k, value, **options)[1]
-    lse = _torch_ops.attention(q.narrow(2, first, count), k, value, **given)[1]
+        return autograd.attention(q, k, value, options)[1]
+    lse = autograd.attention(q.narrow(2, first, count), k, value, given)[1]
     return pad(lse, (first, q.shape[2] - first - count))
 
 
 def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: slice | range | int | None = None,
                       columns: slice | range | int | None = None, *,
-                      heads: int | slice | range | Sequence[int] | None = None, **options: Unpack[Options]) -> Tensor:
+                      heads: int | slice | range | Sequence[int] | None = None, **options: Unpack[OptionArguments]
+                      ) -> Tensor:
     """Any rectangle of the attention matrix P, with gradients of q, k, lse and bias: losses on attention itself.
 
         >>> out, lse = attention(q, k, v, causal=True, return_lse=True)
@@ -154,8 +157,8 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
     Arguments
         q, k        [B, H, Lq, D] and [B, Hk, Lk, D], as in attention(). Leading axes may be missing in both
         lse         [B, H, Lq] of attention(..., return_lse=True), which also takes the gradient of lse, at no cost if
-                    out has one as well. None: computed here, of the rows that are asked for alone unless there are
-                    packed sequences or blocks
+                    out has one as well. None: computed here, of the wanted rows alone unless there are packed
+                    sequences or blocks
         rows        which queries: a slice, a range, one index, or None for all; columns which keys
         heads       which query heads: as rows, or a list of them
         options     those of attention()
@@ -168,13 +171,13 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
 
     Raises Error (a ValueError) or TypeError, as attention() does.
     """
-    given = as_tensors("attention_weights", {**options, "dropout": 0.0, "seed": None})
-    check_tensors("attention_weights", q=q, k=k, **({} if lse is None else {"lse": lse}), **tensors_of(given))
+    given = as_tensors("attention_weights", {**options, "dropout": None, "seed": None})
+    check_tensors("attention_weights", given, q=q, k=k, **({} if lse is None else {"lse": lse}))
     axes = q.dim()
     if not 2 <= axes <= 4 or k.dim() != axes or lse is not None and lse.dim() != axes - 1:
         raise Error(f"[attention_weights] q and k have {axes} and {k.dim()} axes, must have 4, or both of them 2 or 3, "
                     "and lse one less")
-    q, k = _torch_ops.autocast(with_axes(q, 4), with_axes(k, 4))
+    q, k = autograd.autocast(with_axes(q, 4), with_axes(k, 4))
     lse = None if lse is None else with_axes(lse, 3)
     if heads is not None:
         index = head_index(heads, q.shape[1])

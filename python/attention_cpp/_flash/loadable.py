@@ -1,7 +1,7 @@
-"""transformers' "flash_attention_2" on the functions of flash_attn.install(): past its question for a GPU.
+"""transformers' "flash_attention_2" on the functions of install(), without a GPU.
 
 transformers looks for the package by a function of its own, `is_flash_attn_2_available`, and by a table of what each
-version of flash-attention needs. Both have public names; while installed, they say that the CPU will do.
+version of flash-attention needs. Both have public names; while installed, they accept the CPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ _ASKING = ("transformers.utils.import_utils", "transformers.utils", "transformer
 _QUESTION, _TABLE, _VERSION = "is_flash_attn_2_available", "FLASH_ATTENTION_COMPATIBILITY_MATRIX", 2
 
 
-def serve() -> Callable[[], None]:
-    """Makes attn_implementation="flash_attention_2" loadable, if transformers is there; returns what undoes it."""
+def make_loadable() -> Callable[[], None]:
+    """Makes attn_implementation="flash_attention_2" loadable, if transformers is installed; returns a function that
+    undoes it."""
     if importlib.util.find_spec("transformers") is None:
         return lambda: None
     modules = [importlib.import_module(name) for name in _ASKING]
@@ -26,10 +27,10 @@ def serve() -> Callable[[], None]:
                       'attention_cpp.transformers.register() and use attn_implementation="attention_cpp"', stacklevel=3)
         return lambda: None
     questions = [getattr(module, _QUESTION) for module in modules]
-    serving = True
+    installed = True
 
-    def is_available(*arguments: Any, **options: Any) -> bool:  # asked again by who has imported it meanwhile
-        return serving or questions[0](*arguments, **options)
+    def is_available(*arguments: Any, **options: Any) -> bool:  # also called by modules that have imported it meanwhile
+        return installed or questions[0](*arguments, **options)
 
     for module in modules:
         setattr(module, _QUESTION, is_available)
@@ -37,8 +38,8 @@ def serve() -> Callable[[], None]:
                        "supported_devices": (*needs["supported_devices"], (is_available, "cpu"))}
 
     def undo() -> None:
-        nonlocal serving
-        serving = False
+        nonlocal installed
+        installed = False
         for module, question in zip(modules, questions):
             setattr(module, _QUESTION, question)
         table[_VERSION] = needs

@@ -1,4 +1,4 @@
-"""Statistics of attention that a loss may have: entropy of rows and mass on sets of keys, with gradients.
+"""Statistics of attention for a loss: entropy of rows and mass on sets of keys, with gradients.
 
 Both are attention over values of their own. With values v_j = (k_j, 1, [label_j = 0], [label_j = 1], ...) a row gives
 sum_j P_ij v_j: its masses, and in
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _torch_ops
-from ._arrays import wrong_types
-from ._core import Error
-from ._torch_attention import check_tensors
+from . import autograd
+from .._arrays import wrong_types
+from .._core import Error
+from .attention import as_tensors, check_tensors
 
+_FUNCTION = "attention_statistics"
 _OPTIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "mask", "cu_seqlens_q",
             "cu_seqlens_k", "sink")
 
@@ -32,9 +33,8 @@ class RowStatistics(NamedTuple):
 
 
 def _check(query: Tensor, key: Tensor, labels: Tensor | None, label_sets: int | None, scale: float | None) -> None:
-    function = "attention_statistics"
-    check_tensors(function, query=query, key=key, **({} if labels is None else {"labels": labels}))
-    wrong_types(function, scale=(1 if scale is None else scale, "number"),
+    check_tensors(_FUNCTION, query=query, key=key, **({} if labels is None else {"labels": labels}))
+    wrong_types(_FUNCTION, scale=(1 if scale is None else scale, "number"),
                 label_sets=(label_sets or 0, "whole number"))
     problems = []
     if query.dim() != 4 or key.dim() != 4 or query.dtype != key.dtype or query.shape[::3] != key.shape[::3]:
@@ -47,7 +47,7 @@ def _check(query: Tensor, key: Tensor, labels: Tensor | None, label_sets: int | 
     if label_sets is not None and not 0 <= label_sets + query.shape[-1] < 1024 or (label_sets or 0) < 0:
         problems.append(f"label_sets is {label_sets}, must not be negative, and with D less than 1024")
     if problems:
-        raise Error(f"[{function}] " + "; ".join(problems))
+        raise Error(f"[{_FUNCTION}] " + "; ".join(problems))
 
 
 def attention_statistics(
@@ -69,8 +69,7 @@ def attention_statistics(
     _check(query, key, labels, label_sets, scale)
     refused = sorted(set(options) - set(_OPTIONS))
     if refused:
-        raise Error(f"[attention_statistics] of {', '.join(refused)} there is no gradient; there are "
-                    f"{', '.join(_OPTIONS)}")
+        raise Error(f"[{_FUNCTION}] of {', '.join(refused)} there is no gradient; there are {', '.join(_OPTIONS)}")
     if query.dtype in (torch.bfloat16, torch.float16):
         query, key = query.float(), key.float()
     D = query.shape[-1]
@@ -80,7 +79,8 @@ def attention_statistics(
         sets = label_sets if label_sets is not None else max(int(labels.max()) + 1, 0)
         members = (labels[:, None, :, None] == torch.arange(sets)).to(key.dtype)
         values.append(members.expand(*key.shape[:-1], sets))
-    out, lse = _torch_ops.attention(query, key, torch.cat(values, -1), scale=scale, **options)
+    given = as_tensors(_FUNCTION, {**options, "scale": scale})
+    out, lse = autograd.attention(query, key, torch.cat(values, -1), given)
     finite = torch.where(lse == -torch.inf, 0, lse)  # a row without keys has no weights either
     entropy = finite * out[..., D] - scale * (query * out[..., :D]).sum(-1)
     return RowStatistics(entropy, out[..., D + 1:])

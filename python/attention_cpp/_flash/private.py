@@ -1,6 +1,6 @@
-"""flash-attention 2's functions below its public ones, which packages for many machines build their own passes on.
+"""flash-attention 2's functions below its public ones, on which packages for many machines build their own passes.
 
-They record no gradients: the forward gives all that its backward takes. rng_state holds the seed of dropout.
+They record no gradients: the forward returns everything that its backward takes. rng_state holds the seed of dropout.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch_ops
-from ._core import Error
-from ._flash_parts import check, fail
-from ._torch_options import in_order, new_seed
-from .flash_attn import _dense, _options, _raise, _varlen
+from .._core import Error
+from .._torch import autograd
+from .._torch.options import Options, new_seed
+from .arguments import check, fail
+from .functions import dense, options_of, raise_as, varlen
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]  # out, softmax_lse, S_dmask (empty), rng_state (2,) int64
 
@@ -28,10 +28,10 @@ def _state(dropout_p: float) -> Tensor:
 def _flash_attn_forward(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
                         window_size_left: int = -1, window_size_right: int = -1, softcap: float = 0.0,
                         alibi_slopes: Tensor | None = None, return_softmax: bool = False) -> Parts:
-    """flash_attn_func() without a record; softmax_lse (batch, nheads, seqlen_q)."""
+    """flash_attn_func() without gradients; softmax_lse (batch, nheads, seqlen_q)."""
     state = _state(dropout_p)
-    out, lse, _ = _dense("_flash_attn_forward", q, k, v, dropout_p, softmax_scale, causal,
-                         (window_size_left, window_size_right), softcap, alibi_slopes, True, seed=state[0])
+    out, lse, _ = dense("_flash_attn_forward", q, k, v, dropout_p, softmax_scale, causal,
+                        (window_size_left, window_size_right), softcap, alibi_slopes, True, seed=state[0])
     return out, lse, q.new_empty(0), state
 
 
@@ -42,31 +42,30 @@ def _flash_attn_varlen_forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Te
                                softcap: float = 0.0, alibi_slopes: Tensor | None = None, return_softmax: bool = False,
                                block_table: Tensor | None = None, leftpad_k: Tensor | None = None,
                                seqused_k: Tensor | None = None, zero_tensors: bool = False) -> Parts:
-    """flash_attn_varlen_func() without a record; softmax_lse (nheads, total_q)."""
+    """flash_attn_varlen_func() without gradients; softmax_lse (nheads, total_q)."""
     if leftpad_k is not None:
         raise Error("[_flash_attn_varlen_forward] leftpad_k must be None: let cu_seqlens_k begin later")
     state = _state(dropout_p)
-    out, lse, _ = _varlen("_flash_attn_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale,
-                          causal, (window_size_left, window_size_right), softcap, alibi_slopes, True, block_table,
-                          seed=state[0], key_length=seqused_k)
+    out, lse, _ = varlen("_flash_attn_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale,
+                         causal, (window_size_left, window_size_right), softcap, alibi_slopes, True, block_table,
+                         seed=state[0], key_length=seqused_k)
     return out, lse, q.new_empty(0), state
 
 
 def _pull(function: str, tensors: list[Tensor], results: tuple[Tensor | None, ...], rng_state: Tensor | None,
-          alibi_slopes: Tensor | None, options: dict[str, Any]) -> None:
+          alibi_slopes: Tensor | None, options: Options) -> None:
     """Writes the gradients of tensors dout, q, k, v, out [B, H, L, D] and lse to those results that are given."""
-    if options["dropout"] > 0 and rng_state is None:
+    if options.dropout > 0 and rng_state is None:
         fail(function, ["rng_state of the forward must be given with dropout_p"])
     if alibi_slopes is not None and alibi_slopes.dim() != 1:
         fail(function, [f"alibi_slopes is {tuple(alibi_slopes.shape)}, must be (nheads,) here"])
     dout, q, k, v, out, lse = tensors
-    given = in_order({**options, "alignment": "bottom_right", "alibi_slopes": alibi_slopes,
-                      "seed": None if rng_state is None else rng_state[0]})
+    given = options.having(alibi_slopes=alibi_slopes, seed=None if rng_state is None else rng_state[0])
     wanted = [result is not None for result in results]
     try:
-        gradients = _torch_ops._run_backward(dout, None, q, k, v, out, lse, *given, [*wanted, False, False])
+        gradients = autograd.run_backward(dout, None, q, k, v, out, lse, given, [*wanted, False, False])
     except (Error, TypeError) as error:
-        _raise(function, error)
+        raise_as(function, error)
     for result, gradient in zip(results, gradients):
         if result is not None and gradient is not None:
             result.copy_(gradient)
@@ -90,7 +89,7 @@ def _flash_attn_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Ten
     check(function, q=(q, of_q), k=(k, of_k), v=(v, of_v), dout=(dout, of_out), out=(out, of_out),
           softmax_lse=(softmax_lse, "floating: batch nheads seqlen_q"), dq=(dq, "?" + of_q), dk=(dk, "?" + of_k),
           dv=(dv, "?" + of_v))
-    options = _options(function, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
+    options = options_of(function, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
     heads_first = [x.transpose(1, 2) for x in (dout, q, k, v, out)]
     results = tuple(None if x is None else x.transpose(1, 2) for x in (dq, dk, dv))
     _pull(function, [*heads_first, softmax_lse], results, rng_state, alibi_slopes, options)
@@ -114,8 +113,8 @@ def _flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o
           softmax_lse=(softmax_lse, "floating: nheads total_q"), dq=(dq, "?" + of_q), dk=(dk, "?" + of_k),
           dv=(dv, "?" + of_v), cu_seqlens_q=(cu_seqlens_q, "int32: batch+1"),
           cu_seqlens_k=(cu_seqlens_k, "int32: batch+1"))
-    options = _options(function, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
-    options.update(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    options = options_of(function, dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap)
+    options = options.having(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     heads_first = [x.transpose(0, 1)[None] for x in (dout, q, k, v, out)]
     results = tuple(None if x is None else x.transpose(0, 1)[None] for x in (dq, dk, dv))
     _pull(function, [*heads_first, softmax_lse[None]], results, rng_state, alibi_slopes, options)

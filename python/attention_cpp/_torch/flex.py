@@ -1,11 +1,12 @@
-"""torch.nn.attention.flex_attention on the CPU: what score_mod and mask_mod say, as options of the operator.
+"""torch.nn.attention.flex_attention on the CPU: score_mod and mask_mod as options of the operator.
 
     >>> from attention_cpp.torch import flex_attention
     >>> out = flex_attention(q, k, v, score_mod=alibi, block_mask=create_block_mask(causal, None, None, n, n, "cpu"))
 
-Three ways, each exact. Who sees whom is causal, a window, documents, padding or a prefix, and what is added is nothing
-or ALiBi: one call. Otherwise tiles of rows, each a call with the bias and the mask of its rows. What no option says, as
-a score that is squared: the same tiles in torch's operations. Nothing of size Lq x Lk is stored, backward neither.
+Three ways, each exact. If the mask is equal to causal, a window, documents, padding or a prefix, and nothing or ALiBi
+is added: one call. Otherwise tiles of rows, each a call with the bias and the mask of its rows. What no option
+expresses, as a score that is squared: the same tiles in torch's operations. Nothing of size Lq x Lk is stored, in the
+backward neither.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from torch.nn.attention import flex_attention as _module
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 from torch.utils.checkpoint import checkpoint
 
-from . import _torch_ops
-from ._core import Error
-from ._flex_mods import Unreadable, captured, mapped, narrowed, read_score
-from ._operator import Plan, of_all
-from ._operator import _plan
-from ._torch_left import report, tell
-from ._torch_masks import count_mask
-from ._torch_structure import Structure, described, find_parts, tiles
-from ._torch_weights import options_of_rows
+from . import autograd
+from .._core import Error
+from .._operator import Plan, explain as _explain, explain_backward as _explain_backward, of_all
+from .masks import count_mask
+from .operators import FLOATING
+from .options import NONE_GIVEN, Options, detached
+from .score_mods import Unreadable, captured, mapped, narrowed, read_score
+from .state import left_to_torch, observed, report, state
+from .structure import described, find_parts, tiles
+from .weights import options_of_rows
 
 torchs = _module.flex_attention  # also while ours is in its place
 Results = tuple[Tensor, Tensor]  # out [B, H, Lq, Dv] and lse [B, H, Lq]
@@ -45,7 +47,7 @@ def _dense_blocks(number: Tensor, indices: Tensor) -> Tensor:
 
 
 class _Call:
-    """One call: what its functions say of any rows."""
+    """One call: the values of its functions for any rows."""
 
     def __init__(self, q: Tensor, k: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> None:
         self.B, self.H, self.Lq, self.Lk = *q.shape[:3], k.shape[2]
@@ -66,7 +68,7 @@ class _Call:
             self.sizes[1], -1)[..., :self.Lk]
 
     def of_mask(self, rows: Tensor) -> Tensor | None:
-        """What the block mask allows [B|1, H|1, rows|1, Lk|1]: mask_mod in blocks that are listed, all of full ones."""
+        """The mask [B|1, H|1, rows|1, Lk|1] of the block mask: mask_mod in blocks that are listed, all of full ones."""
         if self.blocks is None:
             return None
         batch, heads = (torch.arange(count) for count in self.mask_axes)
@@ -90,12 +92,12 @@ class _Call:
 class _Way(NamedTuple):
     """How a call is computed: by calls over disjoint keys, or, where there are none, in tiles."""
 
-    parts: list[Structure] | None  # who sees whom, if that is found
+    parts: list[Options] | None  # which keys a query sees, if that is found
     has_bias: bool  # evaluated in tiles
     what: str
     entries: int = 0  # that a row of the bias or the mask has, of those heads for which it is evaluated
     factor: float = 1.0  # of all scores
-    options: dict[str, Any] = {}  # softcap, slopes
+    options: Options = NONE_GIVEN  # softcap, slopes
 
     def calls(self, rows: int) -> int:
         """How many there are for so many rows."""
@@ -103,9 +105,9 @@ class _Way(NamedTuple):
         return len(self.parts) if is_whole else sum(1 for _ in tiles(rows, self.entries))
 
 
-def _slopes(call: _Call, structure: Structure, entries: int, dtype: torch.dtype) -> Tensor | None:
+def _slopes(call: _Call, structure: Options, entries: int, dtype: torch.dtype) -> Tensor | None:
     """[H] if the bias is -slope |p_i - j| wherever a key is seen, to the rounding of its own computation."""
-    offset = structure.get("offset", torch.zeros(1, dtype=torch.int64))
+    offset = torch.zeros(1, dtype=torch.int64) if structure.offset is None else structure.offset
     slopes = None
     for rows in (torch.tensor([call.Lq - 1]), *tiles(call.Lq, entries)):
         reading, allowed = call.read(rows)
@@ -142,7 +144,7 @@ def _find(call: _Call, dtype: torch.dtype) -> _Way:
         allowed = call.read(rows)[1] if own else call.of_mask(rows)
         return allowed[:, 0].expand(-1, len(rows), call.Lk)
 
-    parts: list[Structure] | None = [{}]
+    parts: list[Options] | None = [NONE_GIVEN]
     if allowed is not None and call.Lq > 0:
         parts = None
         if allowed.shape[1] == 1:
@@ -150,19 +152,19 @@ def _find(call: _Call, dtype: torch.dtype) -> _Way:
     what = "mask" if parts is None else " and ".join(described(part) for part in parts)
     if reading is None:
         return _Way(parts, False, what, entries)
-    options = {"softcap": reading.softcap} if reading.softcap else {}
+    options = Options(softcap=reading.softcap) if reading.softcap else NONE_GIVEN
     if bias is None:
         return _Way(parts, False, what, entries, reading.factor, options)
     may_be_slopes = parts is not None and len(parts) == 1 and call.Lq > 0 and not bias.requires_grad
     slopes = _slopes(call, parts[0], entries, dtype) if may_be_slopes else None
     if slopes is None:
         return _Way(parts, True, what + ", bias", entries, reading.factor, options)
-    parts = [{"alignment": "top_left", **parts[0]}]
-    return _Way(parts, False, what + ", slopes", entries, reading.factor, {**options, "alibi_slopes": slopes})
+    parts = [Options(alignment="top_left").having(**vars(parts[0]))]
+    return _Way(parts, False, what + ", slopes", entries, reading.factor, options.having(alibi_slopes=slopes))
 
 
-def _expanded(options: Structure, batch: int) -> dict[str, Any]:
-    return {name: value.expand(batch) if name in ("key_length", "offset") else value for name, value in options.items()}
+def _expanded(options: Options, batch: int) -> Options:
+    return options.mapped(lambda name, value: value.expand(batch) if name in ("key_length", "offset") else value)
 
 
 def merged(a: Results, b: Results) -> Results:
@@ -192,23 +194,24 @@ def _in_tiles(call: _Call, entries: int, q: Tensor, attend: Callable[[Tensor, Te
 
 
 def _fused(call: _Call, way: _Way, q: Tensor, k: Tensor, v: Tensor, scale: float,
-           run: Callable[..., Results] = _torch_ops.attention) -> Results:
-    common = {"scale": scale * way.factor, **way.options}
+           run: Callable[[Tensor, Tensor, Tensor, Options], Results] = autograd.attention) -> Results:
+    common = way.options.having(scale=scale * way.factor)
     parts = None if way.parts is None else [_expanded(part, call.B) for part in way.parts]
     if parts is not None and not way.has_bias:
-        results = [run(q, k, v, **common, **part) for part in parts]
+        results = [run(q, k, v, common.having(**vars(part))) for part in parts]
         return results[0] if len(results) == 1 else merged(*results)
 
     def attend(of_rows: Tensor, rows: Tensor) -> Results:
         reading, allowed = call.read(rows)
-        options = dict(common)
+        options = common
         if reading is not None and reading.bias is not None:
-            options["bias"] = reading.bias
+            options = options.having(bias=reading.bias)
         if parts is not None and len(parts) == 1:
-            options |= options_of_rows(parts[0], q, k, int(rows[0]) if len(rows) else 0, len(rows))
+            first = int(rows[0]) if len(rows) else 0
+            options = options.having(**vars(options_of_rows(parts[0], q, k, first, len(rows))))
         elif allowed is not None:
-            options["mask"] = allowed
-        return run(of_rows, k, v, **options)
+            options = options.having(mask=allowed)
+        return run(of_rows, k, v, options)
 
     return _in_tiles(call, way.entries, q, attend)
 
@@ -235,37 +238,36 @@ def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[
 
 # ------------------------------------------------------------------------------------------------------------ the entry
 
-_KEPT = 32
-_ways: list[tuple[list, _Way]] = []  # the last ones used at the end
+_KEPT = 32  # ways in state.flex_ways, the last one found at the end
 
 
 def _way(call: _Call, q: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> _Way:
     """Found once for a block mask and what its mask_mod and the score_mod capture, as long as nothing of it changes."""
     if score_mod is None and block_mask is None:
-        return _Way([{}], False, "all")
+        return _Way([NONE_GIVEN], False, "all")
     of_mask = [] if block_mask is None else [
         block_mask.mask_mod, block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
         block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
     held = captured([score_mod, q.dtype, q.shape, call.Lk, *of_mask])
-    for made_of, way in reversed(_ways) if held is not None else ():
+    for made_of, way in reversed(state.flex_ways) if held is not None else ():
         if made_of == held:
             return way
     with torch.no_grad(), torch.inference_mode(False):
         way = _find(call, q.dtype)
     if held is not None:
-        _ways.append((held, way))
-        del _ways[:-_KEPT]
+        state.flex_ways.append((held, way))
+        del state.flex_ways[:-_KEPT]
     return way
 
 
 def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool, kernel_options: Any) -> str:
     """Why the call is torch's, which also says what is wrong with it; empty if it is ours."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if type(tensor) not in _torch_ops.PLAIN or tensor is None:
+        if type(tensor) not in autograd.PLAIN or tensor is None:
             return f"{name} is a {type(tensor).__name__}"
         if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.dim() != 4:
             return f"{name} is not a dense tensor of 4 axes on the CPU"
-        if tensor.dtype != query.dtype or tensor.dtype not in _torch_ops.DTYPES or not tensor.is_floating_point():
+        if tensor.dtype != query.dtype or tensor.dtype not in FLOATING:
             return f"{name} is {tensor.dtype}"
     (B, H, Lq, D), (Bk, Hk, Lk, Dk) = query.shape, key.shape
     if Dk != D or value.shape[:3] != key.shape[:3] or Bk not in (1, B) or D > 1024 or value.shape[3] > 1024:
@@ -279,14 +281,14 @@ def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
             return "the block mask is of another size"
         if block_mask.mask_mod is _module._sliced_mask_mod_error:
             return "the block mask is a slice of another"
-    if torch._C._len_torch_dispatch_stack() > 0 or _torch_ops._is_transformed():
-        return "a mode or a transform looks on"
+    if torch._C._len_torch_dispatch_stack() > 0 or autograd.is_transformed():
+        return "a mode or a transform is active"
     return "kernel options are given" if kernel_options else ""
 
 
 def _prepared(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
     """q, k, v of one batch size and dtype, and the scale of their scores."""
-    q, k, v = _torch_ops.autocast(query, *(
+    q, k, v = autograd.autocast(query, *(
         x if x.shape[0] == query.shape[0] else x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
     return q, k, v, q.shape[-1] ** -0.5 if scale is None else scale
 
@@ -298,7 +300,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
     if return_lse and return_aux is not None:
         reason = "return_lse and return_aux are both given"
     if reason:
-        tell(reason, strict, name="flex_attention", depth=3)
+        left_to_torch(reason, strict, "flex_attention", 3)
         return torchs(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
                       return_aux=return_aux)
     q, k, v, scale = _prepared(query, key, value, scale)
@@ -306,19 +308,19 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
     highest = None
     try:
         if return_aux is not None and return_aux.max_scores:
-            raise Unreadable("the greatest scores are asked for")
+            raise Unreadable("the greatest scores are wanted")
         way = _way(call, q, score_mod, block_mask)
         if strict and way.parts is None:
             raise Error("[flex_attention] the mask is none of causal, window, documents, padding and prefix")
-        if _torch_ops.is_observed() and way.calls(call.Lq) != 1:
+        if state.observers and way.calls(call.Lq) != 1:
             report(f"flex_attention with a mask ({way.what}) of several calls")
-            with _torch_ops.observed(None):
+            with observed(None):
                 out, lse = _fused(call, way, q, k, v, scale)
         else:
             out, lse = _fused(call, way, q, k, v, scale)
         count_mask("flex: " + way.what)
     except Unreadable as error:
-        tell(f"not an option of the operator: {error}", strict, name="flex_attention", depth=3)
+        left_to_torch(f"not an option of the operator: {error}", strict, "flex_attention", 3)
         count_mask("flex: torch's operations")
         out, lse, highest = _plain(call, q, k, v, scale)
     if return_aux is not None:
@@ -375,18 +377,19 @@ def flex_attention(
         score_mod   (score, b, h, q_idx, kv_idx) -> score. Products with numbers, tanh of the score, sums and
                     where(..., score, -inf) are the operator's scale, softcap, bias and mask; ALiBi is found in a bias
         block_mask  of create_block_mask or BlockMask.from_kv_blocks: mask_mod where a block is listed, all of a full
-                    one. Found are causal, windows, documents, padding, prefixes, and documents with the first two,
-                    however the function is written: what it says is compared entry by entry, once for each block mask
+                    one. Causal, windows, documents, padding, prefixes, and documents with the first two are found
+                    however the function is written: its values are compared entry by entry, once for each block mask
         enable_gqa  query head h reads key head h / (H / Hk)
         return_lse, return_aux   as torch's: lse [B, H, L] is a natural logarithm
-        strict      raise Error for what is left to torch's operations, and for masks of which nothing is found
+        strict      raise Error for what is left to torch's operations, and for masks that are equal to no options
 
     Gradients of query, key, value and of what score_mod captures, as tables of biases.
 
-    Where nothing shorter is found the rows go by tiles, whose biases and masks are evaluated when they are needed, in
-    the backward again. mask_counts() tells what was found, explain_flex_attention() before a call. What cannot be
-    supported at all (other devices, subclasses, wrong arguments) is torch's, and so is a call that torch.compile sees.
-    Torch refuses gradients on the CPU there: the compiler then leaves the call between two graphs, where it is ours.
+    Where no such options are found the rows are computed in tiles, whose biases and masks are evaluated when they are
+    needed, in the backward again. mask_counts() counts what was found; explain_flex_attention() gives it before a call.
+    What cannot be computed here (other devices, subclasses, wrong arguments) is left to torch, and so is a call that
+    torch.compile sees. Torch refuses gradients on the CPU there: the compiler then leaves the call between two graphs,
+    where it is ours.
     """
     arguments = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
     if torch.compiler.is_compiling() and not strict:
@@ -396,12 +399,26 @@ def flex_attention(
 
 def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
                            block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
-                           kernel_options: dict[str, Any] | None = None, *, backward: bool = False) -> Plan | str:
+                           kernel_options: dict[str, Any] | None = None) -> Plan | str:
     """What flex_attention() will do with these arguments: a Plan of all its calls together, or why torch computes.
 
-    The path says what the functions were found to compute, "causal, slopes", and in how many calls they run: one,
-    two over disjoint keys (a prefix), or tiles of rows, whose masks and biases are evaluated here too.
+    The path names the options that the functions are equal to, "causal, slopes", and the number of calls: one, two over
+    disjoint keys (a prefix), or tiles of rows, whose masks and biases are evaluated here too.
     """
+    return _explained(_explain, query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options)
+
+
+def explain_flex_attention_backward(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
+                                    block_mask: BlockMask | None = None, scale: float | None = None,
+                                    enable_gqa: bool = False, kernel_options: dict[str, Any] | None = None
+                                    ) -> Plan | str:
+    """What the backward of flex_attention() will do. As explain_flex_attention()."""
+    return _explained(_explain_backward, query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options)
+
+
+def _explained(explained: Callable[..., Plan], query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None,
+               block_mask: BlockMask | None, scale: float | None, enable_gqa: bool,
+               kernel_options: dict[str, Any] | None) -> Plan | str:
     reason = _why_not(query, key, value, block_mask, enable_gqa, kernel_options)
     if reason:
         return f"left to torch: {reason}"
@@ -409,9 +426,8 @@ def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod:
     call = _Call(q, k, score_mod, block_mask)
     plans: list[Plan] = []
 
-    def run(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Results:
-        options = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options.items()}
-        plans.append(_plan("explain", backward, q, k, v, options))
+    def run(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Results:
+        plans.append(explained(q, k, v, **vars(detached(options))))
         return q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3])
 
     try:

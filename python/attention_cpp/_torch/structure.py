@@ -1,4 +1,4 @@
-"""What a mask says: found in a few of its rows, then held against every entry.
+"""The options that a mask is equal to: guessed from a few of its rows, then compared with every entry.
 
 A mask is read through a function from rows to booleans [B, rows, Lk], so that it need not be stored: it may be a
 tensor, or computed a tile of rows at a time.
@@ -6,16 +6,28 @@ tensor, or computed a tile of rows at a time.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
 
-TILE = 1 << 22  # entries that are looked at a time
+from .options import NONE_GIVEN, Options
+
+TILE = 1 << 22  # entries that are compared at a time
 _SAMPLE = 16  # rows that make the guess
 
-Structure = dict[str, Any]  # what a mask says, as options of the operator
 Read = Callable[[Tensor], Tensor]  # the indices of rows to their entries [B, rows, Lk], True = attend
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
+class Structure(Options):
+    """Options, and a prefix: every query sees its first keys too. `prefix.calls()` makes calls of that."""
+
+    prefix: int = 0
+
+    def options(self) -> Options:
+        return Options(**{name: value for name, value in vars(self).items() if name != "prefix"})
 
 
 def any_of(allowed: Tensor, axis: int) -> Tensor:
@@ -134,25 +146,29 @@ class _Rows:
         return of_queries, of_queries.gather(1, query.clamp(0, self.count - 1).long()).masked_fill(~inside, -2)
 
 
-def _of_keys(keys: Tensor, reached: Tensor | None = None) -> Structure:
-    """Options for the keys [B, Lk] that there are, none where these are all that are reached anyway."""
+def _of_keys(keys: Tensor, reached: Tensor | None = None) -> Options:
+    """Options for the keys [B, Lk] that exist; none where these are all keys that are reached anyway."""
     if bool((keys if reached is None else keys | ~reached).all()):
-        return {}
+        return NONE_GIVEN
     lengths = keys.sum(-1)
     is_first = bool((keys == (torch.arange(keys.shape[1]) < lengths[:, None])).all())
-    return {"key_length": lengths} if is_first else {"mask": keys[:, None, None, :].contiguous()}
+    return Options(key_length=lengths) if is_first else Options(mask=keys[:, None, None, :].contiguous())
 
 
-def _of_band(high: Tensor, low: Tensor | None) -> Structure:
+def _of_band(high: Tensor, low: Tensor | None) -> Options:
     """low <= j - i <= high is causal at an offset, with a window."""
-    options: Structure = {"causal": True, "alignment": "offset", "offset": high.long()}
+    options = Options(causal=True, alignment="offset", offset=high.long())
     if bool((high == 0).all()):
-        options = {"causal": True, "alignment": "top_left"}
-    return options if low is None else {**options, "window": (int((high - low).max()), -1)}
+        options = Options(causal=True, alignment="top_left")
+    return options if low is None else options.having(window=(int((high - low).max()), -1))
 
 
-def _of_documents(documents: tuple[Tensor, Tensor]) -> Structure:
-    return dict(zip(("query_segment_ids", "key_segment_ids"), documents))
+def _of_documents(documents: tuple[Tensor, Tensor]) -> Options:
+    return Options(query_segment_ids=documents[0], key_segment_ids=documents[1])
+
+
+def _both(a: Options, b: Options) -> Options:
+    return a.having(**vars(b))
 
 
 def _find_prefix(rows: _Rows) -> Structure | None:
@@ -163,43 +179,42 @@ def _find_prefix(rows: _Rows) -> Structure | None:
     keys, high = rows.keys(), torch.full((rows.batch,), distance)
     if not rows.are(keys=keys, high=high, prefix=torch.full((rows.batch,), end)):
         return None
-    return {"prefix": end, **_of_band(high, None), **_of_keys(keys, rows.reached(high))}
+    return Structure(prefix=end, **vars(_both(_of_band(high, None), _of_keys(keys, rows.reached(high)))))
 
 
-def find_whole(read: Read, batch: int, count: int, key_count: int) -> Structure | None:
-    """What a mask of `count` rows says, or None: options of the operator, and perhaps `prefix`, of which
-    `_torch_prefix` makes such."""
+def find_whole(read: Read, batch: int, count: int, key_count: int) -> Options | None:
+    """The options, perhaps a Structure, that a mask of `count` rows is equal to, or None."""
     found = find(read, batch, count, key_count)
     return _find_prefix(_Rows(read, batch, count, key_count)) if found is None else found
 
 
-def find(read: Read, batch: int, count: int, key_count: int) -> Structure | None:
-    """What a mask of `count` rows says as options of the operator, or None."""
+def find(read: Read, batch: int, count: int, key_count: int) -> Options | None:
+    """The options that a mask of `count` rows is equal to, or None."""
     rows = _Rows(read, batch, count, key_count)
     keys = rows.keys()
     if count == 1 or rows.are(keys=keys):
         return _of_keys(keys)
     low, high = rows.limits()
     if rows.are(keys=keys, high=high):
-        return {**_of_band(high, None), **_of_keys(keys, rows.reached(high))}
+        return _both(_of_band(high, None), _of_keys(keys, rows.reached(high)))
     low = high - (high - low).max()  # the same width for all sequences; in a shorter one it may not show
     if rows.are(keys=keys, high=high, low=low):
-        return {**_of_band(high, low), **_of_keys(keys, rows.reached(high, low))}
+        return _both(_of_band(high, low), _of_keys(keys, rows.reached(high, low)))
     if rows.are_apart():
         documents = rows.documents()
         if rows.are(documents=documents):
             return _of_documents(documents)
         if rows.are(documents=documents, high=high):
-            return {**_of_documents(documents), **_of_band(high, None)}
+            return _both(_of_documents(documents), _of_band(high, None))
     if rows.are_runs():
         documents = rows.neighbours(high)
         if rows.are(documents=documents, high=high, low=low):
-            return {**_of_documents(documents), **_of_band(high, low)}
+            return _both(_of_documents(documents), _of_band(high, low))
     return None
 
 
-def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Structure] | None:
-    """The same, or structures over disjoint keys: a prefix that all queries see, and the others, causal."""
+def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Options] | None:
+    """The same, or options over disjoint keys: a prefix that all queries see, and the other keys, causal."""
     whole = find(read, batch, count, key_count)
     if whole is not None:
         return [whole]
@@ -209,13 +224,14 @@ def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Struc
     high = torch.where(rows.of_sample[:, -1], key, 0).amax(1) - (count - 1)
     if not rows.are(prefix=prefix, high=high):
         return None
-    return [{"key_length": prefix.long()}, {**_of_band(high, None), "mask": (key >= prefix[:, None])[:, None, None, :]}]
+    return [Options(key_length=prefix.long()),
+            _of_band(high, None).having(mask=(key >= prefix[:, None])[:, None, None, :])]
 
 
-def described(options: Structure) -> str:
-    """Which options say who sees whom: "causal, key lengths"."""
+def described(options: Options) -> str:
+    """The options that limit which keys a query sees, in words: "causal, key lengths"."""
     names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_segment_ids": "documents",
              "key_length": "key lengths", "mask": "mask", "bias": "bias"}
-    is_row = "mask" in options and options["mask"].shape[2] == 1
-    found = [name for option, name in names.items() if option in options]
+    is_row = options.mask is not None and options.mask.shape[2] == 1
+    found = [name for option, name in names.items() if option in vars(options)]
     return ", ".join("keys" if name == "mask" and is_row else name for name in found) or "all"

@@ -7,9 +7,13 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor
 
-from ._torch_options import NAMES
+from .._options import SHAPES
+from .options import NAMES
 
-_OF_ALL = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seed")  # what the whole batch shares
+# Options by their first axis: what the whole batch shares, one for all or each element, one for each element.
+_OF_ALL = [name for name, axes in SHAPES.items() if axes and axes[0] not in ("B", "B|1")] + ["seed"]
+_OF_ALL_OR_EACH = [name for name, axes in SHAPES.items() if axes and axes[0] == "B|1"]
+_OF_EACH = [name for name, axes in SHAPES.items() if axes == ("B",)]
 
 Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]  # the outputs, and where the mapped axis is in each
 
@@ -30,12 +34,12 @@ def _folded_options(options: Sequence[Any], dims: Sequence[int | None], count: i
     given, dim_of = dict(zip(NAMES, options)), dict(zip(NAMES, dims))
     if given["cu_seqlens_q"] is not None or given["dropout"] > 0 or any(dim_of[name] is not None for name in _OF_ALL):
         return None
-    for name in ("bias", "mask", "blocks", "query_segment_ids", "key_segment_ids"):
+    for name in _OF_ALL_OR_EACH:
         tensor, dim = given[name], dim_of[name]
         if tensor is not None and (dim is not None or len(tensor) > 1 or own_bias and name == "bias"):
             rows = _in_front(tensor, dim, count)
             given[name] = rows.expand(count, batch, *rows.shape[2:]).flatten(0, 1)
-    for name in ("key_length", "query_length", "offset"):
+    for name in _OF_EACH:
         if given[name] is not None:
             given[name] = _in_front(given[name], dim_of[name], count).flatten()
     return list(given.values())

@@ -1,20 +1,19 @@
-"""The operator as plain torch operations with n x n memory: for second derivatives, forward mode, and tests."""
+"""The operator in plain torch operations with n x n memory: for second derivatives, forward mode, and tests."""
 
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ._operator import dropout_keeps
-from ._torch_options import NAMES
+from .._operator import dropout_keeps
+from .options import Options
 
 
 def _places(count, starts):
-    """Of each of `count` packed rows its sequence, the row's place in it, and whether it belongs to one at all."""
+    """For each of `count` packed rows its sequence, its position in that, and whether it belongs to a sequence."""
     starts = starts.long()
     row = torch.arange(count)
     sequence = torch.bucketize(row, starts, right=True) - 1
@@ -23,11 +22,7 @@ def _places(count, starts):
     return sequence, row - starts[sequence], inside
 
 
-def _options_of(values: Sequence) -> SimpleNamespace:
-    return SimpleNamespace(**dict(zip(NAMES, values, strict=True)))
-
-
-def _allowed(q, k, given):
+def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
     """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
@@ -53,21 +48,22 @@ def _allowed(q, k, given):
         p = i + given.offset.long()[of_rows]
     if given.causal:
         allowed = allowed & (j <= p)
-    if given.window_left >= 0:
-        allowed = allowed & (j >= p - given.window_left)
-    if given.window_right >= 0:
-        allowed = allowed & (j <= p + given.window_right)
+    left, right = given.window
+    if left >= 0:
+        allowed = allowed & (j >= p - left)
+    if right >= 0:
+        allowed = allowed & (j <= p + right)
     if given.query_segment_ids is not None:
         allowed = allowed & (given.query_segment_ids[:, None, :, None] == given.key_segment_ids[:, None, None, :])
     if given.blocks is not None:
-        rows, columns = torch.arange(Lq) // given.query_block, torch.arange(Lk) // given.key_block
-        allowed = allowed & given.blocks[:, :, rows[:, None], columns]
+        blocks, query_block, key_block = given.blocks
+        rows, columns = torch.arange(Lq) // query_block, torch.arange(Lk) // key_block
+        allowed = allowed & blocks[:, :, rows[:, None], columns]
     return (allowed if given.mask is None else allowed & given.mask), p - j
 
 
-def composite(q, k, v, *options) -> tuple[Tensor, Tensor]:
-    """(out, lse), differentiable any number of times; options in the order of NAMES."""
-    given = _options_of(options)
+def composite(q: Tensor, k: Tensor, v: Tensor, given: Options) -> tuple[Tensor, Tensor]:
+    """(out, lse), differentiable any number of times."""
     B, H, Lq, D = q.shape
     Lk = k.shape[2]
     work = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -100,7 +96,7 @@ def composite(q, k, v, *options) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------- derivatives
 
 def _of_given(function: Callable, sources: Sequence[Tensor | None]) -> tuple[Callable, list[Tensor]]:
-    """The function of those sources alone that are there, and these."""
+    """The function of the sources that are not None, and these sources."""
     def of_given(*tensors):
         tensors = iter(tensors)
         return function(*(None if source is None else next(tensors) for source in sources))
@@ -128,13 +124,15 @@ def tangents_of(function: Callable, sources: Sequence[Tensor | None], tangents: 
                           for source, tangent in zip(sources, tangents) if source is not None))
 
 
-def gradient(dout, dlse, q, k, v, bias, sink, wanted, *rest) -> tuple[Tensor, ...]:
+def gradient(dout, dlse, q, k, v, options: Options, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
     """(dq, dk, dv, dbias, dsink) of composite(); empty where not wanted."""
-    sources = (q, k, v, bias, sink)
-    of_wanted, chosen = _of_given(
-        lambda *tensors: composite(*(source if tensor is None else tensor for source, tensor in zip(sources, tensors)),
-                                   *rest),
-        [source if is_wanted else None for source, is_wanted in zip(sources, wanted)])
+    sources = (q, k, v, options.bias, options.sink)
+
+    def run(*tensors):
+        q, k, v, bias, sink = (source if tensor is None else tensor for source, tensor in zip(sources, tensors))
+        return composite(q, k, v, options.having(bias=bias, sink=sink))
+
+    of_wanted, chosen = _of_given(run, [source if is_wanted else None for source, is_wanted in zip(sources, wanted)])
     (_, lse), pull = torch.func.vjp(of_wanted, *chosen)
     results = iter(pull((dout, torch.zeros_like(lse) if dlse is None else dlse)))
     return tuple(next(results) if is_wanted else q.new_empty(0) for is_wanted in wanted)

@@ -1,7 +1,8 @@
 """flash-attention 3's functions, its module flash_attn_interface, over those of flash-attention 2.
 
-It has no dropout, gives (out, softmax_lse) with return_attn_probs, and calls pages page_table. What is about GPUs
-(num_splits, pack_gqa, sm_margin, scheduler_metadata) has no effect; what would change results is refused by name.
+It has no dropout, returns (out, softmax_lse) with return_attn_probs, and calls a table of pages page_table. Arguments
+for GPUs (num_splits, pack_gqa, sm_margin, scheduler_metadata) have no effect; an argument that would change results is
+refused by name.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from . import flash_attn as _of_2
-from ._core import Error
+from .._core import Error
+from . import cache, functions
+from .arguments import check
 
 __all__ = ["flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -36,8 +38,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                     softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
                     deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Result:
     _refuse("flash_attn_func", attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    return _two(_of_2._dense("flash_attn_func", q, k, v, 0.0, softmax_scale, causal, window_size, softcap, None,
-                             return_attn_probs))
+    return _two(functions.dense("flash_attn_func", q, k, v, 0.0, softmax_scale, causal, window_size, softcap, None,
+                                return_attn_probs))
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
@@ -50,17 +52,17 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     function = "flash_attn_qkvpacked_func"
     _refuse(function, attention_chunk, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     if num_heads_q is None:
-        _of_2.check(function, qkv=(qkv, "batch seqlen 3 nheads headdim"))
+        check(function, qkv=(qkv, "batch seqlen 3 nheads headdim"))
         parts = qkv.unbind(2)
     else:
-        _of_2.check(function, qkv=(qkv, "batch seqlen heads headdim"))
+        check(function, qkv=(qkv, "batch seqlen heads headdim"))
         rest = qkv.shape[2] - num_heads_q
         if rest <= 0 or rest % 2:
             raise Error(f"[{function}] num_heads_q is {num_heads_q}, which leaves {rest} of {qkv.shape[2]} heads for "
                         "keys and values")
         parts = qkv.split([num_heads_q, rest // 2, rest // 2], 2)
-    return _two(_of_2._dense(function, *parts, 0.0, softmax_scale, causal, window_size, softcap, None,
-                             return_attn_probs))
+    return _two(functions.dense(function, *parts, 0.0, softmax_scale, causal, window_size, softcap, None,
+                                return_attn_probs))
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -74,8 +76,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     """seqused_k (batch,) int32: how many keys of each sequence count."""
     _refuse("flash_attn_varlen_func", attention_chunk, seqused_q=seqused_q, qv=qv, q_descale=q_descale,
             k_descale=k_descale, v_descale=v_descale)
-    return _two(_of_2._varlen("flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, 0.0, softmax_scale,
-                              causal, window_size, softcap, None, return_attn_probs, key_length=seqused_k))
+    return _two(functions.varlen("flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, 0.0, softmax_scale,
+                                 causal, window_size, softcap, None, return_attn_probs, key_length=seqused_k))
 
 
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
@@ -94,6 +96,6 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     _refuse("flash_attn_with_kvcache", attention_chunk, qv=qv, cu_seqlens_q=cu_seqlens_q,
             cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, q_descale=q_descale, k_descale=k_descale,
             v_descale=v_descale)
-    return _of_2.flash_attn_with_kvcache(
+    return cache.flash_attn_with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, page_table,
         softmax_scale, causal, window_size, softcap, rotary_interleaved, None, num_splits, return_softmax_lse)

@@ -13,24 +13,25 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen as _varlen  # noqa: F401  (it defines the operators)
 
-from . import _torch_ops
-from ._core import Error
-from ._flash_parts import check, fail, gathered
-from ._torch_options import in_order
+from . import autograd
+from .._core import Error
+from .._flash.arguments import check, fail
+from .._flash.pages import gathered
+from .options import Options
 
 
 def _options(cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, scale: float | None, window_size: list[int] | None,
-             seqused_k: Tensor | None = None) -> dict[str, Any]:
-    return {"cu_seqlens_q": cu_seq_q, "cu_seqlens_k": cu_seq_k, "causal": is_causal, "scale": scale,
-            "alignment": "bottom_right", "key_length": seqused_k,
-            "window": (-1, -1) if window_size is None else tuple(window_size)}
+             seqused_k: Tensor | None = None) -> Options:
+    return Options(cu_seqlens_q=cu_seq_q, cu_seqlens_k=cu_seq_k, causal=is_causal, scale=scale,
+                   alignment="bottom_right", key_length=seqused_k,
+                   window=(-1, -1) if window_size is None else tuple(window_size))
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None, max_q: int,
              max_k: int, is_causal: bool = False, scale: float | None = None, window_size: list[int] | None = None,
              enable_gqa: bool = False, seqused_k: Tensor | None = None, block_table: Tensor | None = None,
              num_splits: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """out (T_q, Hq, D), lse (Hq, T_q), and numbers of dropout, which there is none of."""
+    """out (T_q, Hq, D), lse (Hq, T_q), and the state of a random generator, which is not used."""
     keys = "total_k" if block_table is None else "pages page_size"
     check("varlen_attn", query=(query, "total_q Hq D"), key=(key, f"{keys} Hk D"), value=(value, f"{keys} Hk Dv"),
           cu_seq_q=(cu_seq_q, "int32: batch+1"), cu_seq_k=(cu_seq_k, "?int32: batch+1"),
@@ -42,7 +43,7 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq
         key, value, cu_seq_k = gathered("varlen_attn", key, value, cu_seq_k, block_table)
     fail("varlen_attn", [] if cu_seq_k is not None else ["cu_seq_k must be given without block_table"])
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-    out, lse = _torch_ops.attention(q, k, v, **_options(cu_seq_q, cu_seq_k, is_causal, scale, window_size, seqused_k))
+    out, lse = autograd.attention(q, k, v, _options(cu_seq_q, cu_seq_k, is_causal, scale, window_size, seqused_k))
     return out.squeeze(0).transpose(0, 1).contiguous(), lse.squeeze(0), torch.zeros(2, dtype=torch.uint64)
 
 
@@ -56,9 +57,9 @@ def _backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: 
               cu_seq_k: Tensor, max_q: int, max_k: int, is_causal: bool, rng_state: Tensor,
               scale: float | None = None, window_size: list[int] | None = None) -> tuple[Tensor, ...]:
     dout, q, k, v, result = (x.transpose(0, 1).unsqueeze(0) for x in (grad_out, query, key, value, out))
-    options = in_order(_options(cu_seq_q, cu_seq_k, is_causal, scale, window_size))
-    gradients = torch.ops.attention_cpp.attention_backward(dout, None, q, k, v, result, lse.unsqueeze(0), *options,
-                                                           [True, True, True, False, False])
+    gradients = autograd.run_backward(dout, None, q, k, v, result, lse.unsqueeze(0),
+                                      _options(cu_seq_q, cu_seq_k, is_causal, scale, window_size),
+                                      (True, True, True, False, False))
     return tuple(gradient.squeeze(0).transpose(0, 1).contiguous() for gradient in gradients[:3])
 
 

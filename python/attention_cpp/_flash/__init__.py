@@ -1,0 +1,1 @@
+"""flash-attention's functions: attention_cpp.flash_attn."""

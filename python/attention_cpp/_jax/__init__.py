@@ -1,0 +1,1 @@
+"""The integration of JAX: attention_cpp.jax."""

@@ -1,0 +1,137 @@
+"""The options of attention(): one frozen object, which travels from the call to the extension."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from typing import Any, Callable, Mapping, Self, Sequence, TypedDict, TypeVar, Unpack
+
+from . import _core
+from ._arrays import exported, refuse_unknown
+
+Array = Any  # NumPy, torch or JAX on the CPU, or anything with DLPack or the buffer protocol
+Integers = Sequence[int] | Array
+Numbers = Sequence[float] | Array
+
+
+class OptionArguments(TypedDict, total=False):
+    """The keyword arguments that are options, for type checkers, which know keywords by a TypedDict alone. None is the
+    same as an option that is not given."""
+
+    scale: float | None
+    softcap: float
+    causal: bool
+    window: tuple[int, int]
+    alignment: str | None
+    key_length: Integers | None
+    query_length: Integers | None
+    offset: Integers | None
+    mask: Array | None
+    bias: Array | None
+    alibi_slopes: Numbers | None
+    query_segment_ids: Array | None
+    key_segment_ids: Array | None
+    cu_seqlens_q: Integers | None
+    cu_seqlens_k: Integers | None
+    blocks: tuple[Array, int, int] | None
+    sink: Numbers | None
+    dropout: float
+    seed: Array | int | None
+    float32_precision: str | None
+    batch_invariant: bool
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
+class Options:
+    """The options of one call. An instance stores what it was given and nothing else, so that vars() is what the
+    extension reads; the defaults below answer for the rest. Arrays are borrowed. `_core.option_list()` has the shapes
+    and meanings."""
+
+    scale: float | None = None
+    softcap: float = 0.0
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    alignment: str | None = None
+    key_length: Integers | None = None
+    query_length: Integers | None = None
+    offset: Integers | None = None
+    mask: Array | None = None
+    bias: Array | None = None
+    alibi_slopes: Numbers | None = None
+    query_segment_ids: Array | None = None
+    key_segment_ids: Array | None = None
+    cu_seqlens_q: Integers | None = None
+    cu_seqlens_k: Integers | None = None
+    blocks: tuple[Array, int, int] | None = None
+    sink: Numbers | None = None
+    dropout: float = 0.0
+    seed: Array | int | None = None
+    float32_precision: str | None = None
+    batch_invariant: bool = False
+
+    def __init__(self, **given: Any) -> None:
+        self.__dict__.update(given)
+
+    def having(self, **changes: Any) -> Self:
+        """These options with others in addition, or in the place of those of the same name."""
+        result = object.__new__(type(self))
+        result.__dict__.update(self.__dict__)
+        result.__dict__.update(changes)
+        return result
+
+    def without(self, *names: str) -> Self:
+        """These options without those of the names."""
+        return type(self)(**{name: value for name, value in vars(self).items() if name not in names})
+
+    def mapped(self, change: Callable[[str, Any], Any]) -> Self:
+        """These options with change(name, value) for every value that is given; of `blocks` for its array."""
+        return type(self)(**{name: (change(name, value[0]), *value[1:]) if name == "blocks" else change(name, value)
+                             for name, value in vars(self).items() if value is not None})
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+NONE_GIVEN = Options()
+# The axes of arrays: ("B|1", "H|1", "Lq|1", "Lk|1"), none of single values.
+SHAPES: dict[str, tuple[str, ...]] = {
+    name: tuple(shape[1:-1].split(", ")) if shape else () for name, _, shape, _, _ in _core.option_list()}
+
+
+def axis_of(name: str, letter: str) -> int | None:
+    """Which axis of an option counts batch elements ("B"), heads ("H"), queries ("Lq") or keys ("Lk"), if one does."""
+    return next((number for number, axis in enumerate(SHAPES[name]) if axis.split("|")[0] == letter), None)
+
+
+def options_of(operation: str, given: Mapping[str, Any]) -> Options:
+    """Keyword arguments as the extension reads them. Raises TypeError for a name that is no option, and as exported()
+    does."""
+    if not given:
+        return NONE_GIVEN
+    if not given.keys() <= FIELDS.keys():
+        refuse_unknown(operation, given, FIELDS)
+    values = {name: value if name == "blocks" else exported(value, name) for name, value in given.items()
+              if value is not None}
+    if isinstance(values.get("blocks"), tuple):
+        values["blocks"] = tuple(exported(part, "blocks") for part in values["blocks"])
+    return Options(**values)
+
+
+# ------------------------------------------------------------------------------------------------------- documentation
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def option_lines() -> str:
+    """Every option in a paragraph: its name, type, shape, default and meaning."""
+    lines = []
+    for name, kind, shape, otherwise, meaning in _core.option_list():
+        default = "" if otherwise == "none" else f", default {otherwise}"
+        text = f"{name + '  ':<12}{kind}{shape and ' ' + shape}{default}: {meaning}"
+        lines.append(textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 20))
+    return "\n".join(lines)
+
+
+def with_options(function: _F) -> _F:
+    """Puts the list of options in the place of the line "<every option>" of a docstring."""
+    if function.__doc__:
+        function.__doc__ = function.__doc__.replace("        <every option>", option_lines())
+    return function

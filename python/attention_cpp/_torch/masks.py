@@ -1,0 +1,132 @@
+"""Masks of n x n entries that are equal to options of O(n): key lengths, causal, windows, documents, prefixes.
+
+A mask is read once (`structure`), with every entry compared, so results are those of the mask. The options are kept in
+`state` as long as the mask's memory is alive and torch counts no change in it. (A change that torch does not count,
+through NumPy or `.data`, is not seen; autograd would not see it either.)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import autograd
+from .options import Options
+from .state import state
+from .structure import Structure, any_of, described, find_whole
+
+_KEPT = 64  # masks that are remembered
+WORTH_READING = 1 << 20  # (query, key) pairs of all heads: a call over fewer takes no longer than the reading
+
+
+def as_allowed(mask: Tensor) -> Tensor | None:
+    """A mask as a boolean one, True = attend; None of one that adds anything but 0 and -infinity.
+
+    The lowest number counts as -infinity where it hides a key beside others; in a row that it fills it does not.
+    """
+    if mask.dtype == torch.bool:
+        return mask
+    lowest = -torch.inf if mask.dtype == torch.float16 else torch.finfo(mask.dtype).min
+    allowed, hidden = mask == 0, mask <= lowest
+    if not bool((allowed ^ hidden).view(torch.uint8).amin()):
+        return None
+    empty = ~any_of(allowed, -1)
+    return None if bool(empty.any()) and bool((mask[empty] != -torch.inf).any()) else allowed
+
+
+# ------------------------------------------------------------------------------------------------------------- keeping
+
+def _found(mask: Tensor) -> Options | None:
+    with torch.inference_mode(False), torch.no_grad():  # what is kept may be used in a call that is recorded
+        allowed = as_allowed(mask[:, 0])
+        if allowed is None:
+            return None
+        count = 1 if allowed.stride(1) == 0 else allowed.shape[1]
+        return find_whole(lambda rows: allowed.index_select(1, rows), len(allowed), count, allowed.shape[2])
+
+
+def structure_of(mask: Tensor) -> Options | None:
+    """The options that a mask [B, 1, Lq, Lk], boolean or added, is equal to; None if there are none. Read once."""
+    if mask.is_inference():  # torch counts no changes of these
+        return _found(mask)
+    storage, version = mask.untyped_storage(), mask._version
+    # The address of memory is not given to another array as long as there is a weak reference to it.
+    key = (storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype)
+    masks = state.masks
+    with state.lock:
+        kept = masks.get(key)
+        if kept is not None and kept[1] == version:
+            return kept[2]
+    result = _found(mask)
+    with state.lock:
+        masks[key] = (StorageWeakRef(storage), version, result)
+        masks.move_to_end(key)
+        for other in [other for other, kept in masks.items() if kept[0].expired()] + list(masks)[:-_KEPT]:
+            masks.pop(other, None)
+    return result
+
+
+def is_worth_reading(q: Tensor, k: Tensor) -> bool:
+    """Whether a call over q and k takes longer than the reading of a mask."""
+    B, H, Lq, _ = q.shape
+    return Lq > 1 and B * H * Lq * k.shape[2] >= WORTH_READING
+
+
+def _is_readable(mask: Tensor, q: Tensor, k: Tensor) -> bool:
+    """Whether the entries of a mask can be read, are the same for all heads, and reading them is worth its time."""
+    B, _, Lq, _ = q.shape
+    return (is_worth_reading(q, k) and mask.dim() == 4 and mask.shape[0] in (1, B)
+            and (mask.shape[1] == 1 or mask.stride(1) == 0) and mask.shape[2] in (1, Lq) and mask.shape[3] == k.shape[2]
+            and not mask.requires_grad and not torch.compiler.is_compiling()
+            and torch._C._len_torch_dispatch_stack() == 0 and type(mask) in autograd.PLAIN
+            and not autograd.is_transformed())
+
+
+def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Options | None:
+    """The options that a mask [B|1, H|1, Lq|1, Lk] is equal to in a call over q and k, for its whole batch."""
+    if not _is_readable(mask, q, k):
+        return None
+    structure = structure_of(mask[:, :1])
+    if structure is None or mask.shape[0] == q.shape[0]:
+        return structure
+    return structure.mapped(lambda name, value: value.expand(q.shape[0]) if name in ("key_length", "offset") else value)
+
+
+def add_mask(options: Options, mask: Tensor, q: Tensor, k: Tensor, prefixes: bool = False) -> Options:
+    """The options with a mask [B|1, H|1, Lq|1, Lk|1]: as options of O(n) where it is equal to such, or else itself.
+
+    prefixes: the result may be a Structure, for `prefix`.
+    """
+    structure = structure_for(mask, q, k)
+    if isinstance(structure, Structure) and (not prefixes or state.observers):
+        structure = None  # an observer sees whole calls
+    if structure is not None and not vars(structure).keys() & vars(options).keys():
+        count_mask(described(structure))
+        return structure.having(**vars(options))
+    count_unread(mask)
+    return with_mask(options, mask)
+
+
+def with_mask(options: Options, mask: Tensor) -> Options:
+    """The options with a mask as it is: `mask` where it is boolean, `bias` where it is floating."""
+    return options.having(mask=mask) if mask.dtype == torch.bool else options.having(bias=mask)
+
+
+def count_unread(mask: Tensor) -> None:
+    """A call that takes its mask as it is."""
+    count_mask("mask" if mask.dtype == torch.bool else "bias")
+
+
+def count_mask(what: str) -> None:
+    state.mask_counts[what] += 1  # without the lock, which torch.compile does not know
+
+
+def mask_counts() -> dict[str, int]:
+    """How many calls with a mask there were, by the options that it was found to be equal to: {"causal, key lengths":
+    24, "bias": 1}.
+
+    "keys" is one row for all queries; "mask" and "bias" are masks that are equal to no such options, or that were not
+    read: in calls over few pairs, of one query, and under a compiler or a transform.
+    """
+    return dict(state.mask_counts)

@@ -1,0 +1,1 @@
+"""The integration of transformers: attention_cpp.transformers."""
