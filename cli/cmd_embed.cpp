@@ -18,7 +18,7 @@
 namespace cli {
 namespace {
 
-using attn::autograd::Array;
+using attn::Array;
 using Json = nlohmann::ordered_json;
 
 /// The lines of a file, all of them, each a text, empty ones too: row n of the result is line n.

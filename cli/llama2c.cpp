@@ -10,7 +10,7 @@
 namespace cli {
 namespace {
 
-using attn::autograd::Array;
+using attn::Array;
 
 /// Rows of a head, whose pairs are neighbours, in the order of halves: what the hub's LLaMA rotates.
 void pairs_to_halves(const float* from, float* to, int64_t heads, int64_t width, int64_t columns) {

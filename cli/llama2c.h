@@ -37,7 +37,7 @@ class Llama2c {
   size_t at_ = 0;
   bool tied_ = true;
   int64_t vocabulary_ = 0;
-  std::vector<attn::autograd::Array> arrays_;  // keeps the memory
+  std::vector<attn::Array> arrays_;  // keeps the memory
   std::vector<attn::io::NamedTensor> tensors_;
 };
 

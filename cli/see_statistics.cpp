@@ -56,9 +56,9 @@ std::vector<HeadStatistics> layer_statistics(const attn::RecordedAttention& laye
                                             attn::key_bands::next}
                : std::vector<attn::KeyBand>{attn::key_bands::first};
   const auto sets = static_cast<int64_t>(bands.size());
-  const attn::ResultTensor<2> entropy(dtype, {1, H}), maximum(dtype, {1, H}), participation(dtype, {1, H}),
+  const attn::Array entropy(dtype, {1, H}), maximum(dtype, {1, H}), participation(dtype, {1, H}),
       distance(dtype, {1, H}), same_token(dtype, {1, H});
-  const attn::ResultTensor<3> masses(dtype, {1, H, sets}), received(dtype, {1, H, Lk});
+  const attn::Array masses(dtype, {1, H, sets}), received(dtype, {1, H, Lk});
   attn::AttentionStatistics wanted;
   wanted.means.entropy = entropy;
   wanted.means.maximum = maximum;
@@ -78,24 +78,24 @@ std::vector<HeadStatistics> layer_statistics(const attn::RecordedAttention& laye
   std::vector<HeadStatistics> heads;
   for (int64_t h = 0; h < H; ++h) {
     HeadStatistics head{.head = h,
-                        .entropy = entropy[h],
-                        .maximum = maximum[h],
-                        .participation = participation[h],
-                        .first = masses[h * sets],
-                        .same_token = same_token[h],
-                        .distance = distance[h]};
+                        .entropy = entropy.number(h),
+                        .maximum = maximum.number(h),
+                        .participation = participation.number(h),
+                        .first = masses.number(h * sets),
+                        .same_token = same_token.number(h),
+                        .distance = distance.number(h)};
     if (own_text) {
-      head.self = masses[h * sets + 1];
-      head.previous = masses[h * sets + 2] * with_neighbour;
-      head.next = masses[h * sets + 3] * with_neighbour;
+      head.self = masses.number(h * sets + 1);
+      head.previous = masses.number(h * sets + 2) * with_neighbour;
+      head.next = masses.number(h * sets + 3) * with_neighbour;
     }
     double all = 0;
     for (int64_t j = 0; j < Lk; ++j) {
-      all += received[h * Lk + j];
-      if (received[h * Lk + j] > received[h * Lk + head.most_seen_at]) head.most_seen_at = j;
+      all += received.number(h * Lk + j);
+      if (received.number(h * Lk + j) > received.number(h * Lk + head.most_seen_at)) head.most_seen_at = j;
     }
     head.most_seen = columns[static_cast<size_t>(head.most_seen_at)];
-    head.most_seen_share = all > 0 ? received[h * Lk + head.most_seen_at] / all : 0;
+    head.most_seen_share = all > 0 ? received.number(h * Lk + head.most_seen_at) / all : 0;
     heads.push_back(head);
   }
   return heads;

@@ -33,13 +33,14 @@ std::string layer_csv(const attn::RecordedAttention& layer, int64_t n, const std
   std::vector<std::string> texts(heads.size());
   for (int64_t first = 0; first < Lq; first += band) {
     const int64_t count = std::min(band, Lq - first);
-    const attn::ResultTensor<4> weights(layer.lse.dtype, {1, H, count, Lk});
+    const attn::Array weights(layer.lse.dtype, {1, H, count, Lk});
     attn::attention_weights(layer.q, layer.k, layer.lse, weights, first, 0, layer.options);
     for (size_t h = 0; h < heads.size(); ++h)
       for (int64_t i = 0; i < count; ++i) {
         const auto out = std::back_inserter(texts[h]);
         fmt::format_to(out, "{},{},{},{}", n, heads[h], first + i, quoted(rows[static_cast<size_t>(first + i)]));
-        for (int64_t j = 0; j < Lk; ++j) fmt::format_to(out, ",{:.6g}", weights[((heads[h] * count) + i) * Lk + j]);
+        for (int64_t j = 0; j < Lk; ++j)
+          fmt::format_to(out, ",{:.6g}", weights.number(((heads[h] * count) + i) * Lk + j));
         texts[h] += "\n";
       }
   }

@@ -17,8 +17,8 @@ int main(int argc, char** argv) try {
   } else {
     const attn::models::Embedder embedder(argv[1]);
     const std::vector<std::string> sentences = {"A cat sits on a mat.", "A kitten rests on a rug."};
-    const attn::nn::Array rows = embedder(sentences);
-    const float *a = static_cast<const float*>(rows.data()), *b = a + embedder.width();
+    const attn::Array rows = embedder(sentences);
+    const float *a = rows.data<float>(), *b = a + embedder.width();
     std::printf("cosine %.4f\n", std::inner_product(a, a + embedder.width(), b, 0.0));
   }
 } catch (const std::exception& error) {

@@ -3,9 +3,9 @@
 #
 # usage: pytest.sh "MODULE..." PYTEST_ARGUMENT...      MODULE: Python modules that the tests need
 set -euo pipefail
-python=$(cd "$(dirname "$0")/.." && pwd)/build/venv/bin/python
+venv=$(cd "$(dirname "$0")/.." && pwd)/build/venv
 for module in pytest $1; do
-  if ! "$python" -c "import $module" 2> /dev/null; then
+  if ! compgen -G "$venv/lib/python3*/site-packages/$module" > /dev/null; then
     echo "build/venv does not have $module: tools/python_env.sh installs it"
     exit 1
   fi
@@ -14,5 +14,5 @@ if [[ $1 == *selenium* ]] && ! { command -v chromium && command -v chromedriver;
   echo "there is no chromium and chromedriver: ./test installs Debian's packages chromium and chromium-driver"
   exit 1
 fi
-export HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
-exec "$python" -m pytest --quiet --no-header -p no:cacheprovider "${@:2}"
+export PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+exec "$venv/bin/python" -m pytest --quiet --no-header -p no:cacheprovider "${@:2}"

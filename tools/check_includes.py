@@ -27,7 +27,7 @@ MODULES = {
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "ops"), ()),
     "view": (("core", "attention", "record", "heads", "io"), ("png.h", "utf8proc.h", "zlib.h")),
-    "nn": (("core", "attention", "record", "autograd"), ()),
+    "nn": (("core", "attention", "record", "autograd", "io"), ()),
     "models": (("core", "attention", "record", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
     "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 
 import attention_cpp
 import attention_cpp.torch as face
-from attention_cpp import _core, _torch_ops
+from attention_cpp import _core
+from attention_cpp._options import NONE_GIVEN
+from attention_cpp._torch import autograd, operators, sdpa
 
 from .results import Row
 from .timing import Call, seconds_of
@@ -84,10 +86,11 @@ def two_ways(timer: Timer) -> Iterator[Row]:
             lambda: face.scaled_dot_product_attention(row, many, many),
             lambda: face.scaled_dot_product_attention(row, one, one, enable_gqa=True)),
     }
-    q, k, v = (row.requires_grad_(), one.requires_grad_(), one.clone().requires_grad_())
-    outs = [face.scaled_dot_product_attention(q, k.expand(-1, 16, -1, -1), v.expand(-1, 16, -1, -1)),
-            face.scaled_dot_product_attention(q, k, v, enable_gqa=True)]
-    pairs["their backward"] = [lambda out=out: torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    leaves = [x.clone().requires_grad_() for x in (row, one, one)]
+    repeated = (x.expand(-1, 16, -1, -1) for x in leaves[1:])
+    outs = [face.scaled_dot_product_attention(leaves[0], *repeated),
+            face.scaled_dot_product_attention(*leaves, enable_gqa=True)]
+    pairs["their backward"] = [lambda out=out: torch.autograd.grad(out.sum(), leaves, retain_graph=True)
                                for out in outs]
     return timer.rows("two ways to say it", "call", ("the first, us", "the second, us"), pairs, 5)
 
@@ -96,7 +99,8 @@ def decode(timer: Timer) -> Iterator[Row]:
     for dtype in (torch.bfloat16, torch.float32):
         q, k = torch.randn(1, 12, 1, 64).to(dtype), torch.randn(1, 12, 64, 64).to(dtype)
         out = torch.empty_like(q)
-        calls = (lambda: face.scaled_dot_product_attention(q, k, k), lambda: _core.forward(q, k, k, out, None, {}),
+        calls = (lambda: face.scaled_dot_product_attention(q, k, k),
+                 lambda: _core.forward(q, k, k, out, None, NONE_GIVEN),
                  lambda: F.scaled_dot_product_attention(q, k, k))
         yield from timer.rows("a token, 12 heads of 64, 64 keys", "dtype",
                               ("ours, us", "the extension alone, us", "torch, us"),
@@ -106,15 +110,15 @@ def decode(timer: Timer) -> Iterator[Row]:
 def small(timer: Timer) -> Iterator[Row]:
     q, k, v, upstream = (torch.randn(1, 1, 8, 8) for _ in range(4))
     recorded = [x.clone().requires_grad_() for x in (q, k, v)]
-    results = _torch_ops._new_results(q, v)
+    out = operators.new_out(q, v)
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
 
     pieces = {
-        "is it simple": lambda: _torch_ops.is_simple(q, k, v, None, False),
-        "result": lambda: _torch_ops._new_out(q, v),
-        "the extension, with the arithmetic": lambda: _core.forward(q, k, v, results[0], None, {}),
-        "else: whether torch must compute it": lambda: face._why_not(q, k, v, None, 0.0, False, None),
-        "else: its arguments and options": lambda: face._problem(q, k, v, None, False, False),
+        "is it simple": lambda: autograd.is_simple(q, k, v, None, False),
+        "result": lambda: operators.new_out(q, v),
+        "the extension, with the arithmetic": lambda: _core.forward(q, k, v, out, None, NONE_GIVEN),
+        "else: whether torch must compute it": lambda: sdpa.why_not(q, k, v, None, 0.0, False, None),
+        "else: its arguments and options": lambda: sdpa.problem(q, k, v, None, False, False),
         "a recorded function that does nothing": lambda: Nothing.apply(*recorded),
     }
     yield from timer.rows("pieces of a call", "piece", ("us",), {name: [piece] for name, piece in pieces.items()})

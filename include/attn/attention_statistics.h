@@ -95,31 +95,6 @@ struct AttentionStatistics {
   ConstView<3> key_factor = {};
 };
 
-/// Owns the memory of one result, of lse's type, zero-initialised, and reads it as numbers.
-template <int Rank>
-class ResultTensor {
- public:
-  ResultTensor(DType dtype, const Shape<Rank>& size)
-      : memory_(count_of(size.data(), Rank, size_of(dtype)) * size_of(dtype), true),
-        view_(memory_.data(), dtype, size) {}
-  View<Rank> view() const { return view_; }
-  operator View<Rank>() const { return view_; }
-  double operator[](int64_t n) const {
-    return view_.dtype == DType::float64 ? static_cast<const double*>(view_.data)[n]
-                                         : static_cast<const float*>(view_.data)[n];
-  }
-  template <class T = double>
-  std::vector<T> values() const {
-    std::vector<T> values;
-    for (int64_t n = 0; n < view_.count(); ++n) values.push_back(static_cast<T>((*this)[n]));
-    return values;
-  }
-
- private:
-  Buffer memory_;
-  View<Rank> view_;
-};
-
 /// Computes every statistic that has a view in `wanted`, in one pass over the pairs.
 ///   q [B, H, Lq, D], k [B, Hk, Lk, D], lse [B, H, Lq] of attention(), options: those of that call.
 /// Distances, relative bands and column_position need options.alignment where Lq != Lk.

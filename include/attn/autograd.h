@@ -11,15 +11,15 @@
 //   const Value y = tape.result("twice", tape.array(x.dtype(), x.shape()), {x});
 //   attn::ops::scale(x.data().flat(), 2, y.data().flat());
 //   tape.record(y, [=, &tape] {  // backward() runs this: dx += 2 dy
-//     const Array dx = tape.array(x.dtype(), x.shape());
+//     const attn::Array dx = tape.array(x.dtype(), x.shape());
 //     attn::ops::scale(y.gradient().flat(), 2, dx.flat());
-//     x.add_gradient(tape, dx);
+//     tape.add_gradient(x, dx);
 //   });
 //   return y;
 // }
 // int main() {
 //   Tape tape({.record = true});
-//   const Value x(Array(attn::DType::float32, {1}), true);
+//   const Value x(attn::Array(attn::DType::float32, {1}), true);
 //   tape.backward(twice(tape, x));
 // }
 // ```
@@ -40,47 +40,11 @@
 #pragma GCC visibility push(default)
 namespace attn::autograd {
 
-/// A dense array of any rank. Copies are handles that share the memory.
-class Array {
- public:
-  Array() = default;
-  /// Zero-filled, or of undefined content if `zero` is false. Throws Error as count_of() does.
-  Array(DType dtype, std::vector<int64_t> shape, bool zero = true);
-  /// An array in the memory that `owner` points to and keeps alive.
-  Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> owner);
-
-  explicit operator bool() const { return memory_ != nullptr; }
-  DType dtype() const { return dtype_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  int64_t count() const { return count_; }
-  int64_t width() const { return shape_.empty() ? 1 : shape_.back(); }  ///< extent of the last axis; 1 without axes
-  void* data() const { return memory_.get(); }
-
-  /// The array as [R, C], C = width().
-  View<2> rows() const;
-  /// All elements as one row.
-  View<2> flat() const { return {data(), dtype_, {1, count_}}; }
-  View<1> vector() const { return {data(), dtype_, {count_}}; }
-  /// The same memory in another shape. Throws Error unless the count is the same.
-  Array reshaped(std::vector<int64_t> shape) const;
-  void fill_zero() const;
-  Array clone() const;
-  /// "float32 [2, 3]"
-  std::string describe() const;
-  /// True if other handles share the memory.
-  bool is_shared() const { return memory_.use_count() > 1; }
-
- private:
-  DType dtype_ = DType::float32;
-  std::vector<int64_t> shape_;
-  int64_t count_ = 0;
-  std::shared_ptr<void> memory_;
-};
-
 class Tape;
 
-/// An array and, if wanted, its gradient. Copies are handles to the same value. A default-constructed value is empty
-/// and means "not given"; data(), gradient() and the like then throw Error.
+/// An array and, if wanted, its gradient. A Value is a handle: copies refer to the same value, and a const Value keeps
+/// its array. Only the tape adds to a gradient. A default-constructed value is empty and means "not given"; data(),
+/// gradient() and the like then throw Error.
 class Value {
  public:
   Value() = default;
@@ -93,22 +57,22 @@ class Value {
   const std::vector<int64_t>& shape() const { return data().shape(); }
   DType dtype() const { return data().dtype(); }
   bool wants_gradient() const { return state_ && state_->wants_gradient; }
+  /// data().item<T>(): the number of a loss.
+  template <class T>
+  T item() const {
+    return data().item<T>();
+  }
 
   /// True if nothing was added since construction or clear_gradient().
   bool gradient_is_empty() const { return !state().filled; }
   /// The gradient; its content is undefined where gradient_is_empty().
   const Array& gradient() const { return state().gradient; }
   /// Empties the gradient and keeps its memory.
-  void clear_gradient() const { state().filled = false; }
-  /// Adds `gradient`, which has this value's shape. If the gradient is empty, it becomes `gradient` without a copy.
-  void add_gradient(const Tape& tape, const Array& gradient) const;
+  void clear_gradient() { state().filled = false; }
   /// Packs this weight matrix for linear(), see ops::PackedMatrix. The matrix must not change until unpack().
-  void pack() const;
-  void unpack() const { state().packed = {}; }
+  void pack();
+  void unpack() { state().packed = {}; }
   const ops::PackedMatrix& packed() const { return state().packed; }
-  /// The memory to add a gradient to. If the gradient was empty, the memory is zero; with `overwrite`, *overwrite is
-  /// then true and the content undefined.
-  Array gradient_memory(const Tape& tape, bool* overwrite = nullptr) const;
 
  private:
   struct State {
@@ -164,6 +128,12 @@ class Tape {
   void record(const Value& result, Run&& run) {
     if (result.wants_gradient()) push(result, std::forward<Run>(run));
   }
+  /// Adds `gradient`, which has the shape of x, to the gradient of x. An empty gradient becomes `gradient` without a
+  /// copy.
+  void add_gradient(const Value& x, const Array& gradient);
+  /// The memory to add a gradient of x to. If the gradient was empty, the memory is zero; with `overwrite`, *overwrite
+  /// is then true and the content undefined.
+  Array gradient_memory(const Value& x, bool* overwrite = nullptr);
   /// A new stream number for each dropout, in the order of calls.
   uint64_t next_stream() { return stream_++; }
   uint64_t stream() const { return stream_; }

@@ -6,7 +6,7 @@
 // using namespace attn::autograd;
 // int main() {
 //   Tape tape({.record = true});
-//   const Value x(Array(attn::DType::float32, {4, 8}), true), target(Array(attn::DType::float32, {4, 8}));
+//   const Value x(attn::Array(attn::DType::float32, {4, 8}), true), target(attn::Array(attn::DType::float32, {4, 8}));
 //   const Value loss = mean_squared_error(tape, softmax(tape, x), target);
 //   tape.backward(loss);  // x.gradient() is now dloss / dx
 // }

@@ -6,9 +6,9 @@
 // using namespace attn::autograd;
 // int main() {
 //   Tape tape({.record = true});
-//   const Value x(Array(attn::DType::float32, {1, 10, 96}), true);
+//   const Value x(attn::Array(attn::DType::float32, {1, 10, 96}), true);
 //   const Heads q{x, 0, 4, 8}, k{x, 32, 4, 8}, v{x, 64, 4, 8};  // 4 heads of width 8 each, in columns of x
-//   Array lse;
+//   attn::Array lse;
 //   attention(tape, q, k, v, {}, {}, &lse);
 //   tape.backward(mean(tape, attention_statistics(tape, q, k, lse, {.entropy = true}, {})));
 // }

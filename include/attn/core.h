@@ -1,4 +1,5 @@
-// core: what every other module uses: element types, views and tensors (tensor.h), errors, threads, random numbers.
+// core: what every other module uses: element types, views and tensors (tensor.h), arrays (core_array.h), errors,
+// threads, random numbers.
 //
 // ```cpp
 // #include "attn/core.h"
@@ -20,6 +21,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "attn/core_array.h"
 #include "attn/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -134,6 +136,9 @@ void fill_normal(const View<Rank>& x, Random& random, double deviation = 1) {
 template <class T, int Rank>
 void fill_normal(Tensor<T, Rank>& x, Random& random, double deviation = 1) {
   fill_normal(x.view(), random, deviation);
+}
+inline void fill_normal(const Array& x, Random& random, double deviation = 1) {
+  fill_normal(x.flat(), random, deviation);
 }
 
 }  // namespace attn

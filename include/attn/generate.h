@@ -63,7 +63,7 @@ struct GenerateOptions {
   /// Of a model with an encoder: first tokens of the output; not in the result.
   std::vector<int64_t> decoder_start_token_ids = {};
   /// [1, L, C]: input of an encoder with takes_embeddings, in place of a prompt.
-  autograd::Array inputs_embeds = {};
+  Array inputs_embeds = {};
   std::vector<int64_t> suppress_tokens = {};        ///< tokens that are never generated
   std::vector<int64_t> begin_suppress_tokens = {};  ///< tokens that are not generated first
   int64_t no_repeat_ngram_size = 0;                 ///< n > 0: no n-gram occurs twice in the whole text

@@ -57,7 +57,7 @@ struct Batch {
   int64_t source_length = 0;
   /// Embeddings in place of tokens, or of the source, for models with takes_embeddings: [B, L, C] of an image's class
   /// token and patches, or [B, source_length, C] of sound, without positions. They get no gradient.
-  nn::Array inputs_embeds = {};
+  Array inputs_embeds = {};
 };
 
 /// The keys and values of all layers for the tokens that a model has computed, for a batch of sequences.
@@ -104,6 +104,7 @@ class Model {
   const Config& config() const { return config_; }
   /// Every method of a moved-from model that needs parameters throws Error.
   const nn::Parameters& parameters() const { return owned(); }
+  nn::Parameters& parameters() { return owned(); }
 
   /// Logits, in float32 or float64: [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes]
   /// of a token classifier; [1, R, ..] for R packed tokens. A model without a head returns hidden(), or [B, C] with a

@@ -5,7 +5,7 @@
 // int main(int argc, char** argv) {
 //   if (argc < 2) return 0;  // give the folder of a sentence encoder
 //   const attn::models::Embedder embed(argv[1]);
-//   const attn::nn::Array vectors = embed({{"A cat sits on a mat.", "A kitten rests on a rug."}});  // [2, C]
+//   const attn::Array vectors = embed({{"A cat sits on a mat.", "A kitten rests on a rug."}});  // [2, C]
 // }
 // ```
 #pragma once
@@ -72,8 +72,8 @@ class Embedder {
   /// called with 0 while texts are tokenized and then after each batch. Return false to stop: the vectors of the texts
   /// not embedded are then zero, and their indices are written to `missing`. Throws Error that names the text for text
   /// that is not UTF-8, or that has more tokens than the model has learned positions.
-  nn::Array operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress = {},
-                       std::vector<int64_t>* missing = nullptr) const;
+  Array operator()(std::span<const std::string> texts, const std::function<bool(int64_t done)>& on_progress = {},
+                   std::vector<int64_t>* missing = nullptr) const;
 
  private:
   class Pipeline;

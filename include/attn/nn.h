@@ -9,7 +9,7 @@
 //   nn::Parameters parameters({.seed = 1});
 //   const nn::MultiHeadAttention layer(nn::Scope(parameters) / "attention", 64, {.heads = 8, .kv_heads = 2});
 //   autograd::Tape tape({.record = true});
-//   const nn::Value x(nn::Array(DType::float32, {2, 10, 64}));
+//   const nn::Value x(Array(DType::float32, {2, 10, 64}));
 //   tape.backward(autograd::sum(tape, layer(tape, x)));  // every parameter now has its gradient
 // }
 // ```

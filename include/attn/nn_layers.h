@@ -8,7 +8,7 @@
 //   const nn::Scope scope(parameters);
 //   const nn::FeedForward layer(scope / "mlp", 64, {.hidden_dim = 256, .activation = ops::Activation::gelu});
 //   autograd::Tape tape;
-//   const nn::Value y = layer(tape, nn::Value(nn::Array(DType::float32, {10, 64})));
+//   const nn::Value y = layer(tape, nn::Value(Array(DType::float32, {10, 64})));
 // }
 // ```
 #pragma once

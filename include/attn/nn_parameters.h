@@ -20,14 +20,15 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "attn/autograd.h"
+#include "attn/io.h"
 
 #pragma GCC visibility push(default)
 namespace attn::nn {
 
-using autograd::Array;
 using autograd::Value;
 
 /// The role of a parameter decides its type, initialisation and weight decay. linear, embedding and residual have the
@@ -102,14 +103,20 @@ class Parameters {
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
   int64_t count() const;                               ///< numbers in all parameters together
   /// Empties all gradients, before the next backward.
-  void clear_gradients() const;
+  void clear_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
-  void refresh() const;
+  void refresh();
   /// Packs the float32 weight matrices, for models whose weights no longer change: products of many rows are faster.
   /// The copies take the memory of the weights, on matrix tiles 1.5 times of it. See ops::PackedMatrix.
-  void pack() const;
+  void pack();
+  /// The masters under `prefix` and their names, for io::format_safetensors(). The data is borrowed.
+  std::vector<io::NamedTensor> tensors(const std::string& prefix = "") const;
+  /// Copies the masters from a file with these tensors and updates the copies that layers compute with. Throws Error,
+  /// before anything changes, with all tensors that are missing or have another type or shape.
+  void load(const io::Safetensors& file, const std::string& prefix = "");
 
  private:
+  std::vector<std::pair<std::string, Array>> masters(const std::string& prefix) const;
   friend class Scope;
   Options options_;
   ParameterSource source_;

@@ -68,6 +68,10 @@ constexpr std::array<int64_t, Rank> contiguous_strides(const std::array<int64_t,
 /// begin = end. Throws Error for an axis outside the rank, and unless 0 <= begin <= end <= extent.
 int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DType dtype, int axis, int64_t begin,
                         int64_t end);
+/// Throws Error unless `axes` has each of 0 .. rank - 1 once.
+void require_permutation(const int* axes, int rank);
+/// columns / heads. Throws Error unless that is a whole number and heads is positive.
+int64_t width_of_heads(int64_t columns, int64_t heads);
 
 /// A typed, strided view of memory that somebody else owns. A view without data means "not given".
 template <class Pointer, int Rank>
@@ -117,6 +121,23 @@ struct BasicView {
       rest.stride[to++] = stride[from];
     }
     return rest;
+  }
+  /// The axes in another order, without a copy: [B, L, H, D], the order of PyTorch's projections, becomes [B, H, L, D]
+  /// by permute({0, 2, 1, 3}). Throws Error unless each axis is there once.
+  BasicView permute(const std::array<int, Rank>& axes) const {
+    require_permutation(axes.data(), Rank);
+    BasicView result = *this;
+    for (int axis = 0; axis < Rank; ++axis) {
+      result.size[axis] = size[axes[axis]];
+      result.stride[axis] = stride[axes[axis]];
+    }
+    return result;
+  }
+  /// The heads in the last axis, without a copy: [B, L, H D] becomes [B, H, L, D]; head h has the columns h D .. h D +
+  /// D - 1. Throws Error unless `count`, H, divides the columns.
+  BasicView<Pointer, 4> heads(int64_t count) const requires(Rank == 3) {
+    const int64_t width = width_of_heads(size[2], count);
+    return {data, dtype, {size[0], count, size[1], width}, {stride[0], width * stride[2], stride[1], stride[2]}};
   }
 };
 
@@ -179,6 +200,15 @@ class Tensor {
   int64_t count() const { return count_; }
   T& operator[](int64_t index) { return values_[static_cast<size_t>(index)]; }
   const T& operator[](int64_t index) const { return values_[static_cast<size_t>(index)]; }
+  /// x(b, h, i, d): one index per axis, not checked.
+  template <class... Index>
+  T& operator()(Index... index) requires(sizeof...(Index) == Rank) {
+    return values_[static_cast<size_t>(place(index...))];
+  }
+  template <class... Index>
+  const T& operator()(Index... index) const requires(sizeof...(Index) == Rank) {
+    return values_[static_cast<size_t>(place(index...))];
+  }
   T* begin() { return data(); }
   T* end() { return data() + count_; }
   const T* begin() const { return data(); }
@@ -189,6 +219,12 @@ class Tensor {
   operator ConstView<Rank>() const { return view(); }
 
  private:
+  template <class... Index>
+  int64_t place(Index... index) const {
+    int64_t n = 0, axis = 0;
+    ((n = n * size_[axis++] + static_cast<int64_t>(index)), ...);
+    return n;
+  }
   static std::unique_ptr<T[]> allocate(int64_t count) {  // not a vector: that of bool has no elements to point to
     return count > 0 ? std::make_unique<T[]>(static_cast<size_t>(count)) : nullptr;
   }

@@ -23,7 +23,7 @@
 #include <optional>
 
 #include "attn/models.h"
-#include "attn/nn_optimiser.h"
+#include "attn/nn_adamw.h"
 
 #pragma GCC visibility push(default)
 namespace attn::train {
@@ -190,12 +190,28 @@ Validation validate(const models::Model& model, const Dataset& data, const model
 
 // --------------------------------------------------------------------------------------------------------------- loop
 
-/// Trains a model on a dataset: schedule, clipping, loss scaling, validation, checkpoints.
+/// The result of a LossFunction. A Value converts to it.
+struct BatchLoss {
+  BatchLoss(autograd::Value loss_, int64_t tokens_ = 0) : loss(std::move(loss_)), tokens(tokens_) {}
+  autograd::Value loss;  ///< one element, float32 or float64: the mean over the batch
+  int64_t tokens = 0;    ///< for StepReport::tokens
+};
+/// The loss of batch `number` on a tape that records and trains. The same number must give the same loss: a resumed
+/// training calls it again, and so does the search for the first result that is not finite. Arrays that the loss
+/// borrows must live until the next call.
+using LossFunction = std::function<BatchLoss(autograd::Tape& tape, uint64_t number)>;
+
+/// Trains a model on a dataset, or parameters with a loss of your own: schedule, clipping, loss scaling, validation,
+/// checkpoints.
 class Trainer {
  public:
   /// Borrows model and data; they must outlive the trainer. The directory must exist before run(); with "" the trainer
   /// saves nothing. Throws Error for invalid options and for a path that is not a directory.
   Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory);
+  /// The same for layers and a loss of your own; options.recompute has no effect. Borrows the parameters. Without
+  /// `validation` there is none, and no checkpoint is the best one.
+  Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options = {}, std::string directory = "",
+          std::function<Validation()> validation = {});
 
   /// Continues from the last undamaged checkpoint; `notes` receives a line per damaged one. Throws Error if the
   /// checkpoint belongs to another model or to options that lead to other numbers. `steps` may differ if decay_steps is
@@ -207,7 +223,7 @@ class Trainer {
   /// instead, as long as the scale is above its minimum. A skipped step counts in the schedule and in the order of
   /// data, but not in AdamW's bias correction.
   StepReport step();
-  /// Validates and updates best_score().
+  /// Validates and updates best_score(). Throws Error without a validation.
   Validation validate();
   /// Writes a checkpoint, as the best one if the last validation was the best.
   void save();
@@ -226,17 +242,20 @@ class Trainer {
   /// Runs until all steps are done (returns true) or stop() returns true (returns false). If a checkpoint cannot be
   /// written, note() is called and the training continues; the last checkpoint must succeed.
   bool run(const Events& events);
+  bool run() { return run({}); }
 
  private:
   [[noreturn]] void explain_nonfinite(const std::string& what, uint64_t number);
   double accumulate_gradients(StepReport& report);
   void update_parameters(double gradient_factor, double learning_rate);
-  models::Model& model_;
-  const Dataset& data_;
+  nn::Parameters& parameters_;
+  LossFunction loss_;
+  std::function<Validation()> validation_;
+  bool best_by_accuracy_ = false;  // of a classifier
   TrainerOptions options_;
   std::string directory_;
   std::shared_ptr<autograd::Recycler> memory_;
-  nn::AdamW optimiser_;
+  nn::AdamW optimizer_;
   std::optional<LossScaler> scaler_;  // absent: the scale is 1
   int64_t step_ = 0;
   double best_score_;

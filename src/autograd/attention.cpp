@@ -26,9 +26,7 @@ View<4> Heads::view_of(const Array& of) const {
   Checker checker("Heads");
   require_inside(checker, "", *this, of);
   checker.done();
-  const int64_t B = of.shape()[0], L = of.shape()[1], C = of.shape()[2];
-  void* start = static_cast<char*>(of.data()) + first * size_of(of.dtype());
-  return {start, of.dtype(), {B, heads, L, width}, {L * C, width, C, 1}};
+  return of.view<3>().slice(2, first, first + heads * width).heads(heads);
 }
 
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options, const Value& bias,

@@ -11,24 +11,24 @@ namespace attn::autograd {
 /// Gradient arrays of the values that q, k and v are in: one where they share one.
 class HeadGradients {
  public:
-  explicit HeadGradients(const Tape& tape) : tape_(tape) {}
+  explicit HeadGradients(Tape& tape) : tape_(tape) {}
 
   /// Where the gradient of these heads goes. The columns that no heads cover stay zero.
   View<4> of(const Heads& part, int64_t covered_columns) {
     for (const auto& [value, gradient] : arrays_)
       if (value.data().data() == part.array.data().data()) return part.view_of(gradient);
-    const Array gradient = tape_.array(part.array.dtype(), part.array.shape());
+    Array gradient = tape_.array(part.array.dtype(), part.array.shape());
     if (covered_columns < gradient.width()) gradient.fill_zero();
     arrays_.emplace_back(part.array, gradient);
     return part.view_of(gradient);
   }
-  void hand_over() const {
+  void hand_over() {
     for (const auto& [value, gradient] : arrays_)
-      if (value.wants_gradient()) value.add_gradient(tape_, gradient);
+      if (value.wants_gradient()) tape_.add_gradient(value, gradient);
   }
 
  private:
-  const Tape& tape_;
+  Tape& tape_;
   std::vector<std::pair<Value, Array>> arrays_;
 };
 
@@ -83,9 +83,9 @@ class LearnedScores {
     }
     return arrays;
   }
-  void hand_over(const Tape& tape, const Gradients& arrays) const {
-    if (arrays.bias) bias_.add_gradient(tape, arrays.bias);
-    if (arrays.sink) sink_.add_gradient(tape, arrays.sink);
+  void hand_over(Tape& tape, const Gradients& arrays) const {
+    if (arrays.bias) tape.add_gradient(bias_, arrays.bias);
+    if (arrays.sink) tape.add_gradient(sink_, arrays.sink);
   }
 
  private:

@@ -122,7 +122,7 @@ Value arithmetic(Tape& tape, const char* name, Arithmetic op, const Value& a, co
       if (!to.wants_gradient()) return;
       Array full = op == Arithmetic::multiply ? computed(tape, op, dy, widened(tape, other.data()), shape) : dy;
       if (sign != 1) full = spread_to(tape, dy, shape, sign);
-      to.add_gradient(tape, to.shape() == shape ? full : summed_to(tape, full, to.shape()));
+      tape.add_gradient(to, to.shape() == shape ? full : summed_to(tape, full, to.shape()));
     };
     pass_on(a, b, 1);
     pass_on(b, a, op == Arithmetic::subtract ? -1 : 1);

@@ -55,14 +55,14 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias,
     }
     bool overwrite = false;
     if (x.wants_gradient()) {
-      const Array dx = x.gradient_memory(tape, &overwrite);
+      const Array dx = tape.gradient_memory(x, &overwrite);
       ops::matmul(dy.rows(), weight.data().rows(), dx.rows(), {.accumulate = !overwrite});
     }
     if (weight.wants_gradient()) {
-      const Array dweight = weight.gradient_memory(tape, &overwrite);
+      const Array dweight = tape.gradient_memory(weight, &overwrite);
       ops::matmul(transposed(dy.rows()), x.data().rows(), dweight.rows(), {.accumulate = !overwrite});
     }
-    if (bias.wants_gradient()) ops::add_rows(dy.rows(), bias.gradient_memory(tape).vector());
+    if (bias.wants_gradient()) ops::add_rows(dy.rows(), tape.gradient_memory(bias).vector());
   });
   return y;
 }
@@ -101,9 +101,9 @@ Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& b
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::layer_norm_backward(x.data().rows(), weight.data().vector(), mean.vector(), rstd.vector(), y.gradient().rows(),
-                             dx.rows(), weight.gradient_memory(tape).vector(),
-                             bias ? bias.gradient_memory(tape).vector() : View<1>());
-    if (x.wants_gradient()) x.add_gradient(tape, dx);
+                             dx.rows(), tape.gradient_memory(weight).vector(),
+                             bias ? tape.gradient_memory(bias).vector() : View<1>());
+    if (x.wants_gradient()) tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -118,8 +118,8 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) 
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::rms_norm_backward(x.data().rows(), weight.data().vector(), rstd.vector(), y.gradient().rows(), dx.rows(),
-                           weight.gradient_memory(tape).vector());
-    if (x.wants_gradient()) x.add_gradient(tape, dx);
+                           tape.gradient_memory(weight).vector());
+    if (x.wants_gradient()) tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -134,7 +134,7 @@ Value activate(Tape& tape, ops::Activation f, const Value& x) {
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::activate_backward(f, x.data().rows(), y.gradient().rows(), dx.rows());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -147,7 +147,7 @@ Value activate_gated(Tape& tape, ops::Activation f, const Value& gate_up) {
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(gate_up.dtype(), gate_up.shape());
     ops::activate_gated_backward(f, gate_up.data().rows(), y.gradient().rows(), dx.rows());
-    gate_up.add_gradient(tape, dx);
+    tape.add_gradient(gate_up, dx);
   });
   return y;
 }
@@ -162,8 +162,8 @@ Value add(Tape& tape, const Value& a, const Value& b) {
   ops::add(a.data().flat(), b.data().flat(), data.flat());
   Value y = tape.result("add", data, {a, b});
   tape.record(y, [=, &tape] {
-    if (a.wants_gradient()) a.add_gradient(tape, y.gradient());
-    if (b.wants_gradient()) b.add_gradient(tape, y.gradient());
+    if (a.wants_gradient()) tape.add_gradient(a, y.gradient());
+    if (b.wants_gradient()) tape.add_gradient(b, y.gradient());
   });
   return y;
 }
@@ -177,7 +177,7 @@ Value scale(Tape& tape, const Value& x, double factor) {
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::scale(y.gradient().rows(), factor, dx.rows());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -192,11 +192,11 @@ Value scale_heads(Tape& tape, const Value& x, const Value& gates) {
   Value y = tape.result("scale_heads", data, {x, gates});
   tape.record(y, [=, &tape] {
     if (gates.wants_gradient())
-      ops::scale_heads_backward(x.data().rows(), y.gradient().rows(), gates.gradient_memory(tape).rows());
+      ops::scale_heads_backward(x.data().rows(), y.gradient().rows(), tape.gradient_memory(gates).rows());
     if (!x.wants_gradient()) return;
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::scale_heads(y.gradient().rows(), gates.data().rows(), dx.rows());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -215,7 +215,7 @@ Value dropout(Tape& tape, const Value& x, double probability) {
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::dropout(y.gradient().rows(), probability, seed, stream, dx.rows());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -264,7 +264,7 @@ Value rope(Tape& tape, const Value& x, int64_t heads, int64_t width, std::vector
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     turn(y.gradient(), true, dx);
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -306,7 +306,7 @@ Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs,
     ops::convert(y.gradient().rows(), dx.rows());
     const Array rstd = tape.array(parameter_type(x.dtype()), {std::max(x.data().rows().size[0], x.data().width())});
     for (const ColumnRuns& each : runs) {
-      const View<1> weight = each.weight.data().vector(), dweight = each.weight.gradient_memory(tape).vector();
+      const View<1> weight = each.weight.data().vector(), dweight = tape.gradient_memory(each.weight).vector();
       for_each_run(each, dx.rows(), [&](const View<2>& rows, int64_t first) {
         const auto same = [&](const Array& of) {
           return View<2>(static_cast<char*>(of.data()) + first * size_of(of.dtype()), rows.dtype, rows.size,
@@ -317,7 +317,7 @@ Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs,
         ops::rms_norm_backward(same(x.data()), weight, root, same(y.gradient()), rows, dweight);
       });
     }
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -336,7 +336,7 @@ Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::v
   ops::embedding(ids, table.data().rows(), data.rows());
   Value y = tape.result("embedding", data, {table});
   tape.record(y, [=, &tape, ids = std::move(ids)] {
-    ops::embedding_backward(ids, y.gradient().rows(), table.gradient_memory(tape).rows());
+    ops::embedding_backward(ids, y.gradient().rows(), tape.gradient_memory(table).rows());
   });
   return y;
 }
@@ -370,7 +370,7 @@ Value heads_first(Tape& tape, const Value& x) {
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     transpose(y.gradient().data(), heads, queries * keys, size_of(x.dtype()), dx.data());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -402,7 +402,7 @@ Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
   tape.record(y, [=, &tape, lengths = std::move(lengths)] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows());
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -416,7 +416,7 @@ Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
   ops::embedding(index, x.data().rows(), data.rows());
   Value y = tape.result("select_rows", data, {x});
   tape.record(y, [=, &tape, index = std::move(index)] {
-    const Array dx = tape.array(x.dtype(), x.shape());
+    Array dx = tape.array(x.dtype(), x.shape());
     dx.fill_zero();
     const View<2> from = y.gradient().rows(), to = dx.rows();
     const int64_t bytes = to.size[1] * size_of(to.dtype);
@@ -424,7 +424,7 @@ Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
       const char* row = static_cast<const char*>(from.data) + static_cast<int64_t>(b) * bytes;
       std::copy_n(row, bytes, static_cast<char*>(to.data) + index[b] * bytes);
     }
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -447,7 +447,7 @@ Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> target
     const Array dlogits = tape.array(logits.dtype(), logits.shape());
     ops::cross_entropy_backward(logits.data().rows(), targets, lse.vector(), dy / static_cast<double>(counted),
                                 dlogits.rows());
-    logits.add_gradient(tape, dlogits);
+    tape.add_gradient(logits, dlogits);
   });
   return y;
 }

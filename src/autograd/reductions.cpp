@@ -59,7 +59,7 @@ Value softmax_of(Tape& tape, const char* name, const Value& x, bool logarithm) {
       for (int64_t c = 0; c < width; ++c)
         dx[c] = static_cast<T>(logarithm ? dy[c] - std::exp(double{out[c]}) * sum : out[c] * (dy[c] - sum));
     };
-    x.add_gradient(tape, mapped_rows(tape, wide, y.gradient(), step));
+    tape.add_gradient(x, mapped_rows(tape, wide, y.gradient(), step));
   });
   return y;
 }
@@ -82,7 +82,7 @@ Value along(Tape& tape, const char* name, const Value& x, int64_t axis, bool mea
   const double factor = mean ? 1 / static_cast<double>(extent) : 1;
   extent = 1;
   Value y = tape.result(name, narrowed(tape, summed_to(tape, x.data(), shape, factor), x.dtype()), {x});
-  tape.record(y, [=, &tape] { x.add_gradient(tape, spread_to(tape, y.gradient(), x.shape(), factor)); });
+  tape.record(y, [=, &tape] { tape.add_gradient(x, spread_to(tape, y.gradient(), x.shape(), factor)); });
   return y;
 }
 
@@ -102,7 +102,7 @@ Value sigmoid(Tape& tape, const Value& x) {
     const auto backward = [=]<class T>(const T* from, const T* dy, T* dx, int64_t width) {
       for (int64_t c = 0; c < width; ++c) dx[c] = static_cast<T>(dy[c] * sigmoid_of(from[c]) * sigmoid_of(-from[c]));
     };
-    x.add_gradient(tape, mapped_rows(tape, x.data(), y.gradient(), backward));
+    tape.add_gradient(x, mapped_rows(tape, x.data(), y.gradient(), backward));
   });
   return y;
 }
@@ -113,7 +113,7 @@ Value log_softmax(Tape& tape, const Value& x) { return softmax_of(tape, "log_sof
 Value sum(Tape& tape, const Value& x) {
   check_floating("sum", x);
   Value y = tape.result("sum", summed_to(tape, x.data(), {1}), {x});
-  tape.record(y, [=, &tape] { x.add_gradient(tape, spread_to(tape, y.gradient(), x.shape())); });
+  tape.record(y, [=, &tape] { tape.add_gradient(x, spread_to(tape, y.gradient(), x.shape())); });
   return y;
 }
 
@@ -149,7 +149,7 @@ Value mean_squared_error(Tape& tape, const Value& x, const Value& target) {
       const auto step = [&]<class T>(const T* from, const T* beside, T* dx, int64_t width) {
         for (int64_t c = 0; c < width; ++c) dx[c] = static_cast<T>(sign * factor * (double{from[c]} - beside[c]));
       };
-      to.add_gradient(tape, mapped_rows(tape, left, right, step));
+      tape.add_gradient(to, mapped_rows(tape, left, right, step));
     };
     pass_on(x, 1);
     pass_on(target, -1);

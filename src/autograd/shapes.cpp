@@ -104,7 +104,7 @@ Value concat(Tape& tape, const std::vector<Value>& values, int64_t axis) {
       if (!value.wants_gradient()) return;
       const Array part = tape.array(y.dtype(), value.shape());
       copy_indices(y.gradient(), begin, part, 0, count, axis);
-      value.add_gradient(tape, part);
+      tape.add_gradient(value, part);
     });
   });
   return y;
@@ -122,10 +122,10 @@ Value slice(Tape& tape, const Value& x, int64_t axis, int64_t begin, int64_t end
   copy_indices(x.data(), begin, data, 0, end - begin, axis);
   Value y = tape.result("slice", data, {x});
   tape.record(y, [=, &tape] {
-    const Array dx = tape.array(y.dtype(), x.shape());
+    Array dx = tape.array(y.dtype(), x.shape());
     dx.fill_zero();
     copy_indices(y.gradient(), 0, dx, begin, end - begin, axis);
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }
@@ -138,7 +138,7 @@ Value transpose(Tape& tape, const Value& x, int64_t axis, int64_t other) {
   }
   checker.done();
   Value y = tape.result("transpose", transposed(tape, x.data(), axis, other), {x});
-  tape.record(y, [=, &tape] { x.add_gradient(tape, transposed(tape, y.gradient(), axis, other)); });
+  tape.record(y, [=, &tape] { tape.add_gradient(x, transposed(tape, y.gradient(), axis, other)); });
   return y;
 }
 
@@ -153,7 +153,7 @@ Value reshape(Tape& tape, const Value& x, std::vector<int64_t> shape) {
   }
   checker.done();
   Value y = tape.result("reshape", x.data().reshaped(std::move(shape)), {x});
-  tape.record(y, [=, &tape] { x.add_gradient(tape, y.gradient().reshaped(x.shape())); });
+  tape.record(y, [=, &tape] { tape.add_gradient(x, y.gradient().reshaped(x.shape())); });
   return y;
 }
 

@@ -150,10 +150,10 @@ Value mean(Tape& tape, const Value& x, const std::vector<int64_t>& lengths) {
   with_wide(type, [&](auto zero) { run_mean<decltype(zero)>(rows, widened(tape, x.data()), data); });
   Value y = tape.result("mean", data, {x});
   tape.record(y, [=, &tape] {
-    const Array dx = tape.array(type, x.shape());
+    Array dx = tape.array(type, x.shape());
     dx.fill_zero();
     with_wide(type, [&](auto zero) { run_mean_backward<decltype(zero)>(rows, y.gradient(), dx); });
-    x.add_gradient(tape, dx);
+    tape.add_gradient(x, dx);
   });
   return y;
 }

@@ -50,7 +50,7 @@ void Tape::backward(const Value& root, double factor) {
   Array one = array(root.dtype(), root.shape());
   if (root.dtype() == DType::float64) *static_cast<double*>(one.data()) = factor;
   else *static_cast<float*>(one.data()) = static_cast<float>(factor);
-  root.add_gradient(*this, one);
+  add_gradient(root, one);
   backward();
 }
 
@@ -92,9 +92,9 @@ Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Val
     Tape again(options, memory);
     again.set_stream(first_stream);
     const Value inner_x(x.data(), x.wants_gradient());
-    function(again, inner_x).add_gradient(again, y.gradient());
+    again.add_gradient(function(again, inner_x), y.gradient());
     again.backward();
-    if (x.wants_gradient() && !inner_x.gradient_is_empty()) x.add_gradient(again, inner_x.gradient());
+    if (x.wants_gradient() && !inner_x.gradient_is_empty()) again.add_gradient(x, inner_x.gradient());
   });
   return y;
 }

@@ -47,6 +47,21 @@ int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DT
   return begin < end ? begin * stride[axis] * size_of(dtype) : 0;
 }
 
+void require_permutation(const int* axes, int rank) {
+  std::vector<int64_t> given(axes, axes + rank), sorted = given;
+  std::sort(sorted.begin(), sorted.end());
+  for (int axis = 0; axis < rank; ++axis)
+    if (sorted[axis] != axis)
+      throw Error("permute", {"the axes are " + to_string(given.data(), rank) + ", must name each of 0 to " +
+                              std::to_string(rank - 1) + " once"});
+}
+
+int64_t width_of_heads(int64_t columns, int64_t heads) {
+  if (heads < 1 || columns % heads != 0)
+    throw Error("heads", {std::to_string(columns) + " columns are not " + std::to_string(heads) + " heads"});
+  return columns / heads;
+}
+
 Error::Error(std::string_view operation, std::vector<std::string> reasons)
     : std::runtime_error(message_of(operation, reasons)), operation_(operation), reasons_(std::move(reasons)) {}
 

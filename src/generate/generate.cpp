@@ -126,7 +126,7 @@ std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, 
   autograd::Tape tape({.batch_invariant = same_bits_}, memory_);
   const autograd::Value logits =
       model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
-  const autograd::Array& last = logits.data();
+  const Array& last = logits.data();
   std::vector<float> values(static_cast<size_t>(last.count()));
   ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
   return values;

@@ -49,7 +49,7 @@ class Sequences {
   const models::Model& model_;
   models::ModelCache cache_;
   std::span<const int64_t> source_;
-  autograd::Array rows_;
+  Array rows_;
   Recorder* recorder_;
   bool cached_, same_bits_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();

@@ -19,12 +19,12 @@ class HeadRows {
   HeadRows(int64_t heads, int64_t count, int64_t n)
       : width_(n + 1), size_(count * width_), weights_(static_cast<size_t>(heads * size_)), sums_(heads) {}
 
-  void set(int64_t head, const RecordedAttention& layer, const ResultTensor<4>& weights, int64_t begin, int64_t count) {
+  void set(int64_t head, const RecordedAttention& layer, const Array& weights, int64_t begin, int64_t count) {
     double* to = weights_.data() + head * size_;
     std::fill_n(to, size_, 0.0);
     for (int64_t row = 0; row < count; ++row, to += width_) {
       double sum = 0;
-      for (int64_t j = 0; j + 1 < width_; ++j) sum += to[j] = weights[begin + row * (width_ - 1) + j];
+      for (int64_t j = 0; j + 1 < width_; ++j) sum += to[j] = weights.number(begin + row * (width_ - 1) + j);
       if (!layer.options.sink.empty()) to[width_ - 1] = std::max(1 - sum, 0.0);
     }
     const double* values = weights_.data() + head * size_;
@@ -133,10 +133,10 @@ void Distances::add(std::span<const RecordedAttention> layers, const Texts& text
   const int64_t band = std::clamp<int64_t>(kBandElements / (N * (n + 1)), 1, n);
   for (int64_t first = 0; first < n; first += band) {
     const int64_t count = std::min(band, n - first);
-    std::vector<ResultTensor<4>> weights;
+    std::vector<Array> weights;
     for (const RecordedAttention& layer : layers) {
       weights.emplace_back(layer.lse.dtype, Shape<4>{B, layer.q.size[1], count, n});
-      attention_weights(layer.q, layer.k, layer.lse, weights.back().view(), first, 0, layer.options);
+      attention_weights(layer.q, layer.k, layer.lse, weights.back(), first, 0, layer.options);
     }
     for (int64_t b = 0; b < B; ++b) {
       const int64_t there = std::clamp<int64_t>(lengths[static_cast<size_t>(b)] - first, 0, count);

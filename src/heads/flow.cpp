@@ -32,13 +32,13 @@ template <class RowSink>
 void for_each_edge_row(const RecordedAttention& layer, const RowSink& sink) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> edges(static_cast<size_t>(n));
-  for_each_band(layer, [&](int64_t first, int64_t count, const ResultTensor<4>& weights) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const Array& weights) {
     for (int64_t row = 0; row < count; ++row) {
       std::fill(edges.begin(), edges.end(), 0.0);
       double sum = 1;
       for (int64_t h = 0; h < H; ++h)
         for (int64_t j = 0; j < n; ++j) {
-          const double weight = weights[(h * count + row) * n + j] / static_cast<double>(H);
+          const double weight = weights.number((h * count + row) * n + j) / static_cast<double>(H);
           edges[static_cast<size_t>(j)] += weight;
           sum += weight;
         }

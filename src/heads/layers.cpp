@@ -25,8 +25,8 @@ void for_each_band(const RecordedAttention& layer, const BandSink& sink) {
   const int64_t n = layer.q.size[2];
   for (int64_t first = 0; first < n; first += kBandRows) {
     const int64_t count = std::min(kBandRows, n - first);
-    const ResultTensor<4> weights(layer.lse.dtype, {layer.q.size[0], layer.q.size[1], count, n});
-    attention_weights(layer.q, layer.k, layer.lse, weights.view(), first, 0, layer.options);
+    const Array weights(layer.lse.dtype, {layer.q.size[0], layer.q.size[1], count, n});
+    attention_weights(layer.q, layer.k, layer.lse, weights, first, 0, layer.options);
     sink(first, count, weights);
   }
 }

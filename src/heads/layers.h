@@ -15,7 +15,7 @@ namespace attn::heads {
 std::vector<int64_t> check_texts(Checker& checker, const Texts& texts, int64_t B, int64_t n);
 
 /// Calls `sink` with P [B, H, count, n] of the rows first .. first + count of a layer, for one band after another.
-using BandSink = std::function<void(int64_t first, int64_t count, const ResultTensor<4>& weights)>;
+using BandSink = std::function<void(int64_t first, int64_t count, const Array& weights)>;
 void for_each_band(const RecordedAttention& layer, const BandSink& sink);
 
 }  // namespace attn::heads

@@ -139,49 +139,49 @@ class LayerRows {
         allowed_(allowed_keys(layer)) {
     const KeyBand bands[] = {key_bands::previous, key_bands::next, key_bands::self, key_bands::first, {0, 3, false}};
     AttentionStatistics wanted;
-    wanted.rows.entropy = entropy_.view();
-    wanted.rows.maximum = maximum_.view();
-    wanted.rows.distance = distance_.view();
-    wanted.rows.bands = bands_.view();
-    wanted.rows.labels = labels_.view();
+    wanted.rows.entropy = entropy_;
+    wanted.rows.maximum = maximum_;
+    wanted.rows.distance = distance_;
+    wanted.rows.bands = bands_;
+    wanted.rows.labels = labels_;
     wanted.argmax_key = position_;
     wanted.sets.bands = bands;
     wanted.sets.labels = numbers.labels;
     if (with_repeats) {
-      wanted.rows.same_token = same_.view();
+      wanted.rows.same_token = same_;
       wanted.sets.query_token_ids = numbers.queries;
       wanted.sets.key_token_ids = numbers.keys;
     }
     attention_statistics(layer.q, layer.k, layer.lse, wanted, layer.options);
     if (!with_repeats) return;
     AttentionStatistics more;
-    more.rows.same_token = behind_.view();
+    more.rows.same_token = behind_;
     more.sets.query_token_ids = numbers.queries;
     more.sets.key_token_ids = numbers.before;
     attention_statistics(layer.q, layer.k, layer.lse, more, layer.options);
   }
 
   int64_t row(int64_t b, int64_t h, int64_t i) const { return (b * heads_ + h) * n_ + i; }
-  double entropy(int64_t row) const { return entropy_[row]; }
-  double maximum(int64_t row) const { return maximum_[row]; }
-  double distance(int64_t row) const { return distance_[row]; }
-  double band(int64_t row, Band band) const { return bands_[row * kBands + band]; }
-  double label(int64_t row, Label label) const { return labels_[row * kLabels + label]; }
+  double entropy(int64_t row) const { return entropy_.number(row); }
+  double maximum(int64_t row) const { return maximum_.number(row); }
+  double distance(int64_t row) const { return distance_.number(row); }
+  double band(int64_t row, Band band) const { return bands_.number(row * kBands + band); }
+  double label(int64_t row, Label label) const { return labels_.number(row * kLabels + label); }
   int64_t position(int64_t row) const { return position_[row]; }
   double allowed(int64_t b, int64_t h, int64_t i) const {
     const int64_t H = allowed_.size()[1];
     return allowed_[(b * H + (H > 1 ? h : 0)) * n_ + i];
   }
   /// Mass on other tokens with the row's id.
-  double duplicate(int64_t row) const { return std::max(same_[row] - band(row, kBandSelf), 0.0); }
+  double duplicate(int64_t row) const { return std::max(same_.number(row) - band(row, kBandSelf), 0.0); }
   /// Mass on the keys after those; the one after the row's own token is its next.
-  double induction(int64_t row) const { return std::max(behind_[row] - band(row, kBandNext), 0.0); }
+  double induction(int64_t row) const { return std::max(behind_.number(row) - band(row, kBandNext), 0.0); }
 
  private:
   static Shape<4> with_axis(const Shape<3>& size, int64_t last) { return {size[0], size[1], size[2], last}; }
   int64_t heads_, n_;
-  ResultTensor<3> entropy_, maximum_, distance_, same_, behind_;
-  ResultTensor<4> bands_, labels_;
+  Array entropy_, maximum_, distance_, same_, behind_;
+  Array bands_, labels_;
   Tensor<int64_t, 3> position_;
   Tensor<float, 3> allowed_;
 };

@@ -29,7 +29,7 @@ std::vector<double> word_weights(const RecordedAttention& layer, int64_t words, 
                                  const std::vector<int64_t>& tokens) {
   const int64_t H = layer.q.size[1], n = layer.q.size[2];
   std::vector<double> weights(static_cast<size_t>(H * words * words));
-  for_each_band(layer, [&](int64_t first, int64_t count, const ResultTensor<4>& band) {
+  for_each_band(layer, [&](int64_t first, int64_t count, const Array& band) {
     for (int64_t h = 0; h < H; ++h)
       for (int64_t row = 0; row < count; ++row) {
         const int64_t a = word_of[static_cast<size_t>(first + row)];
@@ -37,7 +37,7 @@ std::vector<double> word_weights(const RecordedAttention& layer, int64_t words, 
         double* to = weights.data() + (h * words + a) * words;
         for (int64_t j = 0; j < n; ++j)
           if (const int64_t b = word_of[static_cast<size_t>(j)]; b >= 0)
-            to[b] += band[(h * count + row) * n + j] / static_cast<double>(tokens[static_cast<size_t>(a)]);
+            to[b] += band.number((h * count + row) * n + j) / static_cast<double>(tokens[static_cast<size_t>(a)]);
       }
   });
   return weights;

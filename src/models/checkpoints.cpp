@@ -17,7 +17,6 @@ namespace attn::models {
 namespace {
 
 namespace fs = std::filesystem;
-using autograd::Array;
 using io::Json;
 using FileNames = std::vector<std::string>;
 

@@ -8,8 +8,6 @@
 
 namespace attn::models {
 
-using autograd::Array;
-
 /// What is after the model.
 class Embedder::Pipeline {
  public:

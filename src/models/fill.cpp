@@ -58,7 +58,7 @@ std::vector<FilledMask> MaskFiller::operator()(std::string_view text, int64_t to
   if (std::find(encoding.ids.begin(), encoding.ids.end(), mask_id_) == encoding.ids.end())
     throw Error("fill", {"the text has no " + mask_});
   Tape tape;
-  const nn::Array logits = loaded_.model->forward(tape, batch).data();
+  const Array logits = loaded_.model->forward(tape, batch).data();
   std::vector<FilledMask> masks;
   for (int64_t n = 0; n < batch.length; ++n)
     if (encoding.ids[n] == mask_id_)

@@ -36,7 +36,7 @@ class HubWeights {
   /// does it.
   HubWeights(const std::string& folder, HubModel& model);
   /// As a Source does; a parameter that is not there is noted, and is zeros.
-  nn::Array find(const nn::Variable& wanted);
+  Array find(const nn::Variable& wanted);
   /// All that was not there, or of another shape.
   const std::vector<std::string>& reasons() const { return reasons_; }
 
@@ -58,7 +58,7 @@ class HubWeights {
   std::vector<Piece> pieces_of(const NameRule& rule, const std::string& ours, std::string* missing) const;
   /// By every rule whose tensors are there.
   std::vector<Found> all_of(const std::string& ours, std::string* missing) const;
-  nn::Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const;
+  Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const;
   const HubModel& model_;
   std::vector<std::unique_ptr<io::Safetensors>> files_;
   std::map<std::string, const io::Safetensors*> where_;

@@ -10,7 +10,6 @@
 namespace attn::models {
 namespace {
 
-using autograd::Array;
 using io::Json;
 
 /// The text that # and * of a pattern mean in a name; nothing if they do not fit.

@@ -43,11 +43,11 @@ ConstView<Rank> rows_of(const ConstView<Rank>& x, int64_t b, int64_t first, int6
 }
 
 /// [n, ..] of x [B, ..].
-nn::Array sequences_of(const nn::Array& x, std::span<const int64_t> sequences) {
+Array sequences_of(const Array& x, std::span<const int64_t> sequences) {
   std::vector<int64_t> shape = x.shape();
   const int64_t bytes = x.count() / shape[0] * size_of(x.dtype());
   shape[0] = static_cast<int64_t>(sequences.size());
-  const nn::Array some(x.dtype(), shape);
+  const Array some(x.dtype(), shape);
   for (size_t n = 0; n < sequences.size(); ++n)
     std::copy_n(static_cast<const char*>(x.data()) + sequences[n] * bytes, bytes,
                 static_cast<char*>(some.data()) + static_cast<int64_t>(n) * bytes);
@@ -109,7 +109,7 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
   const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
   Value x;
   if (config_.takes_embeddings && (encoder || encoder_.empty())) {
-    const nn::Array given = tape.array(parameters_->dtype(), batch.inputs_embeds.shape());
+    const Array given = tape.array(parameters_->dtype(), batch.inputs_embeds.shape());
     ops::convert(batch.inputs_embeds.flat(), given.flat());
     x = Value(given);
   } else {
@@ -319,27 +319,8 @@ void ModelCache::select(std::span<const int64_t> sequences) {
   memory_lengths_ = selected(memory_lengths_);
 }
 
-void Model::load(const io::Safetensors& file, const std::string& prefix) {
-  std::vector<std::string> reasons;
-  for (const nn::Parameter& parameter : owned().all()) {
-    try {
-      file.require(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape());
-    } catch (const Error& error) {
-      reasons.insert(reasons.end(), error.reasons().begin(), error.reasons().end());
-    }
-  }
-  if (!reasons.empty()) throw Error("load", std::move(reasons));
-  for (const nn::Parameter& parameter : owned().all())
-    file.copy(prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data());
-  parameters_->refresh();
-}
+void Model::load(const io::Safetensors& file, const std::string& prefix) { owned().load(file, prefix); }
 
-std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const {
-  std::vector<io::NamedTensor> all;
-  for (const nn::Parameter& parameter : owned().all())
-    all.push_back(
-        {prefix + parameter.name, parameter.master.dtype(), parameter.master.shape(), parameter.master.data()});
-  return all;
-}
+std::vector<io::NamedTensor> Model::tensors(const std::string& prefix) const { return owned().tensors(prefix); }
 
 }  // namespace attn::models

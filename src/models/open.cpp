@@ -39,7 +39,7 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
   const int64_t total = count_parameters(hub.config).total();
   int64_t done = 0;
   const auto find = [&](const nn::Variable& wanted, const auto&) {
-    nn::Array array = weights.find(wanted);
+    Array array = weights.find(wanted);
     done += array.count();
     if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
     return array;

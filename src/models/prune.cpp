@@ -9,8 +9,6 @@
 namespace attn::models {
 namespace {
 
-using autograd::Array;
-
 std::string shown(const std::vector<int64_t>& heads) { return to_string(heads.data(), static_cast<int>(heads.size())); }
 
 /// The heads of each layer that stay, counted as `removed` counts.

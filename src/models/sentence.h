@@ -46,7 +46,7 @@ class FileFields {
 /// What a batch has become so far, by the names that modules give it: rows of tokens [R, C] and of texts [B, C], in
 /// float32.
 struct Features {
-  std::map<std::string, nn::Array> arrays = {};
+  std::map<std::string, Array> arrays = {};
   std::span<const int64_t> starts = {};  ///< [B + 1] where the rows of each text begin, and their number
   int64_t prompt = 0;                    ///< rows at the beginning of each text that are the prompt's
 };
@@ -71,7 +71,7 @@ Stage module_stage(const std::string& kind, const std::string& folder, std::opti
 Stage pooling_stage(std::vector<Pooling> kinds, bool with_prompt, FeatureShapes& shapes);
 bool is_served_module(const std::string& kind);
 /// Each row to length 1.
-void normalise_rows(const nn::Array& rows);
+void normalise_rows(const Array& rows);
 
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;  ///< more tokens than any text has
 

@@ -4,6 +4,7 @@
 
 #include "attn/nn_parameters.h"
 #include "core/checker.h"
+#include "nn/state.h"
 
 namespace attn::nn {
 namespace {
@@ -86,21 +87,36 @@ int64_t Parameters::count() const {
   return total;
 }
 
-void Parameters::clear_gradients() const {
-  for (const Parameter& parameter : all_) parameter.value.clear_gradient();
+void Parameters::clear_gradients() {
+  for (Parameter& parameter : all_) parameter.value.clear_gradient();
 }
 
-void Parameters::refresh() const {
-  for (const Parameter& parameter : all_) {
+void Parameters::refresh() {
+  for (Parameter& parameter : all_) {
     parameter.value.unpack();
     if (parameter.value.dtype() != parameter.master.dtype())
       ops::convert(parameter.master.flat(), parameter.value.data().flat());
   }
 }
 
-void Parameters::pack() const {
-  for (const Parameter& parameter : all_)
+void Parameters::pack() {
+  for (Parameter& parameter : all_)
     if (parameter.is_linear) parameter.value.pack();
+}
+
+NamedArrays Parameters::masters(const std::string& prefix) const {
+  NamedArrays all;
+  for (const Parameter& parameter : all_) all.emplace_back(prefix + parameter.name, parameter.master);
+  return all;
+}
+
+std::vector<io::NamedTensor> Parameters::tensors(const std::string& prefix) const {
+  return tensors_of(masters(prefix));
+}
+
+void Parameters::load(const io::Safetensors& file, const std::string& prefix) {
+  load_into(masters(prefix), file);
+  refresh();
 }
 
 Array random_parameter(const Variable& wanted, const std::function<void(const Array&)>& draw) {

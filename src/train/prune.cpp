@@ -9,7 +9,6 @@
 namespace attn::train {
 namespace {
 
-using autograd::Array;
 using autograd::Tape;
 using autograd::Value;
 using models::AttentionLayer;

@@ -13,15 +13,14 @@
 namespace attn::train {
 namespace {
 
-using autograd::Array;
 using autograd::Tape;
 using autograd::Value;
 using OrderedJson = nlohmann::ordered_json;
 
-double scalar(const Value& value) {
-  const Array& data = value.data();
-  return data.dtype() == DType::float64 ? *static_cast<const double*>(data.data())
-                                        : static_cast<double>(*static_cast<const float*>(data.data()));
+double scalar_of(const Value& loss) {
+  const Array& data = loss.data();
+  if (data.count() != 1) throw Error("train", {"the loss is " + data.describe() + ", must have one element"});
+  return data.number(0);
 }
 
 bool is_finite(double x) { return x - x == 0; }
@@ -87,10 +86,6 @@ OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
           {"seed", options.seed}};
 }
 
-std::string moment_name(const char* which, const nn::Parameter& parameter) {
-  return std::string("adamw.") + which + "." + parameter.name;
-}
-
 }  // namespace
 
 double learning_rate(const TrainerOptions& options, int64_t step) {
@@ -144,7 +139,7 @@ Validation validate(const models::Model& model, const Dataset& data, const model
     const models::Batch batch = data.validation(n);
     Tape tape({}, memory);
     const Value logits = model.forward(tape, batch, options);
-    const double loss = scalar(cross_entropy(tape, logits, batch.targets));  // which checks the targets
+    const double loss = scalar_of(cross_entropy(tape, logits, batch.targets));  // which checks the targets
     const View<2> rows = logits.data().rows();
     Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
     ops::convert(rows, wide.rows());
@@ -166,15 +161,30 @@ Validation validate(const models::Model& model, const Dataset& data, const model
 }
 
 Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory)
-    : model_(model),
-      data_(data),
+    : Trainer(
+          model.parameters(),
+          // The batch is borrowed until the backward has run.
+          [&, recompute = options.recompute, batch = models::Batch()](Tape& tape, uint64_t number) mutable {
+            batch = data.training(number);
+            return BatchLoss(model.loss(tape, batch, {.recompute = recompute}), batch.sequences * batch.length);
+          },
+          options, std::move(directory), [&] { return train::validate(model, data); }) {
+  best_by_accuracy_ = model.config().classes > 0;
+}
+
+Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options, std::string directory,
+                 std::function<Validation()> validation)
+    : parameters_(parameters),
+      loss_(std::move(loss)),
+      validation_(std::move(validation)),
       options_(options),
       directory_(std::move(directory)),
       memory_(Tape().memory()),
-      optimiser_(model.parameters()),
+      optimizer_(parameters),
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
-  if (scales(options, model.parameters().options().precision)) scaler_.emplace(options.scaling);
+  if (!loss_) throw Error("train", {"there is no loss"});
+  if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
 }
 
@@ -196,7 +206,7 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
   std::string where = "every result of the forward is finite";
   try {
     Tape tape(tape_options(options_, number, true), memory_);
-    model_.loss(tape, data_.training(number), {.recompute = options_.recompute});
+    loss_(tape, number);
   } catch (const Error& error) {
     where = "first: " + error.reasons().front();
   }
@@ -207,22 +217,20 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
 /// Of all batches of an update, times the loss scale. Returns the sum of their squares, which is not finite if one of
 /// them is not.
 double Trainer::accumulate_gradients(StepReport& report) {
-  const nn::Parameters& parameters = model_.parameters();
-  parameters.clear_gradients();
+  parameters_.clear_gradients();
   for (int64_t micro = 0; micro < options_.accumulation; ++micro) {
     const uint64_t number = static_cast<uint64_t>(step_ * options_.accumulation + micro);
-    const models::Batch batch = data_.training(number);
     Tape tape(tape_options(options_, number, false), memory_);
-    const Value loss = model_.loss(tape, batch, {.recompute = options_.recompute});
-    const double value = scalar(loss);
+    const auto [loss, tokens] = loss_(tape, number);
+    const double value = scalar_of(loss);
     if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
     tape.backward(loss, report.loss_scale / static_cast<double>(options_.accumulation));
     report.loss += value / static_cast<double>(options_.accumulation);
-    report.tokens += batch.sequences * batch.length;
+    report.tokens += tokens;
   }
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double squares = 0;
-  for (const nn::Parameter& parameter : parameters.all()) {
+  for (const nn::Parameter& parameter : parameters_.all()) {
     if (parameter.value.gradient_is_empty()) continue;
     const double own = ops::sum_of_squares(parameter.value.gradient().flat());
     if (!is_finite(own) && !may_be_skipped)
@@ -235,14 +243,14 @@ double Trainer::accumulate_gradients(StepReport& report) {
 }
 
 void Trainer::update_parameters(double gradient_factor, double learning_rate) {
-  ops::AdamWOptions& update = optimiser_.options;
+  ops::AdamWOptions& update = optimizer_.options;
   update.learning_rate = learning_rate;
   update.beta1 = options_.beta1;
   update.beta2 = options_.beta2;
   update.epsilon = options_.epsilon;
   update.weight_decay = options_.weight_decay;
   update.gradient_factor = gradient_factor;
-  optimiser_.step();
+  optimizer_.step();
 }
 
 StepReport Trainer::step() {
@@ -266,8 +274,9 @@ StepReport Trainer::step() {
 }
 
 Validation Trainer::validate() {
-  const Validation result = train::validate(model_, data_);
-  const double score = model_.config().classes ? 1 - result.accuracy : result.loss;
+  if (!validation_) throw Error("train", {"there is no validation"});
+  const Validation result = validation_();
+  const double score = best_by_accuracy_ ? 1 - result.accuracy : result.loss;
   is_best_ = score < best_score_;
   if (is_best_) best_score_ = score;
   return result;
@@ -277,19 +286,11 @@ Validation Trainer::validate() {
 
 void Trainer::save() {
   if (directory_.empty()) return;
-  std::vector<io::NamedTensor> tensors = model_.tensors();
-  size_t n = 0;
-  for (const nn::Parameter& parameter : model_.parameters().all()) {
-    const auto add = [&](const char* which, const Array& moment) {
-      tensors.push_back({moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data()});
-    };
-    add("m", optimiser_.first_moment(n));
-    add("v", optimiser_.second_moment(n));
-    ++n;
-  }
+  std::vector<io::NamedTensor> tensors = parameters_.tensors();
+  for (io::NamedTensor& tensor : optimizer_.tensors()) tensors.push_back(std::move(tensor));
   OrderedJson state = {{"step", step_},
-                       {"updates", optimiser_.options.step - 1},
-                       {"options", decisive(options_, model_.parameters().options().precision)}};
+                       {"updates", optimizer_.options.step - 1},
+                       {"options", decisive(options_, parameters_.options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) state["best_score"] = best_score_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
@@ -319,7 +320,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
   const io::Json state = io::parse_json("resume", checkpoint.path + ", the trainer's state", checkpoint.state);
   if (!is_state(state)) throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
   std::vector<std::string> reasons;
-  const io::Json own = decisive(options_, model_.parameters().options().precision);
+  const io::Json own = decisive(options_, parameters_.options().precision);
   for (const auto& [name, value] : own.items()) {
     if (name == "decay_steps" && options_.decay_steps > 0) continue;  // the cosine may be given another end
     if (const io::Json& saved = state["options"].value(name, io::Json()); saved != value)
@@ -328,18 +329,9 @@ void Trainer::resume(std::vector<std::string>* notes) {
   if (!reasons.empty()) throw Error("resume", std::move(reasons));
 
   if (scaler_) scaler_->restore(state["loss_scaling"]["scale"], state["loss_scaling"]["streak"]);
-  model_.load(checkpoint.file);
-  size_t n = 0;
-  for (const nn::Parameter& parameter : model_.parameters().all()) {
-    const auto read = [&](const char* which, const Array& moment) {
-      checkpoint.file.copy(moment_name(which, parameter), moment.dtype(), moment.shape(), moment.data());
-    };
-    read("m", optimiser_.first_moment(n));
-    read("v", optimiser_.second_moment(n));
-    ++n;
-  }
+  parameters_.load(checkpoint.file);
+  optimizer_.load(checkpoint.file, *count_in(state, "updates") + 1);
   step_ = *count_in(state, "step");
-  optimiser_.options.step = *count_in(state, "updates") + 1;
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
                     : std::numeric_limits<double>::infinity();
@@ -358,7 +350,7 @@ bool Trainer::run(const Events& events) {
     const bool stopping = events.stop && events.stop();
     const bool last = step_ == options_.steps;
     is_best_ = false;
-    if (last || due(options_.eval_every)) {
+    if (validation_ && (last || due(options_.eval_every))) {
       const Validation result = validate();
       if (events.validation) events.validation(step_, result, is_best_);
     }

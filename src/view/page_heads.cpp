@@ -22,7 +22,7 @@ std::vector<double> text_measures(const RecordedAttention& head, const PageToken
 
 /// A second pass: attention_statistics() makes one picture at a time.
 std::vector<float> mean_picture(const RecordedAttention& head, const Fineness& fineness) {
-  const ResultTensor<4> cells(head.lse.dtype, {1, 1, fineness.mean_rows, fineness.mean_columns});
+  const Array cells(head.lse.dtype, {1, 1, fineness.mean_rows, fineness.mean_columns});
   attention_statistics(head.q, head.k, head.lse, {.picture = {.cells = cells}}, head.options);
   return cells.values<float>();
 }
@@ -58,11 +58,10 @@ HeadFindings look_at_head(const RecordedAttention& head, const PageTokens& token
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   const bool own_text = tokens.own_text();
   const DType dtype = head.lse.dtype;
-  const ResultTensor<2> entropy(dtype, {1, 1}), maximum(dtype, {1, 1}), keys(dtype, {1, 1});
-  const ResultTensor<3> first(dtype, {1, 1, 1}), peaks(dtype, {1, 1, Lq});
-  const ResultTensor<3> row_entropy(dtype, {1, 1, fineness.lines ? Lq : 0}),
-      received(dtype, {1, 1, fineness.lines ? Lk : 0});
-  const ResultTensor<4> cells(dtype, {1, 1, fineness.rows, fineness.columns}), weight(dtype, {1, 1, Lq, fineness.top});
+  const Array entropy(dtype, {1, 1}), maximum(dtype, {1, 1}), keys(dtype, {1, 1});
+  const Array first(dtype, {1, 1, 1}), peaks(dtype, {1, 1, Lq});
+  const Array row_entropy(dtype, {1, 1, fineness.lines ? Lq : 0}), received(dtype, {1, 1, fineness.lines ? Lk : 0});
+  const Array cells(dtype, {1, 1, fineness.rows, fineness.columns}), weight(dtype, {1, 1, Lq, fineness.top});
   HeadFindings found;
   found.top_key.resize(static_cast<size_t>(Lq * fineness.top));
 
@@ -86,8 +85,9 @@ HeadFindings look_at_head(const RecordedAttention& head, const PageTokens& token
   }
   attention_statistics(head.q, head.k, head.lse, wanted, head.options);
 
-  found.measures = {maximum[0], keys[0]};
-  const std::vector<double> more = own_text ? text_measures(head, tokens) : std::vector<double>{entropy[0], first[0]};
+  found.measures = {maximum.number(0), keys.number(0)};
+  const std::vector<double> more =
+      own_text ? text_measures(head, tokens) : std::vector<double>{entropy.number(0), first.number(0)};
   found.measures.insert(found.measures.end(), more.begin(), more.end());
   if (fineness.mean_rows) found.mean_cells = mean_picture(head, fineness);
   found.peaks = peaks.values();

@@ -61,8 +61,8 @@ TEST(HostileAutograd, Values) {
       {"empty: gradient", [] { Value().gradient(); }, {"[Value]", "empty"}},
       {"empty: gradient_is_empty", [] { Value().gradient_is_empty(); }, {"[Value]", "empty"}},
       {"empty: clear_gradient", [] { Value().clear_gradient(); }, {"[Value]", "empty"}},
-      {"empty: gradient_memory", [] { Value().gradient_memory(Tape()); }, {"[Value]", "empty"}},
-      {"empty: add_gradient", [] { Value().add_gradient(Tape(), zeros({1})); }, {"[Value]", "empty"}},
+      {"empty: gradient_memory", [] { Tape().gradient_memory(Value()); }, {"[Value]", "empty"}},
+      {"empty: add_gradient", [] { Tape().add_gradient(Value(), zeros({1})); }, {"[Value]", "empty"}},
       {"moved away",
        [] {
          Value x = value({2});
@@ -72,16 +72,16 @@ TEST(HostileAutograd, Values) {
        {"[Value]", "empty"}},
       {"a gradient of another shape",
        [] {
-         leaf({2, 3}).add_gradient(Tape(), zeros({3, 2}));
+         Tape().add_gradient(leaf({2, 3}), zeros({3, 2}));
        },
        {"[add_gradient]", "[3, 2]", "[2, 3]"}},
       {"a gradient of no memory",
        [] {
-         leaf({2, 3}).add_gradient(Tape(), Array());
+         Tape().add_gradient(leaf({2, 3}), Array());
        },
        {"[add_gradient]", "no array"}},
       {"a gradient of whole numbers",
-       [] { leaf({2}).add_gradient(Tape(), zeros({2}, DType::int32)); },
+       [] { Tape().add_gradient(leaf({2}), zeros({2}, DType::int32)); },
        {"[add_gradient]", "int32"}},
   });
 }
@@ -113,7 +113,7 @@ TEST(HostileAutograd, Tapes) {
       {"backward twice, without a root",
        [] {
          Recorded r;
-         r.loss.add_gradient(r.tape, zeros({1}));
+         r.tape.add_gradient(r.loss, zeros({1}));
          r.tape.backward();
          r.tape.backward();
        },

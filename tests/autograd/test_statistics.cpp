@@ -9,7 +9,7 @@ namespace attn::test {
 namespace {
 
 using namespace nn;
-using autograd::Array;
+using attn::Array;
 using autograd::StatisticsSelection;
 
 constexpr int64_t kB = 2, kL = 5, kC = 8;

@@ -6,9 +6,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "attn/view_page.h"
 #include "support/pictures.h"
 #include "support/tolerance.h"
-#include "attn/view_page.h"
 
 namespace attn::test {
 namespace {

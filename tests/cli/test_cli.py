@@ -9,6 +9,9 @@ import signal
 import subprocess
 import time
 
+from attn import SHAPE, TEXT
+
+
 def test_student(attn):
     """The command that a student types, a few epochs of it, and a text from what is typed."""
     done = attn.run("train", "--model", "selfhead", "--embed-dim", 128, "--epochs", 3, "--learning-rate", "1e-4",

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import zipfile
 
-from attn import SHAPE, TEXT, Attn
+from attn import SHAPE, TEXT
 
 LLAMA = {"model_type": "llama", "vocab_size": 13, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
          "num_attention_heads": 2, "max_position_embeddings": 24}

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from attn import SHAPE, TEXT, Attn
+from attn import SHAPE, TEXT
 
 SUBCOMMANDS = ("train generate classify eval embed fill convert prune see heads bench tokenizer info completion "
                "man help").split()

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 
-from attn import SHAPE, TEXT, Attn
+from attn import SHAPE, TEXT
 
 ROWS = [(f"{a} {b} film", "fine stuff" if a == "good" else 'awful, "really"') for a in ("good", "bad")
         for b in ("old", "new", "long", "short")] * 5

@@ -2,7 +2,7 @@
 
 import json
 
-from attn import TEXT, Attn
+from attn import TEXT
 
 
 def test_tokenizers(attn):

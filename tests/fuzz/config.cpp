@@ -1,6 +1,6 @@
 // config.json, of transformers and of our own, and generation_config.json beside one that is good.
-#include "support/folder.h"
 #include "attn/models.h"
+#include "support/folder.h"
 #include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

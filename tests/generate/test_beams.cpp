@@ -130,7 +130,7 @@ TEST(Beams, FewFindWhatTheyFindWithoutACache) {
 /// A score is a sum of logits, which shows their last bits.
 TEST(Beams, TheSameBitsAreTheSameScore) {
   for (const char* name : {"gpt", "llama"}) {
-    const Model model(tiny(name), nn::Precision::float32, 3);
+    Model model(tiny(name), nn::Precision::float32, 3);
     stir(model.parameters(), 0.5);
     GenerateOptions options = options_for(model, 2, 20);
     options.suppress_tokens = {kEnd};  // so that texts grow long

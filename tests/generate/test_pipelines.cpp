@@ -195,7 +195,7 @@ TEST(MaskFiller, GivesTheMostProbableTokensOfEachMask) {
   const std::vector<int64_t> ids = fill.loaded().tokenizer->encode("a [MASK] b [MASK]").ids;
   Batch batch{.tokens = ids, .sequences = 1, .length = std::ssize(ids)};
   Tape tape;
-  const nn::Array logits = fill.loaded().model->forward(tape, batch).data();
+  const attn::Array logits = fill.loaded().model->forward(tape, batch).data();
   for (const FilledMask& mask : found) {
     EXPECT_EQ(ids[static_cast<size_t>(mask.position)], 4);
     const float* row = static_cast<const float*>(logits.data()) + mask.position * 13;

@@ -79,6 +79,52 @@ TEST(Headers, SlicesOfViews) {
     EXPECT_NE(error_of([&] { view.select(0, index); }).find("is not in axis 0"), std::string::npos) << index;
 }
 
+TEST(Headers, AxesInAnotherOrder) {
+  Tensor<float, 4> x({2, 3, 4, 5});  // as PyTorch's [B, L, H, D]
+  for (int64_t n = 0; n < x.count(); ++n) x[n] = static_cast<float>(n);
+  const View<4> heads = x.view().permute({0, 2, 1, 3});
+  EXPECT_EQ(heads.size, (Shape<4>{2, 4, 3, 5}));
+  EXPECT_EQ(heads.stride, (Shape<4>{60, 5, 20, 1}));
+  const ConstView<3> columns(x.data(), {2, 3, 20});
+  EXPECT_EQ(columns.heads(4).size, heads.size);
+  EXPECT_EQ(columns.heads(4).stride, heads.stride);
+  EXPECT_EQ(*static_cast<const float*>(columns.heads(4).select(0, 1).select(0, 2).select(0, 1).data), x(1, 1, 2, 0));
+  EXPECT_EQ(x(1, 1, 2, 3), 93);
+  EXPECT_EQ(columns.slice(2, 5, 15).heads(2).stride, (Shape<4>{60, 5, 20, 1})) << "of a part of the columns";
+  EXPECT_EQ(error_of([&] {
+              x.view().permute({0, 1, 1, 3});
+            }),
+            "[permute] the axes are [0, 1, 1, 3], must name each of 0 to 3 once");
+  EXPECT_NE(error_of([&] { x.view().permute({0, 1, 2, 4}); }).find("must name"), std::string::npos);
+  EXPECT_EQ(error_of([&] { columns.heads(3); }), "[heads] 20 columns are not 3 heads");
+  EXPECT_EQ(error_of([&] { columns.heads(0); }), "[heads] 20 columns are not 0 heads");
+}
+
+TEST(Headers, ArraysOfATypeKnownAtRunTime) {
+  const Array x({1.f, 2.f, 3.f, 4.f, 5.f, 6.f}, {2, 3});
+  EXPECT_EQ(x.describe(), "float32 [2, 3]");
+  EXPECT_EQ(x.data<float>()[4], 5);
+  EXPECT_EQ(x.number(4), 5);
+  EXPECT_EQ(x.values<int>(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  const View<2> column = x.view<2>().slice(1, 2, 3);
+  EXPECT_EQ(column.size, (Shape<2>{2, 1}));
+  EXPECT_EQ(*static_cast<const float*>(column.data), 3);
+  const ConstView<2> taken = x;
+  EXPECT_EQ(taken.data, x.data());
+  const std::vector<double> numbers = {7};
+  EXPECT_EQ(Array(numbers, {1, 1}).item<double>(), 7);
+  EXPECT_EQ(Array(std::span<const int64_t>(), {0, 4}).count(), 0);
+  EXPECT_TRUE(Array({false, true}, {2}).data<bool>()[1]);
+  EXPECT_EQ(Array({bfloat16(2.5f)}, {1}).number(0), 2.5);
+  EXPECT_EQ(Array({int32_t{-7}}, {1}).number(0), -7);
+  EXPECT_EQ(Array(DType::int64, Shape<2>{2, 3}).shape(), (std::vector<int64_t>{2, 3}));
+
+  EXPECT_EQ(error_of([&] { x.data<double>(); }), "[Array] it is float32 [2, 3], not float64");
+  EXPECT_EQ(error_of([&] { x.item<float>(); }), "[Array] float32 [2, 3] has 6 elements, not 1");
+  EXPECT_EQ(error_of([&] { x.view<3>(); }), "[Array] it is float32 [2, 3], a view of 3 axes is wanted");
+  EXPECT_EQ(error_of([] { Array({1.f, 2.f}, {3}); }), "[Array] float32 [3] has 3 elements, not 2");
+}
+
 TEST(Headers, ShapesAndStrides) {
   const Shape<3> size = {2, 3, 4};
   EXPECT_EQ(contiguous_strides(size), (Shape<3>{12, 4, 1}));

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <vector>
 
-#include "support/arrays.h"
 #include "attn/io.h"
+#include "support/arrays.h"
 #include "support/folder.h"
 #include "support/fuzz.h"
 

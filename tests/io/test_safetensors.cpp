@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "support/arrays.h"
 #include "attn/io.h"
+#include "support/arrays.h"
 #include "support/fuzz.h"
 
 namespace attn::test {

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace models;
-using autograd::Array;
+using attn::Array;
 
 Batch some_batch() {
   Batch batch;

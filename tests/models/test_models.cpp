@@ -165,7 +165,7 @@ TEST(Model, GradientsOfEveryFamily) {
   for (const std::string& name : families()) {
     Config config = tiny(name);
     config.dropout = 0.1;
-    const Model model(config, nn::Precision::float64, 3);
+    Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
     Batch batch = random_batch(config, 2, 6, 5);
     if (name == "encoder") batch.lengths = {6, 4};
@@ -202,7 +202,7 @@ TEST(Model, RecomputedStacksHaveTheSameGradients) {
 
 TEST(Model, GradientsOfTwoStacks) {
   const Config config = two_stacks();
-  const Model model(config, nn::Precision::float64, 3);
+  Model model(config, nn::Precision::float64, 3);
   stir(model.parameters());
   const Batch batch = random_batch(config, 2, 5, 1);
   expect_gradients(
@@ -262,7 +262,7 @@ TEST(Model, TokensOfACacheHaveTheBitsOfTheirText) {
   configs.back().positions = PositionEncoding::relative;
   for (const Config& config : configs)
     for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float64}) {
-      const Model model(config, precision, 3);
+      Model model(config, precision, 3);
       stir(model.parameters(), 0.5);
       const Batch batch = random_batch(config, 1, 16, 5);
       Tape tape({.batch_invariant = true});
@@ -313,7 +313,7 @@ TEST(Model, PositionsAndDistancesAreLearnedTogether) {
   Config config = tiny("gpt");
   config.positions = PositionEncoding::learned_relative;
   config.shared_relative_bias = true;
-  const Model model(config, nn::Precision::float32, 3);
+  Model model(config, nn::Precision::float32, 3);
   stir(model.parameters());
   const Batch batch = random_batch(config, 2, 6, 5);
   Tape tape;
@@ -401,7 +401,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
   configs.back().value_dim = 10;
   configs.back().output_projection = true;
   for (const Config& config : configs) {
-    const Model model(config, nn::Precision::float32, 3);
+    Model model(config, nn::Precision::float32, 3);
     stir(model.parameters(), 0.5);
     const std::vector<int64_t> prompt = {1, 2, 3};
     generate::GenerateOptions options;
@@ -433,7 +433,7 @@ Config of_rows() {
 
 TEST(Generate, AnswersToRows) {
   const Config config = of_rows();
-  const Model model(config, nn::Precision::float32, 3);
+  Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   generate::GenerateOptions options;
   options.decoder_start_token_ids = {1};
@@ -456,7 +456,7 @@ TEST(Generate, AnswersToRows) {
 TEST(Model, WrongRowsAreErrors) {
   const Config config = of_rows();
   const Model model(config, nn::Precision::float32);
-  const auto reason = [&](const autograd::Array& rows, std::vector<int64_t> source = {}) {
+  const auto reason = [&](const attn::Array& rows, std::vector<int64_t> source = {}) {
     Batch batch = random_batch(config, 2, 5, 1);
     batch.source = std::move(source);
     batch.source_length = 7;
@@ -465,14 +465,14 @@ TEST(Model, WrongRowsAreErrors) {
     return reasons_of([&] { model.forward(tape, batch); }).front();
   };
   EXPECT_EQ(reason({}), "rows are not given, must be [2, 7, 16] of a floating type");
-  EXPECT_TRUE(reason(autograd::Array(DType::float32, {2, 7, 15})).ends_with("must be [2, 7, 16] of a floating type"));
-  EXPECT_TRUE(reason(autograd::Array(DType::int64, {2, 7, 16})).ends_with("of a floating type"));
-  EXPECT_EQ(reason(autograd::Array(DType::float32, {2, 7, 16}), std::vector<int64_t>(14, 1)),
+  EXPECT_TRUE(reason(attn::Array(DType::float32, {2, 7, 15})).ends_with("must be [2, 7, 16] of a floating type"));
+  EXPECT_TRUE(reason(attn::Array(DType::int64, {2, 7, 16})).ends_with("of a floating type"));
+  EXPECT_EQ(reason(attn::Array(DType::float32, {2, 7, 16}), std::vector<int64_t>(14, 1)),
             "rows are read in place of tokens, which are given too");
   Config other = tiny("gpt");
   const Model reads_tokens(other, nn::Precision::float32);
   Batch batch = random_batch(other, 2, 5, 1);
-  batch.inputs_embeds = autograd::Array(DType::float32, {2, 5, 16});
+  batch.inputs_embeds = attn::Array(DType::float32, {2, 5, 16});
   Tape tape;
   EXPECT_EQ(reasons_of([&] { reads_tokens.forward(tape, batch); }).front(),
             "rows are given, but the model reads tokens");
@@ -483,7 +483,7 @@ TEST(Model, WrongRowsAreErrors) {
 TEST(Generate, ALongerContextIsSeen) {
   Config config = tiny("gpt");
   config.positions = PositionEncoding::relative;
-  const Model model(config, nn::Precision::float32, 3);
+  Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   std::vector<int64_t> prompt(30, 1);
   const auto first_token = [&](int64_t oldest, int64_t context) {

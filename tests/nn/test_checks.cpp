@@ -8,7 +8,7 @@ namespace attn::test {
 namespace {
 
 using namespace nn;
-using autograd::Array;
+using attn::Array;
 
 constexpr int64_t kB = 2, kL = 5, kC = 8, kHuge = int64_t{1} << 62;
 

@@ -11,7 +11,7 @@ namespace attn::test {
 namespace {
 
 using namespace nn;
-using autograd::Array;
+using attn::Array;
 
 constexpr int64_t kB = 2, kL = 5, kC = 8;
 
@@ -222,7 +222,7 @@ TEST(LayerGradients, GatesOfEachSequenceAndOfAll) {
     const Value y = layer(tape, input(), {.gates = gates});
     Tape plain;
     EXPECT_TRUE(numbers(y.data()) == numbers(layer(plain, input()).data())) << "a gate of 1 changes no bit";
-    y.add_gradient(tape, random_array(DType::float64, y.shape(), 12));
+    tape.add_gradient(y, random_array(DType::float64, y.shape(), 12));
     tape.backward();
     return gradient_of(gates);
   };
@@ -267,7 +267,7 @@ std::vector<Values> gradients_of_blocks(Precision precision, bool with_recompute
     y = with_recompute ? recompute(tape, y, run) : run(tape, y);
   }
   y = dropout(tape, y, 0.5);  // draws after the blocks, as if nothing had been computed twice
-  y.add_gradient(tape, random_array(parameters.dtype(), y.shape(), 12));
+  tape.add_gradient(y, random_array(parameters.dtype(), y.shape(), 12));
   tape.backward();
   std::vector<Values> all = {numbers(y.data()), gradient_of(x)};
   for (const Parameter& parameter : parameters.all()) all.push_back(gradient_of(parameter.value));
@@ -319,7 +319,7 @@ TEST(Modes, GradientsAddUpUntilTheyAreCleared) {
   const auto pass = [&] {
     Tape tape({.record = true});
     const Value y = layer(tape, x);
-    y.add_gradient(tape, random_array(DType::float64, y.shape(), 5));
+    tape.add_gradient(y, random_array(DType::float64, y.shape(), 5));
     tape.backward();
     return gradient_of(layer.weight);
   };

@@ -1,6 +1,6 @@
 // ops: products of float32 on matrix tiles, on every instruction set that has them: the hardware's and their twin.
-#include "support/ops.h"
 #include "ops/tile_matmul.h"
+#include "support/ops.h"
 
 namespace attn::test {
 namespace {

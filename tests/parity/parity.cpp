@@ -33,7 +33,7 @@ extern const Isa isa_amx_emulated;
 namespace attn {
 namespace {
 
-using autograd::Array;
+using attn::Array;
 using autograd::Tape;
 using autograd::Value;
 using Json = nlohmann::json;
@@ -290,7 +290,7 @@ void run_layer(Fields& field, const std::string& kind, nn::Precision precision, 
   const Value out = layer(tape, x, given);
   if (out.shape() != dout.shape()) throw Error("parity", {"input.dout must have the shape of the layer's result"});
   results.add("out", out.data());
-  out.add_gradient(tape, dout.data());
+  tape.add_gradient(out, dout.data());
   tape.backward();
   results.add_gradient("x", x);
   if (memory) results.add_gradient("memory", memory);

@@ -108,7 +108,7 @@ std::vector<Case> cases() {
 /// Generates, then compares what was kept with a forward of prompt and answer.
 void expect_generation(const Case& one, AttentionKind kind, const TextRecorderOptions& kept, bool cache) {
   SCOPED_TRACE(one.name + (cache ? ", cached" : ""));
-  const Model model(one.config, nn::Precision::float64, 3);
+  Model model(one.config, nn::Precision::float64, 3);
   stir(model.parameters());
   TextRecorder recorder({.kind = kind}, kept);
   generate::GenerateOptions options;
@@ -159,7 +159,7 @@ TEST(Recorder, LayersHeadsAndTokensAreChosen) {
   for (const Case& one : cases()) {
     if (one.config.heads == 1) continue;
     SCOPED_TRACE(one.name);
-    const Model model(one.config, nn::Precision::float64, 3);
+    Model model(one.config, nn::Precision::float64, 3);
     stir(model.parameters());
     const Batch batch = batch_of(one.config, random_tokens(20, 2), random_tokens(9, 3));
     TextRecorder recorder({.selection = {.layers = {1}, .heads = {3, 1}}}, {.first_query = 6, .queries = 5});
@@ -182,7 +182,7 @@ TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
   for (const auto positions :
        {models::PositionEncoding::learned, models::PositionEncoding::relative, models::PositionEncoding::alibi}) {
     config.positions = positions;
-    const Model model(config, nn::Precision::float64, 3);
+    Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
     const std::vector<int64_t> tokens = random_tokens(20, 5);
     const std::vector<int64_t> second(tokens.begin() + 10, tokens.begin() + 17);
@@ -209,7 +209,7 @@ TEST(Recorder, EachTextOfABatchBehindACache) {
     if (name == std::string("alibi")) config.positions = models::PositionEncoding::alibi;
     if (name == std::string("relative")) config.positions = models::PositionEncoding::relative;
     SCOPED_TRACE(name);
-    const Model model(config, nn::Precision::float64, 3);
+    Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
     const std::vector<int64_t> first = random_tokens(9, 5), second = random_tokens(9, 6);
     for (const int64_t sequence : {0, 1}) {

@@ -19,7 +19,7 @@ constexpr const char* kBert = R"({"model_type": "bert", "architectures": ["BertM
 
 struct Tensor {
   std::string name;
-  autograd::Array array;
+  attn::Array array;
 };
 
 /// Random tensors of a LLaMA of kTwoLayers.

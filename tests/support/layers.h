@@ -13,15 +13,15 @@ namespace attn::test {
 using autograd::Tape;
 using autograd::Value;
 
-inline autograd::Array random_array(DType dtype, std::vector<int64_t> shape, uint64_t seed, double factor = 1) {
-  autograd::Array wide(DType::float64, shape), array(dtype, shape);
+inline attn::Array random_array(DType dtype, std::vector<int64_t> shape, uint64_t seed, double factor = 1) {
+  attn::Array wide(DType::float64, shape), array(dtype, shape);
   Random random(seed);
   for (int64_t n = 0; n < wide.count(); ++n) static_cast<double*>(wide.data())[n] = factor * random.normal();
   ops::convert(wide.flat(), array.flat());
   return array;
 }
 
-inline Values numbers(const autograd::Array& array) {
+inline Values numbers(const attn::Array& array) {
   Values result(static_cast<size_t>(array.count()));
   ops::convert(array.flat(), View<2>(result.data(), {1, array.count()}));
   return result;
@@ -36,12 +36,12 @@ inline Values gradient_of(const Value& value) {
 inline void expect_gradients(const std::string& what, const std::vector<std::pair<std::string, Value>>& leaves,
                              const std::function<Value(Tape&)>& f, int64_t samples = 12) {
   const autograd::TapeOptions training = {.record = true, .training = true, .seed = 7};
-  for (const auto& leaf : leaves) leaf.second.clear_gradient();
+  for (auto [name, leaf] : leaves) leaf.clear_gradient();  // a copy of a handle
   Tape tape(training);
   const Value y = f(tape);
   ASSERT_TRUE(y.wants_gradient()) << what;
-  const autograd::Array r = random_array(DType::float64, y.shape(), 99);
-  y.add_gradient(tape, r);
+  const attn::Array r = random_array(DType::float64, y.shape(), 99);
+  tape.add_gradient(y, r);
   tape.backward();
 
   const Values factor = numbers(r);
@@ -81,10 +81,10 @@ inline std::vector<std::pair<std::string, Value>> leaves_of(const nn::Parameters
 }
 
 /// Small numbers instead of zeros and ones, so that every gradient matters.
-inline void stir(const nn::Parameters& parameters, double factor = 0.3) {
+inline void stir(nn::Parameters& parameters, double factor = 0.3) {
   uint64_t seed = 1000;
   for (const nn::Parameter& parameter : parameters.all()) {
-    const autograd::Array noise = random_array(parameter.master.dtype(), parameter.master.shape(), ++seed, factor);
+    const attn::Array noise = random_array(parameter.master.dtype(), parameter.master.shape(), ++seed, factor);
     ops::add(parameter.master.flat(), noise.flat(), parameter.master.flat());
   }
   parameters.refresh();

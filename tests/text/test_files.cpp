@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/arrays.h"
 #include "attn/text.h"
+#include "support/arrays.h"
 #include "support/fuzz.h"
 #include "support/sample.h"
 

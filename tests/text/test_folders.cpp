@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/arrays.h"
 #include "attn/text.h"
+#include "support/arrays.h"
 #include "support/folder.h"
 #include "support/fuzz.h"
 #include "support/sample.h"

@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "support/arrays.h"
 #include "attn/text.h"
+#include "support/arrays.h"
 #include "support/fuzz.h"
 #include "text/unicode.h"
 

@@ -1,7 +1,11 @@
-// Loss scaling: the rule, overflow and underflow of float16, what no scale fixes, and learning in float16.
+// Losses: a loss callback of the trainer; loss scaling: the rule, overflow and underflow of float16, what no scale
+// fixes, and learning in float16.
 #include <cmath>
 #include <numeric>
 
+#include "attn/autograd_operations.h"
+#include "support/errors.h"
+#include "support/folder.h"
 #include "support/training.h"
 
 namespace attn::test {
@@ -133,7 +137,7 @@ TEST(LossScaling, WhatNoScaleMendsStopsTheTraining) {
   models::Model model(config, nn::Precision::float32);
   for (const char* name : {"tokens.weight", "positions.weight"})  // as in AGradientAloneIsFoundToo
     ops::scale(model.parameters().find(name)->master.flat(), 1e-30, model.parameters().find(name)->master.flat());
-  const autograd::Array norm = model.parameters().find("norm.weight")->master;
+  const attn::Array norm = model.parameters().find("norm.weight")->master;
   ops::scale(norm.flat(), 1e38, norm.flat());
   const SameBatch data = same_batch();
   TrainerOptions options = short_run();
@@ -182,6 +186,44 @@ TEST(LossScaling, Float16LearnsWhatFloat32Learns) {
   const Values wide = losses(nn::Precision::float32), half = losses(nn::Precision::float16);
   EXPECT_LT(mean(wide), std::log(11) - seeds_bound(wide)) << "nothing was learned";
   EXPECT_LE(std::abs(mean(half) - mean(wide)), seeds_bound(wide)) << mean(half) << ", float32 " << mean(wide);
+}
+
+/// A layer that is not a models::Model.
+TEST(OwnLoss, LayersContinueBitwise) {
+  const auto trained = [](int64_t stop) {
+    const Folder folder;
+    nn::Parameters parameters({.seed = 3}), again({.seed = 4});
+    const auto loss_of = [](nn::Parameters& of) {
+      return [layer = nn::Linear(nn::Scope(of) / "layer", 3, 3)](Tape& tape, uint64_t number) {
+        const Value x(random_array(DType::float32, {4, 3}, 100 + number));
+        return BatchLoss(mean_squared_error(tape, layer(tape, dropout(tape, x, 0.1)), x), 4);
+      };
+    };
+    Trainer first(parameters, loss_of(parameters), short_run(), folder.path());
+    if (first.run({.stop = [&] { return first.steps_done() == stop; }}))
+      return io::format_safetensors(parameters.tensors(), {});
+    Trainer second(again, loss_of(again), short_run(), folder.path());
+    second.resume(nullptr);
+    EXPECT_EQ(second.step().tokens, 2 * 4);
+    EXPECT_TRUE(second.run());
+    return io::format_safetensors(again.tensors(), {});
+  };
+  EXPECT_EQ(trained(7), trained(-1));
+}
+
+TEST(OwnLoss, AModelsLossAsACallbackGivesTheSameBits) {
+  const TextDataset data = text();
+  models::Model model(tiny(), nn::Precision::float32), other(tiny(), nn::Precision::float32);
+  models::Batch batch;
+  const auto loss = [&](Tape& tape, uint64_t number) {
+    batch = data.training(number);
+    return other.loss(tape, batch);
+  };
+  Trainer whole(model, data, short_run(), ""), own(other.parameters(), loss, short_run());
+  for (int n = 0; n < 3; ++n) EXPECT_EQ(whole.step().loss, own.step().loss);
+  EXPECT_EQ(parameters_of(model), parameters_of(other));
+  EXPECT_EQ(error_of([&] { own.validate(); }), "[train] there is no validation");
+  EXPECT_EQ(error_of([&] { Trainer(other.parameters(), {}); }), "[train] there is no loss");
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ TEST(Seq2Seq, Gradients) {
   Config config = tiny();
   for (const bool own : {true, false}) {
     if (!own) config.source_vocab_size = 0;
-    const Model model(config, nn::Precision::float64, 3);
+    Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
     const Batch batch = random_pairs(tiny());
     expect_gradients(
@@ -154,7 +154,7 @@ TEST(Seq2Seq, TheSourceHasItsOwnVocabulary) {
 }
 
 TEST(Seq2Seq, PaddingOfASourceChangesNothing) {
-  const Model model(tiny(), nn::Precision::float64, 3);
+  Model model(tiny(), nn::Precision::float64, 3);
   stir(model.parameters());
   Batch both = random_pairs(tiny()), alone = both;
   alone.sequences = 1;
@@ -172,7 +172,7 @@ TEST(Seq2Seq, AnswersAreTheSameWithAndWithoutACache) {
        {models::PositionEncoding::learned, models::PositionEncoding::rope, models::PositionEncoding::relative}) {
     Config config = tiny();
     config.positions = positions;
-    const Model model(config, nn::Precision::float32, 3);
+    Model model(config, nn::Precision::float32, 3);
     stir(model.parameters());
     generate::GenerateOptions options;
     options.sampling.temperature = 0.7;
@@ -189,7 +189,7 @@ TEST(Seq2Seq, AnswersAreTheSameWithAndWithoutACache) {
 }
 
 TEST(Seq2Seq, AnAnswerEndsAtItsEndAndAtTheContext) {
-  const Model model(tiny(), nn::Precision::float32, 3);
+  Model model(tiny(), nn::Precision::float32, 3);
   stir(model.parameters());
   generate::GenerateOptions options;
   options.sampling.temperature = 0;
@@ -239,7 +239,7 @@ double weight_of(const nn::AttentionTrace& trace, int64_t head, int64_t row, int
 }
 
 TEST(Seq2Seq, TracesOfAllThreeParts) {
-  const Model model(tiny(), nn::Precision::float64, 3);
+  Model model(tiny(), nn::Precision::float64, 3);
   stir(model.parameters());
   Batch batch = random_pairs(tiny());
   std::vector<nn::AttentionTrace> own, cross, encoder;
@@ -250,7 +250,7 @@ TEST(Seq2Seq, TracesOfAllThreeParts) {
   ASSERT_EQ(encoder.size(), 2u);
   EXPECT_EQ(own[0].weights().shape(), (std::vector<int64_t>{2, 4, 6, 6}));
   EXPECT_EQ(encoder[1].weights().shape(), (std::vector<int64_t>{2, 4, 9, 9}));
-  const autograd::Array weights = cross[1].weights();
+  const attn::Array weights = cross[1].weights();
   ASSERT_EQ(weights.shape(), (std::vector<int64_t>{2, 4, 6, 9}));
   const Values all = numbers(weights);
   Values wanted, seen;

@@ -11,7 +11,7 @@ namespace attn::test {
 namespace {
 
 using namespace train;
-using autograd::Array;
+using attn::Array;
 using models::Config;
 using models::HeadLists;
 using models::Model;

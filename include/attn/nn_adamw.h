@@ -1,10 +1,10 @@
-// nn: AdamW over named parameters, for training loops of your own. attn/train.h has a complete loop for this library's
-// models: schedule, clipping, loss scaling, checkpoints.
+// nn: AdamW over named parameters, for training loops of your own. train::Trainer (attn/train.h) adds a schedule,
+// clipping, loss scaling and checkpoints.
 //
 // ```cpp
 // #include "attn/autograd_operations.h"
+// #include "attn/nn_adamw.h"
 // #include "attn/nn_layers.h"
-// #include "attn/nn_optimiser.h"
 // using namespace attn;
 // int main() {
 //   nn::Parameters parameters({.seed = 1});
@@ -13,13 +13,15 @@
 //   for (int step = 0; step < 3; ++step) {
 //     parameters.clear_gradients();
 //     autograd::Tape tape({.record = true});
-//     tape.backward(autograd::sum(tape, layer(tape, nn::Value(nn::Array(DType::float32, {4, 8})))));
+//     tape.backward(autograd::sum(tape, layer(tape, nn::Value(Array(DType::float32, {4, 8})))));
 //     optimizer.step();
 //   }
 // }
 // ```
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/nn_parameters.h"
@@ -31,7 +33,7 @@ namespace attn::nn {
 class AdamW {
  public:
   /// Throws Error for parameters made with Purpose::inference.
-  explicit AdamW(const Parameters& parameters, const ops::AdamWOptions& options = {});
+  explicit AdamW(Parameters& parameters, const ops::AdamWOptions& options = {});
 
   /// The options of the next step; you may change them between steps. weight_decay applies to matrices and embeddings
   /// only. step() increments `step`.
@@ -43,13 +45,17 @@ class AdamW {
   /// The norm of all gradients together, before options.gradient_factor. It is not finite if a gradient is not.
   double gradient_norm() const;
 
-  /// The moments of parameter n of Parameters::all(): the running means of the gradient and of its square. Together
-  /// with options.step they are the state to save.
-  const Array& first_moment(size_t n) const { return first_moment_.at(n); }
-  const Array& second_moment(size_t n) const { return second_moment_.at(n); }
+  /// The state to save beside options.step, for io::format_safetensors(): "adamw.m.NAME" and "adamw.v.NAME", the
+  /// running means of the gradient and of its square, for each parameter NAME. The data is borrowed from this object.
+  std::vector<io::NamedTensor> tensors() const;
+  /// Continues from a file with these tensors and from the options.step that was saved; Parameters::load() reads the
+  /// parameters. Throws Error, before anything changes, with all tensors that are missing or have another type or
+  /// shape.
+  void load(const io::Safetensors& file, int64_t step);
 
  private:
-  const Parameters* parameters_;
+  std::vector<std::pair<std::string, Array>> moments() const;
+  Parameters* parameters_;
   std::vector<Array> first_moment_, second_moment_;
 };
 

@@ -1,13 +1,14 @@
 // AdamW over the parameters of a model.
-#include "attn/nn_optimiser.h"
+#include "attn/nn_adamw.h"
 
 #include <cmath>
 
 #include "core/checker.h"
+#include "nn/state.h"
 
 namespace attn::nn {
 
-AdamW::AdamW(const Parameters& parameters, const ops::AdamWOptions& of) : options(of), parameters_(&parameters) {
+AdamW::AdamW(Parameters& parameters, const ops::AdamWOptions& of) : options(of), parameters_(&parameters) {
   Checker checker("AdamW");
   checker.require(parameters.options().purpose == Purpose::training,
                   "the parameters are made for inference: they have no gradients");
@@ -36,6 +37,23 @@ double AdamW::gradient_norm() const {
   for (const Parameter& parameter : parameters_->all())
     if (!parameter.value.gradient_is_empty()) squares += ops::sum_of_squares(parameter.value.gradient().flat());
   return std::sqrt(squares);
+}
+
+NamedArrays AdamW::moments() const {
+  NamedArrays all;
+  for (size_t n = 0; n < first_moment_.size(); ++n) {
+    all.emplace_back("adamw.m." + parameters_->all()[n].name, first_moment_[n]);
+    all.emplace_back("adamw.v." + parameters_->all()[n].name, second_moment_[n]);
+  }
+  return all;
+}
+
+std::vector<io::NamedTensor> AdamW::tensors() const { return tensors_of(moments()); }
+
+void AdamW::load(const io::Safetensors& file, int64_t step) {
+  if (step < 1) throw Error("load", {"the step is " + std::to_string(step) + ", must be at least 1"});
+  load_into(moments(), file);
+  options.step = step;
 }
 
 }  // namespace attn::nn
