@@ -302,13 +302,13 @@ void add_bench(CLI::App& app) {
   };
   run->of_prompts = list("-p,--prompts", run->prompts, "lengths of prompts, as 128,512; 0 = none", 0);
   run->of_generations = list("-n,--generations", run->generations, "tokens to write; 0 = none", 0);
-  list("-d,--depths", run->depths, "tokens in the cache before", 0);
+  list("-d,--depths", run->depths, "tokens in the KV cache before each measurement", 0);
   run->of_trainings = list("--train", run->trainings, "lengths of training sequences", 1);
   list("--batch", run->batches, "sequences of a batch, in training and of an encoder", 1);
-  command->add_option("-r,--repeats", run->repeats, "after one that warms up")->check(whole(1, 1000));
+  command->add_option("-r,--repeats", run->repeats, "timed repeats, after one warm-up")->check(whole(1, 1000));
   command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
   add_precision(*command, run->precision);
-  command->add_option("--vocab-size", run->vocabulary, "of random weights")->check(whole(1, 1 << 24));
+  command->add_option("--vocab-size", run->vocabulary, "vocabulary size of random weights")->check(whole(1, 1 << 24));
   command->add_flag("--scaling", run->scaling, "training time a token for contexts of 512 to 4096 and its exponent");
   run->config.add(*command);
   command->callback([=] { run->run(); });

@@ -75,7 +75,7 @@ void add_generate(CLI::App& app) {
   auto run = std::make_shared<Generate>();
   run->model.add(*command);
   CLI::Option* prompt =
-      command->add_option("--prompt", run->prompt, "the beginning, or what is answered; none: the first token");
+      command->add_option("--prompt", run->prompt, "the text to continue or to answer; none: the start token");
   CLI::Option* file = command->add_option("--file", run->file, "a file with the beginning; - is standard input");
   file->type_name("FILE")->excludes(prompt);
   CLI::Option* interactive = command->add_flag("--interactive", run->interactive, "read beginnings line by line")
@@ -84,14 +84,14 @@ void add_generate(CLI::App& app) {
   command->add_flag("--stats", run->statistics, "print tokens a second");
   run->generation.add(*command);
   CLI::Option* record =
-      command->add_option("--record", run->record, "keep what every token looked at in a file that attn see draws");
+      command->add_option("--record", run->record, "write the attention of every token to a file for attn see");
   record->type_name("FILE.safetensors")->excludes(interactive)->group("Attention");
-  command->add_option("--layer", run->selection.layers, "of these layers alone, as 0,2")
+  command->add_option("--layer", run->selection.layers, "with --record: only these layers, as 0,2")
       ->delimiter(',')
       ->check(whole(0))
       ->needs(record)
       ->group("Attention");
-  command->add_option("--head", run->selection.heads, "of these heads alone")
+  command->add_option("--head", run->selection.heads, "with --record: only these heads")
       ->delimiter(',')
       ->check(whole(0))
       ->needs(record)

@@ -296,9 +296,9 @@ void add_heads(CLI::App& app) {
   command->add_flag("--induction", run->induction, "random tokens that repeat, in place of texts");
   command->add_option("--length", run->length, "tokens of a copy; 0 = 50, or as many as the context takes")
       ->check(whole(0, 1 << 24));
-  command->add_option("--copies", run->copies, "of these tokens in a row")->check(whole(2, 1 << 16));
-  command->add_option("--sequences", run->sequences, "such texts")->check(whole(1, 1 << 24));
-  command->add_option("--seed", run->seed, "of the random tokens");
+  command->add_option("--copies", run->copies, "copies of the random tokens in each text")->check(whole(2, 1 << 16));
+  command->add_option("--sequences", run->sequences, "number of random texts")->check(whole(1, 1 << 24));
+  command->add_option("--seed", run->seed, "seed of the random tokens");
   command
       ->add_option("--conllu", run->conllu,
                    "sentences with dependency arcs: of each relation the share that each head finds")

@@ -314,8 +314,8 @@ void add_prune(CLI::App& app) {
   auto run = std::make_shared<Prune>();
   command->add_option("directory", run->directory, "what attn train wrote")->required()->type_name("FOLDER");
   command->add_option("--out", run->out, "the folder for the smaller model")->required()->type_name("FOLDER");
-  command->add_option("--heads", run->heads, "how many heads go: a share, as 40%, or a number")->required();
-  command->add_option("--method", run->method, "what tells how much a head matters")
+  command->add_option("--heads", run->heads, "how many heads to remove: a share, as 40%, or a number")->required();
+  command->add_option("--method", run->method, "how the importance of a head is measured")
       ->check(one_of(attn::names_of<Scoring>()));
   command->add_option("--data", run->data, "instead of what the model was trained on")->type_name("FILE");
   command->add_option("--validation", run->validation, "instead of what it was validated with")->type_name("FILE");

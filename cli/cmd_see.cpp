@@ -294,7 +294,7 @@ struct See {
 /// The files and tables that it writes.
 void add_outputs(CLI::App& command, See& run) {
   command.add_option("--png", run.png, "write a picture of the heads; - is standard output")->type_name("FILE");
-  command.add_flag("--light", run.light, "of --png: on white ground");
+  command.add_flag("--light", run.light, "with --png: a white background");
   command.add_option("--html", run.html, "write a page to explore; - is standard output")->type_name("FILE");
   command
       .add_option("--window", run.windows,

@@ -315,10 +315,11 @@ void add_run_options(CLI::App& command, Settings& settings) {
   command.add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation")
       ->check(whole(0));
   command.add_option("--keep-every", options.keep_every, "checkpoints at these steps stay; 0 = none")->check(whole(0));
-  command.add_option("--seed", options.seed, "of weights, data and dropout")->check(whole(0));
+  command.add_option("--seed", options.seed, "random seed of weights, data and dropout")->check(whole(0));
   add_precision(command, settings.precision, "of the arithmetic; weights and moments stay float32");
   add_scaling_options(command, settings);
-  command.add_flag("--recompute", options.recompute, "less memory, a third more work");
+  command.add_flag("--recompute", options.recompute,
+                   "recompute layers in the backward: less memory, a third more work");
   command.add_flag("--skip-nonfinite", options.skip_nonfinite, "leave out updates that are not finite");
   command.add_option("--sample-every", settings.sample_every, "steps between samples; 0 = none")->check(whole(0));
   command.add_option("--sample-prompt", settings.sample_prompt, "how samples begin");

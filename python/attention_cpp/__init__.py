@@ -4,20 +4,20 @@
     >>> q = k = v = np.random.default_rng(0).standard_normal((1, 8, 1000, 64), dtype=np.float32)
     >>> out = attention_cpp.attention(q, k, v, causal=True)
 
-`attention` takes NumPy, torch (CPU) and JAX (CPU) arrays, and whatever else speaks DLPack or the buffer protocol,
-without a copy and with any strides; what it returns is of the same kind. Memory is O(n): no n x n matrix is stored,
-forward or backward, with any of the options. Results are bitwise equal for any number of threads.
+`attention` takes NumPy, torch (CPU) and JAX (CPU) arrays, and every other array that supports DLPack or the buffer
+protocol, with any strides and without a copy. It returns arrays of the same library. Memory is O(n): no option makes
+the forward or the backward store an n x n matrix. Results are bitwise equal for any number of threads.
 
-The integrations have the signatures and conventions of other libraries, and need those libraries:
+The integrations have the signatures and conventions of other libraries, and need these libraries:
 
     attention_cpp.torch          torch's scaled_dot_product_attention; enable() routes torch's own through it
     attention_cpp.flash_attn     flash-attention 2's functions; install() makes `import flash_attn` work
     attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
     attention_cpp.jax            jax.nn.dot_product_attention
 
-watch(model) keeps q, k and lse of the attention of a torch model while it runs.
+watch(model) records q, k and lse of every attention layer of a torch model while the model runs.
 
-A wrong argument raises `Error` (a ValueError) or TypeError, whose message names everything that is wrong at once.
+A wrong argument raises `Error` (a ValueError) or TypeError. The message names all wrong arguments at once.
 """
 
 from typing import TYPE_CHECKING, Any

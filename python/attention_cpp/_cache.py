@@ -19,14 +19,20 @@ def _of_sequence(name: str, sequence: Any, **more: Any) -> None:
 
 
 class KVCache:
-    """Keys and values of many growing sequences, in pages; appending never moves what is there.
+    """A paged KV cache: it owns the keys and values of many growing sequences. append() copies tokens into KV pages and
+    never moves earlier ones.
+
+        >>> cache = KVCache(kv_heads=2, head_dim=64)
+        >>> sequence = cache.add()
+        >>> cache.append(sequence, k, v)                # k and v [1, 2, n, 64]
+        >>> out = cache.attend(q, [sequence])           # q [1, H, 1, 64]: the newest token
 
     Arguments
-        kv_heads    Hk; head_dim D; value_dim Dv (None: D)
+        kv_heads    Hk; head_dim is D; value_dim is Dv (None: D)
         dtype       "float32", "float64", "bfloat16" or "float16"
-        page_size   tokens a page; max_pages bounds the memory, 0 = no bound
+        page_size   tokens in a KV page; max_pages limits the memory, 0 = no limit
 
-    Many threads may attend() at a time; what changes the cache raises Error while one does.
+    Many threads may call attend() at a time. Methods that change the cache raise Error while one of them does.
     """
 
     def __init__(self, kv_heads: int, head_dim: int, value_dim: int | None = None, *, dtype: str = "float32",
@@ -39,37 +45,38 @@ class KVCache:
         self._value_dim = value_dim or head_dim
 
     def add(self) -> int:
-        """A new, empty sequence; returns its id."""
+        """Adds an empty sequence and returns its id."""
         return self._cache.add()
 
     def fork(self, sequence: int, length: int) -> int:
-        """A new sequence that shares the first `length` tokens of another; returns its id."""
+        """Adds a sequence that shares the first `length` tokens of another, and returns its id."""
         _of_sequence("fork", sequence, length=length)
         return self._cache.fork(sequence, length)
 
     def append(self, sequence: int, k: Array, v: Array) -> None:
-        """Adds n tokens: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's dtype. All or nothing."""
+        """Copies n tokens to the end of a sequence: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's dtype. If it
+        raises, the cache has not changed."""
         _of_sequence("append", sequence)
         self._cache.append(sequence, exported(as_array(k), "k"), exported(as_array(v), "v"))
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forgets the tokens from `length` on."""
+        """Removes the tokens from `length` on."""
         _of_sequence("truncate", sequence, length=length)
         self._cache.truncate(sequence, length)
 
     def remove(self, sequence: int) -> None:
-        """Forgets a sequence."""
+        """Removes a sequence."""
         _of_sequence("remove", sequence)
         self._cache.remove(sequence)
 
     def length(self, sequence: int) -> int:
-        """Tokens in a sequence."""
+        """Returns the number of tokens in a sequence."""
         _of_sequence("length", sequence)
         return self._cache.length(sequence)
 
     @property
     def pages_in_use(self) -> int:
-        """Pages that hold a token of a sequence."""
+        """The number of KV pages that contain a token of a sequence."""
         return self._cache.pages_in_use()
 
     @overload
@@ -91,17 +98,17 @@ class KVCache:
 
     def attend(self, q: Array, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
                return_lse: bool = False, **options: Unpack[OptionArguments]) -> Any:
-        """Attention of a ragged batch of queries to their sequences.
+        """Computes the attention of a ragged batch of queries to their sequences.
 
         Arguments
-            q           [1, H, total, D]: the queries of all sequences, one after the other
-            sequences   ids, one for each entry of the batch
-            cu_seqlens_q    where each entry's queries start in q, then the total; None: one query each
-            options     as in attention(); causal with bottom_right alignment by default: the last query is the newest
-                        token. A bias is [1, H|1, total|1, longest|1], keys counted inside each sequence; mask and
-                        documents do not apply
+            q           [1, H, total, D]: the queries of all sequences, one sequence after the other
+            sequences   the ids of the sequences, one for each entry of the batch
+            cu_seqlens_q    the start of each entry's queries in q, then the total; None: one query for each
+            options     those of attention(), causal with bottom_right alignment by default: the last query is the
+                        newest token. A bias is [1, H|1, total|1, longest|1] with keys counted inside each sequence. The
+                        options mask and segment ids are not supported
 
-        Returns out [1, H, total, Dv], or (out, lse).
+        Returns out [1, H, total, Dv], or (out, lse) with return_lse=True. Raises as attention() does.
         """
         q = as_array(q)
         given = options_of("kv_cache.attend", options)
@@ -119,17 +126,18 @@ class KVCache:
     def statistics(self, q: A, lse: Array, sequences: Sequence[int] | Array,
                    cu_seqlens_q: Sequence[int] | Array | None = None, wanted: Sequence[str] = USUAL,
                    **asked: Any) -> dict[str, A]:
-        """Numbers that describe the attention matrix of an attend() with return_lse=True, in O(n) memory.
+        """Computes numbers that describe the attention matrix of an attend() with return_lse=True, in O(n) memory.
 
         Arguments
-            q, lse, sequences, cu_seqlens_q   of that call
-            wanted      names, and `asked` what else attention_statistics() can be asked for: means, bands, labels,
-                        query_token_ids, key_token_ids, top, picture, key_factor ...; beside it the options of that call
+            q, lse, sequences, cu_seqlens_q   those of that call
+            wanted      the names of the statistics
+            asked       other arguments of attention_statistics() (means, bands, labels, query_token_ids, key_token_ids,
+                        top, picture, key_factor ...) and the options of that call
 
-        The keys of all sequences, one after the other, are the axis Lk of results, labels and tokens, and what is said
-        of a key is its index on it. Places, distances and bands count inside each sequence.
+        The axis Lk of results, labels and token ids consists of the keys of all sequences, one sequence after the
+        other, and keys are indices on it. Positions, distances and bands count inside each sequence.
 
-        Returns {name: array}, [1, H, total] for a row. Raises as attention_statistics() does.
+        Returns {name: array}; statistics of a row are [1, H, total]. Raises as attention_statistics() does.
         """
         q = as_array(q)
         wrong_types("kv_cache.statistics", sequences=(sequences, "list of whole numbers"))

@@ -16,12 +16,13 @@ PADDING, WORD, PUNCTUATION, START, SEPARATOR = -1, 0, 1, 2, 3  # kinds of tokens
 
 
 class HeadMeasure(NamedTuple):
-    """One measure: its unit, its definition in a line, whose it is, and above what a head is called by its name."""
+    """One measure: its unit, its definition in a line, its source, and the threshold above which a head is named after
+    it."""
 
     unit: str
     definition: str
     source: str
-    threshold: float  # NaN: nobody has named one
+    threshold: float  # NaN: the source names none
 
 
 HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *rest in _core.head_measures()}
@@ -50,7 +51,7 @@ def _whole(values: Any) -> Any:
 
 
 class HeadMeasures:
-    """The measures of all heads, over one text after another; each text weighs the same, however long it is.
+    """The measures of all heads, as means over texts. Each text has the same weight, whatever its length.
 
         >>> measures = attention_cpp.HeadMeasures()
         >>> measures.add([(q, k, lse, {"causal": True})], ids)
@@ -66,23 +67,25 @@ class HeadMeasures:
         """Adds B texts of n tokens.
 
         Arguments
-            layers   of each layer (q, k, lse) or (q, k, lse, options): q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]
-                     and the options of attention(), as attention_weights() takes them
-            ids      int [B, n]: equal tokens have equal numbers
-            kinds    int [B, n]: what each token is, 0 a word, 1 punctuation, 2 the start of a text ([CLS], <s>), 3 a
-                     separator ([SEP], </s>), -1 padding, which is after the text. None: all are words
+            layers   for each layer (q, k, lse) or (q, k, lse, options): q [B, H, n, D], k [B, Hk, n, D], lse [B, H, n]
+                     and a dict with the options of attention()
+            ids      int [B, n], token ids: equal tokens have equal ids
+            kinds    int [B, n], token kinds: 0 a word, 1 punctuation, 2 the start of a text ([CLS], <s>), 3 a separator
+                     ([SEP], </s>), -1 padding, which must follow the text. None: all are words
 
-        Raises as attention() does; Error too if an lse is not that of q, k and the options. Nothing is added then.
+        Raises as attention() does. Raises Error too if an lse does not belong to q, k and the options. If it raises,
+        nothing is added.
         """
         self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
 
     @property
     def texts(self) -> int:
-        """How many were added."""
+        """The number of texts that were added."""
         return self._sums.texts()
 
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns: "layer" and "head", then each measure, a number a head, NaN where no text had such tokens."""
+        """Returns the columns "layer", "head" and one for each measure, with one number for each head. A number is NaN
+        if no text had tokens for the measure."""
         rows = self._sums.table()
         columns = {"layer": np.array([row[0] for row in rows]), "head": np.array([row[1] for row in rows])}
         values = np.array([row[2] for row in rows])
@@ -90,17 +93,17 @@ class HeadMeasures:
 
 
 class HeadDistances:
-    """How differently heads attend, over one text after another: the mean Jensen-Shannon divergence of their rows."""
+    """The difference between heads: the mean Jensen-Shannon divergence of their rows, over texts."""
 
     def __init__(self) -> None:
         self._sums = _core.HeadDistances()
 
     def add(self, layers: Iterable[Sequence[Any]], ids: Array, kinds: Array | None = None) -> None:
-        """As HeadMeasures.add(); of ids nothing but their number matters."""
+        """Adds texts as HeadMeasures.add() does. Only the shape of ids matters."""
         self._sums.add(_layers_of(layers), _whole(ids), None if kinds is None else _whole(kinds))
 
     def divergences(self) -> npt.NDArray[np.float64]:
-        """[N, N] of N heads, layer by layer, in nats: 0 to ln 2. Their roots are a metric."""
+        """Returns the divergences [N, N] of N heads, layer by layer, in nats, 0 to ln 2. Their roots are a metric."""
         values = np.array(self._sums.divergences())
         return values.reshape((round(len(values) ** 0.5),) * 2)
 
@@ -114,21 +117,21 @@ def _divergences(operation: str, divergences: Any) -> list[float]:
 
 
 def head_points(divergences: Array) -> npt.NDArray[np.float64]:
-    """Points [N, 2] whose distances are nearest to the roots of the divergences [N, N]: classical scaling."""
+    """Returns points [N, 2] whose distances approximate the roots of the divergences [N, N], by classical scaling."""
     return np.array(_core.scaled(_divergences("head_points", divergences))).reshape(-1, 2)
 
 
 def head_clusters(divergences: Array, count: int) -> npt.NDArray[np.int64]:
-    """The cluster of each of N heads [N], `count` of them: those nearest on the mean are joined first."""
+    """Returns the cluster of each of N heads, [N]: `count` clusters by agglomerative average-linkage clustering."""
     wrong_types("head_clusters", count=(count, "whole number"))
     return np.array(_core.clusters(_divergences("head_clusters", divergences), count))
 
 
 def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> npt.NDArray[np.float64]:
-    """How much of token `query` of the last layer comes from each token of the text: [n], 1 in all.
+    """Returns the share of each token of a text in token `query` of the last layer: [n], with the sum 1.
 
-    layers: of one text, as HeadMeasures.add() takes them; each mixes tokens by half the mean of its heads and half the
-    token itself (Abnar & Zuidema 2020).
+    layers: those of one text, as in HeadMeasures.add(). Each layer counts as half the mean of its heads and half the
+    identity (Abnar & Zuidema 2020).
     """
     wrong_types("attention_rollout", query=(query, "whole number"))
     return np.array(_core.rollout(_layers_of(layers), query))
@@ -136,10 +139,10 @@ def attention_rollout(layers: Iterable[Sequence[Any]], query: int) -> npt.NDArra
 
 def attention_flow(layers: Iterable[Sequence[Any]], query: int, threshold: float = 0.0) -> tuple[
         npt.NDArray[np.float64], float]:
-    """The most that can flow from each token of a text to token `query` of the last layer, [n], by exact maximum flow.
+    """Returns the exact maximum flow from each token of a text to token `query` of the last layer, [n].
 
-    The graph is that of attention_rollout(), without edges below `threshold`. Returns the flows, and by how much each
-    of them may be too small for that. At most 512 tokens.
+    The graph is that of attention_rollout() without edges below `threshold`, with at most 512 tokens. Returns the flows
+    and a bound: each flow may be this much too small because of the threshold.
     """
     wrong_types("attention_flow", query=(query, "whole number"), threshold=(threshold, "number"))
     flows, missing = _core.flow(_layers_of(layers), query, threshold)
@@ -150,35 +153,36 @@ class Sentence(NamedTuple):
     """A sentence with its dependency arcs."""
 
     words: list[str]
-    governors: list[int]  # of each word the word that it depends on, from 0; -1: the root
-    relations: list[str]  # of each word to its governor: "nsubj"
+    governors: list[int]  # for each word the index of its governor; -1: the root
+    relations: list[str]  # for each word the relation to its governor: "nsubj"
 
 
 class HeadRelation(NamedTuple):
-    """How often the word that a head looks at most is the one of an annotated arc."""
+    """For how many arcs of a relation the largest attention weight of a head agrees with the annotation."""
 
     arcs: int
-    offset: int  # the commonest place of the governor, from the dependent
+    offset: int  # the most frequent offset from the dependent to the governor, in words
     baseline: float  # the share of arcs with that offset
-    to_governor: npt.NDArray[np.float64]  # [heads of all layers]: the dependent's row has its largest weight there
-    to_dependent: npt.NDArray[np.float64]  # the governor's row has the largest weight on the dependent of all rows
+    to_governor: npt.NDArray[np.float64]  # [heads of all layers]: the dependent's largest weight is on the governor
+    to_dependent: npt.NDArray[np.float64]  # of all words, the governor attends most to the dependent
 
 
 def read_conllu(text: str, source: str = "text") -> list[Sentence]:
-    """Sentences of CoNLL-U. Multiword tokens and empty nodes are passed over; Error names the lines that are wrong."""
+    """Returns the sentences of a CoNLL-U text. Skips multiword tokens and empty nodes. Raises Error, which names the
+    wrong lines of `source`."""
     wrong_types("read_conllu", text=(text, "string"), source=(source, "string"))
     return [Sentence(*sentence) for sentence in _core.read_conllu(text, source)]
 
 
 class HeadSyntax:
-    """Which dependency relations heads know, over one sentence after another (Clark et al. 2019)."""
+    """The dependency relations that heads follow, counted over sentences (Clark et al. 2019)."""
 
     def __init__(self) -> None:
         self._counts = _core.HeadSyntax()
 
     def add(self, layers: Iterable[Sequence[Any]], sentence: Sentence, word_of: Sequence[int]) -> None:
-        """layers: of one text of n tokens, as HeadMeasures.add() takes them; word_of [n]: the word of each token, -1
-        for those of none. Every word has a token."""
+        """Adds a sentence of n tokens. layers: as in HeadMeasures.add(), for one text; word_of [n]: the index of each
+        token's word, -1 for none. Every word must have a token."""
         if not (isinstance(sentence, tuple) and len(sentence) == 3):
             raise TypeError(f"[head_syntax] the sentence must be a Sentence, not {type(sentence).__name__}")
         words, heads, relations = sentence
@@ -187,52 +191,53 @@ class HeadSyntax:
         self._counts.add(_layers_of(layers), (list(words), list(heads), list(relations)), list(word_of))
 
     def relations(self) -> dict[str, HeadRelation]:
-        """By name, "all" first, then by falling number of arcs."""
+        """Returns the counts by name of the relation: "all" first, then by descending number of arcs."""
         return {name: HeadRelation(*rest[:3], np.array(rest[3]), np.array(rest[4]))
                 for name, *rest in self._counts.relations()}
 
 
 class Mention(NamedTuple):
-    """Words that name an entity, by their governor: the one that the others depend on."""
+    """A mention of an entity, represented by its governor, the word on which its other words depend."""
 
-    word: int  # in the document
-    entity: str  # mentions of one entity have the same
-    upos: str  # of the governor: "PRON"
+    word: int  # index of the governor in the document
+    entity: str  # the same for all mentions of one entity
+    upos: str  # part of speech of the governor: "PRON"
 
 
 class Document(NamedTuple):
     """A text whose entities are annotated."""
 
     words: list[str]
-    ends: list[int]  # of each sentence: the number of words up to its end
+    ends: list[int]  # for each sentence the number of words up to its end
     mentions: list[Mention]
 
 
 class HeadMentions(NamedTuple):
-    """How often the word that a head looks at most, from a mention's governor, is that of an antecedent."""
+    """For how many mentions the largest attention weight of the governor is on the governor of an antecedent."""
 
     mentions: int  # those that have an antecedent
-    nearest: float  # the share whose nearest mention before is an antecedent
-    offset: int  # the place, from a mention's governor, that most often has an antecedent's
-    baseline: float  # the share that has one there
-    to_antecedent: npt.NDArray[np.float64]  # [heads of all layers]
+    nearest: float  # the share whose nearest earlier mention is an antecedent
+    offset: int  # the most frequent offset from a mention's governor to that of an antecedent, in words
+    baseline: float  # the share of mentions that have an antecedent at this offset
+    to_antecedent: npt.NDArray[np.float64]  # [heads of all layers]: the share of each head
 
 
 def read_coreference(text: str, source: str = "text") -> list[Document]:
-    """Documents of CoNLL-U with the Entity of CorefUD in MISC; Error names the lines that are wrong."""
+    """Returns the documents of a CoNLL-U text with CorefUD's Entity in MISC. Raises Error, which names the wrong lines
+    of `source`."""
     wrong_types("read_coreference", text=(text, "string"), source=(source, "string"))
     return [Document(words, ends, [Mention(*mention) for mention in mentions])
             for words, ends, mentions in _core.read_coreference(text, source)]
 
 
 class HeadCoreference:
-    """Which heads look from a mention to what it takes up, over one document after another (Clark et al. 2019)."""
+    """The heads that attend from a mention to its antecedent, counted over documents (Clark et al. 2019)."""
 
     def __init__(self) -> None:
         self._counts = _core.HeadCoreference()
 
     def add(self, layers: Iterable[Sequence[Any]], document: Document, word_of: Sequence[int]) -> None:
-        """As HeadSyntax.add()."""
+        """Adds a document; layers and word_of are as in HeadSyntax.add()."""
         if not (isinstance(document, tuple) and len(document) == 3):
             raise TypeError(f"[head_coreference] the document must be a Document, not {type(document).__name__}")
         words, ends, mentions = document
@@ -247,7 +252,7 @@ class HeadCoreference:
         self._counts.add(_layers_of(layers), given, list(word_of))
 
     def kinds(self) -> dict[str, HeadMentions]:
-        """By the UPOS of the mentions' governors, "all" first, then by falling number of mentions."""
+        """Returns the counts by UPOS of the mentions' governors: "all" first, then by descending number of mentions."""
         return {name: HeadMentions(*rest[:4], np.array(rest[4])) for name, *rest in self._counts.kinds()}
 
 
@@ -261,16 +266,18 @@ def gradient_times_attention(
     columns: slice | range | int | None = None,
     **options: Unpack[OptionArguments],
 ) -> A:
-    """P_ij dL/dP_ij, of a rectangle of the attention matrix: [B, H, rows, columns].
+    """Returns P_ij dL/dP_ij for a rectangle of the attention matrix: [B, H, rows, columns].
 
     Arguments
-        q, k, v, lse   of the forward, with return_lse=True
+        q, k, v, lse   those of the forward, with return_lse=True
         dout           [B, H, Lq, Dv], the gradient of the loss with respect to out: dL/dP_ij = <dout_i, v_j>
         rows, columns  as in attention_weights()
-        options        those of the forward, without dropout
+        options        the options of the forward, without dropout
 
-    Positive where the loss falls with less weight. The sum over all pairs of a head is the sum over its rows of
-    <dout_i, out_i>, O(n): its absolute value is the head's importance (Michel et al. 2019).
+    A value is positive where less weight would reduce the loss. The sum over all pairs of a head equals the sum over
+    its rows of <dout_i, out_i>, in O(n) memory; its absolute value is the importance of the head (Michel et al. 2019).
+
+    Raises as attention_weights() does, and Error for a dropout.
     """
     if options.get("dropout"):
         raise _core.Error("[gradient_times_attention] dropout must be 0")
@@ -294,8 +301,8 @@ def gradient_times_attention(
 def repeated_tokens(
     length: int, lowest: int, highest: int, *, copies: int = 2, start: int | None = None, seed: int = 0
 ) -> list[int]:
-    """Random tokens for the scores of induction and of duplicates: `length` different ones from range(lowest, highest),
-    `copies` times in a row, with `start` before them if it is given."""
+    """Returns random token ids for the measures of induction and duplicates: `length` different ids from range(lowest,
+    highest), repeated `copies` times, after the id `start` if it is given."""
     wrong_types("repeated_tokens", length=(length, "whole number"), lowest=(lowest, "whole number"),
                 highest=(highest, "whole number"), copies=(copies, "whole number"),
                 start=(0 if start is None else start, "whole number"), seed=(seed, "whole number"))

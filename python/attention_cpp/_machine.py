@@ -1,4 +1,4 @@
-"""What the library runs on: instruction set, precision and threads."""
+"""Settings of the process: instruction set, precision and threads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from ._arrays import wrong_types
 
 
 def isas() -> list[str]:
-    """The instruction sets that this CPU can run, best first: "avx512_bf16", "avx512", "avx2", ..., "baseline"."""
+    """Returns the instruction sets that this CPU supports, best first: "avx512_bf16", "avx512", ..., "baseline"."""
     return _core.available_isas()
 
 
 def isa(name: str | None = None) -> str:
-    """The instruction set in use; with a name, uses that one from now on.
+    """Returns the instruction set in use. With a name, all later calls use that one.
 
-    The best one is chosen at first use, or the one that the environment variable ATTN_ISA names.
-    An unknown name raises Error, which lists the choices.
+    Without a name the first use chooses the best one, or the one in the environment variable ATTN_ISA. An unknown name
+    raises Error, which lists the choices.
     """
     if name is not None:
         wrong_types("isa", name=(name, "string"))
@@ -24,13 +24,13 @@ def isa(name: str | None = None) -> str:
 
 
 def float32_precision(name: str | None = None) -> str:
-    """How float32 numbers enter products where a call does not say it; with a name, from now on.
+    """Returns the precision of float32 products for calls without the option float32_precision. With a name, sets it.
 
-    "full", at first, is as accurate as float32 arithmetic. On processors with matrix tiles "high" takes 16 bits of each
-    number and "fast" rounds it to bfloat16, which is quicker; elsewhere all are full. It holds for all calls of this
-    process: the functions here, what `attention_cpp.torch.enable()` routes, and integrations. A backward takes the
-    one in force when it runs. torch.set_float32_matmul_precision() is about torch's own matrix products: it neither
-    sets this nor is set by it.
+    The default "full" is as accurate as float32 arithmetic. On processors with matrix tiles, "high" uses 16 bits of
+    each number and "fast" rounds it to bfloat16; both are faster. Other processors always compute in full precision.
+    The setting holds for all calls of this process, also those of the integrations and of
+    `attention_cpp.torch.enable()`. A backward uses the setting of the time when it runs.
+    torch.set_float32_matmul_precision() sets torch's own matrix products only.
 
     Raises Error for another name.
     """
@@ -41,10 +41,10 @@ def float32_precision(name: str | None = None) -> str:
 
 
 def threads(count: int | None = None) -> int:
-    """How many threads may work at a time; with a count, sizes the library's own pool, 0 = one a core.
+    """Returns how many threads the library uses. With a count, sets the size of its pool; 0 means one for each core.
 
-    Once `attention_cpp.torch` is imported, torch's threads do the work: `torch.set_num_threads` then decides, and a
-    count raises Error.
+    After `import attention_cpp.torch` torch's threads do the work. Then set their number with `torch.set_num_threads`;
+    a count given here raises Error.
     """
     if count is not None:
         wrong_types("threads", count=(count, "whole number"))

@@ -1,4 +1,4 @@
-"""The operator on arrays: allocates the results and calls the extension."""
+"""The operator on arrays: its functions allocate the results and call the extension."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ A = TypeVar("A", bound=_Shaped)
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """The result of attention_backward(): arrays of the kind of q. None: not wanted, or of no array."""
+    """The result of attention_backward(): arrays of the library of q. A gradient that was not wanted is None, and so is
+    that of an array that was not given."""
 
     dq: A | None
     dk: A | None
@@ -36,13 +37,13 @@ class Gradients(NamedTuple, Generic[A]):
 
 
 class Plan(NamedTuple):
-    """What a call will do."""
+    """What a call will do, as explain() returns it."""
 
-    path: str  # "avx512: ..."
-    isa: str
+    path: str  # the kernels: "avx512: ..."
+    isa: str  # the instruction set in use
     tasks: int  # independent units of work
-    scratch_bytes: int  # extra memory, all threads together
-    flops: float  # multiply-adds on allowed (query, key) pairs, counted as two
+    scratch_bytes: int  # extra memory of all threads together
+    flops: float  # a multiply-add on an allowed (query, key) pair counts as two
 
 
 def of_all(plans: Sequence[Plan]) -> Plan:
@@ -82,22 +83,24 @@ def attention(q: memoryview, k: Array, v: Array, *, out: Array | None = None, re
 @with_options
 def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_lse: bool = False,
               **options: Unpack[OptionArguments]) -> Any:
-    """out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, exact, in O(n) memory.
+    """Computes out_i = sum_j softmax_j(scale <q_i, k_j>) v_j exactly, in O(n) memory.
+
+        >>> out, lse = attention(q, k, v, causal=True, return_lse=True)
 
     Arguments
         q           [B, H, Lq, D]; k [B, Hk, Lk, D]; v [B, Hk, Lk, Dv]: float32, float64, bfloat16 or float16, one type
-                    for all, any strides. H is a multiple of Hk: query head h reads key head h / (H / Hk). Leading axes
-                    may be missing in all three: [L, D] is one head. D and Dv up to 1024.
-        out         [B, H, Lq, Dv], written to if given; must not overlap an input
+                    for all, any strides. H is a multiple of Hk: query head h reads key head h / (H / Hk). All three may
+                    lack leading axes: [L, D] is one head. D and Dv are at most 1024
+        out         [B, H, Lq, Dv], an array for the result; it must not overlap an input. None: a new array
         return_lse  also return lse [B, H, Lq], the natural log of the sum of exp(scores): float32, or float64 for
                     float64. attention_backward() and attention_weights() take it
         <every option>
 
-    All options compose. A row that sees no key and has no sink gives exactly 0, with lse -inf.
+    All options compose. A row without an allowed key and without a sink gives exactly 0, with lse -inf.
 
-    Returns out, or (out, lse): arrays of the kind of q.
+    Returns out, or (out, lse): arrays of the library of q.
 
-    Raises Error (a ValueError) or TypeError, which name everything that is wrong; nothing is written in that case.
+    Raises Error (a ValueError) or TypeError. The message names everything that is wrong, and nothing is written.
     """
     q, k, v = as_array(q), as_array(k), as_array(v)
     given = options_of("attention", options)
@@ -126,15 +129,18 @@ def attention_backward(
     wanted: Sequence[str] = ("dq", "dk", "dv", "dbias", "dsink"),
     **options: Unpack[OptionArguments],
 ) -> Gradients[A]:
-    """The gradients of attention(), in O(n) memory.
+    """Computes the gradients of attention(), in O(n) memory.
+
+        >>> dq, dk, dv, _, _ = attention_backward(q, k, v, out, lse, dout, causal=True)
 
     Arguments
-        q, k, v     as in the forward; out and lse its results
-        dout        [B, H, Lq, Dv], the gradient of the loss with respect to out; dlse [B, H, Lq] to lse, or None
-        wanted      which to compute; dbias and dsink are only there if bias and sink are
-        options     the same values as in the forward: dropout is repeated from the seed
+        q, k, v     the arrays of the forward; out and lse are its results
+        dout        [B, H, Lq, Dv], the gradient of the loss with respect to out; dlse [B, H, Lq], the one with respect
+                    to lse, or None
+        wanted      the names of the gradients to compute; dbias needs the option bias, dsink the option sink
+        options     the options of the forward; the seed repeats its dropout
 
-    Returns Gradients(dq, dk, dv, dbias, dsink), each in the type and shape of its array; dsink in that of lse.
+    Returns Gradients(dq, dk, dv, dbias, dsink). Each has the type and shape of its array; dsink has the type of lse.
 
     Raises as attention() does.
     """
@@ -194,14 +200,14 @@ def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int 
 
     Arguments
         q, k, lse   those of attention(..., return_lse=True)
-        rows        which queries: a slice, a range, one index, or None for all; columns which keys
-        out         [B, H, rows, columns] float32 (float64 for float64), written to if given
-        options     those of attention()
+        rows        the queries: a slice, a range, one index, or None for all; columns selects the keys in the same way
+        out         [B, H, rows, columns] float32 (float64 for float64), an array for the result. None: a new array
+        options     the options of attention()
 
-    Returns [B, H, rows, columns]: the weights before dropout. A row sums to 1 over all keys, less its sink's share.
+    Returns [B, H, rows, columns]: the weights before dropout. Over all keys, a row sums to 1 minus its sink's share.
 
-    Raises as attention() does; also Error where the weights of a row add up to more than 1, because lse then belongs to
-    other arrays or options. (A sum below 1 may be right: of some columns, or with the lse of more keys, as after
+    Raises as attention() does. Raises Error too if the weights of a row add up to more than 1, because lse then belongs
+    to other arrays or options. (A sum below 1 can be correct: for some columns, or with the lse of more keys after
     merge().)
     """
     q, k = as_array(q), as_array(k)
@@ -222,9 +228,10 @@ def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int 
 
 
 def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
-    """Attention over the union of two disjoint sets of keys, from the results over each.
+    """Computes attention over the union of two disjoint sets of keys from the results over each set.
 
-    out, out_b [B, H, Lq, Dv]; lse, lse_b [B, H, Lq]. Associative; (0, -inf) is the identity. Returns (out, lse).
+    out, out_b [B, H, Lq, Dv]; lse, lse_b [B, H, Lq]. The operation is associative, and (0, -inf) is its identity. It
+    changes no argument. Returns new arrays (out, lse).
     """
     out, lse, out_b, lse_b = (as_array(array) for array in (out, lse, out_b, lse_b))
     new_out, new_lse = copied(out), copied(lse)
@@ -233,7 +240,7 @@ def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
 
 
 def explain(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) -> Plan:
-    """What attention(q, k, v, **options) will do: its path, scratch memory and arithmetic. Nothing is computed.
+    """Returns what attention(q, k, v, **options) will do (path, scratch memory, arithmetic), without computing it.
 
     Raises as attention() does.
     """
@@ -241,7 +248,7 @@ def explain(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) ->
 
 
 def explain_backward(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) -> Plan:
-    """What attention_backward() will do for such a call, with dbias where there is a bias. As explain()."""
+    """Returns what attention_backward() will do for such a call; with a bias the plan includes dbias. As explain()."""
     return _explain("explain_backward", q, k, v, options)
 
 
@@ -256,9 +263,10 @@ def _explain(function: str, q: Array, k: Array, v: Array, options: OptionArgumen
 def dropout_keeps(
     seed: int, probability: float, shape: tuple[int, int, int, int], first_query: int = 0, first_key: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """Which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] from a first query and key on.
+    """Returns which weights dropout keeps: a boolean NumPy array [B, H, rows, columns] that starts at first_query and
+    first_key.
 
-    The seed is in [0, 2^64), the probability in [0, 1).
+    shape is (B, H, rows, columns), seed is in [0, 2^64), probability in [0, 1). Raises Error otherwise.
     """
     wrong_types("dropout_keeps", seed=(seed, "whole number"), probability=(probability, "number"),
                 shape=(shape, "list of whole numbers"), first_query=(first_query, "whole number"),

@@ -1,4 +1,4 @@
-"""Statistics of the attention matrix by name: allocates the results and calls the extension."""
+"""Statistics of the attention matrix by name: the functions allocate the results and call the extension."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _bands_of(bands: Any) -> dict[str, tuple[int, int]]:
 
 
 def _count_of(labels: Any) -> int:
-    """Sets that there are: up to the highest label; none of what are no labels, as the extension says then."""
+    """The number of sets: the highest label plus 1; 0 for arrays that are no labels, for which the extension raises."""
     is_given = _shape(labels) and all(_shape(labels)) and dtype_name(labels) in ("int32", "int64")
     return max(int(labels.max()) + 1, 0) if is_given else 0
 
@@ -59,9 +59,9 @@ def ask(
     picture_of: str = "mean", picture_rows: slice | range | int | None = None,
     picture_columns: slice | range | int | None = None, key_factor: Array | None = None, **options: Any
 ) -> dict[str, Array]:
-    """What attention_statistics() does for any place of the keys: `compute` is given what is asked, and the options.
+    """attention_statistics() for keys in arrays and in a cache: calls compute(views and key sets, options).
 
-    keys is their number, None where there are none to count.
+    keys is the number of keys, None where an array has no such axis.
     """
     given = options_of("attention_statistics", options)
     bands = _bands_of(bands)
@@ -139,28 +139,33 @@ def attention_statistics(
     key_factor: Array | None = None,
     **options: Unpack[OptionArguments],
 ) -> dict[str, A]:
-    """Numbers that describe the attention matrix P, in one pass and O(n) memory: P is never stored.
+    """Computes numbers that describe the attention matrix P, in one pass and O(n) memory. P is never stored.
+
+        >>> statistics = attention_statistics(q, k, lse, ["entropy", "previous"], causal=True)
+        >>> statistics["entropy"]                                           # [B, H, Lq]
 
     Arguments
-        q, k, lse   of the forward, with return_lse=True
-        wanted      names. A row, [B, H, Lq]: "sum", "entropy" (nats), "participation" (1 / sum P^2), "maximum",
-                    "argmax_key" (int64: the key of the maximum; -1: none), "distance" (mean |p_i - j|), and the mass on
-                    keys: "first", "self", "previous", "next", "same_token". A key, [B, H, Lk]: "column_mass" (received
-                    in all), "column_position" (of who looks, on the mean)
-        means       also the mean of each row statistic over the rows of a head with weight on a key, [B, H]: "mean_..."
-        bands       {name: (low, high)}: the mass on keys p_i + low .. p_i + high, both included
-        labels      int [B|1, Lk], the set of each key from 0 on, negative = none: "labels" [B, H, Lq, label_sets] is
-                    the mass on each; label_sets is at most 64, default max + 1
-        query_token_ids, key_token_ids   int ids [B|1, Lq] and [B|1, Lk], for "same_token"
-        top         n > 0, at most 256: "top_weight" and "top_key" [B, H, Lq, n], the largest of each row, falling
-        picture     (R, C): "picture" [B, H, R, C], P pooled; picture_of "mean" or "max"; picture_rows, picture_columns:
-                    the part that is shown, as in attention_weights()
+        q, k, lse   those of the forward, with return_lse=True
+        wanted      names. Of a row, [B, H, Lq]: "sum", "entropy" (nats), "participation" (1 / sum P^2), "maximum",
+                    "argmax_key" (int64, the key of the maximum; -1: none), "distance" (mean |p_i - j|), and the mass of
+                    the keys "first", "self", "previous", "next", "same_token". Of a key, [B, H, Lk]: "column_mass" (the
+                    mass that it receives) and "column_position" (the mean position of the queries that attend to it)
+        means       also compute "mean_..." [B, H], the mean of each row statistic over the rows of a head that have an
+                    allowed key
+        bands       {name: (low, high)}: the mass of the keys p_i + low .. p_i + high, both included
+        labels      int [B|1, Lk], the set of each key from 0 on, negative = in no set. "labels" [B, H, Lq, label_sets]
+                    is the mass of each set; label_sets is at most 64, default max + 1
+        query_token_ids, key_token_ids   int [B|1, Lq] and [B|1, Lk], for "same_token"
+        top         n from 1 to 256: "top_weight" and "top_key" [B, H, Lq, n], the largest of each row, descending
+        picture     (R, C): "picture" [B, H, R, C], P pooled by picture_of, "mean" or "max". picture_rows and
+                    picture_columns select the part that is shown, as in attention_weights()
         key_factor  [B|1, H|Hk|1, Lk] of lse's type, not negative: multiplies P in column_mass and in the picture
-        options     those of the forward
+        options     the options of the forward
 
-    Returns {name: array}, arrays of the kind of q, float32 (float64 for float64).
+    Returns {name: array}: arrays of the library of q, float32 (float64 for float64).
 
-    Raises as attention() does; Error too if lse is not that of q, k and the options: each row of P is summed up.
+    Raises as attention() does. Raises Error too if a row of P does not sum up to 1, the sink's share included, because
+    lse then belongs to other arrays or options.
     """
     q, k = as_array(q), as_array(k)
     return ask(

@@ -4,24 +4,25 @@
     >>> attention_cpp.flash_attn.install()      # and `from flash_attn import flash_attn_func` works anywhere
 
 Tensors are (batch, seqlen, nheads, headdim), or (total, nheads, headdim) for packed sequences: float32, float64,
-bfloat16 or float16. Everything has gradients, through softmax_lse too, except flash_attn_with_kvcache.
+bfloat16 or float16. All functions except flash_attn_with_kvcache have gradients, through softmax_lse too.
 
-What the functions share
+Common arguments
 
-    dropout_p           the seed comes from torch's generator; pass 0 when evaluating
-    softmax_scale       default 1 / sqrt(headdim)
-    causal              aligned to the bottom right: query i sees keys j <= i + seqlen_k - seqlen_q
-    window_size         (left, right) of the same place, inclusive; -1 = no limit. Composes with causal. Any two whole
-                        numbers: a tuple, a list, a tensor
+    dropout_p           probability of dropping a weight; torch's generator gives the seed. Pass 0 in evaluation
+    softmax_scale       factor on the scores, default 1 / sqrt(headdim)
+    causal              aligned to the bottom right: query i attends to keys j <= i + seqlen_k - seqlen_q
+    window_size         (left, right) keys around i + seqlen_k - seqlen_q, both ends included; -1 = no limit. It
+                        composes with causal. A tuple, a list or a tensor of two integers
     softcap             c > 0: scores become c tanh(score / c)
     alibi_slopes        (nheads,) or (batch, nheads) float32: adds -slope |i + seqlen_k - seqlen_q - j|
-    deterministic       accepted: results always are
-    return_attn_probs   also return softmax_lse, (batch, nheads, seqlen_q) or (nheads, total_q), and None: S_dmask, the
-                        n x n matrix that flash-attention has "for testing only", is never stored
-    nheads_k            of k and v, divides nheads: query head h reads key head h / (nheads / nheads_k)
+    deterministic       without effect: results are always deterministic
+    return_attn_probs   also return softmax_lse, (batch, nheads, seqlen_q) or (nheads, total_q), and None in the place
+                        of S_dmask, an n x n matrix that flash-attention has "for testing only"
+    nheads_k            the heads of k and v; divides nheads. Query head h reads key head h / (nheads / nheads_k)
 
-A query that sees no key gives 0, with softmax_lse -inf. Unlike the original, headdim may be anything up to 1024 and
-another for v, and pages may have any size. Every wrong argument raises attention_cpp.Error (a ValueError) or TypeError.
+A query without an allowed key gives 0, with softmax_lse -inf. Unlike in flash-attn, headdim may be any size up to 1024,
+v may have another one, and pages may have any size. Wrong arguments raise attention_cpp.Error (a ValueError) or
+TypeError.
 """
 
 from ._flash.cache import flash_attn_with_kvcache

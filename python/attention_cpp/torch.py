@@ -3,11 +3,11 @@
     >>> import torch, attention_cpp.torch
     >>> attention_cpp.torch.enable()        # torch.nn.functional's own, and so every model that calls it
 
-Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; in torch
-they fall back to n x n. Gradients of query, key, value and of a floating mask; higher derivatives and forward mode too,
-with n x n memory. torch's threads do the work.
+Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; torch
+needs n x n memory for them. query, key, value and a floating mask have gradients. Higher derivatives and forward mode
+need n x n memory. Torch's threads do the work.
 
-A call that the library cannot compute (another device, other dtypes, wrong arguments) is left to torch: explain() gives
+A call that the library cannot compute (another device, other dtypes, wrong arguments) goes to torch: explain() returns
 the reason, enable(warn=True) warns and enable(strict=True) raises.
 """
 

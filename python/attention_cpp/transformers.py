@@ -4,9 +4,9 @@
     >>> attention_cpp.transformers.register()
     >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attention_cpp")
 
-or model.set_attn_implementation("attention_cpp"). Grouped heads are read in place; windows, softcaps, sinks, position
-biases, padding and caches stay fused; neither the scores nor the mask is stored as n x n. Where a model needs a mask
-that is none of causal, bidirectional, window and padding, a dense one is made: register(warn=True) warns of it, and
+or model.set_attn_implementation("attention_cpp"). Grouped heads are read in place. Windows, softcaps, sinks, position
+biases, padding and caches stay fused, and neither scores nor masks are stored as n x n. If a model needs another mask
+than causal, bidirectional, window or padding, the integration builds a dense one: register(warn=True) then warns, and
 register(strict=True) raises. `output_attentions=True` returns the weights, with their gradient.
 """
 

@@ -25,14 +25,15 @@ _undo: list[Callable[[], None]] = []  # the registry of install()
 
 
 def install(*, force: bool = False) -> None:
-    """Makes `import flash_attn` find these functions, as version 2.8.3, with .flash_attn_interface, .bert_padding and
+    """Makes `import flash_attn` import these functions, as version 2.8.3 with .flash_attn_interface, .bert_padding and
     .layers.rotary.apply_rotary_emb, and `import flash_attn_interface` those of flash-attention 3.
-    importlib.metadata.version() knows both. Raises Error where another of these can be imported, unless force.
+    importlib.metadata.version() finds both packages. transformers then loads models with
+    attn_implementation="flash_attention_2".
 
-    .flash_attn_interface has the functions that other packages build on too: _flash_attn_forward, _flash_attn_backward
-    and those of packed sequences, which record no gradients.
+    .flash_attn_interface also has the private functions that other packages use: _flash_attn_forward,
+    _flash_attn_backward and their variable-length forms. They record no gradients.
 
-    Where transformers is installed, it then loads models with attn_implementation="flash_attention_2".
+    Raises Error if another installation of these packages can be imported, unless force is true.
     """
     if _undo:
         return

@@ -147,18 +147,18 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None, implementation: str | None = None,
     return_residual: bool = False,
 ) -> Any:
-    """jax.nn.dot_product_attention, fused.
+    """jax.nn.dot_product_attention, fused, with its signature.
 
-    query [B, T, N, H], key and value [B, S, K, H] with N a multiple of K; without B for one sequence; returns
-    [B, T, N, H] and, with return_residual, the log-sum-exp [B, T, N], of query's type.
+    query [B, T, N, H], key and value [B, S, K, H] with N a multiple of K; one sequence may lack the axis B. Returns
+    [B, T, N, H] and, with return_residual, the log-sum-exp [B, T, N] in query's type.
 
-    bias, mask         [B|1, N|1, T|1, S|1]: added to the scores; boolean, True = attend
-    is_causal          top-left: query t sees keys 0 ... t
-    query_seq_lengths, key_value_seq_lengths   [B]: rows of padding give 0, keys of padding are not seen
-    local_window_size  w or (left, right): how many keys beside its own a query sees
+    bias, mask         [B|1, N|1, T|1, S|1]: bias is added to the scores; mask is boolean, True = attend
+    is_causal          top-left: query t attends to keys 0 ... t
+    query_seq_lengths, key_value_seq_lengths   [B]: rows of padding give 0, keys of padding are masked
+    local_window_size  w or (left, right): how many keys on each side of its own a query attends to
     implementation     None or "attention_cpp"
 
-    Raises Error (a ValueError) or TypeError, which name everything that is wrong, while jax.jit traces too.
+    Raises Error (a ValueError) or TypeError, which name everything that is wrong, also while jax.jit traces.
     """
     if implementation not in (None, "attention_cpp"):
         raise Error(f"[dot_product_attention] implementation is {implementation!r}, must be None or 'attention_cpp'")

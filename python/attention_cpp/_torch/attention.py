@@ -52,8 +52,8 @@ def _check_kinds(function: str, given: dict[str, Any]) -> None:
 
 
 def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
-    """Keyword arguments as the operator takes them: lists and numbers as tensors, with all their axes. Raises TypeError
-    for names that are no options and values of other types, Error for a seed outside [0, 2^64)."""
+    """Converts keyword arguments to options: lists and numbers become tensors with all their axes. Raises TypeError for
+    unknown names and wrong types, Error for a seed outside [0, 2^64)."""
     if not options.keys() <= FIELDS.keys():
         refuse_unknown(function, options, FIELDS)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -81,8 +81,8 @@ def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
 
 
 def check_tensors(function: str, options: Options = NONE_GIVEN, **tensors: Any) -> None:
-    """Raises TypeError for arguments that are no tensors; Error for those, and those of the options, that are not dense
-    and on the CPU, or require a gradient that they do not have."""
+    """Raises TypeError for arguments that are no tensors. Raises Error for arguments and options that are not dense and
+    on the CPU, or that require a gradient which the operator does not compute."""
     others = {name: type(tensor).__name__ for name, tensor in tensors.items() if not isinstance(tensor, Tensor)}
     if others:
         raise TypeError(f"[{function}] " + "; ".join(f"{name} must be a torch.Tensor, not {kind}"
@@ -103,7 +103,7 @@ def check_tensors(function: str, options: Options = NONE_GIVEN, **tensors: Any) 
 
 
 def _with_mask_read(options: Options, q: Tensor, k: Tensor) -> Options:
-    """The options with those that their mask is equal to in its place, where none besides it limits the keys."""
+    """The options, with the mask replaced by options that are equal to it, if no other option limits the keys."""
     name = "mask" if options.mask is not None else "bias"
     mask = getattr(options, name)
     given = vars(options)
@@ -115,7 +115,7 @@ def _with_mask_read(options: Options, q: Tensor, k: Tensor) -> Options:
 
 def _quick(q: Tensor, k: Tensor, v: Tensor, return_lse: bool, options: Mapping[str, Any]
            ) -> Tensor | tuple[Tensor, Tensor] | None:
-    """The call most made, at a third of its cost; None where it is another."""
+    """The most frequent kind of call, at a third of its cost; None for other calls."""
     if not options:
         if torch.compiler.is_compiling() or not autograd.is_simple(q, k, v, None, True):
             return None
@@ -157,22 +157,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **op
 
     Arguments
         q           [B, H, Lq, D]; k [B, Hk, Lk, D]; v [B, Hk, Lk, Dv]: float32, float64, bfloat16 or float16, one type
-                    for all, any strides. H is a multiple of Hk. Leading axes may be missing in all three
+                    for all, any strides. H is a multiple of Hk. All three may lack leading axes
         return_lse  also return lse [B, H, Lq], the natural log of the sum of exp(scores): float32, or float64 for
                     float64
-        options     every option of attention_cpp.attention(), by the same names; its help() lists them. Lists may be
-                    tensors. dropout without a seed draws one from torch's generator
+        options     every option of attention_cpp.attention(), by the same names; its help() lists them. Tensors are
+                    allowed where it takes lists. dropout without a seed draws one from torch's generator
 
-    Gradients of q, k, v, bias and sink, through out and lse; higher derivatives, forward mode and torch.func with n x n
-    memory; torch.compile sees one node. Under torch.autocast q, k and v are cast.
+    q, k, v, bias and sink have gradients, through out and lse. Higher derivatives, forward mode and torch.func need
+    n x n memory. torch.compile sees one node. torch.autocast casts q, k and v.
 
-    Returns out [B, H, Lq, Dv], or (out, lse). A row that sees no key and has no sink gives exactly 0, with lse -inf.
+    Returns out [B, H, Lq, Dv], or (out, lse). A row without an allowed key and without a sink gives exactly 0, with lse
+    -inf.
 
-    A mask of n x n entries, boolean or of 0 and -infinity, that is equal to causal, a window, padding or documents is
-    read once and runs as these, as in scaled_dot_product_attention(), where no other option limits the keys.
+    If no other option limits the keys, the function reads an n x n mask (boolean, or of 0 and -infinity) once. A mask
+    that is equal to causal, a window, padding or segments then runs as that option.
 
-    Raises Error (a ValueError) or TypeError, which name what is wrong: also where a tensor without a gradient, as
-    alibi_slopes, requires one.
+    Raises Error (a ValueError) or TypeError, which name what is wrong. It raises too if an option that has no gradient,
+    such as alibi_slopes, requires one.
     """
     if (results := _quick(q, k, v, return_lse, options)) is not None:
         return results

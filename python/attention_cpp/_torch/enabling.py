@@ -1,4 +1,4 @@
-"""enable() and disable(): the library's functions in the place of torch's; and its kernels in torch's provider hook."""
+"""enable() and disable() replace torch's functions by the library's; its kernels are in torch's provider hook too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _bias_function = CausalBias.__dict__["__torch_function__"]
 
 
 def _take_bias(kind: type, function: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
-    """torch's own function, imported before enable(), with a causal bias. torch would take the bias for a mask: it
-    recognises itself by the name that is ours now."""
+    """Computes calls of torch's own function, imported before enable(), with a causal bias. torch would take the bias
+    for a mask, because it recognises its function by the name, which is now that of ours."""
     if function is original:
         return scaled_dot_product_attention(*arguments, **(options or {}))
     return _bias_function.__func__(kind, function, types, arguments, options)
@@ -34,13 +34,16 @@ def _module_left_to_torch(reason: str) -> None:
 
 
 def enable(*, strict: bool = False, warn: bool = False) -> None:
-    """Puts our functions in the place of torch.nn.functional.scaled_dot_product_attention and of
-    torch.nn.attention.flex_attention.flex_attention.
+    """Replaces torch.nn.functional.scaled_dot_product_attention and torch.nn.attention.flex_attention.flex_attention by
+    the functions of this library, for the whole process.
 
-    nn.MultiheadAttention and nn.TransformerEncoder call the first, and their fused inference path has ours in it too,
-    nested tensors included; torch.nn.attention.varlen runs on the CPU. Code that imported a function by name before
-    keeps torch's, but for causal biases (torch.nn.attention.bias), which are computed here even then. strict: raise
-    Error for what would be left to torch; warn: warn of it.
+        >>> attention_cpp.torch.enable(warn=True)
+
+    nn.MultiheadAttention and nn.TransformerEncoder then use the library, also in their fused inference path and with
+    nested tensors, and torch.nn.attention.varlen runs on the CPU. Code that imported one of the functions by name
+    earlier keeps torch's; only its calls with a causal bias (torch.nn.attention.bias) come here.
+
+    strict: raise Error for a call that the library would leave to torch. warn: warn of such a call.
     """
     before = state.enabled
     kernels = (FusedModules(_module_left_to_torch), VarlenKernels()) if before is None else before.kernels
@@ -48,13 +51,13 @@ def enable(*, strict: bool = False, warn: bool = False) -> None:
 
 
 def disable() -> None:
-    """Puts torch's functions back."""
+    """Restores torch's functions."""
     _set(None)
 
 
 @contextlib.contextmanager
 def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
-    """enable() for a with block; what was set before it is put back."""
+    """enable() for a with block. The end of the block restores the earlier setting."""
     before = state.enabled
     enable(strict=strict, warn=warn)
     try:
@@ -65,8 +68,8 @@ def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(report: Callable[[str], object]) -> Iterator[None]:
-    """enabled(), as it is already or anew, with one more function that is called with the reason of every call that is
-    left to torch."""
+    """enabled() with the present setting, if there is one. report(reason) is called for every call that is left to
+    torch."""
     before = state.enabled
     if before is None:
         enable()

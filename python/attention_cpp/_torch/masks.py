@@ -123,10 +123,10 @@ def count_mask(what: str) -> None:
 
 
 def mask_counts() -> dict[str, int]:
-    """How many calls with a mask there were, by the options that it was found to be equal to: {"causal, key lengths":
-    24, "bias": 1}.
+    """Returns the number of calls with a mask, by the options that are equal to the mask: {"causal, key lengths": 24,
+    "bias": 1}.
 
-    "keys" is one row for all queries; "mask" and "bias" are masks that are equal to no such options, or that were not
-    read: in calls over few pairs, of one query, and under a compiler or a transform.
+    "keys" is one row for all queries. "mask" and "bias" are masks that are equal to no such options, or that were not
+    read: in calls with few pairs or with one query, and under a compiler or a transform.
     """
     return dict(state.mask_counts)

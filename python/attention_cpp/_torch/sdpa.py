@@ -1,6 +1,6 @@
-"""scaled_dot_product_attention of attention_cpp.torch: torch's arguments as calls of the operator.
+"""scaled_dot_product_attention of attention_cpp.torch: it turns torch's arguments into calls of the operator.
 
-`why_not` decides whether the library or torch computes a call; what the library itself refuses is left to torch too.
+`why_not` decides whether the library or torch computes a call. Calls for which the library raises go to torch too.
 """
 
 from __future__ import annotations
@@ -156,14 +156,15 @@ def scaled_dot_product_attention(
 
     query [..., H, L, E], key [..., Hk, S, E], value [..., Hk, S, Ev]; returns [..., H, L, Ev].
 
-    attn_mask   boolean (True = attend) or floating (added), broadcastable to [..., H, L, S]; gradients of the latter
-    dropout_p   always applied: pass 0 when evaluating. The seed comes from torch's generator
-    is_causal   top-left: query i sees keys 0 ... i; composes with attn_mask
+    attn_mask   boolean (True = attend) or floating (added, has a gradient), broadcastable to [..., H, L, S]
+    dropout_p   probability of dropping a weight, applied in evaluation too: pass 0 there. torch's generator gives the
+                seed
+    is_causal   top-left: query i attends to keys 0 ... i; composes with attn_mask
     enable_gqa  query head h reads key head h / (H / Hk)
-    strict      raise Error for what is torch's to compute (another device, dtype or layout) instead of calling torch
+    strict      raise Error instead of calling torch for another device, dtype or layout
 
-    Casts under torch.autocast, and raises for wrong arguments, as torch's does: they are left to it.
-    In graphs that are made for other programs (torch.jit, torch.export, torch.onnx, torch.fx) it is torch's operator.
+    It casts under torch.autocast as torch does. Calls with wrong arguments go to torch, which raises its own errors.
+    Graphs for other programs (torch.jit, torch.export, torch.onnx, torch.fx) contain torch's operator.
     """
     if torch.jit.is_scripting():
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -246,11 +247,11 @@ def _is_composed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Plan | str:
-    """What scaled_dot_product_attention() will do with these arguments: a Plan, or why it leaves them to torch.
+    """Returns what scaled_dot_product_attention() will do: a Plan, or a string with the reason why torch computes it.
 
-    With a mask the path names the options that it is equal to, "causal, key lengths"; "mask" or "bias": to none.
-    Where an argument is not finite the plan's path names the rule, which differs from torch's: what is masked is not
-    read, a NaN reaches the rows that see it and no other, and a score of +infinity wins alone.
+    With a mask, the path names the options that are equal to the mask, as "causal, key lengths"; "mask" or "bias" if
+    there are none. If an argument is not finite, the path names the rule, which differs from torch's: masked entries
+    are not read, a NaN affects only the rows that attend to it, and a score of +infinity gets all the weight.
     """
     return _explained(_explain, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -258,7 +259,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
 def explain_backward(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                      dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                      enable_gqa: bool = False) -> Plan | str:
-    """What the backward of scaled_dot_product_attention() will do. As explain()."""
+    """Returns what the backward of scaled_dot_product_attention() will do. As explain()."""
     return _explained(_explain_backward, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 

@@ -26,10 +26,10 @@ _OPTIONS = ("causal", "window", "alignment", "key_length", "query_length", "offs
 
 
 class RowStatistics(NamedTuple):
-    """Of attention_statistics()."""
+    """The result of attention_statistics()."""
 
     entropy: Tensor  # [B, H, Lq], in nats: - sum_j P_ij ln P_ij over the keys
-    masses: Tensor  # [B, H, Lq, sets]: the weight on the keys of each label
+    masses: Tensor  # [B, H, Lq, sets]: the mass of the keys of each label
 
 
 def _check(query: Tensor, key: Tensor, labels: Tensor | None, label_sets: int | None, scale: float | None) -> None:
@@ -54,17 +54,21 @@ def attention_statistics(
     query: Tensor, key: Tensor, labels: Tensor | None = None, *, label_sets: int | None = None,
     scale: float | None = None, **options: Any
 ) -> RowStatistics:
-    """Entropy and masses of attention's rows with gradients of query and key, to be used in a loss; O(n) memory.
+    """Computes entropy and masses of attention rows for a loss, with gradients of query and key, in O(n) memory.
+
+        >>> loss = attention_statistics(q, k, causal=True).entropy.mean()
 
     Arguments
-        query, key  [B, H, Lq, D], [B, Hk, Lk, D], as in attention_cpp.attention(); 16-bit numbers count as float32
-        labels      int [B|1, Lk]: the set of each key from 0 on, negative = none; label_sets, default max + 1, and D
-                    are less than 1024 together
+        query, key  [B, H, Lq, D], [B, Hk, Lk, D], as in attention_cpp.attention(); 16-bit types are computed as float32
+        labels      int [B|1, Lk]: the set of each key from 0 on, negative = in no set. label_sets is by default
+                    max + 1; label_sets + D must be less than 1024
         scale       the factor on <q, k>; default 1 / sqrt(D)
-        options     causal, window, alignment, key_length, query_length, offset, mask, cu_seqlens_q, cu_seqlens_k, sink
-                    (a tensor [H], which has a gradient too), as in attention(), arrays as tensors. All else is refused.
+        options     causal, window, alignment, key_length, query_length, offset, mask, cu_seqlens_q, cu_seqlens_k and
+                    sink (a tensor [H] with a gradient), as in attention(), with tensors for arrays
 
     Returns RowStatistics(entropy, masses). attention_cpp.attention_statistics() has more, without gradients.
+
+    Raises Error (a ValueError) or TypeError, which name what is wrong, and Error for any other option.
     """
     _check(query, key, labels, label_sets, scale)
     refused = sorted(set(options) - set(_OPTIONS))

@@ -1,4 +1,4 @@
-"""Whose threads do the work: those of the OpenMP runtime that torch runs on, or the library's own."""
+"""Selects the threads that do the work: those of torch's OpenMP runtime, or the library's own."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _openmp_of_torch() -> str | None:
 
 
 def share_threads(share: bool = True) -> bool:
-    """Lets torch's threads do the library's work; False: the library's own threads do. Returns whether torch's do.
+    """Runs the library on torch's threads; with False, on its own threads. Returns whether torch's threads are used.
 
-    Both at a time would compete for the cores, since torch's workers spin for a while after each of its operations.
+    Two pools would compete for the cores, because torch's workers spin for a while after each operation.
     """
     path = _openmp_of_torch() if share else None
     if path is None:

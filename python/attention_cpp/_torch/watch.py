@@ -106,10 +106,10 @@ def _extends(before: Tensor, now: Tensor) -> bool:
 
 
 class Seen:
-    """What watch() has kept. Nothing is computed before it is asked for.
+    """What watch() has recorded: q, k and lse. Each method computes its result from them when you call it.
 
-    layers   the watched modules, in the order in which they first computed attention
-    missed   why calls were left to torch, of which nothing is known
+    layers   the recorded modules, in the order in which they first computed attention
+    missed   for each call that torch computed, and watch() could not record, the reason
     """
 
     def __init__(self, layers: Sequence[int | str] | None, heads: Sequence[int] | None) -> None:
@@ -165,7 +165,7 @@ class Seen:
     # ------------------------------------------------------------------------------------------------------- answers
 
     def layer(self, layer: int | str) -> Layer:
-        """A kept layer by its number among `layers`, or by its name."""
+        """Returns a recorded layer by its index in `layers` or by its name."""
         count = len(self.layers)
         found = [one for number, one in enumerate(self.layers) if layer in (number, number - count, one.name)]
         if not found:
@@ -175,10 +175,10 @@ class Seen:
 
     def weights(self, layer: int | str, head: int | None = None, rows: slice | range | int | None = None,
                 columns: slice | range | int | None = None, *, run: int = -1) -> Tensor:
-        """A rectangle of a layer's attention matrix, recomputed: [B, H, rows, columns], of a head [B, rows, columns].
+        """Recomputes a rectangle of a layer's attention matrix: [B, H, rows, columns], or [B, rows, columns] of a head.
 
-        Rows and columns count from the beginning of the run: row i of a generated text is its i-th token, and keys
-        that did not exist for it have weight 0.
+        Rows and columns count from the start of the run: row i of a generated text is its i-th token, and later keys
+        have weight 0.
         """
         calls = self.layer(layer).run(run)
         last = calls[-1]
@@ -200,14 +200,14 @@ class Seen:
     def statistics(self, wanted: Sequence[str] = STATISTICS, *, layer: int | str | None = None,
                    head: int | None = None, rows: slice | range | int | None = None,
                    layers: Sequence[int | str] | None = None, run: int = -1) -> dict[str, Tensor]:
-        """What attention_statistics() tells of each row, as {name: [layers, B, H, rows]}; of one layer, chosen as in
-        weights(), {name: [B, H, rows]}, and of a head {name: [B, rows]}.
+        """Computes statistics of each row: {name: [layers, B, H, rows]}, with layer= {name: [B, H, rows]}, and with
+        head= {name: [B, rows]}.
 
         Arguments
-            wanted   names of row statistics, as "entropy", "argmax_key" or "previous", or "column_mass": what a key has
-                     received in all, [layers, B, H, Lk]
-            layer, head, rows   as in weights(); rows are not of "column_mass", which is of all rows
-            layers   which of the kept layers, by number or name; they must have the same B, H and Lq. None: all
+            wanted   names of row statistics, as "entropy", "argmax_key" or "previous", or "column_mass", the mass that
+                     each key receives, [layers, B, H, Lk]
+            layer, head, rows   as in weights(); "column_mass" is always the sum over all rows
+            layers   the recorded layers, by index or name; they must have the same B, H and Lq. None: all
         """
         if layer is not None:
             if layers is not None:
@@ -245,17 +245,17 @@ class Seen:
         return {**joined, "column_mass": torch.stack(received).sum(0)} if received else joined
 
     def heads(self, ids: Any, kinds: Any = None, *, run: int = -1) -> dict[str, Any]:
-        """What each head of the kept layers does on the texts of a run, measure by measure: HeadMeasures.table().
+        """Returns HeadMeasures.table() for the recorded layers and the texts of a run.
 
-        ids and kinds [B, n], of the tokens that were seen, as HeadMeasures.add() takes them. docs/heads.md has the
-        definitions; for more texts than one batch, add self.inputs() of each to one HeadMeasures.
+        ids and kinds are [B, n], token ids and token kinds as in HeadMeasures.add(). docs/heads.md defines the
+        measures. For several batches, add self.inputs() of each batch to one HeadMeasures.
         """
         measures = HeadMeasures()
         measures.add(self.inputs(run=run), ids, kinds)
         return measures.table()
 
     def inputs(self, *, run: int = -1) -> list[tuple[Tensor, Tensor, Tensor, dict[str, Any]]]:
-        """(q, k, lse, options) of each kept layer, as HeadMeasures, HeadDistances, HeadSyntax and rollout take them."""
+        """Returns (q, k, lse, options) of each recorded layer, for HeadMeasures, HeadSyntax, attention_rollout ..."""
         found = []
         for layer in self.layers:
             calls = layer.run(run)
@@ -265,11 +265,11 @@ class Seen:
 
     def save(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, second: int | None = None,
              batch: int = 0, run: int = -1) -> None:
-        """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and makes pages of.
+        """Writes q, k and lse of one text to a safetensors file, which `attn see FILE` draws and turns into HTML pages.
 
-        tokens: one for each key. second: of a pair of sentences, the second one's first token, so that the page can
-        show lines between the two. A file cannot hold masks, biases, documents, slopes and sinks: a layer with one of
-        these is an Error. Needs the package safetensors.
+        tokens: one for each key. second: for a pair of sentences, the index of the second one's first token; the page
+        then draws lines between the two. batch: the index of the text. A file cannot store masks, biases, segment ids,
+        slopes and sinks: a layer with one of these raises Error. Needs the package safetensors.
         """
         from safetensors.torch import save_file
 
@@ -301,9 +301,9 @@ class Seen:
 
     def page(self, file: str | os.PathLike[str], *, tokens: Sequence[str] | None = None, second: int | None = None,
              batch: int = 0, run: int = -1) -> None:
-        """Writes one text as a page to explore in a browser: docs/seeing.md says what it shows.
+        """Writes an HTML page with the attention of one text, which docs/seeing.md describes. It needs no network.
 
-        tokens, second and batch are those of save(), and the same options are an Error. The page needs no network.
+        tokens, second and batch are those of save(), and the same options raise Error.
         """
         layers = []
         for layer in self.layers:
@@ -328,7 +328,7 @@ class Seen:
                 f"runs; the last of {last.q.shape[0]} texts, {last.q.shape[1]} heads, {last.k.shape[2]} keys>")
 
     def _repr_html_(self) -> str:
-        """A table: of each head what its rows do on the mean."""
+        """A table with the means of the row statistics of each head."""
         rows = []
         for layer in self.layers:
             statistics = self._statistics_of(layer.run(-1), STATISTICS)
@@ -341,9 +341,9 @@ class Seen:
     def plot(self, layer: int | str, head: int, *, batch: int = 0, rows: slice | range | None = None,
              columns: slice | range | None = None, tokens: Sequence[str] | None = None, run: int = -1,
              axes: Any = None) -> Any:
-        """Draws weights() of one head and text with matplotlib, on `axes` or new ones, which it returns.
+        """Draws weights() of one head and one text with matplotlib on `axes`, or on new axes. Returns the axes.
 
-        tokens: one for each key, as labels where there are at most 64.
+        tokens: one for each key; an axis with at most 64 of them gets labels.
         """
         from matplotlib import pyplot
 
@@ -368,24 +368,23 @@ class Seen:
 @contextlib.contextmanager
 def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
           heads: Sequence[int] | None = None) -> Iterator[Seen]:
-    """Keeps q, k and lse of the attention that a model computes inside the with block; the model is not changed.
+    """Records q, k and lse of the attention that a model computes inside the with block. It does not change the model.
 
         >>> with attention_cpp.watch(model, layers=[0, 5]) as seen:
         ...     model.generate(**inputs)
         >>> seen.weights(0, head=3, rows=range(90, 100))      # [B, 10, Lk]
 
-    Of any torch model that calls scaled_dot_product_attention, or has attn_implementation="attention_cpp": what it
-    calls is computed by this library meanwhile, as under attention_cpp.torch.enable(). Memory is that of q, k and lse,
-    O(n); the keys of a text that is generated are kept once. What a compiled model computes is not seen, nor is what
-    "eager" attention does, which calls no operator.
+    It works for every torch model that calls scaled_dot_product_attention or has attn_implementation="attention_cpp".
+    Inside the block this library computes these calls, as under attention_cpp.torch.enable(). The records need O(n)
+    memory; the keys of a generated text are stored once. Compiled models and "eager" attention cannot be recorded.
 
     Arguments
-        layers   which modules are kept: numbers in the order in which they first compute attention, or patterns of
-                 their names in the model ("*.layers.3.*"); None: all
-        heads    which query heads; None: all
+        layers   the modules to record: indices in the order in which they first compute attention, or patterns of their
+                 names in the model ("*.layers.3.*"); None: all
+        heads    the query heads to record; None: all
 
-    Watching may be nested: each sees what its own model computes. Warns where nothing was seen. Raises TypeError for
-    what is no torch.nn.Module.
+    Blocks may be nested: each records its own model. Yields a Seen. Warns if nothing was recorded. Raises TypeError if
+    the model is no torch.nn.Module.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"[watch] the model must be a torch.nn.Module, not {type(model).__name__}")

@@ -148,26 +148,26 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
                       columns: slice | range | int | None = None, *,
                       heads: int | slice | range | Sequence[int] | None = None, **options: Unpack[OptionArguments]
                       ) -> Tensor:
-    """Any rectangle of the attention matrix P, with gradients of q, k, lse and bias: losses on attention itself.
+    """Computes any rectangle of the attention matrix P, with gradients of q, k, lse and bias, for losses on attention.
 
         >>> out, lse = attention(q, k, v, causal=True, return_lse=True)
         >>> last = attention_weights(q, k, lse, rows=range(990, 1000), causal=True)     # [B, H, 10, Lk]
         >>> loss = -(target * last.clamp_min(1e-12).log()).sum(-1).mean()
 
     Arguments
-        q, k        [B, H, Lq, D] and [B, Hk, Lk, D], as in attention(). Leading axes may be missing in both
-        lse         [B, H, Lq] of attention(..., return_lse=True), which also takes the gradient of lse, at no cost if
-                    out has one as well. None: computed here, of the wanted rows alone unless there are packed
-                    sequences or blocks
-        rows        which queries: a slice, a range, one index, or None for all; columns which keys
-        heads       which query heads: as rows, or a list of them
-        options     those of attention()
+        q, k        [B, H, Lq, D] and [B, Hk, Lk, D], as in attention(). Both may lack leading axes
+        lse         [B, H, Lq] of attention(..., return_lse=True). Its backward then takes the gradient of lse too, at
+                    no cost if out has a gradient. None: computed here, for the wanted rows only, or for all rows of
+                    packed sequences and blocks
+        rows        the queries: a slice, a range, one index, or None for all; columns selects the keys in the same way
+        heads       the query heads: as rows, or a list of indices
+        options     the options of attention()
 
-    Memory, forward and backward, is O(rows x columns) for each head, besides tensors of the size of q and k. A row
-    that sees no key is 0, with gradient 0.
+    Memory, forward and backward, is O(rows x columns) for each head, besides tensors of the size of q and k. An empty
+    row is 0, with gradient 0.
 
-    Returns [B, heads, rows, columns] float32 (float64 for float64): the weights before dropout. A row sums to 1 over
-    all keys, less its sink's share.
+    Returns [B, heads, rows, columns] float32 (float64 for float64): the weights before dropout. Over all keys, a row
+    sums to 1 minus its sink's share.
 
     Raises Error (a ValueError) or TypeError, as attention() does.
     """

@@ -129,21 +129,22 @@ def attention_cpp_forward(
     """An attention function of transformers.
 
     Arguments
-        query       [B, H, Lq, D]; key [B, Hk, Lk, D]; value [B, Hk, Lk, Dv]: not repeated to H heads
-        attention_mask  from attention_cpp_mask(), or another: boolean (True = attend) or floating (added), without
-                    further limits. None: causal if is_causal, or else module.is_causal, is true, the last query seeing
-                    all keys; for the layers of models without "sdpa" module.is_causal does not count, and None is all
-        scaling     default 1 / sqrt(D)
-        dropout     always applied: 0 when evaluating
-        sliding_window  with no mask and causal: how many keys a query sees, its own included
-        cache       of generate_batch(): keys and values are put into it, and what each request has is taken from it
-        s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added; gradients of both
+        query       [B, H, Lq, D]; key [B, Hk, Lk, D]; value [B, Hk, Lk, Dv], with their own number of heads Hk
+        attention_mask  a mask of attention_cpp_mask(), or another one: boolean (True = attend) or floating (added).
+                    None: causal, aligned to the last key, if is_causal is true, or module.is_causal if is_causal is
+                    None. In models without "sdpa" None allows every key, whatever module.is_causal is
+        scaling     factor on the scores, default 1 / sqrt(D)
+        dropout     probability of dropping a weight, applied in evaluation too: pass 0 there
+        sliding_window  without a mask, in a causal call: how many keys a query attends to, its own included
+        cache       the cache of generate_batch(): the function stores key and value there and reads those of each
+                    request
+        s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added to the scores; both have gradients
 
     Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
     their gradient, otherwise None.
 
-    Raises Error for another device than the CPU, for what does not fit together, and for an argument of another name
-    that is not None, as it may change the result: `indices` of the keys that sparse attention leaves.
+    Raises Error for another device than the CPU, for shapes that do not fit together, and for an unknown argument that
+    is not None, because it may change the result, as `indices` of sparse attention does.
     """
     unknown = sorted(name for name, value in kwargs.items() if value is not None and name not in _WITHOUT_EFFECT)
     if unknown and cache is None:
@@ -174,13 +175,14 @@ def attention_cpp_forward(
 
 
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
-    """Makes attn_implementation=name known to transformers. May be called again, to change the options.
+    """Registers attention_cpp_forward() and attention_cpp_mask() in transformers as attn_implementation=name. Call it
+    again to change the options.
 
-    A name of transformers' own is ours from then on: register("flex_attention") covers models that were loaded with it,
-    with gradients, which torch's flex_attention has not on the CPU; register("paged|eager") is generate_batch() of
-    models that were loaded with "eager" or that.
+    You may replace a name of transformers: register("flex_attention") covers models that were loaded with it, with
+    gradients, which torch's flex_attention lacks on the CPU. register("paged|eager") covers generate_batch() of models
+    that were loaded with "eager" or "paged|eager".
 
-    strict: raise Error where a model needs a dense mask; warn: warn of it, once for each reason.
+    strict: raise Error if a model needs a dense mask. warn: warn of it, once for each reason.
     """
     on_dense = refuse_dense if strict else WarnOfDense() if warn else None
     AttentionInterface.register(name, attention_cpp_forward)

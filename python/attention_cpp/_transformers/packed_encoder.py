@@ -109,15 +109,16 @@ def _unpacked(model: PreTrainedModel, stack: torch.nn.Module) -> PreTrainedModel
 def packed_encoder(model: PreTrainedModel, packed: bool = True) -> PreTrainedModel:
     """Removes padding from the layers of an encoder: BERT, RoBERTa, DistilBERT, ELECTRA and their like, with any head.
 
-    Changes the model in place, and returns it: from then on the tokens that exist in a batch pass through all layers as
-    one sequence, forward and backward, each attending to its own text alone; the result is padded again, with zeros
-    where no token is. The model gets attn_implementation="attention_cpp", which register() must have registered before.
-    Calls without padding, under a compiler, or that return the states or weights of single layers run as before.
+    It changes the model in place and returns it. The tokens of a batch then pass through all layers as one packed
+    sequence, forward and backward, and each token attends to its own text only. The result is padded with zeros again.
+    The model gets attn_implementation="attention_cpp"; call register() before. Calls without padding, under a compiler,
+    or that return the states or weights of single layers run as before.
 
-    packed=False is the way back: the model runs as it did, with the attn_implementation that it had. A model that is
-    packed already, or not, is returned as it is.
+    packed=False restores the model and its attn_implementation. A model that is already in the wanted state is returned
+    unchanged.
 
-    Raises Error for a model that is no such encoder, or whose layers then give different results: that is tried first.
+    Raises Error for a model that is no such encoder, and for one whose layers give different results without padding,
+    which the function tests on random numbers first. Raises TypeError if the model is no PreTrainedModel.
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"[attention_cpp.transformers] the model must be a PreTrainedModel, not {type(model).__name__}")
