@@ -162,7 +162,7 @@ struct Relation {
   double baseline = 0;    ///< the share of arcs with that offset
   /// [heads of all layers]: share of arcs where the dependent attends most to its governor.
   std::vector<double> to_governor = {};
-  std::vector<double> to_dependent = {};  ///< the same from the governor to its dependent
+  std::vector<double> to_dependent = {};  ///< share of arcs whose dependent gets most weight from its governor
 };
 
 /// Accumulates relations over sentences. The weight from word a to word b is the sum over the tokens of b and the mean

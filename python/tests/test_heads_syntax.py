@@ -113,9 +113,9 @@ def test_arcs_that_are_wrong():
         syntax.add([layer], sentence, [-1, 0, 1, 1, 3, -1])
     with pytest.raises(error, match="word 2 has no token"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 1, -1])
-    with pytest.raises(error, match="the head of word 1 is 1, must be another word, or -1"):
+    with pytest.raises(error, match="the governor of word 1 is 1, must be another word, or -1"):
         syntax.add([layer], sentence._replace(governors=[1, 1, -1]), WORD_OF[1])
-    with pytest.raises(error, match="a head and a relation a word"):
+    with pytest.raises(error, match="a governor and a relation for each word"):
         syntax.add([layer], sentence._replace(governors=[1]), WORD_OF[1])
 
 

@@ -166,6 +166,6 @@ def test_modernbert_is_refused_clearly():
     config = hf.ModernBertConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                                  num_attention_heads=4, pad_token_id=0, cls_token_id=1, sep_token_id=2)
     model = hf.AutoModel.from_config(config, attn_implementation="sdpa")
-    with pytest.raises(attention_cpp.Error, match="places or windows too, as ModernBERT, keep their padding"):
+    with pytest.raises(attention_cpp.Error, match="positions or windows too, as ModernBERT, keep their padding"):
         face.packed_encoder(model)
     assert model.config._attn_implementation == "sdpa"

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask  # noqa: E402
 
 import attention_cpp  # noqa: E402
 import attention_cpp.torch as face  # noqa: E402
+from attention_cpp._torch.enabling import reporting  # noqa: E402
 from test_torch_flex import B, EXACT, H, LK, LQ, MASKS, SCORES, after, causal, draw, eager, qkv  # noqa: E402
 
 ORIGINAL = torchs.flex_attention
@@ -69,7 +70,7 @@ def test_what_is_left_to_torch_is_told():
             with pytest.raises(attention_cpp.Error, match=what):
                 torchs.flex_attention(*arguments)
     reasons = []
-    with face.reporting(reasons.append):
+    with reporting(reasons.append):
         torchs.flex_attention(*inputs, score_mod=squared)
     assert len(reasons) == 1 and "not an option" in reasons[0]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -306,7 +307,7 @@ def test_the_page_is_that_of_the_program(tmp_path):
     if shutil.which(program) is None:
         pytest.skip("the program attn is not there")
     pytest.importorskip("safetensors")
-    model = model_of("mistral")
+    model = model_of("mistral", "attention_cpp")
     with attention_cpp.watch(model, layers=[0], heads=[1]) as seen:
         model.generate(**{key: value[:1] for key, value in batch().items()}, max_new_tokens=3, min_new_tokens=3,
                        do_sample=False)

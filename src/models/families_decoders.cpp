@@ -8,8 +8,7 @@ namespace {
 
 using io::Json;
 
-// ---------------------------------------------------------------------------------------------- LLaMA and its
-// relatives
+// --------------------------------------------------------------------------------------------- LLaMA and its relatives
 
 const Fields kLlamaFields = common_fields() + Fields{{"rms_norm_eps", "norm_epsilon"}};
 const Fields kActivation = {{"hidden_act", "activation", Meaning::activation}};
@@ -72,8 +71,7 @@ void upper_windows(const Json& theirs, Config& config) {
   for (int64_t n = below; n < config.layers && config.window; ++n) config.window_layers[static_cast<size_t>(n)] = 'w';
 }
 
-// ---------------------------------------------------------------------------------------------------- GPT-2 and
-// GPT-NeoX
+// -------------------------------------------------------------------------------------------------- GPT-2 and GPT-NeoX
 
 const NameRules kGpt2Names = {{"tokens.weight", {"wte.weight"}},
                               {"positions.weight", {"wpe.weight"}},

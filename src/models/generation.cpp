@@ -118,33 +118,33 @@ class GenerationFields {
 };
 
 /// What generate() does not do, with the value that changes nothing.
-struct UnservedField {
+struct UnsupportedDefault {
   const char* name;
   const char* neutral;
   UnsupportedField::When when = UnsupportedField::always;
 };
-constexpr UnservedField kUnserved[] = {{"assistant_early_exit", "null"},
-                                       {"constraints", "null"},
-                                       {"diversity_penalty", "0", UnsupportedField::with_beams},
-                                       {"dola_layers", "null"},
-                                       {"encoder_no_repeat_ngram_size", "0"},
-                                       {"encoder_repetition_penalty", "1"},
-                                       {"epsilon_cutoff", "0", UnsupportedField::with_sampling},
-                                       {"eta_cutoff", "0", UnsupportedField::with_sampling},
-                                       {"exponential_decay_length_penalty", "null"},
-                                       {"force_words_ids", "null"},
-                                       {"guidance_scale", "1"},
-                                       {"max_time", "null"},
-                                       {"num_beam_groups", "1", UnsupportedField::with_beams},
-                                       {"num_return_sequences", "1"},
-                                       {"penalty_alpha", "0"},
-                                       {"renormalize_logits", "false", UnsupportedField::with_beams},
-                                       {"stop_strings", "null"},
-                                       {"token_healing", "false"},
-                                       {"top_h", "null", UnsupportedField::with_sampling},
-                                       {"typical_p", "1", UnsupportedField::with_sampling},
-                                       {"use_mtp", "false"},
-                                       {"watermarking_config", "null"}};
+constexpr UnsupportedDefault kUnsupportedDefaults[] = {{"assistant_early_exit", "null"},
+                                                       {"constraints", "null"},
+                                                       {"diversity_penalty", "0", UnsupportedField::with_beams},
+                                                       {"dola_layers", "null"},
+                                                       {"encoder_no_repeat_ngram_size", "0"},
+                                                       {"encoder_repetition_penalty", "1"},
+                                                       {"epsilon_cutoff", "0", UnsupportedField::with_sampling},
+                                                       {"eta_cutoff", "0", UnsupportedField::with_sampling},
+                                                       {"exponential_decay_length_penalty", "null"},
+                                                       {"force_words_ids", "null"},
+                                                       {"guidance_scale", "1"},
+                                                       {"max_time", "null"},
+                                                       {"num_beam_groups", "1", UnsupportedField::with_beams},
+                                                       {"num_return_sequences", "1"},
+                                                       {"penalty_alpha", "0"},
+                                                       {"renormalize_logits", "false", UnsupportedField::with_beams},
+                                                       {"stop_strings", "null"},
+                                                       {"token_healing", "false"},
+                                                       {"top_h", "null", UnsupportedField::with_sampling},
+                                                       {"typical_p", "1", UnsupportedField::with_sampling},
+                                                       {"use_mtp", "false"},
+                                                       {"watermarking_config", "null"}};
 
 GenerationConfig defaults_of(GenerationFields& fields, int64_t vocab_size) {
   GenerationConfig found;
@@ -167,7 +167,7 @@ GenerationConfig defaults_of(GenerationFields& fields, int64_t vocab_size) {
   found.early_stopping = fields.early_stopping("early_stopping");
   fields.runs("sequence_bias", vocab_size, true, found);
   fields.runs("bad_words_ids", vocab_size, false, found);
-  for (const UnservedField& field : kUnserved)
+  for (const UnsupportedDefault& field : kUnsupportedDefaults)
     fields.unsupported(field.name, Json::parse(field.neutral), field.when, found);
   return found;
 }

@@ -69,7 +69,7 @@ Stage module_stage(const std::string& kind, const std::string& folder, std::opti
                    FeatureShapes& shapes);
 /// Of a folder without files: one pooling.
 Stage pooling_stage(std::vector<Pooling> kinds, bool with_prompt, FeatureShapes& shapes);
-bool is_served_module(const std::string& kind);
+bool is_supported_module(const std::string& kind);
 /// Each row to length 1.
 void normalise_rows(const Array& rows);
 

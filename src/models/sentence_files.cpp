@@ -186,7 +186,7 @@ std::string kind_of(FileFields& module) {
   constexpr std::string_view kOurs = "sentence_transformers.";
   const std::string type = module.text("type").value_or("");
   const std::string kind = type.substr(type.rfind('.') + 1);
-  if (!type.starts_with(kOurs) || (kind != "Transformer" && !is_served_module(kind)))
+  if (!type.starts_with(kOurs) || (kind != "Transformer" && !is_supported_module(kind)))
     module.refuse("type",
                   "sentence_transformers' Transformer, Pooling, Dense, Normalize, LayerNorm, Dropout or "
                   "WeightedLayerPooling");

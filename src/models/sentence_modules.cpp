@@ -243,7 +243,7 @@ Stage pooling_stage(std::vector<Pooling> kinds, bool with_prompt, FeatureShapes&
   };
 }
 
-bool is_served_module(const std::string& kind) {
+bool is_supported_module(const std::string& kind) {
   constexpr std::array kServed = {"Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "WeightedLayerPooling"};
   return std::find(kServed.begin(), kServed.end(), kind) != kServed.end();
 }
