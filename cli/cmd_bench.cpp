@@ -288,11 +288,12 @@ struct Bench {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "tokens a second: prompts, generation, encoding, training");
+  CLI::App* command = app.add_subcommand("bench", "measure tokens per second: prompts, generation, encoding, training");
   auto run = std::make_shared<Bench>();
   command
-      ->add_option("directory", run->directory,
-                   "what attn train wrote, or a folder of the Hugging Face hub; none: random weights of --model")
+      ->add_option(
+          "directory", run->directory,
+          "a model folder: the output of attn train, or of the Hugging Face hub; none: random weights of --model")
       ->type_name("FOLDER");
   const auto list = [&](const char* names, std::vector<int64_t>& values, const char* description, int64_t lowest) {
     return command->add_option(names, values, description)
@@ -300,16 +301,16 @@ void add_bench(CLI::App& app) {
         ->allow_extra_args(false)
         ->check(whole(lowest, 1 << 24));
   };
-  run->of_prompts = list("-p,--prompts", run->prompts, "lengths of prompts, as 128,512; 0 = none", 0);
-  run->of_generations = list("-n,--generations", run->generations, "tokens to write; 0 = none", 0);
+  run->of_prompts = list("-p,--prompts", run->prompts, "prompt lengths, such as 128,512; 0 = none", 0);
+  run->of_generations = list("-n,--generations", run->generations, "numbers of tokens to generate; 0 = none", 0);
   list("-d,--depths", run->depths, "tokens in the KV cache before each measurement", 0);
-  run->of_trainings = list("--train", run->trainings, "lengths of training sequences", 1);
-  list("--batch", run->batches, "sequences of a batch, in training and of an encoder", 1);
+  run->of_trainings = list("--train", run->trainings, "lengths of sequences to train on", 1);
+  list("--batch", run->batches, "sequences per batch, for training and encoders", 1);
   command->add_option("-r,--repeats", run->repeats, "timed repeats, after one warm-up")->check(whole(1, 1000));
   command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
   add_precision(*command, run->precision);
   command->add_option("--vocab-size", run->vocabulary, "vocabulary size of random weights")->check(whole(1, 1 << 24));
-  command->add_flag("--scaling", run->scaling, "training time a token for contexts of 512 to 4096 and its exponent");
+  command->add_flag("--scaling", run->scaling, "training time per token for contexts of 512 to 4096, and its exponent");
   run->config.add(*command);
   command->callback([=] { run->run(); });
 }

@@ -87,13 +87,14 @@ struct Classify {
 }  // namespace
 
 void add_classify(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("classify", "a class and its probability for every line");
+  CLI::App* command = app.add_subcommand("classify", "print a class and its probability for every line");
   command->footer("Example:\n  attn classify reviews lines.txt");
   auto run = std::make_shared<Classify>();
   run->model.add(*command);
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
-  command->add_option("--batch", run->options.batch_size, "lines at once, of a file")->check(whole(1, 1 << 16));
-  command->add_flag("--json", run->json, "all probabilities, as lines of JSON");
+  command->add_option("--batch", run->options.batch_size, "lines per batch, if the input is a file")
+      ->check(whole(1, 1 << 16));
+  command->add_flag("--json", run->json, "print all probabilities, one line of JSON per text");
   command
       ->add_option("--temperature", run->options.temperature,
                    "logits are divided by it: above 1 for a model that is too sure; attn eval says which fits")

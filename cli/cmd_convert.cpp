@@ -55,12 +55,14 @@ struct Convert {
 }  // namespace
 
 void add_convert(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("convert", "a model of llama2.c as a folder of the Hugging Face hub");
+  CLI::App* command = app.add_subcommand("convert", "convert a model of llama2.c to a folder of the Hugging Face hub");
   command->footer("Example:\n  attn convert stories260K.bin --tokenizer tok512.model --out stories");
   auto run = std::make_shared<Convert>();
   command->add_option("model", run->model, "a .bin file of llama2.c, version 0")->required()->type_name("FILE");
   command->add_option("--tokenizer", run->tokenizer, "its SentencePiece model")->required()->type_name("FILE");
-  command->add_option("--out", run->out, "a folder that is not there, or empty")->required()->type_name("FOLDER");
+  command->add_option("--out", run->out, "the new folder; it must not exist, or be empty")
+      ->required()
+      ->type_name("FOLDER");
   command->callback([=] { run->run(); });
 }
 

@@ -104,27 +104,32 @@ struct Embed {
 }  // namespace
 
 void add_embed(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("embed", "a vector for every line");
+  CLI::App* command = app.add_subcommand("embed", "compute a vector for every line");
   command->footer("Example:\n  attn embed all-MiniLM-L6-v2 lines.txt --out vectors.npy");
   auto run = std::make_shared<Embed>();
-  command->add_option("directory", run->directory, "a folder of the Hugging Face hub, or what attn train wrote")
+  command
+      ->add_option("directory", run->directory, "a model folder: of the Hugging Face hub, or the output of attn train")
       ->required()
       ->type_name("FOLDER");
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--out", run->out, "a .npy file, or lines of JSON; - is standard output")->type_name("FILE");
-  CLI::Option* prompt =
-      command->add_option("--prompt", run->prompt, "put this text before every line; as the folder says, else none");
+  CLI::Option* prompt = command->add_option("--prompt", run->prompt,
+                                            "text put before every line; default: as the folder says, else none");
   command->add_option("--prompt-name", run->prompt_name, "use the folder's prompt of this name")->excludes(prompt);
-  command->add_option("--truncate-dim", run->truncate_dim, "keep the first columns, so many; 0 = as the folder says")
+  command
+      ->add_option("--truncate-dim", run->truncate_dim, "number of leading dimensions to keep; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
-  command->add_option("--pooling", run->pooling, "of a text's rows; as modules.json says, else the mean")
+  command
+      ->add_option("--pooling", run->pooling,
+                   "how token vectors become one vector; default: as modules.json says, else mean")
       ->check(one_of(attn::names_of<attn::models::Pooling>()));
   command->add_flag("--normalize", run->normalize, "scale vectors to length 1, even if modules.json does not say so");
-  command->add_option("--max-length", run->max_length, "truncate texts to so many tokens; 0 = as the folder says")
+  command
+      ->add_option("--max-length", run->max_length, "truncate texts to this number of tokens; 0 = as the folder says")
       ->check(whole(0, 1 << 24));
-  command->add_option("--step", run->step, "tokens that are computed at once")->check(whole(1, 1 << 24));
-  command->add_flag("--stats", run->statistics, "print texts a second");
-  command->add_flag("--unpacked", run->unpacked, "half the memory of weights, and a twentieth slower");
+  command->add_option("--step", run->step, "largest number of tokens in one batch")->check(whole(1, 1 << 24));
+  command->add_flag("--stats", run->statistics, "print the number of texts per second");
+  command->add_flag("--unpacked", run->unpacked, "do not pack weights: half the memory, 5 % slower");
   add_precision(*command, run->precision);
   command->callback([=] { run->run(); });
 }

@@ -241,7 +241,7 @@ struct Evaluate {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("eval", "loss of a model on a file");
+  CLI::App* command = app.add_subcommand("eval", "compute the loss of a model on a file");
   command->footer("Example:\n  attn eval model other.txt");
   auto run = std::make_shared<Evaluate>();
   run->model.add(*command);

@@ -39,13 +39,13 @@ struct Fill {
 }  // namespace
 
 void add_fill(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("fill", "the words that fit into the gaps of a text");
+  CLI::App* command = app.add_subcommand("fill", "predict the words for the gaps of a text");
   command->footer("Example:\n  attn fill bert-base-uncased --text \"Paris is the ___ of France.\" --gap ___");
   auto run = std::make_shared<Fill>();
   run->model.add(*command);
-  command->add_option("--text", run->text, "with [MASK], or <mask>, in its gaps")->required();
-  command->add_option("--gap", run->gap, "read this text as a gap too");
-  command->add_option("--top", run->top, "words for each gap")->check(whole(1, 1 << 24));
+  command->add_option("--text", run->text, "a text with [MASK], or <mask>, for each gap")->required();
+  command->add_option("--gap", run->gap, "another spelling of a gap in the text");
+  command->add_option("--top", run->top, "number of predictions per gap")->check(whole(1, 1 << 24));
   command->callback([=] { run->run(); });
 }
 

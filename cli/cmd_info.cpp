@@ -200,9 +200,11 @@ struct Info {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("info", "the machine, and a model in numbers");
+  CLI::App* command = app.add_subcommand("info", "print the machine's instruction sets, and a model's sizes and costs");
   auto run = std::make_shared<Info>();
-  command->add_option("directory", run->directory, "what attn train wrote, or a folder of the Hugging Face hub")
+  command
+      ->add_option("directory", run->directory,
+                   "a model folder: the output of attn train, or a folder of the Hugging Face hub")
       ->type_name("FOLDER");
   command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet")->check(whole(1, 1 << 24));
   command->add_option("--batch", run->batch, "sequences a batch, for the memory of a training")

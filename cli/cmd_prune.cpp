@@ -307,31 +307,37 @@ struct Prune {
 }  // namespace
 
 void add_prune(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("prune", "a trained model without the heads that matter least");
+  CLI::App* command = app.add_subcommand("prune", "remove the least important heads of a trained model");
   command->footer(
       "Examples:\n  attn prune reviews --heads 40% --out smaller\n"
       "  attn prune model --heads 40% --method gates --rounds 4 --retrain 100 --out smaller");
   auto run = std::make_shared<Prune>();
-  command->add_option("directory", run->directory, "what attn train wrote")->required()->type_name("FOLDER");
+  command->add_option("directory", run->directory, "a model folder: the output of attn train")
+      ->required()
+      ->type_name("FOLDER");
   command->add_option("--out", run->out, "the folder for the smaller model")->required()->type_name("FOLDER");
   command->add_option("--heads", run->heads, "how many heads to remove: a share, as 40%, or a number")->required();
   command->add_option("--method", run->method, "how the importance of a head is measured")
       ->check(one_of(attn::names_of<Scoring>()));
-  command->add_option("--data", run->data, "instead of what the model was trained on")->type_name("FILE");
-  command->add_option("--validation", run->validation, "instead of what it was validated with")->type_name("FILE");
-  command->add_option("--rounds", run->rounds, "of scoring and removing, each an equal part")->check(whole(1, 1 << 20));
+  command->add_option("--data", run->data, "training data; default: the data of the training")->type_name("FILE");
+  command->add_option("--validation", run->validation, "validation data; default: that of the training")
+      ->type_name("FILE");
+  command->add_option("--rounds", run->rounds, "rounds of scoring and removal, each with an equal share")
+      ->check(whole(1, 1 << 20));
   command->add_option("--retrain", run->retrain, "updates after each round; 0 = none")->check(whole(0, 1 << 30));
-  command->add_option("--learning-rate", run->learning_rate, "of these updates; none: a quarter of the training's")
+  command
+      ->add_option("--learning-rate", run->learning_rate,
+                   "learning rate of --retrain; default: a quarter of the training's")
       ->check(number(0, 1e6, "(]"))
       ->default_str("");
-  command->add_option("--batches", run->batches, "of the training data, for gradient and leave-one-out")
+  command->add_option("--batches", run->batches, "batches of training data, for gradient and leave-one-out")
       ->check(whole(1, 1 << 30));
   command->add_option("--gate-steps", run->gates.steps, "updates of learned gates")->check(whole(1, 1 << 30));
-  command->add_option("--gate-penalty", run->gates.penalty, "on each learned gate that is open")->check(number(0, 1e6));
-  command->add_option("--seed", run->seed, "of random scores, gates and the order of the data")->check(whole(0));
-  command->add_option("--checkpoint", run->which, "of the training")->check(one_of({"best", "last"}));
+  command->add_option("--gate-penalty", run->gates.penalty, "penalty on each open gate")->check(number(0, 1e6));
+  command->add_option("--seed", run->seed, "seed of random scores, gates and data order")->check(whole(0));
+  command->add_option("--checkpoint", run->which, "which checkpoint of the training")->check(one_of({"best", "last"}));
   command->add_flag("--overwrite", run->overwrite, "replace the model in --out");
-  command->add_flag("--json", run->json, "the same as one line of JSON");
+  command->add_flag("--json", run->json, "print the result as one line of JSON");
   command->callback([=] { run->run(); });
 }
 

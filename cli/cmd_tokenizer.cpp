@@ -96,12 +96,12 @@ struct TokenizerCommand {
 }  // namespace
 
 void add_tokenizer(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("tokenizer", "learn a vocabulary; make ids of text, and text of ids");
+  CLI::App* command = app.add_subcommand("tokenizer", "train a tokenizer, encode text or decode token ids");
   command->footer(
       "Example:\n  attn tokenizer train text.txt --vocab-size 4000 --out tokenizer.json\n"
       "  attn tokenizer encode tokenizer.json text.txt");
   auto run = std::make_shared<TokenizerCommand>();
-  command->add_option("action", run->action, "what to do")->required()->check(one_of({"train", "encode", "decode"}));
+  command->add_option("action", run->action, "the action")->required()->check(one_of({"train", "encode", "decode"}));
   command
       ->add_option("files", run->files,
                    "train: the texts; encode and decode: a model's folder, a tokenizer.json or a SentencePiece model, "
@@ -109,15 +109,17 @@ void add_tokenizer(CLI::App& app) {
                    "or standard input")
       ->required()
       ->type_name("FILE");
-  command->add_option("--kind", run->training.kind, "of the vocabulary that is learnt")
+  command->add_option("--kind", run->training.kind, "kind of the tokenizer to train")
       ->check(one_of({"bpe", "wordpiece", "unigram"}));
-  command->add_option("--vocab-size", run->training.vocab_size, "tokens of it, at most")->check(whole(1, 1 << 22));
-  command->add_option("--min-count", run->training.min_count, "neighbours that are rarer never merge")->check(whole(1));
+  command->add_option("--vocab-size", run->training.vocab_size, "largest size of the vocabulary")
+      ->check(whole(1, 1 << 22));
+  command->add_option("--min-count", run->training.min_count, "pairs that occur less often do not merge")
+      ->check(whole(1));
   command->add_option("--out", run->out, "where train writes")->type_name("FILE");
-  command->add_flag("--cased", run->cased, "wordpiece: capitals stay, and accents");
-  command->add_option("--text", run->given, "encode: this text, not a file's")->type_name("TEXT");
+  command->add_flag("--cased", run->cased, "wordpiece: keep capitals and accents");
+  command->add_option("--text", run->given, "encode: this text instead of a file")->type_name("TEXT");
   command->add_flag("--add-special-tokens", run->add_special_tokens,
-                    "encode: with the special tokens that the model was trained with");
+                    "encode: add special tokens, such as [CLS] and [SEP]");
   command->callback([=] { run->run(); });
 }
 

@@ -26,7 +26,7 @@ struct ConfigOptions {
   attn::models::Config build(const std::string& default_family) const;
 };
 
-void add_precision(CLI::App& command, std::string& name, const std::string& description = "of the arithmetic");
+void add_precision(CLI::App& command, std::string& name, const std::string& description = "type of the computation");
 attn::nn::Precision precision_named(const std::string& name);
 
 /// How float32 enters products and attention of this process, by name: an option of all subcommands.

@@ -9,10 +9,12 @@
 namespace cli {
 
 void ModelOptions::add(CLI::App& command) {
-  command.add_option("directory", directory, "what attn train wrote, or a folder of the Hugging Face hub")
+  command
+      .add_option("directory", directory,
+                  "a model folder: the output of attn train, or a folder of the Hugging Face hub")
       ->required()
       ->type_name("FOLDER");
-  command.add_option("--checkpoint", which, "of the training")->check(one_of({"best", "last"}));
+  command.add_option("--checkpoint", which, "which checkpoint of the training")->check(one_of({"best", "last"}));
   add_precision(command, precision);
 }
 

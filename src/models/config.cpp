@@ -57,42 +57,40 @@ void each_field(C& config, const Visit& visit) {
   visit("context", "tokens of the longest sequence", config.context, 1, kMany);
   visit("embed_dim", "width of the model, C", config.embed_dim, 1, 1 << 16);
   visit("layers", "blocks", config.layers, 1, kMostLayers);
-  visit("encoder_layers", "blocks of an encoder that the layers look at; 0 = none", config.encoder_layers, 0,
-        kMostLayers);
+  visit("encoder_layers", "blocks of the encoder; 0 = no encoder", config.encoder_layers, 0, kMostLayers);
   visit("source_vocab_size", "tokens of the encoder's own vocabulary; 0 = it shares the embeddings",
         config.source_vocab_size, 0, kMany);
   visit("source_context", "learned positions of the encoder; 0 = context", config.source_context, 0, kMany);
-  visit("takes_embeddings", "it is given rows of width C in place of tokens, its encoder where it has one",
+  visit("takes_embeddings", "the model, or its encoder, takes embeddings [B, L, C] instead of tokens",
         config.takes_embeddings);
-  visit("token_dim", "width of the embeddings, which a product brings to C; 0 = C", config.token_dim, 0, 1 << 16);
+  visit("token_dim", "width of the token embeddings, projected to C; 0 = C", config.token_dim, 0, 1 << 16);
   visit("type_vocab_size", "kinds of tokens with an embedding each", config.type_vocab_size, 0, kMany);
-  visit("positions", "how the model knows where a token is", config.positions);
+  visit("positions", "encoding of positions", config.positions);
   visit("position_offset", "rows of the learned positions before the first", config.position_offset, 0, 1 << 12);
   visit("embedding_scale", "factor of the tokens' embeddings; 0 = sqrt(C) with sinusoidal positions, else 1",
         config.embedding_scale, 0.0, 1e6);
   visit("embedding_norm", "a norm after the embeddings", config.embedding_norm);
   visit("heads", "heads of attention, H", config.heads, 1, 1 << 12);
-  visit("kv_heads", "heads of keys and values, which groups of heads share; 0 = heads", config.kv_heads, 0, 1 << 12);
+  visit("kv_heads", "key/value heads of grouped-query attention; 0 = heads", config.kv_heads, 0, 1 << 12);
   visit("head_dim", "width of a head; 0 = embed_dim / heads", config.head_dim, 0, 1024);
   visit("key_dim", "d_k of selfhead; 0 = embed_dim", config.key_dim, 0, 1024);
   visit("value_dim", "d_v of selfhead; 0 = embed_dim", config.value_dim, 0, 1024);
   visit("output_projection", "selfhead ends in a projection W_O to the model's width", config.output_projection);
-  visit("causal", "a token sees only itself and what is before", config.causal);
-  visit("attention_scale", "factor on products of queries and keys; 0 = 1 / sqrt(head_dim)", config.attention_scale,
-        0.0, 1e6);
+  visit("causal", "causal mask: a token attends to itself and earlier tokens", config.causal);
+  visit("attention_scale", "factor of the scores; 0 = 1 / sqrt(head_dim)", config.attention_scale, 0.0, 1e6);
   visit("softcap", "c: scores become c tanh(s / c); 0 = as they are", config.softcap, 0.0, 1e6);
-  visit("sinks", "a learned logit a head that takes part of the weight", config.sinks);
-  visit("query_key_norm", "RMS norm of queries and keys, each head or a token's whole row", config.query_key_norm);
-  visit("window", "a token sees so many tokens, itself included; 0 = all", config.window, 0, kMany);
-  visit("window_layers", "repeated over the layers: w has the window, f sees all", config.window_layers,
+  visit("sinks", "attention sinks: a learned logit per head", config.sinks);
+  visit("query_key_norm", "RMS norm of queries and keys, per head or over all heads", config.query_key_norm);
+  visit("window", "sliding window: number of tokens, itself included; 0 = all", config.window, 0, kMany);
+  visit("window_layers", "pattern over the layers: w = window, f = full", config.window_layers,
         Letters{"wf", kMostLayers});
-  visit("rope_theta", "base of the angles of rope", config.rope_theta, 1.0, 1e12);
-  visit("window_theta", "the same, of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
-  visit("rotary_dim", "columns of a head that rope rotates; 0 = all", config.rotary_dim, 0, 1024);
-  visit("rope_interleaved", "rope rotates neighbouring columns; else halves", config.rope_interleaved);
-  visit("rope_scaling", "what stretches rope to longer texts", config.rope_scaling);
-  visit("rope_factor", "by how much", config.rope_factor, 1.0, 1e6);
-  visit("rope_context", "tokens of the training before; 0 = context", config.rope_context, 0, kMany);
+  visit("rope_theta", "base of the rotary angles", config.rope_theta, 1.0, 1e12);
+  visit("window_theta", "rope_theta of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
+  visit("rotary_dim", "rotated columns of a head; 0 = all", config.rotary_dim, 0, 1024);
+  visit("rope_interleaved", "rotate neighbouring columns (GPT-J); else halves (GPT-NeoX)", config.rope_interleaved);
+  visit("rope_scaling", "scaling of rope to longer texts", config.rope_scaling);
+  visit("rope_factor", "factor of the scaling", config.rope_factor, 1.0, 1e6);
+  visit("rope_context", "context before the scaling; 0 = context", config.rope_context, 0, kMany);
   visit("rope_low", "llama3: turns of the slowest angle that is blended", config.rope_low, 0.0, 1e6);
   visit("rope_high", "llama3: turns of the fastest", config.rope_high, 0.0, 1e6);
   visit("rope_fast", "yarn: turns of the fastest angle that is blended", config.rope_fast, 0.0, 1e6);
@@ -103,36 +101,36 @@ void each_field(C& config, const Visit& visit) {
   visit("rope_within", "longrope: what the angle of each pair of columns is divided by, as [1, 1.5]",
         config.rope_within, 1e-6, 1e6);
   visit("rope_beyond", "longrope: the same in texts of more than rope_context tokens", config.rope_beyond, 1e-6, 1e6);
-  visit("buckets", "of relative positions", config.buckets, 2, 1 << 16);
-  visit("max_distance", "of relative positions: all beyond share a bucket", config.max_distance, 1, kMany);
+  visit("buckets", "buckets of relative positions", config.buckets, 2, 1 << 16);
+  visit("max_distance", "largest distance with a bucket of its own", config.max_distance, 1, kMany);
   visit("shared_relative_bias", "one table of relative positions for all layers", config.shared_relative_bias);
-  visit("kept_heads", "what pruning left: the key/value heads of each attention layer, as [[0, 2], [1]]",
-        config.kept_heads, 0, 1 << 12);
+  visit("kept_heads", "key/value heads left by pruning in each attention layer, as [[0, 2], [1]]", config.kept_heads, 0,
+        1 << 12);
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
         config.hidden_dim, 0, 1 << 20);
-  visit("activation", "of the feed-forward", config.activation);
+  visit("activation", "activation of the feed-forward", config.activation);
   visit("gated", "a gate in the feed-forward, as in SwiGLU", config.gated);
-  visit("bias", "of products and layer norms", config.bias);
-  visit("qkv_bias", "of queries, keys and values where bias is false", config.qkv_bias);
+  visit("bias", "biases of linear layers and layer norms", config.bias);
+  visit("qkv_bias", "biases of queries, keys and values if bias is false", config.qkv_bias);
   visit("norm", "layer norm or RMS norm", config.norm);
   visit("norm_placement", "where the norms of a block are: pre as GPT-2, post as BERT, branch as OLMo 2",
         config.norm_placement);
-  visit("parallel", "attention and feed-forward both read what enters the layer", config.parallel);
+  visit("parallel", "attention and feed-forward read the same input, as GPT-J", config.parallel);
   visit("norm_epsilon", "added to the variance", config.norm_epsilon, 0.0, 1.0);
-  visit("head", "logits; else the model ends in the last layer's rows", config.head);
-  visit("pooler", "without a head: tanh of a product of the first row, as BERT's pooler", config.pooler);
+  visit("head", "a head that gives logits; else the model returns hidden states", config.head);
+  visit("pooler", "without a head: BERT's pooler, tanh of a linear layer of the first token", config.pooler);
   visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
-  visit("pooling", "what a classifier looks at, the mean of all tokens, the first, or each", config.pooling);
-  visit("head_dense", "a product with an activation before the logits", config.head_dense);
-  visit("head_dense_bias", "of that product", config.head_dense_bias);
-  visit("head_activation", "of that product", config.head_activation);
-  visit("head_norm", "a norm after that product", config.head_norm);
+  visit("pooling", "input of a classifier: the mean of all tokens, the first token, or each token", config.pooling);
+  visit("head_dense", "a linear layer with an activation before the logits", config.head_dense);
+  visit("head_dense_bias", "bias of that linear layer", config.head_dense_bias);
+  visit("head_activation", "activation of that linear layer", config.head_activation);
+  visit("head_norm", "a norm after that linear layer", config.head_norm);
   visit("head_bias", "of the logits of tokens", config.head_bias);
-  visit("tie_embeddings", "the head is the embedding's table", config.tie_embeddings);
-  visit("logit_scale", "factor on what the head reads", config.logit_scale, 0.0, 1e6);
+  visit("tie_embeddings", "the head shares the weights of the token embedding", config.tie_embeddings);
+  visit("logit_scale", "factor of the input of the head", config.logit_scale, 0.0, 1e6);
   visit("logit_softcap", "c: logits become c tanh(l / c); 0 = as they are", config.logit_softcap, 0.0, 1e6);
-  visit("dropout", "share of activations that training hides", config.dropout, 0.0, 0.999);
-  visit("init", "how weights are drawn", config.init);
+  visit("dropout", "dropout probability in training", config.dropout, 0.0, 0.999);
+  visit("init", "initialisation of the weights", config.init);
 }
 
 const Strings kOfBlocks = {
