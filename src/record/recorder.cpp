@@ -14,8 +14,6 @@ namespace {
 
 using detail::GrowingBytes;
 
-std::string text(int64_t number) { return std::to_string(number); }
-
 /// 0 .. count - 1.
 std::vector<int64_t> all_of(int64_t count) {
   std::vector<int64_t> all(static_cast<size_t>(count));
@@ -145,7 +143,7 @@ class TextRecorder::KeptLayer {
     const AttentionOptions& given = call.options;
     const int64_t Lq = call.q.size[2], Lk = call.k.size[2];
     Checker checker("TextRecorder");
-    const std::string where = "layer " + text(number_) + ": ";
+    const std::string where = "layer " + std::to_string(number_) + ": ";
     checker.require(call.q.data && call.k.data && call.lse.data, where + "q, k and lse must have data");
     const Shape<4> q = {1, all_heads_, Lq, D_}, k = {1, all_kv_heads_, is_cross_ && first > 0 ? keys_ : Lk, D_};
     checker.require(
@@ -157,7 +155,8 @@ class TextRecorder::KeptLayer {
                  to_string<4>({1, all_kv_heads_, keys_, D_}) + " in " + std::string(name_of(type_));
         });
     checker.require(first >= 0 && first <= tokens_, [&] {
-      return where + "the call begins at token " + text(first) + ", but " + text(tokens_) + " tokens are recorded";
+      return where + "the call begins at token " + std::to_string(first) + ", but " + std::to_string(tokens_) +
+             " tokens are recorded";
     });
     checker.require(!given.mask && !given.query_segment_ids && !given.blocks.allowed && given.cu_seqlens_q.empty() &&
                         given.key_length.empty() && given.query_length.empty() && given.offset.empty(),
@@ -264,10 +263,13 @@ void TextRecorder::record(int64_t number, int64_t first, const RecordedAttention
   Checker checker("TextRecorder");
   checker.require(number >= 0, "a layer's number must not be negative");
   checker.require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, [&] {
-    return text(heads) + " query heads are not a multiple of " + text(kv_heads) + " key/value heads";
+    return std::to_string(heads) + " query heads are not a multiple of " + std::to_string(kv_heads) +
+           " key/value heads";
   });
   for (int64_t head : options().selection.heads)
-    checker.require(head < heads, [&] { return "there is no head " + text(head) + ", only 0 to " + text(heads - 1); });
+    checker.require(head < heads, [&] {
+      return "there is no head " + std::to_string(head) + ", only 0 to " + std::to_string(heads - 1);
+    });
   checker.done();
   if (static_cast<size_t>(number) >= layers_.size()) layers_.resize(static_cast<size_t>(number) + 1);
   std::unique_ptr<KeptLayer>& layer = layers_[static_cast<size_t>(number)];
