@@ -11,8 +11,8 @@ namespace attn::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::array kTypes = {std::pair{"<f2", DType::float16}, std::pair{"<f4", DType::float32},
-                               std::pair{"<f8", DType::float64}};
+constexpr std::array kNpyTypes = {std::pair{"<f2", DType::float16}, std::pair{"<f4", DType::float32},
+                                  std::pair{"<f8", DType::float64}};
 
 class NpyReader {
  public:
@@ -51,8 +51,9 @@ class NpyReader {
     if (length > bytes.size() - begin) refuse("its header is cut off");
     const std::string_view header = bytes.substr(begin, length);
     const std::string type = text_after(header, "'descr':", "'", "'");
-    const auto* found = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& one) { return type == one.first; });
-    if (found == kTypes.end())
+    const auto* found =
+        std::find_if(kNpyTypes.begin(), kNpyTypes.end(), [&](const auto& one) { return type == one.first; });
+    if (found == kNpyTypes.end())
       refuse("has the type " + in_quotes(type) + ", must be float16, float32 or float64, little-endian");
     array.dtype = found->second;
     if (header.find("'fortran_order': False") == std::string_view::npos) refuse("must be in C order");
@@ -92,8 +93,9 @@ class NpyReader {
 NpyArray read_npy(const std::string& path) { return NpyReader(path).read(); }
 
 std::string format_npy(DType dtype, std::span<const int64_t> shape, const void* data) {
-  const auto* type = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& one) { return one.second == dtype; });
-  if (type == kTypes.end())
+  const auto* type =
+      std::find_if(kNpyTypes.begin(), kNpyTypes.end(), [&](const auto& one) { return one.second == dtype; });
+  if (type == kNpyTypes.end())
     throw Error("format_npy",
                 {"the array is " + std::string(name_of(dtype)) + ", must be float16, float32 or float64"});
   std::string header = std::string("{'descr': '") + type->first + "', 'fortran_order': False, 'shape': (";

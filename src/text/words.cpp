@@ -16,7 +16,7 @@ namespace attn::text {
 namespace {
 
 constexpr std::array<const char*, 2> kSpecial = {"<pad>", "<unk>"};
-constexpr int64_t kUnknown = 1;
+constexpr int64_t kUnknownId = 1;
 
 bool is_apostrophe(Character character) { return character == '\'' || character == 0x2019; }
 
@@ -63,7 +63,7 @@ class WordTokenizer final : public Tokenizer {
     std::vector<int64_t> ids;
     for_each_token(lower_case_ ? folded : text, [&](std::string_view token) {
       const auto found = ids_.find(token);
-      ids.push_back(found == ids_.end() ? kUnknown : found->second);
+      ids.push_back(found == ids_.end() ? kUnknownId : found->second);
     });
     return ids;
   }
