@@ -305,52 +305,52 @@ TEST(OpsElements, GapsDoNotMatter) {
 
 TEST(OpsElements, ErrorsListEveryReason) {
   Matrix x(DType::float32, 3, 4), y(DType::float32, 3, 5), other(DType::float64, 3, 4);
-  const std::string mismatch = complaint([&] { add(x, other, y); });
+  const std::string mismatch = error_of([&] { add(x, other, y); });
   EXPECT_TRUE(contains(mismatch, "[add] b is float64 [3, 4], must be float32 [3, 4]")) << mismatch;
   EXPECT_TRUE(contains(mismatch, "y is float32 [3, 5], must be float32 [3, 4]")) << mismatch;
 
   const View<2> whole(nullptr, DType::int32, {3, 4});
-  EXPECT_TRUE(contains(complaint([&] { scale(whole, 2, whole); }), "x is int32, must be float32"));
-  EXPECT_TRUE(contains(complaint([&] { dropout(x, 1, 0, 0, x); }), "probability is 1.0"));
-  EXPECT_TRUE(contains(complaint([&] { dropout(x, kNaN, 0, 0, x); }), "probability is"));
-  EXPECT_TRUE(contains(complaint([&] { add_rows(x, y.row()); }), "total is float32 [5], must be float32 [4]"));
-  EXPECT_TRUE(contains(complaint([&] { activate(static_cast<Activation>(9), x, x); }), "none of the five"));
-  EXPECT_TRUE(contains(complaint([&] { activate_gated(Activation::silu, x, y); }),
+  EXPECT_TRUE(contains(error_of([&] { scale(whole, 2, whole); }), "x is int32, must be float32"));
+  EXPECT_TRUE(contains(error_of([&] { dropout(x, 1, 0, 0, x); }), "probability is 1.0"));
+  EXPECT_TRUE(contains(error_of([&] { dropout(x, kNaN, 0, 0, x); }), "probability is"));
+  EXPECT_TRUE(contains(error_of([&] { add_rows(x, y.row()); }), "total is float32 [5], must be float32 [4]"));
+  EXPECT_TRUE(contains(error_of([&] { activate(static_cast<Activation>(9), x, x); }), "none of the five"));
+  EXPECT_TRUE(contains(error_of([&] { activate_gated(Activation::silu, x, y); }),
                        "gate_up is float32 [3, 4], must be float32 [3, 10]"));
   Matrix integers(DType::int32, 3, 4);
-  EXPECT_TRUE(contains(complaint([&] { convert(x, integers); }), "y is int32, must be a floating type"));
+  EXPECT_TRUE(contains(error_of([&] { convert(x, integers); }), "y is int32, must be a floating type"));
 
   View<2> crowded = x, wide = x, absent = x, negative = x;
   crowded.stride[0] = 3;
   wide.stride[1] = 2;
   absent.data = nullptr;
   negative.size[0] = -1;
-  EXPECT_TRUE(contains(complaint([&] { scale(other, 2, crowded); }), "its rows of 4 overlap") ||
-              contains(complaint([&] { scale(x, 2, crowded); }), "its rows of 4 overlap"));
-  EXPECT_TRUE(contains(complaint([&] { scale(wide, 2, x); }), "x has last stride 2, must be 1"));
-  EXPECT_TRUE(contains(complaint([&] { scale(absent, 2, x); }), "x has no data"));
-  EXPECT_TRUE(contains(complaint([&] { scale(negative, 2, x); }), "x has the negative size [-1, 4]"));
+  EXPECT_TRUE(contains(error_of([&] { scale(other, 2, crowded); }), "its rows of 4 overlap") ||
+              contains(error_of([&] { scale(x, 2, crowded); }), "its rows of 4 overlap"));
+  EXPECT_TRUE(contains(error_of([&] { scale(wide, 2, x); }), "x has last stride 2, must be 1"));
+  EXPECT_TRUE(contains(error_of([&] { scale(absent, 2, x); }), "x has no data"));
+  EXPECT_TRUE(contains(error_of([&] { scale(negative, 2, x); }), "x has the negative size [-1, 4]"));
 }
 
 TEST(OpsElements, OverlapIsRefusedUnlessItIsTheSame) {
   Matrix both(DType::float32, 6, 8);
   both.fill(1);
   const View<2> left = both.columns(0, 4), right = both.columns(4, 4), middle = both.columns(2, 4);
-  EXPECT_EQ(complaint([&] { scale(left, 2, right); }), "");
-  EXPECT_EQ(complaint([&] { scale(right, 2, left); }), "");
-  EXPECT_EQ(complaint([&] { scale(left, 2, left); }), "");
-  EXPECT_TRUE(contains(complaint([&] { scale(left, 2, middle); }), "y overlaps x without being the same"));
-  EXPECT_TRUE(contains(complaint([&] { scale(middle, 2, left); }), "y overlaps x without being the same"));
+  EXPECT_EQ(error_of([&] { scale(left, 2, right); }), "");
+  EXPECT_EQ(error_of([&] { scale(right, 2, left); }), "");
+  EXPECT_EQ(error_of([&] { scale(left, 2, left); }), "");
+  EXPECT_TRUE(contains(error_of([&] { scale(left, 2, middle); }), "y overlaps x without being the same"));
+  EXPECT_TRUE(contains(error_of([&] { scale(middle, 2, left); }), "y overlaps x without being the same"));
   View<2> other_stride = left;
   other_stride.stride[0] = 5;
-  EXPECT_TRUE(contains(complaint([&] { scale(left, 2, other_stride); }), "y overlaps x"));
-  EXPECT_TRUE(contains(complaint([&] { activate_gated(Activation::silu, both, left); }), "y overlaps gate_up"));
+  EXPECT_TRUE(contains(error_of([&] { scale(left, 2, other_stride); }), "y overlaps x"));
+  EXPECT_TRUE(contains(error_of([&] { activate_gated(Activation::silu, both, left); }), "y overlaps gate_up"));
 }
 
 TEST(OpsElements, NothingIsDoneToNothing) {
   for (Shape<2> size : {Shape<2>{0, 4}, Shape<2>{4, 0}, Shape<2>{0, 0}}) {
     const View<2> empty(nullptr, DType::float32, size);
-    EXPECT_EQ(complaint([&] {
+    EXPECT_EQ(error_of([&] {
                 activate(Activation::gelu, empty, empty);
                 activate_backward(Activation::gelu, empty, empty, empty);
                 add(empty, empty, empty);

@@ -178,25 +178,25 @@ TEST(OpsMatmul, BringsNoTeamOfItsOwn) {
 
 TEST(OpsMatmul, ErrorsListEveryReason) {
   Matrix a(DType::float32, 2, 3), b(DType::float64, 4, 5), c(DType::bfloat16, 2, 5), bias(DType::bfloat16, 1, 4);
-  const std::string what = complaint([&] { matmul(a, b, c, {.bias = bias.row()}); });
+  const std::string what = error_of([&] { matmul(a, b, c, {.bias = bias.row()}); });
   for (const char* part : {"[matmul] b is float64, must have a's type", "c is bfloat16, must have a's type",
                            "shapes a [2, 3], b [4, 5], c [2, 5] must be [M, K], [K, N], [M, N]", "bias must be float32",
                            "bias must be dense, [N]"})
     EXPECT_TRUE(contains(what, part)) << what;
   View<2> whole(nullptr, DType::int32, {2, 3});
   EXPECT_TRUE(
-      contains(complaint([&] { matmul(whole, whole, whole); }), "a is int32, must be float32, float64, bfloat16"));
+      contains(error_of([&] { matmul(whole, whole, whole); }), "a is int32, must be float32, float64, bfloat16"));
   Matrix right(DType::float32, 3, 5), out(DType::float32, 2, 5);
   ConstView<2> wide = a;
   wide.stride = {6, 2};
-  EXPECT_TRUE(contains(complaint([&] { matmul(wide, right, out); }),
+  EXPECT_TRUE(contains(error_of([&] { matmul(wide, right, out); }),
                        "a has strides [6, 2] for size [2, 3], must be 1 along one axis"));
   ConstView<2> absent = a;
   absent.data = nullptr;
-  EXPECT_TRUE(contains(complaint([&] { matmul(absent, right, out); }), "a has no data"));
+  EXPECT_TRUE(contains(error_of([&] { matmul(absent, right, out); }), "a has no data"));
   View<2> turned = out;
   turned.stride = {1, 2};
-  EXPECT_TRUE(contains(complaint([&] { matmul(a, right, turned); }), "c has last stride 2, must be 1"));
+  EXPECT_TRUE(contains(error_of([&] { matmul(a, right, turned); }), "c has last stride 2, must be 1"));
 }
 
 // ------------------------------------------------------------------------------------------------------------- packed
@@ -278,13 +278,13 @@ TEST(OpsMatmul, PackedFactorsThatCannotBe) {
   const PackedProduct p(DType::float32, {20, 30, 40});
   EXPECT_FALSE(PackedMatrix());
   EXPECT_EQ(PackedMatrix().bytes(), 0);
-  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix()); }), "[matmul] b is an empty PackedMatrix"));
+  EXPECT_TRUE(contains(error_of([&] { p.times(PackedMatrix()); }), "[matmul] b is an empty PackedMatrix"));
   ConstView<2> wrong = p.b.view;
   wrong.stride = {2, 90};
-  EXPECT_TRUE(contains(complaint([&] { PackedMatrix{wrong}; }), "[PackedMatrix] b"));
+  EXPECT_TRUE(contains(error_of([&] { PackedMatrix{wrong}; }), "[PackedMatrix] b"));
   wrong = p.b.view;
   wrong.size[0] = 39;
-  EXPECT_TRUE(contains(complaint([&] { p.times(PackedMatrix(wrong)); }), "must be [M, K], [K, N], [M, N]"));
+  EXPECT_TRUE(contains(error_of([&] { p.times(PackedMatrix(wrong)); }), "must be [M, K], [K, N], [M, N]"));
 }
 
 }  // namespace

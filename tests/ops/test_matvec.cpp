@@ -100,7 +100,7 @@ TEST(OpsMatvec, TheSameBitsNeedDenseLines) {
       b(DType::float32, 30, 40, true, 2), rows(DType::float32, 30, 40, false, 2);
   Matrix c(DType::float32, 20, 40);
   for (const auto& [left, right] : {std::pair{a.view, rows.view}, std::pair{turned.view, b.view}})
-    EXPECT_TRUE(contains(complaint([&, l = left, r = right] { matmul(l, r, c, {.batch_invariant = true}); }),
+    EXPECT_TRUE(contains(error_of([&, l = left, r = right] { matmul(l, r, c, {.batch_invariant = true}); }),
                          "[matmul] batch_invariant needs dense rows of a and dense columns of b"));
 }
 

@@ -232,20 +232,20 @@ TEST(OpsNorm, ErrorsListEveryReason) {
   Norm n(true, DType::bfloat16, 3, 4, 0);
   Matrix wrong(DType::bfloat16, 2, 4);
   const std::string what =
-      complaint([&] { layer_norm(n.x, wrong.row(), n.bias.row(), -1, wrong, n.mean.row(), wrong.row()); });
+      error_of([&] { layer_norm(n.x, wrong.row(), n.bias.row(), -1, wrong, n.mean.row(), wrong.row()); });
   EXPECT_TRUE(contains(what, "[layer_norm] weight is bfloat16 [4], must be float32 [4]")) << what;
   EXPECT_TRUE(contains(what, "epsilon is -1")) << what;
   EXPECT_TRUE(contains(what, "y is bfloat16 [2, 4], must be bfloat16 [3, 4]")) << what;
   EXPECT_TRUE(contains(what, "rstd is bfloat16 [4], must be float32 [3]")) << what;
   const std::string back =
-      complaint([&] { rms_norm_backward(n.x, n.weight.row(), n.rstd.row(), wrong, wrong, n.mean.row()); });
+      error_of([&] { rms_norm_backward(n.x, n.weight.row(), n.rstd.row(), wrong, wrong, n.mean.row()); });
   EXPECT_TRUE(contains(back, "[rms_norm_backward] dy is bfloat16 [2, 4], must be bfloat16 [3, 4]")) << back;
   EXPECT_TRUE(contains(back, "dx is bfloat16 [2, 4]")) << back;
   EXPECT_TRUE(contains(back, "dweight is float32 [3], must be float32 [4]")) << back;
   Matrix narrow(DType::float32, 3, 0);
-  EXPECT_TRUE(contains(complaint([&] { rms_norm(narrow, narrow.row(), 0, narrow); }), "rows of no elements"));
+  EXPECT_TRUE(contains(error_of([&] { rms_norm(narrow, narrow.row(), 0, narrow); }), "rows of no elements"));
   Matrix none(DType::float32, 0, 4), weight(DType::float32, 1, 4), empty(DType::float32, 1, 0), total = weight.copy();
-  EXPECT_EQ(complaint([&] {
+  EXPECT_EQ(error_of([&] {
               layer_norm(none, weight.row(), weight.row(), 0, none);
               layer_norm_backward(none, weight.row(), empty.row(), empty.row(), none, none, total.row(), total.row());
             }),

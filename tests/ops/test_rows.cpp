@@ -201,9 +201,9 @@ TEST(OpsRows, GatesThatDoNotFit) {
   Matrix x(DType::float32, 6, 12), y = Matrix::like(x), three(DType::float32, 4, 3), five(DType::float32, 1, 5),
                                    wide(DType::float64, 1, 3), none(DType::float32, 0, 3);
   for (auto* gates : {&three, &five, &none})
-    EXPECT_TRUE(contains(complaint([&] { scale_heads(x, *gates, y); }), "must divide the rows and columns of x"));
-  EXPECT_TRUE(contains(complaint([&] { scale_heads(x, wide, y); }), "gates is float64 [1, 3], must be float32"));
-  EXPECT_TRUE(contains(complaint([&] { scale_heads_backward(x, three, five); }),
+    EXPECT_TRUE(contains(error_of([&] { scale_heads(x, *gates, y); }), "must divide the rows and columns of x"));
+  EXPECT_TRUE(contains(error_of([&] { scale_heads(x, wide, y); }), "gates is float64 [1, 3], must be float32"));
+  EXPECT_TRUE(contains(error_of([&] { scale_heads_backward(x, three, five); }),
                        "[scale_heads_backward] dy is float32 [4, 3], must be float32 [6, 12]"));
 }
 
@@ -242,25 +242,25 @@ TEST(OpsRows, ThreadsDoNotMatter) {
 TEST(OpsRows, ErrorsListEveryReason) {
   Matrix x(DType::float32, 4, 12), out(DType::float32, 2, 12);
   const std::vector<int64_t> two = {0, 3}, four = {0, 1, 2, 3};
-  const std::string turn = complaint([&] { rope(x, 5, two, out, {.theta = -1}); });
+  const std::string turn = error_of([&] { rope(x, 5, two, out, {.theta = -1}); });
   EXPECT_TRUE(contains(turn, "[rope] x has 12 columns, not a multiple of 5 heads")) << turn;
   EXPECT_TRUE(contains(turn, "theta is -1")) << turn;
   EXPECT_TRUE(contains(turn, "there are 2 positions for 4 rows")) << turn;
   EXPECT_TRUE(contains(turn, "y is float32 [2, 12], must be float32 [4, 12]")) << turn;
   for (int64_t n : {3, 8, -2})
-    EXPECT_TRUE(contains(complaint([&] { rope(x, 2, four, x, {.rotary_dim = n}); }),
+    EXPECT_TRUE(contains(error_of([&] { rope(x, 2, four, x, {.rotary_dim = n}); }),
                          "the rotated width is " + std::to_string(n) + ", must be even and at most 6"));
-  EXPECT_TRUE(contains(complaint([&] { rope(x, 4, four, x); }), "the rotated width is 3"));
-  EXPECT_TRUE(contains(complaint([&] { rope(x, 0, four, x); }), "not a multiple of 0 heads"));
+  EXPECT_TRUE(contains(error_of([&] { rope(x, 4, four, x); }), "the rotated width is 3"));
+  EXPECT_TRUE(contains(error_of([&] { rope(x, 0, four, x); }), "not a multiple of 0 heads"));
 
   Matrix table(DType::float32, 3, 12);
-  EXPECT_TRUE(contains(complaint([&] { embedding(two, table, out); }), "ids[1] is 3, the table has 3 rows"));
-  EXPECT_TRUE(contains(complaint([&] { embedding(four, x, out); }), "there are 4 ids for 2 rows"));
+  EXPECT_TRUE(contains(error_of([&] { embedding(two, table, out); }), "ids[1] is 3, the table has 3 rows"));
+  EXPECT_TRUE(contains(error_of([&] { embedding(four, x, out); }), "there are 4 ids for 2 rows"));
   const std::vector<int64_t> below = {-1, 0};
-  EXPECT_TRUE(contains(complaint([&] { embedding_backward(below, out, table); }), "ids[0] is -1"));
-  EXPECT_TRUE(contains(complaint([&] { mean_pool(x, two, out); }), "lengths[0] is 0, must be from 1 to 2"));
-  EXPECT_TRUE(contains(complaint([&] { mean_pool(x, four, out); }), "there are 4 lengths for 2 sequences"));
-  EXPECT_TRUE(contains(complaint([&] { mean_pool_backward(out, two, table); }), "3 rows of x are not 2 sequences"));
+  EXPECT_TRUE(contains(error_of([&] { embedding_backward(below, out, table); }), "ids[0] is -1"));
+  EXPECT_TRUE(contains(error_of([&] { mean_pool(x, two, out); }), "lengths[0] is 0, must be from 1 to 2"));
+  EXPECT_TRUE(contains(error_of([&] { mean_pool(x, four, out); }), "there are 4 lengths for 2 sequences"));
+  EXPECT_TRUE(contains(error_of([&] { mean_pool_backward(out, two, table); }), "3 rows of x are not 2 sequences"));
 }
 
 }  // namespace

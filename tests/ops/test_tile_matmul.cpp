@@ -308,7 +308,7 @@ TEST(OpsTileMatmul, EdgesOfTheRange) {
 // --------------------------------------------------------------------------------------------------------- accuracy
 
 /// Root of the mean of squares of the errors, next to the sums of magnitudes.
-double error_of(const Matrix& c, const Operand& a, const Operand& b) {
+double relative_error(const Matrix& c, const Operand& a, const Operand& b) {
   const std::vector<float> rows = lines_of(a, 0), columns = lines_of(b, 1);
   const int64_t K = a.view.size[1];
   double squares = 0;
@@ -334,7 +334,7 @@ TEST(OpsTileMatmul, LongSumsOfOneSign) {
     Matrix tiles(DType::float32, 34, 33), vectors(DType::float32, 34, 33);
     multiply_on_tiles(a.view, b.view, tiles, {});
     matmul(a.view, b.view, vectors);  // too small for tiles
-    EXPECT_LE(error_of(tiles, a, b), kLikeAccuracy * error_of(vectors, a, b));
+    EXPECT_LE(relative_error(tiles, a, b), kLikeAccuracy * relative_error(vectors, a, b));
   });
 }
 
@@ -352,7 +352,7 @@ TEST(OpsTileMatmul, LessPrecisionLosesWhatItMay) {
     for (int n = 0; n < 3; ++n) {
       Matrix c(DType::float32, 67, 50);
       multiply_on_tiles(a.view, b.view, c, {.precision = Float32Precision{static_cast<uint8_t>(n)}});
-      error[n] = error_of(c, a, b);
+      error[n] = relative_error(c, a, b);
     }
     EXPECT_LT(error[0], kUnit32);
     EXPECT_GT(error[1], 4 * error[0]);  // 30 times, and 500
@@ -455,9 +455,9 @@ TEST(OpsTileMatmul, APackedFactorHasTheBitsOfTheFactor) {
 
 TEST(OpsTileMatmul, PrecisionsThatDoNotExist) {
   const auto none = static_cast<Float32Precision>(3);
-  EXPECT_TRUE(contains(complaint([&] { set_matmul_precision(none); }), "[set_matmul_precision] no such precision: 3"));
+  EXPECT_TRUE(contains(error_of([&] { set_matmul_precision(none); }), "[set_matmul_precision] no such precision: 3"));
   Matrix x(DType::float32, 1, 1), y(DType::float32, 1, 1);
-  EXPECT_TRUE(contains(complaint([&] { matmul(x, x, y, {.precision = none}); }),
+  EXPECT_TRUE(contains(error_of([&] { matmul(x, x, y, {.precision = none}); }),
                        "[matmul] precision is no Float32Precision: 3"));
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "attn/ops.h"
+#include "errors.h"
 #include "tolerance.h"
 
 namespace attn::test {
@@ -196,17 +197,6 @@ inline double product(const Matrix& weights, const Matrix& y) {
   for (int64_t r = 0; r < y.rows(); ++r)
     for (int64_t c = 0; c < y.columns(); ++c) sum += weights.get(r, c) * y.get(r, c);
   return sum;
-}
-
-/// The reasons of the Error that call() throws; empty if it throws none.
-template <class Call>
-std::string complaint(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
