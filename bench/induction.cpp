@@ -57,7 +57,7 @@ double mean_loss(const attn::models::Model& model, const Repeating& data, bool f
   double sum = 0;
   for (int64_t number = 0; number < data.validation_batches(); ++number) {
     attn::autograd::Tape tape;
-    sum += *static_cast<const float*>(model.loss(tape, data.part(number, first, later)).data().data());
+    sum += model.loss(tape, data.part(number, first, later)).item<float>();
   }
   return sum / static_cast<double>(data.validation_batches());
 }

@@ -180,7 +180,7 @@ struct Evaluate {
       std::fill_n(window.targets.begin(), done - first, attn::ops::kIgnoreIndex);
       attn::autograd::Tape tape({}, memory);
       const attn::autograd::Value loss = loaded.model->loss(tape, window);
-      sum += static_cast<double>(*static_cast<const float*>(loss.data().data())) * static_cast<double>(end - done);
+      sum += static_cast<double>(loss.item<float>()) * static_cast<double>(end - done);
       done = end;
       meter.show(done);
     }
@@ -218,7 +218,7 @@ struct Evaluate {
       crops.targets.assign(tokens.begin() + done + 1, tokens.begin() + done + count + 1);
       attn::autograd::Tape tape({}, memory);
       const attn::autograd::Value loss = loaded.model->loss(tape, crops);
-      sum += static_cast<double>(*static_cast<const float*>(loss.data().data())) * static_cast<double>(count);
+      sum += static_cast<double>(loss.item<float>()) * static_cast<double>(count);
       done += count;
       meter.show(done);
     }

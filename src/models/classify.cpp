@@ -78,10 +78,10 @@ std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encodi
   if (config.type_vocab_size) batch.token_type_ids = padded(&text::Encoding::token_type_ids);
   Tape tape({}, memory_);
   const Value logits = loaded_.model->forward(tape, batch);
-  const float* value = static_cast<const float*>(logits.data().data());
+  const std::vector<double> values = logits.data().values();
   std::vector<std::vector<double>> rows;
-  for (int64_t n = 0; n < batch.sequences; ++n, value += config.classes)
-    rows.emplace_back(value, value + config.classes);
+  for (auto row = values.begin(); row != values.end(); row += config.classes)
+    rows.emplace_back(row, row + config.classes);
   return rows;
 }
 

@@ -205,7 +205,7 @@ Array Embedder::operator()(std::span<const std::string> texts, const std::functi
     }
     const Array vectors = (*pipeline_)(features);
     for (int64_t n = 0; n < std::ssize(packed.texts); ++n)
-      std::copy_n(static_cast<const float*>(vectors.data()) + n * vectors.width(), width(),
+      std::copy_n(vectors.data<float>() + n * vectors.width(), width(),
                   static_cast<float*>(result.data()) + packed.texts[n] * width());
     if (on_progress && !on_progress(static_cast<int64_t>(at))) return stopped_at(at);
   }

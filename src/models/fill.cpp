@@ -62,10 +62,10 @@ std::vector<FilledMask> MaskFiller::operator()(std::string_view text, int64_t to
   std::vector<FilledMask> masks;
   for (int64_t n = 0; n < batch.length; ++n)
     if (encoding.ids[n] == mask_id_)
-      masks.push_back({n, most_probable(*loaded_.tokenizer,
-                                        {static_cast<const float*>(logits.data()) + n * config.vocab_size,
-                                         static_cast<size_t>(config.vocab_size)},
-                                        top_k)});
+      masks.push_back(
+          {n, most_probable(*loaded_.tokenizer,
+                            {logits.data<float>() + n * config.vocab_size, static_cast<size_t>(config.vocab_size)},
+                            top_k)});
   return masks;
 }
 

@@ -198,7 +198,7 @@ TEST(MaskFiller, GivesTheMostProbableTokensOfEachMask) {
   const attn::Array logits = fill.loaded().model->forward(tape, batch).data();
   for (const FilledMask& mask : found) {
     EXPECT_EQ(ids[static_cast<size_t>(mask.position)], 4);
-    const float* row = static_cast<const float*>(logits.data()) + mask.position * 13;
+    const float* row = logits.data<float>() + mask.position * 13;
     double sum = 0;
     for (int64_t id = 0; id < 13; ++id) sum += std::exp(double{row[id]} - *std::max_element(row, row + 13));
     ASSERT_EQ(mask.tokens.size(), 13u);
