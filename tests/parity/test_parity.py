@@ -1,7 +1,6 @@
 """Loss, logits and every gradient next to PyTorch and transformers, on the same weights.
 
-usage: run.sh PROGRAM
-       ATTN_PARITY=PROGRAM build/venv/bin/python tests/parity/test_parity.py     prints the errors of all cases
+usage: ATTN_PARITY=PROGRAM build/venv/bin/python tests/parity/test_parity.py     prints the errors of all cases
 """
 
 import functools

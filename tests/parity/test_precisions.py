@@ -1,7 +1,6 @@
 """Errors of float32 products and attention, ours and PyTorch's, next to float64: the table of docs/numerics.md.
 
-usage: run.sh PROGRAM
-       ATTN_PARITY=PROGRAM build/venv/bin/python tests/parity/test_precisions.py      prints the table
+usage: ATTN_PARITY=PROGRAM build/venv/bin/python tests/parity/test_precisions.py     prints the table
 
 The unit is the usual bound of one rounding: of a product 2^-24 sum |a| |b|, of attention 2^-24 sum P |v|. Matrix
 tiles are their software twin, which has the bits of the hardware: any processor with AVX-512 prints the table.
