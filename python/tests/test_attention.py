@@ -37,7 +37,7 @@ OPTIONS = {
     "key mask": {"mask": np.random.default_rng(3).random((B, 1, 1, LK)) < 0.7},
     "bias": {"bias": draw(1, H, LQ, LK, seed=4)},
     "alibi": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "alignment": "top_left"},
-    "documents": {"query_segment_ids": np.arange(B * LQ).reshape(B, LQ) % 2,
+    "segments": {"query_segment_ids": np.arange(B * LQ).reshape(B, LQ) % 2,
                   "key_segment_ids": np.arange(B * LK).reshape(B, LK) % 2},
     "sink": {"sink": [0.125, -0.5, 1.0, 0.0]},
     "all": {"scale": 0.3, "softcap": 3.0, "causal": True, "window": (4, -1), "alignment": "bottom_right",

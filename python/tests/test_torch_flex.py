@@ -60,7 +60,7 @@ SLOPES = 2.0 ** -torch.arange(1.0, H + 1, dtype=torch.float64)
 HEADS = torch.tensor([3, 9, 20, 50])
 
 
-def documents(b, h, i, j):
+def segments(b, h, i, j):
     return DOCUMENT[i] == DOCUMENT[j]
 
 
@@ -75,18 +75,18 @@ MASKS = {
     "window of both sides": (window, "causal, window"),
     "prefix": (or_masks(causal, prefix), "key lengths and causal, keys"),
     "prefix of each sequence": (lambda b, h, i, j: (j <= i) | (j < LENGTHS[b] - 20), "key lengths and causal, keys"),
-    "documents": (documents, "documents"),
-    "documents, causal": (and_masks(documents, causal), "causal, documents"),
-    "documents, sliding window": (and_masks(documents, causal, window), "causal, window, documents"),
-    "mixed documents": (lambda b, h, i, j: MIXED[i] == MIXED[j], "documents"),
+    "segments": (segments, "segments"),
+    "segments, causal": (and_masks(segments, causal), "causal, segments"),
+    "segments, sliding window": (and_masks(segments, causal, window), "causal, window, segments"),
+    "mixed segments": (lambda b, h, i, j: MIXED[i] == MIXED[j], "segments"),
     "padding": (lengths, "key lengths"),
     "padding, causal": (and_masks(lengths, causal), "causal, key lengths"),
     "nothing": (lambda b, h, i, j: j < 0, "key lengths"),
     "all": (torchs.noop_mask, "all"),
     "any": (lambda b, h, i, j: (i * 7 + j * 13) % 5 != 0, "mask"),
     "of each head": (lambda b, h, i, j: i - j < HEADS[h], "mask"),
-    "chunks": (lambda b, h, i, j: (i // 9 == j // 9) & (i >= j), "causal, documents"),
-    "dilated": (lambda b, h, i, j: ((i - j) % 3 == 0) & (i >= j), "causal, documents"),
+    "chunks": (lambda b, h, i, j: (i // 9 == j // 9) & (i >= j), "causal, segments"),
+    "dilated": (lambda b, h, i, j: ((i - j) % 3 == 0) & (i >= j), "causal, segments"),
 }
 
 
@@ -191,7 +191,7 @@ def test_scores(name):
         torch.testing.assert_close(ours, theirs, **EXACT)
 
 
-@pytest.mark.parametrize("mask", ["causal", "documents", "prefix", "any", "of each head"])
+@pytest.mark.parametrize("mask", ["causal", "segments", "prefix", "any", "of each head"])
 @pytest.mark.parametrize("name", ["table", "softcap", "squared", "causal"])
 def test_scores_with_masks(name, mask):
     block_mask = create_block_mask(MASKS[mask][0], B, H, LQ, LK, "cpu", BLOCK_SIZE=(16, 8))

@@ -43,7 +43,7 @@ LENGTHS = torch.tensor([LK, 30, 5]).view(B, 1, 1, 1)
 RIGHT, LEFT = j < LENGTHS, j >= LK - LENGTHS
 BOTH = RIGHT & (j >= torch.tensor([0, 7, 3]).view(B, 1, 1, 1))
 QUERY_ID, KEY_ID = torch.div(i, 13, rounding_mode="floor"), torch.div(j, 15, rounding_mode="floor")
-MIXED = torch.tensor([0, 1, 2, 1, 0]).repeat(10)  # documents whose tokens do not be together
+MIXED = torch.tensor([0, 1, 2, 1, 0]).repeat(10)  # segments whose tokens are apart
 PACKED_ID = torch.bucketize(torch.arange(LK), torch.tensor([5, 17, 31]), right=True)
 MASKS = {
     "all": (torch.ones(1, 1, LQ, LK, dtype=torch.bool), "all"),
@@ -61,15 +61,15 @@ MASKS = {
     "window": (((j <= i) & (j > i - 9))[None, None], "causal, window"),
     "window, left padding": ((j <= i + 8) & (j > i - 9) & LEFT, "causal, window, keys"),
     "window of both sides": ((abs(j - i) < 6)[None, None], "causal, window"),
-    "documents": ((QUERY_ID == KEY_ID)[None, None], "documents"),
-    "documents, causal": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i), "causal, documents"),
-    "mixed documents": ((MIXED[:LQ, None] == MIXED[:LK])[None, None], "documents"),
-    "mixed documents, causal": ((MIXED[:LQ, None] == MIXED[:LK])[None, None] & (j <= i), "causal, documents"),
-    "padded queries": ((j <= i) & (i < LENGTHS) & RIGHT, "causal, documents"),
-    "documents of each sequence": ((torch.div(i, LENGTHS) == torch.div(j, LENGTHS)).roll(1, -1), None),
-    "documents, window": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i) & (j > i - 4),
-                          "causal, window, documents"),
-    "documents, window of both sides": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (abs(j - i) < 4), None),
+    "segments": ((QUERY_ID == KEY_ID)[None, None], "segments"),
+    "segments, causal": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i), "causal, segments"),
+    "mixed segments": ((MIXED[:LQ, None] == MIXED[:LK])[None, None], "segments"),
+    "mixed segments, causal": ((MIXED[:LQ, None] == MIXED[:LK])[None, None] & (j <= i), "causal, segments"),
+    "padded queries": ((j <= i) & (i < LENGTHS) & RIGHT, "causal, segments"),
+    "segments of each sequence": ((torch.div(i, LENGTHS) == torch.div(j, LENGTHS)).roll(1, -1), None),
+    "segments, window": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (j <= i) & (j > i - 4),
+                          "causal, window, segments"),
+    "segments, window of both sides": ((PACKED_ID[:LQ, None] == PACKED_ID)[None, None] & (abs(j - i) < 4), None),
     "nothing": (torch.zeros(1, 1, LQ, LK, dtype=torch.bool), "key lengths"),
     "any": (draw(B, 1, LQ, LK, seed=4) > 0, "mask"),
     "causal but for one": ((j <= i)[None, None] ^ ((i == 29) & (j == 41)), "mask"),
@@ -127,7 +127,7 @@ def test_added_masks(name):
 
 
 @pytest.mark.parametrize("name", ["right padding", "left padding", "causal", "causal at the end", "window",
-                                  "window, left padding", "documents", "any"])
+                                  "window, left padding", "segments", "any"])
 def test_masks_beside_is_causal(name):
     mask = MASKS[name][0]
     inputs = qkv()
@@ -203,7 +203,7 @@ def test_inference_mode(readings):
             torch.testing.assert_close(sdpa(*inputs, mask), torch_sdpa(*inputs, mask), **EXACT)
             mask[0, 0, 30] = False
     assert len(readings) == 2
-    mask = MASKS["documents, causal"][0].clone()
+    mask = MASKS["segments, causal"][0].clone()
     with torch.inference_mode():
         sdpa(*inputs, mask)
     for ours, theirs in both(mask):  # what was kept is used by a call that is recorded

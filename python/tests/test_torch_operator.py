@@ -45,7 +45,7 @@ OPTIONS = {
     "mask without axes": {"mask": draw(5, 6, seed=3) > -1},
     "bias": {"bias": draw(1, 4, 5, 6, seed=4)},
     "slopes": {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "alignment": "top_left"},
-    "documents": {"query_segment_ids": torch.tensor([[0, 0, 1, 1, 1], [2, 2, 2, 2, 2]]),
+    "segments": {"query_segment_ids": torch.tensor([[0, 0, 1, 1, 1], [2, 2, 2, 2, 2]]),
                   "key_segment_ids": torch.tensor([[0, 0, 0, 1, 1, 1], [0, 2, 0, 2, 2, 2]])},
     "blocks": {"blocks": (BLOCKS, 3, 2)},
     "sink": {"sink": [0.5, -0.5, 1.0, 0.0]},
@@ -135,7 +135,7 @@ def test_gradient_of_the_sink(name, dtype):
         torch.testing.assert_close(ours, theirs, **(EXACT if dtype == torch.float64 else dict(rtol=1e-6, atol=1e-6)))
 
 
-@pytest.mark.parametrize("name", ["all", "documents", "blocks"])
+@pytest.mark.parametrize("name", ["all", "segments", "blocks"])
 def test_second_derivatives(name):
     function, rest = with_sources(OPTIONS[name])
     assert gradgradcheck(function, (*(x.detach()[:, -2:].requires_grad_() if name != "all" else x for x in qkv()),
@@ -143,10 +143,10 @@ def test_second_derivatives(name):
 
 
 @pytest.mark.parametrize("mapped", ["query_segment_ids", "key_segment_ids"])
-def test_vmap_of_documents(mapped):
+def test_vmap_of_segments(mapped):
     q, k, v = qkv(grad=False)
-    options = dict(OPTIONS["documents"])
-    values = torch.stack([options.pop(mapped), torch.ones_like(OPTIONS["documents"][mapped])])
+    options = dict(OPTIONS["segments"])
+    values = torch.stack([options.pop(mapped), torch.ones_like(OPTIONS["segments"][mapped])])
     actual = torch.vmap(lambda x: face.attention(q, k, v, **options, **{mapped: x}))(values)
     torch.testing.assert_close(actual, torch.stack([face.attention(q, k, v, **options, **{mapped: x}) for x in values]),
                                **EXACT)

@@ -432,7 +432,7 @@ def test_packed_sequences_need_a_dense_mask():
     close(actual, run(model, batch, rows)[0])
 
 
-def test_dense_masks_of_packed_sequences_run_as_documents(monkeypatch):
+def test_dense_masks_of_packed_sequences_run_as_segments(monkeypatch):
     monkeypatch.setattr(_masks, "WORTH_READING", 0)
     face.register()
     model, ours = make("llama")
@@ -441,7 +441,7 @@ def test_dense_masks_of_packed_sequences_run_as_documents(monkeypatch):
     close(run(ours, batch, rows)[0], run(model, batch, rows)[0])
     after = mask_counts()
     assert {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)} == {
-        "causal, documents": 2}  # of two layers, read once
+        "causal, segments": 2}  # of two layers, read once
 
 
 def test_chunked_attention_needs_a_dense_mask():

@@ -3,7 +3,7 @@
     >>> from attention_cpp.torch import flex_attention
     >>> out = flex_attention(q, k, v, score_mod=alibi, block_mask=create_block_mask(causal, None, None, n, n, "cpu"))
 
-Three ways, each exact. If the mask is equal to causal, a window, documents, padding or a prefix, and nothing or ALiBi
+Three ways, each exact. If the mask is equal to causal, a window, segments, padding or a prefix, and nothing or ALiBi
 is added: one call. Otherwise tiles of rows, each a call with the bias and the mask of its rows. What no option
 expresses, as a score that is squared: the same tiles in torch's operations. Nothing of size Lq x Lk is stored, in the
 backward neither.
@@ -311,7 +311,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
             raise Unreadable("the greatest scores are wanted")
         way = _way(call, q, score_mod, block_mask)
         if strict and way.parts is None:
-            raise Error("[flex_attention] the mask is none of causal, window, documents, padding and prefix")
+            raise Error("[flex_attention] the mask is none of causal, window, segments, padding and prefix")
         if state.observers and way.calls(call.Lq) != 1:
             report(f"flex_attention with a mask ({way.what}) of several calls")
             with observed(None):
@@ -377,7 +377,7 @@ def flex_attention(
         score_mod   (score, b, h, q_idx, kv_idx) -> score. Products with numbers, tanh of the score, sums and
                     where(..., score, -inf) are the operator's scale, softcap, bias and mask; ALiBi is found in a bias
         block_mask  of create_block_mask or BlockMask.from_kv_blocks: mask_mod where a block is listed, all of a full
-                    one. Causal, windows, documents, padding, prefixes, and documents with the first two are found
+                    one. Causal, windows, segments, padding, prefixes, and segments with the first two are found
                     however the function is written: its values are compared entry by entry, once for each block mask
         enable_gqa  query head h reads key head h / (H / Hk)
         return_lse, return_aux   as torch's: lse [B, H, L] is a natural logarithm

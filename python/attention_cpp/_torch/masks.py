@@ -1,4 +1,4 @@
-"""Masks of n x n entries that are equal to options of O(n): key lengths, causal, windows, documents, prefixes.
+"""Masks of n x n entries that are equal to options of O(n): key lengths, causal, windows, segments, prefixes.
 
 A mask is read once (`structure`), with every entry compared, so results are those of the mask. The options are kept in
 `state` as long as the mask's memory is alive and torch counts no change in it. (A change that torch does not count,

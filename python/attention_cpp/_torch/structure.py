@@ -59,7 +59,7 @@ class _Rows:
         return ((rows, self.read(rows)) for rows in tiles(self.count, self.batch * self.key.numel()))
 
     def _differ(self, rows: Tensor, allowed: Tensor, keys: Tensor | None = None,
-                documents: tuple[Tensor, Tensor] | None = None, low: Tensor | None = None, high: Tensor | None = None,
+                segments: tuple[Tensor, Tensor] | None = None, low: Tensor | None = None, high: Tensor | None = None,
                 prefix: Tensor | None = None) -> bool:
         """Whether those rows are not what the guess says: each part of it, all of them together."""
         guess = torch.ones(1, 1, 1, dtype=torch.bool)
@@ -72,8 +72,8 @@ class _Rows:
             guess = guess | (self.key < prefix[:, None, None])
         if keys is not None:
             guess = guess & keys[:, None]
-        if documents is not None:
-            guess = guess & (documents[0][:, rows, None] == documents[1][:, None])
+        if segments is not None:
+            guess = guess & (segments[0][:, rows, None] == segments[1][:, None])
         return _differs(allowed, guess)
 
     def are(self, **guess: Any) -> bool:
@@ -120,8 +120,8 @@ class _Rows:
         common, more = any_of(a & b, 3), any_of(a & ~b, 3)
         return bool((~common | ~more | ~more.transpose(1, 2)).all())
 
-    def documents(self) -> tuple[Tensor, Tensor]:
-        """Ids of queries and keys, if these are documents: the first key that a query sees, of a key those of its
+    def segments(self) -> tuple[Tensor, Tensor]:
+        """Ids of queries and keys, if these are segments: the first key that a query sees, of a key those of its
         queries. -1 and -2: nobody."""
         of_queries = torch.full((self.batch, self.count), -1, dtype=torch.int32)
         of_keys = torch.full((self.batch, self.key.numel()), -2, dtype=torch.int32)
@@ -132,7 +132,7 @@ class _Rows:
         return of_queries, of_keys
 
     def neighbours(self, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The same if tokens of a document are together and a window hides its first: each token sees the one before
+        """The same if tokens of a segment are together and a window hides its first: each token sees the one before
         it, but for the first one."""
         starts = torch.ones(self.batch, self.count, dtype=torch.bool)
         for rows, allowed in self._tiles():
@@ -163,8 +163,8 @@ def _of_band(high: Tensor, low: Tensor | None) -> Options:
     return options if low is None else options.having(window=(int((high - low).max()), -1))
 
 
-def _of_documents(documents: tuple[Tensor, Tensor]) -> Options:
-    return Options(query_segment_ids=documents[0], key_segment_ids=documents[1])
+def _of_segments(segments: tuple[Tensor, Tensor]) -> Options:
+    return Options(query_segment_ids=segments[0], key_segment_ids=segments[1])
 
 
 def _both(a: Options, b: Options) -> Options:
@@ -201,15 +201,15 @@ def find(read: Read, batch: int, count: int, key_count: int) -> Options | None:
     if rows.are(keys=keys, high=high, low=low):
         return _both(_of_band(high, low), _of_keys(keys, rows.reached(high, low)))
     if rows.are_apart():
-        documents = rows.documents()
-        if rows.are(documents=documents):
-            return _of_documents(documents)
-        if rows.are(documents=documents, high=high):
-            return _both(_of_documents(documents), _of_band(high, None))
+        segments = rows.segments()
+        if rows.are(segments=segments):
+            return _of_segments(segments)
+        if rows.are(segments=segments, high=high):
+            return _both(_of_segments(segments), _of_band(high, None))
     if rows.are_runs():
-        documents = rows.neighbours(high)
-        if rows.are(documents=documents, high=high, low=low):
-            return _both(_of_documents(documents), _of_band(high, low))
+        segments = rows.neighbours(high)
+        if rows.are(segments=segments, high=high, low=low):
+            return _both(_of_segments(segments), _of_band(high, low))
     return None
 
 
@@ -230,7 +230,7 @@ def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Optio
 
 def described(options: Options) -> str:
     """The options that limit which keys a query sees, in words: "causal, key lengths"."""
-    names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_segment_ids": "documents",
+    names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_segment_ids": "segments",
              "key_length": "key lengths", "mask": "mask", "bias": "bias"}
     is_row = options.mask is not None and options.mask.shape[2] == 1
     found = [name for option, name in names.items() if option in vars(options)]
