@@ -34,7 +34,7 @@ MODULES = {
 }
 
 # A second public header of a module.
-FACES = {"tensor": "core"}
+PREFIXES = {"tensor": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
@@ -98,13 +98,13 @@ def resolve(root, path, name):
 
 
 def module_of(path):
-    """The module a project file belongs to; of a public header, <module>.h or <module>_<part>.h, the one it is the face
-    of."""
+    """The module a project file belongs to; of a public header, <module>.h or <module>_<part>.h, the one whose
+    interface it is."""
     if path.parts[0] == "src":
         return path.parts[1]
     if path.parts[0] == "include":
-        face = FACES.get(path.stem, path.stem.split("_")[0])
-        return face if face in MODULES else None
+        module = PREFIXES.get(path.stem, path.stem.split("_")[0])
+        return module if module in MODULES else None
     return None
 
 

@@ -1,4 +1,4 @@
-// The public face of kernels/dispatch.h.
+// The public functions over kernels/dispatch.h.
 #include "attn/attention.h"
 #include "kernels/dispatch.h"
 

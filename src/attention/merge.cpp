@@ -1,4 +1,4 @@
-// merge(): the public face of the one kernel that joins two states of attention.
+// merge(): the public function over the one kernel that joins two states of attention.
 #include <algorithm>
 
 #include "attention/states.h"
