@@ -24,7 +24,7 @@ namespace {
 /// The layers of a model on one text, and what they borrow.
 struct Seen {
   std::vector<std::string> rows = {}, columns = {};  ///< labels of the tokens that look, and of those that are seen
-  std::vector<attn::heads::TokenKind> kinds = {};    ///< of a model's text that looks at itself
+  std::vector<attn::heads::TokenKind> kinds = {};    ///< of a model's text that attends to itself
   std::vector<attn::nn::AttentionTrace> traces = {};
   std::vector<attn::RecordedAttention> layers = {};
   int64_t second = -1;                      ///< of a pair of texts, the second one's first token
@@ -326,7 +326,7 @@ void add_see(CLI::App& app) {
       ->description("a model's folder, or a file that --save wrote, or attention_cpp.watch()");
   command->get_option("directory")->required(false);
   run->arrays.add(*command);
-  command->add_option("--text", run->text, "the text to look at");
+  command->add_option("--text", run->text, "the text whose attention is shown");
   command->add_option("--file", run->file, "a file with the text; - is standard input")->type_name("FILE");
   command->add_option("--pair", run->pair, "a second text, which the tokenizer joins to the first: a pair of sentences")
       ->check([](const std::string& second) { return second.empty() ? "the text is empty" : ""; });
@@ -334,8 +334,8 @@ void add_see(CLI::App& app) {
   command->add_option("--answer", run->answer, "what a model with an encoder says to it; none: what it would say");
   command
       ->add_option("--part", run->part,
-                   "of a model with an encoder: the answer's look at the text, at itself, or the text's at itself;"
-                   " none: cross")
+                   "for a model with an encoder: attention of the output to the input (cross), of the output to itself "
+                   "(decoder), or of the input to itself (encoder); default: cross")
       ->check(one_of({"cross", "decoder", "encoder"}));
   command->add_option("--layer", run->selection.layers, "only these: 0,2 (terminal: 0 unless given; files: all)")
       ->delimiter(',')

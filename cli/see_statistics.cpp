@@ -18,7 +18,7 @@ struct Number {
   const char* title;
   const char* name;  // in files
   double HeadStatistics::*value;
-  bool positional;  // wants tokens that look at their own text
+  bool positional;  // wants tokens that attend to their own text
 };
 constexpr Number kNumbers[] = {{"entropy", "entropy", &HeadStatistics::entropy, false},
                                {"maximum", "maximum", &HeadStatistics::maximum, false},

@@ -15,7 +15,7 @@ namespace cli {
 struct HeadStatistics {
   int64_t layer = 0, head = 0;
   double entropy = 0, maximum = 0, participation = 0, first = 0, same_token = 0;
-  double distance = 0, self = 0, previous = 0, next = 0;  // where tokens look at their own text
+  double distance = 0, self = 0, previous = 0, next = 0;  // where tokens attend to their own text
   std::string most_seen = {};                             // the token that receives most,
   int64_t most_seen_at = 0;                               // its place,
   double most_seen_share = 0;                             // and its share of all weight

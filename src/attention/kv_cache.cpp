@@ -156,7 +156,7 @@ void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   stored.length += n;
 }
 
-/// Queries that look at sequences of a cache, as a packed call: the keys of one sequence after those of the other.
+/// Queries that attend to sequences of a cache, as a packed call: the keys of one sequence after those of the other.
 struct KVCache::State::Call {
   Call(Checker& checker, const State& state, std::span<const int64_t> ids, std::span<const int64_t> cu_seqlens_q,
        const ConstView<4>& q, const AttentionOptions& given);

@@ -1,4 +1,4 @@
-// Coreference: mentions of CoNLL-U's Entity, and how often the word that a head looks at most from a mention's
+// Coreference: mentions of CoNLL-U's Entity, and how often the word that a head attends to most from a mention's
 // governor is that of an antecedent.
 #include <algorithm>
 #include <map>

@@ -290,7 +290,8 @@ std::vector<Measure> all_measures() {
   all[kEntropyUniform] = {"entropy_uniform", "nats", "ln of the keys that the masks allow a row", clark, kNone};
   all[kEntropyRelative] = {"entropy_relative", "share", "entropy over entropy_uniform, of rows with a choice", clark,
                            0.783};
-  all[kDistance] = {"distance", "tokens", "mean distance of what a token looks at", "Vig & Belinkov 2019", kNone};
+  all[kDistance] = {"distance", "tokens", "mean distance of the keys that a token attends to", "Vig & Belinkov 2019",
+                    kNone};
   all[kConfidence] = {"confidence", "share", "largest weight of a word's row", voita, kNone};
   all[kPositional] = {"positional", "share", "words whose largest weight is at the commonest offset", voita, 0.9};
   all[kOffset] = {"offset", "tokens", "the commonest offset of words' largest weights", voita, kNone};

@@ -1,4 +1,4 @@
-// Dependency arcs: how often the word that a head looks at most is the one of the arc.
+// Dependency arcs: how often the word that a head attends to most is the one of the arc.
 #include <algorithm>
 #include <map>
 #include <numeric>

@@ -199,7 +199,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return norm_.weight ? norm_(tape, x) : x;
 }
 
-/// The rows that a classifier looks at, [B, C].
+/// The rows that a classifier reads, [B, C].
 Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   const auto B = static_cast<size_t>(batch.sequences);
   if (config_.pooling == ClassifierPooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));

@@ -137,7 +137,7 @@ class Arrays {
     // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
     return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
   }
-  /// What a layer's look at an encoder's rows leaves besides: its queries, the rows' keys and values, norm and branch.
+  /// What the cross-attention of a layer keeps besides: its queries, the rows' keys and values, norm and branch.
   double cross(const LayerShape& of) const {
     const double dropped = config_.dropout > 0 ? 1 : 0;
     return rows(wide(of.heads * of.key_width)) + rows(wide(of.kv_heads * (of.key_width + of.value_width))) +

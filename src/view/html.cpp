@@ -127,11 +127,11 @@ void check_page(std::string_view operation, const PageTexts& texts, const std::v
   check_recorded(checker, layers, {.queries = Lq, .keys = Lk > 0 ? Lk : Lq});
   check_selection(checker, layers, selection);
   checker.require(texts.kinds.empty() || (Lk == 0 && static_cast<int64_t>(texts.kinds.size()) == Lq), [&] {
-    return std::to_string(texts.kinds.size()) + " kinds, must be one a token of a text that looks at itself";
+    return std::to_string(texts.kinds.size()) + " kinds, must be one a token of a text that attends to itself";
   });
   checker.require(texts.second == -1 || (Lk == 0 && texts.second > 0 && texts.second < Lq), [&] {
-    return "second is " + std::to_string(texts.second) + ", must be -1, or in a text that looks at itself from 1 to " +
-           std::to_string(Lq - 1);
+    return "second is " + std::to_string(texts.second) +
+           ", must be -1, or in a text that attends to itself from 1 to " + std::to_string(Lq - 1);
   });
   checker.done();
 }

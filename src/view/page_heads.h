@@ -13,7 +13,7 @@ namespace attn::view {
 struct Measure {
   std::string name, meaning;
 };
-/// Those of attn/heads.h where the text looks at itself, and what needs no text.
+/// Those of attn/heads.h where the text attends to itself, and what needs no text.
 std::vector<Measure> page_measures(bool own_text);
 
 /// The tokens of a text as attn/heads.h takes them; nothing of two texts.

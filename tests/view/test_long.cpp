@@ -376,7 +376,7 @@ TEST(ServedPage, KnowsTheKindsOfTokens) {
   EXPECT_NEAR(measure(marked, "duplicate"), all.get({0, 0, 2, 0}), bound + kLostWeights) << "equal texts are equal";
   const view::PageTexts few{.title = "t", .queries = plain.queries, .kinds = {word}};
   EXPECT_EQ(reasons_of([&] { view::ServedPage(few, {layer}); }),
-            Strings{"1 kinds, must be one a token of a text that looks at itself"});
+            Strings{"1 kinds, must be one a token of a text that attends to itself"});
 }
 
 /// Every question is checked: what is missing, unknown, twice, no number, outside or too much.

@@ -311,7 +311,7 @@ TEST(Page, SaysWhereTheSecondSentenceBegins) {
   for (const int64_t second : {-2, 0, 4})
     EXPECT_EQ(reasons_of([&] { view::html_page({.queries = pair.queries, .second = second}, sample.layers); }),
               (Strings{"second is " + std::to_string(second) +
-                       ", must be -1, or in a text that looks at itself from 1 to 3"}));
+                       ", must be -1, or in a text that attends to itself from 1 to 3"}));
 }
 
 /// Masks that are regular take no room: what the heads share is there once, and the square nowhere.

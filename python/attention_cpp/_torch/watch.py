@@ -1,4 +1,4 @@
-"""What the heads of a running torch model look at: attention_cpp.watch()."""
+"""What the heads of a running torch model attend to: attention_cpp.watch()."""
 
 from __future__ import annotations
 
