@@ -100,6 +100,41 @@ void check_source(Checker& checker, const Config& config, const Batch& batch, bo
   require_range(checker, "source_lengths", batch.source_lengths, 1, L + 1, L);
 }
 
+void check_tokens(Checker& checker, const Config& config, const Batch& batch) {
+  require_range(checker, "tokens", batch.tokens, 0, config.vocab_size, 0);
+  if (!batch.token_type_ids.empty()) {
+    checker.require(batch.token_type_ids.size() == batch.tokens.size(),
+                    "token_type_ids are given for some tokens only");
+    require_range(checker, "token_type_ids", batch.token_type_ids, 0, config.type_vocab_size,
+                  config.type_vocab_size ? 0 : -1);
+  }
+}
+
+void check_lengths(Checker& checker, const Batch& batch, bool whole) {
+  if (batch.lengths.empty()) return;
+  checker.require(static_cast<int64_t>(batch.lengths.size()) == batch.sequences, [&] {
+    return std::to_string(batch.lengths.size()) + " lengths are given for " + text(batch.sequences) + " sequences";
+  });
+  if (whole) require_range(checker, "lengths", batch.lengths, 1, batch.length + 1, batch.length);
+}
+
+/// `sequences` is -1 where the batch has another fault.
+void check_recorder(Checker& checker, const Config& config, const ForwardOptions& options, int64_t sequences) {
+  if (!options.recorder) return;
+  const RecorderOptions& wanted = options.recorder->options();
+  checker.require(!options.recompute, "a recorder excludes recompute, which would compute its blocks twice");
+  checker.require(wanted.kind == AttentionKind::self || config.encoder_layers > 0,
+                  "the recorder is for attention of a kind that only models with an encoder have");
+  checker.require(sequences < 0 || wanted.sequence < sequences, [&] {
+    return "the recorder is for sequence " + text(wanted.sequence) + " of a batch of " + text(sequences);
+  });
+  const int64_t layers = wanted.kind == AttentionKind::encoder ? config.encoder_layers : config.layers;
+  for (const int64_t layer : wanted.selection.layers)
+    checker.require(layer < layers, [&] {
+      return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);
+    });
+}
+
 }  // namespace
 
 nn::Parameters& Model::owned() const {
@@ -117,23 +152,12 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     return text(static_cast<int64_t>(batch.tokens.size())) + " tokens are given for " + text(B) + " sequences of " +
            text(L) + (packed ? " tokens in all" : " tokens") + ", both at least 1";
   });
-  require_range(checker, "tokens", batch.tokens, 0, config_.vocab_size, 0);
-  if (!batch.token_type_ids.empty()) {
-    checker.require(batch.token_type_ids.size() == batch.tokens.size(),
-                    "token_type_ids are given for some tokens only");
-    require_range(checker, "token_type_ids", batch.token_type_ids, 0, config_.type_vocab_size,
-                  config_.type_vocab_size ? 0 : -1);
-  }
+  check_tokens(checker, config_, batch);
   if (packed && whole) check_packed(checker, config_, batch, options);
   const bool remembered = options.cache && !options.cache->memories_.empty();
   check_rows(checker, config_, batch, remembered);
   check_source(checker, config_, batch, remembered);
-  if (!batch.lengths.empty()) {
-    checker.require(static_cast<int64_t>(batch.lengths.size()) == B, [&] {
-      return std::to_string(batch.lengths.size()) + " lengths are given for " + text(B) + " sequences";
-    });
-    if (whole) require_range(checker, "lengths", batch.lengths, 1, L + 1, L);
-  }
+  check_lengths(checker, batch, whole);
   int64_t first = 0;
   if (const ModelCache* cache = options.cache) {
     const int64_t layers = static_cast<int64_t>(cache->layers_.size());
@@ -168,20 +192,7 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   }
   checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
                   "cross_traces and encoder_traces are of models with an encoder");
-  if (const Recorder* recorder = options.recorder) {
-    const RecorderOptions& wanted = recorder->options();
-    checker.require(!options.recompute, "a recorder excludes recompute, which would compute its blocks twice");
-    checker.require(wanted.kind == AttentionKind::self || config_.encoder_layers > 0,
-                    "the recorder is for attention of a kind that only models with an encoder have");
-    checker.require(!whole || wanted.sequence < B, [&] {
-      return "the recorder is for sequence " + text(wanted.sequence) + " of a batch of " + text(B);
-    });
-    const int64_t layers = wanted.kind == AttentionKind::encoder ? config_.encoder_layers : config_.layers;
-    for (const int64_t layer : wanted.selection.layers)
-      checker.require(layer < layers, [&] {
-        return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);
-      });
-  }
+  check_recorder(checker, config_, options, whole ? B : -1);
   if (options.gates)
     checker.require(static_cast<int64_t>(options.gates->size()) == attention_count(config_), [&] {
       return "gates are given for " + text(static_cast<int64_t>(options.gates->size())) +
