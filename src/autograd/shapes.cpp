@@ -147,7 +147,7 @@ Value reshape(Tape& tape, const Value& x, std::vector<int64_t> shape) {
   if (require_floating(checker, "x", x)) {
     const bool natural = std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; });
     checker.require(natural && count_of(shape.data(), static_cast<int>(shape.size())) == x.data().count(), [&] {
-      return "x is " + x.data().describe() + ", which has not the count of " +
+      return "x is " + x.data().describe() + ", must have as many elements as " +
              to_string(shape.data(), static_cast<int>(shape.size()));
     });
   }

@@ -30,17 +30,20 @@ std::string Array::describe() const {
 }
 
 void Array::require_type(DType wanted) const {
-  if (dtype_ != wanted) throw Error("Array", {"it is " + describe() + ", not " + std::string(name_of(wanted))});
+  if (dtype_ != wanted)
+    throw Error("Array", {"the array is " + describe() + ", must be " + std::string(name_of(wanted))});
 }
 
 void Array::require_rank(int wanted) const {
   if (std::ssize(shape_) != wanted)
-    throw Error("Array", {"it is " + describe() + ", a view of " + std::to_string(wanted) + " axes is wanted"});
+    throw Error("Array",
+                {"the array is " + describe() + ", must have " + std::to_string(wanted) + " axes for this view"});
 }
 
 void Array::require_count(int64_t given) const {
   if (count_ != given)
-    throw Error("Array", {describe() + " has " + std::to_string(count_) + " elements, not " + std::to_string(given)});
+    throw Error("Array", {"the array is " + describe() + ", must have " + std::to_string(given) +
+                          (given == 1 ? " element" : " elements")});
 }
 
 double Array::other_number(int64_t n) const {
@@ -63,7 +66,7 @@ Array Array::reshaped(std::vector<int64_t> shape) const {
   Array result = *this;
   result.shape_ = std::move(shape);
   if (count_of_shape(dtype_, result.shape_) != count_)
-    throw Error("reshaped", {describe() + " has not the count of " + result.describe()});
+    throw Error("reshaped", {"the array is " + describe() + ", must have as many elements as " + result.describe()});
   return result;
 }
 

@@ -58,7 +58,8 @@ void require_permutation(const int* axes, int rank) {
 
 int64_t width_of_heads(int64_t columns, int64_t heads) {
   if (heads < 1 || columns % heads != 0)
-    throw Error("heads", {std::to_string(columns) + " columns are not " + std::to_string(heads) + " heads"});
+    throw Error("heads", {"the count is " + std::to_string(heads) + ", must divide the " + std::to_string(columns) +
+                          " columns"});
   return columns / heads;
 }
 

@@ -202,8 +202,8 @@ TEST(TapeOperations, SayWhatIsWrong) {
   expect("[slice] 2 to 1", [&] { slice(t, x, 1, 2, 1); });
   expect("[slice] there is no axis 2", [&] { slice(t, x, 2, 0, 1); });
   expect("[transpose] there is no axis 5 in x, float32 [2, 3]; there is no axis -1", [&] { transpose(t, x, 5, -1); });
-  expect("[reshape] x is float32 [2, 3], which has not the count of [4]", [&] { reshape(t, x, {4}); });
-  expect("[reshape] x is float32 [2, 3], which has not the count of [-2, -3]", [&] { reshape(t, x, {-2, -3}); });
+  expect("[reshape] x is float32 [2, 3], must have as many elements as [4]", [&] { reshape(t, x, {4}); });
+  expect("[reshape] x is float32 [2, 3], must have as many elements as [-2, -3]", [&] { reshape(t, x, {-2, -3}); });
 }
 
 // ---------------------------------------------------------------------------------------------------------- AdamW

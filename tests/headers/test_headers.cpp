@@ -96,8 +96,8 @@ TEST(Headers, AxesInAnotherOrder) {
             }),
             "[permute] the axes are [0, 1, 1, 3], must name each of 0 to 3 once");
   EXPECT_NE(error_of([&] { x.view().permute({0, 1, 2, 4}); }).find("must name"), std::string::npos);
-  EXPECT_EQ(error_of([&] { columns.heads(3); }), "[heads] 20 columns are not 3 heads");
-  EXPECT_EQ(error_of([&] { columns.heads(0); }), "[heads] 20 columns are not 0 heads");
+  EXPECT_EQ(error_of([&] { columns.heads(3); }), "[heads] the count is 3, must divide the 20 columns");
+  EXPECT_EQ(error_of([&] { columns.heads(0); }), "[heads] the count is 0, must divide the 20 columns");
 }
 
 TEST(Headers, ArraysOfATypeKnownAtRunTime) {
@@ -119,10 +119,10 @@ TEST(Headers, ArraysOfATypeKnownAtRunTime) {
   EXPECT_EQ(Array({int32_t{-7}}, {1}).number(0), -7);
   EXPECT_EQ(Array(DType::int64, Shape<2>{2, 3}).shape(), (std::vector<int64_t>{2, 3}));
 
-  EXPECT_EQ(error_of([&] { x.data<double>(); }), "[Array] it is float32 [2, 3], not float64");
-  EXPECT_EQ(error_of([&] { x.item<float>(); }), "[Array] float32 [2, 3] has 6 elements, not 1");
-  EXPECT_EQ(error_of([&] { x.view<3>(); }), "[Array] it is float32 [2, 3], a view of 3 axes is wanted");
-  EXPECT_EQ(error_of([] { Array({1.f, 2.f}, {3}); }), "[Array] float32 [3] has 3 elements, not 2");
+  EXPECT_EQ(error_of([&] { x.data<double>(); }), "[Array] the array is float32 [2, 3], must be float64");
+  EXPECT_EQ(error_of([&] { x.item<float>(); }), "[Array] the array is float32 [2, 3], must have 1 element");
+  EXPECT_EQ(error_of([&] { x.view<3>(); }), "[Array] the array is float32 [2, 3], must have 3 axes for this view");
+  EXPECT_EQ(error_of([] { Array({1.f, 2.f}, {3}); }), "[Array] the array is float32 [3], must have 2 elements");
 }
 
 TEST(Headers, ShapesAndStrides) {
