@@ -18,6 +18,7 @@ MODULES = {
     "core": ((), ("cpuid.h", "pthread.h", "sched.h", "signal.h", "sys/mman.h", "unistd.h")),
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h", "sys/syscall.h", "unistd.h")),
     "attention": (("core", "kernels"), ()),
+    "linear": (("core", "kernels"), ()),
     "c": (("core", "attention"), ()),
     "record": (("core", "attention"), ("fcntl.h", "sys/mman.h", "unistd.h")),
     "heads": (("core", "attention", "record"), ()),
@@ -51,7 +52,7 @@ PROGRAMS = {
 }
 
 ISA_FILE = re.compile(
-    r"(isa_.*\.cpp|.*\.kernel\.h|(vec|unit)_.*\.h|((elements|products)_)?table\.h|portable\.h|dot\.h)$"
+    r"(isa_.*\.cpp|.*\.kernel\.h|(vec|unit)_.*\.h|((elements|products|linear)_)?table\.h|portable\.h|dot\.h)$"
 )
 ISA_HEADERS = {"stddef.h", "stdint.h", "immintrin.h", "arm_neon.h"}
 

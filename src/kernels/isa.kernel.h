@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/elements.kernel.h"
+#include "kernels/linear.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
@@ -20,7 +21,9 @@ constexpr Isa isa_of_vectors(const char* name) {
           .f32_single_f16 = &f32_single_f16_kernels,
           .f64 = &f64_kernels,
           .f32_elements = &f32_elements,
-          .f64_elements = &f64_elements};
+          .f64_elements = &f64_elements,
+          .f32_linear = &f32_linear,
+          .f64_linear = &f64_linear};
 }
 
 }  // namespace

@@ -327,6 +327,7 @@ struct TileKernels {
 
 struct ElementKernels;  // elements_table.h
 struct ProductKernels;  // products_table.h
+struct LinearKernels;   // linear_table.h
 
 /// What one instruction set offers; null where it has no such kernels.
 struct Isa {
@@ -346,6 +347,8 @@ struct Isa {
   const TileKernels* f32_parts[3] = {};      // float32 as one, two and three bfloat16 parts
   const ElementKernels* f32_elements = nullptr;
   const ElementKernels* f64_elements = nullptr;
+  const LinearKernels* f32_linear = nullptr;
+  const LinearKernels* f64_linear = nullptr;
   const ProductKernels* f32_products = nullptr;
 };
 

@@ -1,0 +1,44 @@
+// A checked call of linear_attention(): its sizes, and its sequences.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "attn/linear_attention.h"
+#include "core/checker.h"
+
+namespace attn::linear {
+
+/// Tokens first .. first + count - 1 of a row of the batch, which share one state.
+struct Sequence {
+  int64_t batch, first, count;
+};
+
+struct Problem {
+  ConstView<4> q, k, v;
+  const LinearAttentionOptions* options;
+  int64_t B, H, Hv, L, Dk, Dv;
+  int64_t group = 1;    // value heads of a key head
+  int64_t columns = 0;  // of a state: Dv, and one where the output is normalised
+  double scale = 1;
+  bool decay_per_row = false;  // log_decay has a number for each row of the state
+  DType state_type = DType::float32;
+  std::vector<Sequence> sequences = {};
+
+  Shape<4> states() const { return {static_cast<int64_t>(sequences.size()), Hv, Dk, columns}; }
+};
+
+/// Checks what forward and backward share and fills the problem; violated conditions go to `checker`.
+Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                     const LinearAttentionOptions& options);
+/// Checks the arguments of the forward, and of the backward. The oracle takes results of any floating type.
+void check_forward(Checker& checker, const Problem& problem, const View<4>& out, const View<4>& final_state,
+                   bool any_type);
+void check_backward(Checker& checker, const Problem& problem, const ConstView<4>& dout,
+                    const LinearAttentionGradients& gradients, const ConstView<4>& dfinal_state);
+
+/// The view's index on an axis that may be broadcast.
+inline int64_t along(int64_t extent, int64_t index) { return extent == 1 ? 0 : index; }
+
+}  // namespace attn::linear
