@@ -123,13 +123,11 @@ void check_forward(Checker& checker, const Problem& p, const View<4>& out, const
   check_state(checker, "final_state", final_state, p, any_type);
   if (!checker.ok()) return;
   const LinearAttentionOptions& o = *p.options;
-  detail::check_overlap(
-      checker, {region("out", out), region("final_state", final_state)},
-      {region("q", p.q), region("k", p.k), region("v", p.v), region("log_decay", o.log_decay), region("beta", o.beta)});
   const bool in_place = final_state.data == o.initial_state.data && final_state.stride == o.initial_state.stride;
-  detail::check_overlap(checker, {region("out", out)}, {region("initial_state", o.initial_state)});
-  if (!in_place)
-    detail::check_overlap(checker, {region("final_state", final_state)}, {region("initial_state", o.initial_state)});
+  const ConstView<4> other_initial = in_place ? ConstView<4>() : o.initial_state;
+  detail::check_overlap(checker, {region("out", out), region("final_state", final_state)},
+                        {region("q", p.q), region("k", p.k), region("v", p.v), region("log_decay", o.log_decay),
+                         region("beta", o.beta), region("initial_state", other_initial)});
 }
 
 void check_backward(Checker& checker, const Problem& p, const ConstView<4>& dout, const LinearAttentionGradients& g,
@@ -143,10 +141,10 @@ void check_backward(Checker& checker, const Problem& p, const ConstView<4>& dout
   check("dq", g.dq, p.q.size, "q's size");
   check("dk", g.dk, p.q.size, "q's size");
   check("dv", g.dv, p.v.size, "v's size");
-  check("dlog_decay", g.dlog_decay, o.log_decay.size, "log_decay's size");
-  checker.require(!g.dlog_decay || o.log_decay, "dlog_decay is given, but log_decay is not");
-  check("dbeta", g.dbeta, o.beta.size, "beta's size");
-  checker.require(!g.dbeta || o.beta, "dbeta is given, but beta is not");
+  if (checker.require(!g.dlog_decay || o.log_decay, "dlog_decay is given, but log_decay is not"))
+    check("dlog_decay", g.dlog_decay, o.log_decay.size, "log_decay's size");
+  if (checker.require(!g.dbeta || o.beta, "dbeta is given, but beta is not"))
+    check("dbeta", g.dbeta, o.beta.size, "beta's size");
   check_state(checker, "dinitial_state", g.dinitial_state, p, true);
   if (!checker.ok()) return;
   detail::check_overlap(
