@@ -113,7 +113,7 @@ def bad_calls():
 
 
 @pytest.mark.parametrize("index", range(len(bad_calls())))
-def test_bad_arguments(index):
+def test_wrong_arguments_raise_and_change_nothing(index):
     function, arguments, options, kind, text = bad_calls()[index]
     before = [tensor.clone() for tensor in arguments[1:3] if isinstance(tensor, torch.Tensor) and not tensor.is_sparse]
     with pytest.raises(kind) as caught:
@@ -275,7 +275,7 @@ def test_transformers_loads_flash_attention_2(order):
     assert "as before" in run(FLASH_ATTENTION_2, order)
 
 
-def test_another_transformers_is_told_of(monkeypatch):
+def test_an_unknown_transformers_is_warned_of(monkeypatch):
     utils = pytest.importorskip("transformers.modeling_flash_attention_utils")
     monkeypatch.setitem(utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX, 2, {})
     with pytest.warns(UserWarning, match='attn_implementation="attention_cpp"'):

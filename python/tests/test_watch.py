@@ -17,7 +17,7 @@ import transformers as hf
 from torch.nn.attention import flex_attention as flex
 
 import attention_cpp
-import attention_cpp.torch as face
+import attention_cpp.torch as drop_in
 import attention_cpp.transformers
 from attention_cpp._torch import masks as _masks
 from attention_cpp._torch.state import state
@@ -162,7 +162,7 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
     with pytest.raises(KeyError), attention_cpp.watch(model):
         raise KeyError
     assert F.scaled_dot_product_attention is before and not state.observers
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
             pass
@@ -282,7 +282,7 @@ def test_a_text_is_saved(tmp_path, name, implementation):
             assert torch.equal(attention_cpp.attention_weights(q, k, lse, **options[layer.name]), seen.weights(number))
 
 
-def test_a_page(tmp_path):
+def test_a_page_contains_layers_tokens_and_title(tmp_path):
     """The extension module makes it, without safetensors and the program."""
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
@@ -331,7 +331,7 @@ def test_masks_are_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_plot():
+def test_plot_draws_the_weights():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
@@ -395,7 +395,7 @@ def test_nested_watches_see_what_their_own_models_compute():
     assert torch.equal(outer.weights(0, run=1), again.weights(0))
 
 
-def test_nested_watches_hear_what_torch_computes():
+def test_nested_watches_name_what_torch_computes():
     class Left(torch.nn.Module):
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
@@ -410,7 +410,7 @@ def test_nested_watches_hear_what_torch_computes():
     assert outer.missed and not inner.missed
 
 
-def test_what_was_seen_says_so():
+def test_repr_names_what_was_recorded():
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
         assert repr(seen) == "<attention_cpp.Seen: no attention>"
