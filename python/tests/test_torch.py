@@ -273,7 +273,7 @@ def test_what_is_not_ours_goes_to_torch():
     with drop_in.enabled(warn=True), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         F.scaled_dot_product_attention(wide, wide, wide)
-    assert any("left to torch" in str(warning.message) for warning in caught)
+    assert any("is left to torch" in str(warning.message) for warning in caught)
     with drop_in.enabled(strict=True), pytest.raises(attention_cpp.Error, match="wider"):
         F.scaled_dot_product_attention(wide, wide, wide)
 

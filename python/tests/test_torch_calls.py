@@ -270,7 +270,7 @@ def test_an_inner_block_leaves_the_outer_one_on():
             warnings.simplefilter("always")
             call()
         assert [str(warning.message) for warning in caught] == [
-            "scaled_dot_product_attention left to torch: heads are wider than 1024"]
+            "scaled_dot_product_attention is left to torch: heads are wider than 1024"]
         assert caught[0].filename == __file__
         assert F.scaled_dot_product_attention is sdpa
         with pytest.raises(attention_cpp.Error, match="wider"):

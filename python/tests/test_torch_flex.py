@@ -342,7 +342,7 @@ def test_strict_raises_for_what_no_option_expresses():
     flex_attention(*inputs, score_mod=alibi, strict=True)
     with pytest.raises(attention_cpp.Error, match="the mask is none of causal, window"):
         flex_attention(*inputs, block_mask=any_mask, strict=True)
-    with pytest.raises(attention_cpp.Error, match="the score is multiplied with what is not a number"):
+    with pytest.raises(attention_cpp.Error, match="score_mod multiplies the score by something that is not one number"):
         flex_attention(*inputs, score_mod=lambda s, b, h, i, j: s * h, strict=True)
     with pytest.raises(attention_cpp.Error, match="query is a str"):
         flex_attention("q", *inputs[1:], strict=True)

@@ -226,7 +226,7 @@ WRONG = {
     "axes": (lambda q, k, v: drop_in.attention(q[0], k, v), ValueError, "3, 4 and 4 axes"),
     "unknown": (lambda q, k, v: drop_in.attention(q, k, v, sinks=1), TypeError, "there is no option 'sinks'"),
     "slopes": (lambda q, k, v: drop_in.attention(q, k, v, alibi_slopes=draw(4, grad=True), alignment="top_left"),
-               ValueError, "alibi_slopes requires a gradient, which it does not have: give"),
+               ValueError, r"alibi_slopes requires a gradient, which attention\(\) does not compute: pass"),
     "alignment": (lambda q, k, v: drop_in.attention(q, k, v, causal=True), ValueError, "alignment must be named"),
     "every reason": (lambda q, k, v: drop_in.attention(q, k[..., :2], v, dropout=1.5), ValueError, "dropout is 1.5"),
 }

@@ -67,5 +67,5 @@ def test_rows_without_keys_and_refusals():
     entropy, masses = drop_in.attention_statistics(q, k, labels, key_length=none)
     entropy.sum().backward()
     assert (entropy == 0).all() and (masses == 0).all() and (q.grad == 0).all()
-    with pytest.raises(attention_cpp.Error, match="of bias, softcap there is no gradient"):
+    with pytest.raises(attention_cpp.Error, match="no gradients with bias, softcap; the allowed options are causal"):
         drop_in.attention_statistics(q, k, softcap=3.0, bias=None)

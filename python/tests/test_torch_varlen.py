@@ -98,7 +98,7 @@ def test_pages_give_what_the_keys_in_them_give():
     used = torch.tensor(KEYS, dtype=torch.int32)
     out = varlen_attn(q, *pools, CU_Q, None, 5, 6, seqused_k=used, block_table=table, window_size=(-1, 0))
     torch.testing.assert_close(out, one_by_one(q, k, v, causal=True)[0], **EXACT)
-    with pytest.raises(attention_cpp.Error, match="block_table needs seqused_k"):
+    with pytest.raises(attention_cpp.Error, match="seqused_k must be given with block_table"):
         varlen_attn(q, *pools, CU_Q, None, 5, 6, block_table=table)
 
 
