@@ -48,7 +48,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_option(name, qkv):
+def test_every_option_is_as_in_the_reference(name, qkv):
     q, k, v = qkv
     out, lse = attention_cpp.attention(q, k, v, return_lse=True, **OPTIONS[name])
     expected, expected_lse = reference.attention(q, k, v, **OPTIONS[name])
@@ -320,7 +320,7 @@ def test_cache_decodes_the_bits_of_the_whole():
     assert cache.length(sequence) == 6 and cache.pages_in_use == 3
 
 
-def test_cache_serves_a_ragged_batch():
+def test_cache_computes_a_ragged_batch():
     cache = attention_cpp.KVCache(HK, D, dtype="float64")
     rows, starts, expected = [], [0], []
     ids = []
@@ -394,7 +394,7 @@ def test_weights_go_to_an_array_of_their_size():
         attention_cpp.attention_weights(q, k, lse, out=np.empty((B, H, LQ, LK - 1)))
 
 
-def test_errors_speak_of_what_was_given():
+def test_errors_name_the_given_arrays():
     q, k = draw(B, H, LQ, D), draw(B, HK, LK, D)
     for bad, reason in (((q, k, k[:1]), "must have the same batch B"), ((q, k[..., :2], k), "must have q's head width"),
                         ((q.astype(np.float32), k, k), "must have one type"), ((q, k, k[:, :, :3]), "k's heads Hk")):

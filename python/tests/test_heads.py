@@ -101,7 +101,7 @@ def layer_of(q, k, options):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_measures(name, dtype):
+def test_measures_are_those_of_the_reference(name, dtype):
     options = OPTIONS[name]
     if "bias" in options:
         options = options | {"bias": options["bias"].astype(dtype)}
@@ -165,7 +165,7 @@ def test_clark_smooths():
     assert abs(entropies[0] - entropies[1]).max() < 0.0001 * np.log(40) + 0.0011
 
 
-def test_repeated_tokens():
+def test_repeated_tokens_are_different_and_repeated():
     tokens = attention_cpp.repeated_tokens(25, 1000, 2000, copies=4, start=1, seed=5)
     assert len(tokens) == 101 and tokens[0] == 1 and tokens[1:26] == tokens[26:51] == tokens[76:]
     assert len(set(tokens[1:26])) == 25 and min(tokens[1:]) >= 1000 and max(tokens) < 2000
@@ -175,7 +175,7 @@ def test_repeated_tokens():
         attention_cpp.repeated_tokens(7, 10, 16)
 
 
-def test_errors():
+def test_wrong_arguments_raise_the_reason():
     q, k = draw(B, H, N, D), draw(B, HK, N, D, seed=1)
     layer = layer_of(q, k, {})
     measures = attention_cpp.HeadMeasures()

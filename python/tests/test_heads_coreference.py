@@ -32,7 +32,7 @@ CONLLU = "".join([
 WORD_OF = [-1, 0, 1, 2, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, -1]
 
 
-def test_documents():
+def test_coreference_documents_are_read():
     first, second = read_coreference(CONLLU)
     assert first.words[:6] == ["The", "old", "sailor", "saw", "his", "sister"] and first.ends == [6, 12]
     assert sorted(first.mentions) == [
@@ -61,7 +61,7 @@ def test_documents():
     (CONLLU.replace("(e1)", "()", 1), "here:16: an entity has no name"),
     (CONLLU.replace("(e1)", "e1", 1), "here:16: Entity has 'e1'"),
 ])
-def test_what_is_no_coreference(wrong, said):
+def test_wrong_coreference_raises_the_line_and_the_reason(wrong, said):
     with pytest.raises(attention_cpp.Error, match="conllu") as error:
         read_coreference(wrong, "here")
     assert said in str(error.value)
@@ -85,7 +85,7 @@ def anaphors_of(mentions):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window"])
-def test_antecedents(name):
+def test_kinds_are_those_of_the_reference(name):
     documents, counts = [read_coreference(CONLLU)[0]], HeadCoreference()
     # A second text whose mentions share governors: "he" is of two entities.
     documents.append(documents[0]._replace(mentions=[Mention(1, "a", "NOUN"), Mention(3, "b", "PRON"),

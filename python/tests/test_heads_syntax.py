@@ -32,7 +32,7 @@ CONLLU = """# sent_id = 1
 WORD_OF = [[-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7, -1], [-1, 0, 1, 1, 2, -1]]
 
 
-def test_conllu():
+def test_conllu_sentences_are_read():
     first, second = read_conllu(CONLLU.replace("\n", "\r\n"))
     assert first.words == ["The", "old", "sailor", "did", "n't", "mend", "nets", "."]
     assert first.governors == [2, 2, 5, 5, 5, -1, 5, 5] and first.relations[:3] == ["det", "amod", "nsubj"]
@@ -52,7 +52,7 @@ def test_conllu():
     (CONLLU.replace("\tgull\t", "\t\t"), "here:15: there is no FORM"),
     (CONLLU.replace("obj", "_"), "here:10: there is no DEPREL"),
 ])
-def test_what_is_no_conllu(wrong, said):
+def test_wrong_conllu_raises_the_line_and_the_reason(wrong, said):
     with pytest.raises(attention_cpp.Error, match="conllu") as error:
         read_conllu(wrong, "here")
     assert said in str(error.value)
@@ -76,7 +76,7 @@ def hits_of(p, sentence, word_of):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window"])
-def test_arcs(name):
+def test_relations_are_those_of_the_reference(name):
     sentences, syntax = read_conllu(CONLLU), HeadSyntax()
     hits, names, offsets = [], [], []
     for number, (sentence, word_of) in enumerate(zip(sentences, WORD_OF)):
@@ -145,7 +145,7 @@ def test_gradient_times_attention_of_one_head():
     np.testing.assert_allclose(found, expected, **EXACT[np.float64])
 
 
-def test_gradients_of_torch():
+def test_gradient_times_attention_is_that_of_torch_autograd():
     torch = pytest.importorskip("torch")
     q, k, v, dout = (torch.from_numpy(draw(1, heads, 9, D, seed=seed)) for seed, heads in enumerate((H, HK, HK, H)))
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)

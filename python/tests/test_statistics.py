@@ -56,7 +56,7 @@ def place_of(options):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_option(name):
+def test_statistics_of_every_option_are_those_of_the_matrix(name):
     q, k, v = draw(B, H, LQ, 8), draw(B, HK, LK, 8, seed=1), draw(B, HK, LK, 5, seed=2)
     options = {"alignment": "top_left"} | OPTIONS[name]
     p, lse = reference.weights(q, k, **options)
@@ -88,7 +88,7 @@ def test_one_head_and_the_kind_of_the_arrays():
     torch.testing.assert_close(part, p[30:], rtol=1e-5, atol=1e-6)
 
 
-def test_errors():
+def test_wrong_arguments_raise_the_reason():
     q = k = v = draw(1, 1, 10, 4)
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)
     call = attention_cpp.attention_statistics
@@ -118,7 +118,7 @@ def test_errors():
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_of_a_cache(kind):
+def test_statistics_of_a_cache_have_the_bits_of_packed_sequences(kind):
     """Bit for bit what packed sequences give, in the kind of the caller's arrays."""
     convert = pytest.importorskip("torch").from_numpy if kind == "torch" else np.asarray
     starts, key_starts = [0, 2, 5, 6], np.array([0, 9, 12, 30])
