@@ -82,7 +82,7 @@ def test_labels(attn):
     attn.run("train", "--resume", "--out", "encoder")
     attn.file("other.tsv", "good film\tfine stuff\nbad film\tunknown\n")
     unknown = attn.run("eval", "encoder", "other.tsv", status=1).stderr
-    assert 'other.tsv, line 2: the model has no class "unknown"' in unknown, unknown
+    assert 'other.tsv, line 2: unknown class "unknown"' in unknown, unknown
     attn.file("far.tsv", "good\t0\nbad\t3000000\n" * 20)
     attn.run("train", "far.tsv", "--steps", 1, "--out", "far", *SHAPE)
     assert json.loads((attn.folder / "far" / "labels.json").read_text()) == ["0", "3000000"]

@@ -92,7 +92,7 @@ def test_two_in_one_folder(attn):
     for again in ((*train, "--out", "both"), (*train, "--out", "both", "--overwrite"),
                   ("prune", "alone", "--heads", 1, "--out", "both", "--overwrite")):
         said = one_line(attn.run(*again, status=1))
-        assert "both: another program is writing there" in said, said
+        assert "both: another program is writing into this folder" in said, said
     assert seen["config.json"] == (attn.folder / "both" / "config.json").read_bytes()
     first.send_signal(signal.SIGINT)
     assert first.wait(120) == 130

@@ -1,5 +1,5 @@
-// What the openers of the library say of a path that holds no model or tokenizer; tests/cli/test_doors.py has the kinds
-// of files and all commands.
+// What the openers of the library say of a path that holds no model or tokenizer; tests/cli/test_doors.py has the
+// kinds of files and all commands.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ TEST(Doors, AllOpenersNameWhatIsThere) {
   expect_all(folder / "x.gguf", folder / "x.gguf" + ": is a GGUF file of llama.cpp, which is not read: take");
   expect_all(folder / "empty", "is an empty file");
   expect_all(folder / "none", folder / "none" + ": there is no such file or folder");
-  expect_all(folder / "x.gguf/deeper", "a part of this path is a file, no folder");
+  expect_all(folder / "x.gguf/deeper", "a part of this path is a file, not a folder");
   expect_all("", "the path is empty");
   expect_all(std::string("a\0b", 3), "goes on after a zero byte");
   expect_all("no-such-model/of-the-hub", "nothing is downloaded");

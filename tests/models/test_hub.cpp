@@ -235,8 +235,10 @@ TEST(HostileHub, Configurations) {
   expect_refused({
       {"another family",
        [] { open_with(R"({"model_type": "mamba"})", ""); },
-       {"[config]", "config.json", "\"mamba\" is not known", "bert", "qwen3"}},
-      {"a family that is a number", [] { open_with(R"({"model_type": 7})", ""); }, {"[config]", "7 is not known"}},
+       {"[config]", "config.json", "unknown model_type \"mamba\"", "bert", "qwen3"}},
+      {"a family that is a number",
+       [] { open_with(R"({"model_type": 7})", ""); },
+       {"[config]", "unknown model_type 7"}},
       {"no JSON", [] { open_with("{\"model_type\": \"llama\"", ""); }, {"config.json"}},
       {"a list", [] { open_with("[1, 2]", ""); }, {"config.json"}},
       {"no vocabulary", [] { open_with(R"({"model_type": "gpt2"})", ""); }, {"vocab_size must be given"}},

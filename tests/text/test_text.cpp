@@ -420,7 +420,7 @@ TEST(Load, Hostile) {
       {"{", "not JSON at byte 1"},
       {"{}", "has no kind"},
       {"{\"kind\":\"bytes\"}x", "not JSON at byte 16"},
-      {std::string("{\"kind\":\"bytes\"}\0", 17), "not JSON at byte 16: a zero byte"},
+      {std::string("{\"kind\":\"bytes\"}\0", 17), "not JSON at byte 16: there is a zero byte"},
       {"{\"kind\":\"bytes\",\"kind\":\"bytes\"}", "the key \"kind\" occurs twice"},
       {"{\"kind\":7}", "kind is 7, must be a string"},
       {"{\"kind\":null}", "kind is null, must be a string"},
