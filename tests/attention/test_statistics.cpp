@@ -393,7 +393,7 @@ TEST(Statistics, InfiniteKeys) {
   });
 }
 
-TEST(StatisticsErrors, AnotherLse) {
+TEST(StatisticsErrors, AnLseOfOtherKeysIsRefused) {
   for_each_isa([](const std::string& isa) {
     for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       Case c =
@@ -417,7 +417,7 @@ TEST(StatisticsErrors, AnotherLse) {
 }
 
 /// Rounding alone is no error, however large the scores.
-TEST(StatisticsErrors, NoneForLargeScores) {
+TEST(StatisticsErrors, LargeScoresAreNoError) {
   for_each_isa([](const std::string& isa) {
     for (const double scale : {10.0, 1000.0, 1e5}) {
       const Case c = make_case(feature_named("sink"), {.B = 1, .H = 2, .Hk = 1, .Lq = 60, .Lk = 300, .D = 64, .Dv = 8},
@@ -428,7 +428,7 @@ TEST(StatisticsErrors, NoneForLargeScores) {
 }
 
 /// Products that cancel have errors that are large beside their score, and an exact lse has not.
-TEST(StatisticsErrors, NoneForScoresThatCancel) {
+TEST(StatisticsErrors, ScoresThatCancelAreNoError) {
   for_each_isa([](const std::string& isa) {
     Case c = make_case(feature_named("none"), {.B = 1, .H = 1, .Hk = 1, .Lq = 60, .Lk = 20, .D = 64, .Dv = 8},
                        DType::float32, 90, 1e5);
@@ -447,7 +447,7 @@ TEST(StatisticsErrors, NoneForScoresThatCancel) {
 }
 
 /// Products that are rounded more, as matrix tiles may do with many rows, give P that an exact lse fits less well.
-TEST(StatisticsErrors, NoneForRoundedProducts) {
+TEST(StatisticsErrors, RoundedProductsAreNoError) {
   for_each_isa([](const std::string& isa) {
     for (const Float32Precision precision : {Float32Precision::high, Float32Precision::fast}) {
       Case c = make_case(feature_named("none"), {.B = 1, .H = 2, .Hk = 1, .Lq = 150, .Lk = 20, .D = 64, .Dv = 8},

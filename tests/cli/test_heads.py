@@ -54,7 +54,7 @@ def test_measures(attn):
         assert (layer, head, previous) == (str(n // 2), str(n % 2), "-") and offset == "0", line
 
 
-def test_repeats(attn):
+def test_repeated_random_tokens(attn):
     """Random tokens that repeat: the same for a seed, as long as the context takes."""
     model(attn)
     runs = [attn.run("heads", "gpt", "--induction", "--measures", "induction,duplicate,entropy_uniform", "--json", "-",

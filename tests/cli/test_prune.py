@@ -25,7 +25,7 @@ def kept(result):
     return [layer["kept"] for layer in result["layers"]]
 
 
-def test_text(attn):
+def test_pruned_model_in_every_command(attn):
     """The smaller model is what gates of 0 leave, and every command takes it."""
     text_model(attn, "--positions", "alibi")
     done = attn.run("prune", "model", "--heads", "40%", "--out", "small")
@@ -56,7 +56,7 @@ def test_text(attn):
     assert attn.run("bench", "small", "-p", 8, "-n", 4, "-r", 1).stdout
 
 
-def test_trained_on(attn):
+def test_training_and_pruning_continue(attn):
     """A training goes on from what is left, a second pruning too."""
     text_model(attn)
     first = pruned(attn, "model", "--heads", "50%", "--out", "small")
@@ -72,7 +72,7 @@ def test_trained_on(attn):
     attn.run("train", "--resume", "--out", "rounds", "--steps", 5)
 
 
-def test_methods(attn):
+def test_methods_repeat(attn):
     """A classifier by each of them; the same command gives the same model."""
     rows = [f"{a} {b} film\t{int(a == 'good')}" for a in ("good", "bad") for b in ("old", "new", "long", "short")] * 10
     attn.file("rows.tsv", "\n".join(rows) + "\n")
@@ -88,7 +88,7 @@ def test_methods(attn):
     assert "% right" in attn.run("prune", "model", "--heads", 2, "--out", "gates0", "--overwrite").stdout
 
 
-def test_answers(attn):
+def test_model_with_an_encoder(attn):
     """The three kinds of attention of a model with an encoder."""
     pairs(attn)
     attn.run("train", "pairs.tsv", *PAIRS, "--tokens", "words", "--dropout", 0, "--steps", 100, "--out", "model")

@@ -105,7 +105,7 @@ def test_pair(attn):
     assert "the pair has 43 tokens, must have at most 32\n" in long, long
 
 
-def test_cross(attn):
+def test_cross_attention(attn):
     """Of an answer's look at the text there are no distances."""
     attn.file("pairs.tsv", "".join(f"{a}{b}\tNo{a} No{b}\n" for a in "abc" for b in "abc"))
     attn.run("train", "pairs.tsv", "--validation", "pairs.tsv", "--model", "seq2seq", "--encoder-layers", 1, *SHAPE,
@@ -185,7 +185,7 @@ def test_arrays(attn):
     assert "are for models, but q.npy is a file" in attn.run(*both, "--text", "a", status=2).stderr
 
 
-def test_window(attn):
+def test_windows_of_a_long_page(attn):
     """A long text's page has the windows that are named; what makes no sense is said before anything is computed."""
     length = 8200  # beyond 2^26 weights a page is pooled
     attn.file("q.npy", npy((length, 1), [math.sin(n) for n in range(length)]))

@@ -36,7 +36,7 @@ def through_pipe(attn, command, **more):
                           text=True, env=attn.environment, **more)
 
 
-def test_inputs(attn):
+def test_pipes_are_inputs(attn):
     """`-` and pipes are files too."""
     trained(attn)
     attn.run("train", "-", "--steps", 3, "--out", "again", *SHAPE, stdin=TEXT)
@@ -102,7 +102,7 @@ def f1(labels, said, name):
     return 2 * right / (labels.count(name) + said.count(name))
 
 
-def test_scores(attn):
+def test_accuracy_and_f1(attn):
     """Accuracy and F1 of what classify says, by their definitions; of a class that never occurs there is none."""
     for names in (("no", "yes"), ("a", "b", "c", "d")):
         texts = [f"{x} {y} film" for x in ("good", "old", "odd") for y in ("new", "long", "dull", "short")]

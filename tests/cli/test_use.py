@@ -71,7 +71,7 @@ def test_long_texts(attn):
     assert whole.stdout.splitlines()[0] != done.stdout.splitlines()[0]
 
 
-def test_one_number(attn):
+def test_one_measure_is_one_number(attn):
     """What see, heads and the page call by one name is one number."""
     text_model(attn)
     text = "The cat sat."
@@ -94,7 +94,7 @@ def test_one_number(attn):
     assert ",1,,," in attn.run("see", "gpt", "--text", "T", "--csv", "-").stdout.splitlines()[1]
 
 
-def test_what_fits(attn):
+def test_the_fitting_command_is_named(attn):
     """A command that a model is not for says at once which one is."""
     text_model(attn)
     classifier(attn)
@@ -202,7 +202,7 @@ def test_names_of_transformers(attn):
     assert "--num-beams 1" in refused(attn, "generate", "gpt", "--do-sample", "true", "--num-beams", 2)
 
 
-def test_weights(attn):
+def test_weights_as_csv(attn):
     """The matrix as CSV: rows that sum up to 1, with the tokens of both axes."""
     text_model(attn)
     table = list(csv.reader(io.StringIO(attn.run("see", "gpt", "--text", "at,t", "--weights", "-").stdout)))
@@ -225,7 +225,7 @@ def test_weights(attn):
     assert "lse" in refused(attn, "see", "--q", "q.npy", "--k", "q.npy", "--lse", "lse.npy", "--weights", "-", status=1)
 
 
-def test_summary(attn):
+def test_summary_and_map_of_heads(attn):
     """How many heads do what, and a map of their clusters with one sign a head."""
     text_model(attn)
     shown = attn.run("heads", "gpt", "--text", LONG[:16], "--clusters", 3).stdout

@@ -146,7 +146,7 @@ TEST(FillNormal, RefusesWhatIsNoFloatingArray) {
   EXPECT_EQ(random.drawn(), 0u);
 }
 
-TEST(FillNormal, AStreamGoesOnWhereItStood) {
+TEST(FillNormal, AStreamContinuesWhereItWas) {
   Random whole(9, 4);
   for (int n = 0; n < 11; ++n) {
     Random rest(9, 4, whole.drawn());

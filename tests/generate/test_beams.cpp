@@ -152,7 +152,7 @@ TEST(Beams, AnEndThatIsForcedIsScored) {
   EXPECT_NEAR(forced.score, plain.score * 3 / 4, weight_bound(std::abs(plain.score), DType::float64));
 }
 
-TEST(Beams, TokensAreHeardAtTheEndAndASearchCanBeStopped) {
+TEST(Beams, OnTokenIsCalledAtTheEndAndCanStopASearch) {
   const Model model = made("gpt");
   GenerateOptions options = options_for(model, 3, 8);
   options.min_new_tokens = 8;

@@ -203,7 +203,7 @@ TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
   }
 }
 
-TEST(Recorder, EachTextOfABatchBehindACache) {
+TEST(Recorder, EachTextOfABatchWithACache) {
   for (const char* name : {"llama", "alibi", "relative"}) {
     Config config = tiny(name == std::string("llama") ? "llama" : "gpt");
     if (name == std::string("alibi")) config.positions = models::PositionEncoding::alibi;

@@ -92,7 +92,7 @@ TEST(TextFolders, TokensOutsideTheVocabulary) {
   EXPECT_EQ(text::load_tokenizer(tokenizer->to_json(), "again")->encode_ids("a<last>"), (Ids{5, 11}));
 }
 
-TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
+TEST(TextFolders, TokenizerConfigGivesTheBatchOptions) {
   Folder folder;
   folder.put("vocab.txt", kWords).put("tokenizer_config.json", R"({"tokenizer_class":"BertTokenizer",
     "model_max_length":4,"truncation_side":"left","padding_side":"left","model_input_names":["input_ids"],
@@ -107,7 +107,7 @@ TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
 }
 
 /// TextStream holds back blanks that belong to the next token; Whisper's times are no text.
-TEST(TextFolders, WhatIsDecoded) {
+TEST(TextFolders, DecodingSkipsTimesAndHeldBackBlanks) {
   Folder whisper, clean;
   whisper.put("config.json", R"({"model_type":"whisper"})")
       .put("merges.txt", "#version: 0.2\n")
@@ -130,7 +130,7 @@ TEST(TextFolders, WhatIsDecoded) {
   EXPECT_EQ(opened(clean)->decode(Ids{4, 5, 3, 6, 7}), "a.'s n");
 }
 
-TEST(TextFolders, WhatIsRefused) {
+TEST(TextFolders, UnsupportedFieldsAreRefused) {
   struct Case {
     std::vector<std::pair<const char*, std::string>> files;
     const char *file, *reason;

@@ -406,7 +406,7 @@ TEST(Streams, DefaultsOfOwnKinds) {
 
 // ---------------------------------------------------------------------------------------------------------------- load
 
-TEST(Load, Hostile) {
+TEST(Load, HostileFilesAreRefused) {
   const std::string deep(100'000, '['), many_words = "{\"kind\":\"words\",\"lower_case\":true,\"words\":[";
   const auto of_words = [&](const std::string& list) { return many_words + list + "]}"; };
   const auto of_characters = [](const std::string& list) {
@@ -465,7 +465,7 @@ TEST(Load, Hostile) {
   }
 }
 
-TEST(Load, TooMuch) {
+TEST(Load, TooManyBytesAreRefused) {
   if (effort() == Effort::quick) return;  // some hundred megabytes
   const auto refusal = [](const std::string& json) { return error_of([&] { text::load_tokenizer(json, "a"); }); };
   std::string many = "{\"kind\":\"words\",\"lower_case\":true,\"words\":[0";

@@ -269,7 +269,7 @@ TEST(PooledPage, UsesItsBytes) {
 }
 
 /// Beyond 2^26 weights a head a page is pooled.
-TEST(PooledPage, IsForLongTexts) {
+TEST(PooledPage, ALimitTooSmallForThePageIsRefused) {
   constexpr int64_t kTokens = 8193;
   const float zero = 0;
   const ConstView<4> rows(&zero, DType::float32, {1, 1, kTokens, 1}, {0, 0, 0, 0});
@@ -280,7 +280,7 @@ TEST(PooledPage, IsForLongTexts) {
   EXPECT_EQ(reasons[0].rfind("1 heads of 8193 x 8193 weights need a page of 0.", 0), 0u) << reasons[0];
 }
 
-TEST(PooledPage, ForeignLse) {
+TEST(PooledPage, AnLseOfOtherKeysIsRefused) {
   constexpr int64_t kTokens = 100;
   Text text("layer", kTokens, 3, 1, DType::float32, 5);
   text.attend().lse.set({0, 2, 7}, text.lse.get({0, 2, 7}) + 0.1);
@@ -428,7 +428,7 @@ TEST(ServedPage, RefusesOtherQuestions) {
             (Strings{"layers[0]: 70 queries and 70 keys, must be as many as 1 tokens"}));
 }
 
-TEST(ServedPage, ForeignLse) {
+TEST(ServedPage, AnLseOfOtherKeysIsRefused) {
   Text text("layer", kServed, 1, 1, DType::float32, 6);
   text.attend().lse.set({0, 0, 9}, -20);
   const view::ServedPage page = served(text);
@@ -438,7 +438,7 @@ TEST(ServedPage, ForeignLse) {
 }
 
 /// It connects to where it came from; it holds no weights.
-TEST(ServedPage, Policy) {
+TEST(ServedPage, PolicyAllowsItsOwnRequestsOnly) {
   Text text("layer", kServed, 2, 2, DType::float32, 6);
   const std::string page = served(text.attend()).page();
   EXPECT_NE(page.find("; connect-src 'self'; base-uri 'none'"), std::string::npos);

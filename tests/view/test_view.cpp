@@ -495,7 +495,7 @@ TEST(ViewErrors, Selection) {
 }
 
 /// Queries, keys and lse that do not belong together show in the weights.
-TEST(ViewErrors, ForeignLse) {
+TEST(ViewErrors, AnLseOfOtherKeysIsRefused) {
   Text text("text", 70, 2, 1, DType::float32, 11);
   text.attend().lse.set({0, 1, 69}, -100);
   const auto reasons = reasons_of([&] { view::html_page("", numbered(70), {text.layer()}); });

@@ -151,7 +151,7 @@ def refused(attn, arguments, *words):
     assert done.stderr.count("\n") == 1 and not done.stdout, (arguments, done)
 
 
-def test_models(attn):
+def test_files_in_place_of_a_model(attn):
     attn.file("lines.txt", "a\n")
     (attn.folder / "dangling").symlink_to("nowhere")
     for name, (content, words) in (FILES | FOLDERS).items():
@@ -165,7 +165,7 @@ def test_models(attn):
                 refused(attn, arguments, words)
 
 
-def test_weights(attn):
+def test_weights_in_other_formats(attn):
     attn.file("lines.txt", "a\n")
     for name, (content, words) in WEIGHTS.items():
         put(attn, name, content | {"config.json": json.dumps(LLAMA).encode()})
@@ -174,7 +174,7 @@ def test_weights(attn):
                 refused(attn, arguments, words)
 
 
-def test_tokenizers(attn):
+def test_files_in_place_of_a_tokenizer(attn):
     for name, (content, _) in FILES.items():
         put(attn, name, content)
     put(attn, "nothing", {})
@@ -200,7 +200,7 @@ def test_converted(attn):
         refused(attn, ("convert", name, "--tokenizer", "t.model", "--out", "out"), FILES[name][1])
 
 
-def test_family(attn):
+def test_a_family_in_a_file_means_its_defaults(attn):
     """A file that names a family means its defaults, as --model does; what else is said wins."""
     attn.file("text.txt", TEXT)
     attn.file("llama.json", '{"model": "llama"}')
