@@ -259,7 +259,7 @@ def test_precision_of_the_process(precision_restored):
     assert is_taken(float32_precision="fast")
     assert attention_cpp.float32_precision("fast") == "fast"
     assert is_taken() and is_taken(float32_precision=None) and not is_taken(float32_precision="full")
-    with pytest.raises(attention_cpp.Error, match="'medium' is no precision, must be full, high or fast"):
+    with pytest.raises(attention_cpp.Error, match="unknown precision 'medium'; known are: full, high or fast"):
         attention_cpp.float32_precision("medium")
     assert attention_cpp.float32_precision() == "fast"
 
@@ -375,7 +375,7 @@ def test_weights_of_other_options_are_refused(forgotten, dtype):
         forgotten = {"mask": forgotten["mask"][None]}
     _, lse = attention_cpp.attention(q, k, v, return_lse=True, **forgotten)
     attention_cpp.attention_weights(q, k, lse, **forgotten)
-    with pytest.raises(attention_cpp.Error, match=r"lse is not that of q, k and options .*: the weights of row "
+    with pytest.raises(attention_cpp.Error, match=r"lse does not belong to q, k and the options .*: the weights of row "
                        r"\[\d, \d, \d\] add up to [\d.]+, must be at most 1"):
         attention_cpp.attention_weights(q, k, lse)
 

@@ -168,16 +168,16 @@ def test_wrong_arguments_raise_the_reason():
     error = attention_cpp.Error
     with pytest.raises(error, match="must be one text"):
         attention_cpp.attention_rollout(layers, 0)
-    with pytest.raises(error, match=r"\[flow\] there is no token 11, only 0 to 10; threshold is 1.0"):
+    with pytest.raises(error, match=r"\[flow\] the token is 11, must be from 0 to 10; threshold is 1.0"):
         attention_cpp.attention_flow(one, 11, 1)
     long = draw(1, 1, 513, 2)
-    with pytest.raises(error, match="513 tokens, at most 512 are possible"):
+    with pytest.raises(error, match="the text has 513 tokens, must have at most 512"):
         attention_cpp.attention_flow([layer_of(long, long, {})], 0)
     with pytest.raises(error, match="no text was added"):
         attention_cpp.HeadDistances().divergences()
-    with pytest.raises(error, match="3 divergences are not those of each two"):
+    with pytest.raises(error, match="divergences has 3 elements, must be a matrix"):
         attention_cpp.head_points([1, 2, 3])
     with pytest.raises(error, match=r"divergences\[1, 0\] is 2.0"):
         attention_cpp.head_points([[0, 1], [2, 0]])
-    with pytest.raises(error, match="3 clusters of 2 heads"):
+    with pytest.raises(error, match="the number of clusters is 3, must be from 1 to the 2 heads"):
         attention_cpp.head_clusters([[0, 1], [1, 0]], 3)

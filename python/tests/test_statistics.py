@@ -100,16 +100,16 @@ def test_wrong_arguments_raise_the_reason():
         call(q, k, lse, bands={"self": (0, 0)})
     with pytest.raises(attention_cpp.Error, match=r"bands\['near'\] must be \(low, high\)"):
         call(q, k, lse, bands={"near": 3})
-    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] sum up to"):
+    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] add up to"):
         call(q, k, lse + 1)
-    with pytest.raises(attention_cpp.Error, match="same_token is wanted"):
+    with pytest.raises(attention_cpp.Error, match="same_token is requested"):
         call(q, k, lse, ["same_token"])
     for wrong, name in ((-1, "top"), (257, "top"), (2.5, "top"), (65, "label_sets")):
         with pytest.raises(attention_cpp.Error, match=f"{name} is {wrong}, must be a whole number"):
             call(q, k, lse, labels=np.zeros(10, int), **{name: wrong})
     with pytest.raises(attention_cpp.Error, match=r"picture is \(3, 4, 5\), must be \(rows, columns\)"):
         call(q, k, lse, [], picture=(3, 4, 5))
-    with pytest.raises(attention_cpp.Error, match="rows of cells for 10 queries"):
+    with pytest.raises(attention_cpp.Error, match="rows of cells, must be at most the 10 queries"):
         call(q, k, lse, [], picture=(11, 1))
     with pytest.raises(attention_cpp.Error, match="picture_rows must be a range"):
         call(q, k, lse, [], picture=(1, 1), picture_rows=range(0, 10, 2))
@@ -141,7 +141,7 @@ def test_statistics_of_a_cache_have_the_bits_of_packed_sequences(kind):
         np.testing.assert_array_equal(np.asarray(actual[name]), np.asarray(array), err_msg=name)
     newest = cache.statistics(q[:, :, :3], cache.attend(q[:, :, :3], ids, return_lse=True)[1], ids, wanted=["entropy"])
     assert list(newest) == ["entropy"] and tuple(newest["entropy"].shape) == (1, H, 3)
-    with pytest.raises(attention_cpp.Error, match="there is no sequence 7"):
+    with pytest.raises(attention_cpp.Error, match="the cache has no sequence 7"):
         cache.statistics(q, lse, [7], [0, 6])
-    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] sum up to"):
+    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] add up to"):
         cache.statistics(q, lse + 1, ids, starts, softcap=3.0)

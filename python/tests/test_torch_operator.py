@@ -227,7 +227,7 @@ WRONG = {
     "unknown": (lambda q, k, v: drop_in.attention(q, k, v, sinks=1), TypeError, "there is no option 'sinks'"),
     "slopes": (lambda q, k, v: drop_in.attention(q, k, v, alibi_slopes=draw(4, grad=True), alignment="top_left"),
                ValueError, r"alibi_slopes requires a gradient, which attention\(\) does not compute: pass"),
-    "alignment": (lambda q, k, v: drop_in.attention(q, k, v, causal=True), ValueError, "alignment must be named"),
+    "alignment": (lambda q, k, v: drop_in.attention(q, k, v, causal=True), ValueError, "alignment must be given"),
     "every reason": (lambda q, k, v: drop_in.attention(q, k[..., :2], v, dropout=1.5), ValueError, "dropout is 1.5"),
 }
 

@@ -179,7 +179,7 @@ WRONG = {
     "heads": (lambda q, k: drop_in.attention_weights(q, k, heads=4), ValueError, r"must be in \[0, 4\), not \[4\]"),
     "lse": (lambda q, k: drop_in.attention_weights(q, k, draw(2, 4)), ValueError, "lse one less"),
     "no tensor": (lambda q, k: drop_in.attention_weights(q.numpy(), k), TypeError, "q must be a torch.Tensor"),
-    "alignment": (lambda q, k: drop_in.attention_weights(q, k, rows=range(5), causal=True), ValueError, "be named"),
+    "alignment": (lambda q, k: drop_in.attention_weights(q, k, rows=range(5), causal=True), ValueError, "be given"),
 }
 
 
