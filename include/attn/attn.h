@@ -1,5 +1,5 @@
 // attention.cpp: every public header in one include, except attn/view.h and attn/view_page.h of the library attn::view.
-// core, attention, linear_attention, record, heads and peaks need the library attn::attn; the others need attn::models.
+// core, attention, linear_*, record, heads and peaks need the library attn::attn; the others need attn::models.
 #pragma once
 
 #include "attn/attention.h"
@@ -17,6 +17,7 @@
 #include "attn/heads.h"
 #include "attn/io.h"
 #include "attn/linear_attention.h"
+#include "attn/linear_convolution.h"
 #include "attn/models.h"
 #include "attn/models_classify.h"
 #include "attn/models_embed.h"

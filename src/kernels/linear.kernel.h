@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/columns.kernel.h"
+#include "kernels/linear_convolution.kernel.h"
 #include "kernels/linear_products.kernel.h"
 #include "kernels/math.kernel.h"
 
@@ -252,7 +253,9 @@ constexpr LinearKernels linear_kernels() {
           .transpose = transpose<V>,
           .exponentials = exponentials<V>,
           .step = step<V>,
-          .largest = largest<V>};
+          .largest = largest<V>,
+          .convolve = convolve<V>,
+          .convolve_grad = convolve_grad<V>};
 }
 
 constexpr LinearKernels f32_linear = linear_kernels<F32>();

@@ -127,6 +127,36 @@ struct StepArgs {
   bool delta;
 };
 
+/// Rows that a convolution reads: tap j of row r is at row[r step + j], contiguous columns of `type`.
+struct TapRows {
+  const void* const* row;
+  int64_t step;
+  int type;
+};
+
+/// y_r = act(bias + sum_j weight_j tap(r, j)), column by column.
+struct ConvolveArgs {
+  TapRows x;
+  ConstMatrix weight;  // taps x columns
+  int64_t taps;
+  const void* bias;  // acc [columns], as a row of a matrix; null = 0
+  bool silu;
+  int64_t rows, columns;
+  void* y;  // row r at y + r y_row, in elements of y_type
+  int64_t y_row;
+  int y_type;
+};
+
+/// With z_r what the activation of `forward` takes: dz_r = act'(z_r) dy_r. Sums: row j += sum_r dz_r tap(r, j), and row
+/// `taps` += sum_r dz_r.
+struct ConvolveGradArgs {
+  ConvolveArgs forward;  // y is not written
+  const void* const* dy;
+  int dy_type;
+  Matrix dz;    // rows x columns
+  Matrix sums;  // (taps + 1) x columns; data null: not wanted
+};
+
 struct LinearKernels {
   void (*multiply)(const MultiplyArgs&);
   void (*solve)(const SolveArgs&);
@@ -141,6 +171,8 @@ struct LinearKernels {
   void (*exponentials)(const void* x, void* y, int64_t n);  // y = exp(x), acc, whole vectors
   void (*step)(const StepArgs&);
   double (*largest)(const RowsArgs&);  // of all elements but NaN; -infinity of none
+  void (*convolve)(const ConvolveArgs&);
+  void (*convolve_grad)(const ConvolveGradArgs&);
 };
 
 }  // namespace attn::kernels

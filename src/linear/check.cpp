@@ -18,26 +18,6 @@ using detail::region;
 
 std::string text(int64_t value) { return std::to_string(value); }
 
-template <class Pointer, int Rank>
-void check_array(Checker& checker, const char* name, const BasicView<Pointer, Rank>& view,
-                 const std::type_identity_t<Shape<Rank>>& expected, const char* axes) {
-  checker.require(is_floating(view.dtype), [&] {
-    return std::string(name) + " is " + std::string(name_of(view.dtype)) + ", must be a floating type";
-  });
-  checker.require(view.size == expected, [&] {
-    return std::string(name) + " has size " + to_string(view.size) + ", must be " + axes + " = " + to_string(expected);
-  });
-  checker.require(view.data || view.empty(), [&] { return std::string(name) + " must have data"; });
-  check_layout(checker, name, view);
-}
-
-void check_type(Checker& checker, const char* name, DType given, DType wanted, const char* whose) {
-  checker.require(given == wanted, [&] {
-    return std::string(name) + " is " + std::string(name_of(given)) + ", must be " + std::string(name_of(wanted)) +
-           whose;
-  });
-}
-
 template <class Pointer>
 void check_state(Checker& checker, const char* name, const BasicView<Pointer, 4>& view, const Problem& p,
                  bool any_type) {
@@ -45,19 +25,6 @@ void check_state(Checker& checker, const char* name, const BasicView<Pointer, 4>
   const bool more = p.options->normalize;
   check_array(checker, name, view, p.states(), more ? "[N, Hv, Dk, Dv + 1]" : "[N, Hv, Dk, Dv]");
   if (!any_type) check_type(checker, name, view.dtype, p.state_type, "");
-}
-
-void check_sequences(Checker& checker, Problem& p) {
-  const std::span<const int64_t> starts = p.options->cu_seqlens;
-  if (starts.empty()) {
-    for (int64_t b = 0; b < p.B; ++b) p.sequences.push_back({b, 0, p.L});
-    return;
-  }
-  checker.require(p.B == 1, [&] { return "cu_seqlens is for a batch of 1, but q has a batch of " + text(p.B); });
-  bool rising = starts.front() >= 0 && starts.back() <= p.L;
-  for (size_t n = 1; n < starts.size(); ++n) rising = rising && starts[n - 1] <= starts[n];
-  if (!checker.require(rising, [&] { return "cu_seqlens must rise from 0 to at most L = " + text(p.L); })) return;
-  for (size_t n = 1; n < starts.size(); ++n) p.sequences.push_back({0, starts[n - 1], starts[n] - starts[n - 1]});
 }
 
 void check_decay(Checker& checker, Problem& p) {
@@ -111,7 +78,7 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
   });
   check_numbers(checker, options);
   if (options.beta) check_array(checker, "beta", options.beta, {p.B, p.Hv, p.L}, "[B, Hv, L]");
-  check_sequences(checker, p);
+  p.sequences = checked_sequences(checker, options.cu_seqlens, "q", p.B, p.L);
   check_state(checker, "initial_state", options.initial_state, p, false);
   check_decay(checker, p);
   return p;

@@ -7,13 +7,9 @@
 
 #include "attn/linear_attention.h"
 #include "core/checker.h"
+#include "linear/arrays.h"
 
 namespace attn::linear {
-
-/// Tokens first .. first + count - 1 of a row of the batch, which share one state.
-struct Sequence {
-  int64_t batch, first, count;
-};
 
 struct Problem {
   ConstView<4> q, k, v;
