@@ -145,6 +145,9 @@ TEST(LinearErrors, ColumnsOfOneArray) {
   EXPECT_EQ(refused(14), Strings{});
   EXPECT_EQ(refused(13), Strings{"out overlaps v"});
   EXPECT_EQ(refused(7), Strings({"out overlaps k", "out overlaps v"}));
+  const View<4> other_rows(memory.view().data, DType::float32, {1, 2, 7, 3}, {140, 3, 13, 1});
+  EXPECT_EQ(reasons_of([&] { linear_attention(columns(0, 2, 2), columns(4, 2, 2), columns(8, 2, 3), other_rows); }),
+            Strings({"out overlaps q", "out overlaps k", "out overlaps v"}));
 }
 
 TEST(LinearErrors, GradientsOfWhatIsNotGiven) {
