@@ -63,11 +63,13 @@ int run(int argc, char** argv) {
   const auto* gate = add("gate", "whether a kernel has lost much of its speed");
   auto* kernels = add("kernels", "each kernel alone, and what a call makes of them");
   auto* statistics = add("statistics", "statistics of attention, in units of the forward beside them");
+  auto* linear = add("linear", "linear attention, beside dense products, memory, and its own length");
   auto* products = add("products", "products of few rows, beside oneDNN and a plain read of the weights");
   auto* induction = add("induction", "train a model of two layers in which an induction head forms");
-  for (CLI::App* mode : {kernels, statistics, products})
+  for (CLI::App* mode : {kernels, statistics, linear, products})
     mode->add_option("--seconds", settings.seconds, "time spent on each figure")->check(CLI::PositiveNumber);
-  statistics->add_option("--long-text", settings.long_text, "tokens of the last call, 0 = none; default 100000");
+  for (CLI::App* mode : {statistics, linear})
+    mode->add_option("--long-text", settings.long_text, "tokens of the last call, 0 = none; default 100000");
   induction->add_option("--steps", settings.steps, "of the training; default 1500");
   induction->add_option("--every", settings.every, "steps between measurements; default 25");
   induction->add_option("--width", settings.width, "of the model; default 128");
@@ -85,6 +87,7 @@ int run(int argc, char** argv) {
   if (*gate) return !run_gate(file, report);
   if (*kernels) return !for_each_isa(settings, report, run_kernels);
   if (*statistics) return !for_each_isa(settings, report, run_statistics);
+  if (*linear) return !for_each_isa(settings, report, run_linear);
   if (*products) return !for_each_isa(settings, report, run_products);
   if (*induction) return !run_induction(settings, report);
   return !run_calls(settings, file, report);

@@ -16,8 +16,8 @@ struct Settings {
   std::vector<int> threads;
   int repeats = 7;
   bool list = false;
-  double seconds = 0;          // for each figure of kernels, statistics and products; 0: the default of the mode
-  int64_t long_text = 100000;  // tokens of the last call of statistics; 0: without it
+  double seconds = 0;          // for each figure of kernels, statistics, linear and products; 0: the default of the mode
+  int64_t long_text = 100000;  // tokens of the last call of statistics and linear; 0: without it
   int64_t steps = 1500, every = 25, width = 128;  // of induction
   uint64_t seed = 1337;
 };
@@ -36,6 +36,8 @@ bool run_gate(const WorkloadFile& file, Report& report);
 bool run_kernels(const Settings& settings, Report& report);
 /// attention_statistics() and its backward, in units of the call of attention beside them.
 bool run_statistics(const Settings& settings, Report& report);
+/// Calls of linear_attention(), beside dense products, a read and a write of the states, and time against length.
+bool run_linear(const Settings& settings, Report& report);
 /// Products of few rows, beside oneDNN and a plain read of the weights.
 bool run_products(const Settings& settings, Report& report);
 /// Trains a model of two layers in which an induction head forms.

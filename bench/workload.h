@@ -65,7 +65,7 @@ class WorkloadFile {
   /// Throws std::runtime_error for a file that cannot be read.
   explicit WorkloadFile(const std::string& path);
   /// The workloads of a set, in their order, each once. Throws std::runtime_error for an unknown set, and for a
-  /// workload that attn_bench cannot run (batches, Dv != D, prefills, documents, training).
+  /// workload that attn_bench cannot run (batches, Dv != D, prefills, packed sequences, training).
   std::vector<Workload> set(const std::string& name) const;
 
   /// The least share of the peak that a workload must reach for the gate.

@@ -193,7 +193,7 @@ struct Bench {
     if (!trainings.empty()) require_memory({shape, kind, most(batches), most(trainings)}, false);
     const double weights = attn::models::training_memory(shape, kind, 1, 1).weights;
     if (weights > attn::models::available_memory())
-      throw UsageError(fmt::format("the weights take {}B; there are {}B", short_number(weights),
+      throw UsageError(fmt::format("the weights need {}B, but only {}B are available", short_number(weights),
                                    short_number(attn::models::available_memory())));
   }
 
@@ -207,9 +207,8 @@ struct Bench {
       for (int64_t& length : *lengths) {
         if (length + behind <= shape.context) continue;
         if (option->count() || behind >= shape.context)
-          throw UsageError(fmt::format("{}: {} tokens{} are too many, the model has learned {} positions",
-                                       option->get_name(), length, behind ? fmt::format(" after {}", behind) : "",
-                                       shape.context));
+          throw UsageError(fmt::format("{} is {}{}, but the model has learned {} positions", option->get_name(), length,
+                                       behind ? fmt::format(" after {} tokens", behind) : "", shape.context));
         length = shape.context - behind;
       }
   }
@@ -228,7 +227,7 @@ struct Bench {
       return rows;
     }
     if (of_generations->count() && generations != std::vector<int64_t>{0})
-      say("attn: the model does not write: --generations is left out\n");
+      say("attn: the model does not generate text, --generations is ignored\n");
     for (int64_t length : prompts)
       for (int64_t sequences : batches)
         if (length > 0) rows.push_back(encode(model, sequences, length));
@@ -261,14 +260,15 @@ struct Bench {
     }
     if (shape.encoder_layers || shape.takes_embeddings)
       throw UsageError(
-          "what is measured are models that continue texts and encoders of texts, not those of two parts or"
-          " of rows");
+          "attn bench measures models that continue texts and encoders of texts, not models with an encoder and a "
+          "decoder or models that read embeddings");
     if (scaling) return print_scaling(shape, kind);
     const auto none = [](const std::vector<int64_t>& all) {
       return std::count(all.begin(), all.end(), 0) == std::ssize(all);
     };
     if (none(prompts) && (none(generations) || !writes(shape)) && trainings.empty())
-      throw UsageError("there is nothing to measure: --prompts, --generations of what writes, or --train");
+      throw UsageError(
+          "there is nothing to measure: give --prompts, --generations for a model that generates text, or --train");
     const auto measure_peak = [dtype = model->parameters().dtype()] {
       return 1e9 * attn::peaks::measure_products(dtype, attn::ops::matmul_precision());
     };

@@ -37,9 +37,9 @@ struct Classify {
   void run() const {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
-    if (!classifies(config)) throw UsageError(model.directory + " does not classify texts, " + what_fits(config));
+    if (!classifies(config)) throw UsageError(model.directory + " does not classify texts; " + what_fits(config));
     if (options.temperature != 1 && loaded.problem_type == attn::models::ProblemType::regression)
-      throw UsageError("--temperature is of probabilities, " + model.directory + " says numbers");
+      throw UsageError("--temperature is for probabilities, but " + model.directory + " predicts numbers");
     attn::models::Classifier classifier(std::move(loaded));
     classifier.options = options;
     classifier.options.max_length = context.of(config);

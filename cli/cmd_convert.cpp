@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 /// The tokenizer with <s> before each text, as llama2.c has it.
 std::string with_beginning(const attn::text::Tokenizer& tokenizer) {
   const std::optional<int64_t> begin = tokenizer.token_to_id("<s>");
-  if (!begin) throw attn::Error("convert", {"the tokenizer has no <s>, with which every text begins"});
+  if (!begin) throw attn::Error("convert", {"the tokenizer has no token <s>, with which every text must begin"});
   Json json = Json::parse(tokenizer.to_json());
   const std::string before =
       R"({"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}})";

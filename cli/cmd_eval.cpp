@@ -115,8 +115,8 @@ struct Evaluate {
   void sentences(attn::models::Loaded loaded) const {
     if (loaded.problem_type != attn::models::ProblemType::single_label)
       throw attn::Error("eval",
-                        {model.directory + "/config.json: problem_type and the number of labels say that a text "
-                                           "has not one class of several, which is what is judged"});
+                        {model.directory + "/config.json: attn eval needs a model that gives each text one of several "
+                                           "classes; problem_type and the number of labels say otherwise"});
     const std::vector<attn::train::Labelled> rows =
         attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer, loaded.labels, file);
     const attn::models::Classifier classifier(std::move(loaded));
@@ -164,7 +164,8 @@ struct Evaluate {
     const std::vector<int64_t> tokens = tokens_of(loaded, content);
     const int64_t context = loaded.model->config().context, total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
-    if (stride > context) throw UsageError(fmt::format("--stride {} is beyond the context of {}", stride, context));
+    if (stride > context)
+      throw UsageError(fmt::format("--stride is {}, must be at most the context of {}", stride, context));
     catch_signals();
     Meter meter("tokens", total);
     const auto memory = attn::autograd::Tape().memory();
@@ -230,7 +231,7 @@ struct Evaluate {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
     if (!writes(config) && !classifies(config) && !config.encoder_layers)
-      throw UsageError(model.directory + " has no loss on texts, " + what_fits(config));
+      throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes) sentences(std::move(loaded));
     else if (stride) strided(loaded);

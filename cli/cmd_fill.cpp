@@ -20,14 +20,15 @@ struct Fill {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
     if (config.causal || config.classes || !config.head)
-      throw UsageError(model.directory + " does not fill gaps, " + what_fits(config));
+      throw UsageError(model.directory + " does not fill gaps; " + what_fits(config));
     const attn::models::MaskFiller fill(std::move(loaded));
     const std::string& mask = fill.mask();
     std::string filled = text;
     if (!gap.empty())
       for (size_t at = 0; (at = filled.find(gap, at)) != std::string::npos; at += mask.size())
         filled.replace(at, gap.size(), mask);
-    if (filled.find(mask) == std::string::npos) throw UsageError("the text has no gap: write " + mask);
+    if (filled.find(mask) == std::string::npos)
+      throw UsageError("the text has no gap: write " + mask + " in its place");
     for (const attn::models::FilledMask& found : fill(filled, top)) {
       fmt::print("token {}\n", found.position);
       for (const attn::models::FilledToken& token : found.tokens)

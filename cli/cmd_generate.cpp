@@ -26,7 +26,7 @@ struct Generate {
   void run() const {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
-    if (!writes(config)) throw UsageError(model.directory + " does not write, " + what_fits(config));
+    if (!writes(config)) throw UsageError(model.directory + " does not generate text; " + what_fits(config));
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     // Known before a text is made that would then be lost.
     if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");

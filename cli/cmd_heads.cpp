@@ -203,8 +203,8 @@ struct Heads {
     const int64_t fitting = std::min((reader.context() - reader.marks()) / copies, words);
     if (length > fitting || fitting < 1)
       throw UsageError(
-          fmt::format("--length {} is too long: {} tokens a copy are possible with a context of {} and a "
-                      "vocabulary of {}",
+          fmt::format("--length is {}, must be at most {} for each copy with a context of {} and a vocabulary "
+                      "of {}",
                       length, fitting, reader.context(), words));
     std::vector<HeadsText> texts;
     for (int64_t n = 0; n < sequences; ++n) {
@@ -222,9 +222,9 @@ struct Heads {
       throw UsageError(
           "give one of --text TEXT that is not empty, --file FILE, --conllu FILE, --coreference FILE and --induction");
     if (csv == "-" && json == "-") throw UsageError("only one of --csv and --json can be standard output");
-    if (reach && text.empty()) throw UsageError("--reach is of one text: --text TEXT");
+    if (reach && text.empty()) throw UsageError("--reach needs one text: give --text TEXT");
     if (clusters && (reach || !(conllu + coreference).empty()))
-      throw UsageError("--clusters is of the table of measures");
+      throw UsageError("--clusters is for the table of measures, not for --reach, --conllu or --coreference");
   }
 
   void run() const {

@@ -35,7 +35,7 @@ int64_t heads_from(const std::string& text, int64_t total) {
   const bool percent = stop != end && std::string(stop, end) == "%";
   if (error != std::errc() || !(stop == end || percent) || !(value > 0) || (!percent && value != std::floor(value)) ||
       value > (percent ? 100 : 1e9))
-    throw UsageError("--heads takes a share, as 40%, or a number, as 12, not '" + text + "'");
+    throw UsageError("--heads is '" + text + "', must be a share, as 40%, or a number, as 12");
   return percent ? std::llround(value / 100 * static_cast<double>(total)) : static_cast<int64_t>(value);
 }
 
@@ -124,7 +124,8 @@ struct Prune {
     } else if (!validation.empty()) {
       settings.validation = validation;
     }
-    if (settings.data == "-") throw UsageError("the model was trained from a pipe: --data names a file");
+    if (settings.data == "-")
+      throw UsageError("the model was trained from a pipe: give its data as a file with --data");
     attn::train::TrainerOptions& options = settings.options;
     options.decay_steps = 0;
     options.seed = seed;
@@ -184,10 +185,10 @@ struct Prune {
   void check_folders() const {
     std::error_code unknown;
     if (std::filesystem::equivalent(directory, out, unknown))
-      throw UsageError("--out must be another folder than the model's");
+      throw UsageError("--out must not be the folder of the model");
     attn::models::read_config(directory);  // says what else it is
     if (!attn::models::Checkpoints(directory).last_step())
-      throw attn::Error("prune", {directory + " holds no checkpoint: what attn train wrote can be pruned"});
+      throw attn::Error("prune", {directory + " holds no checkpoint: only models that attn train wrote can be pruned"});
     require_free(out, overwrite);
   }
 
@@ -201,11 +202,11 @@ struct Prune {
     const int64_t total = attn::train::count_heads(model.config()), count = heads_from(heads, total);
     const int64_t most = attn::train::removable_heads(model.config());
     if (count < 1 || count > most)
-      throw UsageError(
-          fmt::format("--heads {}: {} of {} heads would go, must be from 1 to {}, as one stays in each layer", heads,
-                      count, total, most));
+      throw UsageError(fmt::format("--heads {} would remove {} of {} heads, must remove 1 to {}: each layer keeps one",
+                                   heads, count, total, most));
     if (heads.ends_with('%')) say("attn: --heads {} is {} of {} heads\n", heads, count, total);
-    if (rounds > count) throw UsageError(fmt::format("--rounds {} are more than the {} heads that go", rounds, count));
+    if (rounds > count)
+      throw UsageError(fmt::format("--rounds is {}, must be at most {}, the number of heads to remove", rounds, count));
     const Settings trained = settings();
     attn::models::Config config = model.config();
     const Prepared prepared = prepare(trained, config, seed, directory);

@@ -47,7 +47,7 @@ Seen saved(attn::view::SavedAttention attention) {
 void check_numbers(const char* kind, const std::vector<int64_t>& named, int64_t count) {
   for (size_t n = 0; n < named.size(); ++n) {
     if (named[n] < 0 || named[n] >= count)
-      throw UsageError(fmt::format("there is no {} {}, only 0 to {}", kind, named[n], count - 1));
+      throw UsageError(fmt::format("the {} is {}, must be from 0 to {}", kind, named[n], count - 1));
     if (std::find(named.begin(), named.begin() + static_cast<std::ptrdiff_t>(n), named[n]) !=
         named.begin() + static_cast<std::ptrdiff_t>(n))
       throw UsageError(fmt::format("{} {} is given twice", kind, named[n]));
@@ -87,26 +87,29 @@ struct Arrays {
   }
 };
 
+[[noreturn]] void refuse_window(const std::string& window) {
+  throw UsageError("--window is '" + window + "', must be ROWS:COLUMNS, as 100-199:0-99, 5: or :7");
+}
+
 /// "5-9", "5", or nothing for all: the first of a window's tokens and how many, -1 = to the end.
 std::pair<int64_t, int64_t> read_span(const std::string& window, std::string_view text) {
   if (text.empty()) return {0, -1};
   const auto number = [&](std::string_view digits) {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < 0)
-      throw UsageError("--window is ROWS:COLUMNS, as 100-199:0-99, 5: or :7, not " + window);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0) refuse_window(window);
     return value;
   };
   const size_t dash = text.find('-');
   const int64_t first = number(text.substr(0, dash));
   const int64_t last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
-  if (last < first) throw UsageError("--window " + window + ": what ends before it begins is empty");
+  if (last < first) throw UsageError("--window is '" + window + "', must not end before it begins");
   return {first, last - first + 1};
 }
 
 attn::view::PageWindow read_window(const std::string& text) {
   const size_t colon = text.find(':');
-  if (colon == std::string::npos) throw UsageError("--window is ROWS:COLUMNS, as 100-199:0-99, 5: or :7, not " + text);
+  if (colon == std::string::npos) refuse_window(text);
   const auto [query, queries] = read_span(text, std::string_view(text).substr(0, colon));
   const auto [key, keys] = read_span(text, std::string_view(text).substr(colon + 1));
   return {query, queries, key, keys};
@@ -160,7 +163,7 @@ struct See {
   /// The text and the second one after it, as the tokenizer joins a pair; `second`: where that begins.
   attn::models::Batch pair_of(const attn::models::Loaded& loaded, int64_t& second) const {
     const attn::models::Config& config = loaded.model->config();
-    if (config.encoder_layers) throw UsageError("--pair is for models without an encoder beside them, see --answer");
+    if (config.encoder_layers) throw UsageError("--pair is for models without an encoder beside them; use --answer");
     const std::string first = file.empty() ? text : attn::io::read_input(file);
     attn::text::Encoding both = loaded.tokenizer->encode_pair(first, pair);
     attn::models::Batch batch;
@@ -170,7 +173,7 @@ struct See {
     if (second == batch.length) second = std::ssize(loaded.tokenizer->encode(first).ids);
     if (second == 0 || second >= batch.length) throw UsageError("both texts of a pair must have tokens");
     if (const int64_t most = context.of(config); batch.length > most)
-      throw attn::Error("see", {fmt::format("the pair has {} tokens, at most {} fit{}", batch.length, most,
+      throw attn::Error("see", {fmt::format("the pair has {} tokens, must have at most {}{}", batch.length, most,
                                             ContextOption::larger(config))});
     batch.tokens = std::move(both.ids);
     if (config.type_vocab_size) batch.token_type_ids = std::move(both.token_type_ids);
@@ -182,7 +185,7 @@ struct See {
     const attn::models::Batch batch = pair.empty() ? batch_of(loaded) : pair_of(loaded, seen.second);
     const bool answers = !batch.source.empty();
     if (!answers && (!part.empty() || !answer.empty()))
-      throw UsageError("--part and --answer are for models with an encoder, which " + model.directory + " has not");
+      throw UsageError("--part and --answer are for models with an encoder, but " + model.directory + " has none");
     attn::models::ForwardOptions options;
     const bool encoder = part == "encoder", cross = answers && (part.empty() || part == "cross");
     (encoder ? options.encoder_traces : cross ? options.cross_traces : options.traces) = &seen.traces;
@@ -241,11 +244,11 @@ struct See {
       throw UsageError("give a model's folder or a saved file, or --q and --k, with --lse, --causal and --scale");
     attn::view::PageOptions page{.selection = selection};
     for (const std::string& window : windows) page.windows.push_back(read_window(window));
-    if (!windows.empty() && html.empty()) throw UsageError("--window is of the page that --html writes");
-    if (light && png.empty()) throw UsageError("--light is of the picture that --png writes");
+    if (!windows.empty() && html.empty()) throw UsageError("--window is for the page that --html writes");
+    if (light && png.empty()) throw UsageError("--light is for the picture that --png writes");
     const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
     if (is_saved && (context.tokens || !(text + pair + file + part + answer).empty()))
-      throw UsageError("--text, --pair, --file, --context, --part and --answer are for models, " + source() +
+      throw UsageError("--text, --pair, --file, --context, --part and --answer are for models, but " + source() +
                        " is a file");
     if (!is_saved && text.empty() == file.empty())
       throw UsageError("give one text that is not empty: --text TEXT or --file FILE");

@@ -54,8 +54,9 @@ struct TokenizerCommand {
     } catch (const attn::Error&) {
       if (files.size() < 2 || !is_tokenizer(files[1])) throw;
     }
-    throw UsageError(fmt::format("{0} is no tokenizer, {1} is one; the tokenizer is first: attn tokenizer {2} {1} {0}",
-                                 files[0], files[1], action));
+    throw UsageError(
+        fmt::format("{0} is not a tokenizer, but {1} is; give the tokenizer first: attn tokenizer {2} {1} {0}",
+                    files[0], files[1], action));
   }
 
   static bool is_tokenizer(const std::string& path) {
@@ -85,7 +86,9 @@ struct TokenizerCommand {
       int64_t id = 0;
       const auto [behind, error] = std::from_chars(at, end, id);
       if (error != std::errc() || (behind < end && !is_blank(*behind)))
-        throw attn::Error("tokenizer decode", {fmt::format("no number at byte {} of the ids", at - input.data())});
+        throw attn::Error(
+            "tokenizer decode",
+            {fmt::format("the ids must be whole numbers, but at byte {} there is none", at - input.data())});
       show(stream.push(id));
       at = behind;
     }

@@ -116,7 +116,8 @@ void check_directory(const Settings& settings) {
   const attn::models::Checkpoints directory(settings.out);
   if (settings.out.empty()) throw UsageError("--out must name a directory");
   if (settings.resume) {
-    if (settings.overwrite) throw UsageError("--resume continues what --overwrite would replace: take one of them");
+    if (settings.overwrite)
+      throw UsageError("--resume continues what --overwrite would replace: give only one of them");
     if (!directory.last_step()) throw UsageError("--resume: " + settings.out + " holds no checkpoint");
     return;
   }
@@ -188,8 +189,8 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
 /// What would otherwise be found out only when the training is over, or in its middle.
 void check_afterwards(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
   if (config.classes && settings.interactive)
-    throw UsageError("--interactive is for models that write; attn classify takes sentences");
-  if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that write");
+    throw UsageError("--interactive is for models that generate text; attn classify takes sentences");
+  if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that generate text");
   if (prepared.source_tokenizer && settings.sample_every > 0 && settings.sample_prompt.empty())
     throw UsageError("--sample-every needs a --sample-prompt to answer");
   (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode_ids(settings.sample_prompt);

@@ -101,7 +101,7 @@ void add_precision(CLI::App& command, std::string& name, const std::string& desc
 attn::nn::Precision precision_named(const std::string& name) {
   const auto precision = attn::from_name<attn::nn::Precision>(name);
   if (!precision || precision == attn::nn::Precision::float64)  // as a training.json may say
-    throw UsageError("there is no precision '" + name + "', must be one of " + joined(kPrecisions, ", "));
+    throw UsageError("unknown precision '" + name + "'; known are: " + joined(kPrecisions, ", "));
   return *precision;
 }
 
@@ -115,8 +115,8 @@ void add_float32_precision(CLI::App& app, std::string& name) {
 void set_float32_precision(const std::string& name) {
   const auto precision = attn::from_name<attn::Float32Precision>(name);
   if (!precision)  // as a training.json may say
-    throw UsageError("there is no float32_precision '" + name + "', must be one of " +
-                     joined(attn::names_of<attn::Float32Precision>(), ", "));
+    throw UsageError("unknown float32_precision '" + name +
+                     "'; known are: " + joined(attn::names_of<attn::Float32Precision>(), ", "));
   attn::ops::set_matmul_precision(*precision);
 }
 

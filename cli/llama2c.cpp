@@ -23,11 +23,12 @@ void pairs_to_halves(const float* from, float* to, int64_t heads, int64_t width,
 }  // namespace
 
 Llama2c::Llama2c(std::string path, std::string bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {
-  if (bytes_.size() < sizeof(Header)) refuse("has no header of 28 bytes");
+  if (bytes_.size() < sizeof(Header))
+    refuse("has " + std::to_string(bytes_.size()) + " bytes, must begin with a header of 28 bytes");
   std::memcpy(&header_, bytes_.data(), sizeof header_);
   at_ = sizeof header_;
   tied_ = header_.vocabulary > 0;
-  if (header_.vocabulary == INT32_MIN) refuse("has a vocabulary of -2^31");
+  if (header_.vocabulary == INT32_MIN) refuse("has a vocabulary of -2^31 by its header, must be from -2^24 to 2^24");
   vocabulary_ = std::abs(header_.vocabulary);
   const Header& h = header_;
   const bool sane = h.dim > 0 && h.hidden > 0 && h.layers > 0 && h.layers <= 4096 && h.heads > 0 && h.kv_heads > 0 &&
@@ -36,7 +37,7 @@ Llama2c::Llama2c(std::string path, std::string bytes) : path_(std::move(path)), 
                     h.dim / h.heads % 2 == 0 && h.heads % h.kv_heads == 0;
   if (!sane)
     refuse(
-        fmt::format("is no model of llama2.c: its header says width {}, hidden {}, layers {}, heads {} and {}, "
+        fmt::format("is not a model of llama2.c: its header says width {}, hidden {}, layers {}, heads {} and {}, "
                     "vocabulary {}, context {}",
                     h.dim, h.hidden, h.layers, h.heads, h.kv_heads, h.vocabulary, h.context));
 }
@@ -59,12 +60,12 @@ void Llama2c::read() {
   take("model.norm.weight", {C});
   at_ += have(static_cast<size_t>(h.context) * static_cast<size_t>(D) * sizeof(float), "rope's tables");
   if (!tied_) take("lm_head.weight", {vocabulary_, C});
-  if (at_ != bytes_.size()) refuse(fmt::format("has {} bytes, its header says {}", bytes_.size(), at_));
+  if (at_ != bytes_.size()) refuse(fmt::format("has {} bytes, must have {} by its header", bytes_.size(), at_));
 }
 
 size_t Llama2c::have(size_t size, const std::string& name) const {
   if (bytes_.size() - at_ < size)
-    refuse(fmt::format("ends at byte {}, amid {} of {} bytes from byte {}", bytes_.size(), name, size, at_));
+    refuse(fmt::format("ends at byte {}, inside {}, which has {} bytes from byte {}", bytes_.size(), name, size, at_));
   return size;
 }
 

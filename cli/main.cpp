@@ -36,7 +36,8 @@ std::string explanation(const CLI::App& app, const CLI::ParseError& error) {
     reason = reason.substr(0, at) + ": the value is missing";
   const auto used = app.get_subcommands();
   if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
-    reason = "not expected: " + joined(app.remaining(true), ", ");
+    const std::vector<std::string> rest = app.remaining(true);
+    reason = (rest.size() == 1 ? "unexpected argument: " : "unexpected arguments: ") + joined(rest, ", ");
     for (const char* text : {"--prompt", "--text"})
       if (!used.empty() && used[0]->get_option_no_throw(text))
         reason += fmt::format("; a text is given as {} TEXT", text);

@@ -177,7 +177,8 @@ std::string no_option(const CLI::App& app, const CLI::App* command, const std::s
   for (const CLI::App* each : {&app, command})
     for (const OptionInfo& option : each ? options_of(*each) : std::vector<OptionInfo>())
       if (!option.positional) names.insert(names.end(), option.names.begin(), option.names.end());
-  return fmt::format("{} is no option of attn{}{}", name, command ? " " + command->get_name() : "", meant(name, names));
+  return fmt::format("unknown option '{}' of attn{}{}", name, command ? " " + command->get_name() : "",
+                     meant(name, names));
 }
 
 }  // namespace
@@ -189,8 +190,8 @@ const CLI::App& subcommand_named(const CLI::App& app, const std::string& name) {
     if (name == names.back()) return *each;
   }
   const std::string hint = meant(name, names);
-  throw UsageError("there is no subcommand '" + name + "'" + hint + (hint.empty() ? "; there" : " There") + " are " +
-                   joined(names, ", "));
+  throw UsageError("unknown subcommand '" + name + "'" + hint + (hint.empty() ? "; known" : " Known") +
+                   " are: " + joined(names, ", "));
 }
 
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv) {

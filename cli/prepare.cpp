@@ -57,19 +57,20 @@ Prepared prepare_sentences(const Job& job) {
   const auto [rows, held_out] = split<attn::train::LabelledText>(settings, attn::train::read_labelled);
   Prepared prepared;
   prepared.tokenizer = job.stored(kTokenizerFile);
-  if (settings.word_dropout > 0 && settings.tokens == "bytes") throw UsageError("--word-dropout is for --tokens words");
+  if (settings.word_dropout > 0 && settings.tokens == "bytes")
+    throw UsageError("--word-dropout is for --tokens words, not bytes");
   if (!prepared.tokenizer) {
     std::vector<std::string> texts;
     for (const auto& row : rows) texts.push_back(row.text);
     if (settings.tokens == "bytes") prepared.tokenizer = attn::text::bytes();
     else if (settings.tokens.empty() || settings.tokens == "words")
       prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
-    else throw UsageError("sentences take --tokens words or bytes, not '" + settings.tokens + "'");
+    else throw UsageError("--tokens is '" + settings.tokens + "', must be words or bytes for sentences");
   }
   prepared.labels = resumed.empty() ? classes_of_all(rows, held_out, config.classes)
                                     : attn::models::load_labels(resumed, config.classes);
   if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
-    throw attn::Error("train", {fmt::format("{} has {} different labels, the model {} classes", settings.data,
+    throw attn::Error("train", {fmt::format("{} has {} different labels, but the model has {} classes", settings.data,
                                             prepared.labels.size(), config.classes)});
   const auto encoded = [&](const auto& part, const std::string& path) {
     auto all = attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);

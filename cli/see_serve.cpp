@@ -36,7 +36,7 @@ void refuse(httplib::Response& response, int status, const std::string& reason) 
 void answer(const attn::view::ServedPage& page, const std::string& whole, const httplib::Request& request,
             httplib::Response& response) {
   try {
-    if (request.ranges.size() > 1) return refuse(response, 416, "one range at a time");
+    if (request.ranges.size() > 1) return refuse(response, 416, "only one range can be requested at a time");
     if (request.path == "/") {
       response.set_content_provider(whole.size(), "text/html; charset=utf-8",
                                     [&whole](size_t offset, size_t length, httplib::DataSink& sink) {
@@ -69,7 +69,7 @@ void serve(const attn::view::ServedPage& page, int port) {
                               {"X-Content-Type-Options", "nosniff"}});
   server.set_pre_routing_handler([&](const httplib::Request& request, httplib::Response& response) {
     if (is_own(request, port)) return httplib::Server::HandlerResponse::Unhandled;
-    refuse(response, 403, "this page answers to itself alone");
+    refuse(response, 403, "only the page itself may send requests here");
     return httplib::Server::HandlerResponse::Handled;
   });
   server.Get(".*", [&](const httplib::Request& request, httplib::Response& response) {

@@ -56,7 +56,7 @@ std::string weights_csv(const std::vector<attn::RecordedAttention>& layers, cons
   for (const int64_t n : chosen) heads += std::ssize(chosen_of(selection.heads, layers[n].q.size[1]));
   if (const int64_t count = heads * std::ssize(rows) * std::ssize(columns); count > kMostWeights)
     throw UsageError(
-        fmt::format("--weights would write {} weights, at most {} are possible: --layer and --head take"
+        fmt::format("--weights would write {} weights, must write at most {}: --layer and --head select"
                     " some of them, --save writes what all of them are computed from",
                     grouped(count), grouped(kMostWeights)));
   std::string text = "layer,head,query,token";

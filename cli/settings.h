@@ -83,7 +83,7 @@ void each_stored(Settings& settings, const std::string& directory, const Visit& 
   each_saved(settings, [&](const std::string& name, auto& field, WhenResumed when) {
     using Field = std::decay_t<decltype(field)>;
     if (!object.contains(name) || !is_of_type<Field>(object[name]))
-      throw attn::Error("train", {path + ": '" + name + "' is missing or of another type"});
+      throw attn::Error("train", {path + ": '" + name + "' is missing or has the wrong type"});
     visit(name, field, object[name].get<Field>(), when);
   });
 }

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import attention_cpp
-import attention_cpp.torch as face
+import attention_cpp.torch as drop_in
 from attention_cpp import _core
 from attention_cpp._options import NONE_GIVEN
 from attention_cpp._torch import autograd, operators, sdpa
@@ -57,12 +57,12 @@ def operator(timer: Timer) -> Iterator[Row]:
     x, mask = q.numpy(), torch.ones(1, 1, 8, 8, dtype=torch.bool)
     recorded = q.clone().requires_grad_()
     calls = {
-        "scaled_dot_product_attention": lambda: face.scaled_dot_product_attention(q, q, q),
-        "attention_cpp.torch.attention": lambda: face.attention(q, q, q),
-        "the same, causal": lambda: face.attention(q, q, q, causal=True),
-        "the same with a mask": lambda: face.attention(q, q, q, mask=mask),
-        "the same with lse": lambda: face.attention(q, q, q, return_lse=True),
-        "the same, recorded": lambda: face.attention(recorded, q, q),
+        "scaled_dot_product_attention": lambda: drop_in.scaled_dot_product_attention(q, q, q),
+        "attention_cpp.torch.attention": lambda: drop_in.attention(q, q, q),
+        "the same, causal": lambda: drop_in.attention(q, q, q, causal=True),
+        "the same with a mask": lambda: drop_in.attention(q, q, q, mask=mask),
+        "the same with lse": lambda: drop_in.attention(q, q, q, return_lse=True),
+        "the same, recorded": lambda: drop_in.attention(recorded, q, q),
         "attention_cpp.attention of NumPy's arrays": lambda: attention_cpp.attention(x, x, x),
         "the same with lse, causal": lambda: attention_cpp.attention(x, x, x, causal=True, return_lse=True),
         "attention_cpp.attention of torch's": lambda: attention_cpp.attention(q, q, q),
@@ -78,18 +78,18 @@ def two_ways(timer: Timer) -> Iterator[Row]:
     one = torch.randn(1, 1, 2048, 64)
     row, many = torch.randn(1, 16, 1, 64), one.expand(-1, 16, -1, -1)
     pairs = {
-        "padding as a mask, key_length": (lambda: face.attention(q, k, k, mask=mask),
-                                          lambda: face.attention(q, k, k, key_length=[300])),
+        "padding as a mask, key_length": (lambda: drop_in.attention(q, k, k, mask=mask),
+                                          lambda: drop_in.attention(q, k, k, key_length=[300])),
         "the same of NumPy's arrays": (lambda: attention_cpp.attention(x, y, y, mask=hidden),
                                        lambda: attention_cpp.attention(x, y, y, key_length=[300])),
         "16 copies of a key head, enable_gqa": (
-            lambda: face.scaled_dot_product_attention(row, many, many),
-            lambda: face.scaled_dot_product_attention(row, one, one, enable_gqa=True)),
+            lambda: drop_in.scaled_dot_product_attention(row, many, many),
+            lambda: drop_in.scaled_dot_product_attention(row, one, one, enable_gqa=True)),
     }
     leaves = [x.clone().requires_grad_() for x in (row, one, one)]
     repeated = (x.expand(-1, 16, -1, -1) for x in leaves[1:])
-    outs = [face.scaled_dot_product_attention(leaves[0], *repeated),
-            face.scaled_dot_product_attention(*leaves, enable_gqa=True)]
+    outs = [drop_in.scaled_dot_product_attention(leaves[0], *repeated),
+            drop_in.scaled_dot_product_attention(*leaves, enable_gqa=True)]
     pairs["their backward"] = [lambda out=out: torch.autograd.grad(out.sum(), leaves, retain_graph=True)
                                for out in outs]
     return timer.rows("two ways to say it", "call", ("the first, us", "the second, us"), pairs, 5)
@@ -99,7 +99,7 @@ def decode(timer: Timer) -> Iterator[Row]:
     for dtype in (torch.bfloat16, torch.float32):
         q, k = torch.randn(1, 12, 1, 64).to(dtype), torch.randn(1, 12, 64, 64).to(dtype)
         out = torch.empty_like(q)
-        calls = (lambda: face.scaled_dot_product_attention(q, k, k),
+        calls = (lambda: drop_in.scaled_dot_product_attention(q, k, k),
                  lambda: _core.forward(q, k, k, out, None, NONE_GIVEN),
                  lambda: F.scaled_dot_product_attention(q, k, k))
         yield from timer.rows("a token, 12 heads of 64, 64 keys", "dtype",
@@ -122,7 +122,7 @@ def small(timer: Timer) -> Iterator[Row]:
         "a recorded function that does nothing": lambda: Nothing.apply(*recorded),
     }
     yield from timer.rows("pieces of a call", "piece", ("us",), {name: [piece] for name, piece in pieces.items()})
-    functions = (face.scaled_dot_product_attention, F.scaled_dot_product_attention)
+    functions = (drop_in.scaled_dot_product_attention, F.scaled_dot_product_attention)
     outs = [function(*recorded) for function in functions]
     wholes = {
         "a call": [lambda f=f: f(q, k, v) for f in functions],

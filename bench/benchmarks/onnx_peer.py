@@ -40,7 +40,7 @@ class OnnxRuntime:
 
     def prepare(self, w: Workload, t: Tensors) -> Prepared:
         ways = {}
-        if w.causal and not w.documents:
+        if w.causal and not w.packed:
             ways["GroupQueryAttention"] = lambda: self._group_query(w, t)
         if w.group == 1 and not w.window and w.Lq > 1:
             ways["MultiHeadAttention"] = lambda: self._multi_head(w, t)
@@ -56,10 +56,10 @@ class OnnxRuntime:
         if t.bias is not None:
             inputs["bias"] = t.bias.numpy()
             names += ["", "", "bias"]
-        if w.documents:
+        if w.packed:
             inputs["bias"] = np.where(allowed(w, 0), np.float32(0), np.float32(-1e30))[None, None]
             names += ["", "", "bias"]
-        unidirectional = int(w.causal and not w.documents)
+        unidirectional = int(w.causal and not w.packed)
         node = helper.make_node("MultiHeadAttention", names, ["out"], domain="com.microsoft",
                                 num_heads=w.H, unidirectional=unidirectional)
         out = np.empty((w.B, w.Lq, w.H * w.Dv), np.float32)

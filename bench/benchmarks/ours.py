@@ -24,8 +24,8 @@ def options_of(w: Workload, t: Tensors) -> dict[str, object]:
         options["window"] = (w.window - 1, -1)
     if w.lengths:
         options["key_length"] = np.array(w.lengths, np.int64)
-    if w.documents:
-        options["cu_seqlens_q"] = options["cu_seqlens_k"] = np.cumsum([0, *w.documents], dtype=np.int64)
+    if w.packed:
+        options["cu_seqlens_q"] = options["cu_seqlens_k"] = np.cumsum([0, *w.packed], dtype=np.int64)
     if t.bias is not None:
         options["bias"] = t.bias
     if w.dropout:

@@ -65,9 +65,9 @@ def allowed(w: Workload, b: int, first: int = 0, last: int | None = None) -> np.
         mask &= j > place - w.window
     if w.lengths:
         mask &= j < w.lengths[b]
-    if w.documents:
-        document = np.repeat(np.arange(len(w.documents)), w.documents)
-        mask &= document[i] == document[j]
+    if w.packed:
+        sequence = np.repeat(np.arange(len(w.packed)), w.packed)
+        mask &= sequence[i] == sequence[j]
     return mask
 
 

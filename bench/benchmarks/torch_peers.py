@@ -82,7 +82,7 @@ class TorchSdpa(Torch):
         return None
 
     def prepare(self, w: Workload, t: Tensors) -> Prepared:
-        ways = self._document_ways(w, t) if w.documents else self._ways(w, t)
+        ways = self._packed_ways(w, t) if w.packed else self._ways(w, t)
         prepared = fastest({name: lambda way=way: prepare_call(w, t, way.attention)
                             for name, way in ways.items()})
         chosen = ways[prepared.way]
@@ -140,9 +140,9 @@ class TorchSdpa(Torch):
                 F.pad(q, (0, w.Dv - w.D)), F.pad(k, (0, w.Dv - w.D)), v, {"scale": w.D**-0.5})
         return layouts
 
-    def _document_ways(self, w: Workload, t: Tensors) -> dict[str, Way]:
+    def _packed_ways(self, w: Workload, t: Tensors) -> dict[str, Way]:
         sdpa = F.scaled_dot_product_attention
-        lengths = list(w.documents)
+        lengths = list(w.packed)
         mask = whole_mask(w)
         offsets = torch.tensor([0, *np.cumsum(lengths)])
         tokens_first = [x[0].transpose(0, 1).contiguous() for x in (t.q, t.k, t.v)]
@@ -162,7 +162,7 @@ class TorchSdpa(Torch):
                 return out.values().transpose(0, 1)[None]
 
         return {"block-diagonal mask": Way(masked, mask.nbytes),
-                "one call a document": Way(one_by_one),
+                "one call a sequence": Way(one_by_one),
                 "nested tensor": Way(nested)}
 
     def _is_fused(self, w: Workload, t: Tensors, way: Way) -> bool:
@@ -228,7 +228,7 @@ class TorchFlex(Torch):
 
     def _mask(self, w: Workload) -> Callable[..., Tensor]:
         lengths = torch.tensor(w.lengths)
-        documents = torch.tensor(np.repeat(np.arange(len(w.documents)), w.documents))
+        sequences = torch.tensor(np.repeat(np.arange(len(w.packed)), w.packed))
         shift = w.Lk - w.Lq
 
         def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -239,8 +239,8 @@ class TorchFlex(Torch):
                 allowed = allowed & (j > i + shift - w.window)
             if w.lengths:
                 allowed = allowed & (j < lengths[b])
-            if w.documents:
-                allowed = allowed & (documents[i] == documents[j])
+            if w.packed:
+                allowed = allowed & (sequences[i] == sequences[j])
             return allowed
 
         return mask

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 CONTENT = json.loads((pathlib.Path(__file__).resolve().parents[1] / "workloads.json").read_text())
 OPERATIONS = ("forward", "backward", "training", "decode", "prefill")  # training is forward and backward
-OPTIONS = ("full", "causal", "window", "bias", "dropout", "lengths", "documents")
+OPTIONS = ("full", "causal", "window", "bias", "dropout", "lengths", "packed")
 NAME = re.compile(rf"({'|'.join(OPERATIONS)})/({'|'.join(OPTIONS)})/(float32|bfloat16)/B(\d+)/H(\d+)(?::(\d+))?"
                   r"/n(\d+)(?::(\d+))?/D(\d+)(?::(\d+))?/(blhd|bhld|qkv)")
 
@@ -53,7 +53,7 @@ class Workload:
     @property
     def causal(self) -> bool:
         """The last query has the place of the last key."""
-        return self.option in ("causal", "window", "documents")
+        return self.option in ("causal", "window", "packed")
 
     @property
     def window(self) -> int:
@@ -74,9 +74,9 @@ class Workload:
         return tuple(self.Lk - b * self.Lk // (2 * self.B) for b in range(self.B))
 
     @property
-    def documents(self) -> tuple[int, ...]:
-        """Lengths of the packed documents; () = one."""
-        return tuple(int(share * self.Lk) for share in CONTENT["options"]["documents"]) * (self.option == "documents")
+    def packed(self) -> tuple[int, ...]:
+        """Lengths of the packed sequences; () = one sequence."""
+        return tuple(int(share * self.Lk) for share in CONTENT["options"]["packed"]) * (self.option == "packed")
 
     @property
     def masked(self) -> bool:

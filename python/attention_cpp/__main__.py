@@ -1,7 +1,5 @@
-"""python -m attention_cpp: the machine, what is chosen for it, the libraries beside it, and whether results are right.
-
-Exits with 1 where a result is wrong.
-"""
+"""`python -m attention_cpp` prints the machine, the instruction set in use and the versions of related libraries, and
+tests whether results are right. It exits with 1 if a result is wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def _version(name: str) -> str:
 
 
 def _plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray) -> list[np.ndarray]:
-    """out, dq, dk and dv of causal attention, with the whole matrix in memory."""
+    """Computes out, dq, dk and dv of causal attention, with the whole matrix in memory."""
     scale = q.shape[-1] ** -0.5
     scores = np.where(np.tri(q.shape[-2], dtype=bool), scale * q @ k.swapaxes(-1, -2), -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
@@ -43,7 +41,7 @@ def _plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray) -> lis
 
 
 def _error(dtype: type) -> float:
-    """The largest error of a causal call and its gradients, as a part of the largest value."""
+    """Returns the largest error of a causal call and its gradients, relative to the largest value."""
     rng = np.random.default_rng(0)
     q, k, v, dout = (rng.standard_normal((2, 3, 200, 40)).astype(dtype) for _ in range(4))
     out, lse = attention(q, k, v, causal=True, return_lse=True)
@@ -53,7 +51,7 @@ def _error(dtype: type) -> float:
 
 
 def main() -> int:
-    """Prints it all; 0 if every result is right."""
+    """Prints everything. Returns 0 if every result is right, otherwise 1."""
     print(f"attention_cpp  {__version__}\nprocessor      {_processor()}\npython         {platform.python_version()}")
     for name in _LIBRARIES:
         print(f"{name:<15}{_version(name)}")
@@ -63,7 +61,7 @@ def main() -> int:
     for name in isas():
         isa(name)
         for dtype in (np.float32, np.float64):
-            # Sums of 200 products in any order, through a softmax and back: some hundred roundings of half an eps.
+            # Sums of 200 products in any order, through a softmax and back, round a few hundred times by half an eps.
             error, bound = _error(dtype), 100 * float(np.finfo(dtype).eps)
             wrong += not error <= bound
             print(f"{'wrong' if not error <= bound else 'right':<7}{name:<14}{np.dtype(dtype).name}  error {error:.1e}")

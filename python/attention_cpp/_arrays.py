@@ -1,4 +1,4 @@
-"""Arrays of several libraries: what the extension takes for one, and new ones of the same kind."""
+"""Arrays of several libraries: converts them for the extension, allocates results, and checks other arguments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _library_of(kind: type) -> str:
 
 
 def library_of(array: Any) -> str:
-    """'torch', 'jax' or 'numpy'; what belongs to neither of the first two is answered with NumPy arrays."""
+    """Returns the library of results for `array`: 'torch', 'jax', or 'numpy' for arrays of all other libraries."""
     return _library_of(type(array))
 
 
 def as_array(value: Any) -> Any:
-    """An object with shape and dtype over the same memory; `value` itself where there is none."""
+    """Returns an array with shape and dtype over the memory of `value`, or `value` itself if it is not an array."""
     if type(value) is np.ndarray or library_of(value) == "torch" or hasattr(value, "shape") and hasattr(value, "dtype"):
         return value
     try:
@@ -38,11 +38,11 @@ def as_array(value: Any) -> Any:
 
 
 def _raw_bfloat16(name: str, array: np.ndarray[Any, Any], writable: bool) -> tuple[Any, ...]:
-    """An array of ml_dtypes, which NumPy does not export, under the conditions on which it exports others."""
+    """Exports an array of ml_dtypes, which NumPy does not export, with the checks that NumPy makes for others."""
     if not array.dtype.isnative or not array.flags.aligned:
-        raise TypeError(f"the elements of {name}, bfloat16, must be native numbers that are at multiples of their size")
+        raise TypeError(f"{name} is bfloat16 in another byte order or not aligned, must be native and aligned")
     if writable and not array.flags.writeable:
-        raise Error(f"{name}, an array to write to, is read-only")
+        raise Error(f"{name} is read-only, must be writable")
     return array.ctypes.data, "bfloat16", array.shape, tuple(stride // 2 for stride in array.strides)
 
 
@@ -50,7 +50,7 @@ _AS_IT_IS = (type(None), bool, int, float, str)
 
 
 def exported(array: Any, name: str = "an array", writable: bool = False) -> Any:
-    """`array` as the extension takes it."""
+    """Returns `array` in a form that the extension reads. `name` is for error messages."""
     if type(array) in _AS_IT_IS or type(array) is np.ndarray and array.dtype.kind != "V":  # bfloat16 is of kind V
         return array
     if library_of(array) == "torch":
@@ -58,7 +58,7 @@ def exported(array: Any, name: str = "an array", writable: bool = False) -> Any:
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, which hides elements from NumPy alone: pass its data, and mask=")
     if isinstance(array, tuple) and len(array) == 4 and isinstance(array[1], str):
-        raise TypeError(f"{name} must not be a tuple")  # which would be taken for a raw address
+        raise TypeError(f"{name} must be an array, not a tuple")  # the extension would take it for a raw address
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
         return _raw_bfloat16(name, array, writable)
     return array
@@ -66,7 +66,7 @@ def exported(array: Any, name: str = "an array", writable: bool = False) -> Any:
 
 @functools.cache
 def _read_by_extension() -> None:
-    """Lets the extension read torch's tensors itself, where torch is new enough: in 20 ns, not 10 us."""
+    """Lets the extension read torch's tensors itself if torch is new enough: in 20 ns instead of 10 us."""
     torch = sys.modules["torch"]
     _core.use_exchange([torch.Tensor, torch.nn.Parameter])
 
@@ -74,11 +74,11 @@ def _read_by_extension() -> None:
 def _exported_tensor(name: str, tensor: Any) -> Any:
     _read_by_extension()
     if tensor.is_neg():
-        raise Error(f"{name} is a negated view of another array: pass its resolve_neg()")
+        raise Error(f"{name} is a negated view of another tensor: pass its resolve_neg()")
     if tensor.requires_grad:
         if sys.modules["torch"].is_grad_enabled():
-            raise Error(f"{name} requires a gradient, which is recorded by attention_cpp.torch alone: call that, or "
-                        "this under torch.no_grad()")
+            raise Error(f"{name} requires a gradient, which only attention_cpp.torch records: call its functions, or "
+                        "this one under torch.no_grad()")
         return tensor.detach()
     return tensor
 
@@ -89,24 +89,24 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def dtype_name(array: Any) -> str:
-    """'float32', 'bfloat16', ..."""
+    """Returns the name of an array's element type: 'float32', 'bfloat16', ..."""
     try:
         return _dtype_name(array.dtype)
-    except TypeError:  # what cannot be hashed is no dtype of ours
+    except TypeError:  # the dtype of a foreign object may have no hash
         return str(array.dtype)
 
 
 @functools.cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        import ml_dtypes  # there, because the caller has an array of it
+        import ml_dtypes  # it is installed, because the caller has an array of it
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Writable memory for a result of the kind of `like`; finished() turns it into what the caller gets."""
+    """Allocates writable memory for a result in the library of `like`. finished() turns it into the result."""
     if library_of(like) == "torch":
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype))
@@ -114,27 +114,26 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def copied(array: Any) -> Any:
-    """Writable memory with the values of `array`, as empty() makes it; `array` itself if it is none."""
+    """Returns writable memory with the values of `array`, as empty() allocates it, or `array` itself if it is not an
+    array."""
     if library_of(array) == "torch":
         return array.clone()
     return np.array(array) if getattr(array, "shape", ()) else array
 
 
 def finished(array: Any, like: Any) -> Any:
-    """The filled result of empty(): JAX arrays cannot be written to, so they are made afterwards."""
+    """Returns the result for memory of empty() that has been filled. JAX arrays cannot be written to, so the function
+    makes them here."""
     if library_of(like) == "jax" and isinstance(array, np.ndarray):
         return sys.modules["jax"].numpy.asarray(array)
     return array
 
 
-# -------------------------------------------------------------------------------------------- what is no array
+# -------------------------------------------------------------------------------------------- other arguments
 
 def wrong_types(operation: str, **values: tuple[Any, str]) -> None:
-    """Raises TypeError for every value that is not of its kind: "whole number", "number", "string", "True or False",
-    "list of ...".
-
-    Lists hold what their kind says, in tuples and arrays of one axis too.
-    """
+    """Raises TypeError, which names every value that is not of its kind: "whole number", "number", "string",
+    "True or False", "list of ...". A tuple or an array with one axis counts as a list."""
     wrong = [f"{name} must be {'' if kind.startswith('True') else 'a '}{kind}, not {_described(value)}"
              for name, (value, kind) in values.items() if not _is(kind, value)]
     if wrong:
@@ -163,7 +162,7 @@ def _is(kind: str, value: Any) -> bool:
     return True
 
 
-# What options are called elsewhere.
+# The names of options in other libraries.
 _PEERS = {
     "is_causal": "causal", "attn_mask": "mask (boolean, True = attend) or bias (added)",
     "attention_mask": "mask (boolean, True = attend) or bias (added)",
@@ -183,7 +182,7 @@ _PEERS = {
 
 
 def refuse_unknown(operation: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises TypeError for options that there are not, with what they are called here."""
+    """Raises TypeError for options that do not exist, with the names that they have here."""
     known = list(known)
     texts = []
     for name in sorted(set(given) - set(known)):

@@ -1,4 +1,4 @@
-"""The paged key/value cache."""
+"""KVCache, the paged KV cache."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class KVCache:
         if cu_seqlens_q is None:
             cu_seqlens_q = list(range(len(sequences) + 1))
         out = lse = None
-        if 2 <= len(_shape(q)) <= 4 and dtype_name(q) in FLOATING:  # otherwise the extension says what is wrong
+        if 2 <= len(_shape(q)) <= 4 and dtype_name(q) in FLOATING:  # otherwise the extension raises
             out = empty(q, (*_shape(q)[:-1], self._value_dim), dtype_name(q))
             lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
         self._cache.attend(exported(sequences, "sequences"), exported(cu_seqlens_q, "cu_seqlens_q"), exported(q, "q"),

@@ -1,4 +1,4 @@
-"""What the heads of a model do, in named numbers: docs/heads.md has the definitions."""
+"""Measures of what the heads of a model do. docs/heads.md defines them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ HEAD_MEASURES: dict[str, HeadMeasure] = {name: HeadMeasure(*rest) for name, *res
 
 
 def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, Options]]:
-    """(q, k, lse, options) as the extension takes them."""
+    """Converts layers to the tuples (q, k, lse, options) that the extension reads."""
     given = []
     if not isinstance(layers, Iterable):
         raise TypeError(f"[heads] layers must be a list of (q, k, lse) or (q, k, lse, options), not "
                         f"{type(layers).__name__}")
     for layer in layers:
         if not (isinstance(layer, (tuple, list)) and len(layer) in (3, 4)):
-            raise TypeError("[heads] a layer must be (q, k, lse) or (q, k, lse, options)")
+            given_as = f"{len(layer)} values" if isinstance(layer, (tuple, list)) else type(layer).__name__
+            raise TypeError(f"[heads] a layer must be (q, k, lse) or (q, k, lse, options), not {given_as}")
         q, k, lse, options = (*layer, {})[:4]
         if not isinstance(options, Mapping):
             raise TypeError(f"[heads] the options of a layer must be a dict, not {type(options).__name__}")
@@ -46,7 +47,7 @@ def _layers_of(layers: Iterable[Sequence[Any]]) -> list[tuple[Any, Any, Any, Opt
 
 
 def _whole(values: Any) -> Any:
-    """Lists of numbers as an array [B, n]; arrays as they are."""
+    """Converts a list of numbers to an array [B, n]. Arrays stay as they are."""
     return np.asarray(values, np.int64) if isinstance(values, (list, tuple)) else exported(values)
 
 
@@ -93,7 +94,12 @@ class HeadMeasures:
 
 
 class HeadDistances:
-    """The difference between heads: the mean Jensen-Shannon divergence of their rows, over texts."""
+    """The difference between heads: the mean Jensen-Shannon divergence of their rows, over texts.
+
+        >>> distances = attention_cpp.HeadDistances()
+        >>> distances.add([(q, k, lse, {"causal": True})], ids)
+        >>> points = attention_cpp.head_points(distances.divergences())
+    """
 
     def __init__(self) -> None:
         self._sums = _core.HeadDistances()
@@ -280,13 +286,13 @@ def gradient_times_attention(
     Raises as attention_weights() does, and Error for a dropout.
     """
     if options.get("dropout"):
-        raise _core.Error("[gradient_times_attention] dropout must be 0")
+        raise _core.Error(f"[gradient_times_attention] dropout must be 0, not {options['dropout']}")
     p = attention_weights(q, k, lse, rows, columns, **options)
     first_row, row_count = _range_of(rows, _shape(q)[-2], "rows", "gradient_times_attention")
     first_column, column_count = _range_of(columns, _shape(k)[-2], "columns", "gradient_times_attention")
     if _shape(dout)[:-1] != _shape(q)[:-1] or _shape(v)[:-1] != _shape(k)[:-1] or _shape(dout)[-1:] != _shape(v)[-1:]:
-        raise _core.Error(f"[gradient_times_attention] dout is {list(_shape(dout))} and v {list(_shape(v))}, must be "
-                          f"as q and k, {list(_shape(q))} and {list(_shape(k))}, with one width Dv")
+        raise _core.Error(f"[gradient_times_attention] dout is {list(_shape(dout))} and v {list(_shape(v))}, must have "
+                          f"the axes of q and k, {list(_shape(q))} and {list(_shape(k))}, with one width Dv")
     heads = _shape(q)[-3] if len(_shape(q)) > 2 else 1
     dout = dout[..., first_row:first_row + row_count, :]
     v = v[..., first_column:first_column + column_count, :]

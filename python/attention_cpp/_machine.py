@@ -14,6 +14,8 @@ def isas() -> list[str]:
 def isa(name: str | None = None) -> str:
     """Returns the instruction set in use. With a name, all later calls use that one.
 
+        >>> attention_cpp.isa("avx2")
+
     Without a name the first use chooses the best one, or the one in the environment variable ATTN_ISA. An unknown name
     raises Error, which lists the choices.
     """
@@ -25,6 +27,8 @@ def isa(name: str | None = None) -> str:
 
 def float32_precision(name: str | None = None) -> str:
     """Returns the precision of float32 products for calls without the option float32_precision. With a name, sets it.
+
+        >>> attention_cpp.float32_precision("high")
 
     The default "full" is as accurate as float32 arithmetic. On processors with matrix tiles, "high" uses 16 bits of
     each number and "fast" rounds it to bfloat16; both are faster. Other processors always compute in full precision.
@@ -43,13 +47,15 @@ def float32_precision(name: str | None = None) -> str:
 def threads(count: int | None = None) -> int:
     """Returns how many threads the library uses. With a count, sets the size of its pool; 0 means one for each core.
 
-    After `import attention_cpp.torch` torch's threads do the work. Then set their number with `torch.set_num_threads`;
-    a count given here raises Error.
+        >>> attention_cpp.threads(4)
+
+    After `import attention_cpp.torch` the library runs on torch's threads. Then set their number with
+    `torch.set_num_threads`; a count given here raises Error.
     """
     if count is not None:
         wrong_types("threads", count=(count, "whole number"))
         if _core.uses_openmp_team():
-            raise _core.Error("[threads] torch's threads do the work: call torch.set_num_threads(), or "
+            raise _core.Error("[threads] the library runs on torch's threads: call torch.set_num_threads(), or "
                               "attention_cpp.torch.share_threads(False) first")
         _core.set_thread_count(count)
     return _core.thread_count()

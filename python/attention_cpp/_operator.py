@@ -1,4 +1,4 @@
-"""The operator on arrays: its functions allocate the results and call the extension."""
+"""The operator on arrays. The functions allocate the results and call the extension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._options import Array, OptionArguments, options_of, with_options
 
 
 class _Shaped(Protocol):
-    """An array whose library the results belong to; the results of an object without these attributes are NumPy's."""
+    """An array whose library the results belong to. For an object without these attributes they are NumPy arrays."""
 
     @property
     def shape(self) -> Any: ...
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 def of_all(plans: Sequence[Plan]) -> Plan:
-    """The plan of calls that follow one another."""
+    """Returns one plan for several calls that run one after the other."""
     return plans[0]._replace(tasks=sum(plan.tasks for plan in plans), flops=sum(plan.flops for plan in plans),
                              scratch_bytes=max(plan.scratch_bytes for plan in plans))
 
@@ -105,7 +105,7 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, return_
     q, k, v = as_array(q), as_array(k), as_array(v)
     given = options_of("attention", options)
     lse, result, shape, of_v = None, out, _shape(q), _shape(v)
-    # Otherwise the extension says what is wrong.
+    # Otherwise the extension raises.
     if 2 <= len(shape) <= 4 and of_v and (dtype := dtype_name(q)) in FLOATING:
         if out is None:
             result = empty(q, (*shape[:-1], of_v[-1]), dtype)
@@ -149,7 +149,8 @@ def attention_backward(
     wrong_types("attention_backward", wanted=(wanted, "list of strings"))
     unknown = sorted(set(wanted) - set(Gradients._fields))
     if unknown:
-        raise _core.Error("[attention_backward] there is no gradient " + ", ".join(map(repr, unknown)))
+        raise _core.Error("[attention_backward] there is no gradient " + ", ".join(map(repr, unknown))
+                          + "; there are " + ", ".join(Gradients._fields))
     shapes = {"dq": q, "dk": k, "dv": v, "dbias": options.get("bias"), "dsink": options.get("sink")}
     results: dict[str, Any] = {}
     for name, array in shapes.items():
@@ -169,6 +170,7 @@ def attention_backward(
 def _range_of(
     rows: slice | range | int | None, count: int, name: str, operation: str = "attention_weights"
 ) -> tuple[int, int]:
+    """Returns (first, count) of a range of rows or columns, of which there are `count`."""
     if rows is None:
         return 0, count
     if isinstance(rows, int):
@@ -197,6 +199,8 @@ def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int 
                       columns: slice | range | int | None = None, *, out: Array | None = None,
                       **options: Unpack[OptionArguments]) -> Any:
     """Computes a rectangle of the attention matrix P from q, k and lse. P itself is never stored.
+
+        >>> last = attention_weights(q, k, lse, rows=range(990, 1000), causal=True)         # [B, H, 10, Lk]
 
     Arguments
         q, k, lse   those of attention(..., return_lse=True)
@@ -230,6 +234,8 @@ def attention_weights(q: Array, k: Array, lse: Array, rows: slice | range | int 
 def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
     """Computes attention over the union of two disjoint sets of keys from the results over each set.
 
+        >>> out, lse = merge(*attention(q, k_a, v_a, return_lse=True), *attention(q, k_b, v_b, return_lse=True))
+
     out, out_b [B, H, Lq, Dv]; lse, lse_b [B, H, Lq]. The operation is associative, and (0, -inf) is its identity. It
     changes no argument. Returns new arrays (out, lse).
     """
@@ -241,6 +247,8 @@ def merge(out: A, lse: A, out_b: A, lse_b: A) -> tuple[A, A]:
 
 def explain(q: Array, k: Array, v: Array, **options: Unpack[OptionArguments]) -> Plan:
     """Returns what attention(q, k, v, **options) will do (path, scratch memory, arithmetic), without computing it.
+
+        >>> explain(q, k, v, causal=True).scratch_bytes
 
     Raises as attention() does.
     """
@@ -271,13 +279,13 @@ def dropout_keeps(
     wrong_types("dropout_keeps", seed=(seed, "whole number"), probability=(probability, "number"),
                 shape=(shape, "list of whole numbers"), first_query=(first_query, "whole number"),
                 first_key=(first_key, "whole number"))
-    allowed = {"seed is in [0, 2^64)": 0 <= seed < 2**64, "probability is in [0, 1)": 0 <= probability < 1,
-               "shape is (B, H, rows, columns)": len(shape) == 4 and min(shape) >= 0,
-               "first_query and first_key are not negative": min(first_query, first_key) >= 0}
-    if not all(allowed.values()):
-        given = f"{seed}, {probability}, {tuple(shape)}, {first_query}, {first_key}"
-        raise _core.Error(f"[dropout_keeps] given are {given}, but "
-                          + " and ".join(rule for rule, holds in allowed.items() if not holds))
+    rules = {f"seed is {seed}, must be in [0, 2^64)": 0 <= seed < 2**64,
+             f"probability is {probability}, must be in [0, 1)": 0 <= probability < 1,
+             f"shape is {tuple(shape)}, must be (B, H, rows, columns)": len(shape) == 4 and min(shape) >= 0,
+             f"first_query and first_key are {first_query} and {first_key}, must not be negative":
+                 min(first_query, first_key) >= 0}
+    if not all(rules.values()):
+        raise _core.Error("[dropout_keeps] " + "; ".join(rule for rule, holds in rules.items() if not holds))
     keep = np.empty(shape, np.bool_)
     _core.dropout_keeps(seed, probability, keep, first_query, first_key)
     return keep

@@ -1,4 +1,4 @@
-"""The options of attention(): one frozen object, which travels from the call to the extension."""
+"""The options of attention(): one frozen object, which the functions pass to the extension."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ Numbers = Sequence[float] | Array
 
 
 class OptionArguments(TypedDict, total=False):
-    """The keyword arguments that are options, for type checkers, which know keywords by a TypedDict alone. None is the
-    same as an option that is not given."""
+    """The keyword arguments that are options, for type checkers. None is the same as an option that is not given."""
 
     scale: float | None
     softcap: float
@@ -43,9 +42,11 @@ class OptionArguments(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
 class Options:
-    """The options of one call. An instance stores what it was given and nothing else, so that vars() is what the
-    extension reads; the defaults below answer for the rest. Arrays are borrowed. `_core.option_list()` has the shapes
-    and meanings."""
+    """The options of one call. Arrays are borrowed. `_core.option_list()` has shapes and meanings.
+
+    An instance stores only the options that were given, and the extension reads its vars(). An attribute that was not
+    given has the default below.
+    """
 
     scale: float | None = None
     softcap: float = 0.0
@@ -73,37 +74,37 @@ class Options:
         self.__dict__.update(given)
 
     def having(self, **changes: Any) -> Self:
-        """These options with others in addition, or in the place of those of the same name."""
+        """Returns these options with changes, which replace options of the same name."""
         result = object.__new__(type(self))
         result.__dict__.update(self.__dict__)
         result.__dict__.update(changes)
         return result
 
     def without(self, *names: str) -> Self:
-        """These options without those of the names."""
+        """Returns these options without those of the names."""
         return type(self)(**{name: value for name, value in vars(self).items() if name not in names})
 
     def mapped(self, change: Callable[[str, Any], Any]) -> Self:
-        """These options with change(name, value) for every value that is given; of `blocks` for its array."""
+        """Returns these options with every given value replaced by change(name, value), in `blocks` its array."""
         return type(self)(**{name: (change(name, value[0]), *value[1:]) if name == "blocks" else change(name, value)
                              for name, value in vars(self).items() if value is not None})
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 NONE_GIVEN = Options()
-# The axes of arrays: ("B|1", "H|1", "Lq|1", "Lk|1"), none of single values.
+# The axes of each array, as ("B|1", "H|1", "Lq|1", "Lk|1"); () for single values.
 SHAPES: dict[str, tuple[str, ...]] = {
     name: tuple(shape[1:-1].split(", ")) if shape else () for name, _, shape, _, _ in _core.option_list()}
 
 
 def axis_of(name: str, letter: str) -> int | None:
-    """Which axis of an option counts batch elements ("B"), heads ("H"), queries ("Lq") or keys ("Lk"), if one does."""
+    """Returns the axis of an option for batch elements ("B"), heads ("H"), queries ("Lq") or keys ("Lk"), or None."""
     return next((number for number, axis in enumerate(SHAPES[name]) if axis.split("|")[0] == letter), None)
 
 
 def options_of(operation: str, given: Mapping[str, Any]) -> Options:
-    """Keyword arguments as the extension reads them. Raises TypeError for a name that is no option, and as exported()
-    does."""
+    """Converts keyword arguments to options that the extension reads. Raises TypeError for a name that is not an
+    option, and as exported() does."""
     if not given:
         return NONE_GIVEN
     if not given.keys() <= FIELDS.keys():
@@ -121,7 +122,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def option_lines() -> str:
-    """Every option in a paragraph: its name, type, shape, default and meaning."""
+    """Returns a paragraph for every option: its name, type, shape, default and meaning."""
     lines = []
     for name, kind, shape, otherwise, meaning in _core.option_list():
         default = "" if otherwise == "none" else f", default {otherwise}"
@@ -131,7 +132,7 @@ def option_lines() -> str:
 
 
 def with_options(function: _F) -> _F:
-    """Puts the list of options in the place of the line "<every option>" of a docstring."""
+    """Replaces the line "<every option>" of a docstring by the list of options."""
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("        <every option>", option_lines())
     return function

@@ -1,4 +1,4 @@
-"""Statistics of the attention matrix by name: the functions allocate the results and call the extension."""
+"""Statistics of the attention matrix. The functions allocate the results and call the extension."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _bands_of(bands: Any) -> dict[str, tuple[int, int]]:
 
 
 def _count_of(labels: Any) -> int:
-    """The number of sets: the highest label plus 1; 0 for arrays that are no labels, for which the extension raises."""
+    """Returns the number of sets, the highest label plus 1, or 0 if the array is wrong, for which the extension
+    raises."""
     is_given = _shape(labels) and all(_shape(labels)) and dtype_name(labels) in ("int32", "int64")
     return max(int(labels.max()) + 1, 0) if is_given else 0
 
@@ -59,9 +60,10 @@ def ask(
     picture_of: str = "mean", picture_rows: slice | range | int | None = None,
     picture_columns: slice | range | int | None = None, key_factor: Array | None = None, **options: Any
 ) -> dict[str, Array]:
-    """attention_statistics() for keys in arrays and in a cache: calls compute(views and key sets, options).
+    """Computes attention_statistics() for keys in arrays or in a KV cache by calling compute(views and key sets,
+    options).
 
-    keys is the number of keys, None where an array has no such axis.
+    keys: the number of keys, or None if k has no such axis.
     """
     given = options_of("attention_statistics", options)
     bands = _bands_of(bands)
@@ -82,7 +84,7 @@ def ask(
     arrays: dict[str, Any] = {}
     shown = (0, -1, 0, -1)
     rows, heads, dtype = _shape(q)[:-1], _shape(q)[:-2], "float32"
-    if len(_shape(q)) >= 2 and keys is not None:  # otherwise the extension says what is wrong
+    if len(_shape(q)) >= 2 and keys is not None:  # otherwise the extension raises
         dtype = _lse_dtype(q)
         shapes = {name: () for name in _ROWS if name in wanted}
         shapes |= {"bands": (len(sets),)} if sets else {}

@@ -1,4 +1,4 @@
-"""flash-attention 2's functions on the CPU: same signatures and conventions.
+"""flash-attention 2's functions on the CPU, with the same signatures and conventions.
 
     >>> from attention_cpp.flash_attn import flash_attn_func
     >>> attention_cpp.flash_attn.install()      # and `from flash_attn import flash_attn_func` works anywhere

@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention on the CPU: same signature, one fused path, O(n) memory, with gradients.
+"""jax.nn.dot_product_attention on the CPU, with the same signature, fused, in O(n) memory, with gradients.
 
     >>> import attention_cpp.jax
     >>> out = attention_cpp.jax.dot_product_attention(query, key, value, is_causal=True)   # also under jax.jit

@@ -1,11 +1,11 @@
-"""torch's scaled_dot_product_attention on the CPU: same signature and meaning, one fused path for every argument.
+"""torch's scaled_dot_product_attention on the CPU, with the same signature and meaning, fused for every argument.
 
     >>> import torch, attention_cpp.torch
     >>> attention_cpp.torch.enable()        # torch.nn.functional's own, and so every model that calls it
 
 Dropout, a mask that requires a gradient, Dv != D and grouped heads with a mask stay fused, with O(n) memory; torch
 needs n x n memory for them. query, key, value and a floating mask have gradients. Higher derivatives and forward mode
-need n x n memory. Torch's threads do the work.
+need n x n memory. The library runs on torch's threads.
 
 A call that the library cannot compute (another device, other dtypes, wrong arguments) goes to torch: explain() returns
 the reason, enable(warn=True) warns and enable(strict=True) raises.

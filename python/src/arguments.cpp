@@ -76,7 +76,7 @@ std::string name_of(nb::dlpack::dtype type) {
 
 attn::DType dtype_named(const std::string& operation, const std::string& name) {
   if (const auto type = find_type(name); type && attn::is_floating(*type)) return *type;
-  throw attn::Error(operation, {"there is no dtype '" + name + "'; choices: float32, float64, bfloat16, float16"});
+  throw attn::Error(operation, {"unknown dtype '" + name + "'; known are: float32, float64, bfloat16, float16"});
 }
 
 // ------------------------------------------------------------------------------------------------------------- arrays
@@ -98,7 +98,7 @@ Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw, int
   const auto size = nb::cast<std::vector<int64_t>>(raw[2]), stride = nb::cast<std::vector<int64_t>>(raw[3]);
   const auto type = nb::cast<std::string>(raw[1]);
   const auto known = find_type(type);
-  if (!known) wrong_type(std::string(name) + " is " + type);
+  if (!known) wrong_type(std::string(name) + " is " + type + ", which is not supported");
   if (!known || !has_axes(name, size.size(), rank)) return {};
   array.dtype = *known;
   array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(raw[0]));
@@ -111,7 +111,7 @@ Arguments::Taken Arguments::take_raw(const char* name, const nb::tuple& raw, int
 Arguments::Taken Arguments::described(const char* name, const nb::dlpack::dtype& type, void* data, int32_t axes,
                                       const int64_t* size, const int64_t* stride, int rank) {
   const auto known = find_type(type);
-  if (!known) wrong_type(std::string(name) + " is " + name_of(type));
+  if (!known) wrong_type(std::string(name) + " is " + name_of(type) + ", which is not supported");
   if (!known || !has_axes(name, static_cast<size_t>(axes), rank)) return {};
   Taken array;
   array.data = data;
@@ -125,7 +125,7 @@ Arguments::Taken Arguments::described(const char* name, const nb::dlpack::dtype&
 Arguments::Taken Arguments::take_exchanged(const char* name, nb::handle object, int rank) {
   nb::dlpack::dltensor tensor;
   if (!read_exchanged(object, &tensor)) {
-    wrong_type(std::string(name) + " cannot be read: it is no dense tensor of numbers");
+    wrong_type(std::string(name) + " cannot be read: it is not a dense tensor of numbers");
     return {};
   }
   if (tensor.device.device_type != nb::device::cpu::value) return not_on_cpu(name), Taken{};
@@ -312,7 +312,7 @@ struct Arguments::Read {
 void set_float32_precision(const std::string& name) {
   const auto found = std::find(std::begin(kPrecisions), std::end(kPrecisions), name);
   if (found == std::end(kPrecisions))
-    throw attn::Error("float32_precision", {"'" + name + "' is no precision, must be " + listed(kPrecisions)});
+    throw attn::Error("float32_precision", {"unknown precision '" + name + "'; known are: " + listed(kPrecisions)});
   default_precision.store(static_cast<attn::Float32Precision>(found - kPrecisions), std::memory_order_relaxed);
 }
 
@@ -334,7 +334,7 @@ attn::AttentionOptions Arguments::options(nb::handle given) {
           Read{*this, value}(option.name, to);
         },
         options);
-    if (!is_known) wrong_type("there is no option '" + std::string(name) + "'");
+    if (!is_known) wrong_type("unknown option '" + std::string(name) + "'");
   }
   return options;
 }

@@ -94,7 +94,8 @@ void check_sums(const attn::View<4>& weights, const attn::ConstView<3>& lse, int
       const int64_t at = b * lse.stride[0] + h * lse.stride[1] + (first_query + i) * lse.stride[2];
       if (!(sum > (is_full ? 1.02 + 0x1p-16 * std::abs(static_cast<const T*>(lse.data)[at]) : 2.0))) continue;
       wrong[static_cast<size_t>(task)] =
-          "lse is not that of q, k and options (causal, mask, scale ... as in the forward): the weights of row [" +
+          "lse does not belong to q, k and the options (causal, mask, scale ... as in the forward): the weights of row "
+          "[" +
           std::to_string(b) + ", " + std::to_string(h) + ", " + std::to_string(first_query + i) + "] add up to " +
           std::to_string(sum) + ", must be at most 1";
       return;
@@ -310,7 +311,7 @@ class Cache {
   template <class Change>
   int64_t write(const Change& change) {
     const std::lock_guard locked(mutex_);
-    if (readers_ > 0) throw attn::Error("kv_cache", {"another thread is reading it"});
+    if (readers_ > 0) throw attn::Error("kv_cache", {"another thread is reading the cache"});
     return change();
   }
 

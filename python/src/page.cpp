@@ -24,7 +24,7 @@ nb::bytes html_page(const std::string& title, const std::vector<std::string>& na
   attn::view::SavedAttention attention{.tokens = tokens, .second = second, .layers = layers_of(in, given)};
   in.done();
   if (names.empty() || names.size() != given.size())
-    throw attn::Error("html_page", {"there must be a layer, and a name for each layer"});
+    throw attn::Error("html_page", {"there must be at least one layer, and a name for each layer"});
   for (size_t n = 0; n < names.size(); ++n) attention.layers[n].name = names[n];
   std::string page;
   {

@@ -420,14 +420,14 @@ def limited(seconds):
 
 def outcome(model_class):
     """What became of a class, in a few words."""
-    import attention_cpp.transformers as face
+    import attention_cpp.transformers as integration
 
-    face.register()
+    integration.register()
     calls = []
 
     def counted(*args, **kwargs):
         calls.append(1)
-        return face.attention_cpp_forward(*args, **kwargs)
+        return integration.attention_cpp_forward(*args, **kwargs)
 
     hf.AttentionInterface.register(NAME, counted)
     try:
@@ -450,7 +450,7 @@ def outcome(model_class):
     except AssertionError as error:
         return f"WRONG: {error}"
     finally:
-        face.register()
+        integration.register()
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

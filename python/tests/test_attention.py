@@ -48,7 +48,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_option(name, qkv):
+def test_every_option_is_as_in_the_reference(name, qkv):
     q, k, v = qkv
     out, lse = attention_cpp.attention(q, k, v, return_lse=True, **OPTIONS[name])
     expected, expected_lse = reference.attention(q, k, v, **OPTIONS[name])
@@ -259,7 +259,7 @@ def test_precision_of_the_process(precision_restored):
     assert is_taken(float32_precision="fast")
     assert attention_cpp.float32_precision("fast") == "fast"
     assert is_taken() and is_taken(float32_precision=None) and not is_taken(float32_precision="full")
-    with pytest.raises(attention_cpp.Error, match="'medium' is no precision, must be full, high or fast"):
+    with pytest.raises(attention_cpp.Error, match="unknown precision 'medium'; known are: full, high or fast"):
         attention_cpp.float32_precision("medium")
     assert attention_cpp.float32_precision() == "fast"
 
@@ -320,7 +320,7 @@ def test_cache_decodes_the_bits_of_the_whole():
     assert cache.length(sequence) == 6 and cache.pages_in_use == 3
 
 
-def test_cache_serves_a_ragged_batch():
+def test_cache_computes_a_ragged_batch():
     cache = attention_cpp.KVCache(HK, D, dtype="float64")
     rows, starts, expected = [], [0], []
     ids = []
@@ -375,7 +375,7 @@ def test_weights_of_other_options_are_refused(forgotten, dtype):
         forgotten = {"mask": forgotten["mask"][None]}
     _, lse = attention_cpp.attention(q, k, v, return_lse=True, **forgotten)
     attention_cpp.attention_weights(q, k, lse, **forgotten)
-    with pytest.raises(attention_cpp.Error, match=r"lse is not that of q, k and options .*: the weights of row "
+    with pytest.raises(attention_cpp.Error, match=r"lse does not belong to q, k and the options .*: the weights of row "
                        r"\[\d, \d, \d\] add up to [\d.]+, must be at most 1"):
         attention_cpp.attention_weights(q, k, lse)
 
@@ -394,7 +394,7 @@ def test_weights_go_to_an_array_of_their_size():
         attention_cpp.attention_weights(q, k, lse, out=np.empty((B, H, LQ, LK - 1)))
 
 
-def test_errors_speak_of_what_was_given():
+def test_errors_name_the_given_arrays():
     q, k = draw(B, H, LQ, D), draw(B, HK, LK, D)
     for bad, reason in (((q, k, k[:1]), "must have the same batch B"), ((q, k[..., :2], k), "must have q's head width"),
                         ((q.astype(np.float32), k, k), "must have one type"), ((q, k, k[:, :, :3]), "k's heads Hk")):

@@ -195,7 +195,7 @@ def check_refusal(call, argument, value, aliases=ALIASES):
 
 
 @pytest.mark.parametrize("name", [name for name, entry in CALLS.items() if entry is not None])
-def test_wrong_arguments(name):
+def test_wrong_arguments_are_named_in_one_error(name):
     function = function_of(name)
     function(**CALLS[name][0])  # which is right
     for _, good, argument, value in cases_of({name: CALLS[name]}):

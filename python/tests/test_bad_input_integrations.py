@@ -8,13 +8,13 @@ torch = pytest.importorskip("torch")
 
 import attention_cpp  # noqa: E402
 import attention_cpp.flash_attn as flash  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from test_bad_input import ALIASES as OF_ARRAYS  # noqa: E402
 from test_bad_input import NEEDS, OPTIONS, check_refusal  # noqa: E402
 
 torch.manual_seed(0)
 Q, K = torch.randn(1, 2, 5, 4), torch.randn(1, 1, 6, 4)
-LSE = face.attention(Q, K, K, return_lse=True)[1]
+LSE = drop_in.attention(Q, K, K, return_lse=True)[1]
 TENSORS = ["text", [1.0], 3, None, torch.zeros((2,) * 5), torch.zeros(1, 2, 5, 4, dtype=torch.complex64),
            torch.zeros(1, 2, 5, 4, device="meta"), torch.zeros(1, 2, 5, 4).to_sparse(), torch.zeros(1, 2, 5, 4).long()]
 NUMBERS = ["text", [1.0]]
@@ -84,18 +84,18 @@ SWITCHES = {"disable", "enable", "enabled", "mask_counts", "share_threads"}
 
 def test_every_public_function_is_in_the_tables():
     assert set(flash.__all__) == set(FLASH)
-    assert set(face.__all__) == set(TORCH) | LEFT | SWITCHES
+    assert set(drop_in.__all__) == set(TORCH) | LEFT | SWITCHES
 
 
 def refuse(module, name, entry):
     good, wrong = entry
     getattr(module, name)(**good)  # which is right
-    for argument, values in [*wrong.items(), ("is_causal", [True])][:None if module is face else -1]:
+    for argument, values in [*wrong.items(), ("is_causal", [True])][:None if module is drop_in else -1]:
         for value in values:
             arguments = {**good, **({} if module is flash else NEEDS.get(argument, {})), argument: value}
             try:
                 check_refusal(lambda: getattr(module, name)(**arguments), argument, value,
-                              {**(OF_ARRAYS if module is face else {}), **ALIASES})
+                              {**(OF_ARRAYS if module is drop_in else {}), **ALIASES})
             except BaseException as error:
                 raise AssertionError(f"{name}({argument}={value!r}): {error}") from None
 
@@ -106,12 +106,12 @@ ALIASES = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens", "cu_seqle
 
 
 @pytest.mark.parametrize("name", TORCH)
-def test_torch(name):
-    refuse(face, name, TORCH[name])
+def test_wrong_arguments_of_torch_are_named_in_one_error(name):
+    refuse(drop_in, name, TORCH[name])
 
 
 @pytest.mark.parametrize("name", [name for name, entry in FLASH.items() if entry])
-def test_flash_attn(name):
+def test_wrong_arguments_of_flash_attn_are_named_in_one_error(name):
     refuse(flash, name, FLASH[name])
 
 
@@ -119,7 +119,7 @@ def test_flash_attn(name):
                                          ("softmax_scale", "scale"), ("window_size", "window"), ("casual", "causal"),
                                          ("soft_cap", "softcap"), ("cu_seq_q", "cu_seqlens_q"), ("sinks", "sink"),
                                          ("keylength", "key_length"), ("return_softmax_lse", "return_lse")])
-def test_unknown_options_are_told_what_they_are_called(given, near):
+def test_errors_of_unknown_options_give_their_names_here(given, near):
     x = Q.numpy()
     out, lse = attention_cpp.attention(x, x, x, return_lse=True)
     cache = attention_cpp.KVCache(2, 4)
@@ -129,7 +129,7 @@ def test_unknown_options_are_told_what_they_are_called(given, near):
                  lambda **o: attention_cpp.attention_backward(x, x, x, out, lse, out, **o),
                  lambda **o: attention_cpp.attention_statistics(x, x, lse, **o),
                  lambda **o: cache.attend(x[:, :, :1], [0], **o),
-                 lambda **o: face.attention(Q, Q, Q, **o), lambda **o: face.attention_weights(Q, Q, **o)):
+                 lambda **o: drop_in.attention(Q, Q, Q, **o), lambda **o: drop_in.attention_weights(Q, Q, **o)):
         with pytest.raises(TypeError, match=rf"there is no option '{given}' \(here it is {near}"):
             call(**{given: 1})
 

@@ -67,21 +67,21 @@ def test_the_borrowed_team_computes_the_same_bits():
     import numpy as np
 
     import attention_cpp
-    import attention_cpp.torch as face
+    import attention_cpp.torch as drop_in
 
     x = np.random.default_rng(0).standard_normal((1, 4, 300, 32), dtype=np.float32)
-    assert face.share_threads()
+    assert drop_in.share_threads()
     theirs = attention_cpp.attention(x, x, x)
-    assert not face.share_threads(False)
+    assert not drop_in.share_threads(False)
     own = attention_cpp.attention(x, x, x)
-    assert face.share_threads()
+    assert drop_in.share_threads()
     np.testing.assert_array_equal(theirs, own)
 
 
 TILES = """
 import hashlib, sys
 import torch
-import attention_cpp.torch as face
+import attention_cpp.torch as drop_in
 
 torch.set_num_threads(1)
 draw = torch.Generator().manual_seed(0)
@@ -89,8 +89,8 @@ a, b = (torch.randn(256, 320, generator=draw).bfloat16() for _ in range(2))
 x = torch.randn(1, 4, 300, 64, generator=draw)
 work = {
     "torch": lambda: a @ b.T,
-    "bfloat16": lambda: face.attention(x.bfloat16(), x.bfloat16(), x.bfloat16(), causal=True),
-    "float32": lambda: face.attention(x, x, x),
+    "bfloat16": lambda: drop_in.attention(x.bfloat16(), x.bfloat16(), x.bfloat16(), causal=True),
+    "float32": lambda: drop_in.attention(x, x, x),
 }
 for name in sys.argv[1:]:
     print(hashlib.sha256(work[name]().float().numpy().tobytes()).hexdigest())

@@ -77,7 +77,7 @@ def one_by_one(name):
 @pytest.mark.parametrize("name, implementation", [
     ("llama", "flash_attention_2"), ("mistral", "flash_attention_2"), ("gemma2", "flash_attention_2"),
     ("llama", "paged|eager"), ("gemma2", "paged|eager"), ("gpt-oss", "paged|eager")])
-def test_tokens(name, implementation, tokens_a_step, interfaces, flash_attention):
+def test_tokens_are_those_of_each_request_alone(name, implementation, tokens_a_step, interfaces, flash_attention):
     expected = batched(name, "paged|eager", tokens_a_step)
     assert expected[1] == []
     attention_cpp.transformers.register("paged|eager", strict=True)
@@ -87,7 +87,7 @@ def test_tokens(name, implementation, tokens_a_step, interfaces, flash_attention
     assert tokens == expected[0] == one_by_one(name)
 
 
-def test_what_is_refused(interfaces):
+def test_unsupported_calls_raise_the_reason(interfaces):
     attention_cpp.transformers.register()
     with pytest.raises(ValueError, match="attention_cpp is not supported for continuous batching"):  # transformers' own
         batched("llama", "attention_cpp", 16)
@@ -95,13 +95,13 @@ def test_what_is_refused(interfaces):
     x, starts = torch.randn(1, 2, 16, 8), torch.tensor([0, 9, 13], dtype=torch.int32)
     options = dict(cache=cache, cu_seq_lens_q=starts, cu_seq_lens_k=starts)
     module = SimpleNamespace(layer_idx=0)
-    with pytest.raises(attention_cpp.Error, match="16 queries of which requests have 13: .* must not be compiled"):
+    with pytest.raises(attention_cpp.Error, match="query has 16 rows, but the requests have 13: .* not be compiled"):
         attention_cpp.transformers.attention_cpp_forward(module, x, x, x, None, **options)
-    with pytest.raises(attention_cpp.Error, match="has no position biases"):
+    with pytest.raises(attention_cpp.Error, match="position_bias must be None"):
         attention_cpp.transformers.attention_cpp_forward(module, x, x, x, None, position_bias=x[:, :, :, :1], **options)
 
 
-def test_who_asked_while_it_was_installed_asks_again(flash_attention):
+def test_uninstall_holds_for_modules_that_imported_the_check(flash_attention):
     """generate_batch() takes flash attention where that is there; its module may have been imported meanwhile."""
     question = import_utils.is_flash_attn_2_available
     assert question(kernels_fallback_ok=True)

@@ -37,7 +37,7 @@ kinds = None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages(page):
+def test_the_python_blocks_of_pages_run(page):
     given = "" if page == ROOT / "python/README.md" else GIVEN
     run("-c", given + "".join(block.text for block in PAGES[page]))
 

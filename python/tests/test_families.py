@@ -16,7 +16,7 @@ import torch
 import transformers as hf
 
 import attention_cpp
-import attention_cpp.transformers as face
+import attention_cpp.transformers as integration
 import families
 
 # Sparse attention, masks that models compute with, layers that say nothing or something else of causality, refusals.
@@ -74,7 +74,7 @@ def test_families_of_a_newer_version_are_not_wrong(family):
 
 def same(configuration, model_class, check=families.check):
     """A model of a configuration with eager attention and with ours, checked."""
-    face.register()
+    integration.register()
     torch.manual_seed(0)
     model = model_class._from_config(configuration(), attn_implementation="eager").eval()
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_sparse_layers_are_refused():
         **DECODER, num_hidden_layers=2, layer_types=["full_attention", "minimax_m3_sparse"], num_local_experts=4,
         num_experts_per_tok=2, dense_intermediate_size=64, shared_intermediate_size=64, index_head_dim=16, rotary_dim=8,
         index_n_heads=2, index_block_size=8, index_topk_blocks=2)
-    face.register()
+    integration.register()
     model = hf.MiniMaxM3VLForCausalLM._from_config(configuration, attn_implementation="attention_cpp").eval()
     with pytest.raises(attention_cpp.Error, match="VLAttention of layer 1 calls its attention with block_indices"):
         model(torch.randint(4, 99, (1, 40)))

@@ -108,7 +108,7 @@ def assert_same_gradients(actual, expected, inputs):
 
 @each_option
 @pytest.mark.parametrize("lengths", [(5, 7), (7, 5), (6, 6)], ids=str)
-def test_dense(options, lengths):
+def test_dense_values_and_gradients_are_those_of_the_reference(options, lengths):
     q, k, v = problem(Lq=lengths[0], Lk=lengths[1], grad=True)
     out, lse, nothing = fa.flash_attn_func(q, k, v, return_attn_probs=True, **options)
     expected = reference(q, k, v, **options)
@@ -131,7 +131,7 @@ def test_numbers_of_every_kind(window):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_dtypes(dtype):
+def test_every_type_is_as_accurate_as_its_rounding(dtype):
     q, k, v = problem(dtype=dtype, D=16, Dv=16, grad=True)
     out, lse, _ = fa.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
     expected = reference(q, k, v, causal=True)
@@ -184,14 +184,14 @@ def test_values_of_another_width(Dv):
 
 @pytest.mark.parametrize("shape", [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=str)
 @pytest.mark.parametrize("a_row", [False, True])
-def test_empty_axes(shape, a_row):
+def test_empty_axes_give_zero(shape, a_row):
     B, Lq, Lk = shape
     q, k, v = problem(B=B, Lq=Lq, Lk=Lk)
     out, lse, _ = fa.flash_attn_func(q, k, v, alibi_slopes=slopes(B, 4) if a_row else None, return_attn_probs=True)
     assert torch.equal(out, torch.zeros(B, Lq, 4, 8)) and lse.shape == (B, 4, Lq) and (lse == -math.inf).all()
 
 
-def test_packed_tensors():
+def test_packed_tensors_are_their_parts():
     qkv = random(2, 6, 3, 4, 8, grad=True)
     kv = random(2, 7, 2, 2, 8, grad=True)
     q = random(2, 5, 4, 8, grad=True)
@@ -247,12 +247,12 @@ def test_gradients_with_dropout(alibi_slopes):
     assert torch.autograd.gradcheck(packed, (q, k, v))
 
 
-def test_second_derivatives():
+def test_second_derivatives_pass_gradgradcheck():
     q, k, v = problem(B=1, Lq=2, Lk=3, H=2, Hk=1, D=4, Dv=4, grad=True)
     assert torch.autograd.gradgradcheck(lambda *a: fa.flash_attn_func(*a, causal=True, softcap=3.0), (q, k, v))
 
 
-def test_compiles():
+def test_compiled_values_and_gradients_are_those_of_the_reference():
     q, k, v = problem(dtype=torch.float32, grad=True)
     torch._dynamo.reset()
     compiled = torch.compile(lambda *a: fa.flash_attn_func(*a, causal=True, window_size=(3, 0)), backend="aot_eager",
@@ -283,7 +283,7 @@ def one_by_one(q, k, v, lengths, key_lengths, **options):
 
 @each_option
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_varlen(options, lengths):
+def test_packed_sequences_are_the_sequences_alone(options, lengths):
     lengths, key_lengths = lengths
     options = dict(options)
     if options.get("alibi_slopes") is not None and options["alibi_slopes"].dim() == 2:
@@ -311,7 +311,7 @@ def test_varlen_leaves_out_what_is_in_no_sequence(alibi_slopes):
         assert (out[row] == 0).all() and (lse[:, row] == -math.inf).all()
 
 
-def test_varlen_packed_tensors():
+def test_varlen_packed_tensors_are_their_parts():
     lengths, key_lengths = [3, 0, 4], [2, 3, 4]
     qkv, kv, q = random(7, 3, 4, 8, grad=True), random(9, 2, 2, 8, grad=True), random(7, 4, 8, grad=True)
     options = {"causal": True, "softcap": 2.0, "return_attn_probs": True}
@@ -340,7 +340,7 @@ def in_pages(sequences, page_size, count, table_width, seed=0):
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "alibi_slopes": slopes(3, 4)}], ids=["plain", "alibi"])
-def test_varlen_paged(options):
+def test_varlen_pages_give_what_the_keys_in_them_give(options):
     lengths, key_lengths = [3, 2, 1], [7, 0, 4]
     q, k, v = random(6, 4, 8), random(11, 2, 8, seed=1), random(11, 2, 8, seed=2)
     k_pages, table = in_pages(k.split(key_lengths), 3, 6, 4)
@@ -399,7 +399,7 @@ def test_cache_is_read(options):
     assert torch.equal(k_cache, before[0]) and torch.equal(v_cache, before[1])
 
 
-def test_cache_lengths():
+def test_cache_seqlens_may_be_absent_an_int_or_a_tensor():
     q, (k_cache, v_cache) = random(2, 3, 4, 8), caches(rows=3)
     assert_close(fa.flash_attn_with_kvcache(q, k_cache, v_cache), reference(q, k_cache[:2], v_cache[:2])[0])
     same = fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=int32(5, 5))
@@ -533,7 +533,7 @@ def test_indexing_of_the_first_axis():
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
-def test_rotary(interleaved):
+def test_rotary_is_that_of_the_definition(interleaved):
     x, (cos, sin) = random(2, 5, 3, 8, grad=True), tables()
     for offsets, places in ((0, torch.arange(5).expand(2, 5)), (3, torch.arange(3, 8).expand(2, 5)),
                             (int32(1, 9), torch.tensor([[1], [9]]) + torch.arange(5))):

@@ -40,10 +40,10 @@ def bad_calls():
         (dense, (q.long(), k.long(), v.long()), {}, error, "q is torch.int64"),
         (dense, (q, k.double(), v), {}, error, "k is torch.float64, must be torch.float32"),
         (dense, (q, *[torch.zeros(2, 7, 3, 8)] * 2), {}, error, "nheads_k = 3 heads, which must divide nheads = 4"),
-        (dense, (q.to_sparse(), k, v), {}, error, "q must be a dense tensor"),
+        (dense, (q.to_sparse(), k, v), {}, error, "q is sparse or nested, must be a dense tensor"),
         (dense, (q, k, v), {"dropout_p": 1.0}, error, "dropout_p is 1"),
         (dense, (q, k, v), {"dropout_p": "0"}, wrong, "dropout_p must be a number, not str"),
-        (dense, (q, k, v), {"softcap": -1.0}, error, "softcap must be"),
+        (dense, (q, k, v), {"softcap": -1.0}, error, "softcap is -1.000000, must be"),
         (dense, (q, k, v), {"softcap": None}, wrong, "softcap must be a number"),
         (dense, (q, k, v), {"softmax_scale": "1"}, wrong, "softmax_scale must be a number"),
         (dense, (q, k, v), {"window_size": 3}, wrong, "window_size must be (left, right)"),
@@ -84,15 +84,16 @@ def bad_calls():
         (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": torch.tensor([3, 4])}, error, "torch.int64"),
         (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 3.0}, wrong, "cache_seqlens must be"),
         (cached, (q, k_cache, v_cache, new, new, cos), {"cache_seqlens": 0}, error, "rotary_cos and rotary_sin must"),
-        (cached, (q, k_cache, v_cache, None, None, cos, sin), {"cache_seqlens": 0}, error, "need k and v"),
+        (cached, (q, k_cache, v_cache, None, None, cos, sin), {"cache_seqlens": 0}, error,
+         "rotary_sin must not be given without k and v"),
         (cached, (q, k_cache, v_cache, new, new, cos[:8], sin[:8]), {"cache_seqlens": 8}, error,
-         "a position to turn by has 8"),
+         "rotary positions has 8"),
         (cached, (q, k_cache, v_cache, new, new, *[torch.ones(20, 5)] * 2), {"cache_seqlens": 8}, error, "rotary_dim"),
         (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 0, "cache_batch_idx": int32(0, 2)}, error,
          "cache_batch_idx has 2, must be in [0, 1]"),
         (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 3, "cache_leftpad": int32(0, 5)}, error,
          "cache_leftpad has 5, must be in [0, 4]"),
-        (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 3, "softcap": -1.0}, error, "softcap must"),
+        (cached, (q, k_cache, v_cache, new, new), {"cache_seqlens": 3, "softcap": -1.0}, error, "softcap is -1"),
         (cached, (q, pages, pages, new, new), {"cache_seqlens": 5, "block_table": int32(0, -1, 2, 3).view(2, 2)}, error,
          "block_table has -1"),
         (cached, (q, pages, pages, new, new),
@@ -113,7 +114,7 @@ def bad_calls():
 
 
 @pytest.mark.parametrize("index", range(len(bad_calls())))
-def test_bad_arguments(index):
+def test_wrong_arguments_raise_and_change_nothing(index):
     function, arguments, options, kind, text = bad_calls()[index]
     before = [tensor.clone() for tensor in arguments[1:3] if isinstance(tensor, torch.Tensor) and not tensor.is_sparse]
     with pytest.raises(kind) as caught:
@@ -275,7 +276,7 @@ def test_transformers_loads_flash_attention_2(order):
     assert "as before" in run(FLASH_ATTENTION_2, order)
 
 
-def test_another_transformers_is_told_of(monkeypatch):
+def test_an_unknown_transformers_is_warned_of(monkeypatch):
     utils = pytest.importorskip("transformers.modeling_flash_attention_utils")
     monkeypatch.setitem(utils.FLASH_ATTENTION_COMPATIBILITY_MATRIX, 2, {})
     with pytest.warns(UserWarning, match='attn_implementation="attention_cpp"'):

@@ -61,7 +61,7 @@ def attempt(function, *arguments, **keywords):
 
 @often
 @given(anything, anything, anything, options, st.one_of(st.none(), anything))
-def test_forward_and_what_follows(q, k, v, given_options, out):
+def test_any_forward_and_what_follows_computes_or_raises(q, k, v, given_options, out):
     result = attempt(attention_cpp.attention, q, k, v, out=out, return_lse=True, **given_options)
     attempt(attention_cpp.explain, q, k, v, **given_options)
     if result is not None:
@@ -72,13 +72,13 @@ def test_forward_and_what_follows(q, k, v, given_options, out):
 
 @often
 @given(anything, anything, anything, anything, anything, anything, options)
-def test_backward(q, k, v, out, lse, dout, given_options):
+def test_any_backward_computes_or_raises(q, k, v, out, lse, dout, given_options):
     attempt(attention_cpp.attention_backward, q, k, v, out, lse, dout, **given_options)
 
 
 @often
 @given(anything, anything, anything, st.one_of(st.none(), st.integers(-9, 9), st.slices(9)), numbers)
-def test_weights_and_merge(a, b, c, rows, columns):
+def test_any_weights_statistics_and_merge_compute_or_raise(a, b, c, rows, columns):
     attempt(attention_cpp.attention_weights, a, b, c, rows, columns)
     attempt(attention_cpp.attention_statistics, a, b, c, ["same_token", "column_mass"], labels=b, query_token_ids=a,
             key_token_ids=c, key_factor=c, picture=(1, 2), picture_rows=rows, picture_columns=columns)
@@ -89,7 +89,7 @@ def test_weights_and_merge(a, b, c, rows, columns):
 @given(numbers, numbers, numbers, st.sampled_from(["float32", "float64", "float9"]), st.integers(-2, 70),
        st.lists(st.tuples(st.sampled_from(["add", "fork", "append", "truncate", "remove", "length", "attend"]),
                           st.integers(-1, 4), st.integers(-1, 9), anything), max_size=8))
-def test_cache(kv_heads, head_dim, value_dim, dtype, page_size, steps):
+def test_any_steps_of_a_cache_compute_or_raise(kv_heads, head_dim, value_dim, dtype, page_size, steps):
     cache = attempt(attention_cpp.KVCache, kv_heads, head_dim, value_dim, dtype=dtype, page_size=page_size)
     small = attempt(attention_cpp.KVCache, 2, 4, dtype="float32", page_size=2, max_pages=5)
     for target in (cache, small):

@@ -118,7 +118,7 @@ def test_a_cache_has_many_readers_or_one_writer():
         try:
             cache.remove(cache.add())
         except attention_cpp.Error as error:
-            assert "another thread is reading it" in str(error)
+            assert "another thread is reading the cache" in str(error)
             refused += 1
         time.sleep(0.001)
     assert refused > 0 and len(results) == 3

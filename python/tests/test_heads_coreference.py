@@ -32,7 +32,7 @@ CONLLU = "".join([
 WORD_OF = [-1, 0, 1, 2, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, -1]
 
 
-def test_documents():
+def test_coreference_documents_are_read():
     first, second = read_coreference(CONLLU)
     assert first.words[:6] == ["The", "old", "sailor", "saw", "his", "sister"] and first.ends == [6, 12]
     assert sorted(first.mentions) == [
@@ -51,17 +51,18 @@ def test_documents():
     ("", "here has no sentence"),
     (CONLLU.replace("e1)\n", "_\n", 1), "here:3: mention 'e1' is not closed"),
     (CONLLU.replace("Entity=e1)", "Entity=e9)"), "here:5: mention 'e9' was not opened"),
-    (CONLLU.replace("(e1-person-3-", "(e1-person-4-"), "here:5: the head of mention 'e1' is number 4 of 3"),
+    (CONLLU.replace("(e1-person-3-", "(e1-person-4-"),
+     "here:5: the head of mention 'e1' is 4, must be at most 3, its number of words"),
     (CONLLU.replace("(e1-person-3-", "(e1-person-x-"), "here:3: the head of a mention is 'x'"),
     (CONLLU.replace("(e1-person-3-", "(e1-person-0-"), "here:3: the head of a mention is '0'"),
-    (CONLLU.replace("(e3[1/2]-event-2)", ""), "here:14: a mention begins with its second part"),
-    (CONLLU.replace("(e3[2/2]-event-2)", ""), "here:10: mention 'e3' has not all its parts"),
-    (CONLLU.replace("e3[1/2]", "e3[3/2]"), "here:11: no part of a mention is 'e3[3/2]'"),
-    (CONLLU.replace("e3[1/2]", "e3["), "here:11: no part of a mention is 'e3['"),
+    (CONLLU.replace("(e3[1/2]-event-2)", ""), "here:14: a mention must not begin with a later part than its first"),
+    (CONLLU.replace("(e3[2/2]-event-2)", ""), "here:10: mention 'e3' lacks some of its parts"),
+    (CONLLU.replace("e3[1/2]", "e3[3/2]"), "here:11: the part of a mention is 'e3[3/2]', must be as in e1[1/2]"),
+    (CONLLU.replace("e3[1/2]", "e3["), "here:11: the part of a mention is 'e3[', must be as in e1[1/2]"),
     (CONLLU.replace("(e1)", "()", 1), "here:16: an entity has no name"),
     (CONLLU.replace("(e1)", "e1", 1), "here:16: Entity has 'e1'"),
 ])
-def test_what_is_no_coreference(wrong, said):
+def test_wrong_coreference_raises_the_line_and_the_reason(wrong, said):
     with pytest.raises(attention_cpp.Error, match="conllu") as error:
         read_coreference(wrong, "here")
     assert said in str(error.value)
@@ -85,7 +86,7 @@ def anaphors_of(mentions):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window"])
-def test_antecedents(name):
+def test_kinds_are_those_of_the_reference(name):
     documents, counts = [read_coreference(CONLLU)[0]], HeadCoreference()
     # A second text whose mentions share governors: "he" is of two entities.
     documents.append(documents[0]._replace(mentions=[Mention(1, "a", "NOUN"), Mention(3, "b", "PRON"),
@@ -123,10 +124,10 @@ def test_antecedents_that_are_wrong():
     error = attention_cpp.Error
     with pytest.raises(error, match="no mention with an antecedent was added"):
         counts.kinds()
-    with pytest.raises(error, match="word_of has 15 elements, the text 16 tokens"):
+    with pytest.raises(error, match="word_of has 15 elements, must have one for each of 16 tokens"):
         counts.add([layer], document, WORD_OF[1:])
-    with pytest.raises(error, match="a mention's governor is word 12, there are 12"):
+    with pytest.raises(error, match="a mention's governor is word 12, must be in \\[0, 12\\)"):
         counts.add([layer], document._replace(mentions=[Mention(12, "e1", "X")]), WORD_OF)
     counts.add([layer], document, WORD_OF)
-    with pytest.raises(error, match="other numbers of heads than those of the documents before"):
+    with pytest.raises(error, match="must have as many heads as in the documents before"):
         counts.add([layer, layer], document, WORD_OF)

@@ -36,7 +36,7 @@ def divergences_of(layers, lengths):
 
 @pytest.mark.parametrize("name", ["plain", "padded", "both", "sink"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_divergences(name, dtype):
+def test_divergences_are_those_of_the_reference(name, dtype):
     layers = layers_with(OPTIONS[name], dtype)
     distances = attention_cpp.HeadDistances()
     distances.add([layer_of(*layer) for layer in layers], IDS, KINDS)
@@ -104,7 +104,7 @@ def edges_of(layers):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window", "sink"])
-def test_rollout(name):
+def test_rollout_is_the_product_of_the_layers(name):
     layers = layers_with(OPTIONS[name], batch=1)
     expected = np.eye(N)
     for matrix in edges_of(layers):
@@ -148,7 +148,7 @@ def flows_of(matrices, query, threshold=0.0):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window", "sink"])
-def test_flow(name):
+def test_flow_is_the_maximum_flow_of_edmonds_and_karp(name):
     layers = layers_with(OPTIONS[name], batch=1)
     given, matrices = [layer_of(*layer) for layer in layers], edges_of(layers)
     for query in (0, 4, N - 1):
@@ -162,22 +162,22 @@ def test_flow(name):
         assert abs(missing - min(left_out, 1)) < 1e-12 and (found - pruned <= missing + 1e-12).all()
 
 
-def test_errors():
+def test_wrong_arguments_raise_the_reason():
     layers = [layer_of(*layer) for layer in layers_with({})]
     one = [layer_of(*layer) for layer in layers_with({}, batch=1)]
     error = attention_cpp.Error
     with pytest.raises(error, match="must be one text"):
         attention_cpp.attention_rollout(layers, 0)
-    with pytest.raises(error, match=r"\[flow\] there is no token 11, only 0 to 10; threshold is 1.0"):
+    with pytest.raises(error, match=r"\[flow\] the token is 11, must be from 0 to 10; threshold is 1.0"):
         attention_cpp.attention_flow(one, 11, 1)
     long = draw(1, 1, 513, 2)
-    with pytest.raises(error, match="513 tokens, at most 512 are possible"):
+    with pytest.raises(error, match="the text has 513 tokens, must have at most 512"):
         attention_cpp.attention_flow([layer_of(long, long, {})], 0)
     with pytest.raises(error, match="no text was added"):
         attention_cpp.HeadDistances().divergences()
-    with pytest.raises(error, match="3 divergences are not those of each two"):
+    with pytest.raises(error, match="divergences has 3 elements, must be a matrix"):
         attention_cpp.head_points([1, 2, 3])
     with pytest.raises(error, match=r"divergences\[1, 0\] is 2.0"):
         attention_cpp.head_points([[0, 1], [2, 0]])
-    with pytest.raises(error, match="3 clusters of 2 heads"):
+    with pytest.raises(error, match="the number of clusters is 3, must be from 1 to the 2 heads"):
         attention_cpp.head_clusters([[0, 1], [1, 0]], 3)

@@ -32,7 +32,7 @@ CONLLU = """# sent_id = 1
 WORD_OF = [[-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7, -1], [-1, 0, 1, 1, 2, -1]]
 
 
-def test_conllu():
+def test_conllu_sentences_are_read():
     first, second = read_conllu(CONLLU.replace("\n", "\r\n"))
     assert first.words == ["The", "old", "sailor", "did", "n't", "mend", "nets", "."]
     assert first.governors == [2, 2, 5, 5, 5, -1, 5, 5] and first.relations[:3] == ["det", "amod", "nsubj"]
@@ -42,17 +42,17 @@ def test_conllu():
 
 @pytest.mark.parametrize("wrong, said", [
     ("", "here has no sentence"),
-    ("1\tA\n", "here:1: there are 2 columns, must be 10 with tabs between"),
+    ("1\tA\n", "here:1: the line has 2 columns, must have 10 with tabs between them"),
     (CONLLU.replace("2\tgull", "3\tgull"), "here:15: the ID is '3', must be 2"),
-    (CONLLU.replace("4-5", "4-x"), "here:6: no ID is '4-x'"),
-    (CONLLU.replace("3\tnsubj", "9\tnsubj"), "here:15: HEAD is 9, the sentence has 3 words"),
+    (CONLLU.replace("4-5", "4-x"), "here:6: the ID is '4-x', must be a number, a range"),
+    (CONLLU.replace("3\tnsubj", "9\tnsubj"), "here:15: HEAD is 9, must be at most 3, the number of words"),
     (CONLLU.replace("3\tnsubj", "2\tnsubj"), "here:15: the word is its own HEAD"),
     (CONLLU.replace("3\tnsubj", "_\tnsubj"), "here:15: HEAD is '_', must be the ID of a word, or 0"),
     (CONLLU.replace("3\tnsubj", "-1\tnsubj"), "here:15: HEAD is '-1', must be"),
-    (CONLLU.replace("\tgull\t", "\t\t"), "here:15: there is no FORM"),
-    (CONLLU.replace("obj", "_"), "here:10: there is no DEPREL"),
+    (CONLLU.replace("\tgull\t", "\t\t"), "here:15: FORM is missing"),
+    (CONLLU.replace("obj", "_"), "here:10: DEPREL is missing"),
 ])
-def test_what_is_no_conllu(wrong, said):
+def test_wrong_conllu_raises_the_line_and_the_reason(wrong, said):
     with pytest.raises(attention_cpp.Error, match="conllu") as error:
         read_conllu(wrong, "here")
     assert said in str(error.value)
@@ -76,7 +76,7 @@ def hits_of(p, sentence, word_of):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "window"])
-def test_arcs(name):
+def test_relations_are_those_of_the_reference(name):
     sentences, syntax = read_conllu(CONLLU), HeadSyntax()
     hits, names, offsets = [], [], []
     for number, (sentence, word_of) in enumerate(zip(sentences, WORD_OF)):
@@ -107,9 +107,9 @@ def test_arcs_that_are_wrong():
     error, syntax = attention_cpp.Error, HeadSyntax()
     with pytest.raises(error, match="no sentence with an arc was added"):
         syntax.relations()
-    with pytest.raises(error, match="word_of has 5 elements, the text 6 tokens"):
+    with pytest.raises(error, match="word_of has 5 elements, must have one for each of 6 tokens"):
         syntax.add([layer], sentence, WORD_OF[1][1:])
-    with pytest.raises(error, match=r"word_of\[4\] is 3, there are 3 words"):
+    with pytest.raises(error, match=r"word_of\[4\] is 3, must be in \[-1, 3\)"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 3, -1])
     with pytest.raises(error, match="word 2 has no token"):
         syntax.add([layer], sentence, [-1, 0, 1, 1, 1, -1])
@@ -145,7 +145,7 @@ def test_gradient_times_attention_of_one_head():
     np.testing.assert_allclose(found, expected, **EXACT[np.float64])
 
 
-def test_gradients_of_torch():
+def test_gradient_times_attention_is_that_of_torch_autograd():
     torch = pytest.importorskip("torch")
     q, k, v, dout = (torch.from_numpy(draw(1, heads, 9, D, seed=seed)) for seed, heads in enumerate((H, HK, HK, H)))
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)

@@ -1,4 +1,4 @@
-"""The JAX face against jax.nn.dot_product_attention: values, gradients, under jit, grad and vmap."""
+"""The integration of JAX against jax.nn.dot_product_attention: values, gradients, under jit, grad and vmap."""
 
 import numpy as np
 import pytest
@@ -96,13 +96,13 @@ def test_padding_of_queries_gives_zero():
     assert_near(out[0, :3], theirs(*qkv())[0, :3])
 
 
-def test_under_vmap():
+def test_vmap_gives_what_jax_gives():
     q, k, v = (jnp.stack([array, 2 * array]) for array in qkv())
     assert_near(jax.vmap(ours)(q, k, v), jax.vmap(theirs)(q, k, v))
 
 
 @pytest.mark.parametrize("dtype, unit", [(jnp.float32, 2.0**-23), (jnp.bfloat16, 2.0**-8), (jnp.float16, 2.0**-11)])
-def test_types(dtype, unit):
+def test_every_type_is_as_accurate_as_its_rounding(dtype, unit):
     arrays = qkv(dtype)
     exact = theirs(*(array.astype(jnp.float64) for array in arrays))
     out = jax.jit(ours)(*arrays)

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers")
 
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 import attention_cpp.transformers  # noqa: E402
 from attention_cpp import _core  # noqa: E402
 from attention_cpp._torch import masks as _masks  # noqa: E402
@@ -57,7 +57,7 @@ def llama(**options):
 @pytest.mark.parametrize("implementation", ["sdpa", "attention_cpp"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
-def test_generation(kind, cache, implementation):
+def test_generation_gives_the_tokens_of_eager(kind, cache, implementation):
     """A padded batch; mistral has a window that is shorter than the prompt, and so a sliding cache."""
     if kind == "llama":
         model = llama()
@@ -73,7 +73,7 @@ def test_generation(kind, cache, implementation):
     model.set_attn_implementation("eager")
     expected = model.generate(ids, **options)
     model.set_attn_implementation(implementation)
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         actual, calls = served(lambda: model.generate(ids, **options))
     assert calls >= 2 * 10
     assert torch.equal(actual.sequences, expected.sequences)
@@ -88,10 +88,10 @@ def test_a_prefix_that_all_see():
     results = []
     for implementation in ("eager", "attention_cpp"):
         model.set_attn_implementation(implementation)
-        before = face.mask_counts().get("prefix, causal, key lengths", 0)
+        before = drop_in.mask_counts().get("prefix, causal, key lengths", 0)
         given = mask if implementation != "eager" else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
         results.append(model(ids, attention_mask=given).logits)
-    assert face.mask_counts()["prefix, causal, key lengths"] == before + 2
+    assert drop_in.mask_counts()["prefix, causal, key lengths"] == before + 2
     same(results[1], results[0])
     assert len(model(ids, attention_mask=mask, output_attentions=True).attentions) == 2
 
@@ -122,7 +122,7 @@ def test_models_of_flex_attention(monkeypatch):
         other(ids, attention_mask=create_block_mask(lambda b, h, i, j: i >= j, 2, None, 12, 12, "cpu"))
 
 
-def test_sentence_transformers(tmp_path):
+def test_sentence_transformers_gives_the_same_embeddings(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -136,7 +136,7 @@ def test_sentence_transformers(tmp_path):
     for implementation in ("eager", "sdpa", "attention_cpp"):
         module = Transformer(str(tmp_path), model_kwargs={"attn_implementation": implementation})
         model = st.SentenceTransformer(modules=[module, Pooling(32)], device="cpu")
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             result, calls = served(lambda: model.encode(texts, convert_to_tensor=True))
         assert (calls > 0) == (implementation != "eager")
         results.append(result)
@@ -157,7 +157,7 @@ def test_peft_trains_adapters(implementation):
     other.base_model.model.set_attn_implementation(implementation)
     gradients = []
     for tuned in (model, other):
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             loss, calls = served(lambda: tuned(input_ids=ids, attention_mask=mask,
                                                labels=ids.masked_fill(mask == 0, -100)).loss)
             loss.backward()
@@ -167,7 +167,7 @@ def test_peft_trains_adapters(implementation):
         same(gradients[1][name], expected)
 
 
-def test_diffusers():
+def test_diffusers_gives_the_same_results():
     """A transformer of its attention dispatcher, and a UNet of its attention processors."""
     diffusers = pytest.importorskip("diffusers")
     flux = diffusers.FluxTransformer2DModel(
@@ -185,7 +185,7 @@ def test_diffusers():
     }
     for model, arguments in calls_of.items():
         expected = model(**arguments).sample
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             actual, calls = served(lambda: model(**arguments).sample)
         assert calls >= 2
         same(actual, expected)
@@ -203,7 +203,7 @@ def trained(train):
     for implementation in ("eager", "sdpa"):
         model = llama().train()
         model.set_attn_implementation(implementation)
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             _, calls = served(lambda: train(model, {"input_ids": ids, "attention_mask": mask,
                                                     "labels": ids.masked_fill(mask == 0, -100)}))
         assert calls == (2 if implementation == "sdpa" else 0)
@@ -212,7 +212,7 @@ def trained(train):
         same(actual, expected)
 
 
-def test_accelerate():
+def test_accelerate_trains_the_same():
     accelerate = pytest.importorskip("accelerate")
 
     def train(model, batch):
@@ -223,7 +223,7 @@ def test_accelerate():
     trained(train)
 
 
-def test_lightning(tmp_path):
+def test_lightning_trains_the_same(tmp_path):
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):
@@ -280,7 +280,7 @@ TIMM = """
 """
 
 
-def test_timm():
+def test_timm_gives_the_same_results():
     """In a process of its own, with the folder ATTN_TIMM: transformers looks for torchvision too, and would stumble
     over PyPI's, which is linked with CUDA."""
     folder = os.environ.get("ATTN_TIMM", "")

@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 
 import attention_cpp
-import attention_cpp.transformers as face
+import attention_cpp.transformers as integration
 from attention_cpp._torch import autograd
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -33,7 +33,7 @@ PATTERNS = {
 @pytest.fixture(autouse=True)
 def registered():
     torch.manual_seed(0)
-    face.register(strict=True)
+    integration.register(strict=True)
 
 
 def models(name, kind=hf.AutoModel):
@@ -41,7 +41,7 @@ def models(name, kind=hf.AutoModel):
     plain = kind.from_config(CONFIGS[name](), attn_implementation="attention_cpp").double().eval()
     packed = kind.from_config(CONFIGS[name](), attn_implementation="attention_cpp").double().eval()
     packed.load_state_dict(plain.state_dict())
-    return plain, face.packed_encoder(packed)
+    return plain, integration.packed_encoder(packed)
 
 
 def batch(pattern):
@@ -118,19 +118,19 @@ def test_a_tuple_is_padded_too():
 
 def test_a_model_in_training_stays_so():
     model = hf.AutoModel.from_config(CONFIGS["bert"](), attn_implementation="attention_cpp").train()
-    assert face.packed_encoder(model).encoder.training
+    assert integration.packed_encoder(model).encoder.training
 
 
 def test_models_that_cannot_be_packed(monkeypatch):
     with pytest.raises(TypeError, match="must be a PreTrainedModel, not int"):
-        face.packed_encoder(3)
+        integration.packed_encoder(3)
     with monkeypatch.context() as patch:
         patch.setattr(hf.AttentionInterface, "valid_keys", lambda *_: ["sdpa"])
         with pytest.raises(attention_cpp.Error, match=r"call register\(\) first"):
-            face.packed_encoder(hf.AutoModel.from_config(CONFIGS["bert"]()))
+            integration.packed_encoder(hf.AutoModel.from_config(CONFIGS["bert"]()))
     gpt2 = hf.AutoModel.from_config(hf.GPT2Config(n_embd=32, n_layer=2, n_head=4))
     with pytest.raises(attention_cpp.Error, match="GPT2Model has 0 modules that run a list"):
-        face.packed_encoder(gpt2)
+        integration.packed_encoder(gpt2)
 
     class Neighbours(torch.nn.Module):
         """A layer that looks at the row before."""
@@ -142,7 +142,7 @@ def test_models_that_cannot_be_packed(monkeypatch):
     before = model.config._attn_implementation
     model.encoder.layer.append(Neighbours())
     with pytest.raises(attention_cpp.Error, match="BertModel do more than attention between tokens"):
-        face.packed_encoder(model)
+        integration.packed_encoder(model)
     assert "forward" not in vars(model.encoder) and model.config._attn_implementation == before
 
 
@@ -150,14 +150,14 @@ def test_a_second_call_changes_nothing_and_there_is_a_way_back():
     model = hf.AutoModel.from_config(CONFIGS["bert"](), attn_implementation="sdpa").eval()
     ids, mask = batch("right")
     before = model(ids, attention_mask=mask).last_hidden_state
-    assert face.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
-    assert face.packed_encoder(model) is model  # in place
+    assert integration.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
+    assert integration.packed_encoder(model) is model  # in place
     run = vars(model.encoder)["forward"]
     packed = model(ids, attention_mask=mask).last_hidden_state
     assert not packed[~mask.bool()].any()
-    assert face.packed_encoder(model) is model and vars(model.encoder)["forward"] is run
+    assert integration.packed_encoder(model) is model and vars(model.encoder)["forward"] is run
     assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, packed)
-    assert face.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
+    assert integration.packed_encoder(model, False) is model and "forward" not in vars(model.encoder)
     assert model.config._attn_implementation == "sdpa"
     assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, before)
 
@@ -167,5 +167,5 @@ def test_modernbert_is_refused_clearly():
                                  num_attention_heads=4, pad_token_id=0, cls_token_id=1, sep_token_id=2)
     model = hf.AutoModel.from_config(config, attn_implementation="sdpa")
     with pytest.raises(attention_cpp.Error, match="positions or windows too, as ModernBERT, keep their padding"):
-        face.packed_encoder(model)
+        integration.packed_encoder(model)
     assert model.config._attn_implementation == "sdpa"

@@ -87,7 +87,7 @@ def test_padding_is_found_in_masks(name):
         assert plan(mask) == plan(None, **({} if name == "all of it" else plain))
 
 
-def test_a_mask_of_keys_that_are_nan_is_not_read_behind_its_end():
+def test_keys_that_a_mask_hides_are_not_read_not_even_nan():
     q, k = draw(B, H, L, D), draw(B, H, S, D, seed=1)
     k[0, :, 4:] = np.nan
     assert np.isfinite(attention_cpp.attention(q, k, k, mask=PADDING["all rows"])).all()
@@ -98,15 +98,15 @@ def test_a_mask_of_keys_that_are_nan_is_not_read_behind_its_end():
 torch = pytest.importorskip("torch")
 
 import attention_cpp.flash_attn as flash  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 
-FACES = {
-    "scaled_dot_product_attention": lambda q, k, v: face.scaled_dot_product_attention(q, k, v),
-    "dropout": lambda q, k, v: face.attention(q, k, v, dropout=0.5, seed=3),
-    "mask": lambda q, k, v: face.scaled_dot_product_attention(q, k, v, torch.ones(L, S).tril().bool()),
-    "attention": lambda q, k, v: face.attention(q, k, v, sink=torch.zeros(H)),
-    "lse": lambda q, k, v: torch.cat([x.flatten() for x in face.attention(q, k, v, return_lse=True)]),
-    "flex_attention": lambda q, k, v: face.flex_attention(q, k, v),
+FUNCTIONS = {
+    "scaled_dot_product_attention": lambda q, k, v: drop_in.scaled_dot_product_attention(q, k, v),
+    "dropout": lambda q, k, v: drop_in.attention(q, k, v, dropout=0.5, seed=3),
+    "mask": lambda q, k, v: drop_in.scaled_dot_product_attention(q, k, v, torch.ones(L, S).tril().bool()),
+    "attention": lambda q, k, v: drop_in.attention(q, k, v, sink=torch.zeros(H)),
+    "lse": lambda q, k, v: torch.cat([x.flatten() for x in drop_in.attention(q, k, v, return_lse=True)]),
+    "flex_attention": lambda q, k, v: drop_in.flex_attention(q, k, v),
     "flash_attn": lambda q, k, v: flash.flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v))),
 }
 
@@ -151,12 +151,12 @@ def of_copies_kept(total, sources, many):
     return [x.grad for x in many if x.retains_grad] + [x.grad for x in sources]
 
 
-@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_an_expanded_head(name, heads_of_calls):
     expand = lambda x: x.expand(-1, H, -1, -1)  # noqa: E731
     copy = lambda x: x.repeat(1, H, 1, 1)  # noqa: E731
     for ask in (of_sources, of_copies):
-        actual, expected = (gradients(FACES[name], way, ask) for way in (expand, copy))
+        actual, expected = (gradients(FUNCTIONS[name], way, ask) for way in (expand, copy))
         for a, b in zip(actual, expected):
             torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
     if name != "flash_attn":  # which gets it transposed
@@ -165,7 +165,7 @@ def test_gradients_of_an_expanded_head(name, heads_of_calls):
 
 @pytest.mark.parametrize("how", ["retained", "hooked"])
 @pytest.mark.parametrize("name", ["scaled_dot_product_attention", "attention"])
-def test_who_looks_at_an_expanded_head_sees_each_gradient(name, how):
+def test_hooks_of_an_expanded_head_get_each_gradient(name, how):
     def ask(total, sources, many):
         seen = []
         for x in many:
@@ -174,7 +174,7 @@ def test_who_looks_at_an_expanded_head_sees_each_gradient(name, how):
         return [x.grad for x in many] if how == "retained" else seen
 
     ways = [lambda x: x.expand(-1, H, -1, -1), lambda x: x.repeat(1, H, 1, 1)]
-    for a, b in zip(*(sorted(gradients(FACES[name], way, ask), key=lambda g: g.sum().item()) for way in ways)):
+    for a, b in zip(*(sorted(gradients(FUNCTIONS[name], way, ask), key=lambda g: g.sum().item()) for way in ways)):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
@@ -182,7 +182,7 @@ def test_an_expanded_leaf_has_its_own_gradient():
     q = torch.randn(B, H, L, D, dtype=torch.float64)
     k = torch.randn(B, 1, S, D, dtype=torch.float64).expand(-1, H, -1, -1).detach().requires_grad_()
     copied = k.detach().clone().requires_grad_()
-    a, b = (torch.autograd.grad(loss(face.scaled_dot_product_attention(q, x, x)), x)[0] for x in (k, copied))
+    a, b = (torch.autograd.grad(loss(drop_in.scaled_dot_product_attention(q, x, x)), x)[0] for x in (k, copied))
     torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
@@ -192,9 +192,9 @@ N = 1100  # long enough that a mask is worth reading
 
 
 def found(call):
-    before = face.mask_counts()
+    before = drop_in.mask_counts()
     result = call()
-    return {name: count - before.get(name, 0) for name, count in face.mask_counts().items()
+    return {name: count - before.get(name, 0) for name, count in drop_in.mask_counts().items()
             if count != before.get(name, 0)}, result
 
 
@@ -203,11 +203,12 @@ def test_the_operator_reads_masks_as_scaled_dot_product_attention_does():
     masks = {"causal": torch.ones(N, N).tril().bool(), "key lengths": (torch.arange(N) < 900).expand(N, N).contiguous(),
              "mask": torch.rand(N, N) < 0.9}
     for name, mask in masks.items():
-        what, out = found(lambda: face.attention(q, q, q, mask=mask))
+        what, out = found(lambda: drop_in.attention(q, q, q, mask=mask))
         assert what == {name: 1}
-        torch.testing.assert_close(out, face.attention(q, q, q, bias=torch.zeros(N, N).masked_fill(~mask, -torch.inf),
-                                                       alibi_slopes=[0.0], alignment="top_left"))
-        what, _ = found(lambda: face.attention(q, q, q, bias=torch.zeros(N, N).masked_fill(~mask, -torch.inf)))
+        bias = torch.zeros(N, N).masked_fill(~mask, -torch.inf)
+        torch.testing.assert_close(out, drop_in.attention(q, q, q, bias=bias, alibi_slopes=[0.0],
+                                                          alignment="top_left"))
+        what, _ = found(lambda: drop_in.attention(q, q, q, bias=torch.zeros(N, N).masked_fill(~mask, -torch.inf)))
         assert what == {"bias" if name == "mask" else name: 1}
 
 
@@ -216,7 +217,7 @@ def test_the_operator_reads_masks_as_scaled_dot_product_attention_does():
 def test_a_mask_beside_options_of_places_stays(options):
     q = torch.randn(1, 1, N, 8)
     mask = (torch.arange(N) < 900).expand(N, N) & torch.ones(N, N).tril(5).bool()
-    what, out = found(lambda: face.attention(q, q, q, mask=mask, **options))
+    what, out = found(lambda: drop_in.attention(q, q, q, mask=mask, **options))
     assert what == {}
     bias = torch.zeros(N, N).masked_fill(~mask, -torch.inf)
-    torch.testing.assert_close(out, face.attention(q, q, q, bias=bias, **options))
+    torch.testing.assert_close(out, drop_in.attention(q, q, q, bias=bias, **options))

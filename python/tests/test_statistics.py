@@ -56,7 +56,7 @@ def place_of(options):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_option(name):
+def test_statistics_of_every_option_are_those_of_the_matrix(name):
     q, k, v = draw(B, H, LQ, 8), draw(B, HK, LK, 8, seed=1), draw(B, HK, LK, 5, seed=2)
     options = {"alignment": "top_left"} | OPTIONS[name]
     p, lse = reference.weights(q, k, **options)
@@ -88,7 +88,7 @@ def test_one_head_and_the_kind_of_the_arrays():
     torch.testing.assert_close(part, p[30:], rtol=1e-5, atol=1e-6)
 
 
-def test_errors():
+def test_wrong_arguments_raise_the_reason():
     q = k = v = draw(1, 1, 10, 4)
     _, lse = attention_cpp.attention(q, k, v, return_lse=True)
     call = attention_cpp.attention_statistics
@@ -100,16 +100,16 @@ def test_errors():
         call(q, k, lse, bands={"self": (0, 0)})
     with pytest.raises(attention_cpp.Error, match=r"bands\['near'\] must be \(low, high\)"):
         call(q, k, lse, bands={"near": 3})
-    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] sum up to"):
+    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] add up to"):
         call(q, k, lse + 1)
-    with pytest.raises(attention_cpp.Error, match="same_token is wanted"):
+    with pytest.raises(attention_cpp.Error, match="same_token is requested"):
         call(q, k, lse, ["same_token"])
     for wrong, name in ((-1, "top"), (257, "top"), (2.5, "top"), (65, "label_sets")):
         with pytest.raises(attention_cpp.Error, match=f"{name} is {wrong}, must be a whole number"):
             call(q, k, lse, labels=np.zeros(10, int), **{name: wrong})
     with pytest.raises(attention_cpp.Error, match=r"picture is \(3, 4, 5\), must be \(rows, columns\)"):
         call(q, k, lse, [], picture=(3, 4, 5))
-    with pytest.raises(attention_cpp.Error, match="rows of cells for 10 queries"):
+    with pytest.raises(attention_cpp.Error, match="rows of cells, must be at most the 10 queries"):
         call(q, k, lse, [], picture=(11, 1))
     with pytest.raises(attention_cpp.Error, match="picture_rows must be a range"):
         call(q, k, lse, [], picture=(1, 1), picture_rows=range(0, 10, 2))
@@ -118,7 +118,7 @@ def test_errors():
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_of_a_cache(kind):
+def test_statistics_of_a_cache_have_the_bits_of_packed_sequences(kind):
     """Bit for bit what packed sequences give, in the kind of the caller's arrays."""
     convert = pytest.importorskip("torch").from_numpy if kind == "torch" else np.asarray
     starts, key_starts = [0, 2, 5, 6], np.array([0, 9, 12, 30])
@@ -141,7 +141,7 @@ def test_of_a_cache(kind):
         np.testing.assert_array_equal(np.asarray(actual[name]), np.asarray(array), err_msg=name)
     newest = cache.statistics(q[:, :, :3], cache.attend(q[:, :, :3], ids, return_lse=True)[1], ids, wanted=["entropy"])
     assert list(newest) == ["entropy"] and tuple(newest["entropy"].shape) == (1, H, 3)
-    with pytest.raises(attention_cpp.Error, match="there is no sequence 7"):
+    with pytest.raises(attention_cpp.Error, match="the cache has no sequence 7"):
         cache.statistics(q, lse, [7], [0, 6])
-    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] sum up to"):
+    with pytest.raises(attention_cpp.Error, match=r"the weights of row \[0, 0, 0\] add up to"):
         cache.statistics(q, lse + 1, ids, starts, softcap=3.0)

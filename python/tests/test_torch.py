@@ -1,4 +1,4 @@
-"""The torch face against torch: values, gradients, second derivatives, compilation, transforms, and torch's modules."""
+"""attention_cpp.torch against torch: values, gradients, second derivatives, compilation, transforms and modules."""
 
 import warnings
 
@@ -11,13 +11,13 @@ import torch.nn.functional as F  # noqa: E402
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import _core  # noqa: E402
 from attention_cpp._torch.autograd import attention  # noqa: E402
 from attention_cpp._torch.composite import composite  # noqa: E402
 from attention_cpp._torch.options import Options, flat, from_flat  # noqa: E402
 
-sdpa = face.scaled_dot_product_attention
+sdpa = drop_in.scaled_dot_product_attention
 torch_sdpa = F.scaled_dot_product_attention
 EXACT = dict(rtol=1e-11, atol=1e-12)  # float64
 SMALL = dict(rtol=0, atol=2e-5)  # float32, values of order 1: torch's own exp is good to 1e-6
@@ -97,7 +97,7 @@ def test_batches_are_broadcast():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sixteen_bits(dtype):
+def test_sixteen_bits_are_as_accurate_as_torch(dtype):
     arguments = qkv(dtype=dtype)
     exact = torch_sdpa(*(x.double() for x in arguments))
     ours, theirs = sdpa(*arguments), torch_sdpa(*arguments)
@@ -265,36 +265,36 @@ def calls_of(monkeypatch):
 def test_what_is_not_ours_goes_to_torch():
     wide = draw(1, 1, 3, 1100)
     torch.testing.assert_close(sdpa(wide, wide, wide), torch_sdpa(wide, wide, wide))
-    assert "wider than 1024" in face.explain(wide, wide, wide)
+    assert "wider than 1024" in drop_in.explain(wide, wide, wide)
     meta = torch.empty(1, 1, 3, 8, device="meta")
     assert sdpa(meta, meta, meta).device.type == "meta"
     with pytest.raises(attention_cpp.Error, match="meta"):
         sdpa(meta, meta, meta, strict=True)
-    with face.enabled(warn=True), warnings.catch_warnings(record=True) as caught:
+    with drop_in.enabled(warn=True), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         F.scaled_dot_product_attention(wide, wide, wide)
-    assert any("left to torch" in str(warning.message) for warning in caught)
-    with face.enabled(strict=True), pytest.raises(attention_cpp.Error, match="wider"):
+    assert any("is left to torch" in str(warning.message) for warning in caught)
+    with drop_in.enabled(strict=True), pytest.raises(attention_cpp.Error, match="wider"):
         F.scaled_dot_product_attention(wide, wide, wide)
 
 
-def test_explain_is_a_plan():
-    plan = face.explain(*qkv(grad=True), is_causal=True)
+def test_explain_returns_a_plan():
+    plan = drop_in.explain(*qkv(grad=True), is_causal=True)
     assert plan.isa == attention_cpp.isa()
-    assert face.explain_backward(*qkv(), attn_mask=draw(7, 9, grad=True)).scratch_bytes > 0
+    assert drop_in.explain_backward(*qkv(), attn_mask=draw(7, 9, grad=True)).scratch_bytes > 0
 
 
 def test_the_precision_is_that_of_the_process_unless_a_call_says_it(monkeypatch):
     given, forward = [], _core.forward
     monkeypatch.setattr(_core, "forward", lambda *x: (given.append(x[-1]), forward(*x))[1])
-    with face.enabled():
+    with drop_in.enabled():
         F.scaled_dot_product_attention(*qkv(), is_causal=True)
     for options in ({}, {"float32_precision": None}, {"float32_precision": "full"}):
-        face.attention(*qkv(), **options)
+        drop_in.attention(*qkv(), **options)
     assert [options.float32_precision for options in given] == [None, None, None, "full"]
 
 
-def test_provider_hook(monkeypatch):
+def test_the_provider_hook_computes_with_the_library(monkeypatch):
     q, k, v = qkv(keys=7, dtype=torch.float32, grad=True)
     expected = sdpa(q, k, v, is_causal=True)
     gradients = torch.autograd.grad(expected.square().sum(), (q, k, v))

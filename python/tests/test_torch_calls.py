@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp._torch import autograd, operators  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
-sdpa = face.scaled_dot_product_attention
+sdpa = drop_in.scaled_dot_product_attention
 
 
 def draw(*shape, seed=0, dtype=torch.float32, grad=False):
@@ -63,7 +63,7 @@ def both(function, arguments, leaves, **options):
 @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("mask", ["none", "boolean", "floating"])
 @pytest.mark.parametrize("types", [(torch.float32,) * 3, (torch.float32, torch.bfloat16, torch.float32)], ids=str)
-def test_autocast(lower, mask, types):
+def test_autocast_is_as_accurate_as_torchs(lower, mask, types):
     arguments = [x.detach().to(dtype).requires_grad_() for x, dtype in zip(qkv(), types)]
     leaves, options = list(arguments), {}
     if mask == "boolean":
@@ -71,7 +71,7 @@ def test_autocast(lower, mask, types):
     elif mask == "floating":
         options["attn_mask"] = draw(6, 6, seed=3, grad=True)
         leaves.append(options["attn_mask"])
-    with torch.autocast("cpu", dtype=lower), face.enabled(strict=True):
+    with torch.autocast("cpu", dtype=lower), drop_in.enabled(strict=True):
         for ours, theirs, exact in both(lambda f, *x, **y: f(*x, **y), arguments, leaves, **options):
             near(ours, theirs, exact)
 
@@ -92,7 +92,7 @@ def test_mixed_types_are_refused_as_by_torch(types):
 def test_a_float32_mask_with_lower_precision():
     arguments, mask = qkv(dtype=torch.bfloat16), draw(6, 6, seed=3)
     exact = torch_sdpa(*(x.double() for x in arguments), mask.double())
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         near(F.scaled_dot_product_attention(*arguments, mask), torch_sdpa(*arguments, mask), exact)
 
 
@@ -108,7 +108,7 @@ def test_masks_compose_with_causal(mask, is_causal):
         earlier = torch.ones(6, 6, dtype=torch.bool).tril()
         composed = mask & earlier if mask.dtype == torch.bool else mask.masked_fill(~earlier, -torch.inf)
     exact = torch_sdpa(*(x.double() for x in arguments), composed if mask.dtype == torch.bool else composed.double())
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         near(F.scaled_dot_product_attention(*arguments, mask, is_causal=is_causal),
              torch_sdpa(*arguments, composed), exact)
 
@@ -116,7 +116,7 @@ def test_masks_compose_with_causal(mask, is_causal):
 @pytest.mark.parametrize("heads", [(8, 2, 4), (8, 4, 1), (8, 8, 2), (8, 1, 8)], ids=str)
 def test_keys_and_values_of_different_heads(heads):
     arguments = [x.detach().requires_grad_() for x in qkv(*heads)]
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         for ours, theirs, exact in both(lambda f, *x: f(*x, enable_gqa=True), arguments, arguments):
             near(ours, theirs, exact)
 
@@ -127,10 +127,10 @@ def test_dropout_of_everything_is_zero(p):
     out = sdpa(*arguments, dropout_p=p)
     assert torch.equal(out, torch.zeros_like(out))
     assert all((x == 0).all() for x in torch.autograd.grad(out.sum(), arguments))
-    assert "dropout_p" in face.explain(*arguments, dropout_p=p)
+    assert "dropout_p" in drop_in.explain(*arguments, dropout_p=p)
 
 
-def test_what_is_not_finite():
+def test_values_that_are_not_finite_follow_the_documented_rule():
     """As docs/numerics.md has it: torch's two paths do not agree with one another here."""
     q, k, v = (torch.zeros(1, 1, 4, 2) for _ in range(3))
     q[..., 0] = 1
@@ -138,11 +138,11 @@ def test_what_is_not_finite():
     k[0, 0, 2, 0] = float("inf")
     out = sdpa(q, k, v, is_causal=True)
     assert out[0, 0, :, 0].tolist() == [0, 0.5, 2, 2]
-    assert "+infinity wins alone" in face.explain(q, k, v).path and "infinity" in face.explain.__doc__
+    assert "+infinity wins alone" in drop_in.explain(q, k, v).path and "infinity" in drop_in.explain.__doc__
     v[0, 0, 2, 1] = float("nan")
     assert sdpa(q, k, v, is_causal=True)[0, 0].isnan().tolist() == [[False] * 2] * 2 + [[False, True]] * 2
     k[0, 0, 2, 0] = 0
-    assert "infinity" not in face.explain(q, k, q).path
+    assert "infinity" not in drop_in.explain(q, k, q).path
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -179,14 +179,14 @@ def test_wrong_calls_raise_torchs_class(case):
     try:
         expected = torch_sdpa(*arguments, **options)
     except Exception as error:  # noqa: BLE001: whatever it is, ours is the same
-        with face.enabled(), pytest.raises(type(error)) as caught:
+        with drop_in.enabled(), pytest.raises(type(error)) as caught:
             F.scaled_dot_product_attention(*arguments, **options)
         if case != "unknown argument":
             said, expected = (re.sub(r" \(position \d\)", "", str(e)) for e in (caught.value, error))
             assert said == expected
     else:  # torch reads past the values here, or over them; the call is its own
         assert F.scaled_dot_product_attention is torch_sdpa and case == "fewer values than keys"
-        with face.enabled(strict=True), pytest.raises(attention_cpp.Error):
+        with drop_in.enabled(strict=True), pytest.raises(attention_cpp.Error):
             F.scaled_dot_product_attention(*arguments, **options)
         assert sdpa(*arguments, **options).shape == expected.shape
 
@@ -206,7 +206,7 @@ class Calls(TorchFunctionMode):
 @pytest.mark.parametrize("mask", [None, torch.nn.attention.bias.causal_lower_right(6, 6)], ids=["", "causal bias"])
 def test_a_function_mode_sees_one_call(mask):
     arguments = qkv()
-    with face.enabled(strict=True), Calls() as calls:
+    with drop_in.enabled(strict=True), Calls() as calls:
         out = F.scaled_dot_product_attention(*arguments, mask)
         assert calls.seen == [F.scaled_dot_product_attention]
     assert torch.equal(out, sdpa(*arguments, mask))
@@ -217,7 +217,7 @@ def test_a_subclass_sees_the_call():
         pass
 
     arguments = [x.as_subclass(Named) for x in qkv()]
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         out = F.scaled_dot_product_attention(*arguments)
     assert type(out) is Named and torch.equal(out.as_subclass(torch.Tensor), sdpa(*qkv()))
 
@@ -265,17 +265,17 @@ def test_flops_are_those_of_the_products():
 def test_an_inner_block_leaves_the_outer_one_on():
     wide = draw(1, 1, 2, 1100)
     call = lambda: F.scaled_dot_product_attention(wide, wide, wide)  # noqa: E731
-    with face.enabled(strict=True):
-        with face.enabled(warn=True), warnings.catch_warnings(record=True) as caught:
+    with drop_in.enabled(strict=True):
+        with drop_in.enabled(warn=True), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
         assert [str(warning.message) for warning in caught] == [
-            "scaled_dot_product_attention left to torch: heads are wider than 1024"]
+            "scaled_dot_product_attention is left to torch: heads are wider than 1024"]
         assert caught[0].filename == __file__
         assert F.scaled_dot_product_attention is sdpa
         with pytest.raises(attention_cpp.Error, match="wider"):
             call()
-        with contextlib.suppress(ZeroDivisionError), face.enabled():
+        with contextlib.suppress(ZeroDivisionError), drop_in.enabled():
             raise ZeroDivisionError
         assert F.scaled_dot_product_attention is sdpa
     assert F.scaled_dot_product_attention is torch_sdpa

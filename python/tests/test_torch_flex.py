@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import (AuxRequest, BlockMask, and_masks,
                                                 or_masks)
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import _core  # noqa: E402
 from attention_cpp._torch import autograd, flex, structure  # noqa: E402
 from attention_cpp.torch import flex_attention  # noqa: E402
@@ -92,9 +92,9 @@ MASKS = {
 
 def after(what):
     """What mask_counts() gains by a call."""
-    before = face.mask_counts()
+    before = drop_in.mask_counts()
     what()
-    return {name: count - before.get(name, 0) for name, count in face.mask_counts().items()
+    return {name: count - before.get(name, 0) for name, count in drop_in.mask_counts().items()
             if count != before.get(name, 0)}
 
 
@@ -117,7 +117,7 @@ def both(inputs, others=(), **options):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(name):
+def test_masks_are_found_and_results_are_torchs(name):
     mask_mod, expected = MASKS[name]
     inputs = qkv()
     block_mask = create_block_mask(mask_mod, B, H, LQ, LK, "cpu", BLOCK_SIZE=16)
@@ -182,7 +182,7 @@ SCORES = {
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_scores(name):
+def test_score_mods_are_found_and_results_are_torchs(name):
     score_mod, expected = SCORES[name]
     inputs = qkv()
     counted = after(lambda: flex_attention(*inputs, score_mod=score_mod))
@@ -193,7 +193,7 @@ def test_scores(name):
 
 @pytest.mark.parametrize("mask", ["causal", "segments", "prefix", "any", "of each head"])
 @pytest.mark.parametrize("name", ["table", "softcap", "squared", "causal"])
-def test_scores_with_masks(name, mask):
+def test_score_mods_compose_with_masks(name, mask):
     block_mask = create_block_mask(MASKS[mask][0], B, H, LQ, LK, "cpu", BLOCK_SIZE=(16, 8))
     for ours, theirs in both(qkv(), score_mod=SCORES[name][0], block_mask=block_mask):
         torch.testing.assert_close(ours, theirs, **EXACT)
@@ -211,7 +211,7 @@ def test_gradient_of_what_is_captured(mask):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_other_types(dtype):
+def test_other_types_are_as_accurate_as_torch(dtype):
     inputs = qkv(dtype=dtype)
     exact = [x.detach().double() for x in inputs]
     table = TABLE.float()
@@ -242,7 +242,7 @@ def test_blocks_without_a_function():
     torch.testing.assert_close(flex_attention(*inputs, block_mask=block_mask), expected, **EXACT)
 
 
-def test_full_blocks_are_not_asked():
+def test_mask_mod_is_not_evaluated_in_full_blocks():
     inputs = qkv(queries=LK)
     whole = create_block_mask(causal, None, None, LK, LK, "cpu", BLOCK_SIZE=16)
     whole.mask_mod = lambda b, h, i, j: (i >= j) & (i // 16 == j // 16)  # false in the full blocks
@@ -250,7 +250,7 @@ def test_full_blocks_are_not_asked():
     torch.testing.assert_close(flex_attention(*inputs, block_mask=whole), expected, **EXACT)
 
 
-def test_aux():
+def test_auxiliary_results_are_torchs():
     inputs = [x.detach() for x in qkv()]
     (a, ours), (b, theirs) = (f(*inputs, score_mod=masked, return_aux=AuxRequest(lse=True))
                               for f in (flex_attention, torchs.flex_attention))
@@ -336,13 +336,13 @@ def test_tiles_are_as_large_as_what_they_evaluate(monkeypatch):
 
 # ------------------------------------------------------------------------------------------------------------- refusals
 
-def test_strict():
+def test_strict_raises_for_what_no_option_expresses():
     inputs = qkv()
     any_mask = create_block_mask(MASKS["any"][0], None, None, LQ, LK, "cpu")
     flex_attention(*inputs, score_mod=alibi, strict=True)
     with pytest.raises(attention_cpp.Error, match="the mask is none of causal, window"):
         flex_attention(*inputs, block_mask=any_mask, strict=True)
-    with pytest.raises(attention_cpp.Error, match="the score is multiplied with what is not a number"):
+    with pytest.raises(attention_cpp.Error, match="score_mod multiplies the score by something that is not one number"):
         flex_attention(*inputs, score_mod=lambda s, b, h, i, j: s * h, strict=True)
     with pytest.raises(attention_cpp.Error, match="query is a str"):
         flex_attention("q", *inputs[1:], strict=True)

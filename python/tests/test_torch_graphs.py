@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import flash_attn  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
@@ -17,7 +17,7 @@ torch_sdpa = F.scaled_dot_product_attention
 
 @pytest.fixture(autouse=True)
 def enabled():
-    with face.enabled():
+    with drop_in.enabled():
         yield
 
 
@@ -61,7 +61,7 @@ def test_modules_of_torch_are_scripted():
                                layer(x, x, x, need_weights=False)[0])
 
 
-def test_a_trace_of_another_face_holds_its_operator():
+def test_a_trace_of_another_integration_holds_its_operator():
     def attend(q, k, v):
         return flash_attn.flash_attn_func(q, k, v, causal=True, softcap=2.0)
 
@@ -79,7 +79,7 @@ def test_exported_programs_hold_torchs_operator(strict):
     torch.testing.assert_close(program.module()(*other), expected(*other))
 
 
-def test_onnx():
+def test_onnx_programs_give_the_same_results():
     pytest.importorskip("onnxscript")
     from onnx.reference import ReferenceEvaluator
 
@@ -99,13 +99,13 @@ def test_make_fx_holds_our_operator():
     torch.testing.assert_close(graph(*other), expected(*other))
 
 
-def test_why_is_told():
+def test_explain_names_the_recorder_of_the_graph():
     reasons = []
 
     def attend(*arguments):
-        reasons.append(face.explain(*arguments))
+        reasons.append(drop_in.explain(*arguments))
         with pytest.raises(attention_cpp.Error, match="torch.jit"):
-            face.scaled_dot_product_attention(*arguments, strict=True)
+            drop_in.scaled_dot_product_attention(*arguments, strict=True)
         return arguments[0]
 
     torch.jit.trace(attend, inputs(), check_trace=False)

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
 TIMEOUT = 300
@@ -62,7 +62,7 @@ def gradients(module, *inputs):
 
 @pytest.fixture
 def enabled():
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         yield
 
 
@@ -93,7 +93,7 @@ def test_packed_by_aot_inductor(enabled, tmp_path):
         def forward(self, q, k, v):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    with face.enabled():
+    with drop_in.enabled():
         program = torch.export.export(Attend(), (q, k, v))
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "attend.pt2"))
     same(torch._inductor.aoti_load_package(path)(q, k, v), torch_sdpa(q, k, v, is_causal=True))
@@ -102,7 +102,7 @@ def test_packed_by_aot_inductor(enabled, tmp_path):
 # ------------------------------------------------------------------------------------------------------------- training
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpointing(use_reentrant, enabled):
+def test_checkpointing_repeats_the_dropout(use_reentrant, enabled):
     q, k, v = qkv(grad=True)
     results = []
     for recompute in (False, True):
@@ -146,8 +146,8 @@ def test_tensors_made_of_others_are_torchs():
     from torch.testing._internal.two_tensor import TwoTensor
 
     pairs = [TwoTensor(x, x * 2) for x in qkv()]
-    with face.enabled():
-        assert face.explain(*pairs) == "left to torch: query is a TwoTensor"
+    with drop_in.enabled():
+        assert drop_in.explain(*pairs) == "left to torch: query is a TwoTensor"
         out = F.scaled_dot_product_attention(*pairs)
     same(out.b, torch_sdpa(*(x * 2 for x in qkv())))
 
@@ -163,7 +163,7 @@ def test_hooks_that_keep_saved_tensors(enabled):
 
 # ------------------------------------------------------------------------------------------------------ without memory
 
-def test_inference_mode(enabled):
+def test_inference_mode_has_the_same_results(enabled):
     q, k, v = qkv(grad=True)
     with torch.inference_mode():
         out = F.scaled_dot_product_attention(q, k, v)
@@ -175,14 +175,14 @@ def test_inference_mode(enabled):
 
 @pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)],
                          ids=["contiguous", "heads joined"])
-def test_meta_and_fake_tensors(layout):
-    real = face.scaled_dot_product_attention(*map(layout, qkv()))
-    with face.enabled():
+def test_meta_and_fake_tensors_have_the_form_of_real_ones(layout):
+    real = drop_in.scaled_dot_product_attention(*map(layout, qkv()))
+    with drop_in.enabled():
         meta = F.scaled_dot_product_attention(*(layout(x.to("meta")) for x in qkv()))
         with torch.device("meta"):
             x = torch.empty(2, 6, 32)
             assert block()(x, is_causal=False).shape == (2, 6, 32)
-    with face.enabled(strict=True), FakeTensorMode() as mode:
+    with drop_in.enabled(strict=True), FakeTensorMode() as mode:
         fake = F.scaled_dot_product_attention(*(layout(mode.from_tensor(x)) for x in qkv()))
     for other in (meta, fake):
         assert other.shape == real.shape and other.dtype == real.dtype
@@ -190,19 +190,19 @@ def test_meta_and_fake_tensors(layout):
 
 
 def test_other_devices_are_torchs():
-    with FakeTensorMode(allow_non_fake_inputs=True), face.enabled():
+    with FakeTensorMode(allow_non_fake_inputs=True), drop_in.enabled():
         x = torch.empty(2, 4, 6, 8, device="cuda", dtype=torch.float16)
-        assert face.explain(x, x, x) == "left to torch: query is on cuda:0"
+        assert drop_in.explain(x, x, x) == "left to torch: query is on cuda:0"
         out = F.scaled_dot_product_attention(x, x, x)
     assert out.device.type == "cuda" and out.shape == x.shape
 
 
 # -------------------------------------------------------------------------------------------------------------- workers
 
-def test_pickles():
-    assert pickle.loads(pickle.dumps(face.scaled_dot_product_attention)) is face.scaled_dot_product_attention
-    with face.enabled():
-        assert pickle.loads(pickle.dumps(F.scaled_dot_product_attention)) is face.scaled_dot_product_attention
+def test_functions_and_modules_can_be_pickled():
+    assert pickle.loads(pickle.dumps(drop_in.scaled_dot_product_attention)) is drop_in.scaled_dot_product_attention
+    with drop_in.enabled():
+        assert pickle.loads(pickle.dumps(F.scaled_dot_product_attention)) is drop_in.scaled_dot_product_attention
         module = block()
         twin = pickle.loads(pickle.dumps(copy.deepcopy(module)))
         x = draw(2, 6, 32)
@@ -211,7 +211,7 @@ def test_pickles():
 
 def work(length):
     """In a worker, which has to enable() for itself if it is a new process."""
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         q, k, v = qkv(length, grad=True)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         gradient, = torch.autograd.grad(out.sum(), q)
@@ -219,7 +219,7 @@ def work(length):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers(method):
+def test_worker_processes_have_the_same_results(method):
     expected = [work(length) for length in (6, 200)]
     with multiprocessing.get_context(method).Pool(2) as pool:
         results = pool.map_async(work, (6, 200)).get(TIMEOUT)
@@ -235,7 +235,7 @@ class Attended(torch.utils.data.Dataset):
         return torch.from_numpy(work(4 + index)[0][0, 0, :4])
 
 
-def test_workers_of_a_data_loader():
+def test_workers_of_a_data_loader_have_the_same_results():
     expected = torch.stack([Attended()[index] for index in range(4)])
     loader = torch.utils.data.DataLoader(Attended(), batch_size=4, num_workers=2, timeout=TIMEOUT)
     assert torch.equal(next(iter(loader)), expected)

@@ -1,4 +1,4 @@
-"""Results in the form of torch's own: strides, type, device, record and nested layout, for every face and option."""
+"""Results in the form of torch's own: strides, type, device, gradient and nested layout, for each function, option."""
 
 import itertools
 import warnings
@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 from torch.nn.attention.bias import causal_lower_right  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 
 B, H, L, S, D = 2, 4, 5, 7, 8
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -57,7 +57,7 @@ def compare(ours, theirs, arguments, options, what):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_scaled_dot_product_attention(layout):
+def test_scaled_dot_product_attention_has_torchs_form(layout):
     count = 0
     for dtype, mask, size, dropout, grouped, width, recorded in itertools.product(
             DTYPES, MASKS, SIZES, (0.0, 0.5), (False, True), (D, 12), (False, True)):
@@ -68,7 +68,7 @@ def test_scaled_dot_product_attention(layout):
         k, v = (LAYOUTS[other](batch, 2 if grouped else H, keys, n, dtype=dtype)
                 for other, n in (("blhd", D), ("bhld", width)))
         options = {"attn_mask": MASKS[mask](dtype, queries, keys), "dropout_p": dropout, "enable_gqa": grouped}
-        count += compare(face.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, v), options,
+        count += compare(drop_in.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, v), options,
                          (dtype, mask, size, dropout, grouped, width, recorded))
     assert count > 800
 
@@ -78,7 +78,7 @@ def test_the_layout_of_keys_and_values(keys_as):
     for layout, which in itertools.product(("bhld", "blhd"), (("k",), ("v",), ("k", "v"))):
         q, k, v = (LAYOUTS[keys_as if name in which else layout](B, H, n, D)
                    for name, n in (("q", L), ("k", S), ("v", S)))
-        assert compare(face.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, v), {}, which)
+        assert compare(drop_in.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, v), {}, which)
 
 
 @pytest.mark.parametrize("shapes", [
@@ -91,15 +91,15 @@ def test_axes_that_are_missing_or_broadcast(shapes):
         if transposed and q.dim() > 2:
             q = q.transpose(-2, -3).contiguous().transpose(-2, -3)
         k = torch.randn(of_k)
-        assert compare(face.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, k),
+        assert compare(drop_in.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, k),
                        {"dropout_p": dropout, "is_causal": is_causal}, (dropout, is_causal))
 
 
-def test_autocast():
+def test_autocast_has_torchs_form():
     q = LAYOUTS["blhd"](B, H, L, D)
     with torch.autocast("cpu", torch.bfloat16):
         for dropout in (0.0, 0.5):
-            assert compare(face.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, q, q),
+            assert compare(drop_in.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, q, q),
                            {"dropout_p": dropout}, dropout)
 
 
@@ -111,7 +111,7 @@ def test_nested_results_keep_their_lengths(lengths, known):
     if not known:  # as of offsets alone
         nested = torch.nested.nested_tensor_from_jagged(nested.values(), offsets=nested.offsets())
     q = nested.transpose(1, 2)
-    ours, theirs = (function(q, q, q) for function in (face.scaled_dot_product_attention,
+    ours, theirs = (function(q, q, q) for function in (drop_in.scaled_dot_product_attention,
                                                        F.scaled_dot_product_attention))
     assert ours.shape == theirs.shape == q.shape and ours.layout is torch.jagged and ours.dtype == theirs.dtype
     assert ours.offsets() is theirs.offsets() is q.offsets()
@@ -124,7 +124,7 @@ def test_nested_results_keep_their_lengths(lengths, known):
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_multihead_attention(dtype, recorded):
+def test_multihead_attention_has_torchs_form(dtype, recorded):
     for kind, batch_first, weights, average, padded in itertools.product(
             ("self", "cross"), (False, True), (False, True), (False, True), (False, True)):
         module = torch.nn.MultiheadAttention(16, 2, batch_first=batch_first, dtype=dtype).train(recorded)
@@ -134,13 +134,13 @@ def test_multihead_attention(dtype, recorded):
                    "key_padding_mask": torch.tensor([[False, False, True]] * 3) if padded else None}
         with torch.set_grad_enabled(recorded):
             expected = module(x, y, y, **options)
-            with face.enabled():
+            with drop_in.enabled():
                 actual = module(x, y, y, **options)
         assert [None if t is None else form_of(t) for t in actual] == [None if t is None else form_of(t)
                                                                       for t in expected], (kind, options)
 
 
-def test_flex_attention():
+def test_flex_attention_has_torchs_form():
     for layout, dtype, width, with_lse in itertools.product(LAYOUTS, (torch.float32, torch.bfloat16), (D, 16),
                                                             (False, True)):
         q, k = (LAYOUTS[layout](B, H, n, D, dtype=dtype) for n in (L, S))
@@ -148,15 +148,15 @@ def test_flex_attention():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             expected = torch_flex.flex_attention(q, k, v, return_lse=with_lse)
-        actual = face.flex_attention(q, k, v, return_lse=with_lse)
+        actual = drop_in.flex_attention(q, k, v, return_lse=with_lse)
         for a, b in zip(*(result if with_lse else (result,) for result in (actual, expected))):
             assert (a.shape, a.dtype, a.device, a.requires_grad) == (b.shape, b.dtype, b.device, b.requires_grad)
 
 
-def test_varlen():
+def test_varlen_results_are_contiguous():
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     starts = torch.tensor([0, 2, 5], dtype=torch.int32)
-    with face.enabled():
+    with drop_in.enabled():
         for dtype, transposed in itertools.product(DTYPES, (False, True)):
             x = torch.randn(H, 5, D, dtype=dtype).transpose(0, 1) if transposed else torch.randn(5, H, D, dtype=dtype)
             out = varlen.varlen_attn(x, x, x, starts, starts, 3, 3)
@@ -164,17 +164,17 @@ def test_varlen():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_operator_itself_lies_as_q(layout):
-    """What attention_cpp.torch.attention and attention_cpp.attention say of themselves: torch has no such function."""
+def test_results_of_the_operator_have_the_memory_order_of_q(layout):
+    """attention_cpp.torch.attention and attention_cpp.attention, of which torch has no counterpart."""
     for dtype, recorded in itertools.product(DTYPES, (False, True)):
         q = LAYOUTS[layout](B, H, L, D, dtype=dtype)
         k = torch.randn(B, 2, S, D, dtype=dtype)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        for attend in (face.attention, attention_cpp.attention):
-            if recorded and attend is face.attention:
+        for attend in (drop_in.attention, attention_cpp.attention):
+            if recorded and attend is drop_in.attention:
                 q.requires_grad_()
-            with torch.set_grad_enabled(recorded and attend is face.attention):
+            with torch.set_grad_enabled(recorded and attend is drop_in.attention):
                 out, lse = attend(q, k, k, return_lse=True)
             assert out.shape == (B, H, L, D) and out.dtype == dtype and lse.shape == (B, H, L) and lse.dtype == wide
             assert attend is attention_cpp.attention or out.stride() == torch.empty_like(q).stride()
-            assert out.requires_grad == lse.requires_grad == (recorded and attend is face.attention)
+            assert out.requires_grad == lse.requires_grad == (recorded and attend is drop_in.attention)

@@ -10,14 +10,14 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import _core  # noqa: E402
 from attention_cpp._torch import masks as _masks, prefix as _prefix, structure as _structure  # noqa: E402
 from attention_cpp._torch.composite import _allowed  # noqa: E402
 from attention_cpp._torch.state import state  # noqa: E402
 
 torch_sdpa = F.scaled_dot_product_attention
-sdpa = face.scaled_dot_product_attention
+sdpa = drop_in.scaled_dot_product_attention
 EXACT = dict(rtol=1e-11, atol=1e-12)  # float64
 B, LQ, LK = 3, 40, 48
 
@@ -103,23 +103,23 @@ def added(mask, value, dtype=torch.float64):
 @pytest.mark.parametrize("name", MASKS)
 def test_what_is_found_and_what_comes_out(name):
     mask, expected = MASKS[name]
-    plan = face.explain(*qkv(), mask)
+    plan = drop_in.explain(*qkv(), mask)
     assert expected is None or plan.path.endswith(f"; the mask is read as: {expected}")
     for ours, theirs in both(mask):
         torch.testing.assert_close(ours, theirs, **EXACT)
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_added_masks(name):
+def test_floating_masks_are_read_as_boolean_ones(name):
     """0 and -infinity say the same; the lowest number too, but not in a row that it fills: there it hides none."""
     mask, expected = MASKS[name]
     floating = added(mask, -torch.inf)
-    path = face.explain(*qkv(), floating).path
+    path = drop_in.explain(*qkv(), floating).path
     assert expected in (None, "mask") or path.endswith(f"; the mask is read as: {expected}")
     for ours, theirs in both(floating):
         torch.testing.assert_close(ours, theirs, **EXACT)
     floating = added(mask, torch.finfo(torch.float32).min, torch.float32)
-    path = face.explain(*qkv(), floating).path
+    path = drop_in.explain(*qkv(), floating).path
     full = not mask.any(-1).all()
     assert expected in (None, "mask") or path.endswith("bias" if full else f"read as: {expected}")
     for ours, theirs in both(floating):
@@ -139,16 +139,16 @@ def test_other_numbers_stay_a_bias():
     for change in (0.5, torch.nan, -1e30, torch.inf):
         mask = added(MASKS["causal"][0], -torch.inf)
         mask[0, 0, 20, 3] = change
-        assert face.explain(*qkv(), mask).path.endswith("read as: bias")
+        assert drop_in.explain(*qkv(), mask).path.endswith("read as: bias")
     lowest = added(MASKS["causal"][0], torch.finfo(torch.float16).min, torch.float16)
     half = [x.detach().half() for x in qkv()]
-    assert face.explain(*half, lowest).path.endswith("read as: bias")  # -65504 is a score that there may be
-    assert face.explain(*half, lowest.masked_fill(lowest < 0, -torch.inf)).path.endswith("read as: causal")
+    assert drop_in.explain(*half, lowest).path.endswith("read as: bias")  # -65504 is a score that there may be
+    assert drop_in.explain(*half, lowest.masked_fill(lowest < 0, -torch.inf)).path.endswith("read as: causal")
 
 
 def test_a_mask_with_a_gradient_stays_a_bias():
     mask = added(MASKS["causal"][0], -torch.inf).requires_grad_()
-    assert face.explain(*qkv(), mask).path.endswith("read as: bias")
+    assert drop_in.explain(*qkv(), mask).path.endswith("read as: bias")
     for ours, theirs in zip(*(torch.autograd.grad(f(*qkv(), mask).sin().sum(), mask) for f in (sdpa, torch_sdpa))):
         torch.testing.assert_close(ours, theirs, **EXACT)
 
@@ -194,7 +194,7 @@ def test_masks_are_not_kept_alive():
                vars(kept[2]).keys() == {"causal", "alignment"}) <= 1
 
 
-def test_inference_mode(readings):
+def test_masks_of_inference_mode_are_read_in_each_call(readings):
     """There torch counts no changes."""
     inputs = [x.detach() for x in qkv()]
     with torch.inference_mode():
@@ -228,20 +228,20 @@ def test_where_nothing_can_be_read(readings):
     assert not readings
 
 
-def test_counts():
-    before = face.mask_counts()
+def test_mask_counts_count_calls_by_their_options():
+    before = drop_in.mask_counts()
     for name in ("causal, left padding", "any", "any"):
         sdpa(*qkv(), MASKS[name][0])
-    after = face.mask_counts()
+    after = drop_in.mask_counts()
     assert after["causal, keys"] - before.get("causal, keys", 0) == 1 and after["mask"] - before.get("mask", 0) == 2
 
 
 def test_no_lanes_are_computed_in_vain():
     """A causal mask costs what is_causal does."""
     inputs = qkv()
-    assert face.explain(*inputs, MASKS["causal"][0]).flops == face.explain(*inputs, is_causal=True).flops
+    assert drop_in.explain(*inputs, MASKS["causal"][0]).flops == drop_in.explain(*inputs, is_causal=True).flops
     prefix = MASKS["prefix"][0]
-    assert face.explain(*inputs, prefix).flops == 2 * B * 4 * prefix.sum() * (8 + 8)
+    assert drop_in.explain(*inputs, prefix).flops == 2 * B * 4 * prefix.sum() * (8 + 8)
 
 
 def test_a_prefix_with_dropout_and_the_layout_of_the_query():

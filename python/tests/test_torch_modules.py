@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import _core  # noqa: E402
 from attention_cpp._torch import masks as _masks, modules as _modules  # noqa: E402
 
@@ -66,13 +66,13 @@ RUNS = {
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", RUNS)
-def test_modules_are_served(name, training, modules, calls):
+def test_modules_run_on_the_library(name, training, modules, calls):
     count, run = RUNS[name]
     for module in modules:
         module.train(training)
     with torch.set_grad_enabled(training):
         expected = run(*modules)
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             actual = run(*modules)
     assert len(calls) == count
     kept = ~PADDING if "padding" in name else slice(None)
@@ -86,7 +86,7 @@ def test_weights_of_the_fused_path(average, modules, calls):
     attention = modules[1].eval()
     with torch.no_grad():
         expected = attention(X, X, X, key_padding_mask=PADDING, average_attn_weights=average)
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             actual = attention(X, X, X, key_padding_mask=PADDING, average_attn_weights=average)
     assert len(calls) == 1
     for a, b in zip(actual, expected, strict=True):
@@ -98,19 +98,19 @@ def test_a_floating_mask_is_added_on_the_fused_path(modules):
     encoder = modules[0]
     mask = draw(6, 6, seed=5)
     expected = encoder.train()(X, mask=mask)
-    with torch.no_grad(), face.enabled(strict=True):
+    with torch.no_grad(), drop_in.enabled(strict=True):
         same(encoder.eval()(X, mask=mask), expected)
 
 
 def test_masks_of_the_fused_path_are_read(modules, monkeypatch):
     monkeypatch.setattr(_masks, "WORTH_READING", 0)
     encoder = modules[0].eval()
-    before = face.mask_counts().get("causal", 0)
+    before = drop_in.mask_counts().get("causal", 0)
     with torch.no_grad():
         expected = encoder(X, mask=CAUSAL)
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             same(encoder(X, mask=CAUSAL), expected)
-    assert face.mask_counts()["causal"] == before + 2  # layers
+    assert drop_in.mask_counts()["causal"] == before + 2  # layers
 
 
 def test_nested_tensors_of_modules(modules, calls):
@@ -118,12 +118,12 @@ def test_nested_tensors_of_modules(modules, calls):
     x = nested()
     with torch.no_grad():
         expected = [encoder(x), attention(x, x, x, need_weights=False)[0]]
-        with face.enabled(strict=True):
+        with drop_in.enabled(strict=True):
             actual = [encoder(x), attention(x, x, x, need_weights=False)[0]]
             assert len(calls) == 3
             with pytest.raises(attention_cpp.Error, match="weights of nested"):
                 attention(x, x, x)
-        with face.enabled():
+        with drop_in.enabled():
             attention(x, x, x)
     for a, b in zip(actual, expected):
         assert a.is_nested and a.layout == torch.strided
@@ -136,13 +136,13 @@ def test_padding_is_not_computed(modules, monkeypatch):
     rows = []
     project = _modules.linear
     monkeypatch.setattr(_modules, "linear", lambda x, *w: (rows.append(x.shape[:-1]), project(x, *w))[1])
-    with torch.no_grad(), face.enabled(strict=True):
+    with torch.no_grad(), drop_in.enabled(strict=True):
         modules[0].eval()(X, src_key_padding_mask=PADDING)
     assert rows == [(1, sum(LENGTHS))] * 4
 
 
 def test_the_fused_path_is_torchs_again(modules, calls):
-    with face.enabled():
+    with drop_in.enabled():
         assert torch.backends.mha.get_fastpath_enabled()
     with torch.no_grad():
         modules[0].eval()(X)
@@ -161,7 +161,7 @@ def jagged(lengths, *shape, seed=0):
 def test_jagged_tensors_are_packed_sequences(is_causal, grouped, calls):
     q, k, v = (jagged(LENGTHS, heads, 8, seed=seed) for seed, heads in enumerate((4, 2 if grouped else 4,
                                                                                   2 if grouped else 4)))
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=is_causal,
                                              enable_gqa=grouped)
     assert len(calls) == 1 and out.layout == torch.jagged and (out.transpose(1, 2) + q).shape == q.shape
@@ -176,7 +176,7 @@ def test_jagged_tensors_are_packed_sequences(is_causal, grouped, calls):
 
 def test_jagged_keys_of_other_lengths():
     q, k = jagged(LENGTHS, 4, 8), jagged((2, 5, 3), 4, 8, seed=1)
-    out = face.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, k * 1)))
+    out = drop_in.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, k * 1)))
     for row, *parts in zip(out.unbind(), q.unbind(), k.unbind()):
         a, b = (x.transpose(0, 1)[None] for x in parts)
         same(row, torch_sdpa(a, b, b)[0])
@@ -188,6 +188,6 @@ def test_what_is_not_packed_is_left_to_torch():
     strided = torch.nested.nested_tensor([draw(4, n, 8) for n in LENGTHS])
     for arguments, reason in (((x, dense, dense), "mixed"), ((strided,) * 3, "nested"),
                               ((x.transpose(1, 2),) * 3, "jagged")):
-        assert reason in face.explain(*arguments)
-    assert face.scaled_dot_product_attention(strided, strided, strided).is_nested
-    assert face.explain(x, x, x).isa == attention_cpp.isa()
+        assert reason in drop_in.explain(*arguments)
+    assert drop_in.scaled_dot_product_attention(strided, strided, strided).is_nested
+    assert drop_in.explain(x, x, x).isa == attention_cpp.isa()

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 import reference  # noqa: E402
 from attention_cpp._options import FIELDS  # noqa: E402
 from attention_cpp._torch.attention import as_tensors  # noqa: E402
@@ -80,13 +80,13 @@ def as_arrays(options):
 
 
 @each_option
-def test_values(options):
+def test_values_of_every_option_are_those_of_the_reference(options):
     q, k, v = qkv(grad=False)
-    out, lse = face.attention(q, k, v, return_lse=True, **options)
+    out, lse = drop_in.attention(q, k, v, return_lse=True, **options)
     expected, expected_lse = reference.attention(q.numpy(), k.numpy(), v.numpy(), **as_arrays(options))
     np.testing.assert_allclose(out, expected, **EXACT)
     np.testing.assert_allclose(lse, expected_lse, **EXACT)
-    assert torch.equal(face.attention(q, k, v, **options), out)
+    assert torch.equal(drop_in.attention(q, k, v, **options), out)
 
 
 def with_sources(options):
@@ -94,40 +94,40 @@ def with_sources(options):
     sources = {name: options[name].detach().clone().requires_grad_() for name in ("bias",) if name in options}
 
     def function(q, k, v, *rest):
-        out, lse = face.attention(q, k, v, return_lse=True, **{**options, **dict(zip(sources, rest))})
+        out, lse = drop_in.attention(q, k, v, return_lse=True, **{**options, **dict(zip(sources, rest))})
         return out, lse.clamp(min=-100)  # -inf has no difference quotient
 
     return function, tuple(sources.values())
 
 
 @each_option
-def test_gradients(options):
+def test_gradients_of_every_option_pass_gradcheck(options):
     function, rest = with_sources(options)
     assert gradcheck(function, (*qkv(), *rest))
 
 
-def test_packed_sequences():
+def test_packed_sequences_are_the_sequences_alone():
     sink = draw(4, dtype=torch.float32)
     function, rest = with_sources({**PACKED, "sink": sink, "bias": draw(1, 4, 5, 6)})
     inputs = (*qkv(batch=1), *rest)
     assert gradcheck(function, inputs)
     out, _ = function(*inputs)
     for rows, keys in ((slice(0, 2), slice(0, 3)), (slice(2, 5), slice(3, 6))):
-        alone = face.attention(inputs[0][:, :, rows], inputs[1][:, :, keys], inputs[2][:, :, keys], causal=True,
-                               alignment="bottom_right", sink=sink, bias=rest[0][:, :, rows, keys])
+        alone = drop_in.attention(inputs[0][:, :, rows], inputs[1][:, :, keys], inputs[2][:, :, keys], causal=True,
+                                  alignment="bottom_right", sink=sink, bias=rest[0][:, :, rows, keys])
         torch.testing.assert_close(out[:, :, rows], alone, **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["sink", "all"])
-def test_gradient_of_the_sink(name, dtype):
+def test_gradient_of_the_sink_is_that_of_plain_operations(name, dtype):
     """Against torch's own differentiation of the softmax, which sees the sink as one more key."""
     options = OPTIONS[name]
     sink = torch.as_tensor(options["sink"], dtype=dtype).clone().requires_grad_()
     inputs = (*qkv(), sink)
     given = as_tensors("attention", {**options, "sink": sink})
     results = []
-    for out, lse in (face.attention(*inputs[:3], return_lse=True, **{**options, "sink": sink}),
+    for out, lse in (drop_in.attention(*inputs[:3], return_lse=True, **{**options, "sink": sink}),
                      composite(*inputs[:3], given)):
         loss = out.sin().sum() + lse.clamp(min=-100).cos().sum()
         results.append(torch.autograd.grad(loss, inputs))
@@ -136,7 +136,7 @@ def test_gradient_of_the_sink(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["all", "segments", "blocks"])
-def test_second_derivatives(name):
+def test_second_derivatives_pass_gradgradcheck(name):
     function, rest = with_sources(OPTIONS[name])
     assert gradgradcheck(function, (*(x.detach()[:, -2:].requires_grad_() if name != "all" else x for x in qkv()),
                                     *rest), check_fwd_over_rev=True)
@@ -147,25 +147,25 @@ def test_vmap_of_segments(mapped):
     q, k, v = qkv(grad=False)
     options = dict(OPTIONS["segments"])
     values = torch.stack([options.pop(mapped), torch.ones_like(OPTIONS["segments"][mapped])])
-    actual = torch.vmap(lambda x: face.attention(q, k, v, **options, **{mapped: x}))(values)
-    torch.testing.assert_close(actual, torch.stack([face.attention(q, k, v, **options, **{mapped: x}) for x in values]),
-                               **EXACT)
+    actual = torch.vmap(lambda x: drop_in.attention(q, k, v, **options, **{mapped: x}))(values)
+    expected = torch.stack([drop_in.attention(q, k, v, **options, **{mapped: x}) for x in values])
+    torch.testing.assert_close(actual, expected, **EXACT)
 
 
 def test_vmap_of_blocks():
     q, k, v = qkv(grad=False)
     values = torch.stack([BLOCKS, ~BLOCKS])
-    actual = torch.vmap(lambda x: face.attention(q, k, v, blocks=(x, 3, 2)))(values)
-    expected = torch.stack([face.attention(q, k, v, blocks=(x, 3, 2)) for x in values])
+    actual = torch.vmap(lambda x: drop_in.attention(q, k, v, blocks=(x, 3, 2)))(values)
+    expected = torch.stack([drop_in.attention(q, k, v, blocks=(x, 3, 2)) for x in values])
     torch.testing.assert_close(actual, expected, **EXACT)
 
 
 def test_leading_axes_may_be_missing():
     q, k, v = qkv()
-    whole, lse = face.attention(q, k, v, return_lse=True)
+    whole, lse = drop_in.attention(q, k, v, return_lse=True)
     for rows, at in ((q[1], (1,)), (q[1, 3], (1, 3))):
         keys, values = (x[1] if len(at) == 1 else x[1, 1] for x in (k, v))
-        out, own = face.attention(rows, keys, values, return_lse=True)
+        out, own = drop_in.attention(rows, keys, values, return_lse=True)
         torch.testing.assert_close(out, whole[at], **EXACT)
         torch.testing.assert_close(own, lse[at], **EXACT)
         assert torch.autograd.grad(out.sum(), values)[0].shape == values.shape
@@ -174,9 +174,9 @@ def test_leading_axes_may_be_missing():
 def test_dropout_follows_torchs_generator():
     q, k, v = qkv(grad=False)
     torch.manual_seed(3)
-    first, second = (face.attention(q, k, v, dropout=0.5) for _ in range(2))
+    first, second = (drop_in.attention(q, k, v, dropout=0.5) for _ in range(2))
     torch.manual_seed(3)
-    assert torch.equal(first, face.attention(q, k, v, dropout=0.5)) and not torch.equal(first, second)
+    assert torch.equal(first, drop_in.attention(q, k, v, dropout=0.5)) and not torch.equal(first, second)
 
 
 def test_compiled_whole():
@@ -191,10 +191,10 @@ def test_compiled_whole():
         torch.testing.assert_close(ours, plain, **EXACT)
 
 
-def test_autocast():
+def test_autocast_lowers_out_and_not_lse():
     q, k, v = qkv(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, lse = face.attention(q, k, v, return_lse=True)
+        out, lse = drop_in.attention(q, k, v, return_lse=True)
     assert out.dtype == torch.bfloat16 and lse.dtype == torch.float32
     assert torch.autograd.grad(out.float().sum(), v)[0].dtype == torch.float32
 
@@ -220,32 +220,32 @@ def test_flat_options_come_back():
 # --------------------------------------------------------------------------------------------------------------- errors
 
 WRONG = {
-    "no tensor": (lambda q, k, v: face.attention(q.numpy(), k, v), TypeError, "q must be a torch.Tensor, not ndarray"),
-    "device": (lambda q, k, v: face.attention(q.to("meta"), k, v), ValueError, "q is on meta, must be on the CPU"),
-    "layout": (lambda q, k, v: face.attention(q.to_sparse(), k, v), ValueError, "q must be a dense tensor"),
-    "axes": (lambda q, k, v: face.attention(q[0], k, v), ValueError, "3, 4 and 4 axes"),
-    "unknown": (lambda q, k, v: face.attention(q, k, v, sinks=1), TypeError, "there is no option 'sinks'"),
-    "slopes": (lambda q, k, v: face.attention(q, k, v, alibi_slopes=draw(4, grad=True), alignment="top_left"),
-               ValueError, "alibi_slopes requires a gradient, which it does not have: give"),
-    "alignment": (lambda q, k, v: face.attention(q, k, v, causal=True), ValueError, "alignment must be named"),
-    "every reason": (lambda q, k, v: face.attention(q, k[..., :2], v, dropout=1.5), ValueError, "dropout is 1.5"),
+    "no tensor": (lambda q, k, v: drop_in.attention(q.numpy(), k, v), TypeError, "q must be a torch.Tensor, not nd"),
+    "device": (lambda q, k, v: drop_in.attention(q.to("meta"), k, v), ValueError, "q is on meta, must be on the CPU"),
+    "layout": (lambda q, k, v: drop_in.attention(q.to_sparse(), k, v), ValueError, "q must be a dense tensor"),
+    "axes": (lambda q, k, v: drop_in.attention(q[0], k, v), ValueError, "3, 4 and 4 axes"),
+    "unknown": (lambda q, k, v: drop_in.attention(q, k, v, sinks=1), TypeError, "there is no option 'sinks'"),
+    "slopes": (lambda q, k, v: drop_in.attention(q, k, v, alibi_slopes=draw(4, grad=True), alignment="top_left"),
+               ValueError, r"alibi_slopes requires a gradient, which attention\(\) does not compute: pass"),
+    "alignment": (lambda q, k, v: drop_in.attention(q, k, v, causal=True), ValueError, "alignment must be given"),
+    "every reason": (lambda q, k, v: drop_in.attention(q, k[..., :2], v, dropout=1.5), ValueError, "dropout is 1.5"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_errors(name):
+def test_wrong_arguments_raise_the_reason(name):
     call, kind, message = WRONG[name]
     with pytest.raises(kind, match=message):
         call(*qkv(grad=False))
 
 
-def test_help_tells_the_options():
-    assert "every option of attention_cpp.attention()" in inspect.getdoc(face.attention)
-    assert "torch" in sys.modules and "attention" in face.__all__
+def test_help_names_the_options():
+    assert "every option of attention_cpp.attention()" in inspect.getdoc(drop_in.attention)
+    assert "torch" in sys.modules and "attention" in drop_in.__all__
 
 
 @pytest.mark.parametrize("window", ["a", 3, (1, 2, 3)])
 def test_a_window_is_two_numbers(window):
     q, k, v = qkv(grad=False)
     with pytest.raises(TypeError, match=r"window must be \(left, right\)"):
-        face.attention(q, k, v, window=window)
+        drop_in.attention(q, k, v, window=window)

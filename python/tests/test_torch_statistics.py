@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 
 
 def draw(*shape, seed=0, dtype=torch.float64):
@@ -39,7 +39,7 @@ def naive(q, k, scale=None, causal=False, window=(-1, -1), alignment="top_left",
 @pytest.mark.parametrize("name", OPTIONS)
 def test_values_and_gradients_are_torchs(name):
     q, k = draw(2, 4, 7, 8), draw(2, 2, 9, 8, seed=1)
-    actual, expected = face.attention_statistics(q, k, LABELS, **OPTIONS[name]), naive(q, k, **OPTIONS[name])
+    actual, expected = drop_in.attention_statistics(q, k, LABELS, **OPTIONS[name]), naive(q, k, **OPTIONS[name])
     inputs = (q, k, SINK) if name == "sink" else (q, k)
     for a, b in zip(actual, expected):
         torch.testing.assert_close(a, b)
@@ -51,21 +51,21 @@ def test_values_and_gradients_are_torchs(name):
 def test_are_those_of_the_operator():
     q, k = draw(1, 2, 300, 16, dtype=torch.float32), draw(1, 2, 300, 16, seed=1, dtype=torch.float32)
     labels = torch.arange(300)[None] % 5
-    entropy, masses = face.attention_statistics(q, k, labels, causal=True)
+    entropy, masses = drop_in.attention_statistics(q, k, labels, causal=True)
     with torch.no_grad():
         _, lse = attention_cpp.attention(q, k, k, causal=True, return_lse=True)
         others = attention_cpp.attention_statistics(q, k, lse, ["entropy"], labels=labels, causal=True)
     torch.testing.assert_close(entropy, others["entropy"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(masses, others["labels"], rtol=1e-5, atol=1e-6)
-    half, _ = face.attention_statistics(q.bfloat16(), k.bfloat16(), causal=True)
+    half, _ = drop_in.attention_statistics(q.bfloat16(), k.bfloat16(), causal=True)
     assert half.dtype == torch.float32 and (half - entropy).abs().max() < 0.05
 
 
 def test_rows_without_keys_and_refusals():
     q, k = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
     labels, none = torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0])
-    entropy, masses = face.attention_statistics(q, k, labels, key_length=none)
+    entropy, masses = drop_in.attention_statistics(q, k, labels, key_length=none)
     entropy.sum().backward()
     assert (entropy == 0).all() and (masses == 0).all() and (q.grad == 0).all()
-    with pytest.raises(attention_cpp.Error, match="of bias, softcap there is no gradient"):
-        face.attention_statistics(q, k, softcap=3.0, bias=None)
+    with pytest.raises(attention_cpp.Error, match="no gradients with bias, softcap; the allowed options are causal"):
+        drop_in.attention_statistics(q, k, softcap=3.0, bias=None)

@@ -10,13 +10,13 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 from torch.autograd.functional import hvp, vhp  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 from attention_cpp import _core, flash_attn  # noqa: E402
 from attention_cpp._torch.autograd import attention  # noqa: E402
 from attention_cpp._torch.composite import composite  # noqa: E402
 from attention_cpp._torch.options import Options  # noqa: E402
 
-sdpa = face.scaled_dot_product_attention
+sdpa = drop_in.scaled_dot_product_attention
 
 
 def draw(*shape, seed=0, grad=False):
@@ -91,7 +91,7 @@ def test_every_check_of_second_derivatives():
 # ---------------------------------------------------------------------------------------------------------- transforms
 
 @each_option
-def test_grad_vjp_and_jvp(options):
+def test_grad_vjp_and_jvp_are_those_of_plain_operations(options):
     inputs = arguments()
     every = tuple(range(5))
     same_all(grad(loss(ours(options)), every)(*inputs), grad(loss(plain(options)), every)(*inputs))
@@ -115,7 +115,7 @@ JACOBIANS = {"jacrev": jacrev, "jacfwd": jacfwd, "hessian": hessian, "jacrev twi
 
 @pytest.mark.parametrize("transform", JACOBIANS.values(), ids=JACOBIANS)
 @pytest.mark.parametrize("argument", [0, 1, 3])
-def test_jacobians_and_hessians(transform, argument):
+def test_jacobians_and_hessians_are_those_of_plain_operations(transform, argument):
     inputs = [x[:1] for x in arguments()]
     inputs[-1] = arguments()[-1]
 
@@ -137,7 +137,7 @@ def test_products_with_the_hessian(product):
     same_all(*results)
 
 
-def test_dual_numbers():
+def test_dual_numbers_are_those_of_plain_operations():
     q, k, v, _, _ = arguments()
     tangent = draw(*q.shape, seed=7)
     results = []
@@ -161,7 +161,7 @@ def test_a_gradient_with_a_tangent():
     same(*results)
 
 
-def test_third_derivatives():
+def test_third_derivatives_are_those_of_plain_operations():
     q, k, v = (x[:1, :1] for x in arguments()[:3])
     results = []
     for function in (ours({}), plain({})):
@@ -220,7 +220,7 @@ def test_vmap_under_a_gradient():
     same_all(torch.autograd.grad(out.sin().sum(), (q, k, v)), torch.autograd.grad(expected.sin().sum(), (q, k, v)))
 
 
-def test_vmap_of_dropout_asks_for_its_randomness():
+def test_vmap_of_dropout_needs_a_randomness():
     x = torch.ones(1, 1, 20, 4, dtype=torch.float64).expand(2, -1, -1, -1, -1)
     call = lambda t: sdpa(t, t, t, dropout_p=0.5)  # noqa: E731
     with pytest.raises(RuntimeError, match="randomness"):
@@ -233,7 +233,7 @@ def test_vmap_of_dropout_asks_for_its_randomness():
 
 def test_transforms_after_enable():
     q, k, v = (draw(1, 1, 3, 2, seed=seed) for seed in range(3))
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         actual = hessian(lambda x: F.scaled_dot_product_attention(x, k, v).sin().sum())(q)
     same(actual, hessian(lambda x: plain({})(x, k, v, None, None)[0].sin().sum())(q))
 

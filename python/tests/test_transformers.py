@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import masking_utils
 
 import attention_cpp
-import attention_cpp.transformers as face
+import attention_cpp.transformers as integration
 from attention_cpp._torch import masks as _masks
 from attention_cpp._transformers.masks import Mask, refuse_dense
 from attention_cpp.torch import mask_counts
@@ -81,7 +81,7 @@ class Float64(TorchFunctionMode):
 def registered():
     """A dense mask is an error in every test that does not say otherwise."""
     torch.manual_seed(0)
-    face.register(strict=True)
+    integration.register(strict=True)
 
 
 def make(name, dtype=torch.float64):
@@ -173,7 +173,7 @@ def test_holes_in_the_padding_mask(name):
 
 
 @pytest.mark.parametrize("name, padding", CASES)
-def test_output_attentions(name, padding):
+def test_output_attentions_are_those_of_eager(name, padding):
     model, ours = make(name)
     batch, rows = make_batch(name, padding)
     with torch.no_grad(), Float64():
@@ -290,7 +290,7 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
     arguments = {"batch_size": 2, "q_length": Lq, "kv_length": Lk, "q_offset": q_offset, "kv_offset": kv_offset,
                  "mask_function": PATTERNS[pattern], "attention_mask": known}
     dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
-    mask = face.attention_cpp_mask(**arguments, allow_is_bidirectional_skip=True, on_dense=refuse_dense)
+    mask = integration.attention_cpp_mask(**arguments, allow_is_bidirectional_skip=True, on_dense=refuse_dense)
     if isinstance(q_offset, torch.Tensor):
         q_offset += Lq  # as a static cache does between the mask and the layers
         place[2].sub_(Lq)
@@ -300,8 +300,8 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
         assert mask.untyped_storage().nbytes() <= 2 * total
     q, k, v = qkv(Lq, Lk)
     module = Layer() if pattern in ("causal", "window") else Encoder()
-    out, _ = face.attention_cpp_forward(module, q, k, v, mask)
-    expected, _ = face.attention_cpp_forward(module, q, k, v, dense)
+    out, _ = integration.attention_cpp_forward(module, q, k, v, mask)
+    expected, _ = integration.attention_cpp_forward(module, q, k, v, dense)
     assert out.shape == (2, Lq, 4, 8) and out.is_contiguous()
     close(out, expected, 1e-12)
     if Lq == 1:
@@ -313,14 +313,14 @@ def test_masks_mean_what_transformers_own_mean(pattern, padding, place):
 
 def test_masks_take_no_memory_until_a_model_computes_with_them():
     """And are then those of sdpa, or of eager attention for models that have no sdpa."""
-    face.register()
+    integration.register()
     padding = torch.ones(2, 9, dtype=torch.bool)
     padding[1, :3] = False
     for function, skip in ((PATTERNS[name], skip) for name in PATTERNS for skip in (True, False)):
         arguments = dict(mask_function=function, attention_mask=padding, allow_is_causal_skip=skip, dtype=torch.float64)
         for config, whole_mask in ((make("llama")[0].config, masking_utils.sdpa_mask),
                                    (make("gemma2")[0].config, masking_utils.eager_mask)):
-            mask = face.attention_cpp_mask(2, 9, 9, config=config, **arguments)
+            mask = integration.attention_cpp_mask(2, 9, 9, config=config, **arguments)
             whole = whole_mask(2, 9, 9, **arguments)
             assert mask.made is None and mask.shape == whole.shape and mask.dtype == whole.dtype
             assert torch.equal(mask[:, :, 2:, :7], whole[:, :, 2:, :7])
@@ -328,22 +328,22 @@ def test_masks_take_no_memory_until_a_model_computes_with_them():
 
 
 def test_what_a_model_writes_into_a_mask_counts():
-    face.register()
+    integration.register()
     q, k, v = qkv(9, 9)
     for write in (lambda mask: mask[:, :, :, 0].fill_(-torch.inf),
                   lambda mask: mask.masked_fill_(torch.arange(9) == 0, -torch.inf)):
-        mask = face.attention_cpp_mask(2, 9, 9, mask_function=PATTERNS["bidirectional"], config=CONFIGS["gemma2"](),
-                                       dtype=torch.float64)
+        mask = integration.attention_cpp_mask(2, 9, 9, mask_function=PATTERNS["bidirectional"],
+                                              config=CONFIGS["gemma2"](), dtype=torch.float64)
         write(mask)
-        out, _ = face.attention_cpp_forward(Encoder(), q, k, v, mask)
-        close(out, face.attention_cpp_forward(Encoder(), q, k[:, :, 1:], v[:, :, 1:], None)[0], 1e-12)
+        out, _ = integration.attention_cpp_forward(Encoder(), q, k, v, mask)
+        close(out, integration.attention_cpp_forward(Encoder(), q, k[:, :, 1:], v[:, :, 1:], None)[0], 1e-12)
 
 
 def test_masks_are_of_the_place_where_they_were_made():
     """A static cache moves the tensor that says where its queries are before the layers run."""
-    face.register()
+    integration.register()
     place = torch.tensor(4)
-    mask, whole = face.attention_cpp_mask(2, 3, 9, place), masking_utils.sdpa_mask(2, 3, 9, 4)
+    mask, whole = integration.attention_cpp_mask(2, 3, 9, place), masking_utils.sdpa_mask(2, 3, 9, 4)
     place += 3
     assert torch.equal(mask & True, whole)
 
@@ -353,31 +353,31 @@ def test_no_mask_is_what_eager_makes_of_it_where_there_is_no_sdpa():
     q, k, v = qkv(5, 9)
     layer = Layer()
     layer.config = make("gemma2")[0].config
-    close(face.attention_cpp_forward(layer, q, k, v, None)[0],
-          face.attention_cpp_forward(Encoder(), q, k, v, None)[0], 1e-12)
+    close(integration.attention_cpp_forward(layer, q, k, v, None)[0],
+          integration.attention_cpp_forward(Encoder(), q, k, v, None)[0], 1e-12)
     layer.config = make("llama")[0].config
-    close(face.attention_cpp_forward(layer, q, k, v, None)[0],
-          face.attention_cpp_forward(Layer(), q, k, v, None)[0], 1e-12)
+    close(integration.attention_cpp_forward(layer, q, k, v, None)[0],
+          integration.attention_cpp_forward(Layer(), q, k, v, None)[0], 1e-12)
 
 
 def test_autocast_is_that_of_sdpa():
     """Norms and rotary embeddings may leave query and key in float32 beside a lower value."""
     q, k, v = (x.float() for x in qkv(5, 9))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, _ = face.attention_cpp_forward(Encoder(), q, k, v.bfloat16(), None)
-    expected, _ = face.attention_cpp_forward(Encoder(), q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
+        out, _ = integration.attention_cpp_forward(Encoder(), q, k, v.bfloat16(), None)
+    expected, _ = integration.attention_cpp_forward(Encoder(), q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
     assert torch.equal(out, expected)
 
 
-def test_without_a_mask():
+def test_calls_without_a_mask_follow_is_causal():
     q, k, v = qkv(5, 9)
 
     def dense(function):
         return masking_utils.sdpa_mask(2, 5, 9, 4, mask_function=function, allow_is_causal_skip=False)
 
     def expect(mask, module, **options):
-        actual, _ = face.attention_cpp_forward(module, q, k, v, None, **options)
-        close(actual, face.attention_cpp_forward(module, q, k, v, mask)[0], 1e-12)
+        actual, _ = integration.attention_cpp_forward(module, q, k, v, None, **options)
+        close(actual, integration.attention_cpp_forward(module, q, k, v, mask)[0], 1e-12)
 
     causal, window, full = (dense(PATTERNS[name]) for name in ("causal", "window", "bidirectional"))
     expect(causal, Layer())
@@ -398,7 +398,7 @@ def test_a_decoder_made_bidirectional():
         close(run(ours, batch, rows)[0], run(model, batch, rows)[0])
 
 
-def test_masks_of_the_user():
+def test_masks_of_the_user_give_what_eager_gives():
     model, ours = make("llama")
     batch, rows = make_batch("llama", "none")
     mask = torch.rand(2, 1, L, L) < 0.6
@@ -419,13 +419,13 @@ def test_packed_sequences_need_a_dense_mask():
     batch, rows = packed()
     with pytest.raises(attention_cpp.Error, match="dense mask is needed.*packed_sequence_mask_function"):
         ours(**batch)
-    face.register(warn=True)
+    integration.register(warn=True)
     with pytest.warns(UserWarning, match="packed_sequence_mask_function"):
         actual = run(ours, batch, rows)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours(**batch)  # once
-    face.register()
+    integration.register()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         close(run(ours, batch, rows)[0], actual)
@@ -434,7 +434,7 @@ def test_packed_sequences_need_a_dense_mask():
 
 def test_dense_masks_of_packed_sequences_run_as_segments(monkeypatch):
     monkeypatch.setattr(_masks, "WORTH_READING", 0)
-    face.register()
+    integration.register()
     model, ours = make("llama")
     batch, rows = packed()
     before = mask_counts()
@@ -447,12 +447,12 @@ def test_dense_masks_of_packed_sequences_run_as_segments(monkeypatch):
 def test_chunked_attention_needs_a_dense_mask():
     function = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
     with pytest.raises(attention_cpp.Error, match=r"and_masks\(chunked_overlay, causal_mask_function\)"):
-        face.attention_cpp_mask(2, 9, 9, mask_function=function, on_dense=refuse_dense)
+        integration.attention_cpp_mask(2, 9, 9, mask_function=function, on_dense=refuse_dense)
     three = masking_utils.and_masks(*[masking_utils.causal_mask_function] * 3)
     with pytest.raises(attention_cpp.Error, match="dense"):
-        face.attention_cpp_mask(2, 9, 9, mask_function=three, on_dense=refuse_dense)
+        integration.attention_cpp_mask(2, 9, 9, mask_function=three, on_dense=refuse_dense)
     expected = masking_utils.sdpa_mask(2, 9, 9, mask_function=function, allow_is_causal_skip=False)
-    assert torch.equal(face.attention_cpp_mask(2, 9, 9, mask_function=function), expected)
+    assert torch.equal(integration.attention_cpp_mask(2, 9, 9, mask_function=function), expected)
 
 
 # ------------------------------------------------------------------------------------------------------ the function
@@ -462,8 +462,8 @@ def test_every_option_at_once():
     bias = torch.randn(1, 4, 6, 9, dtype=torch.float64, requires_grad=True)
     sink = torch.randn(4).double().requires_grad_()  # the library holds sinks as float32
     mask = torch.rand(2, 1, 6, 9) < 0.7
-    out, weights = face.attention_cpp_forward(Layer(), q, k, v, mask, scaling=0.5, softcap=1.5, s_aux=sink,
-                                              position_bias=bias, output_attentions=True)
+    out, weights = integration.attention_cpp_forward(Layer(), q, k, v, mask, scaling=0.5, softcap=1.5, s_aux=sink,
+                                                     position_bias=bias, output_attentions=True)
     scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) * 0.5
     scores = 1.5 * torch.tanh(scores / 1.5) + bias
     scores = scores.masked_fill(~mask, -torch.inf)
@@ -472,8 +472,8 @@ def test_every_option_at_once():
     close(weights, full.detach(), 1e-12)
     close(out, expected, 1e-12)
     added = torch.zeros(2, 1, 6, 9, dtype=torch.float64).masked_fill(~mask, -torch.inf)
-    close(face.attention_cpp_forward(Layer(), q, k, v, added, scaling=0.5, softcap=1.5, s_aux=sink,
-                                     position_bias=bias)[0], expected, 1e-12)
+    close(integration.attention_cpp_forward(Layer(), q, k, v, added, scaling=0.5, softcap=1.5, s_aux=sink,
+                                            position_bias=bias)[0], expected, 1e-12)
     given = (q, k, v, bias, sink)
     for actual, wanted in zip(torch.autograd.grad(out.sin().sum(), given),
                               torch.autograd.grad(expected.sin().sum(), given)):
@@ -482,22 +482,22 @@ def test_every_option_at_once():
 
 def test_learned_queries_are_the_same_for_all():
     q, k, v = qkv(5, 9)
-    out, _ = face.attention_cpp_forward(Encoder(), q[:1], k, v, None)
-    close(out, face.attention_cpp_forward(Encoder(), q[:1].expand(2, -1, -1, -1), k, v, None)[0], 0)
+    out, _ = integration.attention_cpp_forward(Encoder(), q[:1], k, v, None)
+    close(out, integration.attention_cpp_forward(Encoder(), q[:1].expand(2, -1, -1, -1), k, v, None)[0], 0)
 
 
-def test_dropout():
+def test_dropout_repeats_with_the_seed():
     q, k, v = qkv(64, 64)
-    plain, weights = face.attention_cpp_forward(Encoder(), q, k, v, None, output_attentions=True)
+    plain, weights = integration.attention_cpp_forward(Encoder(), q, k, v, None, output_attentions=True)
     torch.manual_seed(3)
-    dropped, kept = face.attention_cpp_forward(Encoder(), q, k, v, None, dropout=0.5, output_attentions=True)
+    dropped, kept = integration.attention_cpp_forward(Encoder(), q, k, v, None, dropout=0.5, output_attentions=True)
     torch.manual_seed(3)
-    again, _ = face.attention_cpp_forward(Encoder(), q, k, v, None, dropout=0.5)
+    again, _ = integration.attention_cpp_forward(Encoder(), q, k, v, None, dropout=0.5)
     assert torch.equal(dropped, again) and not torch.allclose(dropped, plain)
     close(kept, weights, 0)
 
 
-def test_bfloat16():
+def test_bfloat16_is_as_accurate_as_eager():
     model, ours = make("llama", torch.bfloat16)
     batch, rows = make_batch("llama", "left")
     model.to(torch.float32)
@@ -513,8 +513,8 @@ def test_bfloat16():
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
 @pytest.mark.parametrize("padding", PADDINGS)
-def test_compile(name, padding):
-    face.register()  # of models without sdpa a compiler gets the whole mask
+def test_compiled_models_give_the_same_logits(name, padding):
+    integration.register()  # of models without sdpa a compiler gets the whole mask
     model, ours = make(name, torch.float32)
     batch, rows = make_batch(name, padding)
     batch["attention_mask"] = batch.get("attention_mask", torch.ones(2, L, dtype=torch.long))
@@ -527,7 +527,7 @@ def test_compile(name, padding):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing(reentrant):
+def test_activation_checkpointing_gives_the_same_gradients(reentrant):
     _, ours = make("mistral", torch.float32)
     batch, rows = make_batch("mistral", "left")
 
@@ -543,9 +543,9 @@ def test_activation_checkpointing(reentrant):
 
 
 def test_registering_twice_and_under_another_name():
-    face.register()
-    face.register()
-    face.register("other", strict=True)
+    integration.register()
+    integration.register()
+    integration.register("other", strict=True)
     model = hf.AutoModelForCausalLM.from_config(CONFIGS["llama"](), attn_implementation="other")
     assert model.config._attn_implementation == "other"
     batch, _ = packed()
@@ -563,23 +563,24 @@ def test_models_that_would_ignore_it():
         model(torch.ones(1, 4, dtype=torch.long))
 
 
-def test_bad_input():
+def test_wrong_arguments_raise_the_layer_and_the_reason():
     q, k, v = qkv(5, 9)
-    face.register()
+    integration.register()
     away = [t.to("meta") for t in (q, k, v)]
     numbered = Layer()
     numbered.layer_idx = 3
     with pytest.raises(attention_cpp.Error, match="must be on the CPU, not meta"):
-        face.attention_cpp_forward(Layer(), *away, None)
+        integration.attention_cpp_forward(Layer(), *away, None)
     with pytest.raises(attention_cpp.Error, match="must be on the CPU, not meta"):
-        face.attention_cpp_forward(Layer(), q, k, away[2], None)
+        integration.attention_cpp_forward(Layer(), q, k, away[2], None)
     allowed = r"must be None, or a tensor \[2\|1, 4\|1, 5\|1, 9\|1\], boolean \(True = attend\) or floating"
     for mask, given in ((torch.ones(2, 1, 5, 9, dtype=torch.long), r"torch.int64 \[2, 1, 5, 9\]"),
                         (torch.ones(2, 1, 5, 8, dtype=torch.bool), r"torch.bool of shape \[2, 1, 5, 8\]"),
                         (torch.ones(1, 2, 1, 5, 9), r"torch.float32 of shape \[1, 2, 1, 5, 9\]"),
                         ([[True]], "a list"),
-                        (face.attention_cpp_mask(2, 5, 8, 3), r"torch.bool of shape \[2, 1, 5, 8\]")):
+                        (integration.attention_cpp_mask(2, 5, 8, 3), r"torch.bool of shape \[2, 1, 5, 8\]")):
         with pytest.raises(attention_cpp.Error, match=f"Layer of layer 3: the attention_mask is {given}; it {allowed}"):
-            face.attention_cpp_forward(numbered, q, k, v, mask)
+            integration.attention_cpp_forward(numbered, q, k, v, mask)
     with pytest.raises(attention_cpp.Error, match="Layer calls its attention with block_indices, indices, which"):
-        face.attention_cpp_forward(Layer(), q, k, v, None, indices=q, position_ids=q, block_indices=k, sinks=None)
+        integration.attention_cpp_forward(Layer(), q, k, v, None, indices=q, position_ids=q, block_indices=k,
+                                          sinks=None)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-FACES = ("", ".torch", ".flash_attn", ".causal_conv1d", ".transformers", ".jax")
+MODULES = ("", ".torch", ".flash_attn", ".causal_conv1d", ".transformers", ".jax")
 
 PREAMBLE = """
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 import attention_cpp
 import attention_cpp.causal_conv1d as conv1d
 import attention_cpp.flash_attn as flash
-import attention_cpp.torch as face
+import attention_cpp.torch as drop_in
 from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, Mention, Plan, Sentence
 
 gradients: Gradients[torch.Tensor]
@@ -76,15 +76,16 @@ EXPRESSIONS = {
     "coreference": "HeadCoreference", "coreference.add(layers, document, [0])": "None",
     "coreference.kinds()": r"dict\[.*HeadMentions",
     "attention_cpp.watch(module, layers=[0])": r"ContextManager\[.*Seen",
-    "face.attention(t, t, t, sink=[0.0])": TENSOR, "face.attention(t, t, t, return_lse=True)": TWO,
-    "face.attention(t, t, t, return_lse=flag)": rf"{TENSOR}.*{TWO}", "face.attention_weights(t, t, heads=[0])": TENSOR,
-    "face.attention_statistics(t, t)": "RowStatistics", "face.attention_statistics(t, t).entropy": TENSOR,
-    "face.scaled_dot_product_attention(t, t, t, is_causal=True)": TENSOR, "face.flex_attention(t, t, t)": TENSOR,
-    "face.flex_attention(t, t, t, return_lse=True)": TWO, "face.explain(t, t, t)": r"Plan.*str",
-    "face.explain_backward(t, t, t)": r"Plan.*str", "face.explain_flex_attention_backward(t, t, t)": r"Plan.*str",
-    "face.explain_flex_attention(t, t, t)": r"Plan.*str", "face.mask_counts()": r"dict\[.*str, .*int",
-    "face.share_threads()": r"\bbool", "face.enable(warn=True)": "None", "face.disable()": "None",
-    "face.enabled(strict=True)": r"ContextManager\[None", "flash.install()": "None", "flash.uninstall()": "None",
+    "drop_in.attention(t, t, t, sink=[0.0])": TENSOR, "drop_in.attention(t, t, t, return_lse=True)": TWO,
+    "drop_in.attention(t, t, t, return_lse=flag)": rf"{TENSOR}.*{TWO}",
+    "drop_in.attention_weights(t, t, heads=[0])": TENSOR,
+    "drop_in.attention_statistics(t, t)": "RowStatistics", "drop_in.attention_statistics(t, t).entropy": TENSOR,
+    "drop_in.scaled_dot_product_attention(t, t, t, is_causal=True)": TENSOR, "drop_in.flex_attention(t, t, t)": TENSOR,
+    "drop_in.flex_attention(t, t, t, return_lse=True)": TWO, "drop_in.explain(t, t, t)": r"Plan.*str",
+    "drop_in.explain_backward(t, t, t)": r"Plan.*str", "drop_in.explain_flex_attention_backward(t, t, t)": r"Plan.*str",
+    "drop_in.explain_flex_attention(t, t, t)": r"Plan.*str", "drop_in.mask_counts()": r"dict\[.*str, .*int",
+    "drop_in.share_threads()": r"\bbool", "drop_in.enable(warn=True)": "None", "drop_in.disable()": "None",
+    "drop_in.enabled(strict=True)": r"ContextManager\[None", "flash.install()": "None", "flash.uninstall()": "None",
     **{f"flash.{name}({given})": TENSOR for name, given in FLASH.items()},
     **{f"flash.{name}({given}, return_attn_probs=True)": THREE for name, given in FLASH.items()},
     **{f"flash.{name}({given}, return_attn_probs=flag)": rf"{TENSOR}.*{THREE}" for name, given in FLASH.items()},
@@ -95,17 +96,17 @@ EXPRESSIONS = {
     "flash.pad_input(t, t, 1, 1)": TENSOR, "flash.unpad_input(t, t)": rf"tuple\[{TENSOR}, .*int, {TENSOR}\]",
     "flash.unpad_input_for_concatenated_sequences(t, t)": rf"tuple\[{TENSOR}.*int\]",
     "flash.apply_rotary_emb(t, t, t)": TENSOR,
-    "face.causal_convolution(t, t, silu=True)": TENSOR,
-    "face.causal_convolution(t, t, return_final_state=True)": TWO,
-    "face.causal_convolution(t, t, return_final_state=flag)": rf"{TENSOR}.*{TWO}",
+    "drop_in.causal_convolution(t, t, silu=True)": TENSOR,
+    "drop_in.causal_convolution(t, t, return_final_state=True)": TWO,
+    "drop_in.causal_convolution(t, t, return_final_state=flag)": rf"{TENSOR}.*{TWO}",
     "conv1d.causal_conv1d_fn(t, t, activation='silu')": TENSOR,
     "conv1d.causal_conv1d_fn(t, t, return_final_states=True)": TWO,
     "conv1d.causal_conv1d_fn(t, t, return_final_states=flag)": rf"{TENSOR}.*{TWO}",
     "conv1d.causal_conv1d_update(t, t, t)": TENSOR, "conv1d.install()": "None", "conv1d.uninstall()": "None",
 }
 WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
-         "attention_cpp.attention(n, n, n, causal='yes')", "face.attention(t, t, t, softmax_scale=1.0)",
-         "face.attention(n, t, t)", "flash.flash_attn_func(t, t, t, return_attn_probs=3)")
+         "attention_cpp.attention(n, n, n, causal='yes')", "drop_in.attention(t, t, t, softmax_scale=1.0)",
+         "drop_in.attention(n, t, t)", "flash.flash_attn_func(t, t, t, return_attn_probs=3)")
 IN_PREAMBLE = {"Document", "Gradients", "HeadMentions", "HeadRelation", "Mention", "Plan", "Sentence", "HEAD_MEASURES"}
 
 
@@ -120,18 +121,18 @@ def functions_of(module):
                         if inspect.isfunction(function) and not method.startswith("_"))
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_public_functions_are_annotated(face):
-    if face:
-        pytest.importorskip(face.removeprefix(".").replace("flash_attn", "torch").replace("causal_conv1d", "torch"))
-    for name, function in functions_of(importlib.import_module(f"attention_cpp{face}")):
+@pytest.mark.parametrize("module", MODULES)
+def test_public_functions_are_annotated(module):
+    if module:
+        pytest.importorskip(re.sub("flash_attn|causal_conv1d", "torch", module.removeprefix(".")))
+    for name, function in functions_of(importlib.import_module(f"attention_cpp{module}")):
         signature = inspect.signature(function)
         bare = [parameter for parameter in signature.parameters.values()
                 if parameter.annotation is parameter.empty and parameter.name != "self"]
         assert not bare and signature.return_annotation is not signature.empty, name
 
 
-@pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "face"), (".flash_attn", "flash"),
+@pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "drop_in"), (".flash_attn", "flash"),
                                           (".causal_conv1d", "conv1d")])
 def test_every_public_name_has_an_expression(module, name):
     if module:
@@ -174,7 +175,7 @@ def test_a_caller_passes_mypy_strict(tmp_path):
         assert f"wrong.py:{first + number}: error:" in wrong, f"{expression}: {wrong}"
 
 
-def test_types_of_the_jax_face(tmp_path):
+def test_types_of_the_jax_integration(tmp_path):
     pytest.importorskip("mypy")
     pytest.importorskip("jax")
     program = """import jax.numpy as jnp

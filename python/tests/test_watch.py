@@ -17,7 +17,7 @@ import transformers as hf
 from torch.nn.attention import flex_attention as flex
 
 import attention_cpp
-import attention_cpp.torch as face
+import attention_cpp.torch as drop_in
 import attention_cpp.transformers
 from attention_cpp._torch import masks as _masks
 from attention_cpp._torch.state import state
@@ -113,7 +113,7 @@ def test_each_text_is_a_run():
             model(**batch())
     assert [len(layer.runs) for layer in seen.layers] == [2, 2, 2]
     assert torch.equal(seen.weights(0, run=0), seen.weights(0, run=1))
-    with pytest.raises(attention_cpp.Error, match="has 2 runs, there is no run 2"):
+    with pytest.raises(attention_cpp.Error, match="has 2 runs: there is no run 2"):
         seen.weights(0, run=2)
 
 
@@ -128,7 +128,7 @@ def test_layers_and_heads_are_chosen():
             model(**batch())
         assert [layer.name for layer in seen.layers] == names[1:2]
         assert torch.equal(seen.weights(0), all_.weights(names[1])[:, [3, 0]])
-    with pytest.raises(attention_cpp.Error, match=r"no layer 7; kept are: model.layers.1.self_attn"):
+    with pytest.raises(attention_cpp.Error, match=r"no layer 7; the recorded layers are: model.layers.1.self_attn"):
         seen.weights(7)
 
 
@@ -162,7 +162,7 @@ def test_nothing_changes_and_nothing_stays(monkeypatch):
     with pytest.raises(KeyError), attention_cpp.watch(model):
         raise KeyError
     assert F.scaled_dot_product_attention is before and not state.observers
-    with face.enabled(strict=True):
+    with drop_in.enabled(strict=True):
         enabled = F.scaled_dot_product_attention
         with attention_cpp.watch(model):
             pass
@@ -197,12 +197,12 @@ def test_what_torch_computes_is_named():
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
 
-    with pytest.warns(UserWarning, match="saw no attention of this Attend: .*heads are wider than 1024"), \
+    with pytest.warns(UserWarning, match="recorded no attention of this Attend: .*heads are wider than 1024"), \
             attention_cpp.watch(Attend()) as seen:
         Attend()(torch.randn(1, 1, 2, 1025))
     assert seen.missed == ["heads are wider than 1024"]
     model = model_of("gpt2", "eager")
-    with pytest.warns(UserWarning, match='saw no attention of this GPT2LMHeadModel: .*attn_implementation="sdpa"'), \
+    with pytest.warns(UserWarning, match='no attention of this GPT2LMHeadModel: .*attn_implementation="sdpa"'), \
             attention_cpp.watch(model):
         model(**batch())
 
@@ -235,7 +235,7 @@ def test_calls_that_are_cut_are_seen_whole_or_named(monkeypatch):
         assert near(seen.statistics()["entropy"][0], torch.special.entr(expected).sum(-1))
         assert len(seen._layer("").runs[-1]) == 1
     model = Prefix(True, 12)
-    with pytest.warns(UserWarning, match="of several calls"), attention_cpp.watch(model):
+    with pytest.warns(UserWarning, match="needs several calls"), attention_cpp.watch(model):
         model(x)
 
 
@@ -282,7 +282,7 @@ def test_a_text_is_saved(tmp_path, name, implementation):
             assert torch.equal(attention_cpp.attention_weights(q, k, lse, **options[layer.name]), seen.weights(number))
 
 
-def test_a_page(tmp_path):
+def test_a_page_contains_layers_tokens_and_title(tmp_path):
     """The extension module makes it, without safetensors and the program."""
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
@@ -326,12 +326,12 @@ def test_masks_are_not_saved(tmp_path):
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
         model(**batch(padded=True))
-    with pytest.raises(attention_cpp.Error, match="0.attn has mask, which neither a file nor a page can hold"):
+    with pytest.raises(attention_cpp.Error, match="0.attn has mask, which neither a file nor a page can store"):
         seen.save(tmp_path / "seen.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-def test_plot():
+def test_plot_draws_the_weights():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
@@ -395,22 +395,22 @@ def test_nested_watches_see_what_their_own_models_compute():
     assert torch.equal(outer.weights(0, run=1), again.weights(0))
 
 
-def test_nested_watches_hear_what_torch_computes():
+def test_nested_watches_name_what_torch_computes():
     class Left(torch.nn.Module):
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
 
     first, second, x = Left(), Left(), torch.zeros(1, 1, 2, 2, dtype=torch.complex64)
-    with pytest.warns(UserWarning, match="saw no attention of this Left: query is torch.complex64"):
+    with pytest.warns(UserWarning, match="recorded no attention of this Left: query is torch.complex64"):
         with attention_cpp.watch(first) as outer:
-            with pytest.warns(UserWarning, match="saw no attention of this Left: it called no scaled_dot_product"):
+            with pytest.warns(UserWarning, match="recorded no attention of this Left: it called no scaled_dot_product"):
                 with attention_cpp.watch(second) as inner:
                     with pytest.raises(RuntimeError):
                         first(x)
     assert outer.missed and not inner.missed
 
 
-def test_what_was_seen_says_so():
+def test_repr_names_what_was_recorded():
     model = model_of("gpt2")
     with torch.no_grad(), attention_cpp.watch(model) as seen:
         assert repr(seen) == "<attention_cpp.Seen: no attention>"

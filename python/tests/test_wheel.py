@@ -25,7 +25,7 @@ def unpacked(tmp_path_factory):
     return folder
 
 
-def test_contents(unpacked):
+def test_the_wheel_contains_every_module_and_one_extension(unpacked):
     names = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     modules = {name for name in names if name.startswith("attention_cpp/")}
     assert {f"attention_cpp/{name}" for name in ("__init__.py", "py.typed", "_core.pyi", "torch.py", "flash_attn.py",
@@ -108,7 +108,7 @@ def test_an_empty_environment_builds_it_of_its_sources(sdist, tmp_path):
     assert_it_tries_itself(run("-m", "attention_cpp"))
 
 
-def test_it_says_what_it_runs_on_and_tries_itself(empty):
+def test_python_m_prints_the_machine_and_checks_results(empty):
     assert_it_tries_itself(empty("-m", "attention_cpp"))
 
 
@@ -122,7 +122,7 @@ def assert_it_tries_itself(result):
     assert tried == [["right", name, dtype] for name in names for dtype in ("float32", "float64")]
 
 
-def test_a_wrong_result_is_said(monkeypatch, capsys):
+def test_python_m_fails_for_a_wrong_result(monkeypatch, capsys):
     from attention_cpp import __main__ as program
 
     monkeypatch.setattr(program, "_plain", lambda *arrays: [x + 1e-3 for x in arrays])

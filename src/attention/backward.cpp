@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kFewUnits = 16;
 constexpr int64_t kSlabRows = 1024;
 constexpr int64_t kHalvedRows = 512;
-// Sums of dK and dV that a thread keeps between calls; fresh pages cost 4 % of a call over 512 tokens.
+// Sums of dK and dV that a thread keeps between calls; fresh pages of the system cost 4 % of a call over 512 tokens.
 constexpr int64_t kKeptBytes = int64_t{4} << 20;
 
 // Rows that are summed and stored together, or whose delta is computed together.

@@ -128,7 +128,7 @@ bool has_positions(const Problem& p) {
 }
 
 std::string unnamed_alignment(const Problem& p) {
-  return "alignment must be named (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
+  return "alignment must be given (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
          " differs from Lk = " + text(p.Lk);
 }
 
@@ -152,8 +152,10 @@ int64_t sequence_count(const Problem& p, const AttentionOptions& o) {
 }  // namespace
 
 void check_numbers(Checker& checker, const AttentionOptions& o) {
-  checker.require(std::isfinite(o.scale.value_or(1)), "scale must be finite");
-  checker.require(std::isfinite(o.softcap) && o.softcap >= 0, "softcap must be finite and not negative");
+  checker.require(std::isfinite(o.scale.value_or(1)),
+                  [&] { return "scale is " + std::to_string(*o.scale) + ", must be finite"; });
+  checker.require(std::isfinite(o.softcap) && o.softcap >= 0,
+                  [&] { return "softcap is " + std::to_string(o.softcap) + ", must be finite and not negative"; });
   checker.require(o.dropout >= 0 && o.dropout < 1,
                   [&] { return "dropout is " + std::to_string(o.dropout) + ", must be in [0, 1)"; });
   checker.require(o.float32_precision <= Float32Precision::fast, [&] {
@@ -170,7 +172,8 @@ namespace {
 void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
   check_numbers(checker, o);
   p.scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
-  checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads, "dropout supports up to 65536 heads");
+  checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads,
+                  [&] { return "H is " + text(p.H) + ", must be at most 65536 with dropout"; });
   check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
   check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
 }
@@ -187,7 +190,7 @@ void check_positions(Checker& checker, const Problem& p, const AttentionOptions&
   const int64_t entries = sequence_count(p, o);
   const char* axis = packed ? "one a sequence" : "B";
   if (packed) {
-    checker.require(p.B == 1, [&] { return "cu_seqlens_q and cu_seqlens_k need B = 1, not " + text(p.B); });
+    checker.require(p.B == 1, [&] { return "B is " + text(p.B) + ", must be 1 with cu_seqlens_q and cu_seqlens_k"; });
     checker.require(o.cu_seqlens_q.size() == o.cu_seqlens_k.size() && o.cu_seqlens_q.size() >= 2, [&] {
       return "cu_seqlens_q has " + std::to_string(o.cu_seqlens_q.size()) + " entries and cu_seqlens_k " +
              std::to_string(o.cu_seqlens_k.size()) + ", must have the same number, at least 2";
@@ -220,7 +223,7 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
   }
   if (o.bias) check_bias(checker, o.bias, pairs);
   checker.require(bool(o.query_segment_ids) == bool(o.key_segment_ids),
-                  "query_segment_ids and key_segment_ids come together");
+                  "query_segment_ids and key_segment_ids must be given together");
   if (o.query_segment_ids) check_ids(checker, "query_segment_ids", o.query_segment_ids, p.B, p.Lq);
   if (o.key_segment_ids) check_ids(checker, "key_segment_ids", o.key_segment_ids, p.B, p.Lk);
   const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
@@ -323,12 +326,12 @@ void check_gradients(Checker& checker, const Problem& p, const AttentionGradient
   if (gradients.dq) check_tensor(checker, "dq", gradients.dq, p.q.size);
   if (gradients.dk) check_tensor(checker, "dk", gradients.dk, p.k.size);
   if (gradients.dv) check_tensor(checker, "dv", gradients.dv, p.v.size);
-  if (checker.require(!gradients.dbias || o.bias, "dbias is wanted, but there is no bias") && gradients.dbias)
+  if (checker.require(!gradients.dbias || o.bias, "dbias is requested, but there is no bias") && gradients.dbias)
     check_tensor(checker, "dbias", gradients.dbias, o.bias.size);
-  if (checker.require(!gradients.dsink || !o.sink.empty(), "dsink is wanted, but there is no sink") &&
+  if (checker.require(!gradients.dsink || !o.sink.empty(), "dsink is requested, but there is no sink") &&
       gradients.dsink) {
     checker.require(gradients.dsink.size[0] == p.H && is_floating(gradients.dsink.dtype),
-                    [&] { return "dsink must be floating of size [H] = [" + text(p.H) + "]"; });
+                    [&] { return "dsink must be of a floating type and of size [H] = [" + text(p.H) + "]"; });
     check_layout(checker, "dsink", gradients.dsink);
   }
 }

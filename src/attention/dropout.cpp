@@ -12,7 +12,7 @@ bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int6
   checker.require(probability >= 0 && probability < 1,
                   [&] { return "the probability is " + std::to_string(probability) + ", must be in [0, 1)"; });
   checker.require(b >= 0 && h >= 0 && i >= 0 && j >= 0, [&] {
-    return "the place " + to_string(Shape<4>{b, h, i, j}) + " must not be negative";
+    return "the index [b, h, i, j] is " + to_string(Shape<4>{b, h, i, j}) + ", must not be negative";
   });
   checker.done();
   // Four neighbouring keys share one philox call. The last counter word holds the head and the bits of i and j / 4

@@ -1,4 +1,4 @@
-// The paged cache: sequences are lists of pages; pages are shared by forks until one of them writes.
+// The paged cache: sequences are lists of KV pages; pages are shared by forks until one of them writes.
 //
 // A page is one allocation: keys [Hk][page_size][D], then values [Hk][page_size][Dv]. Sharing is by reference count:
 // a full page is never written again, and a partly filled page of a fork is copied, so readers never see a change.
@@ -30,7 +30,7 @@ struct KVCache::State {
 
   Stored& find(std::string_view operation, int64_t sequence) {
     const auto found = sequences.find(sequence);
-    if (found == sequences.end()) throw Error(operation, {"there is no sequence " + std::to_string(sequence)});
+    if (found == sequences.end()) throw Error(operation, {"the cache has no sequence " + std::to_string(sequence)});
     return found->second;
   }
 
@@ -58,8 +58,10 @@ KVCache::KVCache(const KVCacheConfig& config) : state_(std::make_unique<State>()
                   [&] { return "dtype is " + std::string(name_of(c.dtype)) + ", must be a floating type"; });
   checker.require(c.page_size > 0 && c.page_size <= (int64_t{1} << 24),
                   [&] { return "page_size is " + std::to_string(c.page_size) + ", must be in [1, 2^24]"; });
-  checker.require(c.kv_heads <= (int64_t{1} << 20), "kv_heads must be at most 2^20");
-  checker.require(c.max_pages >= 0, "max_pages must not be negative");
+  checker.require(c.kv_heads <= (int64_t{1} << 20),
+                  [&] { return "kv_heads is " + std::to_string(c.kv_heads) + ", must be at most 2^20"; });
+  checker.require(c.max_pages >= 0,
+                  [&] { return "max_pages is " + std::to_string(c.max_pages) + ", must not be negative"; });
   checker.done();
 }
 
@@ -68,7 +70,7 @@ KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
 
 KVCache::State& KVCache::state() const {
-  if (!state_) throw Error("KVCache", {"the cache has been moved away"});
+  if (!state_) throw Error("KVCache", {"the cache has been moved from"});
   return *state_;
 }
 
@@ -127,8 +129,8 @@ void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   const bool copy_last = used != 0 && n > 0 && stored.pages.back().use_count() > 1;
   const int64_t fresh = checker.ok() ? state.pages_for(stored.length + n) - state.pages_for(stored.length) : 0;
   checker.require(c.max_pages == 0 || state.pages_in_use + fresh + copy_last <= c.max_pages, [&] {
-    return "needs " + std::to_string(fresh + copy_last) + " pages more than the " + std::to_string(state.pages_in_use) +
-           " in use, above max_pages = " + std::to_string(c.max_pages);
+    return "the tokens need " + std::to_string(fresh + copy_last) + " pages beyond the " +
+           std::to_string(state.pages_in_use) + " in use, more than max_pages = " + std::to_string(c.max_pages);
   });
   checker.done();
 
@@ -227,9 +229,9 @@ void KVCache::State::Call::check(Checker& checker, const State& state, std::span
   checker.require(!o.mask && !o.query_segment_ids && !o.key_segment_ids && !o.blocks.allowed &&
                       o.cu_seqlens_q.empty() && o.cu_seqlens_k.empty() && o.key_length.empty() &&
                       o.query_length.empty() && o.dropout == 0,
-                  "mask, documents, blocks, cu_seqlens_q, cu_seqlens_k, lengths and dropout do not apply to a cache");
+                  "mask, segment ids, blocks, cu_seqlens_q, cu_seqlens_k, lengths and dropout do not apply to a cache");
   for (const int64_t id : ids)
-    checker.require(state.sequences.contains(id), [&] { return "there is no sequence " + std::to_string(id); });
+    checker.require(state.sequences.contains(id), [&] { return "the cache has no sequence " + std::to_string(id); });
 }
 
 void KVCache::State::Call::find_pages(const State& state, std::span<const int64_t> ids) {

@@ -10,7 +10,7 @@
 
 namespace attn::detail {
 
-/// The keys, or the values, of one sequence and key/value head: rows of a view, or of pages.
+/// The keys, or the values, of one sequence and key/value head: rows of a view, or of KV pages.
 class KeyRows {
  public:
   KeyRows() = default;
@@ -37,7 +37,7 @@ class KeyRows {
 
   const char* base_ = nullptr;
   const void* const* pages_ = nullptr;
-  int64_t page_size_ = 0, page_offset_ = 0;  // bytes to the head inside a page
+  int64_t page_size_ = 0, page_offset_ = 0;  // bytes to the head inside a KV page
   int64_t row_stride_ = 0, stride_ = 1;      // elements: from row to row, inside a row
   int64_t row_bytes_ = 0;
   int64_t n_ = 0;

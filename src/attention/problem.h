@@ -19,7 +19,7 @@
 
 namespace attn::detail {
 
-/// One row of pages: page t holds the tokens [t * page_size, (t + 1) * page_size).
+/// KV pages of one batch row: page t holds the tokens [t * page_size, (t + 1) * page_size).
 struct PageTable {
   const void* const* keys = nullptr;    // per page: [Hk][page_size][D]
   const void* const* values = nullptr;  // per page: [Hk][page_size][Dv]

@@ -49,7 +49,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   checks.require_result("dq", gradients.dq, q.size);
   checks.require_result("dk", gradients.dk, k.size);
   checks.require_result("dv", gradients.dv, v.size);
-  checks.require(!gradients.dbias || options.bias, "dbias is wanted, but there is no bias");
+  checks.require(!gradients.dbias || options.bias, "dbias is requested, but there is no bias");
   checks.require_result("dbias", gradients.dbias, options.bias.size);
   checks.require_result("dsink", gradients.dsink, {q.size[1]});
   checks.done();

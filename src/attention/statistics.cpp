@@ -186,8 +186,8 @@ class SumCheck {
       const double error = std::abs(sum - expected);
       if (error <= bound(s, lse, 0) || error <= bound(s, lse, largest_score(slab, i))) continue;
       checker.require(false, [&] {
-        return "lse is not that of q, k and options: the weights of row [" + std::to_string(s.batch) + ", " +
-               std::to_string(slab.head) + ", " + std::to_string(i) + "] sum up to " + std::to_string(sum) +
+        return "lse does not belong to q, k and the options: the weights of row [" + std::to_string(s.batch) + ", " +
+               std::to_string(slab.head) + ", " + std::to_string(i) + "] add up to " + std::to_string(sum) +
                ", must be " + std::to_string(expected);
       });
       return;

@@ -1,4 +1,4 @@
-// What attention_statistics() does, with keys in arrays or in pages, and its checks, which the reference shares.
+// What attention_statistics() does, with keys in arrays or in KV pages, and its checks, which the reference shares.
 #pragma once
 
 #include "attention/problem.h"

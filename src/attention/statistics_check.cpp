@@ -73,21 +73,22 @@ class StatisticsChecks {
   void sets() {
     const KeySets& sets = wanted_.sets;
     checker_.require(static_cast<int64_t>(sets.bands.size()) <= kMaxKeySets,
-                     [&] { return "there are " + std::to_string(sets.bands.size()) + " bands, at most 64"; });
+                     [&] { return "there are " + std::to_string(sets.bands.size()) + " bands, must be at most 64"; });
     for (size_t n = 0; n < sets.bands.size(); ++n)
       checker_.require(sets.bands[n].low <= sets.bands[n].high, [&] {
         return "sets.bands[" + std::to_string(n) + "] is " + std::to_string(sets.bands[n].low) + " to " +
                std::to_string(sets.bands[n].high) + ", must not end before it begins";
       });
     const bool masses = wanted_.rows.labels || wanted_.means.labels;
-    checker_.require(!masses || sets.labels, "masses on labels are wanted, but there are no sets.labels");
-    checker_.require(label_count(wanted_) <= kMaxKeySets,
-                     [&] { return "there are " + std::to_string(label_count(wanted_)) + " labels, at most 64"; });
+    checker_.require(!masses || sets.labels, "masses on labels are requested, but there are no sets.labels");
+    checker_.require(label_count(wanted_) <= kMaxKeySets, [&] {
+      return "there are " + std::to_string(label_count(wanted_)) + " labels, must be at most 64";
+    });
     if (sets.labels) check_labels(masses);
     checker_.require(bool(sets.query_token_ids) == bool(sets.key_token_ids),
-                     "query_token_ids and key_token_ids come together");
+                     "query_token_ids and key_token_ids must be given together");
     checker_.require(!(wanted_.rows.same_token || wanted_.means.same_token) || sets.query_token_ids,
-                     "same_token is wanted, but there are no query_token_ids and key_token_ids");
+                     "same_token is requested, but there are no query_token_ids and key_token_ids");
     if (sets.query_token_ids) check_ids(checker_, "sets.query_token_ids", sets.query_token_ids, p_.B, p_.Lq);
     if (sets.key_token_ids) check_ids(checker_, "sets.key_token_ids", sets.key_token_ids, p_.B, p_.Lk);
   }
@@ -106,7 +107,7 @@ class StatisticsChecks {
     this->keys("top_key", wanted_.top_key, {p_.B, p_.H, p_.Lq, n});
     results("top_weight", wanted_.top_weight, {p_.B, p_.H, p_.Lq, n});
     checker_.require(n <= kMaxLargest, [&] {
-      return "the " + std::to_string(n) + " largest weights of a row are wanted, at most " +
+      return "the " + std::to_string(n) + " largest weights of a row are requested, must be at most " +
              std::to_string(kMaxLargest);
     });
   }
@@ -176,11 +177,12 @@ class StatisticsChecks {
     const int64_t count = given < 0 ? length - first : given;
     const bool inside = first >= 0 && given >= -1 && count >= 0 && count <= length && first <= length - count;
     checker_.require(inside, [&] {
-      return std::string("picture: ") + name + " from " + std::to_string(first) + ", " + std::to_string(given) +
-             " of them, exceed the " + std::to_string(length) + " that there are";
+      return std::string("picture: the ") + name + " from " + std::to_string(first) + ", " + std::to_string(given) +
+             " of them, must be within the " + std::to_string(length) + " that there are";
     });
     checker_.require(!inside || bands <= count, [&] {
-      return "picture: " + std::to_string(bands) + " " + kind + " of cells for " + std::to_string(count) + " " + name;
+      return "picture: there are " + std::to_string(bands) + " " + kind + " of cells, must be at most the " +
+             std::to_string(count) + " " + name;
     });
   }
 
@@ -248,7 +250,7 @@ void check_statistics_backward(Checker& checker, const Problem& p, const ConstVi
   StatisticsChecks checks(checker, p, statistics, types);
   checks.row_statistics<3>("drows.", drows, {p.B, p.H, p.Lq});
   checks.forward_of(drows);
-  checker.require(!gradients.dv, "dv is wanted, but there are no values");
+  checker.require(!gradients.dv, "dv is requested, but there are no values");
   check_gradients(checker, p, gradients);
   if (!checker.ok()) return;
   const RowStatistics<3>& rows = statistics.rows;

@@ -109,8 +109,8 @@ Value arithmetic(Tape& tape, const char* name, Arithmetic op, const Value& a, co
   if (has_a && has_b) {
     require_same_type(checker, "b", b, a.dtype());
     checker.require(broadcast(a.shape(), b.shape(), shape), [&] {
-      return "a is " + a.data().describe() + " and b " + b.data().describe() +
-             ", their axes, matched from the last one on, must be equal or 1";
+      return "a is " + a.data().describe() + " and b is " + b.data().describe() +
+             ": their axes, matched from the last one on, must be equal or 1";
     });
   }
   checker.done();

@@ -44,8 +44,9 @@ void check_statistics(const Heads& q, const Heads& k, const Array& lse, const St
   if (require_value(checker, "q", q.array)) require_inside(checker, "q: ", q, q.array.data());
   if (require_value(checker, "k", k.array)) require_inside(checker, "k: ", k, k.array.data());
   checker.require(lse && lse.shape().size() == 3, "lse must be an array [B, H, Lq]");
-  checker.require(wanted.label_sets >= 0, "label_sets must not be negative");
-  checker.require(wanted.count() > 0, "no statistic is wanted");
+  checker.require(wanted.label_sets >= 0,
+                  [&] { return "label_sets is " + std::to_string(wanted.label_sets) + ", must not be negative"; });
+  checker.require(wanted.count() > 0, "no statistic is requested");
   if (bias) require_rank(checker, "bias", bias, 4, "[B|1, H|1, Lq|1, Lk|1]");
   checker.done();
 }
@@ -78,7 +79,7 @@ CountedRows::CountedRows(const Value& x, const std::vector<int64_t>& lengths) {
   if (rank > 1) length = x.shape()[rank - 2];
   checker.require(lengths.empty() || (rank >= 3 && static_cast<int64_t>(lengths.size()) == x.shape()[0]), [&] {
     return "there are " + std::to_string(lengths.size()) + " lengths for x " + x.data().describe() +
-           ", must be one a sequence of [B, .., L, C]";
+           ", must be one for each sequence of [B, .., L, C]";
   });
   for (const int64_t n : lengths)
     checker.require(n >= 0 && n <= length, [&] {
@@ -88,7 +89,7 @@ CountedRows::CountedRows(const Value& x, const std::vector<int64_t>& lengths) {
   if (x.data().count() > 0) rows.assign(x.data().count() / (length * width), length);
   for (size_t n = 0; n < rows.size() && !lengths.empty(); ++n) rows[n] = lengths[n * lengths.size() / rows.size()];
   count = std::accumulate(rows.begin(), rows.end(), int64_t{0}) * width;
-  checker.require(count > 0, "no element of x counts");
+  checker.require(count > 0, "x has no element within lengths, must have at least one");
   checker.done();
 }
 

@@ -38,14 +38,15 @@ void Tape::push(const Value& result, std::function<void()> run) {
 void Tape::backward(const Value& root, double factor) {
   Checker checker("backward");
   const auto is_root = [&](const Step& step) { return step.result.state_ == root.state_; };
-  checker.require(root.wants_gradient(), "the root does not depend on anything that wants a gradient");
+  checker.require(root.wants_gradient(), "the root does not depend on a value that requires a gradient");
   checker.require(!root || root.data().count() == 1,
                   [&] { return "the root is " + root.data().describe() + ", must have one element"; });
   checker.require(!root || root.dtype() == DType::float32 || root.dtype() == DType::float64,
                   [&] { return "the root is " + root.data().describe() + ", must be float32 or float64"; });
   checker.require(!root.wants_gradient() || std::find_if(steps_.rbegin(), steps_.rend(), is_root) != steps_.rend(),
                   "the root is not the result of a step of this tape, or the step has run: each runs once");
-  checker.require(std::isfinite(factor), [&] { return "the factor is " + std::to_string(factor); });
+  checker.require(std::isfinite(factor),
+                  [&] { return "the factor is " + std::to_string(factor) + ", must be finite"; });
   checker.done();
   Array one = array(root.dtype(), root.shape());
   if (root.dtype() == DType::float64) *static_cast<double*>(one.data()) = factor;

@@ -54,8 +54,10 @@ inline bool require_same_type(Checker& checker, const char* name, const Value& x
 }
 inline bool require_axis(Checker& checker, const Value& x, int64_t axis) {
   const auto rank = static_cast<int64_t>(x.shape().size());
-  return checker.require(axis >= 0 && axis < rank,
-                         [&] { return "there is no axis " + std::to_string(axis) + " in x, " + x.data().describe(); });
+  return checker.require(axis >= 0 && axis < rank, [&] {
+    return "axis is " + std::to_string(axis) + ", must be in [0, " + std::to_string(rank) + ") for x, " +
+           x.data().describe();
+  });
 }
 
 /// `of` summed over the axes that are 1 in `shape`, or not there, times `factor`: in float64, in the order of memory.

@@ -50,7 +50,7 @@ attn_status status_of_exception() noexcept {
   } catch (const std::exception& error) {
     return failed(ATTN_INTERNAL_ERROR, error.what());
   } catch (...) {
-    return failed(ATTN_INTERNAL_ERROR, "an unknown exception");
+    return failed(ATTN_INTERNAL_ERROR, "an exception of an unknown type");
   }
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 int64_t count_of_shape(DType dtype, const std::vector<int64_t>& shape) {
   const int64_t bytes = size_of(dtype);
-  if (bytes == 0) throw Error("Array", {"there is no element type " + std::to_string(static_cast<int>(dtype))});
+  if (bytes == 0) throw Error("Array", {"unknown element type " + std::to_string(static_cast<int>(dtype))});
   return count_of(shape.data(), static_cast<int>(shape.size()), bytes);
 }
 
@@ -22,7 +22,7 @@ Array::Array(DType dtype, std::vector<int64_t> shape, bool zero)
 
 Array::Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> owner)
     : dtype_(dtype), shape_(std::move(shape)), count_(count_of_shape(dtype_, shape_)), memory_(std::move(owner)) {
-  if (!memory_ && count_ > 0) throw Error("Array", {describe() + " is given no memory"});
+  if (!memory_ && count_ > 0) throw Error("Array", {"the array is " + describe() + ", but is given no memory"});
 }
 
 std::string Array::describe() const {

@@ -34,7 +34,7 @@ void* allocate(size_t bytes) {
 }  // namespace
 
 Buffer::Buffer(int64_t bytes, bool zero) {
-  if (bytes < 0) throw Error("Buffer", {std::to_string(bytes) + " bytes, must not be negative"});
+  if (bytes < 0) throw Error("Buffer", {"the size is " + std::to_string(bytes) + " bytes, must not be negative"});
   if (bytes == 0) return;
   memory_.reset(allocate(static_cast<size_t>(bytes)));
   bytes_ = bytes;

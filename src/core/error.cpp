@@ -38,8 +38,8 @@ void refuse_shape(const int64_t* size, int rank) {
 int64_t offset_of_slice(const int64_t* size, const int64_t* stride, int rank, DType dtype, int axis, int64_t begin,
                         int64_t end) {
   if (axis < 0 || axis >= rank)
-    throw Error("slice", {"there is no axis " + std::to_string(axis) + " in " + to_string(size, rank) +
-                          ", it has 0 to " + std::to_string(rank - 1)});
+    throw Error("slice", {"the axis is " + std::to_string(axis) + ", must be in [0, " + std::to_string(rank) +
+                          ") for " + to_string(size, rank)});
   if (begin < 0 || end < begin || end > size[axis])
     throw Error("slice",
                 {std::to_string(begin) + " to " + std::to_string(end) + ", the end not included, is not in axis " +

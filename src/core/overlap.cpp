@@ -92,7 +92,7 @@ bool overlaps_itself(const Region& r) {
 void check_overlap(Checker& checker, std::initializer_list<Region> outputs, std::initializer_list<Region> inputs) {
   for (const Region* output = outputs.begin(); output != outputs.end(); ++output) {
     checker.require(!overlaps_itself(*output), [&] {
-      return std::string(output->name) + " overlaps itself: its strides map elements to one address";
+      return std::string(output->name) + " overlaps itself: its strides map several elements to one address";
     });
     const auto distinct = [&](const Region& other) {
       checker.require(!overlap(*output, other), [&] { return std::string(output->name) + " overlaps " + other.name; });

@@ -321,8 +321,8 @@ int thread_count() {
 
 void set_thread_count(int threads) {
   if (threads < 0 || threads > kMaxThreads)
-    throw Error("set_thread_count", {std::to_string(threads) + " threads, must be from 0, one a processor, to " +
-                                     std::to_string(kMaxThreads)});
+    throw Error("set_thread_count", {"the number of threads is " + std::to_string(threads) +
+                                     ", must be from 0 (one for each processor) to " + std::to_string(kMaxThreads)});
   wanted_threads.store(threads, std::memory_order_relaxed);
 }
 

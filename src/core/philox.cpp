@@ -85,7 +85,8 @@ void fill_normal(Random& random, double deviation, void* data, DType dtype, cons
   detail::check_layout(checker, "x", size, stride, rank, size_of(dtype));
   const bool empty = std::find(size, size + rank, 0) != size + rank;
   checker.require(data || empty, "x has no data");
-  checker.require(std::isfinite(deviation), [&] { return "the deviation is " + std::to_string(deviation); });
+  checker.require(std::isfinite(deviation),
+                  [&] { return "the deviation is " + std::to_string(deviation) + ", must be finite"; });
   checker.done();
   if (empty) return;
   const int last = rank - 1;

@@ -19,12 +19,17 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void check_beams(Checker& checker, const GenerateOptions& options) {
   const BeamOptions& beam = options.beam;
-  checker.require(beam.num_beams >= 1 && beam.num_beams <= 1024, "beams must be from 1 to 1024");
-  checker.require(std::isfinite(beam.length_penalty), "length_penalty must be finite");
+  checker.require(beam.num_beams >= 1 && beam.num_beams <= 1024,
+                  [&] { return "num_beams is " + std::to_string(beam.num_beams) + ", must be from 1 to 1024"; });
+  checker.require(std::isfinite(beam.length_penalty),
+                  [&] { return "length_penalty is " + std::to_string(beam.length_penalty) + ", must be finite"; });
   if (beam.num_beams == 1) return;
-  checker.require(options.sampling.temperature == 0, "beams are for the most probable text: temperature must be 0");
-  checker.require(!options.recorder, "beams go without a recorder");
-  checker.require(!options.inputs_embeds || options.cache, "beams of a model that reads rows need the cache");
+  checker.require(options.sampling.temperature == 0, [&] {
+    return "temperature is " + std::to_string(options.sampling.temperature) +
+           ", must be 0 with beams, which search for the most probable text";
+  });
+  checker.require(!options.recorder, "beams do not support a recorder");
+  checker.require(!options.inputs_embeds || options.cache, "beams of a model that reads embeddings need the cache");
   checker.require(!beam.forced_eos || !options.eos_token_ids.empty(), "forced_eos needs a token that ends a text");
 }
 
@@ -35,25 +40,31 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   model.parameters();
   Checker checker("generate");
   if (config.takes_embeddings)
-    checker.require(prompt.empty() && options.inputs_embeds, "the model reads rows, not a prompt");
+    checker.require(prompt.empty() && options.inputs_embeds,
+                    "the model reads embeddings: inputs_embeds must be given and no prompt");
   else checker.require(!prompt.empty(), "the prompt must have at least one token");
   const bool answers = config.encoder_layers > 0;
   require_ids(checker, "prompt", prompt,
               answers && config.source_vocab_size ? config.source_vocab_size : config.vocab_size);
-  checker.require(options.max_new_tokens >= 0, "max_new_tokens must not be negative");
+  const auto require_natural = [&](const char* name, int64_t value) {
+    checker.require(value >= 0,
+                    [&] { return std::string(name) + " is " + std::to_string(value) + ", must not be negative"; });
+  };
+  require_natural("max_new_tokens", options.max_new_tokens);
   checker.require(config.causal, "only a causal model can continue a text");
-  checker.require(
-      options.decoder_start_token_ids.empty() != answers,
-      answers ? "a model with an encoder begins its answer with start" : "start is of models with an encoder");
+  checker.require(options.decoder_start_token_ids.empty() != answers,
+                  answers ? "a model with an encoder begins its answer with start, which is not given"
+                          : "start is given, but the model has no encoder");
   require_ids(checker, "start", options.decoder_start_token_ids, config.vocab_size);
   require_ids(checker, "suppress_tokens", options.suppress_tokens, config.vocab_size);
   require_ids(checker, "begin_suppress_tokens", options.begin_suppress_tokens, config.vocab_size);
-  checker.require(options.min_new_tokens >= 0 && options.min_length >= 0 && options.no_repeat_ngram_size >= 0,
-                  "min_new_tokens, min_length and no_repeat_ngram_size must not be negative");
+  require_natural("min_new_tokens", options.min_new_tokens);
+  require_natural("min_length", options.min_length);
+  require_natural("no_repeat_ngram_size", options.no_repeat_ngram_size);
   check_beams(checker, options);
   for (const auto& [run, bias] : options.sequence_bias) {
     checker.require(!run.empty() && !std::isnan(bias),
-                    "a run that has a bias must have a token, and the bias be a number");
+                    "a run that has a bias must have at least one token, and its bias must be a number");
     require_ids(checker, "biases", run, config.vocab_size);
   }
   for (const models::UnsupportedField& said : options.unsupported)
@@ -62,10 +73,10 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
                     said.reason);
   const std::set<int64_t> never(options.suppress_tokens.begin(), options.suppress_tokens.end());
   checker.require(static_cast<int64_t>(never.size()) < config.vocab_size, "all tokens are suppressed");
-  checker.require(options.max_length >= 0, "max_length must not be negative");
-  checker.require(config.head, "the model has no head");
-  checker.require(config.classes == 0, "the model classifies texts, it does not continue them");
-  checker.require(options.context >= 0, "context must not be negative");
+  require_natural("max_length", options.max_length);
+  checker.require(config.head, "the model has no language-model head");
+  checker.require(config.classes == 0, "the model classifies texts and does not continue them");
+  require_natural("context", options.context);
   checker.require(!models::learns_positions(config) || options.context <= config.context, [&] {
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
            std::to_string(config.context) + " positions";

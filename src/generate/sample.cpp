@@ -9,12 +9,15 @@ namespace attn::generate {
 
 void check(const SamplingOptions& options) {
   Checker checker("sample");
-  checker.require(options.temperature >= 0, "temperature must be a number and not negative");
-  checker.require(options.top_k >= 0, "top_k must not be negative");
-  checker.require(options.top_p > 0 && options.top_p <= 1, "top_p must be in (0, 1]");
-  checker.require(options.min_p >= 0 && options.min_p <= 1, "min_p must be in [0, 1]");
-  checker.require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
-                  "repetition_penalty must be positive and finite");
+  const auto require = [&](bool holds, const char* name, auto value, const char* allowed) {
+    checker.require(holds, [&] { return std::string(name) + " is " + std::to_string(value) + ", must be " + allowed; });
+  };
+  require(options.temperature >= 0, "temperature", options.temperature, "a number and not negative");
+  require(options.top_k >= 0, "top_k", options.top_k, "at least 0");
+  require(options.top_p > 0 && options.top_p <= 1, "top_p", options.top_p, "in (0, 1]");
+  require(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "in [0, 1]");
+  require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty), "repetition_penalty",
+          options.repetition_penalty, "positive and finite");
   checker.done();
 }
 

@@ -81,8 +81,8 @@ GeneratedText TextGenerator::write_after(std::string_view prefix, std::span<cons
   GenerateOptions all = this->options(options);
   if (answers && all.decoder_start_token_ids.empty())
     throw Error("generate",
-                {"neither generation_config.json nor, without it, config.json says decoder_start_token_id, with which "
-                 "answers begin"});
+                {"decoder_start_token_id, with which answers begin, is missing in generation_config.json, and without "
+                 "that file in config.json"});
   StopFilter filter(options.stop_strings);
   check(*model_, prompt_ids, all);
   GeneratedText result{.prompt_ids = {prompt_ids.begin(), prompt_ids.end()}};

@@ -43,20 +43,21 @@ class ConlluReader {
     if (sentence.line == 0) sentence.line = line_;
     const std::vector<std::string_view> fields = fields_of(line, '\t');
     if (fields.size() != kColumns)
-      return reasons_.wrong(line_,
-                            "there are " + std::to_string(fields.size()) + " columns, must be 10 with tabs between");
+      return reasons_.wrong(
+          line_, "the line has " + std::to_string(fields.size()) + " columns, must have 10 with tabs between them");
     const std::string_view id = fields[0];
     if (const size_t mark = id.find_first_of("-."); mark != std::string_view::npos) {
       if (!whole_number(id.substr(0, mark)) || !whole_number(id.substr(mark + 1)))
-        reasons_.wrong(line_, "no ID is " + ConlluReasons::quoted(id));
+        reasons_.wrong(line_,
+                       "the ID is " + ConlluReasons::quoted(id) + ", must be a number, a range as 1-2, or as 1.1");
       if (id[mark] == '.') add_node(-1, fields);  // a word that is not written; the other is a range of words
       return;
     }
     const auto expected = static_cast<int64_t>(sentence.words.size()) + 1;
     if (whole_number(id) != expected)
       reasons_.wrong(line_, "the ID is " + ConlluReasons::quoted(id) + ", must be " + std::to_string(expected));
-    if (fields[1].empty()) reasons_.wrong(line_, "there is no FORM");
-    if (fields[7].empty() || fields[7] == "_") reasons_.wrong(line_, "there is no DEPREL");
+    if (fields[1].empty()) reasons_.wrong(line_, "FORM is missing");
+    if (fields[7].empty() || fields[7] == "_") reasons_.wrong(line_, "DEPREL is missing");
     const std::optional<int64_t> governor = whole_number(fields[6]);
     if (!governor)
       reasons_.wrong(line_, "HEAD is " + ConlluReasons::quoted(fields[6]) + ", must be the ID of a word, or 0");
@@ -77,7 +78,7 @@ class ConlluReader {
     for (const ConlluNode& node : read_.nodes)
       if (node.word >= 0 && sentence.governors[static_cast<size_t>(node.word)] >= count)
         reasons_.wrong(node.line, "HEAD is " + std::to_string(sentence.governors[static_cast<size_t>(node.word)] + 1) +
-                                      ", the sentence has " + std::to_string(count) + " words");
+                                      ", must be at most " + std::to_string(count) + ", the number of words");
     if (count > 0) file_.sentences.push_back(std::move(read_));
     else if (sentence.line == 0) return;  // comments between empty lines are of what follows
     read_ = {};

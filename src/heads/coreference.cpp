@@ -42,7 +42,7 @@ class EntityReader {
     for (const OpenMention& mention : open_)
       reasons_.wrong(sentence_->line, "mention " + ConlluReasons::quoted(mention.entity) + " is not closed");
     for (const auto& [entity, mention] : parted_)
-      reasons_.wrong(sentence_->line, "mention " + ConlluReasons::quoted(entity) + " has not all its parts");
+      reasons_.wrong(sentence_->line, "mention " + ConlluReasons::quoted(entity) + " lacks some of its parts");
     open_.clear();
     parted_.clear();
     marked_.clear();
@@ -62,7 +62,9 @@ class EntityReader {
       rest.remove_prefix(end + closes);
       if (opens) open(name, node.line);
       if (closes) closing.push_back(name.substr(0, name.find('-')));
-      if (!opens && !closes) return reasons_.wrong(node.line, "Entity has " + ConlluReasons::quoted(name));
+      if (!opens && !closes)
+        return reasons_.wrong(node.line,
+                              "Entity has " + ConlluReasons::quoted(name) + " outside the parentheses of a mention");
     }
     for (OpenMention& mention : open_) mention.nodes.push_back(&node);
     for (const std::string_view name : closing) close(name, node.line);
@@ -75,11 +77,13 @@ class EntityReader {
     if (place < fields.size() && !fields[place].empty()) {
       const std::optional<int64_t> governor = whole_number(fields[place]);
       if (!governor || *governor == 0)
-        reasons_.wrong(line, "the head of a mention is " + ConlluReasons::quoted(fields[place]));
+        reasons_.wrong(
+            line, "the head of a mention is " + ConlluReasons::quoted(fields[place]) + ", must be a number from 1");
       mention.governor = governor.value_or(0);
     }
     if (mention.part > 1) {
-      if (!parted_.contains(mention.entity)) return reasons_.wrong(line, "a mention begins with its second part");
+      if (!parted_.contains(mention.entity))
+        return reasons_.wrong(line, "a mention must not begin with a later part than its first");
       mention.nodes = std::move(parted_[mention.entity].nodes);
       parted_.erase(mention.entity);
     }
@@ -97,7 +101,7 @@ class EntityReader {
     mention.part = whole_number(parts.substr(0, slash)).value_or(0);
     mention.parts = slash < parts.size() ? whole_number(parts.substr(slash + 1)).value_or(0) : 0;
     if (mention.part < 1 || mention.part > mention.parts || name.back() != ']')
-      reasons_.wrong(line, "no part of a mention is " + ConlluReasons::quoted(name));
+      reasons_.wrong(line, "the part of a mention is " + ConlluReasons::quoted(name) + ", must be as in e1[1/2]");
     return mention;
   }
 
@@ -116,8 +120,9 @@ class EntityReader {
 
   void finish(const OpenMention& mention, int64_t line) {
     if (mention.governor > static_cast<int64_t>(mention.nodes.size()))
-      return reasons_.wrong(line, "the head of mention " + ConlluReasons::quoted(mention.entity) + " is number " +
-                                      std::to_string(mention.governor) + " of " + std::to_string(mention.nodes.size()));
+      return reasons_.wrong(line, "the head of mention " + ConlluReasons::quoted(mention.entity) + " is " +
+                                      std::to_string(mention.governor) + ", must be at most " +
+                                      std::to_string(mention.nodes.size()) + ", its number of words");
     const ConlluNode* node =
         mention.governor > 0 ? mention.nodes[static_cast<size_t>(mention.governor - 1)] : top_of(mention);
     if (node && node->word >= 0) mentions_->push_back({first_ + node->word, mention.entity, node->upos});
@@ -204,7 +209,7 @@ Coreference& Coreference::operator=(Coreference&&) noexcept = default;
 
 void Coreference::add(std::span<const RecordedAttention> layers, const Document& document,
                       std::span<const int64_t> word_of) {
-  if (!state_) throw Error(kCoreference, {"these counts have been moved away"});
+  if (!state_) throw Error(kCoreference, {"these counts have been moved from"});
   Checker checker(kCoreference);
   check_recorded(checker, layers, {.own_text = true});
   checker.done();
@@ -212,12 +217,13 @@ void Coreference::add(std::span<const RecordedAttention> layers, const Document&
   const std::vector<int64_t> tokens = tokens_of_words(checker, words, word_of, layers[0].q.size[2]);
   for (const Mention& mention : document.mentions)
     checker.require(mention.word >= 0 && mention.word < words, [&] {
-      return "a mention's governor is word " + std::to_string(mention.word) + ", there are " + std::to_string(words);
+      return "a mention's governor is word " + std::to_string(mention.word) + ", must be in [0, " +
+             std::to_string(words) + ")";
     });
   std::vector<int64_t> counts;
   for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
-                  "the layers have other numbers of heads than those of the documents before");
+                  "the layers must have as many heads as in the documents before");
   checker.done();
 
   State next = *state_;

@@ -50,7 +50,8 @@ int64_t check_matrix(const char* operation, std::span<const double> matrix) {
   const auto N = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(matrix.size()))));
   Checker checker(operation);
   checker.require(N > 0 && N * N == static_cast<int64_t>(matrix.size()), [&] {
-    return std::to_string(matrix.size()) + " divergences are not those of each two of some heads";
+    return "divergences has " + std::to_string(matrix.size()) +
+           " elements, must be a matrix [N, N] of at least one head";
   });
   checker.done();
   for (int64_t a = 0; a < N; ++a)
@@ -114,7 +115,7 @@ Distances::Distances(Distances&&) noexcept = default;
 Distances& Distances::operator=(Distances&&) noexcept = default;
 
 void Distances::add(std::span<const RecordedAttention> layers, const Texts& texts) {
-  if (!state_) throw Error(kDistances, {"these distances have been moved away"});
+  if (!state_) throw Error(kDistances, {"these distances have been moved from"});
   Checker checker(kDistances);
   check_recorded(checker, layers, {.one_text = false, .own_text = true});
   checker.done();
@@ -124,7 +125,7 @@ void Distances::add(std::span<const RecordedAttention> layers, const Texts& text
   std::vector<int64_t> counts;
   for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(next.heads_of_layer.empty() || next.heads_of_layer == counts,
-                  "the layers have other numbers of heads than those of the texts before");
+                  "the layers must have as many heads as in the texts before");
   checker.done();
   next.heads_of_layer = counts;
   const int64_t N = next.heads = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -203,7 +204,8 @@ std::vector<double> scaled(std::span<const double> divergences) {
 std::vector<int64_t> clusters(std::span<const double> divergences, int64_t count) {
   const int64_t N = check_matrix("clusters", divergences);
   if (count < 1 || count > N)
-    throw Error("clusters", {std::to_string(count) + " clusters of " + std::to_string(N) + " heads are wanted"});
+    throw Error("clusters", {"the number of clusters is " + std::to_string(count) + ", must be from 1 to the " +
+                             std::to_string(N) + " heads"});
   std::vector<double> distance(divergences.size());
   std::transform(divergences.begin(), divergences.end(), distance.begin(),
                  [](double value) { return std::sqrt(value); });

@@ -18,10 +18,11 @@ void check_graph(const char* operation, std::span<const RecordedAttention> layer
   checker.done();
   const int64_t n = layers[0].q.size[2];
   checker.require(query >= 0 && query < n, [&] {
-    return "there is no token " + std::to_string(query) + ", only 0 to " + std::to_string(n - 1);
+    return "the token is " + std::to_string(query) + ", must be from 0 to " + std::to_string(n - 1);
   });
-  checker.require(n <= most,
-                  [&] { return std::to_string(n) + " tokens, at most " + std::to_string(most) + " are possible"; });
+  checker.require(n <= most, [&] {
+    return "the text has " + std::to_string(n) + " tokens, must have at most " + std::to_string(most);
+  });
   checker.require(threshold >= 0 && threshold < 1,
                   [&] { return "threshold is " + std::to_string(threshold) + ", must be in [0, 1)"; });
   checker.done();

@@ -329,7 +329,7 @@ Measures& Measures::operator=(Measures&&) noexcept = default;
 
 void Measures::add(std::span<const RecordedAttention> layers, const Texts& texts) {
   Checker checker(kAdd);
-  if (!state_) throw Error(kAdd, {"these measures have been moved away"});
+  if (!state_) throw Error(kAdd, {"these measures have been moved from"});
   check_recorded(checker, layers, {.one_text = false, .own_text = true});
   checker.done();
   const int64_t B = layers[0].q.size[0], n = layers[0].q.size[2];
@@ -337,7 +337,7 @@ void Measures::add(std::span<const RecordedAttention> layers, const Texts& texts
   std::vector<int64_t> counts;
   for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
-                  "the layers have other numbers of heads than those of the texts before");
+                  "the layers must have as many heads as in the texts before");
   checker.done();
 
   State next = *state_;  // an lse that is not the layer's is an error of the last layer perhaps
@@ -376,10 +376,11 @@ std::vector<HeadValues> Measures::table() const {
 std::vector<int64_t> repeated_tokens(int64_t length, int64_t copies, int64_t lowest, int64_t highest, int64_t start,
                                      uint64_t seed) {
   Checker checker("repeated_tokens");
-  checker.require(length > 0 && copies > 1, "length must be at least 1 and copies at least 2");
+  checker.require(length > 0, [&] { return "length is " + std::to_string(length) + ", must be at least 1"; });
+  checker.require(copies > 1, [&] { return "copies is " + std::to_string(copies) + ", must be at least 2"; });
   checker.require(lowest >= 0 && lowest <= highest && highest - lowest >= length, [&] {
-    return std::to_string(length) + " different tokens are wanted of [" + std::to_string(lowest) + ", " +
-           std::to_string(highest) + ")";
+    return "the tokens are from [" + std::to_string(lowest) + ", " + std::to_string(highest) + "), must be at least " +
+           std::to_string(length) + " different ones, none negative";
   });
   checker.done();
   Random random(seed);

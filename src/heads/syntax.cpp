@@ -49,7 +49,7 @@ Syntax& Syntax::operator=(Syntax&&) noexcept = default;
 
 void Syntax::add(std::span<const RecordedAttention> layers, const Sentence& sentence,
                  std::span<const int64_t> word_of) {
-  if (!state_) throw Error(kSyntax, {"these counts have been moved away"});
+  if (!state_) throw Error(kSyntax, {"these counts have been moved from"});
   Checker checker(kSyntax);
   check_recorded(checker, layers, {.own_text = true});
   checker.done();
@@ -58,7 +58,7 @@ void Syntax::add(std::span<const RecordedAttention> layers, const Sentence& sent
   std::vector<int64_t> counts;
   for (const RecordedAttention& layer : layers) counts.push_back(layer.q.size[1]);
   checker.require(state_->heads_of_layer.empty() || state_->heads_of_layer == counts,
-                  "the layers have other numbers of heads than those of the sentences before");
+                  "the layers must have as many heads as in the sentences before");
   checker.done();
 
   State next = *state_;

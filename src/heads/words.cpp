@@ -7,14 +7,15 @@ namespace attn::heads {
 std::vector<int64_t> tokens_of_words(Checker& checker, int64_t words, std::span<const int64_t> word_of, int64_t n) {
   std::vector<int64_t> tokens(static_cast<size_t>(words));
   checker.require(static_cast<int64_t>(word_of.size()) == n, [&] {
-    return "word_of has " + std::to_string(word_of.size()) + " elements, the text " + std::to_string(n) + " tokens";
+    return "word_of has " + std::to_string(word_of.size()) + " elements, must have one for each of " +
+           std::to_string(n) + " tokens";
   });
   checker.done();
   for (int64_t i = 0; i < n; ++i) {
     const int64_t word = word_of[static_cast<size_t>(i)];
     if (!checker.require(word >= -1 && word < words, [&] {
-          return "word_of[" + std::to_string(i) + "] is " + std::to_string(word) + ", there are " +
-                 std::to_string(words) + " words";
+          return "word_of[" + std::to_string(i) + "] is " + std::to_string(word) + ", must be in [-1, " +
+                 std::to_string(words) + ")";
         }))
       checker.done();
     if (word >= 0) ++tokens[static_cast<size_t>(word)];

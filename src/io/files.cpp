@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 }
 
 [[noreturn]] void fail_in(std::string_view operation, const std::string& path, const std::string& step, int number) {
-  fail(operation, path, step + ": " + std::generic_category().message(number));
+  fail(operation, path, "cannot " + step + ": " + std::generic_category().message(number));
 }
 
 /// Calls again what a signal has interrupted.
@@ -105,7 +105,7 @@ class Temporary {
       if (file_ >= 0) return;
       if (errno != EEXIST) break;
     }
-    fail_in("write_file", path, "create a temporary file beside it", errno);
+    fail_in("write_file", path, "create a temporary file next to it", errno);
   }
   Temporary(const Temporary&) = delete;
   Temporary& operator=(const Temporary&) = delete;
@@ -126,7 +126,7 @@ fs::path target_of(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;
   fs::path target = fs::canonical(path, error);
-  if (error) fail("write_file", path, "follow the symbolic link: " + error.message());
+  if (error) fail("write_file", path, "cannot follow the symbolic link: " + error.message());
   return target;
 }
 
@@ -154,9 +154,9 @@ std::string why_not_opened(const std::string& path, int error) {
   std::error_code unknown;
   if (error == ENOENT && fs::is_symlink(path, unknown)) return "is a symbolic link to nothing";
   if (error == ENOENT) return "there is no such file or folder";
-  if (error == ENOTDIR) return "a part of this path is a file, no folder";
+  if (error == ENOTDIR) return "a part of this path is a file, not a folder";
   if (error == EACCES) return "its permissions, or those of a folder above it, do not allow this";
-  return "open: " + std::generic_category().message(error);
+  return "cannot open: " + std::generic_category().message(error);
 }
 
 // ------------------------------------------------------------------------------------------------------------ reading
@@ -168,7 +168,7 @@ Reader::Reader(const std::string& path) : path_(path) {
   Descriptor file(uninterrupted(open));
   if (file.get() < 0) fail("read_file", path, why_not_opened(path, errno));
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) fail_in("read_file", path, "ask for its size", errno);
+  if (::fstat(file.get(), &status) != 0) fail_in("read_file", path, "get its size", errno);
   if (S_ISDIR(status.st_mode)) fail("read_file", path, "is a folder, must be a file");
   if (!S_ISREG(status.st_mode)) fail("read_file", path, "is not a regular file");
   size_ = status.st_size;
@@ -299,7 +299,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 void write_file(const std::string& path, const std::function<void(const Sink&)>& produce) {
   require_path("write_file", path);
   const fs::path target = target_of(path);
-  if (target.filename().empty()) fail("write_file", path, "is the name of a directory");
+  if (target.filename().empty()) fail("write_file", path, "is the name of a directory, must be that of a file");
   const std::optional<struct stat> existing = existing_file(path, target);
   const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
   const auto open = [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); };
@@ -322,7 +322,8 @@ void write_file(const std::string& path, const std::function<void(const Sink&)>&
   temporary.keep();
   // Some file systems cannot sync a directory and say so with EINVAL: nothing more can be done there.
   if (uninterrupted([&] { return ::fsync(directory.get()); }) != 0 && errno != EINVAL)
-    fail_in("write_file", path, "is replaced, but a crash may bring the old file back: sync the directory", errno);
+    fail_in("write_file", path, "sync the directory of the replaced file, so a crash may bring the old file back",
+            errno);
 }
 
 void append_line(const std::string& path, std::string_view line) {
@@ -343,7 +344,7 @@ void make_directory(const std::string& path) {
   require_path("make_directory", path);
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) fail("make_directory", path, error.message());
+  if (error) fail("make_directory", path, "cannot create the directory: " + error.message());
   if (!fs::is_directory(path, error)) fail("make_directory", path, "exists and is not a directory");
 }
 
@@ -352,7 +353,7 @@ FolderLock::FolderLock(const std::string& path) : folder_(-1) {
   Descriptor folder(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (folder.get() < 0) fail("lock", path, why_not_opened(path, errno));
   if (uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
-    fail("lock", path, "another program is writing there");
+    fail("lock", path, "another program is writing into this folder");
   folder_ = folder.release();
 }
 

@@ -238,7 +238,7 @@ void require_model(std::string_view operation, const std::string& path) {
   std::error_code unknown;
   if (!fs::is_directory(path, unknown)) {
     const std::string what = describe_foreign(path);
-    refuse(path + ": is " + (what.empty() ? "a file, no folder: " + std::string(kModel) : what));
+    refuse(path + ": is " + (what.empty() ? "a file, not a folder: " + std::string(kModel) : what));
   }
   struct stat status = {};
   if (exists(path + "/adapter_config.json"))

@@ -105,10 +105,10 @@ Json parse_json(std::string_view operation, const std::string& source, std::stri
   const auto refuse_at = [&](int64_t byte, const std::string& reason) {
     const std::string kind = first_byte == 0 ? kind_of_bytes(text) : "";
     if (!kind.empty()) throw Error(operation, {source + ": is " + kind});
-    throw Error(operation, {source + ": not JSON at byte " + std::to_string(first_byte + byte) + ": " + reason});
+    throw Error(operation, {source + ": is not JSON at byte " + std::to_string(first_byte + byte) + ": " + reason});
   };
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    refuse_at(static_cast<int64_t>(zero), "a zero byte");
+    refuse_at(static_cast<int64_t>(zero), "there is a zero byte");
   Builder builder;
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   if (builder.error_byte() >= 0) refuse_at(builder.error_byte(), builder.reason());

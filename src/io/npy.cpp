@@ -41,10 +41,10 @@ class NpyReader {
   /// Fills in type and shape, and returns the bytes after the header.
   std::string_view read_header(NpyArray& array) const {
     const std::string_view bytes = bytes_;
-    if (bytes.size() < 12 || bytes.substr(0, kMagic.size()) != kMagic) refuse("this is no .npy file");
+    if (bytes.size() < 12 || bytes.substr(0, kMagic.size()) != kMagic) refuse("this is not a .npy file");
     const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<uint8_t>(bytes[at])); };
     const size_t version = byte(6);
-    if (version < 1 || version > 3) refuse("version " + std::to_string(version) + " of .npy is not known");
+    if (version < 1 || version > 3) refuse("the version of .npy is " + std::to_string(version) + ", must be 1 to 3");
     const size_t begin = version == 1 ? 10 : 12;
     const size_t length =
         version == 1 ? byte(8) | byte(9) << 8 : byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24;
@@ -78,7 +78,8 @@ class NpyReader {
     std::vector<int64_t> shape;
     for (size_t at = 0; at < text.size();) {
       const size_t digits = std::min(text.find_first_not_of("0123456789", at), text.size()) - at;
-      if (digits == 0 || digits > kMostDigits) refuse("has the shape " + in_quotes(text));
+      if (digits == 0 || digits > kMostDigits)
+        refuse("has the shape " + in_quotes(text) + ", must be numbers of at most 15 digits");
       shape.push_back(std::stoll(text.substr(at, digits)));
       at = std::min(text.find_first_not_of(", ", at + digits), text.size());
     }

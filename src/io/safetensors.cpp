@@ -108,7 +108,7 @@ int64_t header_length(std::string_view bytes, int64_t size, const std::string& s
            std::to_string(kMaxHeader) + " are allowed");
   if (length > static_cast<uint64_t>(size - kLengthBytes))
     refuse("the header has " + std::to_string(length) + " bytes by the number at byte 0, but the file ends " +
-           std::to_string(size - kLengthBytes) + " bytes after it: the file is cut off, or no safetensors");
+           std::to_string(size - kLengthBytes) + " bytes after it: the file is cut off, or is not a safetensors file");
   return static_cast<int64_t>(length);
 }
 
@@ -136,9 +136,7 @@ bool read_dtype(TensorChecker& checker, const Json& value, Entry& entry) {
       entry.bits = type.bits;
       return true;
     }
-  return checker.require(false, [&] {
-    return "dtype is " + as_shown(value) + ", which is no dtype of the format: must be " + kKnownTypes;
-  });
+  return checker.require(false, [&] { return "dtype is " + as_shown(value) + ", must be one of " + kKnownTypes; });
 }
 
 bool read_numbers(TensorChecker& checker, const std::string& what, const Json& value, std::vector<int64_t>& numbers) {
@@ -250,7 +248,7 @@ void require_cover(const std::map<std::string, TensorInfo>& tensors, int64_t beg
 void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
   checker.require(tensor.name != kMetadata, [] { return "the format keeps this name for itself"; });
   checker.require(json_string(tensor.name).has_value(), [] { return "the name is not UTF-8"; });
-  checker.require(order_of(tensor.dtype) < std::ssize(kTypes), [] { return "its element type is none"; });
+  checker.require(order_of(tensor.dtype) < std::ssize(kTypes), [] { return "its element type is unknown"; });
   const std::vector<int64_t>& shape = tensor.shape;
   const bool is_positive = std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; });
   if (!checker.require(static_cast<int64_t>(shape.size()) <= kMaxRank,
@@ -266,14 +264,14 @@ void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
     return;
   if (!tensor.stride.empty()) {
     checker.require(tensor.stride.size() == shape.size() && tensor.dtype != DType::boolean, [&] {
-      return to_text(tensor.stride) + " are no strides of shape " + to_text(shape) +
+      return "strides " + to_text(tensor.stride) + " do not fit shape " + to_text(shape) +
              (tensor.dtype == DType::boolean ? ": booleans are dense" : "");
     });
     return;
   }
   const std::string_view data(static_cast<const char*>(tensor.data), static_cast<size_t>(bytes));
   const int64_t bad = tensor.dtype == DType::boolean ? first_bad_boolean(data) : -1;
-  checker.require(bad < 0, [&] { return "byte " + std::to_string(bad) + " is neither 0 nor 1, but boolean"; });
+  checker.require(bad < 0, [&] { return "byte " + std::to_string(bad) + " is neither 0 nor 1, as a boolean must be"; });
 }
 
 std::string entry_of(const NamedTensor& tensor, int64_t begin, int64_t end) {
@@ -400,7 +398,7 @@ void Safetensors::require_booleans(const std::string& name, std::string_view byt
   const int64_t bad = info.dtype == DType::boolean ? first_bad_boolean(bytes) : -1;
   if (bad >= 0)
     throw Error("safetensors", {source_ + ": tensor " + in_quotes(name) + ": byte " + std::to_string(info.begin + bad) +
-                                " of the data is neither 0 nor 1, but BOOL"});
+                                " of the data is neither 0 nor 1, as BOOL must be"});
 }
 
 Safetensors Safetensors::read(const std::string& path, int64_t limit) { return parse(read_file(path, limit), path); }

@@ -4,7 +4,7 @@
 //   running, decays     products of decays along the tokens
 //   pairs, pairs_grad   products of few rows whose distance decays by column: the decayed row k_j E(i, j) stays in a
 //                       register while i rises, so that no exponential and no quotient of decays is needed
-//   step                one token: each block of columns of the state is read, and written while it is in cache
+//   step                one token: a pass that reads the state, with the delta rule, and one that reads and writes it
 // Loops: rows, vectors of columns. Requires: what linear_table.h says.
 #pragma once
 
@@ -175,80 +175,68 @@ double largest(const RowsArgs& args) {
 
 // -------------------------------------------------------------------------------------------------------------- step
 
-// Rows of a state that are prefetched: 16 of 512 bytes are enough for the latency of memory.
-constexpr int64_t kRowsAhead = 16;
+/// for_columns, four vectors at a time.
+template <class V, class Body>
+inline __attribute__((always_inline)) void for_four_columns(int64_t end, const Body& body) {
+  int64_t j = 0;
+  for (; j + 4 * V::W <= end; j += 4 * V::W) {
+    ATTN_UNROLL
+    for (int n = 0; n < 4; ++n) body(j + n * V::W, Whole<V>{});
+  }
+  for_columns<V>(j, end, body);
+}
 
-/// NV vectors of columns from `column` on.
+/// A state goes row by row, in the order of memory: four rows at once take twice as long, whatever is prefetched.
 template <class V>
-struct StepColumns {
+class Step {
+ public:
   using T = typename V::T;
   using Reg = typename V::Reg;
-  const StepArgs& args;
+  explicit Step(const StepArgs& args) : args_(args) {}
 
-  template <int NV, class Lanes>
-  void block(int64_t column, Lanes lanes) const {
-    Reg u[NV], out[NV];
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) {
-      out[v] = V::zero();
-      u[v] = lanes.load(static_cast<const T*>(args.v), column + v * V::W);
-    }
-    if (args.delta) subtract_returned<NV>(column, lanes, u);
-    const Reg beta = V::set1(static_cast<T>(args.beta));
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) u[v] = V::mul(beta, u[v]);
-    for (int64_t d = 0; d < args.depth; ++d) {
-      const Reg k = V::set1(static_cast<const T*>(args.k)[d]), q = V::set1(static_cast<const T*>(args.q)[d]);
-      T* to = static_cast<T*>(args.state_out) + d * args.out_row;
-      if (column == 0 && !args.delta) prefetch(d + kRowsAhead);
-      ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        const Reg state = V::fma(k, u[v], decayed(d, column + v * V::W, lanes));
-        lanes.store(to, column + v * V::W, state);
-        out[v] = V::fma(q, state, out[v]);
-      }
-    }
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) lanes.store(static_cast<T*>(args.out), column + v * V::W, out[v]);
+  void run() const {
+    T *u = static_cast<T*>(args_.u), *out = static_cast<T*>(args_.out);
+    const Reg beta = V::set1(static_cast<T>(args_.beta));
+    for_columns<V>(0, args_.columns, [&](int64_t j, auto lanes) { lanes.store(out, j, V::zero()); });
+    for (int64_t d = 0; args_.delta && args_.state_in && d < args_.depth; ++d) add_returned(d, args_.columns, out);
+    for_columns<V>(0, args_.columns, [&](int64_t j, auto lanes) {
+      lanes.store(u, j, V::mul(beta, V::sub(lanes.load(u, j), lanes.load(out, j))));
+      lanes.store(out, j, V::zero());
+    });
+    for (int64_t d = 0; d < args_.depth; ++d) update(d, args_.columns, u, out);
   }
 
  private:
-  template <int NV, class Lanes>
-  void subtract_returned(int64_t column, Lanes lanes, Reg (&u)[NV]) const {
-    Reg sum[NV];
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) sum[v] = V::zero();
-    for (int64_t d = 0; d < args.depth; ++d) {
-      const Reg k = V::set1(static_cast<const T*>(args.k)[d]);
-      if (column == 0) prefetch(d + kRowsAhead);
-      ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) sum[v] = V::fma(k, decayed(d, column + v * V::W, lanes), sum[v]);
-    }
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) u[v] = V::sub(u[v], sum[v]);
+  Reg factor(const void* of, int64_t d) const { return V::set1(of ? static_cast<const T*>(of)[d] : T{1}); }
+  const T* row_in(int64_t d) const { return static_cast<const T*>(args_.state_in) + d * args_.in_row; }
+
+  /// sums += row d's part of (decay S)^T k
+  void add_returned(int64_t d, int64_t columns, T* sums) const {
+    const Reg k = V::mul(factor(args_.k, d), factor(args_.decay, d));
+    const T* in = row_in(d);
+    for_four_columns<V>(columns, [&](int64_t j, auto lanes) {
+      lanes.store(sums, j, V::fma(k, lanes.load(in, j), lanes.load(sums, j)));
+    });
   }
-  template <class Lanes>
-  Reg decayed(int64_t d, int64_t column, Lanes lanes) const {
-    if (!args.state_in) return V::zero();
-    const Reg state = lanes.load(static_cast<const T*>(args.state_in) + d * args.in_row, column);
-    return args.decay ? V::mul(V::set1(static_cast<const T*>(args.decay)[d]), state) : state;
+  /// Row d of S becomes decay S + k u^T; sums += its part of S^T q.
+  void update(int64_t d, int64_t columns, const T* u, T* sums) const {
+    const Reg k = factor(args_.k, d), q = factor(args_.q, d), decay = factor(args_.decay, d);
+    const T* in = args_.state_in ? row_in(d) : nullptr;
+    T* to = static_cast<T*>(args_.state_out) + d * args_.out_row;
+    for_four_columns<V>(columns, [&](int64_t j, auto lanes) {
+      const Reg before = in ? V::mul(decay, lanes.load(in, j)) : V::zero();
+      const Reg state = V::fma(k, lanes.load(u, j), before);
+      lanes.store(to, j, state);
+      lanes.store(sums, j, V::fma(q, state, lanes.load(sums, j)));
+    });
   }
-  /// The first block of columns asks for whole rows: the next blocks find them in cache.
-  void prefetch(int64_t d) const {
-    if (!args.state_in || d >= args.depth) return;
-    prefetch_rows(reinterpret_cast<uintptr_t>(static_cast<const T*>(args.state_in) + d * args.in_row),
-                  args.columns * int64_t{sizeof(T)}, 0, 0, 1);
-  }
+
+  const StepArgs& args_;
 };
 
 template <class V>
 void step(const StepArgs& args) {
-  constexpr int kBlock = 4;
-  const StepColumns<V> body{args};
-  int64_t column = 0;
-  for (; column + kBlock * V::W <= args.columns; column += kBlock * V::W)
-    body.template block<kBlock>(column, Whole<V>{});
-  for_columns<V>(column, args.columns, [&](int64_t j, auto lanes) { body.template block<1>(j, lanes); });
+  Step<V>(args).run();
 }
 
 template <class V>

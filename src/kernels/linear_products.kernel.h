@@ -115,9 +115,17 @@ struct Multiply {
   }
 };
 
+/// body.template run<N>(vector) for blocks of NV vectors, and smaller ones at the end. None of them is a single vector,
+/// whose few sums would wait for each other, unless it is the only one.
+template <int NV, class Body>
+inline __attribute__((always_inline)) void for_column_blocks(int64_t vector, int64_t end, const Body& body) {
+  for (; vector + NV <= end && (NV == 1 || end - vector != NV + 1); vector += NV) body.template run<NV>(vector);
+  if constexpr (NV > 1) for_column_blocks<NV - 1>(vector, end, body);
+}
+
 template <class V>
 void multiply(const MultiplyArgs& args) {
-  for_tiles<V::kOuterVectors>(0, vectors_of(args.columns, V::W), Multiply<V>{args});
+  for_column_blocks<V::kOuterVectors>(0, vectors_of(args.columns, V::W), Multiply<V>{args});
 }
 
 // ------------------------------------------------------------------------------------------------------------- solve
@@ -189,7 +197,7 @@ struct Solve {
 
 template <class V>
 void solve(const SolveArgs& args) {
-  for_tiles<V::kOuterVectors>(0, vectors_of(args.columns, V::W), Solve<V>{args});
+  for_column_blocks<V::kOuterVectors>(0, vectors_of(args.columns, V::W), Solve<V>{args});
 }
 
 // --------------------------------------------------------------------------------------------------------- transpose

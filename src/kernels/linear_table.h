@@ -116,8 +116,8 @@ struct StepArgs {
   const void* q;  // acc [depth]
   const void* k;
   const void* decay;     // acc [depth]; null = 1
-  const void* v;         // acc [columns], as is out
-  void* out;             //
+  void* u;               // acc [columns]: v, which becomes u
+  void* out;             // acc [columns]
   const void* state_in;  // acc, rows of `in_row`; null = zeros
   int64_t in_row;
   void* state_out;  // may be state_in

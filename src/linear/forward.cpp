@@ -61,7 +61,7 @@ class Steps {
   void step(kernels::StepArgs& args, int64_t t) {
     args.q = chunk_.q[t];
     args.k = chunk_.k[t];
-    args.v = chunk_.e[t];
+    args.u = chunk_.e[t];
     args.out = chunk_.out[t];
     args.beta = chunk_.beta[t];
     args.decay = nullptr;

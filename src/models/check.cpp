@@ -55,14 +55,14 @@ void check_packed(Checker& checker, const Config& config, const Batch& batch, co
                            text(batch.length) + " tokens";
                   });
   checker.require(batch.lengths.empty() && !options.cache && !options.last_only,
-                  "packed sequences go without lengths, a cache and last_only");
-  checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model takes no packed sequences");
+                  "packed sequences cannot be combined with lengths, a cache or last_only");
+  checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model does not support packed sequences");
 }
 
-/// The rows that mean tokens, of the batch or of its source.
+/// The embeddings that are read in place of tokens, of the batch or of its source.
 void check_rows(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
   if (!config.takes_embeddings) {
-    checker.require(!batch.inputs_embeds, "rows are given, but the model reads tokens");
+    checker.require(!batch.inputs_embeds, "inputs_embeds are given, but the model reads tokens");
     return;
   }
   const bool of_source = config.encoder_layers > 0;
@@ -72,11 +72,11 @@ void check_rows(Checker& checker, const Config& config, const Batch& batch, bool
   checker.require(batch.inputs_embeds && batch.inputs_embeds.shape() == wanted &&
                       is_floating(batch.inputs_embeds.dtype()) && wanted[1] >= 1,
                   [&] {
-                    return "rows are " + (batch.inputs_embeds ? batch.inputs_embeds.describe() : "not given") +
+                    return "inputs_embeds are " + (batch.inputs_embeds ? batch.inputs_embeds.describe() : "not given") +
                            ", must be " + to_string(wanted.data(), 3) + " of a floating type";
                   });
   checker.require(batch.source.empty() && (of_source || (batch.tokens.empty() && batch.cu_seqlens.empty())),
-                  "rows are read in place of tokens, which are given too");
+                  "the model reads inputs_embeds in place of tokens, but tokens are given too");
 }
 
 void check_source(Checker& checker, const Config& config, const Batch& batch, bool remembered) {
@@ -104,7 +104,7 @@ void check_tokens(Checker& checker, const Config& config, const Batch& batch) {
   require_range(checker, "tokens", batch.tokens, 0, config.vocab_size, 0);
   if (!batch.token_type_ids.empty()) {
     checker.require(batch.token_type_ids.size() == batch.tokens.size(),
-                    "token_type_ids are given for some tokens only");
+                    "token_type_ids must be given for all tokens or for none");
     require_range(checker, "token_type_ids", batch.token_type_ids, 0, config.type_vocab_size,
                   config.type_vocab_size ? 0 : -1);
   }
@@ -122,23 +122,24 @@ void check_lengths(Checker& checker, const Batch& batch, bool whole) {
 void check_recorder(Checker& checker, const Config& config, const ForwardOptions& options, int64_t sequences) {
   if (!options.recorder) return;
   const RecorderOptions& wanted = options.recorder->options();
-  checker.require(!options.recompute, "a recorder excludes recompute, which would compute its blocks twice");
+  checker.require(!options.recompute, "a recorder cannot be combined with recompute, which computes each block twice");
   checker.require(wanted.kind == AttentionKind::self || config.encoder_layers > 0,
-                  "the recorder is for attention of a kind that only models with an encoder have");
+                  "the recorder is for a kind of attention that only models with an encoder have");
   checker.require(sequences < 0 || wanted.sequence < sequences, [&] {
-    return "the recorder is for sequence " + text(wanted.sequence) + " of a batch of " + text(sequences);
+    return "the recorder is for sequence " + text(wanted.sequence) + ", must be for one from 0 to " +
+           text(sequences - 1);
   });
   const int64_t layers = wanted.kind == AttentionKind::encoder ? config.encoder_layers : config.layers;
   for (const int64_t layer : wanted.selection.layers)
     checker.require(layer < layers, [&] {
-      return "the recorder is for layer " + text(layer) + ", there are 0 to " + text(layers - 1);
+      return "the recorder is for layer " + text(layer) + ", must be for one from 0 to " + text(layers - 1);
     });
 }
 
 }  // namespace
 
 nn::Parameters& Model::owned() const {
-  if (!parameters_) throw Error("model", {"the model has been moved away"});
+  if (!parameters_) throw Error("model", {"the model has been moved from"});
   return *parameters_;
 }
 
@@ -179,19 +180,20 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     }
     if (layers > 0 && sequences > 0) first = cache->length();
     checker.require(!tape.recording(), "a cache is for inference, but the tape records");
-    checker.require(batch.lengths.empty(), "lengths do not apply to what continues a cache");
+    checker.require(batch.lengths.empty(), "lengths do not apply to a call that continues a cache");
   }
   if (whole && positions_.weight) {
     const auto require_within = [&](int64_t length, int64_t context) {
-      checker.require(length <= context,
-                      [&] { return text(length) + " tokens are more than the context of " + text(context); });
+      checker.require(length <= context, [&] {
+        return "a sequence has " + text(length) + " tokens, must have at most the context of " + text(context);
+      });
     };
     require_within(first + (packed ? longest_of(batch.cu_seqlens) : L), config_.context);
     if (has_source(config_, batch))
       require_within(batch.source_length, config_.source_context ? config_.source_context : config_.context);
   }
   checker.require(config_.encoder_layers > 0 || (!options.cross_traces && !options.encoder_traces),
-                  "cross_traces and encoder_traces are of models with an encoder");
+                  "cross_traces and encoder_traces are for models with an encoder");
   check_recorder(checker, config_, options, whole ? B : -1);
   if (options.gates)
     checker.require(static_cast<int64_t>(options.gates->size()) == attention_count(config_), [&] {

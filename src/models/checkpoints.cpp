@@ -208,7 +208,7 @@ std::string Checkpoints::obstacle(std::span<const std::string> names, bool repla
   try {
     manifest = read_manifest(directory_);
   } catch (const Error& failure) {
-    return failure.reasons().front() + "; so nobody knows which files of " + directory_ + " a training wrote";
+    return failure.reasons().front() + "; so it is not known which files of " + directory_ + " a training wrote";
   }
   FileNames foreign, checkpoints;
   for (const std::string& name : there) {
@@ -350,8 +350,8 @@ std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, co
   const std::string path = directory + "/" + name;
   auto tokenizer = text::load_tokenizer(io::read_file(path, 1 << 28), path);
   if (tokenizer->vocab_size() != tokens)
-    throw Error("load", {path + " has " + std::to_string(tokenizer->vocab_size()) + " tokens, " + directory +
-                         "/config.json says " + std::to_string(tokens)});
+    throw Error("load", {path + " has " + std::to_string(tokenizer->vocab_size()) + " tokens, must have " +
+                         std::to_string(tokens) + " by " + directory + "/config.json"});
   return tokenizer;
 }
 

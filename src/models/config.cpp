@@ -260,7 +260,7 @@ std::string assign(Config& config, const std::string& name, const Json& value, b
   bool found = false;
   each_field(config, Assign{name, value, &reason, &found});
   if (name == "model" && reason.empty() && family_defaults) config = defaults_named(config.model);
-  return found ? reason : "there is no field '" + name + "'";
+  return found ? reason : "unknown field '" + name + "'";
 }
 
 bool learns_positions(const Config& config) {
@@ -329,7 +329,7 @@ Config family(std::string_view name) {
     config.dropout = 0.1;
     return config;
   }
-  throw Error("model", {"there is no model '" + std::string(name) + "'; choices: " + joined(families())});
+  throw Error("model", {"unknown model '" + std::string(name) + "'; known are: " + joined(families())});
 }
 
 namespace {
@@ -405,7 +405,7 @@ namespace {
 /// What blocks have, and the textbook's single head has not.
 void check_selfhead(Checker& checker, const Config& config) {
   checker.require(config.layers == 1 && config.heads == 1 && config.kv_heads <= 1,
-                  "selfhead has one layer and one head");
+                  "selfhead must have one layer and one head");
   checker.require(config.embed_dim <= 1024 || (config.key_dim && config.value_dim),
                   "selfhead wider than 1024 needs key_dim and value_dim");
   checker.require(config.positions == PositionEncoding::learned || config.positions == PositionEncoding::sinusoidal ||
@@ -442,9 +442,9 @@ void check_kept_heads(Checker& checker, const Config& config) {
     });
   }
   checker.require(config.query_key_norm != QueryKeyNorm::rows,
-                  "kept_heads does not go with query_key_norm rows, which mixes all heads of a token");
+                  "kept_heads cannot be combined with query_key_norm rows, which mixes all heads of a token");
   checker.require(!config.shared_relative_bias,
-                  "kept_heads does not go with shared_relative_bias: layers differ in heads");
+                  "kept_heads cannot be combined with shared_relative_bias: layers differ in heads");
 }
 
 }  // namespace
@@ -457,10 +457,11 @@ void check(const Config& config) {
   const int64_t kv_heads = config.kv_heads ? config.kv_heads : config.heads;
   const bool has_text = has_tokens(config);
   checker.require(config.vocab_size > 0 || !has_text, "vocab_size must be given");
-  checker.require(has_text || config.classes > 0 || !config.head, "a model that reads rows has no tokens to predict");
+  checker.require(has_text || config.classes > 0 || !config.head,
+                  "a model that reads embeddings has no tokens to predict");
   checker.require(!config.takes_embeddings || (is_among(hub_families(), config.model) && config.token_dim == 0 &&
                                                config.type_vocab_size == 0 && config.source_vocab_size == 0),
-                  "rows in place of tokens are read by models of the hub, and have no token_dim, type_vocab_size nor "
+                  "takes_embeddings is for models of the hub, without token_dim, type_vocab_size and "
                   "source_vocab_size");
   const bool whole = config.heads > 0 && (config.head_dim || config.embed_dim % config.heads == 0);
   if (checker.require(whole, [&] {
@@ -468,9 +469,10 @@ void check(const Config& config) {
                ", or head_dim must be given";
       })) {
     const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
-    checker.require(selfhead || width <= 1024, [&] { return "a head of width " + number(width) + " is over 1024"; });
+    checker.require(selfhead || width <= 1024,
+                    [&] { return "the width of a head is " + number(width) + ", must be at most 1024"; });
     checker.require(config.positions != PositionEncoding::rope || width % 2 == 0,
-                    [&] { return "rope needs heads of even width, not " + number(width); });
+                    [&] { return "the width of a head is " + number(width) + ", must be even with rope"; });
     const int64_t pairs = (config.rotary_dim ? config.rotary_dim : width) / 2;
     const auto has_all = [&](const auto& factors) { return static_cast<int64_t>(factors.size()) == pairs; };
     checker.require(
@@ -480,11 +482,11 @@ void check(const Config& config) {
   checker.require(kv_heads > 0 && config.heads % kv_heads == 0,
                   [&] { return "kv_heads " + number(kv_heads) + " must divide heads " + number(config.heads); });
   checker.require(selfhead || !config.output_projection,
-                  "output_projection is of selfhead; the others always have one");
+                  "output_projection is for selfhead; all other models have one");
   if (selfhead) check_selfhead(checker, config);
   if (!config.kept_heads.empty() && !selfhead) check_kept_heads(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
-  checker.require(!config.pooler || !config.head, "a pooler is of models without a head");
+  checker.require(!config.pooler || !config.head, "a pooler is for models without a head");
   checker.require(config.classes > 0 || config.causal || !config.head || is_among(hub_families(), config.model),
                   "a model that predicts tokens must be causal");
   checker.require(config.encoder_layers == 0 || (config.causal && config.classes == 0),
@@ -496,10 +498,10 @@ void check(const Config& config) {
                       config.token_dim == config.embed_dim || config.head_dense,
                   "tied embeddings need token_dim equal to embed_dim, or head_dense");
   checker.require(!config.parallel || (config.norm_placement == NormPlacement::pre && config.encoder_layers == 0),
-                  "parallel layers have norms before their branches alone, and no encoder");
+                  "parallel layers must have norm_placement pre, and no encoder");
   checker.require(!is_selfhead(config) || config.norm_placement == NormPlacement::pre ||
                       config.norm_placement == NormPlacement::post,
-                  "selfhead has norm_placement pre or post");
+                  "norm_placement of selfhead must be pre or post");
   checker.done();
 }
 

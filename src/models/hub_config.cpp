@@ -237,7 +237,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   const Json& type = reader.field("model_type");
   model.family = type.is_string() ? find_family(type.get<std::string>()) : nullptr;
   if (!model.family) {
-    reader.refuse("model_type " + io::as_shown(type) + " is not known; known are " + joined(hub_families()));
+    reader.refuse("unknown model_type " + io::as_shown(type) + "; known are: " + joined(hub_families()));
     reader.done();
   }
   const Family& family = *model.family;

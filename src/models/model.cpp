@@ -199,7 +199,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return norm_.weight ? norm_(tape, x) : x;
 }
 
-/// The rows that a classifier reads, [B, C].
+/// The hidden states that a classifier reads, [B, C].
 Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   const auto B = static_cast<size_t>(batch.sequences);
   if (config_.pooling == ClassifierPooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));
@@ -228,9 +228,9 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
   const bool of_texts =
       config_.pooler || (config_.head && config_.classes && config_.pooling != ClassifierPooling::each);
   if (of_texts && !batch.cu_seqlens.empty())
-    throw Error("model", {config_.pooler
-                              ? "packed sequences have hidden() alone, whose first rows pooler() takes"
-                              : "a classifier of whole texts takes padded sequences; packed ones have hidden() alone"});
+    throw Error("model",
+                {config_.pooler ? "packed sequences are supported by hidden() only; pooler() takes its first rows"
+                                : "a classifier of whole texts needs padded sequences; hidden() supports packed ones"});
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0)));
   if (!config_.head) return x;
@@ -263,7 +263,7 @@ ModelCache Model::new_cache(int64_t sequences) const {
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
   checker.require(sequences > 0,
-                  [&] { return "a cache for " + std::to_string(sequences) + " sequences, must be 1 or more"; });
+                  [&] { return "the number of sequences is " + std::to_string(sequences) + ", must be at least 1"; });
   checker.done();
   ModelCache cache;
   for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(cache_config(n));
@@ -296,7 +296,7 @@ void ModelCache::select(std::span<const int64_t> sequences) {
   Checker checker("ModelCache");
   for (const int64_t n : sequences)
     checker.require(n >= 0 && n < static_cast<int64_t>(sequences_.size()), [&] {
-      return "there is no sequence " + std::to_string(n) + " of " + std::to_string(sequences_.size());
+      return "the sequence is " + std::to_string(n) + ", must be in [0, " + std::to_string(sequences_.size()) + ")";
     });
   checker.done();
   const auto selected = [&](const std::vector<int64_t>& of) {

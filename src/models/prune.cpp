@@ -14,7 +14,7 @@ std::string shown(const std::vector<int64_t>& heads) { return to_string(heads.da
 /// The heads of each layer that stay, counted as `removed` counts.
 HeadLists staying(const Config& config, const HeadLists& removed) {
   Checker checker("remove_heads");
-  checker.require(!is_selfhead(config), "selfhead has one head, which stays");
+  checker.require(!is_selfhead(config), "selfhead has one head, which cannot be removed");
   checker.require(config.query_key_norm != QueryKeyNorm::rows,
                   "query_key_norm rows mixes all heads of a token: without one of them the others would change");
   const std::vector<AttentionLayer> layers = attention_layers(config);
@@ -29,8 +29,8 @@ HeadLists staying(const Config& config, const HeadLists& removed) {
     const bool once = std::adjacent_find(gone.begin(), gone.end()) == gone.end();
     const bool inside = gone.empty() || (gone.front() >= 0 && gone.back() < layers[n].kv_heads);
     checker.require(once && inside, [&] {
-      return layers[n].name + ": the heads " + shown(removed[n]) + " must be different ones of " +
-             std::to_string(layers[n].kv_heads);
+      return layers[n].name + ": the heads are " + shown(removed[n]) + ", must be different ones in [0, " +
+             std::to_string(layers[n].kv_heads) + ")";
     });
     for (int64_t h = 0; h < layers[n].kv_heads; ++h)
       if (!std::binary_search(gone.begin(), gone.end(), h)) stay[n].push_back(h);
@@ -139,8 +139,8 @@ std::vector<Value> gates_without(const Config& config, const HeadLists& removed,
     std::vector<double> open(static_cast<size_t>(layers[n].kv_heads), 1);
     for (const int64_t head : removed[n]) {
       checker.require(head >= 0 && head < layers[n].kv_heads, [&] {
-        return layers[n].name + ": there is no head " + std::to_string(head) + " of " +
-               std::to_string(layers[n].kv_heads);
+        return layers[n].name + ": the head is " + std::to_string(head) + ", must be in [0, " +
+               std::to_string(layers[n].kv_heads) + ")";
       });
       checker.done();
       open[static_cast<size_t>(head)] = 0;

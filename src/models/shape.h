@@ -12,7 +12,7 @@ struct LayerShape {
 
 inline bool is_selfhead(const Config& config) { return config.model == "selfhead"; }
 
-/// False where all that a model reads is rows.
+/// False where a model reads embeddings and no tokens.
 inline bool has_tokens(const Config& config) { return !config.takes_embeddings || config.encoder_layers > 0; }
 
 /// True where an encoder has something to read.

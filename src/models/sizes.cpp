@@ -53,8 +53,8 @@ ParameterCounts count_parameters(const Config& config) {
 
 double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool last_only) {
   if (tokens < 0 || cached < 0)
-    throw Error("model",
-                {std::to_string(tokens) + " tokens after " + std::to_string(cached) + ": neither must be negative"});
+    throw Error("model", {"tokens is " + std::to_string(tokens) + " and cached " + std::to_string(cached) +
+                          ", neither may be negative"});
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const Component part = part_of(parameter.name);
@@ -202,8 +202,8 @@ class Arrays {
 TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
                                bool recompute) {
   if (sequences < 1 || length < 1)
-    throw Error("model", {std::to_string(sequences) + " sequences of " + std::to_string(length) +
-                          " tokens: both must be positive"});
+    throw Error("model", {"sequences is " + std::to_string(sequences) + " and length " + std::to_string(length) +
+                          ", both must be positive"});
   const double element = wide(size_of(nn::Parameters({.precision = precision}).dtype()));
   const double master = std::max(element, 4.0);
   TrainingMemory memory;

@@ -145,7 +145,7 @@ std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
 
 RecordedAttention AttentionTrace::recorded(std::string layer_name) const {
   if (!q.array || !k.array || !lse)
-    throw Error("AttentionTrace", {"it is empty: give it to a call of an attention layer first"});
+    throw Error("AttentionTrace", {"the trace is empty: give it to a call of an attention layer first"});
   const std::vector<int64_t>& size = lse.shape();
   const View<3> lse_view(lse.data(), lse.dtype(), {size[0], size[1], size[2]});
   return {std::move(layer_name), q.view(), k.view(), lse_view, options};
@@ -154,7 +154,7 @@ RecordedAttention AttentionTrace::recorded(std::string layer_name) const {
 RecordedAttention AttentionTrace::with_all_keys() const {
   RecordedAttention call = recorded({});
   if (first != 0)
-    throw Error("AttentionTrace", {"it continues a cache of " + std::to_string(first) +
+    throw Error("AttentionTrace", {"the trace continues a cache of " + std::to_string(first) +
                                    " tokens, whose keys it does not have: a TextRecorder keeps them"});
   return call;
 }
@@ -220,7 +220,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
 // --------------------------------------------------------------------------------------------------------- many heads
 
 std::vector<float> alibi_slopes(int64_t heads) {
-  if (heads < 1) throw Error("alibi_slopes", {std::to_string(heads) + " heads, must be 1 or more"});
+  if (heads < 1) throw Error("alibi_slopes", {"heads is " + std::to_string(heads) + ", must be at least 1"});
   std::vector<float> slopes;
   for (int64_t h = 0; h < heads; ++h)
     slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(heads))));
@@ -261,7 +261,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
 void MultiHeadAttention::share_distances(const MultiHeadAttention& other) {
   Checker checker(name());
   checker.require(options_.shares_distances && !distance_bias_ && other.distance_bias_,
-                  "it takes no relative positions from another layer, or that one has none");
+                  "the layer takes no relative positions from another one, or that one has none");
   checker.done();
   distance_bias_ = other.distance_bias_;
 }
@@ -283,7 +283,7 @@ void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const Atte
                   .dtype = dtype()},
                  x, inputs);
   checker.require(options_.position != AttentionPositions::relative || distance_bias_,
-                  "it has no relative positions yet: share_distances() gives it another layer's");
+                  "the layer has no relative positions yet: share_distances() gives it those of another layer");
   checker.done();
 }
 

@@ -12,8 +12,9 @@ void check_block(Checker& checker, int64_t width, const BlockOptions& options) {
   if (options.cross.encoder_dim) check_options(checker, "cross: ", width, options.cross);
   check_options(checker, "feed_forward: ", width, options.feed_forward);
   checker.require(!options.parallel || (options.norm_placement == NormPlacement::pre && !options.cross.encoder_dim),
-                  "parallel branches have their norms before, and no cross-attention beside them");
-  checker.require(options.attention.encoder_dim == 0, "attention takes no memory: the block's memory is for cross");
+                  "parallel branches must have norm_placement pre, and no cross-attention beside them");
+  checker.require(options.attention.encoder_dim == 0,
+                  "attention.encoder_dim must be 0: the block's encoder states are for cross");
 }
 
 Value normed(Tape& tape, const Norm& norm, const Value& x) { return norm.weight ? norm(tape, x) : x; }

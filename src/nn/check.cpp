@@ -72,7 +72,7 @@ void check_rope(Checker& checker, std::string_view part, int64_t head_dim, const
   const auto reason = [&](const std::string& words) { return [=] { return std::string(part) + words; }; };
   checker.require(options.encoder_dim == 0, reason("rope is for self-attention: encoder_dim must be 0"));
   checker.require(rotated > 0 || head_dim % 2 == 0, [&] {
-    return std::string(part) + "rope needs heads of even width, not " + std::to_string(head_dim);
+    return std::string(part) + "the width of a head is " + std::to_string(head_dim) + ", must be even with rope";
   });
   checker.require(rotated >= 0 && rotated <= head_dim && rotated % 2 == 0, [&] {
     return std::string(part) + "rotary_dim is " + std::to_string(rotated) + ", must be even and at most the " +
@@ -148,7 +148,7 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
            ", or head_dim must be given";
   });
   checker.require(options.head_dim > 0 || head_dim <= kWidestHead, [&] {
-    return std::string(part) + "a head of width " + std::to_string(head_dim) + " is over " +
+    return std::string(part) + "the width of a head is " + std::to_string(head_dim) + ", must be at most " +
            std::to_string(kWidestHead);
   });
   if (options.position == AttentionPositions::rope) check_rope(checker, part, head_dim, options);
@@ -163,7 +163,7 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
 }
 
 bool check_made(Checker& checker, const Value& weight) {
-  return checker.require(bool(weight), "it has no parameters: make it with a Scope before it is called");
+  return checker.require(bool(weight), "the layer has no parameters: make it with a Scope before it is called");
 }
 
 bool check_rows(Checker& checker, const char* name, const Value& x, int64_t width, DType dtype, bool any_rank) {
@@ -206,11 +206,11 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
                            ", must be for " + shown(layer.kv_heads, layer.key_width, layer.value_width, layer.dtype);
                   });
   check_sequences(checker, inputs.cache, B);
-  checker.require(layer.causal, "a cache needs a causal layer: earlier rows would have seen later ones");
+  checker.require(layer.causal, "a cache needs a causal layer, whose earlier rows do not depend on later ones");
   checker.require(!layer.recording, "a cache is for inference only, not for a tape that records");
   checker.require(
       !inputs.encoder_states && inputs.key_length.empty() && inputs.cu_seqlens.empty() && !inputs.mask && !inputs.bias,
-      "a cache goes without memory, key_length, starts, mask and bias");
+      "a cache cannot be combined with encoder states, key_length, starts, mask or bias");
 }
 
 /// `name` is [B|1, H|1, Lq|1, Lk|1].
@@ -274,7 +274,7 @@ void check_starts(Checker& checker, const AttentionInputs& inputs, int64_t B, in
                       std::is_sorted(starts.begin(), starts.end()),
                   [&] { return "starts must rise from 0 to L = " + std::to_string(L) + " beside x [1, L, C]"; });
   checker.require(!inputs.encoder_states && !inputs.key_value && inputs.key_length.empty(),
-                  "packed sequences go without memory and key_length");
+                  "packed sequences cannot be combined with encoder states or key_length");
 }
 
 }  // namespace
@@ -284,13 +284,14 @@ void check_inputs(Checker& checker, const AttentionShape& layer, const Value& x,
   const Value* const memory = inputs.key_value ? inputs.key_value : inputs.encoder_states;
   const int64_t encoder_dim =
       inputs.key_value ? layer.kv_heads * (layer.key_width + layer.value_width) : layer.encoder_dim;
-  checker.require(memory || !layer.needs_memory, "cross-attention needs a memory");
+  checker.require(memory || !layer.needs_memory, "cross-attention needs encoder states");
   checker.require(!memory || layer.encoder_dim > 0,
-                  "self-attention takes no memory: for cross-attention it is made with a encoder_dim");
+                  "self-attention takes no encoder states: cross-attention is made with encoder_dim");
   if (memory && layer.encoder_dim > 0) {
-    sized = check_rows(checker, inputs.key_value ? "key_value" : "memory", *memory, encoder_dim, layer.dtype) && sized;
+    sized = check_rows(checker, inputs.key_value ? "key_value" : "encoder_states", *memory, encoder_dim, layer.dtype) &&
+            sized;
     sized = sized && checker.require(memory->shape()[0] == x.shape()[0], [&] {
-      return "memory is " + shape_of(*memory) + ", must have as many sequences as x " + shape_of(x);
+      return "encoder_states is " + shape_of(*memory) + ", must have as many sequences as x " + shape_of(x);
     });
   }
   if (inputs.mask)

@@ -38,7 +38,7 @@ void check_sequences(Checker& checker, const CacheSlot& slot, int64_t B);
 
 /// What an attention layer is, as far as its inputs have to fit.
 struct AttentionShape {
-  int64_t width = 0, encoder_dim = 0;  // 0: no memory
+  int64_t width = 0, encoder_dim = 0;  // 0: no encoder states
   bool needs_memory = false;
   int64_t heads = 1, kv_heads = 1, key_width = 0, value_width = 0;
   bool causal = false, relative = false, recording = false;

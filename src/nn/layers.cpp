@@ -26,7 +26,8 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   Checker checker(name());
   check_extent(checker, "", "tokens", tokens);
   check_extent(checker, "", "width", width);
-  checker.require(std::isfinite(options.scale), "scale must be finite");
+  checker.require(std::isfinite(options.scale),
+                  [&] { return "scale is " + std::to_string(options.scale) + ", must be finite"; });
   checker.done();
   weight = scope.variable("weight", {tokens, width}, ParameterRole::embedding);
 }
@@ -38,7 +39,7 @@ Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<in
     bool fits = true;
     for (const int64_t extent : shape) fits = fits && extent >= 0 && !__builtin_mul_overflow(count, extent, &count);
     checker.require(fits && count == static_cast<int64_t>(ids.size()), [&] {
-      return "there are " + std::to_string(ids.size()) + " ids, which do not make " + shape_of(shape);
+      return "there are " + std::to_string(ids.size()) + " ids, must be as many as the elements of " + shape_of(shape);
     });
     const int64_t tokens = weight.shape()[0];
     const auto outside = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= tokens; });
@@ -90,7 +91,8 @@ Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first) {
   Checker checker("sinusoids");
   check_extent(checker, "", "positions", positions);
   check_extent(checker, "", "width", width);
-  checker.require(is_floating(dtype), [&] { return "they cannot be " + std::string(name_of(dtype)); });
+  checker.require(is_floating(dtype),
+                  [&] { return "dtype is " + std::string(name_of(dtype)) + ", must be a floating type"; });
   checker.require(first >= 0, [&] { return "first is " + std::to_string(first) + ", must not be negative"; });
   checker.done();
   Array wide(DType::float64, {positions, width}), table(dtype, {positions, width});

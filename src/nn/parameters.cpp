@@ -43,7 +43,7 @@ void fill(const Array& array, const std::function<double(Random&)>& draw, Random
 void check_new(const Parameters& all, const Scope& scope, const std::string& name, const std::vector<int64_t>& shape) {
   const std::string where = scope.name().empty() ? "parameters" : scope.name();
   Checker checker(where);
-  checker.require(!all.find(name), [&] { return "there is a parameter " + name + " already"; });
+  checker.require(!all.find(name), [&] { return "the name " + name + " is already that of another parameter"; });
   checker.require(("." + name + ".").find("..") == std::string::npos,
                   [&] { return "the name '" + name + "' has an empty part"; });
   int64_t bytes = 8;

@@ -13,7 +13,10 @@ static_assert(static_cast<int>(Activation::silu) == kernels::kSilu);
 static_assert(static_cast<int>(Activation::tanh) == kernels::kTanh);
 
 void require_function(Checker& checker, Activation f) {
-  checker.require(f >= Activation::relu && f <= Activation::tanh, "the activation is none of the five");
+  checker.require(f >= Activation::relu && f <= Activation::tanh, [&] {
+    return "unknown activation " + std::to_string(static_cast<int>(f)) +
+           "; known are: relu, gelu, gelu_tanh, silu, tanh";
+  });
 }
 
 /// The width of gate and up together, or what no array has.

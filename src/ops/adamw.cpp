@@ -28,7 +28,8 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
   require_number("epsilon", options.epsilon, options.epsilon >= 0, "finite and not negative");
   require_number("weight_decay", options.weight_decay, true, "finite");
   require_number("gradient_factor", options.gradient_factor, true, "finite");
-  checker.require(options.step >= 1, [&] { return "step is " + std::to_string(options.step) + ", counts from 1"; });
+  checker.require(options.step >= 1,
+                  [&] { return "step is " + std::to_string(options.step) + ", must be at least 1"; });
   require_apart(checker, "parameter", parameter, "gradient", gradient, Sharing::none);
   require_apart(checker, "parameter", parameter, "first_moment", first_moment, Sharing::none);
   require_apart(checker, "parameter", parameter, "second_moment", second_moment, Sharing::none);

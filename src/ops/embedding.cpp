@@ -17,8 +17,8 @@ void require_ids(Checker& checker, std::span<const int64_t> ids, int64_t rows, i
   });
   for (size_t r = 0; r < ids.size(); ++r) {
     if (!checker.require(ids[r] >= 0 && ids[r] < table_rows, [&] {
-          return "ids[" + std::to_string(r) + "] is " + std::to_string(ids[r]) + ", the table has " +
-                 std::to_string(table_rows) + " rows";
+          return "ids[" + std::to_string(r) + "] is " + std::to_string(ids[r]) + ", must be in [0, " +
+                 std::to_string(table_rows) + ")";
         }))
       return;
   }
@@ -27,7 +27,7 @@ void require_ids(Checker& checker, std::span<const int64_t> ids, int64_t rows, i
 void require_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t batch, int64_t rows) {
   const bool whole = batch > 0 ? rows % batch == 0 : rows == 0;
   checker.require(whole, [&] {
-    return std::to_string(rows) + " rows of x are not " + std::to_string(batch) + " sequences of one length";
+    return "x has " + std::to_string(rows) + " rows, must be a multiple of " + std::to_string(batch) + " sequences";
   });
   checker.require(static_cast<int64_t>(lengths.size()) == batch, [&] {
     return "there are " + std::to_string(lengths.size()) + " lengths for " + std::to_string(batch) + " sequences";

@@ -17,8 +17,8 @@ void require_targets(Checker& checker, const ConstView<2>& logits, std::span<con
   });
   for (size_t r = 0; r < targets.size(); ++r) {
     if (!checker.require(targets[r] == kIgnoreIndex || (targets[r] >= 0 && targets[r] < logits.size[1]), [&] {
-          return "targets[" + std::to_string(r) + "] is " + std::to_string(targets[r]) + ", there are " +
-                 std::to_string(logits.size[1]) + " logits";
+          return "targets[" + std::to_string(r) + "] is " + std::to_string(targets[r]) + ", must be in [0, " +
+                 std::to_string(logits.size[1]) + ") or " + std::to_string(kIgnoreIndex);
         }))
       return;
   }
@@ -48,7 +48,7 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
   Checker checker("cross_entropy");
   require_type(checker, "logits", logits.dtype);
   require_input(checker, "logits", logits, logits.dtype, logits.size);
-  checker.require(logits.size[1] >= 1 || logits.size[0] == 0, "logits has rows of no elements");
+  checker.require(logits.size[1] >= 1 || logits.size[0] == 0, "the rows of logits must have at least one element");
   require_targets(checker, logits, targets);
   const DType sum_type = parameter_type(logits.dtype);
   require_vector(checker, "loss", loss, sum_type, logits.size[0]);

@@ -325,7 +325,8 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
   checker.require(!options.batch_invariant || a.dtype == DType::float64 || lies_for_matvec(a, b),
                   "batch_invariant needs dense rows of a and dense columns of b");
   checker.require(!options.precision || is_known(*options.precision), [&] {
-    return "precision is no Float32Precision: " + std::to_string(static_cast<int>(*options.precision));
+    return "unknown precision " + std::to_string(static_cast<int>(*options.precision)) +
+           "; known are: full, high, fast";
   });
   checker.done();
   if (c.empty()) return;

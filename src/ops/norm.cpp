@@ -18,7 +18,7 @@ struct Arguments {
 };
 
 void require_row(Checker& checker, const ConstView<2>& x) {
-  checker.require(x.size[1] >= 1 || x.size[0] == 0, "x has rows of no elements");
+  checker.require(x.size[1] >= 1 || x.size[0] == 0, "the rows of x must have at least one element");
 }
 
 void run_norm(Checker& checker, const Arguments& in, double epsilon, const View<2>& y, const View<1>& mean,

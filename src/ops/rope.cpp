@@ -71,7 +71,7 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   require_input(checker, "x", x, x.dtype, x.size);
   const bool divides = heads >= 1 && x.size[1] % heads == 0;
   checker.require(divides, [&] {
-    return "x has " + std::to_string(x.size[1]) + " columns, not a multiple of " + std::to_string(heads) + " heads";
+    return "x has " + std::to_string(x.size[1]) + " columns, must be a multiple of " + std::to_string(heads) + " heads";
   });
   const int64_t width = divides ? x.size[1] / heads : 0, n = options.rotary_dim ? options.rotary_dim : width;
   checker.require(!divides || (n >= 0 && n <= width && n % 2 == 0), [&] {
@@ -83,7 +83,8 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
     return "there are " + std::to_string(options.frequencies.size()) + " frequencies for " + std::to_string(n / 2) +
            " pairs";
   });
-  checker.require(std::isfinite(options.magnitude), "the magnitude must be finite");
+  checker.require(std::isfinite(options.magnitude),
+                  [&] { return "the magnitude is " + std::to_string(options.magnitude) + ", must be finite"; });
   checker.require(static_cast<int64_t>(positions.size()) == x.size[0], [&] {
     return "there are " + std::to_string(positions.size()) + " positions for " + std::to_string(x.size[0]) + " rows";
   });

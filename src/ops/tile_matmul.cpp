@@ -167,7 +167,8 @@ class TileMatmul {
 
 void set_matmul_precision(Float32Precision precision) {
   if (!is_known(precision))
-    throw Error("set_matmul_precision", {"no such precision: " + std::to_string(static_cast<int>(precision))});
+    throw Error("set_matmul_precision",
+                {"unknown precision " + std::to_string(static_cast<int>(precision)) + "; known are: full, high, fast"});
   default_precision.store(precision, std::memory_order_relaxed);
 }
 

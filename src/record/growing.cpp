@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kLeast = 1 << 16;
 
 [[noreturn]] void fail(const std::string& where, const std::string& step, int number) {
-  throw Error("grow_file", {where + ": " + step + ": " + std::generic_category().message(number)});
+  throw Error("grow_file", {where + ": cannot " + step + ": " + std::generic_category().message(number)});
 }
 
 /// A new file whose name is removed at once.

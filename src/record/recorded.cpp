@@ -25,7 +25,7 @@ void check_tokens(Checker& checker, const std::string& name, const RecordedAtten
     return;
   }
   checker.require(Lq == needs.queries && Lk == needs.keys, [&] {
-    return name + text(Lq) + " queries and " + text(Lk) + " keys, but " + text(needs.queries) +
+    return name + text(Lq) + " queries and " + text(Lk) + " keys, must be as many as " + text(needs.queries) +
            (needs.keys != needs.queries ? " and " + text(needs.keys) : "") + " tokens";
   });
 }
@@ -33,14 +33,14 @@ void check_tokens(Checker& checker, const std::string& name, const RecordedAtten
 }  // namespace
 
 void check_recorded(Checker& checker, std::span<const RecordedAttention> layers, const RecordedNeeds& needs) {
-  checker.require(!layers.empty(), "there must be a layer");
+  checker.require(!layers.empty(), "there must be at least one layer");
   for (size_t n = 0; n < layers.size(); ++n) {
     const RecordedAttention& layer = layers[n];
     const std::string name = "layers[" + std::to_string(n) + "]: ";
     const int64_t B = layer.q.size[0], Lq = layer.q.size[2], Lk = layer.k.size[2];
     checker.require(layer.q.data && layer.k.data && layer.lse.data, name + "q, k and lse must have data");
     checker.require(B > 0 && layer.q.size[1] > 0 && Lq > 0 && Lk > 0,
-                    name + "there must be a text, a head, a query and a key");
+                    name + "there must be at least one text, head, query and key");
     if (needs.one_text) {
       checker.require(B == 1, [&] {
         return name + "q has size " + to_string<4>(layer.q.size) + ", must be one text: [1, H, Lq, D]";

@@ -236,7 +236,8 @@ Recorder::Recorder(RecorderOptions options) : options_(std::move(options)) {
   };
   checker.require(positive(options_.selection.layers) && positive(options_.selection.heads),
                   "layers and heads must not be negative");
-  checker.require(options_.sequence >= 0, "sequence must not be negative");
+  checker.require(options_.sequence >= 0,
+                  [&] { return "sequence is " + std::to_string(options_.sequence) + ", must not be negative"; });
   checker.done();
 }
 Recorder::~Recorder() = default;
@@ -249,8 +250,10 @@ bool Recorder::wants(AttentionKind kind, int64_t layer) const {
 TextRecorder::TextRecorder(RecorderOptions options, TextRecorderOptions kept)
     : Recorder(std::move(options)), kept_(std::move(kept)) {
   Checker checker("TextRecorder");
-  checker.require(kept_.first_query >= 0, "first_query must not be negative");
-  checker.require(kept_.queries >= -1, "queries must not be negative, except -1 for all");
+  checker.require(kept_.first_query >= 0,
+                  [&] { return "first_query is " + std::to_string(kept_.first_query) + ", must not be negative"; });
+  checker.require(kept_.queries >= -1,
+                  [&] { return "queries is " + std::to_string(kept_.queries) + ", must be -1 (all) or not negative"; });
   checker.done();
 }
 TextRecorder::~TextRecorder() = default;
@@ -261,14 +264,15 @@ void TextRecorder::record(int64_t number, int64_t first, const RecordedAttention
   if (!wants(options().kind, number)) return;
   const int64_t heads = call.q.size[1], kv_heads = call.k.size[1];
   Checker checker("TextRecorder");
-  checker.require(number >= 0, "a layer's number must not be negative");
+  checker.require(number >= 0,
+                  [&] { return "the number of the layer is " + std::to_string(number) + ", must not be negative"; });
   checker.require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, [&] {
-    return std::to_string(heads) + " query heads are not a multiple of " + std::to_string(kv_heads) +
+    return "there are " + std::to_string(heads) + " query heads, must be a multiple of " + std::to_string(kv_heads) +
            " key/value heads";
   });
   for (int64_t head : options().selection.heads)
     checker.require(head < heads, [&] {
-      return "there is no head " + std::to_string(head) + ", only 0 to " + std::to_string(heads - 1);
+      return "the head is " + std::to_string(head) + ", must be from 0 to " + std::to_string(heads - 1);
     });
   checker.done();
   if (static_cast<size_t>(number) >= layers_.size()) layers_.resize(static_cast<size_t>(number) + 1);

@@ -129,7 +129,7 @@ Places places_of(const TextRow& header, const std::string& path, const ColumnNam
   for (const std::string& field : header.fields) fields.push_back(column_name(field, names));
   const auto place = [&](std::string_view name) {
     if (std::count(fields.begin(), fields.end(), name) != 1)
-      fail_at(path, header.line, "of the columns' names one must be '" + std::string(name) + "'");
+      fail_at(path, header.line, "one of the column names must be '" + std::string(name) + "'");
     return static_cast<size_t>(std::find(fields.begin(), fields.end(), name) - fields.begin());
   };
   return {place(names.first), place(names.second), fields.size()};

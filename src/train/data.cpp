@@ -28,9 +28,11 @@ void require_sentences(Checker& checker, const std::string& name, const std::vec
 }  // namespace
 
 void require_sizes(Checker& checker, int64_t context, int64_t batch) {
-  checker.require(batch > 0 && context > 0, "batch and context must be positive");
+  checker.require(batch > 0 && context > 0, [&] {
+    return "batch is " + std::to_string(batch) + " and context " + std::to_string(context) + ", must be positive";
+  });
   checker.require(batch <= kMostSequences, [&] {
-    return "a batch of " + std::to_string(batch) + " sequences, at most " + std::to_string(kMostSequences);
+    return "batch is " + std::to_string(batch) + ", must be at most " + std::to_string(kMostSequences);
   });
 }
 
@@ -41,11 +43,12 @@ int64_t first_negative(const std::vector<int64_t>& tokens) {
 
 void require_number(int64_t number, int64_t batches) {
   if (number < 0 || number >= batches)
-    throw Error("data", {"there is no validation batch " + std::to_string(number) + " of " + std::to_string(batches)});
+    throw Error("data", {"the validation batch is " + std::to_string(number) + ", must be in [0, " +
+                         std::to_string(batches) + ")"});
 }
 
 void require_there(bool there) {
-  if (!there) throw Error("data", {"the data have been moved away"});
+  if (!there) throw Error("data", {"the data have been moved from"});
 }
 
 std::vector<int64_t> shuffled_batch(int64_t count, int64_t batch, uint64_t seed, uint64_t number,
@@ -78,7 +81,7 @@ TextDataset::TextDataset(std::vector<int64_t> tokens, int64_t context, int64_t b
   Checker checker("data");
   require_sizes(checker, context, batch);
   checker.require(validation_batches > 0,
-                  [&] { return "validation_batches must be positive, not " + std::to_string(validation_batches); });
+                  [&] { return "validation_batches is " + std::to_string(validation_batches) + ", must be positive"; });
   const int64_t bad = first_negative(tokens_);
   checker.require(bad < 0, [&] {
     return "tokens[" + std::to_string(bad) + "] is " + std::to_string(tokens_[bad]) + ", must not be negative";
@@ -147,7 +150,8 @@ LabelledDataset::LabelledDataset(std::vector<Labelled> training, std::vector<Lab
   require_sentences(checker, "validation", validation_);
   checker.require(!training_.empty(), "there are no sentences to train on");
   checker.require(!validation_.empty(), "there are no sentences to validate with");
-  checker.require(word_dropout >= 0 && word_dropout < 1, "word_dropout must be in [0, 1)");
+  checker.require(word_dropout >= 0 && word_dropout < 1,
+                  "word_dropout is " + std::to_string(word_dropout) + ", must be in [0, 1)");
   checker.done();
 }
 

@@ -68,7 +68,7 @@ std::vector<Labelled> encode_labelled(std::span<const LabelledText> rows, const 
       std::string known;
       for (size_t n = 0; n < std::min<size_t>(classes.size(), 20); ++n) known += (n ? ", " : "") + classes[n];
       fail_at(source, row.line,
-              "the model has no class " + io::in_quotes(row.label) + "; its classes: " + known +
+              "unknown class " + io::in_quotes(row.label) + "; the model's are: " + known +
                   (classes.size() > 20 ? ", ..." : ""));
     }
     try {

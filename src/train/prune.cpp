@@ -16,7 +16,7 @@ using models::HeadLists;
 
 void require_positive(std::string_view operation, const char* name, int64_t value) {
   if (value < 1)
-    throw Error(std::string(operation), {std::string(name) + " must be positive, not " + std::to_string(value)});
+    throw Error(std::string(operation), {std::string(name) + " is " + std::to_string(value) + ", must be positive"});
 }
 
 /// As many numbers as there are heads, all the same.
@@ -165,13 +165,15 @@ double HardConcrete::open_slope(double log_alpha) const { return open(log_alpha)
 HeadScores learned_gates(const models::Model& model, const Dataset& data, const GateOptions& options) {
   const HardConcrete& gate = options.gate;
   Checker checker("learned_gates");
-  checker.require(options.steps > 0, "steps must be positive");
+  checker.require(options.steps > 0, "steps is " + std::to_string(options.steps) + ", must be positive");
   checker.require(options.learning_rate > 0 && std::isfinite(options.learning_rate),
-                  "learning_rate must be positive and finite");
+                  "learning_rate is " + std::to_string(options.learning_rate) + ", must be positive and finite");
   checker.require(options.penalty >= 0 && std::isfinite(options.penalty) && std::isfinite(options.first),
-                  "penalty must be finite and not negative, first finite");
+                  "penalty is " + std::to_string(options.penalty) + " and first " + std::to_string(options.first) +
+                      ", must be finite, and penalty not negative");
   checker.require(gate.temperature > 0 && gate.low < 0 && gate.high > 1,
-                  "a gate has a positive temperature, low below 0 and high above 1");
+                  "a gate has temperature " + std::to_string(gate.temperature) + ", low " + std::to_string(gate.low) +
+                      " and high " + std::to_string(gate.high) + ", must be positive, below 0 and above 1");
   checker.done();
   HeadScores alphas = filled(model.config(), options.first), first = filled(model.config(), 0), second = first;
   const auto memory = Tape().memory();
@@ -229,8 +231,8 @@ HeadLists least_heads(const HeadScores& scores, int64_t count) {
   Checker checker("least_heads");
   checker.require(finite, "a score is not finite");
   checker.require(count >= 0 && count <= static_cast<int64_t>(all.size()), [&] {
-    return std::to_string(count) + " heads are to go, must be from 0 to " + std::to_string(all.size()) +
-           ": one stays in each layer";
+    return "the number of heads to remove is " + std::to_string(count) + ", must be from 0 to " +
+           std::to_string(all.size()) + ": each layer keeps one";
   });
   checker.done();
   std::stable_sort(all.begin(), all.end(), [](const Place& a, const Place& b) { return a.score < b.score; });
@@ -267,12 +269,12 @@ models::Model prune(const models::Model& model, const Dataset& data, const Prune
   const int64_t most = removable_heads(model.config());
   Checker checker("prune");
   checker.require(options.heads >= 1 && options.heads <= most, [&] {
-    return std::to_string(options.heads) + " heads are to go, must be from 1 to " + std::to_string(most) +
-           ": of the model's " + std::to_string(count_heads(model.config())) + " one stays in each layer";
+    return "heads is " + std::to_string(options.heads) + ", must be from 1 to " + std::to_string(most) +
+           ": of the model's " + std::to_string(count_heads(model.config())) + " heads each layer keeps one";
   });
   checker.require(options.rounds >= 1 && options.rounds <= std::max<int64_t>(options.heads, 1),
-                  "rounds must be from 1 to the number of heads that go");
-  checker.require(options.retrain >= 0, "retrain must not be negative");
+                  "rounds is " + std::to_string(options.rounds) + ", must be from 1 to the number of heads to remove");
+  checker.require(options.retrain >= 0, "retrain is " + std::to_string(options.retrain) + ", must not be negative");
   checker.done();
   if (options.retrain > 0) learning_rate(training_of(options, 0), 0);  // which checks them
   models::Model left = remove_heads(model, HeadLists(models::attention_layers(model.config()).size()));

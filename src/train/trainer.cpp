@@ -27,28 +27,41 @@ bool is_finite(double x) { return x - x == 0; }
 
 bool is_scale(double x) { return x >= 1 && x <= std::numeric_limits<float>::max(); }
 
+template <class Number>
+void require(Checker& checker, bool holds, const char* name, Number value, const char* allowed) {
+  checker.require(holds, [&] { return std::string(name) + " is " + std::to_string(value) + ", must be " + allowed; });
+}
+
 void check(Checker& checker, const LossScaling& scaling) {
-  checker.require(is_scale(scaling.initial), "scaling.initial must be from 1 to the largest float32");
-  checker.require(scaling.growth > 1 && is_finite(scaling.growth), "scaling.growth must be a number above 1");
-  checker.require(scaling.backoff > 0 && scaling.backoff < 1, "scaling.backoff must be in (0, 1)");
-  checker.require(scaling.interval > 0, "scaling.interval must be positive");
+  require(checker, is_scale(scaling.initial), "scaling.initial", scaling.initial, "from 1 to the largest float32");
+  require(checker, scaling.growth > 1 && is_finite(scaling.growth), "scaling.growth", scaling.growth,
+          "above 1 and finite");
+  require(checker, scaling.backoff > 0 && scaling.backoff < 1, "scaling.backoff", scaling.backoff, "in (0, 1)");
+  require(checker, scaling.interval > 0, "scaling.interval", scaling.interval, "positive");
 }
 
 void check(const TrainerOptions& options) {
   Checker checker("train");
-  checker.require(options.steps > 0, "steps must be positive");
-  checker.require(options.accumulation > 0, "accumulation must be positive");
-  checker.require(options.learning_rate > 0 && std::isfinite(options.learning_rate) && options.min_learning_rate >= 0,
-                  "learning rates must be positive and finite");
-  checker.require(options.min_learning_rate <= options.learning_rate,
-                  "min_learning_rate must not exceed learning_rate");
-  checker.require(options.warmup >= 0 && options.decay_steps >= 0, "warmup and decay_steps must not be negative");
-  checker.require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-                  "beta1 and beta2 must be in [0, 1)");
-  checker.require(options.epsilon > 0, "epsilon must be positive");
-  checker.require(options.weight_decay >= 0 && options.clip >= 0, "weight_decay and clip must not be negative");
-  checker.require(options.eval_every >= 0 && options.save_every >= 0 && options.keep_every >= 0,
-                  "eval_every, save_every and keep_every must not be negative");
+  const auto require = [&](bool holds, const char* name, auto value, const char* allowed) {
+    train::require(checker, holds, name, value, allowed);
+  };
+  require(options.steps > 0, "steps", options.steps, "positive");
+  require(options.accumulation > 0, "accumulation", options.accumulation, "positive");
+  require(options.learning_rate > 0 && std::isfinite(options.learning_rate), "learning_rate", options.learning_rate,
+          "positive and finite");
+  require(options.min_learning_rate >= 0, "min_learning_rate", options.min_learning_rate, "at least 0");
+  require(options.min_learning_rate <= options.learning_rate, "min_learning_rate", options.min_learning_rate,
+          "at most learning_rate");
+  require(options.warmup >= 0, "warmup", options.warmup, "at least 0");
+  require(options.decay_steps >= 0, "decay_steps", options.decay_steps, "at least 0");
+  require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "in [0, 1)");
+  require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "in [0, 1)");
+  require(options.epsilon > 0, "epsilon", options.epsilon, "positive");
+  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "at least 0");
+  require(options.clip >= 0, "clip", options.clip, "at least 0");
+  require(options.eval_every >= 0, "eval_every", options.eval_every, "at least 0");
+  require(options.save_every >= 0, "save_every", options.save_every, "at least 0");
+  require(options.keep_every >= 0, "keep_every", options.keep_every, "at least 0");
   check(checker, options.scaling);
   checker.done();
 }
@@ -58,7 +71,7 @@ void require_directory(const std::string& path, bool may_be_missing) {
   std::error_code unknown;
   const std::filesystem::file_status status = std::filesystem::status(path, unknown);
   if (path.empty() || is_directory(status) || (may_be_missing && !exists(status))) return;
-  throw Error("train", {path + (exists(status) ? " is not a directory" : " is a directory that is not there")});
+  throw Error("train", {path + (exists(status) ? " is not a directory" : " must be a directory, but does not exist")});
 }
 
 bool scales(const TrainerOptions& options, nn::Precision precision) {
@@ -90,7 +103,7 @@ OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
 
 double learning_rate(const TrainerOptions& options, int64_t step) {
   check(options);
-  if (step < 0) throw Error("learning_rate", {"the step is " + std::to_string(step) + ", counts from 0"});
+  if (step < 0) throw Error("learning_rate", {"the step is " + std::to_string(step) + ", must not be negative"});
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   if (step < options.warmup)
     return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup + 1);
@@ -121,8 +134,11 @@ void LossScaler::update(bool finite) {
 
 void LossScaler::restore(double scale, int64_t streak) {
   Checker checker("loss scaling");
-  checker.require(is_scale(scale), "the scale to continue with must be from 1 to the largest float32");
-  checker.require(streak >= 0 && streak < options_.interval, "the updates in a row must be fewer than the interval");
+  checker.require(is_scale(scale),
+                  "the scale to continue with is " + std::to_string(scale) + ", must be from 1 to the largest float32");
+  checker.require(streak >= 0 && streak < options_.interval, "the updates in a row are " + std::to_string(streak) +
+                                                                 ", must be fewer than the interval, " +
+                                                                 std::to_string(options_.interval));
   checker.done();
   scale_ = static_cast<float>(scale);
   streak_ = streak;

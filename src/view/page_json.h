@@ -1,4 +1,4 @@
-// What pages of every kind have in common: their texts and palettes as JSON, and the frame that JSON is put into.
+// What HTML pages of every kind have in common: their texts and palettes as JSON, and the frame that JSON is put into.
 #pragma once
 
 #include "attn/view_page.h"
@@ -34,11 +34,11 @@ struct PageFrame {
   const std::vector<std::string>& keys() const { return own_text() ? texts.queries : texts.keys; }
   bool own_text() const { return texts.keys.empty(); }
   std::string json() const;
-  /// The whole page.
+  /// The whole HTML page.
   std::string html() const;
 };
 
-/// Throws Error, under the name `operation`, for what no page shows.
+/// Throws Error, under the name `operation`, for what no HTML page shows.
 void check_page(std::string_view operation, const PageTexts& texts, const std::vector<RecordedAttention>& layers,
                 const Selection& selection);
 

@@ -1,6 +1,6 @@
-// A page of a text that is too long for its q and k: of each head pictures of the largest and of mean weights, numbers
-// of rows and columns, the largest weights of each row and those around its own token, as fine as the bytes allow, and
-// the windows that were asked for. page/pooled.js reads them.
+// An HTML page of a text that is too long for its q and k: of each head pictures of the largest and of mean weights,
+// numbers of rows and columns, the largest weights of each row and those around its own token, as fine as the bytes
+// allow, and the windows of P that the caller asked for. page/pooled.js reads them.
 #include <cmath>
 #include <cstdio>
 
@@ -353,16 +353,17 @@ void fill_pooled(PageFrame& frame, const std::vector<RecordedAttention>& layers,
   const std::vector<PageWindow> windows = whole_windows(checker, options.windows, Lq, Lk);
   checker.done();
   const Fineness coarsest = fineness_for(0, Lq, Lk);
-  constexpr double kMore = 1000;  // sizes and windows
+  constexpr double kMore = 1000;  // sizes, and the windows of P
   const double frame_bytes = kMore + names + static_cast<double>(frame.html().size() + 60 * windows.size());
   const double least = frame_bytes + heads * least_head_bytes(coarsest, windows);
-  checker.require(Lk < 1 << 24, "a page shows fewer than 2^24 keys");
+  checker.require(Lk < 1 << 24,
+                  [&] { return "there are " + std::to_string(Lk) + " keys, must be fewer than 2^24 for a page"; });
   checker.require(least <= static_cast<double>(options.most_bytes), [&] {
     char reason[200];
-    std::snprintf(reason, sizeof reason, "%.0f heads of %lld x %lld weights%s need a page of %.1f MB, at most %.1f",
-                  heads, static_cast<long long>(Lq), static_cast<long long>(Lk),
-                  windows.empty() ? "" : ", with these windows,", std::ceil(least / 1e5) / 10,
-                  std::floor(static_cast<double>(options.most_bytes) / 1e5) / 10);
+    std::snprintf(
+        reason, sizeof reason, "%.0f heads of %lld x %lld weights%s need a page of %.1f MB, must be at most %.1f MB",
+        heads, static_cast<long long>(Lq), static_cast<long long>(Lk), windows.empty() ? "" : ", with these windows,",
+        std::ceil(least / 1e5) / 10, std::floor(static_cast<double>(options.most_bytes) / 1e5) / 10);
     return std::string(reason);
   });
   checker.done();

@@ -133,8 +133,8 @@ void draw_cells(Canvas& canvas, int64_t x, int64_t y, const Pooled& grid, int64_
 void check_pixels(std::string_view operation, double width, double height) {
   if (width * height <= kMostPixels) return;
   char reason[160];
-  std::snprintf(reason, sizeof reason, "the picture would have %.0f x %.0f pixels, at most %.0f in all", width, height,
-                kMostPixels);
+  std::snprintf(reason, sizeof reason, "the picture would have %.0f x %.0f pixels, must have at most %.0f in all",
+                width, height, kMostPixels);
   throw Error(operation, {reason});
 }
 

@@ -63,7 +63,7 @@ class FileReader {
       if (options.is_object() && options.contains(name)) read_options(options[name], layer);
       if (read_arrays(layer)) saved.layers.push_back(std::move(layer));
     }
-    if (checker_.ok() && saved.layers.empty()) wrong("there is no tensor NAME.q");
+    if (checker_.ok() && saved.layers.empty()) wrong("the file has no tensor NAME.q, must have at least one");
     checker_.done();
     check_recorded(checker_, saved.layers);
     checker_.done();
@@ -95,7 +95,8 @@ class FileReader {
   template <int Rank>
   ConstView<Rank> array(const std::string& name) {
     const auto found = file_.tensors().find(name);
-    if (found == file_.tensors().end()) return wrong("there is no tensor " + io::in_quotes(name)), ConstView<Rank>{};
+    if (found == file_.tensors().end())
+      return wrong("the file has no tensor " + io::in_quotes(name)), ConstView<Rank>{};
     const io::TensorInfo& info = found->second;
     if (info.shape.size() != Rank - 1 || !is_floating(info.dtype)) {
       wrong(io::in_quotes(name) + " must be of a floating type and have " + std::to_string(Rank - 1) + " axes");

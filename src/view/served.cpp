@@ -29,7 +29,7 @@ class Question {
       checker_.require(false, path_ + ": " + name + " " + reason);
       return low;
     };
-    if (parameters_.count(name) != 1) return wrong("must be there once");
+    if (parameters_.count(name) != 1) return wrong("must be given once");
     const std::string& text = parameters_.find(name)->second;
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -45,7 +45,7 @@ class Question {
   /// Throws if anything was wrong.
   void done() {
     for (const auto& [name, value] : parameters_)
-      require(std::find(known_.begin(), known_.end(), name) != known_.end(), "there is an unknown parameter");
+      require(std::find(known_.begin(), known_.end(), name) != known_.end(), "the request has an unknown parameter");
     checker_.done();
   }
 
@@ -97,7 +97,8 @@ std::vector<float> vectors_of(Question& question, const RecordedAttention& head)
   const int64_t Lq = head.q.size[2], Lk = head.k.size[2];
   const int64_t query = question.number("query", 0, Lq - 1), key = question.number("key", 0, Lk - 1);
   const int64_t keys = question.number("keys", 1, Lk - key);
-  question.require((1 + keys) * head.q.size[3] <= kMostNumbers, "too many numbers");
+  question.require((1 + keys) * head.q.size[3] <= kMostNumbers,
+                   "the answer would have too many numbers, must have at most 2^22");
   question.done();
   std::vector<float> numbers;
   append_rows(numbers, head.q, query, 1);
@@ -161,8 +162,9 @@ std::string ServedPage::answer(std::string_view path, const Parameters& paramete
   if (path == "/window") window = window_asked(question, head);
   else if (path == "/row") window = {question.number("query", 0, Lq - 1), 1, 0, Lk, 1, Lk};
   else if (path == "/column") window = {0, Lq, question.number("key", 0, Lk - 1), 1, Lq, 1};
-  else throw Error(kAnswer, {"there is no such path"});
-  question.require(window.rows <= kMostNumbers / window.columns, "at most 2^22 numbers are answered");
+  else throw Error(kAnswer, {"unknown path; known are: /vectors, /measures, /window, /row, /column"});
+  question.require(window.rows <= kMostNumbers / window.columns,
+                   "the answer would have too many numbers, must have at most 2^22");
   question.done();
   return bytes_of(window_of(head, window));
 }

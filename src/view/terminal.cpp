@@ -206,12 +206,16 @@ void check_labels(Checker& checker, const std::vector<std::string>& row_labels,
                   const HeatmapOptions& options) {
   const auto check = [&](const char* name, size_t labels, int64_t expected) {
     checker.require(static_cast<int64_t>(labels) == expected, [&] {
-      return std::to_string(labels) + " " + name + " labels for " + std::to_string(expected) + " " + name + "s";
+      return "there are " + std::to_string(labels) + " " + name + " labels, must be one for each of " +
+             std::to_string(expected) + " " + name + "s";
     });
   };
   check("row", row_labels.size(), Lq);
   check("column", column_labels.size(), Lk);
-  checker.require(options.max_rows > 0 && options.max_columns > 0, "max_rows and max_columns must be at least 1");
+  checker.require(options.max_rows > 0 && options.max_columns > 0, [&] {
+    return "max_rows is " + std::to_string(options.max_rows) + " and max_columns " +
+           std::to_string(options.max_columns) + ", must be at least 1";
+  });
   check_scale(checker, options.scale);
 }
 

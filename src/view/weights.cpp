@@ -53,7 +53,7 @@ void check_selection(Checker& checker, const std::vector<RecordedAttention>& lay
   const auto check = [&](const std::string& where, const char* kind, const std::vector<int64_t>& named, int64_t count) {
     for (size_t n = 0; n < named.size() && count > 0; ++n) {
       checker.require(named[n] >= 0 && named[n] < count, [&] {
-        return where + "there is no " + kind + " " + std::to_string(named[n]) + ", only 0 to " +
+        return where + "the " + kind + " is " + std::to_string(named[n]) + ", must be from 0 to " +
                std::to_string(count - 1);
       });
       checker.require(std::find(named.begin(), named.begin() + static_cast<std::ptrdiff_t>(n), named[n]) ==

@@ -124,7 +124,7 @@ TEST(Bitwise, WhateverTheOtherQueries) {
 }
 
 /// More keys after the last one that is allowed change nothing: a prefix in a longer cache.
-TEST(Bitwise, WhateverIsBehindTheLastKey) {
+TEST(Bitwise, WhateverIsAfterTheLastKey) {
   for_each_isa([](const std::string& isa) {
     for (int64_t length : {1, 63, 64, 256, 257, 2100}) {
       Case c = make_case(feature_named("none"), {.H = 2, .Hk = 1, .Lq = 4, .Lk = 2500, .D = 16, .Dv = 16},

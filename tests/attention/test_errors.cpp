@@ -89,8 +89,8 @@ const Bad kBadInputs[] = {
     {"D over 1024",
      [](Call& c) { c.q_view.size[3] = c.k_view.size[3] = 1025, c.q_view.stride = c.k_view.stride = {}; },
      {"1025", "at most 1024"}},
-    {"scale is NaN", [](Call& c) { c.options.scale = kNaN; }, {"scale must be finite"}},
-    {"scale is infinite", [](Call& c) { c.options.scale = kInf; }, {"scale must be finite"}},
+    {"scale is NaN", [](Call& c) { c.options.scale = kNaN; }, {"scale is nan, must be finite"}},
+    {"scale is infinite", [](Call& c) { c.options.scale = kInf; }, {"scale is inf, must be finite"}},
     {"softcap is negative", [](Call& c) { c.options.softcap = -1; }, {"softcap"}},
     {"float32_precision is none of the three",
      [](Call& c) { c.options.float32_precision = static_cast<Float32Precision>(3); },
@@ -176,7 +176,7 @@ const Bad kBadInputs[] = {
        c.extra2 = Array<2>(DType::int32, {2, 3});
        c.options.query_segment_ids = c.extra2.view();
      },
-     {"query_segment_ids and key_segment_ids come together"}},
+     {"query_segment_ids and key_segment_ids must be given together"}},
     {"documents are floats",
      [](Call& c) {
        c.extra2 = Array<2>(DType::float32, {2, 3});
@@ -201,7 +201,7 @@ const Bad kBadInputs[] = {
        c.numbers = {0, 3};
        c.options.cu_seqlens_q = c.options.cu_seqlens_k = c.numbers;
      },
-     {"B = 1"}},
+     {"B is 2, must be 1"}},
     {"packed on one side", [](Call& c) { c.options.cu_seqlens_k = c.numbers; }, {"cu_seqlens_q", "cu_seqlens_k"}},
     {"starts that fall",
      [](Call& c) {
@@ -263,10 +263,10 @@ const Bad kBadBackward[] = {
      {"dq has size [2, 4, 3, 6]", "[2, 4, 3, 8]"}},
     {"dbias without a bias",
      [](Call& c) { c.gradients.dbias = c.dq.view(); },
-     {"dbias is wanted, but there is no bias"}},
+     {"dbias is requested, but there is no bias"}},
     {"dsink without a sink",
      [](Call& c) { c.gradients.dsink = View<1>(c.dq.view().data, DType::float32, {4}); },
-     {"dsink is wanted, but there is no sink"}},
+     {"dsink is requested, but there is no sink"}},
     {"dsink for too many heads",
      [](Call& c) {
        c.options.sink = std::span(c.floats).first(4);
@@ -305,7 +305,7 @@ TEST(Errors, ExactMessages) {
   two.options.causal = true;
   two.options.dropout = 1.5;
   EXPECT_EQ(refusal([&] { two.backward(); }),
-            "[attention_backward] dropout is 1.500000, must be in [0, 1); alignment must be named (top_left, "
+            "[attention_backward] dropout is 1.500000, must be in [0, 1); alignment must be given (top_left, "
             "bottom_right or offset): Lq = 3 differs from Lk = 5");
   Call widths;
   widths.k_view.size[3] = 7;
@@ -416,7 +416,7 @@ TEST(Errors, CacheRefuses) {
     return refusal([&] { cache.attend(sequences, cu_seqlens_q, q.view(), out.view(), options); });
   };
   EXPECT_EQ(attempt(known, starts, {}), "no error");
-  EXPECT_NE(attempt(unknown, starts, {}).find("there is no sequence 7"), std::string::npos);
+  EXPECT_NE(attempt(unknown, starts, {}).find("the cache has no sequence 7"), std::string::npos);
   EXPECT_NE(attempt(known, {0, 1, 3}, {}).find("cu_seqlens_q has 3 entries"), std::string::npos);
   EXPECT_NE(attempt(known, {0, 4}, {}).find("cu_seqlens_q"), std::string::npos);
   const bool allowed = true;
@@ -426,7 +426,7 @@ TEST(Errors, CacheRefuses) {
             std::string::npos);
   EXPECT_NE(refusal([&] { cache.truncate(sequence, 1); }).find("length is 1"), std::string::npos);
   EXPECT_NE(refusal([&] { cache.fork(sequence, 1); }).find("length is 1"), std::string::npos);
-  EXPECT_NE(refusal([&] { cache.remove(sequence + 1); }).find("there is no sequence"), std::string::npos);
+  EXPECT_NE(refusal([&] { cache.remove(sequence + 1); }).find("the cache has no sequence"), std::string::npos);
 }
 
 TEST(Errors, ExplainRefuses) {

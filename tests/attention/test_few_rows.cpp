@@ -157,7 +157,7 @@ const DType kAllTypes[] = {DType::float32, DType::bfloat16, DType::float16, DTyp
 
 /// Such heads are walked together, by one thread or several: every number of heads and keys left over, more heads than
 /// a walk takes,
-TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
+TEST(FewRows, InterleavedHeadsHaveTheBitsOfHeadsApart) {
   const int64_t groups[] = {1, 4, 8, 60};  // 60 rows have other kernels
   const Dims shapes[] = {{.B = 2, .Hk = 3, .Lk = 37, .D = 24, .Dv = 20},
                          {.B = 1, .Hk = 70, .Lk = 60, .D = 32, .Dv = 32},
@@ -171,7 +171,7 @@ TEST(FewRows, HeadsBetweenEachOtherHaveTheBitsOfHeadsApart) {
 }
 
 /// every option,
-TEST(FewRows, HeadsBetweenEachOtherWithEveryOption) {
+TEST(FewRows, InterleavedHeadsWithEveryOption) {
   const int64_t groups[] = {2, 20};
   sample_combinations({.quick = 40, .normal = 120, .seconds = 60}, features(), kAllTypes, groups,
                       [](const Feature& feature, DType dtype, int64_t group) {
@@ -180,7 +180,7 @@ TEST(FewRows, HeadsBetweenEachOtherWithEveryOption) {
 }
 
 /// and what is not finite, or outgrows its references, of some heads and in some blocks.
-TEST(FewRows, HeadsBetweenEachOtherOfUnlikeNumbers) {
+TEST(FewRows, InterleavedHeadsOfDifferentNumbers) {
   for (DType dtype : kAllTypes) {
     expect_bits_of_heads_apart(one_token("none", 4, 1900, 32, 32, dtype, 100), {1});
     Case c = one_token("none", 2, 300, 16, 16, dtype, 100);
@@ -192,7 +192,7 @@ TEST(FewRows, HeadsBetweenEachOtherOfUnlikeNumbers) {
 }
 
 /// As above, with more keys than the caches of a core hold, and than those of all.
-TEST(FewRows, HeadsBetweenEachOtherFromMemory) {
+TEST(FewRows, InterleavedHeadsFromMemory) {
   for (int64_t keys : {1200, 2100}) {  // 9.4 and 16.4 MiB
     const Dims dims = {.B = 1, .H = 8, .Hk = 8, .Lq = 1, .Lk = keys, .D = 128, .Dv = 128};
     expect_bits_of_heads_apart(make_case(feature_named("none"), dims, DType::float32, 1), {2});

@@ -159,7 +159,7 @@ Case poisoned(Case c, const Visibility& visible, double value) {
   return c;
 }
 
-TEST(Poison, BehindTheMaskChangesNoBit) {
+TEST(Poison, MaskedKeysChangeNoBit) {
   const std::vector<Dims> dims = mask_dims();
   const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16};
   const int64_t each = 3 * static_cast<int64_t>(dims.size()), grid = feature_count() * each;

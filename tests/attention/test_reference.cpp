@@ -205,7 +205,7 @@ TEST(ByHand, MasksAreBroadcast) {
   EXPECT_EQ(seen(2, 3, {.mask = queries.view()}), (Values{0, 0, 0, 1, 1, 1}));
 }
 
-TEST(ByHand, OnlyEqualDocumentsAttend) {
+TEST(ByHand, OnlyEqualSegmentsAttend) {
   Array<2> query(DType::int64, {1, 3}), key(DType::int32, {1, 4});
   const int64_t queries[] = {7, 7, 9}, keys[] = {7, 9, 7, 8};
   for (int64_t i = 0; i < 3; ++i) query.set(i, static_cast<double>(queries[i]));

@@ -393,7 +393,7 @@ TEST(Statistics, InfiniteKeys) {
   });
 }
 
-TEST(StatisticsErrors, AnotherLse) {
+TEST(StatisticsErrors, AnLseOfOtherKeysIsRefused) {
   for_each_isa([](const std::string& isa) {
     for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       Case c =
@@ -408,7 +408,7 @@ TEST(StatisticsErrors, AnotherLse) {
         return error_of([&] { attention_statistics(c.q.view(), c.k.view(), wrong.view(), wanted, c.options()); });
       };
       for (double by : {0.01, -0.01, 5.0, -200.0, -1e6, -kInf})
-        EXPECT_NE(say(by).find("the weights of row [1, 0, 7] sum up to "), std::string::npos) << say(by) << by << isa;
+        EXPECT_NE(say(by).find("the weights of row [1, 0, 7] add up to "), std::string::npos) << say(by) << by << isa;
       EXPECT_EQ(say(0), "") << isa;
       c.sink = {1, 0};  // that lse has no sink
       EXPECT_NE(say(0).find("the weights of row [0, 0, 0]"), std::string::npos) << isa;
@@ -417,7 +417,7 @@ TEST(StatisticsErrors, AnotherLse) {
 }
 
 /// Rounding alone is no error, however large the scores.
-TEST(StatisticsErrors, NoneForLargeScores) {
+TEST(StatisticsErrors, LargeScoresAreNoError) {
   for_each_isa([](const std::string& isa) {
     for (const double scale : {10.0, 1000.0, 1e5}) {
       const Case c = make_case(feature_named("sink"), {.B = 1, .H = 2, .Hk = 1, .Lq = 60, .Lk = 300, .D = 64, .Dv = 8},
@@ -428,7 +428,7 @@ TEST(StatisticsErrors, NoneForLargeScores) {
 }
 
 /// Products that cancel have errors that are large beside their score, and an exact lse has not.
-TEST(StatisticsErrors, NoneForScoresThatCancel) {
+TEST(StatisticsErrors, ScoresThatCancelAreNoError) {
   for_each_isa([](const std::string& isa) {
     Case c = make_case(feature_named("none"), {.B = 1, .H = 1, .Hk = 1, .Lq = 60, .Lk = 20, .D = 64, .Dv = 8},
                        DType::float32, 90, 1e5);
@@ -447,7 +447,7 @@ TEST(StatisticsErrors, NoneForScoresThatCancel) {
 }
 
 /// Products that are rounded more, as matrix tiles may do with many rows, give P that an exact lse fits less well.
-TEST(StatisticsErrors, NoneForRoundedProducts) {
+TEST(StatisticsErrors, RoundedProductsAreNoError) {
   for_each_isa([](const std::string& isa) {
     for (const Float32Precision precision : {Float32Precision::high, Float32Precision::fast}) {
       Case c = make_case(feature_named("none"), {.B = 1, .H = 2, .Hk = 1, .Lq = 150, .Lk = 20, .D = 64, .Dv = 8},
@@ -478,12 +478,12 @@ TEST(StatisticsErrors, OfPages) {
   const auto say = [&](const std::vector<int64_t>& ids) {
     return error_of([&] { cache.statistics(ids, starts, c.q.view(), lse.view(), wanted, options); });
   };
-  EXPECT_NE(say({5}).find("[KVCache::statistics] there is no sequence 5"), std::string::npos) << say({5});
-  EXPECT_NE(say(sequences).find("the weights of row [0, 0, 0] sum up to "), std::string::npos) << say(sequences);
+  EXPECT_NE(say({5}).find("[KVCache::statistics] the cache has no sequence 5"), std::string::npos) << say({5});
+  EXPECT_NE(say(sequences).find("the weights of row [0, 0, 0] add up to "), std::string::npos) << say(sequences);
   wanted.column_mass = mass.view();
   EXPECT_NE(say(sequences).find("column_mass has size [1, 2, 21], must be [1, 2, 20]"), std::string::npos);
   options.mask = mask.view();
-  EXPECT_NE(say(sequences).find("mask, documents, blocks"), std::string::npos) << say(sequences);
+  EXPECT_NE(say(sequences).find("mask, segment ids, blocks"), std::string::npos) << say(sequences);
 }
 
 TEST(StatisticsErrors, SayWhatIsWrong) {
@@ -519,16 +519,16 @@ TEST(StatisticsErrors, SayWhatIsWrong) {
     s.rows.bands = {};
     s.means.bands = {};
   });
-  expect("alignment must be named", [](S&, O& o) { o.alignment = Alignment::unspecified; });
+  expect("alignment must be given", [](S&, O& o) { o.alignment = Alignment::unspecified; });
   expect("there are no sets.labels", [](S& s, O&) { s.sets.labels = {}; });
   expect("sets.labels[0, ", [](S& s, O&) { s.rows.labels.size[3] = s.means.labels.size[2] = 1; });
-  expect("same_token is wanted", [](S& s, O&) { s.sets.query_token_ids = s.sets.key_token_ids = {}; });
-  expect("query_token_ids and key_token_ids come together", [](S& s, O&) { s.sets.query_token_ids = {}; });
-  expect("picture: queries from 600, 101 of them", [](S& s, O&) {
+  expect("same_token is requested", [](S& s, O&) { s.sets.query_token_ids = s.sets.key_token_ids = {}; });
+  expect("query_token_ids and key_token_ids must be given together", [](S& s, O&) { s.sets.query_token_ids = {}; });
+  expect("picture: the queries from 600, 101 of them", [](S& s, O&) {
     s.picture.first_query = 600;
     s.picture.queries = 101;
   });
-  expect("rows of cells for 1 queries", [](S& s, O&) { s.picture.first_query = 699; });
+  expect("rows of cells, must be at most the 1 queries", [](S& s, O&) { s.picture.first_query = 699; });
   expect("key_factor[0, 0, 5] is -1", [&](S& s, O&) { s.key_factor = factor.view(); });
   expect("at most 256", [](S& s, O&) {
     s.top_key.size[3] = s.top_weight.size[3] = 300;

@@ -369,8 +369,8 @@ TEST(StatisticsBackwardErrors, SayWhatIsWrong) {
   expect("drows.entropy is given, but not statistics.entropy", [](S& s, R&, G&) { s.rows.entropy = {}; });
   expect("drows.maximum is given, but not", [](S& s, R&, G&) { s.argmax_key = {}; });
   expect("drows.labels has size", [](S&, R& r, G&) { r.labels.size[3] -= 1; });
-  expect("dv is wanted, but there are no values", [](S&, R&, G& g) { g.dv = g.dk; });
-  expect("dsink is wanted, but there is no sink",
+  expect("dv is requested, but there are no values", [](S&, R&, G& g) { g.dv = g.dk; });
+  expect("dsink is requested, but there is no sink",
          [](S&, R&, G& g) { g.dsink = View<1>(g.dq.data, DType::float32, {1}); });
   expect("dq overlaps drows.entropy", [](S&, R& r, G& g) { g.dq.data = const_cast<void*>(r.entropy.data); });
 }

@@ -262,7 +262,7 @@ TEST(HostileAutograd, Elements) {
          Tape tape;
          add(tape, value({2, 3}), value({3, 2}));
        },
-       {"[add]", "a is float32 [2, 3] and b float32 [3, 2]"}},
+       {"[add]", "a is float32 [2, 3] and b is float32 [3, 2]"}},
       {"add of an empty value",
        [] {
          Tape tape;

@@ -175,10 +175,10 @@ TEST(TapeOperations, SayWhatIsWrong) {
   expect("[multiply] a is an empty value; b is int64 [2, 3], must be of a floating type",
          [&] { multiply(t, {}, whole); });
   expect("[subtract] b is float64 [2, 3], must be float32", [&] { subtract(t, x, wide); });
-  expect("[add] a is float32 [2, 3] and b float32 [2], their axes, matched from the last one on, must be equal or 1",
+  expect("[add] a is float32 [2, 3] and b is float32 [2]: their axes, matched from the last one on, must be equal or 1",
          [&] { add(t, x, Value(Array(DType::float32, {2}))); });
-  expect("[sum_over] there is no axis 2 in x, float32 [2, 3]", [&] { sum_over(t, x, 2); });
-  expect("[mean_over] there is no axis -1", [&] { mean_over(t, x, -1); });
+  expect("[sum_over] axis is 2, must be in [0, 2) for x, float32 [2, 3]", [&] { sum_over(t, x, 2); });
+  expect("[mean_over] axis is -1, must be in [0, 2)", [&] { mean_over(t, x, -1); });
   expect("[mean_over] axis 0 of x, float32 [0, 3], is empty", [&] {
     mean_over(t, Value(Array(DType::float32, {0, 3})), 0);
   });
@@ -191,7 +191,7 @@ TEST(TapeOperations, SayWhatIsWrong) {
   const Value none(Array(DType::float32, {0}));
   expect("[mean_squared_error] x is float32 [0], must not be empty", [&] { mean_squared_error(t, none, none); });
   expect("[concat] there are no values", [&] { concat(t, {}, 0); });
-  expect("[concat] there is no axis 4 in x", [&] { concat(t, {x, x}, 4); });
+  expect("[concat] axis is 4, must be in [0, 2) for x", [&] { concat(t, {x, x}, 4); });
   expect("[concat] values[1] is float64 [2, 3], must be float32; values[2] is an empty value", [&] {
     concat(t, {x, wide, {}}, 0);
   });
@@ -200,8 +200,8 @@ TEST(TapeOperations, SayWhatIsWrong) {
   });
   expect("[slice] 2 to 4, the end not included, is not in axis 1 of x, float32 [2, 3]", [&] { slice(t, x, 1, 2, 4); });
   expect("[slice] 2 to 1", [&] { slice(t, x, 1, 2, 1); });
-  expect("[slice] there is no axis 2", [&] { slice(t, x, 2, 0, 1); });
-  expect("[transpose] there is no axis 5 in x, float32 [2, 3]; there is no axis -1", [&] { transpose(t, x, 5, -1); });
+  expect("[slice] axis is 2", [&] { slice(t, x, 2, 0, 1); });
+  expect("[transpose] axis is 5, must be in [0, 2) for x, float32 [2, 3]; axis is -1", [&] { transpose(t, x, 5, -1); });
   expect("[reshape] x is float32 [2, 3], must have as many elements as [4]", [&] { reshape(t, x, {4}); });
   expect("[reshape] x is float32 [2, 3], must have as many elements as [-2, -3]", [&] { reshape(t, x, {-2, -3}); });
 }

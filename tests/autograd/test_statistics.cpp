@@ -145,18 +145,18 @@ TEST(StatisticsTapeErrors, SayWhatIsWrong) {
     EXPECT_NE(error_of(run).find(reason), std::string::npos) << error_of(run);
   };
   Tape tape;
-  expect("[AttentionTrace] it is empty", [&] { AttentionTrace().statistics(tape, columns()); });
+  expect("[AttentionTrace] the trace is empty", [&] { AttentionTrace().statistics(tape, columns()); });
   const Value x(random_array(DType::float32, {kB, kL, kC}, 11));
   const autograd::Heads heads = {x, 0, 2, 4};
   const Array lse(DType::float32, {kB, 2, kL});
-  expect("no statistic is wanted", [&] { attention_statistics(tape, heads, heads, lse, {}, {}); });
+  expect("no statistic is requested", [&] { attention_statistics(tape, heads, heads, lse, {}, {}); });
   expect("q is an empty value", [&] { attention_statistics(tape, {}, heads, lse, columns(), {}); });
   expect("lse must be an array [B, H, Lq]", [&] { attention_statistics(tape, heads, heads, {}, columns(), {}); });
   expect("the weights of row [0, 0, 0]", [&] { attention_statistics(tape, heads, heads, lse, columns(), {}); });
   expect("x is an empty value", [&] { mean(tape, {}); });
   expect("there are 3 lengths", [&] { mean(tape, x, {1, 2, 3}); });
   expect("a length is 6, must be from 0 to 5", [&] { mean(tape, x, {1, 6}); });
-  expect("no element of x counts", [&] { mean(tape, x, {0, 0}); });
+  expect("x has no element within lengths", [&] { mean(tape, x, {0, 0}); });
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ def test_labels(folder):
                     check_labels(page.run(READ_LABELS), min(2 * n, 8), f"{n} tokens at {width}")
 
 
-def test_flat(folder):
+def test_equal_weights_are_seen(folder):
     """600 equal weights are seen with the linear scale: in the last colour, whose weight is on the scale."""
     with Page(folder) as page:
         page.open("flat", "layer=0&head=0")
@@ -118,7 +118,7 @@ def test_flat(folder):
         assert seen != [255, 255, 255] and sum(seen) < 400, f"the thumbnail is blank: {seen}"
 
 
-def test_size(folder):
+def test_size_of_the_page(folder):
     size = (folder / "tokens_2000.html").stat().st_size
     assert size < MEGABYTES_OF_2000_TOKENS * 1e6, f"{size} bytes"
     with Page(folder) as page:
@@ -182,7 +182,7 @@ def test_colours(folder):
         assert grounds[0] != grounds[1]
 
 
-def test_inert(folder):
+def test_nothing_is_loaded_and_tokens_are_text(folder):
     """Nothing is loaded, and tokens are text: signs mean what would not show."""
     with Page(folder) as page:
         page.open("tokens_17", "layer=0&head=0")

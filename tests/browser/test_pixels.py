@@ -65,7 +65,7 @@ def test_legend(folder):
         assert scale["ticks"][-1] == "0.99", "nothing is larger: no plus"
 
 
-def test_unknown(folder):
+def test_unknown_weights_are_hatched(folder):
     """Beside the diagonal of a long page weights that are not known are hatched; those that nobody can have are 0."""
     with Page(folder) as page:
         for theme in ("light", "dark"):
@@ -98,7 +98,7 @@ def test_unknown(folder):
         assert any(kinds) and not all(kinds)
 
 
-def test_lines(folder):
+def test_lines_have_the_colour_of_their_head(folder):
     """A line has its head's colour, a weight of 0.01 can be seen, and two heads' lines to one key are side by side."""
     with Page(folder) as page:
         for theme in ("light", "dark"):
@@ -143,7 +143,7 @@ def test_pair(folder):
         assert not page.run("return document.getElementById('between').offsetParent"), "there is no second sentence"
 
 
-def test_fills(folder):
+def test_matrix_fills_its_pane(folder):
     """The matrix fills its pane, at any number of tokens and width, beside the table too; no label is cut."""
     with Page(folder) as page:
         for width, height in ((1280, 900), (1920, 1080), (900, 900), (520, 900), (360, 740)):

@@ -121,7 +121,7 @@ def check_pooled(tips, numbers, cells, scale):
     return pooled
 
 
-def test_long(folder):
+def test_long_texts(folder):
     """20,000 and 100,000 tokens: pictures, single weights, rows and columns, links, labels; nothing is fetched."""
     for n in (20000, 100000):
         name = f"long_{n}"
@@ -257,7 +257,7 @@ def test_two_texts(folder):
         assert page.run("return document.querySelectorAll('b:not(:is(#chosen, #tip) > b)').length") == 0
 
 
-def test_lines(folder):
+def test_lines_are_as_strong_as_weights(folder):
     """A line from each query to each key, as strong as the weight."""
     weights = Numbers(folder, "tokens_6", heads=2).part(0, 6, 0, 6)
     with Page(folder) as page:
@@ -290,7 +290,7 @@ def test_lines(folder):
         assert abs(shown - row[most].sum()) <= 6e-3 * shown
 
 
-def test_several(folder):
+def test_lines_of_several_heads(folder):
     """Lines of several heads, each in its colour on one scale; squares show and hide them, and a link keeps them."""
     weights = [Numbers(folder, "tokens_6", heads=2, head=head).part(0, 6, 0, 6) for head in range(2)]
     with Page(folder) as page:

@@ -131,7 +131,8 @@ TEST(CRandom, RefusalsLeaveTheStreamAsItIs) {
   attn_tensor odd = t;
   odd.rank = 5;
   EXPECT_EQ(attn_fill_normal(&c, NAN, &odd), ATTN_INVALID_ARGUMENT);
-  EXPECT_STREQ(attn_last_error(), "[attn_fill_normal] x has rank 5, must be 1 to 4; the deviation is nan");
+  EXPECT_STREQ(attn_last_error(),
+               "[attn_fill_normal] x has rank 5, must be 1 to 4; the deviation is nan, must be finite");
   int64_t value = 0;
   EXPECT_EQ(attn_random_below(&c, 0, &value), ATTN_INVALID_ARGUMENT);
   EXPECT_EQ(attn_random_normal(nullptr, nullptr), ATTN_INVALID_ARGUMENT);

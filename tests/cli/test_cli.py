@@ -12,7 +12,7 @@ import time
 from attn import SHAPE, TEXT
 
 
-def test_student(attn):
+def test_first_command_of_a_student(attn):
     """The command that a student types, a few epochs of it, and a text from what is typed."""
     done = attn.run("train", "--model", "selfhead", "--embed-dim", 128, "--epochs", 3, "--learning-rate", "1e-4",
                     "--interactive", "--out", "student", stdin="The cat\n\n")
@@ -59,7 +59,7 @@ def test_every_command(attn):
     assert "100.00 % right" in attn.run("eval", "encoder", "rows.tsv").stdout
 
 
-def test_context(attn):
+def test_context_beyond_training(attn):
     """--context: tokens that the model sees at once; more than in training wherever positions are not learned."""
     attn.file("text.txt", TEXT)
     beginnings = ["The cat sat on the rug, and the tree", "looked at the dog.\nThe fox and the tree"]
@@ -158,7 +158,7 @@ def test_float16(attn):
     assert '"loss_scale":1.0' in (attn.folder / "off/log.jsonl").read_text()
 
 
-def test_kills(attn):
+def test_killed_training_resumes(attn):
     """kill -9 at random moments: it always resumes, and what comes out is the unbroken run."""
     attn.file("text.txt", TEXT)
     started = time.monotonic()
@@ -186,7 +186,7 @@ def test_kills(attn):
     print(f"  {kills} kills, {round_} trainings", end="")
 
 
-def test_damage(attn):
+def test_damaged_checkpoints(attn):
     attn.file("text.txt", TEXT)
     attn.run(*train_arguments("out", "--keep-every", 30))
     path = attn.folder / "out" / "step-40.safetensors"
@@ -253,8 +253,8 @@ def test_bad_input(attn):
         (("eval", "gpt", "latin.txt"), 1, "latin.txt: the text: not UTF-8 at byte 3"),
         (("eval", "gpt", "latin.txt", "--stride", 2), 1, "latin.txt: the text: not UTF-8 at byte 3"),
         (("see", "gpt", "--text", "The cat sat on the mat and more"), 1, "context is 16"),
-        (("see", "gpt", "--text", "The", "--head", 9), 2, "no head 9, only 0 to 1"),
-        (("see", "gpt", "--text", "The", "--layer", "1,2"), 2, "no layer 2, only 0 to 1"),
+        (("see", "gpt", "--text", "The", "--head", 9), 2, "the head is 9, must be from 0 to 1"),
+        (("see", "gpt", "--text", "The", "--layer", "1,2"), 2, "the layer is 2, must be from 0 to 1"),
         (("see", "gpt", "--text", "The", "--layer", "1,1"), 2, "layer 1 is given twice"),
         (("see", "gpt", "--text", "The", "--png", "-", "--html", "-"), 2, "only one of --png"),
         (("see", "gpt", "--text", "The", "--html", "nowhere/a.html"), 1, "nowhere/a.html"),
@@ -289,7 +289,7 @@ def test_bad_input(attn):
         assert "training.json" in done.stderr and message in done.stderr, done.stderr
 
 
-def test_another_model(attn):
+def test_checkpoint_of_another_model(attn):
     """A directory whose checkpoint belongs to another model."""
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)

@@ -65,9 +65,9 @@ def test_wrong_values(attn):
         "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2",
         "--max-new-tokens 0", "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b",
         "--threads 2000")]
-    cases += [(("foo",), "there is no subcommand 'foo'; there are train, generate, classify, eval"),
-              (("--threads", 2, "trian", "x"), "there is no subcommand 'trian'"),
-              ((), "subcommands: train, generate"), (("train", "a", "b"), "not expected: b"),
+    cases += [(("foo",), "unknown subcommand 'foo'; known are: train, generate, classify, eval"),
+              (("--threads", 2, "trian", "x"), "unknown subcommand 'trian'"),
+              ((), "subcommands: train, generate"), (("train", "a", "b"), "unexpected argument: b"),
               (("train", "--layers"), "--layers: the value is missing"), (("eval", "gpt"), "file is required"),
               (("train", ""), "data: the name of the file is empty"),
               (("bench", "-p", "x"), "--prompts"), (("bench", "-p", -5), "--prompts"),
@@ -101,7 +101,7 @@ def test_float32_precision(attn):
     damaged = attn.folder / "high" / "training.json"
     damaged.write_text(damaged.read_text().replace('"high"', '"medium"'))
     done = attn.run("train", "--resume", "--out", "high", status=2)
-    assert "there is no float32_precision 'medium'" in done.stderr, done.stderr
+    assert "unknown float32_precision 'medium'" in done.stderr, done.stderr
 
 
 def completions(attn, shell_words):

@@ -54,7 +54,7 @@ def test_measures(attn):
         assert (layer, head, previous) == (str(n // 2), str(n % 2), "-") and offset == "0", line
 
 
-def test_repeats(attn):
+def test_repeated_random_tokens(attn):
     """Random tokens that repeat: the same for a seed, as long as the context takes."""
     model(attn)
     runs = [attn.run("heads", "gpt", "--induction", "--measures", "induction,duplicate,entropy_uniform", "--json", "-",
@@ -65,7 +65,7 @@ def test_repeats(attn):
         # 16 causal rows: the mean of ln 1 .. ln 16.
         assert abs(head["entropy_uniform"] - 30.6718601 / 16) < 1e-6
     said = attn.run("heads", "gpt", "--induction", "--length", 9, status=2).stderr
-    assert "--length 9 is too long: 8 tokens a copy are possible with a context of 16" in said, said
+    assert "--length is 9, must be at most 8 for each copy with a context of 16" in said, said
 
 
 ARCS = """# a comment
@@ -94,7 +94,7 @@ def test_syntax(attn):
     assert len(rows) == 12 and rows[0]["relation"] == "all" and rows[3]["head"] == "1.1"
     attn.file("wrong.conllu", ARCS.replace("2\tdet", "7\tdet"))
     said = attn.run("heads", "gpt", "--conllu", "wrong.conllu", status=1).stderr
-    assert "wrong.conllu:2: HEAD is 7, the sentence has 3 words" in said, said
+    assert "wrong.conllu:2: HEAD is 7, must be at most 3, the number of words" in said, said
 
 
 ENTITIES = """# newdoc
@@ -145,9 +145,9 @@ def test_reach_and_clusters(attn):
     assert found["rollout"][4:] == found["flow"][4:] == [0] * 3 and min(found["flow"][:4]) > 0  # causal
     table = attn.run("heads", "gpt", "--text", "The cat", "--reach", 3).stdout.splitlines()
     assert table[0].split() == ["token", "rollout", "flow", "text"] and len(table) == 8
-    assert "there is no token 9, only 0 to 6" in attn.run("heads", "gpt", "--text", "The cat", "--reach", 9,
+    assert "the token is 9, must be from 0 to 6" in attn.run("heads", "gpt", "--text", "The cat", "--reach", 9,
                                                          status=1).stderr
-    assert "--reach is of one text" in attn.run("heads", "gpt", "--induction", "--reach", 0, status=2).stderr
+    assert "--reach needs one text" in attn.run("heads", "gpt", "--induction", "--reach", 0, status=2).stderr
     attn.file("lines.txt", "The cat sat.\nThe dog\n")
     heads = json.loads(attn.run("heads", "gpt", "--file", "lines.txt", "--clusters", 2, "--json", "-").stdout)["heads"]
     assert {head["cluster"] for head in heads} == {0, 1} and abs(sum(head["x"] for head in heads)) < 1e-6

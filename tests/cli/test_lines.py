@@ -88,7 +88,7 @@ def test_lines_that_are_no_text(attn):
         assert attn.run("heads", "encoder", "--file", "lines.txt", status=1).stderr == expected, content
 
 
-def test_rows(attn):
+def test_rows_of_files_with_any_line_end(attn):
     """Labelled texts, pairs and CoNLL-U: the same rows whatever ends a line, and the same numbers in messages."""
     byte_classifier(attn)
     rows = {"tsv": ["good film\tf", "bad film\ta"], "csv": ['"good, film",f', "bad film,a"],

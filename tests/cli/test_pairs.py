@@ -20,7 +20,7 @@ def pairs(attn, name="pairs.tsv", count=125):
     attn.file(name, "".join(f"{word}\t{answer(word)}\n" for word in words(count)))
 
 
-def test_learned(attn):
+def test_pairs_are_learned(attn):
     """A training learns the pairs; generate, eval and see then say and show what was learned."""
     pairs(attn)
     attn.run("train", "pairs.tsv", *SHAPE, "--tokens", "words", "--validation", "pairs.tsv", "--dropout", 0, "--steps",
@@ -46,7 +46,7 @@ def test_learned(attn):
     assert (attn.folder / "cross.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_resumed(attn):
+def test_resumed_pairs_have_the_same_bits(attn):
     """A training that goes on has the same tokenizers and, bit for bit, the same weights."""
     pairs(attn)
     train = ("train", "pairs.tsv", *SHAPE, "--tokens", "words")
@@ -60,7 +60,7 @@ def test_resumed(attn):
     assert "bytes" in (attn.folder / "half" / "source_tokenizer.json").read_text()
 
 
-def test_refused(attn):
+def test_wrong_pairs_are_refused(attn):
     pairs(attn)
     attn.file("text.txt", "The cat sat on the mat. " * 40)
     one = attn.run("train", "pairs.tsv", "--model", "gpt", status=2).stderr

@@ -25,7 +25,7 @@ def kept(result):
     return [layer["kept"] for layer in result["layers"]]
 
 
-def test_text(attn):
+def test_pruned_model_in_every_command(attn):
     """The smaller model is what gates of 0 leave, and every command takes it."""
     text_model(attn, "--positions", "alibi")
     done = attn.run("prune", "model", "--heads", "40%", "--out", "small")
@@ -56,7 +56,7 @@ def test_text(attn):
     assert attn.run("bench", "small", "-p", 8, "-n", 4, "-r", 1).stdout
 
 
-def test_trained_on(attn):
+def test_training_and_pruning_continue(attn):
     """A training goes on from what is left, a second pruning too."""
     text_model(attn)
     first = pruned(attn, "model", "--heads", "50%", "--out", "small")
@@ -66,13 +66,13 @@ def test_trained_on(attn):
     second = pruned(attn, "small", "--heads", 1, "--method", "random", "--out", "smaller", "--seed", 5)
     assert second["before"]["heads"] == 4 and second["after"]["heads"] == 3
     assert all(set(less) <= set(more) for less, more in zip(kept(second), kept(first)))
-    assert "one stays" in attn.run("prune", "small", "--heads", 3, "--out", "x", status=2).stderr
+    assert "each layer keeps one" in attn.run("prune", "small", "--heads", 3, "--out", "x", status=2).stderr
     retrained = pruned(attn, "model", "--heads", "50%", "--rounds", 2, "--retrain", 20, "--out", "rounds")
     assert retrained["after"]["heads"] == 4 and retrained["after"]["loss"] < first["after"]["loss"]
     attn.run("train", "--resume", "--out", "rounds", "--steps", 5)
 
 
-def test_methods(attn):
+def test_methods_repeat(attn):
     """A classifier by each of them; the same command gives the same model."""
     rows = [f"{a} {b} film\t{int(a == 'good')}" for a in ("good", "bad") for b in ("old", "new", "long", "short")] * 10
     attn.file("rows.tsv", "\n".join(rows) + "\n")
@@ -88,7 +88,7 @@ def test_methods(attn):
     assert "% right" in attn.run("prune", "model", "--heads", 2, "--out", "gates0", "--overwrite").stdout
 
 
-def test_answers(attn):
+def test_model_with_an_encoder(attn):
     """The three kinds of attention of a model with an encoder."""
     pairs(attn)
     attn.run("train", "pairs.tsv", *PAIRS, "--tokens", "words", "--dropout", 0, "--steps", 100, "--out", "model")
@@ -121,24 +121,24 @@ def test_refused(attn):
     hub.mkdir()
     (hub / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
     for wrong, message, status in (
-            (("model", "--heads", "0%"), "--heads takes a share", 2),
-            (("model", "--heads", "0.1%"), "0 of 8 heads would go", 2),
-            (("model", "--heads", "100%"), "must be from 1 to 6, as one stays in each layer", 2),
-            (("model", "--heads", "1.5"), "--heads takes a share", 2),
-            (("model", "--heads", "40 %"), "--heads takes a share", 2),
-            (("model", "--heads", "nan"), "--heads takes a share", 2),
-            (("model", "--heads", "-3"), "--heads takes a share", 2),
+            (("model", "--heads", "0%"), "must be a share, as 40%", 2),
+            (("model", "--heads", "0.1%"), "would remove 0 of 8 heads", 2),
+            (("model", "--heads", "100%"), "must remove 1 to 6: each layer keeps one", 2),
+            (("model", "--heads", "1.5"), "must be a share, as 40%", 2),
+            (("model", "--heads", "40 %"), "must be a share, as 40%", 2),
+            (("model", "--heads", "nan"), "must be a share, as 40%", 2),
+            (("model", "--heads", "-3"), "must be a share, as 40%", 2),
             (("model",), "--heads is required", 2),
-            (("model", "--heads", 2, "--rounds", 3), "--rounds 3 are more than the 2 heads", 2),
+            (("model", "--heads", 2, "--rounds", 3), "--rounds is 3, must be at most 2", 2),
             (("model", "--heads", 2, "--method", "luck"), "--method", 2),
             (("model", "--heads", 2, "--data", "gone.txt"), "gone.txt", 1),
             (("model", "--heads", 2, "--data", "rows.tsv"), "has labels", 2),
-            (("single", "--heads", 1), "must be from 1 to 0", 2),
+            (("single", "--heads", 1), "must remove 1 to 0", 2),
             (("hub", "--heads", 2), "holds no checkpoint", 1),
             (("gone", "--heads", 2), "gone: there is no such file or folder", 1)):
         done = attn.run("prune", *wrong, "--out", "x", status=status)
         assert message in done.stderr and len(done.stderr.splitlines()) == 1, (wrong, done.stderr)
-    assert "another folder" in attn.run("prune", "model", "--heads", 2, "--out", "model", "--overwrite",
-                                        status=2).stderr
+    same = attn.run("prune", "model", "--heads", 2, "--out", "model", "--overwrite", status=2).stderr
+    assert "--out must not be the folder of the model" in same, same
     assert "holds a model already" in attn.run("prune", "model", "--heads", 2, "--out", "single", status=2).stderr
     assert sorted(path.name for path in attn.folder.iterdir()) == sorted([*before, "rows.tsv", "hub"])

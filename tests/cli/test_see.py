@@ -99,13 +99,13 @@ def test_pair(attn):
     page = attn.run("see", "gpt", "--text", "To be", "--pair", "or not", "--html", "-").stdout
     assert '"second":5' in page, "without marks the first text's tokens"
     assert "--pair: the text is empty" in attn.run("see", "bert", "--text", "a", "--pair", "", status=2).stderr
-    assert "--light is of the picture" in attn.run("see", "bert", "--text", "a", "--light", status=2).stderr
+    assert "--light is for the picture" in attn.run("see", "bert", "--text", "a", "--light", status=2).stderr
     assert "--text, --pair, --file" in attn.run("see", "pair", "--pair", "a", status=2).stderr
     long = attn.run("see", "bert", "--text", "good " * 20, "--pair", "bad " * 20, status=1).stderr
-    assert "the pair has 43 tokens, at most 32 fit\n" in long, long
+    assert "the pair has 43 tokens, must have at most 32\n" in long, long
 
 
-def test_cross(attn):
+def test_cross_attention(attn):
     """Of an answer's look at the text there are no distances."""
     attn.file("pairs.tsv", "".join(f"{a}{b}\tNo{a} No{b}\n" for a in "abc" for b in "abc"))
     attn.run("train", "pairs.tsv", "--validation", "pairs.tsv", "--model", "seq2seq", "--encoder-layers", 1, *SHAPE,
@@ -138,12 +138,12 @@ def test_recorded(attn):
         assert all(abs(a[name] - b[name]) < 1e-5 for name in a if isinstance(a[name], float)), (a, b)
     few = ["generate", "gpt", "--prompt", "T", "--max-new-tokens", 3]
     assert "--layer requires" in attn.run(*few, "--layer", 1, status=2).stderr
-    assert "layer 2, there are 0 to 1" in attn.run(*few, "--record", "a", "--layer", 2, status=1).stderr
+    assert "layer 2, must be for one from 0 to 1" in attn.run(*few, "--record", "a", "--layer", 2, status=1).stderr
     assert "models with an encoder" in attn.run(*few, "--record", "a", "--part", "cross", status=1).stderr
     assert "cannot record a search of beams" in attn.run(*few, "--record", "a", "--num-beams", 2, status=2).stderr
     assert "--num-beams 1" in attn.run(*few, "--temperature", 1, "--num-beams", 2, status=2).stderr
     assert "is a folder" in attn.run(*few, "--record", ".", status=2).stderr
-    assert "nowhere: create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
+    assert "nowhere: cannot create a file" in attn.run(*few, "--record", "nowhere/a", status=1).stderr
     assert not list(attn.folder.glob(".attn*")) and not (attn.folder / "a").exists()
 
 
@@ -182,10 +182,10 @@ def test_arrays(attn):
     assert "none.npy" in attn.run("see", "--q", "q.npy", "--k", "none.npy", status=1).stderr
     for wrong in (("see",), ("see", "--q", "q.npy"), ("see", "gpt", "--causal"), ("see", "gpt", *both[1:])):
         assert "give a model's folder" in attn.run(*wrong, status=2).stderr, wrong
-    assert "are for models, q.npy is a file" in attn.run(*both, "--text", "a", status=2).stderr
+    assert "are for models, but q.npy is a file" in attn.run(*both, "--text", "a", status=2).stderr
 
 
-def test_window(attn):
+def test_windows_of_a_long_page(attn):
     """A long text's page has the windows that are named; what makes no sense is said before anything is computed."""
     length = 8200  # beyond 2^26 weights a page is pooled
     attn.file("q.npy", npy((length, 1), [math.sin(n) for n in range(length)]))

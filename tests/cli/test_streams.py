@@ -36,7 +36,7 @@ def through_pipe(attn, command, **more):
                           text=True, env=attn.environment, **more)
 
 
-def test_inputs(attn):
+def test_pipes_are_inputs(attn):
     """`-` and pipes are files too."""
     trained(attn)
     attn.run("train", "-", "--steps", 3, "--out", "again", *SHAPE, stdin=TEXT)
@@ -82,7 +82,7 @@ def test_labels(attn):
     attn.run("train", "--resume", "--out", "encoder")
     attn.file("other.tsv", "good film\tfine stuff\nbad film\tunknown\n")
     unknown = attn.run("eval", "encoder", "other.tsv", status=1).stderr
-    assert 'other.tsv, line 2: the model has no class "unknown"' in unknown, unknown
+    assert 'other.tsv, line 2: unknown class "unknown"' in unknown, unknown
     attn.file("far.tsv", "good\t0\nbad\t3000000\n" * 20)
     attn.run("train", "far.tsv", "--steps", 1, "--out", "far", *SHAPE)
     assert json.loads((attn.folder / "far" / "labels.json").read_text()) == ["0", "3000000"]
@@ -102,7 +102,7 @@ def f1(labels, said, name):
     return 2 * right / (labels.count(name) + said.count(name))
 
 
-def test_scores(attn):
+def test_accuracy_and_f1(attn):
     """Accuracy and F1 of what classify says, by their definitions; of a class that never occurs there is none."""
     for names in (("no", "yes"), ("a", "b", "c", "d")):
         texts = [f"{x} {y} film" for x in ("good", "old", "odd") for y in ("new", "long", "dull", "short")]

@@ -92,7 +92,7 @@ def test_two_in_one_folder(attn):
     for again in ((*train, "--out", "both"), (*train, "--out", "both", "--overwrite"),
                   ("prune", "alone", "--heads", 1, "--out", "both", "--overwrite")):
         said = one_line(attn.run(*again, status=1))
-        assert "both: another program is writing there" in said, said
+        assert "both: another program is writing into this folder" in said, said
     assert seen["config.json"] == (attn.folder / "both" / "config.json").read_bytes()
     first.send_signal(signal.SIGINT)
     assert first.wait(120) == 130
@@ -141,7 +141,7 @@ def test_memory(attn):
     assert "memory: about" in attn.run("train", "text.txt", "--out", "two", "--steps", 2, *SHAPE).stderr
 
 
-def test_info(attn):
+def test_info_needs_no_memory_of_the_model(attn):
     """Of any size at once and without its memory."""
     limits = (2 << 30, 2 << 30)
     llama = "--model llama --embed-dim 4096 --layers 32 --heads 32 --hidden-dim 11008 --vocab-size 32000 --context 2048"
@@ -164,7 +164,7 @@ def test_info(attn):
     assert "no checkpoint" in attn.run("info", "gpt").stdout
 
 
-def test_peak(attn):
+def test_no_row_is_above_the_peak(attn):
     """No row is above the machine's own peak: a head of 50,257 tokens counts where it is computed."""
     for precision in ("float32", "bfloat16"):
         done = attn.run("bench", "--model", "gpt", "--embed-dim", 256, "--layers", 2, "--vocab-size", 50257, "-p", 256,
@@ -190,7 +190,7 @@ def test_stopped_bench(attn):
     raise AssertionError((out, said))
 
 
-def test_longer(attn):
+def test_more_steps(attn):
     """More steps go on where the cosine had ended; --decay-steps stretches it."""
     attn.file("text.txt", TEXT)
     train = ("train", "text.txt", "--eval-every", 10, "--warmup", 4, *SHAPE)
@@ -209,7 +209,7 @@ def test_longer(attn):
     assert rates[60] == 1e-4 and rates[61] > 2e-4 and len(rates) == 80
 
 
-def test_other_options(attn):
+def test_options_that_may_change(attn):
     """What must stay is named and refused; what may change is taken."""
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 4, "--out", "out", *SHAPE)
@@ -230,7 +230,7 @@ def test_other_options(attn):
     assert max(attn.losses("out")) == 6
 
 
-def test_elsewhere(attn):
+def test_resumed_from_another_folder(attn):
     """A training on a relative path is resumed from another folder."""
     attn.file("text.txt", TEXT)
     rows = [f"{a} film\t{int(a == 'good')}" for a in ("good", "bad")] * 20
@@ -305,7 +305,7 @@ def test_small_disk(attn):
         assert not [name for name in contents(attn.folder / f"out{limit}") if "tmp" in name or "step" in name]
 
 
-def test_before_training(attn):
+def test_errors_come_before_training(attn):
     """What is wrong is said before the work, not after it."""
     attn.file("text.txt", TEXT)
     attn.file("empty.txt", "")

@@ -71,7 +71,7 @@ def test_long_texts(attn):
     assert whole.stdout.splitlines()[0] != done.stdout.splitlines()[0]
 
 
-def test_one_number(attn):
+def test_one_measure_is_one_number(attn):
     """What see, heads and the page call by one name is one number."""
     text_model(attn)
     text = "The cat sat."
@@ -94,19 +94,20 @@ def test_one_number(attn):
     assert ",1,,," in attn.run("see", "gpt", "--text", "T", "--csv", "-").stdout.splitlines()[1]
 
 
-def test_what_fits(attn):
+def test_the_fitting_command_is_named(attn):
     """A command that a model is not for says at once which one is."""
     text_model(attn)
     classifier(attn)
     hub_bert(attn.folder / "bert", layers=1)
     for arguments, message in (
-            (("classify", "gpt"), "gpt does not classify texts, it continues texts: attn generate"),
-            (("classify", "bert"), "bert does not classify texts, it makes vectors: attn embed"),
-            (("generate", "bert", "--prompt", "good"), "bert does not write, it makes vectors: attn embed"),
-            (("generate", "encoder", "--prompt", "good"), "encoder does not write, it classifies: attn classify"),
-            (("eval", "bert", "rows.tsv"), "bert has no loss on texts, it makes vectors: attn embed"),
-            (("fill", "gpt", "--text", "a"), "gpt does not fill gaps, it continues texts: attn generate"),
-            (("fill", "bert", "--text", "a"), "bert does not fill gaps, it makes vectors: attn embed")):
+            (("classify", "gpt"), "gpt does not classify texts; it continues texts: use attn generate"),
+            (("classify", "bert"), "bert does not classify texts; it makes vectors: use attn embed"),
+            (("generate", "bert", "--prompt", "good"), "bert does not generate text; it makes vectors: use attn embed"),
+            (("generate", "encoder", "--prompt", "good"),
+             "encoder does not generate text; it classifies: use attn classify"),
+            (("eval", "bert", "rows.tsv"), "bert has no loss on texts; it makes vectors: use attn embed"),
+            (("fill", "gpt", "--text", "a"), "gpt does not fill gaps; it continues texts: use attn generate"),
+            (("fill", "bert", "--text", "a"), "bert does not fill gaps; it makes vectors: use attn embed")):
         assert message in refused(attn, *arguments), arguments
     # Nothing of the answer is before an error.
     assert "learned 16 positions" in refused(attn, "generate", "gpt", "--prompt", "The", "--context", 17, status=1)
@@ -135,7 +136,7 @@ def test_bench(attn):
     assert tests_of(attn, "encoder", "-p", 8, "--train", 8)[0] == ["encode 1 x 8", "train 1 x 8",
                                                                    "train 1 x 8, recomputed"]
     rows, said = tests_of(attn, "bert", "-n", 4)
-    assert rows == ["encode 1 x 32"] and "does not write" in said, said
+    assert rows == ["encode 1 x 32"] and "does not generate text" in said, said
     for wrong in (("gpt", "-p", 17), ("gpt", "--train", 17), ("gpt", "-d", 16), ("gpt", "-p", 9, "-d", 8)):
         assert "the model has learned 16 positions" in refused(attn, "bench", *wrong), wrong
     for wrong in (("gpt", "-p", 0, "-n", 0), ("bert", "-p", 0), ("bert", "-p", 0, "-n", 9)):
@@ -148,28 +149,31 @@ def test_help(attn):
     assert attn.run("help").stdout == attn.run("--help").stdout
     for command in SUBCOMMANDS:
         assert attn.run("help", command).stdout == attn.run(command, "--help").stdout, command
-    assert "there is no subcommand 'trian'; did you mean train? There are train, gen" in refused(attn, "help", "trian")
+    assert "unknown subcommand 'trian'; did you mean train? Known are: train, gen" in refused(attn, "help", "trian")
 
 
 def test_hints(attn):
     """What is unknown is named in its order, with the name that comes nearest."""
     for arguments, message in (
-            (("generate", "gpt", "--temprature", 1), "--temprature is no option of attn generate; did you mean --temp"),
-            (("generate", "gpt", "--typical_p=0.5"), "--typical-p is no option of attn generate; did you mean --min-p"),
+            (("generate", "gpt", "--temprature", 1),
+             "unknown option '--temprature' of attn generate; did you mean --temp"),
+            (("generate", "gpt", "--typical_p=0.5"),
+             "unknown option '--typical-p' of attn generate; did you mean --min-p"),
             (("generate", "gpt", "--max-length", 9), "did you mean --max-new-tokens?"),
             (("train", "text.txt", "--lr", 1), "did you mean --learning-rate?"),
-            (("see", "gpt", "--layers", 1), "--layers is no option of attn see; did you mean --layer?"),
+            (("see", "gpt", "--layers", 1), "unknown option '--layers' of attn see; did you mean --layer?"),
             (("see", "gpt", "--zzz", "--qqq"),
-             "--zzz is no option of attn see; --qqq is no option of attn see (attn see --help lists the options)"),
-            (("--layers", 3, "train"), "--layers is no option of attn (attn --help"),
-            (("see", "gpt", "-x"), "-x is no option of attn see ("),
-            (("trian", "text.txt"), "there is no subcommand 'trian'; did you mean train? There are train, gen"),
-            (("info", "a", "b", "c"), "not expected: b, c (attn info --help"),
-            (("see", "gpt", "The cat"), "not expected: The cat; a text is given as --text TEXT (attn see"),
-            (("generate", "gpt", "The cat"), "not expected: The cat; a text is given as --prompt TEXT ("),
+             "unknown option '--zzz' of attn see; unknown option '--qqq' of attn see (attn see --help lists the "
+             "options)"),
+            (("--layers", 3, "train"), "unknown option '--layers' of attn (attn --help"),
+            (("see", "gpt", "-x"), "unknown option '-x' of attn see ("),
+            (("trian", "text.txt"), "unknown subcommand 'trian'; did you mean train? Known are: train, gen"),
+            (("info", "a", "b", "c"), "unexpected arguments: b, c (attn info --help"),
+            (("see", "gpt", "The cat"), "unexpected argument: The cat; a text is given as --text TEXT (attn see"),
+            (("generate", "gpt", "The cat"), "unexpected argument: The cat; a text is given as --prompt TEXT ("),
             (("generate", "gpt", "--stop", ""), "--stop: the text is empty"),
             (("heads", "gpt", "--text", ""), "give one of --text TEXT that is not empty, "),
-            (("classify", "a", "b", "c", "d"), "not expected: c, d")):
+            (("classify", "a", "b", "c", "d"), "unexpected arguments: c, d")):
         assert message in refused(attn, *arguments), (arguments, refused(attn, *arguments))
 
 
@@ -198,7 +202,7 @@ def test_names_of_transformers(attn):
     assert "--num-beams 1" in refused(attn, "generate", "gpt", "--do-sample", "true", "--num-beams", 2)
 
 
-def test_weights(attn):
+def test_weights_as_csv(attn):
     """The matrix as CSV: rows that sum up to 1, with the tokens of both axes."""
     text_model(attn)
     table = list(csv.reader(io.StringIO(attn.run("see", "gpt", "--text", "at,t", "--weights", "-").stdout)))
@@ -221,7 +225,7 @@ def test_weights(attn):
     assert "lse" in refused(attn, "see", "--q", "q.npy", "--k", "q.npy", "--lse", "lse.npy", "--weights", "-", status=1)
 
 
-def test_summary(attn):
+def test_summary_and_map_of_heads(attn):
     """How many heads do what, and a map of their clusters with one sign a head."""
     text_model(attn)
     shown = attn.run("heads", "gpt", "--text", LONG[:16], "--clusters", 3).stdout

@@ -104,7 +104,8 @@ TEST(PoolSize, WhatIsBeyondTheLimitIsRefused) {
   EXPECT_EQ(thread_count(), kMaxThreads);
   for (const int wrong : {-1, kMaxThreads + 1, 5000})
     expect_error("threads", [&] { set_thread_count(wrong); },
-                 {"[set_thread_count] " + std::to_string(wrong) + " threads", "0, one a processor, to 1024"});
+                 {"[set_thread_count] the number of threads is " + std::to_string(wrong),
+                  "must be from 0 (one for each processor) to 1024"});
   EXPECT_EQ(thread_count(), kMaxThreads) << "as before";
   set_thread_count(0);
 }
@@ -145,7 +146,7 @@ TEST(FillNormal, RefusesWhatIsNoFloatingArray) {
   EXPECT_EQ(random.drawn(), 0u);
 }
 
-TEST(FillNormal, AStreamGoesOnWhereItStood) {
+TEST(FillNormal, AStreamContinuesWhereItWas) {
   Random whole(9, 4);
   for (int n = 0; n < 11; ++n) {
     Random rest(9, 4, whole.drawn());

@@ -152,7 +152,7 @@ TEST(Beams, AnEndThatIsForcedIsScored) {
   EXPECT_NEAR(forced.score, plain.score * 3 / 4, weight_bound(std::abs(plain.score), DType::float64));
 }
 
-TEST(Beams, TokensAreHeardAtTheEndAndASearchCanBeStopped) {
+TEST(Beams, OnTokenIsCalledAtTheEndAndCanStopASearch) {
   const Model model = made("gpt");
   GenerateOptions options = options_for(model, 3, 8);
   options.min_new_tokens = 8;
@@ -230,12 +230,11 @@ TEST(Rules, WrongOptionsAreNamed) {
     }
     return "";
   };
-  EXPECT_EQ(reason([](auto& o) { o.beam.num_beams = 0; }), "beams must be from 1 to 1024");
-  EXPECT_EQ(reason([](auto& o) { o.beam.length_penalty = NAN; }), "length_penalty must be finite");
+  EXPECT_EQ(reason([](auto& o) { o.beam.num_beams = 0; }), "num_beams is 0, must be from 1 to 1024");
+  EXPECT_EQ(reason([](auto& o) { o.beam.length_penalty = NAN; }), "length_penalty is nan, must be finite");
   EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 1; }),
-            "beams are for the most probable text: temperature must be 0");
-  EXPECT_EQ(reason([](auto& o) { o.no_repeat_ngram_size = -1; }),
-            "min_new_tokens, min_length and no_repeat_ngram_size must not be negative");
+            "temperature is 1.000000, must be 0 with beams, which search for the most probable text");
+  EXPECT_EQ(reason([](auto& o) { o.no_repeat_ngram_size = -1; }), "no_repeat_ngram_size is -1, must not be negative");
   EXPECT_EQ(reason([](auto& o) { o.begin_suppress_tokens = {5}; }), "begin_suppress_tokens[0] is 5, must be in [0, 5)");
   EXPECT_EQ(reason([](auto& o) {
               o.beam.forced_eos = true;
@@ -243,7 +242,7 @@ TEST(Rules, WrongOptionsAreNamed) {
             }),
             "forced_eos needs a token that ends a text");
   TextRecorder recorder;
-  EXPECT_EQ(reason([&](auto& o) { o.recorder = &recorder; }), "beams go without a recorder");
+  EXPECT_EQ(reason([&](auto& o) { o.recorder = &recorder; }), "beams do not support a recorder");
 }
 
 }  // namespace

@@ -67,10 +67,10 @@ TEST(Headers, SlicesOfViews) {
   EXPECT_TRUE(view.slice(2, 4, 4).empty());
   EXPECT_EQ(View<3>().slice(0, 0, 0).data, nullptr);
 
-  const std::string no_axis = "[slice] there is no axis 3 in [2, 3, 4], it has 0 to 2";
+  const std::string no_axis = "[slice] the axis is 3, must be in [0, 3) for [2, 3, 4]";
   EXPECT_EQ(error_of([&] { view.slice(3, 0, 1); }), no_axis);
   EXPECT_EQ(error_of([&] { view.select(3, 0); }), no_axis);
-  EXPECT_NE(error_of([&] { view.slice(-1, 0, 1); }).find("no axis -1"), std::string::npos);
+  EXPECT_NE(error_of([&] { view.slice(-1, 0, 1); }).find("the axis is -1"), std::string::npos);
   EXPECT_EQ(error_of([&] { view.slice(1, 2, 4); }),
             "[slice] 2 to 4, the end not included, is not in axis 1 of [2, 3, 4]");
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{-1, 2}, {2, 1}, {INT64_MIN, INT64_MAX}})

@@ -92,7 +92,7 @@ TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
     return error_of([&] { measures.add(layers, texts); });
   };
   EXPECT_EQ(error_of([&] { measures.table(); }), "[head_measures] no text was added");
-  EXPECT_EQ(refused({}, tokens), "[head_measures] there must be a layer");
+  EXPECT_EQ(refused({}, tokens), "[head_measures] there must be at least one layer");
   EXPECT_EQ(refused({known.layer()}, {}),
             "[head_measures] ids are float32 [0, 0], must be int32 or int64 [1, 2]; ids must have data");
   EXPECT_EQ(refused({known.layer(), other.layer()}, tokens),
@@ -113,12 +113,13 @@ TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
   Tensor<double, 3> lse = known.lse;
   lse[1] += 1;
   wrong.lse = lse;
-  EXPECT_NE(refused({wrong}, tokens).find("sum up to"), std::string::npos);
-  EXPECT_NE(refused({known.layer(), known.layer()}, tokens).find("other numbers of heads"), std::string::npos);
+  EXPECT_NE(refused({wrong}, tokens).find("add up to"), std::string::npos);
+  EXPECT_NE(refused({known.layer(), known.layer()}, tokens).find("must have as many heads as in the texts before"),
+            std::string::npos);
   EXPECT_EQ(measures.texts(), 1);
   for (size_t m = 0; m < before.size(); ++m) EXPECT_EQ(distance(measures.table()[0].values[m], before[m]) > 0, false);
   const Measures moved = std::move(measures);
-  EXPECT_EQ(refused({known.layer()}, tokens), "[head_measures] these measures have been moved away");
+  EXPECT_EQ(refused({known.layer()}, tokens), "[head_measures] these measures have been moved from");
 }
 
 TEST(HeadMeasures, TextsOfPaddingAloneCountNothing) {
@@ -136,9 +137,9 @@ TEST(HeadMeasures, RepeatedTokens) {
   EXPECT_EQ(std::set<int64_t>(tokens.begin() + 1, tokens.begin() + 4), (std::set<int64_t>{4, 5, 6}));
   EXPECT_TRUE(std::equal(tokens.begin() + 1, tokens.begin() + 4, tokens.begin() + 4));
   EXPECT_EQ(heads::repeated_tokens(3, 2, 4, 7, -1, 9).size(), 6u);
-  EXPECT_EQ(
-      error_of([] { heads::repeated_tokens(0, 1, 5, 4, -1, 0); }),
-      "[repeated_tokens] length must be at least 1 and copies at least 2; 0 different tokens are wanted of [5, 4)");
+  EXPECT_EQ(error_of([] { heads::repeated_tokens(0, 1, 5, 4, -1, 0); }),
+            "[repeated_tokens] length is 0, must be at least 1; copies is 1, must be at least 2; "
+            "the tokens are from [5, 4), must be at least 0 different ones, none negative");
 }
 
 TEST(HeadDistances, KnownRowsClustersAndPoints) {
@@ -179,7 +180,7 @@ TEST(HeadFlow, KnownGraph) {
   EXPECT_TRUE(close_float64(heads::flow(layers, 1, .6, &missing), {0, 0}));
   EXPECT_EQ(missing, 1);
   EXPECT_EQ(error_of([&] { heads::flow(layers, -1, -1); }),
-            "[flow] there is no token -1, only 0 to 1; threshold is -1.000000, must be in [0, 1)");
+            "[flow] the token is -1, must be from 0 to 1; threshold is -1.000000, must be in [0, 1)");
 }
 
 TEST(HeadSyntax, KnownArcs) {
@@ -213,8 +214,8 @@ TEST(HeadSyntax, KnownArcs) {
             "[head_syntax] word 1 has no token");
   EXPECT_EQ(error_of([] { heads::read_conllu("# nothing\n\n", "file"); }), "[conllu] file has no sentence");
   EXPECT_EQ(error_of([] { heads::read_conllu("x\x1b\ta\t_\t_\t_\t_\t2\t_\t_\t_\n", "file"); }),
-            "[conllu] file:1: the ID is 'x?', must be 1; file:1: there is no DEPREL; "
-            "file:1: HEAD is 2, the sentence has 1 words");
+            "[conllu] file:1: the ID is 'x?', must be 1; file:1: DEPREL is missing; "
+            "file:1: HEAD is 2, must be at most 1, the number of words");
 }
 
 /// "He sat . A cat sat by him": rows that attend to a known place; a mention is not its own antecedent.

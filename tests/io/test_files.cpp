@@ -82,7 +82,7 @@ TEST(Files, ReadRefuses) {
   EXPECT_TRUE(has(refusal(""), "the path is empty"));
   io::write_file(folder / "a", "x");
   EXPECT_TRUE(has(refusal(folder / "a" + std::string(1, '\0') + "b"), "a zero byte"));
-  EXPECT_TRUE(has(refusal(folder / "a/b"), "a/b: a part of this path is a file, no folder"));
+  EXPECT_TRUE(has(refusal(folder / "a/b"), "a/b: a part of this path is a file, not a folder"));
   fs::create_symlink("nowhere", folder / "dangling");
   EXPECT_TRUE(has(refusal(folder / "dangling"), "dangling: is a symbolic link to nothing"));
   fs::permissions(folder / "a", fs::perms::none);
@@ -115,7 +115,8 @@ TEST(Files, InputsAndOutputsMayBePipes) {
   EXPECT_EQ(io::read_input(pipe), content);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_EQ(io::read_input("/dev/null"), "");
-  EXPECT_TRUE(has(error_of([] { io::write_output("/dev/full", "x"); }), "/dev/full: write at byte 0: No space left"));
+  EXPECT_TRUE(
+      has(error_of([] { io::write_output("/dev/full", "x"); }), "/dev/full: cannot write at byte 0: No space left"));
   EXPECT_TRUE(has(error_of([&] { io::read_input(folder.path()); }), "is a folder, must be a file"));
   EXPECT_TRUE(has(error_of([&] { io::read_input(folder / "none"); }), "none: there is no such file or folder"));
   io::write_output(folder / "a", "x");
@@ -187,7 +188,7 @@ TEST(Files, DiskFullLeavesTheOldFile) {
     message = error_of([&] { io::write_file(folder / "a", all_bytes(1 << 20)); });
   }
   ::signal(SIGXFSZ, before);
-  EXPECT_TRUE(has(message, "[write_file] " + folder / "a" + ": write at byte 65536: File too large"));
+  EXPECT_TRUE(has(message, "[write_file] " + folder / "a" + ": cannot write at byte 65536: File too large"));
   EXPECT_EQ(io::read_file(folder / "a"), "old");
   EXPECT_EQ(folder.files(), 1);
 }
@@ -201,7 +202,7 @@ TEST(Files, NoPermissionLeavesTheOldFile) {
     const Nobody nobody;
     in_read_only = error_of([&] { io::write_file(folder / "a", "new"); });
   }
-  EXPECT_TRUE(has(in_read_only, "create a temporary file beside it: Permission denied"));
+  EXPECT_TRUE(has(in_read_only, "cannot create a temporary file next to it: Permission denied"));
   fs::permissions(folder.path(), fs::perms(0777) | fs::perms::sticky_bit);
   if (::geteuid() == 0) {  // who may create files here, but not replace this one
     const Nobody nobody;
@@ -223,7 +224,8 @@ TEST(Files, AppendLines) {
     return error_of([&] { io::append_line(path, line); });
   };
   EXPECT_TRUE(has(refusal(folder / "log", "a\nb"), "the line has a line break inside"));
-  EXPECT_TRUE(has(refusal("/dev/full", "a"), "[append_line] /dev/full: write at byte 0: No space left on device"));
+  EXPECT_TRUE(
+      has(refusal("/dev/full", "a"), "[append_line] /dev/full: cannot write at byte 0: No space left on device"));
   EXPECT_TRUE(has(refusal(folder / "pipe", "a"), "is neither a regular file nor a terminal"));
   EXPECT_TRUE(has(refusal(folder / "none/log", "a"), "there is no such file or folder"));
   EXPECT_TRUE(has(refusal("", "a"), "the path is empty"));
@@ -248,7 +250,7 @@ TEST(Files, AFolderIsHeldByOne) {
   const auto refusal = [&] { return error_of([&] { const io::FolderLock second(folder.path()); }); };
   {
     const io::FolderLock first(folder.path());
-    EXPECT_EQ(refusal(), "[lock] " + folder.path() + ": another program is writing there");
+    EXPECT_EQ(refusal(), "[lock] " + folder.path() + ": another program is writing into this folder");
     EXPECT_TRUE(fs::is_empty(folder.path()));
   }
   EXPECT_EQ(refusal(), "");

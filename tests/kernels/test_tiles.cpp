@@ -78,7 +78,7 @@ TEST(TilePrecision, EachIsAsAccurateAsItsParts) {
 
 /// Fewer rows than it takes to pay for the parts, and rows that shall have the same bits however many they are, are
 /// plain float32.
-TEST(TilePrecision, FewRowsAndSameBitsAreMultiplyAdds) {
+TEST(TilePrecision, FewRowsAndBatchInvarianceUseMultiplyAdds) {
   if (!has("amx_emulated")) GTEST_SKIP() << "needs AVX-512";
   const auto on = [](const std::string& isa, const Case& c) {
     const WithIsa with(isa);

@@ -122,7 +122,7 @@ TEST(LinearErrors, PackedSequences) {
 TEST(LinearErrors, Memory) {
   EXPECT_EQ(after([](Call& c) { c.v = c.out_view; }), Strings{"out overlaps v"});
   EXPECT_EQ(after([](Call& c) { c.out_view.stride[2] = 0; }),
-            Strings{"out overlaps itself: its strides map elements to one address"});
+            Strings{"out overlaps itself: its strides map several elements to one address"});
   Call call;
   call.q.data = nullptr;
   EXPECT_EQ(call.reasons(), Strings{"q must have data"});

@@ -123,7 +123,7 @@ TEST(HostileModels, Configurations) {
          Config config;
          set_field(config, "\xff", "\xff");
        },
-       {"[config]", "no field"}},
+       {"[config]", "unknown field"}},
       {"a value beyond all limits",
        [] {
          Config config;
@@ -182,20 +182,20 @@ TEST(HostileModels, Batches) {
               b.tokens[0] = -1, b.lengths = {9, 9};
             })); },
        {"tokens[0]", "lengths[0]"}},
-      {"the model has been moved away",
+      {"the model has been moved from",
        [] {
          Tape tape;
          moved_away().forward(tape, good());
        },
-       {"[model]", "moved away"}},
-      {"parameters of a model that has been moved away", [] { moved_away().parameters(); }, {"[model]", "moved"}},
-      {"tensors of a model that has been moved away", [] { moved_away().tensors(); }, {"[model]", "moved"}},
+       {"[model]", "moved from"}},
+      {"parameters of a model that has been moved from", [] { moved_away().parameters(); }, {"[model]", "moved"}},
+      {"tensors of a model that has been moved from", [] { moved_away().tensors(); }, {"[model]", "moved"}},
       {"FLOPs of a negative length", [] { forward_flops(model().config(), -1); }, {"[model]", "-1"}},
       {"FLOPs after a negative cache", [] { forward_flops(model().config(), 1, -2); }, {"[model]", "-2"}},
       {"the cache of no heads", [] { cache_bytes_per_token({.heads = 0}, DType::float32); }, {"[model]", "heads"}},
       {"the memory of no sequences",
        [] { training_memory(model().config(), nn::Precision::float32, 0, -4); },
-       {"[model]", "0 sequences of -4 tokens"}},
+       {"[model]", "sequences is 0 and length -4"}},
       {"an empty file", [] { model().load(io::Safetensors()); }, {"[load]", "tokens.weight", "norm.weight"}},
   });
 }
@@ -214,9 +214,9 @@ TEST(HostileModels, AFileThatLacksAParameterChangesNothing) {
 
 TEST(HostileModels, Caches) {
   expect_refused({
-      {"for no sequences", [] { model().new_cache(0); }, {"[model]", "0 sequences"}},
-      {"for negative sequences", [] { model().new_cache(-3); }, {"[model]", "-3 sequences"}},
-      {"of a model that has been moved away", [] { moved_away().new_cache(); }, {"[model]", "moved"}},
+      {"for no sequences", [] { model().new_cache(0); }, {"[model]", "sequences is 0"}},
+      {"for negative sequences", [] { model().new_cache(-3); }, {"[model]", "sequences is -3"}},
+      {"of a model that has been moved from", [] { moved_away().new_cache(); }, {"[model]", "moved"}},
       {"of a model that is not causal", [] { model(tiny("encoder")).new_cache(); }, {"[model]", "causal"}},
       {"a default one",
        [] {
@@ -246,7 +246,7 @@ TEST(HostileModels, Caches) {
          forward(good(), {.cache = &cache});
        },
        {"[model]", "heads of width 8", "4"}},
-      {"one that has been moved away",
+      {"one that has been moved from",
        [] {
          ModelCache cache = model().new_cache(2);
          const ModelCache other = std::move(cache);
@@ -378,7 +378,7 @@ TEST(HostileModels, Generation) {
          generate::generate(model(config), std::vector<int64_t>{1}, {});
        },
        {"[generate]", "classifie"}},
-      {"a model that has been moved away",
+      {"a model that has been moved from",
        [] { generate::generate(moved_away(), std::vector<int64_t>{1}, {}); },
        {"[model]", "moved"}},
       {"an empty stop text",
@@ -400,7 +400,9 @@ TEST(HostileTraining, Data) {
   expect_refused({
       {"no text", [] { TextDataset({}, 8, 2, 1); }, {"[data]", "too short"}},
       {"a negative token", [] { TextDataset(std::vector<int64_t>(200, -1), 8, 2, 1); }, {"[data]", "tokens[0] is -1"}},
-      {"negative sizes", [] { TextDataset(std::vector<int64_t>(200, 1), -8, -2, 1); }, {"[data]", "batch and context"}},
+      {"negative sizes",
+       [] { TextDataset(std::vector<int64_t>(200, 1), -8, -2, 1); },
+       {"[data]", "batch is -2 and context -8"}},
       {"a batch beyond all memory", [] { text(kLargest); }, {"[data]", "batch"}},
       {"no validation",
        [] { TextDataset(std::vector<int64_t>(200, 1), 8, 2, 1, 0); },
@@ -409,15 +411,15 @@ TEST(HostileTraining, Data) {
       {"validation of less than none",
        [] { TextDataset(std::vector<int64_t>(200, 1), 8, 2, 1, 1, INT64_MIN); },
        {"[data]"}},
-      {"validation beyond the last batch", [] { text().validation(999); }, {"[data]", "validation batch 999"}},
-      {"validation before the first batch", [] { text().validation(-1); }, {"[data]", "validation batch -1"}},
-      {"text that has been moved away",
+      {"validation beyond the last batch", [] { text().validation(999); }, {"[data]", "validation batch is 999"}},
+      {"validation before the first batch", [] { text().validation(-1); }, {"[data]", "validation batch is -1"}},
+      {"text that has been moved from",
        [] {
          TextDataset first = text();
          const TextDataset second = std::move(first);
          first.training(0);  // NOLINT: on purpose
        },
-       {"[data]", "moved away"}},
+       {"[data]", "moved from"}},
       {"no sentences", [] { LabelledDataset({}, {}, 0, 0, 1, kNaN); }, {"train on", "validate with", "word_dropout"}},
       {"a label -1",
        [] {
@@ -448,19 +450,19 @@ TEST(HostileTraining, Data) {
        [] {
          labelled({{{1}, 0}}).validation(999);
        },
-       {"[data]", "validation batch 999"}},
+       {"[data]", "validation batch is 999"}},
       {"sentences: validation before the first batch",
        [] {
          labelled({{{1}, 0}}).validation(-1);
        },
-       {"[data]", "validation batch -1"}},
+       {"[data]", "validation batch is -1"}},
       {"sentences that have been moved away",
        [] {
          LabelledDataset first = labelled({{{1}, 0}});
          const LabelledDataset second = std::move(first);
          first.training(0);  // NOLINT: on purpose
        },
-       {"[data]", "moved away"}},
+       {"[data]", "moved from"}},
       {"labels from nowhere", [] { read_labelled("/no/such/file"); }, {"/no/such/file"}},
   });
 }
@@ -496,8 +498,10 @@ TEST(HostileTraining, Trainer) {
                        .weight_decay = kNaN,
                        .clip = kNaN});
        },
-       {"[train]", "learning rates", "beta1", "epsilon", "weight_decay"}},
-      {"an infinite learning rate", [] { train_in("", {.learning_rate = kInfinity}); }, {"[train]", "learning rates"}},
+       {"[train]", "learning_rate is", "beta1", "epsilon", "weight_decay"}},
+      {"an infinite learning rate",
+       [] { train_in("", {.learning_rate = kInfinity}); },
+       {"[train]", "learning_rate is"}},
       {"a directory that is a file", [] { train_in("/etc/passwd"); }, {"[train]", "/etc/passwd"}},
       {"a directory that is not there",
        [] {
@@ -505,7 +509,7 @@ TEST(HostileTraining, Trainer) {
          const TextDataset data = text();
          Trainer(gpt, data, {}, "/no/such/folder").run({});
        },
-       {"[train]", "/no/such/folder", "not there"}},
+       {"[train]", "/no/such/folder", "does not exist"}},
       {"resume without a directory",
        [] {
          Model gpt = model();
@@ -522,7 +526,7 @@ TEST(HostileTraining, Trainer) {
          Trainer(gpt, data, {}, "").step();
        },
        {"[model]", "tokens[0] is 11", "targets[0] is 11"}},
-      {"a model that has been moved away",
+      {"a model that has been moved from",
        [] {
          Model gone = moved_away();
          const TextDataset data = text();

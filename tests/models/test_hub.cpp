@@ -44,7 +44,7 @@ std::string mapped_at(const void* address) {
 
 // ---------------------------------------------------------------------------------------------------------- good ones
 
-TEST(Hub, WeightsLieInTheFileIfTheyFit) {
+TEST(Hub, WeightsAreReadInPlaceIfTheyFit) {
   const Folder folder;
   put_llama(folder);
   const Loaded loaded = open(folder.path());
@@ -62,7 +62,7 @@ TEST(Hub, WeightsLieInTheFileIfTheyFit) {
   EXPECT_EQ(loaded.tokenizer, nullptr);
 }
 
-TEST(Hub, LoadingIsHeardOf) {
+TEST(Hub, OnProgressIsCalledWhileLoading) {
   const Folder folder;
   put_llama(folder);
   std::vector<int64_t> heard;
@@ -172,7 +172,7 @@ TEST(Hub, PackedTextsAreEachAlone) {
   }
 }
 
-TEST(Hub, WhatIsSaidOfGeneration) {
+TEST(Hub, GenerationConfigGivesTheOptions) {
   const Folder folder;
   put_llama(folder).put("generation_config.json", R"({"do_sample": true, "temperature": 0.5, "top_k": 3, "top_p": 0.9,
       "min_p": 0.1, "repetition_penalty": 1.5, "max_length": 7, "suppress_tokens": [1, 2], "eos_token_id": 4})");
@@ -235,8 +235,10 @@ TEST(HostileHub, Configurations) {
   expect_refused({
       {"another family",
        [] { open_with(R"({"model_type": "mamba"})", ""); },
-       {"[config]", "config.json", "\"mamba\" is not known", "bert", "qwen3"}},
-      {"a family that is a number", [] { open_with(R"({"model_type": 7})", ""); }, {"[config]", "7 is not known"}},
+       {"[config]", "config.json", "unknown model_type \"mamba\"", "bert", "qwen3"}},
+      {"a family that is a number",
+       [] { open_with(R"({"model_type": 7})", ""); },
+       {"[config]", "unknown model_type 7"}},
       {"no JSON", [] { open_with("{\"model_type\": \"llama\"", ""); }, {"config.json"}},
       {"a list", [] { open_with("[1, 2]", ""); }, {"config.json"}},
       {"no vocabulary", [] { open_with(R"({"model_type": "gpt2"})", ""); }, {"vocab_size must be given"}},
@@ -437,7 +439,7 @@ std::vector<int64_t> generate_with(const char* config) {
 }
 
 /// Refused are only fields that count for the texts that are made; a caller may decide otherwise.
-TEST(Hub, WhatIsNotServedOfGeneration) {
+TEST(Hub, UnsupportedGenerationFieldsThatCountAreRefused) {
   const auto plain = generate_with(R"({"do_sample": false, "max_new_tokens": 4})");
   EXPECT_EQ(generate_with(R"({"do_sample": false, "max_new_tokens": 4, "typical_p": 0.5, "num_beam_groups": 3,
       "guidance_scale": 1, "encoder_repetition_penalty": 1.0, "watermarking_config": null})"),

@@ -66,7 +66,7 @@ TEST(Config, EverythingWrongIsNamed) {
                "model.json");
   });
   ASSERT_EQ(wrong.size(), 8u);
-  EXPECT_EQ(wrong[1], "model.json: there is no field 'colour'");
+  EXPECT_EQ(wrong[1], "model.json: unknown field 'colour'");
   EXPECT_EQ(wrong[6], "model.json: layers must be a whole number from 1 to 4096, not \"6\"");
   EXPECT_EQ(wrong[7], "model.json: norm must be one of layer, rms, not \"batch\"");
   EXPECT_EQ(reasons_of([&] { apply_json(config, R"({"bias": true, "bias": false})", "model.json"); }),
@@ -89,7 +89,7 @@ TEST(Config, FieldsFromText) {
   EXPECT_EQ(reasons_of([&] { set_field(config, "layers", "six"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { set_field(config, "norm", "\xff"); }).size(), 1u);
   EXPECT_EQ(reasons_of([&] { family("mamba"); }).front(),
-            "there is no model 'mamba'; choices: selfhead, encoder, gpt, llama, seq2seq");
+            "unknown model 'mamba'; known are: selfhead, encoder, gpt, llama, seq2seq");
 }
 
 TEST(Config, FieldsTellWhatTheyTake) {
@@ -145,7 +145,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   config.head_dim = 7;
   check(config);
   config.positions = PositionEncoding::rope;
-  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "rope needs heads of even width, not 7");
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "the width of a head is 7, must be even with rope");
   config.output_projection = true;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 2u);
   config = tiny("selfhead");
@@ -239,7 +239,7 @@ TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
   for (size_t n = 0; n < rows.size(); ++n)
     EXPECT_LE(std::abs(rows[n] - same[n]), weight_bound(max_abs(same), DType::float64));
   EXPECT_EQ(reasons_of([&] { model.forward(tape, packed); }).front(),
-            "a classifier of whole texts takes padded sequences; packed ones have hidden() alone");
+            "a classifier of whole texts needs padded sequences; hidden() supports packed ones");
 }
 
 TEST(Model, LaterTokensChangeNothingBefore) {
@@ -354,7 +354,8 @@ TEST(Model, BadBatchesAreErrors) {
   const Model model(config, nn::Precision::float32);
   Tape tape;
   Batch batch = random_batch(config, 1, 17, 5);
-  EXPECT_EQ(reasons_of([&] { model.forward(tape, batch); }).front(), "17 tokens are more than the context of 16");
+  EXPECT_EQ(reasons_of([&] { model.forward(tape, batch); }).front(),
+            "a sequence has 17 tokens, must have at most the context of 16");
   batch = random_batch(config, 1, 3, 5);
   batch.tokens[1] = 13;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
@@ -368,7 +369,7 @@ TEST(Model, BadBatchesAreErrors) {
   for (models::ModelCache* cache : {&none, &two})
     EXPECT_EQ(reasons_of([&] { model.forward(tape, batch, {.cache = cache}); }).size(), 1u);
   EXPECT_EQ(two.length(), 0);
-  EXPECT_EQ(reasons_of([&] { model.new_cache(0); }).front(), "a cache for 0 sequences, must be 1 or more");
+  EXPECT_EQ(reasons_of([&] { model.new_cache(0); }).front(), "the number of sequences is 0, must be at least 1");
   batch.length = batch.sequences = int64_t{1} << 62;
   EXPECT_FALSE(reasons_of([&] { model.forward(tape, batch); }).empty());
 }
@@ -450,7 +451,7 @@ TEST(Generate, AnswersToRows) {
   }
   EXPECT_GT(answers.size(), 1u);
   EXPECT_EQ(reasons_of([&] { generate::generate(model, options.decoder_start_token_ids, options); }).front(),
-            "the model reads rows, not a prompt");
+            "the model reads embeddings: inputs_embeds must be given and no prompt");
 }
 
 TEST(Model, WrongRowsAreErrors) {
@@ -464,18 +465,18 @@ TEST(Model, WrongRowsAreErrors) {
     Tape tape;
     return reasons_of([&] { model.forward(tape, batch); }).front();
   };
-  EXPECT_EQ(reason({}), "rows are not given, must be [2, 7, 16] of a floating type");
+  EXPECT_EQ(reason({}), "inputs_embeds are not given, must be [2, 7, 16] of a floating type");
   EXPECT_TRUE(reason(attn::Array(DType::float32, {2, 7, 15})).ends_with("must be [2, 7, 16] of a floating type"));
   EXPECT_TRUE(reason(attn::Array(DType::int64, {2, 7, 16})).ends_with("of a floating type"));
   EXPECT_EQ(reason(attn::Array(DType::float32, {2, 7, 16}), std::vector<int64_t>(14, 1)),
-            "rows are read in place of tokens, which are given too");
+            "the model reads inputs_embeds in place of tokens, but tokens are given too");
   Config other = tiny("gpt");
   const Model reads_tokens(other, nn::Precision::float32);
   Batch batch = random_batch(other, 2, 5, 1);
   batch.inputs_embeds = attn::Array(DType::float32, {2, 5, 16});
   Tape tape;
   EXPECT_EQ(reasons_of([&] { reads_tokens.forward(tape, batch); }).front(),
-            "rows are given, but the model reads tokens");
+            "inputs_embeds are given, but the model reads tokens");
   other.takes_embeddings = true;
   EXPECT_FALSE(reasons_of([&] { check(other); }).empty());
 }
@@ -541,7 +542,7 @@ TEST(Generate, BadOptionsAndLogits) {
   batch.lengths = {2};
   Tape tape;
   EXPECT_EQ(reasons_of([&] { gpt.forward(tape, batch, {.cache = &cache}); }).front(),
-            "lengths do not apply to what continues a cache");
+            "lengths do not apply to a call that continues a cache");
   const Model encoder(tiny("encoder"), nn::Precision::float32);
   EXPECT_EQ(reasons_of([&] { generate::generate(encoder, std::vector<int64_t>{1}, {}); }).front(),
             "only a causal model can continue a text");

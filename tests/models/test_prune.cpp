@@ -228,7 +228,7 @@ TEST(Prune, ConfigurationsAreReadBackAndChecked) {
     mixing.kept_heads = {{0}, {1}, {2}};
     mixing.query_key_norm = QueryKeyNorm::rows;
     EXPECT_EQ(reasons_of([&] { check(mixing); }).front(),
-              "kept_heads does not go with query_key_norm rows, which mixes all heads of a token");
+              "kept_heads cannot be combined with query_key_norm rows, which mixes all heads of a token");
   }
 }
 
@@ -238,15 +238,15 @@ TEST(Prune, WrongHeadsAreErrors) {
   EXPECT_EQ(reason({{0}, {}}).front(), "2 lists of heads are given, must be one for each of 3 attention layers");
   const std::vector<std::string> all = reason({{2}, {1, 1}, {1, 0}});
   ASSERT_EQ(all.size(), 3u);
-  EXPECT_EQ(all[0], "blocks.0.attention: the heads [2] must be different ones of 2");
+  EXPECT_EQ(all[0], "blocks.0.attention: the heads are [2], must be different ones in [0, 2)");
   EXPECT_EQ(all[2], "blocks.2.attention would keep no head");
   EXPECT_EQ(reasons_of([&] {
               gates_without(model.config(), {{2}, {}, {}});
             }).front(),
-            "blocks.0.attention: there is no head 2 of 2");
+            "blocks.0.attention: the head is 2, must be in [0, 2)");
   Config one = family("selfhead");
   one.vocab_size = 5;
-  EXPECT_EQ(reasons_of([&] { without_heads(one, {{}}); }).front(), "selfhead has one head, which stays");
+  EXPECT_EQ(reasons_of([&] { without_heads(one, {{}}); }).front(), "selfhead has one head, which cannot be removed");
   const Config rows = small("llama", [](Config& c) { c.query_key_norm = QueryKeyNorm::rows; });
   EXPECT_EQ(reasons_of([&] { without_heads(rows, {{}, {}, {}}); }).size(), 1u);
   const std::vector<Value> few = {Value()};

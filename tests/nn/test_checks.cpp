@@ -122,12 +122,18 @@ TEST(LayerChecks, OptionsOfAttention) {
        layer,
        {"heads 5 must divide width 32, or head_dim must be given"}},
       {"a negative head", heads(kC, [](Multi& o) { o.head_dim = -8; }), layer, {"head_dim is -8"}},
-      {"heads wider than the operator's", heads(4096, [](Multi&) {}), layer, {"a head of width 4096 is over 1024"}},
+      {"heads wider than the operator's",
+       heads(4096, [](Multi&) {}),
+       layer,
+       {"the width of a head is 4096, must be at most 1024"}},
       {"a negative window", heads(kC, [](Multi& o) { o.window = -3; }), layer, {"window is -3"}},
-      {"a negative memory", heads(kC, [](Multi& o) { o.encoder_dim = -1; }), layer, {"encoder_dim is -1"}},
+      {"negative width of the encoder states",
+       heads(kC, [](Multi& o) { o.encoder_dim = -1; }),
+       layer,
+       {"encoder_dim is -1"}},
       {"dropout of everything", heads(kC, [](Multi& o) { o.dropout = 1; }), layer, {"dropout is 1"}},
       {"dropout of NaN", heads(kC, [](Multi& o) { o.dropout = NAN; }), layer, {"dropout is nan"}},
-      {"rope on odd heads", heads(6, rope), layer, {"rope needs heads of even width, not 3"}},
+      {"rope on odd heads", heads(6, rope), layer, {"the width of a head is 3, must be even with rope"}},
       {"odd rotary_dim",
        heads(kC, [&](Multi& o) { rope(o), o.rope.rotary_dim = 3; }),
        layer,
@@ -136,7 +142,7 @@ TEST(LayerChecks, OptionsOfAttention) {
        heads(kC, [&](Multi& o) { rope(o), o.rope.rotary_dim = 6; }),
        layer,
        {"rotary_dim is 6"}},
-      {"rope over a memory", heads(kC, [&](Multi& o) { rope(o), o.encoder_dim = 8; }), layer, {"self-attention"}},
+      {"rope over encoder states", heads(kC, [&](Multi& o) { rope(o), o.encoder_dim = 8; }), layer, {"self-attention"}},
       {"rope without an angle", heads(kC, [&](Multi& o) { rope(o), o.rope.theta = 0; }), layer, {"theta"}},
       {"no buckets", heads(kC, [&](Multi& o) { relative(o), o.buckets = 0; }), layer, {"buckets is 0"}},
       {"odd buckets both ways",
@@ -181,11 +187,14 @@ TEST(LayerChecks, Names) {
   EXPECT_EQ(Linear(root, kC, 3).name(), "Linear");
   const int64_t count = parameters.count();
   expect_refused({
-      {"one name twice", [&] { Linear(root / "head", kC, 3); }, "head", {"there is a parameter head.weight already"}},
+      {"one name twice",
+       [&] { Linear(root / "head", kC, 3); },
+       "head",
+       {"the name head.weight is already that of another parameter"}},
       {"one name twice, of parameters",
        [&] { root.variable("bias", {3}, ParameterRole::bias); },
        "parameters",
-       {"bias already"}},
+       {"the name bias is already"}},
       {"a name without a part",
        [&] { Linear(root / "a" / "" / "b", kC, 3); },
        "a..b",
@@ -205,7 +214,7 @@ TEST(LayerChecks, Names) {
 TEST(LayerChecks, LayersThatHaveNotBeenMade) {
   Tape tape;
   const Value x = rows({kB, kL, kC});
-  const std::vector<std::string> reason = {"it has no parameters: make it with a Scope before it is called"};
+  const std::vector<std::string> reason = {"the layer has no parameters: make it with a Scope before it is called"};
   expect_refused({
       {"Linear", [&] { Linear()(tape, x); }, "Linear", reason},
       {"Embedding", [&] { Embedding()(tape, {1}, {1}); }, "Embedding", reason},
@@ -230,7 +239,7 @@ TEST(LayerChecks, LayersThatHaveNotBeenMade) {
        },
        "AttentionTrace",
        {"a cache of 3 tokens"}},
-      {"an empty trace", [] { AttentionTrace().weights(); }, "AttentionTrace", {"it is empty"}},
+      {"an empty trace", [] { AttentionTrace().weights(); }, "AttentionTrace", {"the trace is empty"}},
   });
 }
 
@@ -310,7 +319,7 @@ TEST(LayerChecks, TokensOfAnEmbedding) {
          tokens(tape, {1, 2}, {2, 2});
        },
        "tokens",
-       {"there are 2 ids, which do not make [2, 2]"}},
+       {"there are 2 ids, must be as many as the elements of [2, 2]"}},
       {"a negative shape",
        [&] {
          tokens(tape, {1, 9}, {-1, -2});
@@ -350,21 +359,30 @@ TEST(LayerChecks, InputsOfAttention) {
     return ConstView<4>(allowed.data(), dtype, size);
   };
   expect_refused({
-      {"a memory for self-attention",
+      {"encoder states for self-attention",
        call(self, [&](In& in) { in.encoder_states = &memory; }),
        "self",
-       {"takes no memory"}},
-      {"no memory for cross-attention", call(cross, [](In&) {}), "cross", {"cross-attention needs a memory"}},
-      {"a memory of another width",
+       {"takes no encoder states"}},
+      {"no encoder states for cross-attention",
+       call(cross, [](In&) {}),
+       "cross",
+       {"cross-attention needs encoder states"}},
+      {"encoder states of another width",
        call(cross, [&](In& in) { in.encoder_states = &narrow; }),
        "cross",
-       {"memory is [2, 3, 5] of float32, must be [B, L, 6]"}},
-      {"a memory of another batch",
+       {"encoder_states is [2, 3, 5] of float32, must be [B, L, 6]"}},
+      {"encoder states of another batch",
        call(cross, [&](In& in) { in.encoder_states = &other; }),
        "cross",
-       {"memory is [3, 3, 6], must have as many sequences as x [2, 5, 8]"}},
-      {"a memory of rank 1", call(single, [&](In& in) { in.encoder_states = &flat; }), "single", {"memory is [6]"}},
-      {"an empty memory", call(single, [&](In& in) { in.encoder_states = &none; }), "single", {"memory is empty"}},
+       {"encoder_states is [3, 3, 6], must have as many sequences as x [2, 5, 8]"}},
+      {"encoder states of rank 1",
+       call(single, [&](In& in) { in.encoder_states = &flat; }),
+       "single",
+       {"encoder_states is [6]"}},
+      {"empty encoder states",
+       call(single, [&](In& in) { in.encoder_states = &none; }),
+       "single",
+       {"encoder_states is empty"}},
       {"gates of other heads",
        call(self,
             [&](In& in) {
@@ -494,7 +512,7 @@ TEST(LayerChecks, Caches) {
               return false;
             }),
        "attention",
-       {"without memory, key_length, starts, mask and bias"}},
+       {"with encoder states, key_length, starts, mask or bias"}},
       {"positions of other sequences",
        [&] {
          CacheSlot{&fits, one}.positions(2, 3);

@@ -229,7 +229,7 @@ struct PackedProduct {
 };
 
 /// Several blocks of columns with a rest, and several tasks of rows.
-TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
+TEST(OpsMatmul, APackedMatrixGivesTheSumOfProducts) {
   for_each_isa([](const std::string& isa) {
     for (const Shape<3>& size : {Shape<3>{9, 20, 33}, Shape<3>{70, 400, 40}, Shape<3>{300, 801, 129},
                                  Shape<3>{260, 130, 1100}, Shape<3>{1, 70, 30}, Shape<3>{40, 1, 30}}) {
@@ -259,7 +259,7 @@ TEST(OpsMatmul, APackedFactorGivesTheSumOfProducts) {
 }
 
 /// Nothing is gained where b is row by row, by other types, by few rows.
-TEST(OpsMatmul, APackedFactorReadsTheFactorItself) {
+TEST(OpsMatmul, APackedMatrixReadsTheMatrixItself) {
   for (const DType dtype : kStorage) {
     const PackedProduct p(dtype, {50, 60, 70}, dtype != DType::float32);
     const PackedMatrix packed(p.b.view);
@@ -274,7 +274,7 @@ TEST(OpsMatmul, APackedFactorReadsTheFactorItself) {
   EXPECT_TRUE(none.times(PackedMatrix(none.b.view)).same_bits(none.times(none.b.view)));
 }
 
-TEST(OpsMatmul, PackedFactorsThatCannotBe) {
+TEST(OpsMatmul, WrongPackedMatricesAreErrors) {
   const PackedProduct p(DType::float32, {20, 30, 40});
   EXPECT_FALSE(PackedMatrix());
   EXPECT_EQ(PackedMatrix().bytes(), 0);

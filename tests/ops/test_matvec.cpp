@@ -95,7 +95,7 @@ TEST(OpsMatvec, ManyRowsWithTheBitsOfEachAlone) {
   });
 }
 
-TEST(OpsMatvec, TheSameBitsNeedDenseLines) {
+TEST(OpsMatvec, BatchInvarianceNeedsDenseLines) {
   const Operand a(DType::float32, 20, 30, false, 1), turned(DType::float32, 20, 30, true, 1),
       b(DType::float32, 30, 40, true, 2), rows(DType::float32, 30, 40, false, 2);
   Matrix c(DType::float32, 20, 40);

@@ -195,7 +195,7 @@ TEST(OpsTileMatmul, ElementsDoNotDependOnTheirNeighbours) {
 }
 
 /// The hardware gives the bits of its twin, where there is hardware.
-TEST(OpsTileMatmul, TheTwinIsOne) {
+TEST(OpsTileMatmul, TheHardwareGivesTheBitsOfItsTwin) {
   const Operand a = factor(70, 1100, false, 1), b = factor(1100, 50, false, 2);
   for (Float32Precision precision : {Float32Precision::full, Float32Precision::high, Float32Precision::fast}) {
     std::vector<Matrix> results;
@@ -395,7 +395,7 @@ TEST(OpsTileMatmul, TheDefaultPrecisionAndTheOption) {
 }
 
 /// Large products only, and not those of other types; other instruction sets know one precision.
-TEST(OpsTileMatmul, WhoTakesTiles) {
+TEST(OpsTileMatmul, OnlyLargeFloat32ProductsUseTiles) {
   for_each_isa([](const std::string& isa) {
     const bool tiles = isa.rfind("amx", 0) == 0;
     EXPECT_EQ(pays_on_tiles(768, 128, 128), tiles) << isa;
@@ -426,7 +426,7 @@ TEST(OpsTileMatmul, Float16StaysExact) {
 }
 
 /// Near or far, in one part of the sum or two, with lines that tiles cannot hold; and where it does not fit any more.
-TEST(OpsTileMatmul, APackedFactorHasTheBitsOfTheFactor) {
+TEST(OpsTileMatmul, APackedMatrixHasTheBitsOfTheMatrix) {
   for_each_tile_isa([] {
     for (const Shape<3>& size : {Shape<3>{130, 300, 260}, Shape<3>{300, 130, 1100}, Shape<3>{90, 1100, 70}}) {
       Operand a = factor(size[0], size[2], false, 1), b = factor(size[2], size[1], true, 2);
@@ -455,10 +455,9 @@ TEST(OpsTileMatmul, APackedFactorHasTheBitsOfTheFactor) {
 
 TEST(OpsTileMatmul, PrecisionsThatDoNotExist) {
   const auto none = static_cast<Float32Precision>(3);
-  EXPECT_TRUE(contains(error_of([&] { set_matmul_precision(none); }), "[set_matmul_precision] no such precision: 3"));
+  EXPECT_TRUE(contains(error_of([&] { set_matmul_precision(none); }), "[set_matmul_precision] unknown precision 3"));
   Matrix x(DType::float32, 1, 1), y(DType::float32, 1, 1);
-  EXPECT_TRUE(contains(error_of([&] { matmul(x, x, y, {.precision = none}); }),
-                       "[matmul] precision is no Float32Precision: 3"));
+  EXPECT_TRUE(contains(error_of([&] { matmul(x, x, y, {.precision = none}); }), "[matmul] unknown precision 3"));
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ TEST(Recorder, OneTextOfABatchPaddedOrPacked) {
   }
 }
 
-TEST(Recorder, EachTextOfABatchBehindACache) {
+TEST(Recorder, EachTextOfABatchWithACache) {
   for (const char* name : {"llama", "alibi", "relative"}) {
     Config config = tiny(name == std::string("llama") ? "llama" : "gpt");
     if (name == std::string("alibi")) config.positions = models::PositionEncoding::alibi;
@@ -267,7 +267,8 @@ TEST(Recorder, SavesWhatIsReadBack) {
 TEST(RecorderErrors, WrongOptionsAreNamed) {
   EXPECT_NE(error_of([] { TextRecorder({.selection = {.layers = {-1}}}); }).find("must not be negative"),
             std::string::npos);
-  EXPECT_NE(error_of([] { TextRecorder({}, {.queries = -2}); }).find("except -1 for all"), std::string::npos);
+  EXPECT_NE(error_of([] { TextRecorder({}, {.queries = -2}); }).find("queries is -2, must be -1 (all) or not negative"),
+            std::string::npos);
   const Config config = tiny("gpt");
   const Model model(config, nn::Precision::float32, 3);
   const auto refused = [&](const RecorderOptions& wanted, const std::string& folder = {}, bool recompute = false) {
@@ -277,12 +278,12 @@ TEST(RecorderErrors, WrongOptionsAreNamed) {
       model.forward(tape, batch_of(config, random_tokens(5, 2), {}), {.recompute = recompute, .recorder = &recorder});
     });
   };
-  EXPECT_NE(refused({.sequence = 1}).find("sequence 1 of a batch of 1"), std::string::npos);
-  EXPECT_NE(refused({.selection = {.layers = {2}}}).find("layer 2, there are 0 to 1"), std::string::npos);
-  EXPECT_NE(refused({.selection = {.heads = {4}}}).find("there is no head 4, only 0 to 3"), std::string::npos);
+  EXPECT_NE(refused({.sequence = 1}).find("sequence 1, must be for one from 0 to 0"), std::string::npos);
+  EXPECT_NE(refused({.selection = {.layers = {2}}}).find("layer 2, must be for one from 0 to 1"), std::string::npos);
+  EXPECT_NE(refused({.selection = {.heads = {4}}}).find("the head is 4, must be from 0 to 3"), std::string::npos);
   EXPECT_NE(refused({.kind = AttentionKind::cross}).find("models with an encoder"), std::string::npos);
-  EXPECT_NE(refused({}, {}, true).find("excludes recompute"), std::string::npos);
-  EXPECT_NE(refused({}, "/nowhere/at/all").find("/nowhere/at/all: create a file"), std::string::npos);
+  EXPECT_NE(refused({}, {}, true).find("cannot be combined with recompute"), std::string::npos);
+  EXPECT_NE(refused({}, "/nowhere/at/all").find("/nowhere/at/all: cannot create a file"), std::string::npos);
 }
 
 TEST(RecorderErrors, CallsThatDoNotContinueAreRefused) {

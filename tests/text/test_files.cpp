@@ -66,7 +66,7 @@ TEST(TextFiles, BytePairsMergeByRank) {
 }
 
 /// Long pieces are cut where nothing merges, and many symbols merge by a heap: neither changes an id.
-TEST(TextFiles, LongPiecesAreNoOthers) {
+TEST(TextFiles, LongPiecesHaveTheIdsOfTheirWords) {
   const auto tokenizer = loaded(file_of(kBpe));
   sample(2000, {.quick = 200, .normal = 2000, .seconds = 20}, [&](int64_t n) {
     Random random(7, n);
@@ -103,7 +103,7 @@ TEST(TextFiles, WordPieceTakesTheLongest) {
   EXPECT_EQ(tokenizer->to_json(), file_of(kWordPiece, kBert));
 }
 
-TEST(TextFiles, LengthsAreSaidAndKept) {
+TEST(TextFiles, TruncationAndPaddingGiveTheBatchOptions) {
   const auto tokenizer = loaded(file_of(kWordPiece, kBert));
   const text::BatchOptions options = tokenizer->batch_options();
   EXPECT_EQ(options.max_length, 512);
@@ -390,7 +390,7 @@ TEST(TextFiles, Hostile) {
   }
 }
 
-TEST(TextFiles, WhatCannotBeEncoded) {
+TEST(TextFiles, TextsThatCannotBeEncodedAreErrors) {
   const auto refusal = [](const std::string& json, const std::string& text) {
     return error_of([&] { loaded(json)->encode_ids(text); });
   };
@@ -409,7 +409,7 @@ TEST(TextFiles, WhatCannotBeEncoded) {
 }
 
 /// A file cannot make encoding take for ever, or all memory.
-TEST(TextFiles, WhatTakesTooMuch) {
+TEST(TextFiles, TextsThatTakeTooMuchAreRefused) {
   const auto refusal = [](const std::string& rest, const std::string& text) {
     return error_of([&] { loaded(file_of(kBpe, rest))->encode_ids(text); });
   };

@@ -92,7 +92,7 @@ TEST(TextFolders, TokensOutsideTheVocabulary) {
   EXPECT_EQ(text::load_tokenizer(tokenizer->to_json(), "again")->encode_ids("a<last>"), (Ids{5, 11}));
 }
 
-TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
+TEST(TextFolders, TokenizerConfigGivesTheBatchOptions) {
   Folder folder;
   folder.put("vocab.txt", kWords).put("tokenizer_config.json", R"({"tokenizer_class":"BertTokenizer",
     "model_max_length":4,"truncation_side":"left","padding_side":"left","model_input_names":["input_ids"],
@@ -107,7 +107,7 @@ TEST(TextFolders, WhatIsSaidOfLengthsAndTexts) {
 }
 
 /// TextStream holds back blanks that belong to the next token; Whisper's times are no text.
-TEST(TextFolders, WhatIsDecoded) {
+TEST(TextFolders, DecodingSkipsTimesAndHeldBackBlanks) {
   Folder whisper, clean;
   whisper.put("config.json", R"({"model_type":"whisper"})")
       .put("merges.txt", "#version: 0.2\n")
@@ -130,7 +130,7 @@ TEST(TextFolders, WhatIsDecoded) {
   EXPECT_EQ(opened(clean)->decode(Ids{4, 5, 3, 6, 7}), "a.'s n");
 }
 
-TEST(TextFolders, WhatIsRefused) {
+TEST(TextFolders, UnsupportedFieldsAreRefused) {
   struct Case {
     std::vector<std::pair<const char*, std::string>> files;
     const char *file, *reason;
@@ -182,7 +182,7 @@ TEST(TextFolders, WhatIsRefused) {
       {{{"vocab.txt", kWords}, {"config.json", R"({"model_type":["bert"]})"}},
        "/config.json: ",
        "model_type is a list"},
-      beside("tokenizer_config.json", "{\"tokenizer_class\":", "tokenizer_config.json: not JSON at byte"),
+      beside("tokenizer_config.json", "{\"tokenizer_class\":", "tokenizer_config.json: is not JSON at byte"),
       beside("tokenizer_config.json", "[]", "tokenizer_config.json: is a list, must be an object"),
       beside("special_tokens_map.json", "3", "special_tokens_map.json: is 3, must be an object"),
       beside("special_tokens_map.json", R"({"cls_token":{"content":[]}})",
@@ -196,7 +196,7 @@ TEST(TextFolders, WhatIsRefused) {
       beside("tokenizer.model", "IQ== 0\nIg== 1\n", "tokenizer.model: is a vocabulary of tiktoken, which is not read"),
       beside("tekken.json", "{}", "/tekken.json: is a vocabulary of tiktoken, which is not read"),
       beside("vocab.txt", "version https://git-lfs.github.com/spec/v1\n", "vocab.txt: is a pointer of git-lfs"),
-      beside("tokenizer.json", "{\"model\":{\"type\":\"WordPiece\"", "tokenizer.json: not JSON at byte"),
+      beside("tokenizer.json", "{\"model\":{\"type\":\"WordPiece\"", "tokenizer.json: is not JSON at byte"),
       beside("tokenizer.json", "{\"model\":7}", "tokenizer.json: model: is 7, must be an object"),
       beside("tokenizer.json", "{\"model\":{}}", "tokenizer.json: model: has no vocab"),
       beside("tokenizer.json", "{\"model\":{\"vocab\":[]}}",

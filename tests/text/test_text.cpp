@@ -406,7 +406,7 @@ TEST(Streams, DefaultsOfOwnKinds) {
 
 // ---------------------------------------------------------------------------------------------------------------- load
 
-TEST(Load, Hostile) {
+TEST(Load, HostileFilesAreRefused) {
   const std::string deep(100'000, '['), many_words = "{\"kind\":\"words\",\"lower_case\":true,\"words\":[";
   const auto of_words = [&](const std::string& list) { return many_words + list + "]}"; };
   const auto of_characters = [](const std::string& list) {
@@ -420,7 +420,7 @@ TEST(Load, Hostile) {
       {"{", "not JSON at byte 1"},
       {"{}", "has no kind"},
       {"{\"kind\":\"bytes\"}x", "not JSON at byte 16"},
-      {std::string("{\"kind\":\"bytes\"}\0", 17), "not JSON at byte 16: a zero byte"},
+      {std::string("{\"kind\":\"bytes\"}\0", 17), "not JSON at byte 16: there is a zero byte"},
       {"{\"kind\":\"bytes\",\"kind\":\"bytes\"}", "the key \"kind\" occurs twice"},
       {"{\"kind\":7}", "kind is 7, must be a string"},
       {"{\"kind\":null}", "kind is null, must be a string"},
@@ -465,7 +465,7 @@ TEST(Load, Hostile) {
   }
 }
 
-TEST(Load, TooMuch) {
+TEST(Load, TooManyBytesAreRefused) {
   if (effort() == Effort::quick) return;  // some hundred megabytes
   const auto refusal = [](const std::string& json) { return error_of([&] { text::load_tokenizer(json, "a"); }); };
   std::string many = "{\"kind\":\"words\",\"lower_case\":true,\"words\":[0";

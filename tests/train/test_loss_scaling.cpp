@@ -130,7 +130,7 @@ TEST(LossScaling, SmallGradientsAreLostWithoutIt) {
             other_half_bound(max_abs_error(coarse, exact), DType::bfloat16, 36, max_abs(exact)));
 }
 
-TEST(LossScaling, WhatNoScaleMendsStopsTheTraining) {
+TEST(LossScaling, AnOverflowAtTheSmallestScaleStopsTheTraining) {
   models::Config config = tiny(0);
   config.norm = models::NormKind::rms;
   config.tie_embeddings = false;

@@ -211,7 +211,7 @@ TEST(Seq2Seq, WrongCallsAreNamed) {
     }
     return "";
   };
-  EXPECT_EQ(reason({1}, {}), "a model with an encoder begins its answer with start");
+  EXPECT_EQ(reason({1}, {}), "a model with an encoder begins its answer with start, which is not given");
   EXPECT_EQ(reason({7}, {.decoder_start_token_ids = {10}}), "prompt[0] is 7, must be in [0, 7)");
   EXPECT_EQ(reason({1}, {.decoder_start_token_ids = {11}}), "start[0] is 11, must be in [0, 11)");
   Batch batch = random_pairs(tiny());

@@ -210,12 +210,14 @@ TEST(LearnedGates, WrongOptionsAreErrors) {
   const auto reason = [&](const GateOptions& options) {
     return reasons_of([&] { learned_gates(model, data, options); }).at(0);
   };
-  EXPECT_EQ(reason({.steps = 0}), "steps must be positive");
-  EXPECT_EQ(reason({.learning_rate = kNaN}), "learning_rate must be positive and finite");
-  EXPECT_EQ(reason({.penalty = -1}), "penalty must be finite and not negative, first finite");
-  EXPECT_EQ(reason({.gate = {.low = 0}}), "a gate has a positive temperature, low below 0 and high above 1");
-  EXPECT_EQ(reasons_of([&] { gradient_scores(model, data, 0); }).at(0), "batches must be positive, not 0");
-  EXPECT_EQ(reasons_of([&] { leave_one_out_scores(model, data, -1); }).at(0), "batches must be positive, not -1");
+  EXPECT_EQ(reason({.steps = 0}), "steps is 0, must be positive");
+  EXPECT_EQ(reason({.learning_rate = kNaN}), "learning_rate is nan, must be positive and finite");
+  EXPECT_EQ(reason({.penalty = -1}),
+            "penalty is -1.000000 and first 2.000000, must be finite, and penalty not negative");
+  EXPECT_NE(reason({.gate = {.low = 0}}).find("low 0.000000 and high 1.100000, must be positive, below 0 and above 1"),
+            std::string::npos);
+  EXPECT_EQ(reasons_of([&] { gradient_scores(model, data, 0); }).at(0), "batches is 0, must be positive");
+  EXPECT_EQ(reasons_of([&] { leave_one_out_scores(model, data, -1); }).at(0), "batches is -1, must be positive");
 }
 
 TEST(PrunedTraining, TheLeastGoAndOneStays) {
@@ -226,8 +228,9 @@ TEST(PrunedTraining, TheLeastGoAndOneStays) {
   EXPECT_EQ(least_heads(scores, 3), (HeadLists{{1}, {1, 2}, {}}));
   EXPECT_EQ(least_heads(scores, 4), (HeadLists{{1, 2}, {1, 2}, {}}));
   for (int64_t count : {-1, 5})
-    EXPECT_EQ(reasons_of([&] { least_heads(scores, count); }).at(0),
-              std::to_string(count) + " heads are to go, must be from 0 to 4: one stays in each layer");
+    EXPECT_EQ(
+        reasons_of([&] { least_heads(scores, count); }).at(0),
+        "the number of heads to remove is " + std::to_string(count) + ", must be from 0 to 4: each layer keeps one");
   EXPECT_EQ(reasons_of([&] { least_heads({{1, kNaN}}, 1); }).at(0), "a score is not finite");
 }
 
@@ -264,18 +267,17 @@ TEST(PrunedTraining, WrongNumbersAreErrors) {
     return reasons_of([&] { prune(model, data, options); }).at(0);
   };
   for (int64_t heads : {0, 5, -1})
-    EXPECT_EQ(reason({.heads = heads, .rounds = 1}),
-              std::to_string(heads) +
-                  " heads are to go, must be from 1 to 4: of the model's 6 one stays in each "
-                  "layer");
-  EXPECT_EQ(reason({.heads = 2, .rounds = 3}), "rounds must be from 1 to the number of heads that go");
-  EXPECT_EQ(reason({.heads = 2, .retrain = -1}), "retrain must not be negative");
+    EXPECT_EQ(
+        reason({.heads = heads, .rounds = 1}),
+        "heads is " + std::to_string(heads) + ", must be from 1 to 4: of the model's 6 heads each layer keeps one");
+  EXPECT_EQ(reason({.heads = 2, .rounds = 3}), "rounds is 3, must be from 1 to the number of heads to remove");
+  EXPECT_EQ(reason({.heads = 2, .retrain = -1}), "retrain is -1, must not be negative");
   PruneOptions wrong{.heads = 2, .retrain = 5};
   wrong.training.clip = -1;
   wrong.on_round = [](int64_t, const HeadScores&, const HeadLists&) {
     ADD_FAILURE() << "scored before it was refused";
   };
-  EXPECT_EQ(reason(wrong), "weight_decay and clip must not be negative");
+  EXPECT_EQ(reason(wrong), "clip is -1.000000, must be at least 0");
   PruneOptions stopped{.heads = 2, .scoring = Scoring::random, .retrain = 3};
   stopped.events.stop = [] { return true; };
   EXPECT_EQ(reason(stopped), "stopped in round 1");

@@ -156,7 +156,7 @@ TEST(Data, BadLinesAreNamed) {
   EXPECT_EQ(tsv("a\t\x1b[2J\n"),
             "a.tsv, line 1: the label must be 1 to 256 bytes of printable UTF-8, not \"\\u001b[2J\"");
   EXPECT_EQ(tsv(""), "a.tsv has no rows");
-  EXPECT_EQ(tsv("index\tsentence\n0\ta\n"), "a.tsv, line 1: of the columns' names one must be 'label'");
+  EXPECT_EQ(tsv("index\tsentence\n0\ta\n"), "a.tsv, line 1: one of the column names must be 'label'");
   EXPECT_EQ(tsv("text\tlabel\na\t0\t1\n"), "a.tsv, line 2: must have 2 fields as the first row, not 3");
   const auto csv = [&](const std::string& content) { return rows_or_error(folder / "a.csv", content); };
   EXPECT_EQ(csv("a,0\n\n\"b\nc,1\n"), "a.csv, line 3: the quotes of a field are not closed");
@@ -203,7 +203,7 @@ TEST(Data, ClassesAreTheLabels) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"a", "good", 7}), "a.tsv, line 7: the model has no class \"good\"; its classes: neg, pos");
+  EXPECT_EQ(message({"a", "good", 7}), "a.tsv, line 7: unknown class \"good\"; the model's are: neg, pos");
   EXPECT_TRUE(message({"c", "pos", 8}).starts_with("a.tsv, line 8: "));
 }
 

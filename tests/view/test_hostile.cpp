@@ -40,7 +40,7 @@ TEST(HostileView, Terminal) {
          Picture p;
          terminal_heatmap(p.weights, {}, {});
        },
-       {"[terminal_heatmap]", "0 row labels for 2 rows", "0 column labels for 2 columns"}},
+       {"[terminal_heatmap]", "0 row labels, must be one for each of 2 rows", "0 column labels"}},
       {"NaN",
        [] {
          Picture p;
@@ -105,7 +105,7 @@ TEST(HostileView, Png) {
          png_heatmap(p.weights, {.scale = static_cast<Scale>(9)});
        },
        {"[png_heatmap]", "scale"}},
-      {"no layers", [] { png_overview({}); }, {"[png_overview]", "there must be a layer"}},
+      {"no layers", [] { png_overview({}); }, {"[png_overview]", "there must be at least one layer"}},
       {"an empty layer",
        [] { png_overview({RecordedAttention()}); },
        {"[png_overview]", "layers[0]", "must have data"}},
@@ -141,14 +141,14 @@ TEST(HostileView, Png) {
 
 TEST(HostileView, Page) {
   expect_refused({
-      {"nothing", [] { html_page("", {}, {}); }, {"[html_page]", "a token", "a layer"}},
+      {"nothing", [] { html_page("", {}, {}); }, {"[html_page]", "a token", "at least one layer"}},
       {"an empty layer", [] { html_page("", {"a"}, {RecordedAttention()}); }, {"[html_page]", "layers[0]"}},
       {"a token too few",
        [] {
          Picture p;
          html_page("", {"a"}, {p.layer});
        },
-       {"[html_page]", "2 queries and 2 keys, but 1 tokens"}},
+       {"[html_page]", "2 queries and 2 keys, must be as many as 1 tokens"}},
       {"options that attention refuses",
        [] {
          Picture p;

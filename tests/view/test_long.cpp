@@ -269,7 +269,7 @@ TEST(PooledPage, UsesItsBytes) {
 }
 
 /// Beyond 2^26 weights a head a page is pooled.
-TEST(PooledPage, IsForLongTexts) {
+TEST(PooledPage, ALimitTooSmallForThePageIsRefused) {
   constexpr int64_t kTokens = 8193;
   const float zero = 0;
   const ConstView<4> rows(&zero, DType::float32, {1, 1, kTokens, 1}, {0, 0, 0, 0});
@@ -280,13 +280,13 @@ TEST(PooledPage, IsForLongTexts) {
   EXPECT_EQ(reasons[0].rfind("1 heads of 8193 x 8193 weights need a page of 0.", 0), 0u) << reasons[0];
 }
 
-TEST(PooledPage, ForeignLse) {
+TEST(PooledPage, AnLseOfOtherKeysIsRefused) {
   constexpr int64_t kTokens = 100;
   Text text("layer", kTokens, 3, 1, DType::float32, 5);
   text.attend().lse.set({0, 2, 7}, text.lse.get({0, 2, 7}) + 0.1);
   const Strings reasons = reasons_of([&] { pooled({text.layer()}, 1'000'000, Strings(kTokens, "t")); });
   ASSERT_EQ(reasons.size(), 1u);
-  EXPECT_EQ(reasons[0].rfind("layers[0], head 2: lse is not that of q, k", 0), 0u) << reasons[0];
+  EXPECT_EQ(reasons[0].rfind("layers[0], head 2: lse does not belong to q, k", 0), 0u) << reasons[0];
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -396,13 +396,13 @@ TEST(ServedPage, RefusesOtherQuestions) {
     return all;
   };
   EXPECT_EQ(said(page, "/row", with({{"query", "3"}})), "");
-  EXPECT_EQ(said(page, "/row", head), "/row: query must be there once");
-  EXPECT_EQ(said(page, "/row", with({{"query", "3"}, {"query", "3"}})), "/row: query must be there once");
+  EXPECT_EQ(said(page, "/row", head), "/row: query must be given once");
+  EXPECT_EQ(said(page, "/row", with({{"query", "3"}, {"query", "3"}})), "/row: query must be given once");
   EXPECT_EQ(said(page, "/row", with({{"query", "70"}})), "/row: query is 70, must be from 0 to 69");
   EXPECT_EQ(said(page, "/row", with({{"query", "-1"}})), "/row: query is -1, must be from 0 to 69");
   for (const char* no : {"", "3x", "0x3", " 3", "3.0", "1e1", "99999999999999999999", "NaN"})
     EXPECT_EQ(said(page, "/row", with({{"query", no}})), "/row: query must be a whole number") << no;
-  EXPECT_EQ(said(page, "/row", with({{"query", "3"}, {"key", "3"}})), "/row: there is an unknown parameter");
+  EXPECT_EQ(said(page, "/row", with({{"query", "3"}, {"key", "3"}})), "/row: the request has an unknown parameter");
   EXPECT_EQ(said(page, "/column", with({{"key", "70"}})), "/column: key is 70, must be from 0 to 69");
   EXPECT_EQ(said(page, "/measures", {{"layer", "1"}, {"head", "0"}}), "/measures: layer is 1, must be from 0 to 0");
   EXPECT_EQ(said(page, "/measures", {{"layer", "0"}, {"head", "2"}}), "/measures: head is 2, must be from 0 to 1");
@@ -425,10 +425,10 @@ TEST(ServedPage, RefusesOtherQuestions) {
            with({{"query", "60"}, {"queries", "10"}, {"key", "60"}, {"keys", "11"}, {"rows", "1"}, {"columns", "1"}})),
       "/window: keys is 11, must be from 1 to 10");
   EXPECT_EQ(reasons_of([&] { view::ServedPage({.queries = {"a"}}, {text.layer()}); }),
-            (Strings{"layers[0]: 70 queries and 70 keys, but 1 tokens"}));
+            (Strings{"layers[0]: 70 queries and 70 keys, must be as many as 1 tokens"}));
 }
 
-TEST(ServedPage, ForeignLse) {
+TEST(ServedPage, AnLseOfOtherKeysIsRefused) {
   Text text("layer", kServed, 1, 1, DType::float32, 6);
   text.attend().lse.set({0, 0, 9}, -20);
   const view::ServedPage page = served(text);
@@ -438,7 +438,7 @@ TEST(ServedPage, ForeignLse) {
 }
 
 /// It connects to where it came from; it holds no weights.
-TEST(ServedPage, Policy) {
+TEST(ServedPage, PolicyAllowsItsOwnRequestsOnly) {
   Text text("layer", kServed, 2, 2, DType::float32, 6);
   const std::string page = served(text.attend()).page();
   EXPECT_NE(page.find("; connect-src 'self'; base-uri 'none'"), std::string::npos);

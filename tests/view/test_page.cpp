@@ -299,7 +299,7 @@ TEST(Page, TwoTexts) {
     EXPECT_NEAR(head["measures"][3].get<double>(), most, kSixDigits) << "the mean weight on the first key";
   }
   EXPECT_EQ(reasons_of([&] { view::html_page({.queries = keys, .keys = queries}, {layer}); }),
-            (Strings{"layers[0]: 5 queries and 9 keys, but 9 and 5 tokens"}));
+            (Strings{"layers[0]: 5 queries and 9 keys, must be as many as 9 and 5 tokens"}));
 }
 
 /// A pair of sentences has a boundary.

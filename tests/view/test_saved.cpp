@@ -140,8 +140,8 @@ TEST(Saved, ViewsWithStridesAreWrittenDense) {
 TEST(SavedErrors, NameTheFileAndWhatIsWrong) {
   const auto with = [](const char* options) { return file_of(kGood, {{"attention", options}}); };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {file_of({}), "there is no tensor NAME.q"},
-      {file_of({{"a.q", {1, 2, 3}}}), R"(there is no tensor "a.k")"},
+      {file_of({}), "the file has no tensor NAME.q"},
+      {file_of({{"a.q", {1, 2, 3}}}), R"(the file has no tensor "a.k")"},
       {file_of({{"a.q", {2, 3}}, {"a.k", {1, 2, 3}}}), R"("a.q" must be of a floating type and have 3 axes)"},
       {file_of({{"a.q", {2, 3, 4}}, {"a.k", {1, 3, 5}}}), R"("a": )"},
       {file_of({{"a.q", {2, 3, 4}}, {"a.k", {1, 3, 4}}, {"a.lse", {2, 4}}}), "lse has size [1, 2, 4]"},
@@ -255,9 +255,9 @@ TEST(SavedArrays, Refused) {
   };
   EXPECT_EQ(said(good, good), "nothing was thrown");
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "no .npy file"},
-      {"\x93NUMPY", "no .npy file"},
-      {std::string("\x93NUMPY\x09\0\0\0\0\0\0\0", 13), "version 9"},
+      {"", "not a .npy file"},
+      {"\x93NUMPY", "not a .npy file"},
+      {std::string("\x93NUMPY\x09\0\0\0\0\0\0\0", 13), "the version of .npy is 9"},
       {std::string("\x93NUMPY\x01\0\xff\xff{}{}", 14), "cut off"},
       {std::string("\x93NUMPY\x02\0\xff\xff\xff\xff{}{}", 16), "cut off"},
       {npy("(3, 8)", numbers, "|O"), "has the type"},

@@ -421,10 +421,9 @@ TEST(ViewErrors, OneHead) {
               view::terminal_heatmap(Array<4>(DType::float64, {1, 2, 3, 3}).view(), numbered(2), numbered(4),
                                      {.max_rows = 0});
             }),
-            (Labels{"2 row labels for 3 rows", "4 column labels for 3 columns",
-                    "max_rows and max_columns must be at "
-                    "least 1",
-                    "weights are float64, must be float32",
+            (Labels{"there are 2 row labels, must be one for each of 3 rows",
+                    "there are 4 column labels, must be one for each of 3 columns",
+                    "max_rows is 0 and max_columns 64, must be at least 1", "weights are float64, must be float32",
                     "weights have size [1, 2, 3, 3], must be [1, 1, Lq, Lk], not empty"}));
   EXPECT_EQ(reasons_of([] {
               view::png_heatmap(ConstView<4>(nullptr, DType::float32, {1, 1, 2, 2}), {.cell = -1});
@@ -441,7 +440,7 @@ TEST(ViewErrors, OneHead) {
 
 TEST(ViewErrors, Layers) {
   EXPECT_EQ(reasons_of([] { view::html_page("", {}, {}); }),
-            (Labels{"there must be a token", "there must be a layer"}));
+            (Labels{"there must be a token", "there must be at least one layer"}));
   EXPECT_EQ(reasons_of([] { view::png_overview({}, {.max_columns = 0, .cell = -1}); }).size(), 3u);
 
   Text sample("text", 5, 2, 2, DType::float32, 8);
@@ -455,7 +454,7 @@ TEST(ViewErrors, Layers) {
     return std::any_of(reasons.begin(), reasons.end(),
                        [&](const std::string& reason) { return reason.find(text) != std::string::npos; });
   };
-  EXPECT_TRUE(says("layers[0]: 5 queries and 5 keys, but 4 tokens"));
+  EXPECT_TRUE(says("layers[0]: 5 queries and 5 keys, must be as many as 4 tokens"));
   EXPECT_TRUE(says("layers[1]: q, k and lse must have data"));
   EXPECT_TRUE(says("layers[2]: lse has size [1, 2, 4], must be [B, H, Lq] = [1, 2, 5]"));
   EXPECT_TRUE(says("layers[3]: q has size [2, 2, 5, 8], must be one text"));
@@ -480,22 +479,23 @@ TEST(ViewErrors, Layers) {
 TEST(ViewErrors, Selection) {
   Text a("a", 5, 2, 2, DType::float32, 8), b("b", 5, 3, 1, DType::float32, 9);
   const std::vector<RecordedAttention> layers = {a.attend().layer(), b.attend().layer()};
-  EXPECT_EQ(reasons_of([&] {
-              view::html_page("", numbered(5), layers, {.layers = {0, 2, 0}, .heads = {2, -1}});
-            }),
-            (Labels{"there is no layer 2, only 0 to 1", "layer 0 is selected twice",
-                    "layers[0]: there is no head 2, only 0 to 1", "layers[0]: there is no head -1, only 0 to 1",
-                    "layers[0]: there is no head 2, only 0 to 1", "layers[0]: there is no head -1, only 0 to 1"}));
+  EXPECT_EQ(
+      reasons_of([&] {
+        view::html_page("", numbered(5), layers, {.layers = {0, 2, 0}, .heads = {2, -1}});
+      }),
+      (Labels{"the layer is 2, must be from 0 to 1", "layer 0 is selected twice",
+              "layers[0]: the head is 2, must be from 0 to 1", "layers[0]: the head is -1, must be from 0 to 1",
+              "layers[0]: the head is 2, must be from 0 to 1", "layers[0]: the head is -1, must be from 0 to 1"}));
   EXPECT_EQ(reasons_of([&] { view::png_overview(layers, {}, {.heads = {2}}); }),
-            (Labels{"layers[0]: there is no head 2, only 0 to 1"}));
+            (Labels{"layers[0]: the head is 2, must be from 0 to 1"}));
   EXPECT_EQ(reasons_of([&] { view::png_heatmap(layers[1], 3); }),
-            (Labels{"layers[0]: there is no head 3, only 0 to 2"}));
+            (Labels{"layers[0]: the head is 3, must be from 0 to 2"}));
   EXPECT_EQ(reasons_of([&] { view::terminal_heatmap(layers[1], -1, numbered(5), numbered(5)); }),
-            (Labels{"layers[0]: there is no head -1, only 0 to 2"}));
+            (Labels{"layers[0]: the head is -1, must be from 0 to 2"}));
 }
 
 /// Queries, keys and lse that do not belong together show in the weights.
-TEST(ViewErrors, ForeignLse) {
+TEST(ViewErrors, AnLseOfOtherKeysIsRefused) {
   Text text("text", 70, 2, 1, DType::float32, 11);
   text.attend().lse.set({0, 1, 69}, -100);
   const auto reasons = reasons_of([&] { view::html_page("", numbered(70), {text.layer()}); });

@@ -1,1 +1,1 @@
-"""flash-attention's functions: attention_cpp.flash_attn."""
+"""The integration with flash-attention's functions: attention_cpp.flash_attn."""

@@ -19,10 +19,13 @@ def fail(function: str, problems: list[str]) -> None:
 
 
 def check(function: str, **tensors: tuple[Any, str]) -> dict[str, int]:
-    """Raises for everything that is wrong with the tensors of a call; returns the size of each axis by its name.
+    """Checks the tensors of a call and returns the size of each axis by its name.
 
-    Each comes with its axes, "batch 3 nheads": a name means one size, a number for itself, "batch+1" for one more.
-    In front of them "?" if it may be None, and "int32:" its type, "floating:" any such; the others share one.
+    Each tensor comes with its axes, "batch 3 nheads": equal names are equal sizes, a number is itself, and "batch+1" is
+    one more than batch. "?" before the axes allows None. "int32:" is the type and "floating:" any floating type; all
+    tensors without a type share one floating type.
+
+    Raises TypeError or Error, which names everything that is wrong.
     """
     given = {name: (tensor, axes.lstrip("?").rpartition(":")) for name, (tensor, axes) in tensors.items()
              if tensor is not None or not axes.startswith("?")}
@@ -37,7 +40,7 @@ def check(function: str, **tensors: tuple[Any, str]) -> dict[str, int]:
         if tensor.device.type != "cpu":
             problems.append(f"{name} is on {tensor.device}, must be on the CPU")
         if tensor.layout is not torch.strided or tensor.is_nested:
-            problems.append(f"{name} must be a dense tensor")
+            problems.append(f"{name} is sparse or nested, must be a dense tensor")
             continue
         problems += _wrong_type(name, tensor.dtype, dtype, shared)
         if not dtype and shared is None and tensor.dtype in _FLOATING:
@@ -52,7 +55,7 @@ def _wrong_type(name: str, found: torch.dtype, wanted: str, shared: torch.dtype 
         if found not in _FLOATING:
             return [f"{name} is {found}, must be float32, float64, bfloat16 or float16"]
         if wanted == "" and shared not in (None, found):
-            return [f"{name} is {found}, must be {shared} as the others"]
+            return [f"{name} is {found}, must be {shared} as the other tensors"]
         return []
     return [] if found == getattr(torch, wanted) else [f"{name} is {found}, must be torch.{wanted}"]
 
@@ -70,7 +73,7 @@ def _wrong_sizes(name: str, shape: torch.Size, axes: list[str], sizes: dict[str,
 
 
 def outside(name: str, values: Tensor, low: int, high: int | Tensor) -> list[str]:
-    """The problem of values that are not in [low, high]."""
+    """Returns the problem that `values` has an element outside of [low, high], or an empty list."""
     wrong = (values < low) | (values > high)
     if not wrong.any():
         return []

@@ -1,4 +1,4 @@
-"""flash-attention 2's attention to a cache of keys and values, dense or in pages."""
+"""flash_attn_with_kvcache(), flash-attention 2's attention to a KV cache, dense or in KV pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rotary import rotated
 
 
 def _keys_of(cache: Tensor, pages: list[int] | None, row: int, first: int, last: int) -> Tensor:
-    """(1, last - first, nheads_k, headdim): a view, but a copy of pages that do not follow one another."""
+    """Returns (1, last - first, nheads_k, headdim): a view, or a copy if the KV pages are not consecutive."""
     if pages is None:
         return cache[row, first:last].unsqueeze(0)
     pages = pages[:-(-last // max(cache.shape[1], 1))] or [0]
@@ -25,22 +25,25 @@ def _keys_of(cache: Tensor, pages: list[int] | None, row: int, first: int, last:
 
 def _check_together(function: str, sizes: dict[str, int], k: bool, v: bool, rotary_cos: bool, rotary_sin: bool,
                     cache_seqlens: bool, cache_batch_idx: bool, paged: bool) -> None:
-    """Which arguments of flash_attn_with_kvcache() are given must fit together."""
+    """Raises Error if arguments of flash_attn_with_kvcache() are given that exclude or lack one another."""
     fail(function, [text for is_wrong, text in (
         (k != v, "k and v must be given together"),
         (rotary_cos != rotary_sin, "rotary_cos and rotary_sin must be given together"),
         (k and not cache_seqlens, "cache_seqlens must be given with k and v"),
-        (rotary_cos and not k, "rotary_cos and rotary_sin need k and v"),
-        (2 * sizes.get("rotary_dim/2", 0) > sizes["headdim"], "rotary_dim must be at most headdim"),
+        (rotary_cos and not k, "rotary_cos and rotary_sin must not be given without k and v"),
+        (2 * sizes.get("rotary_dim/2", 0) > sizes["headdim"],
+         f"rotary_dim is {2 * sizes.get('rotary_dim/2', 0)}, must be at most headdim = {sizes['headdim']}"),
         (paged and cache_batch_idx, "cache_batch_idx must not be given with block_table"),
         (not paged and not cache_batch_idx and sizes.get("batch_cache", 0) < sizes["batch"],
-         f"the cache has {sizes.get('batch_cache')} rows, must have batch = {sizes['batch']} or cache_batch_idx"),
+         f"the cache has {sizes.get('batch_cache')} rows, must have batch = {sizes['batch']} unless cache_batch_idx is "
+         "given"),
     ) if is_wrong])
 
 
 def _attend_rows(function: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, places: list[tuple], slopes: Any,
                  options: Options) -> Results:
-    """One sequence at a time. places: of each its pages or None, its row of the cache, its first key and its end."""
+    """Computes one sequence at a time. places: for each its KV pages or None, its row of the cache, its first key and
+    the end of its keys."""
     results = []
     for b, ((pages, row, first, last), slope) in enumerate(zip(places, slopes)):
         keys, values = (_keys_of(cache, pages, row, first, last) for cache in (k_cache, v_cache))
@@ -58,23 +61,26 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
                             rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
                             return_softmax_lse: bool = False) -> Tensor | Results:
-    """Attention to a cache, after appending to it. No gradients, as in flash-attention.
+    """Appends k and v to a KV cache and computes the attention of q to it. No gradients, as in flash-attention.
+
+        >>> out = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True)
 
     q                       (batch, seqlen_q, nheads, headdim)
     k_cache, v_cache        (batch_cache, seqlen_cache, nheads_k, headdim), or with block_table
                             (num_pages, page_size, nheads_k, headdim)
     k, v                    (batch, seqlen_new, nheads_k, headdim): written to the cache, from cache_seqlens on
-    rotary_cos, rotary_sin  (seqlen_ro, rotary_dim / 2): turn k by its places, and q by cache_seqlens, + 1 ... if causal
-                            or with a window, otherwise all of q by cache_seqlens
+    rotary_cos, rotary_sin  (seqlen_ro, rotary_dim / 2): rotate k by its positions. They rotate q by cache_seqlens,
+                            cache_seqlens + 1 ... if causal or with a window, otherwise all of q by cache_seqlens
     rotary_interleaved      pairs are (0, 1), (2, 3) ...; otherwise the first and the second half
-    cache_seqlens           int or (batch,) int32: what the cache holds before k; None: all of it
-    cache_batch_idx         (batch,) int32: the row of the cache that is each sequence's
-    cache_leftpad           (batch,) int32: the first key of each
-    block_table             (batch, pages) int32: the pages of each sequence; those that do not follow one another are
-                            copied, one sequence at a time
-    num_splits              not needed
+    cache_seqlens           int or (batch,) int32: the tokens in the cache before k is appended. None: all of it
+    cache_batch_idx         (batch,) int32: the row of the cache for each sequence
+    cache_leftpad           (batch,) int32: the first key of each sequence
+    block_table             (batch, pages) int32: the KV pages of each sequence. If they are not consecutive, the
+                            function copies them, one sequence at a time
+    num_splits              without effect
 
-    Returns out as q, or (out, softmax_lse (batch, nheads, seqlen_q)). Nothing is written if an argument is wrong.
+    Returns out as q, or (out, softmax_lse (batch, nheads, seqlen_q)). Raises Error or TypeError, which name everything
+    that is wrong; then nothing is written.
     """
     function = "flash_attn_with_kvcache"
     paged = block_table is not None
@@ -93,7 +99,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                     cache_seqlens is not None, cache_batch_idx is not None, paged)
     options = options_of(function, 0.0, softmax_scale, causal, window_size, softcap)
     slopes = one_row(alibi_slopes)
-    attend(function, q[:0], k_cache[:0], v_cache[:0], options)  # raises for the options, before anything is written
+    attend(function, q[:0], k_cache[:0], v_cache[:0], options)  # raises for wrong options before anything is written
 
     batch, new = sizes["batch"], sizes.get("seqlen_new", 0)
     page_size = max(sizes.get("page_size", 1), 1)
@@ -114,7 +120,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
         in_use = torch.arange(sizes["pages_a_sequence"]) * page_size < ends[:, None]
         problems += outside("block_table", block_table[in_use], 0, sizes["pages"] - 1)
     if rotary_cos is not None:
-        problems += outside("a position to turn by", torch.cat([turns, places], 1), 0, sizes["seqlen_ro"] - 1)
+        problems += outside("the list of rotary positions", torch.cat([turns, places], 1), 0, sizes["seqlen_ro"] - 1)
     fail(function, problems)
 
     if rotary_cos is not None:

@@ -1,4 +1,4 @@
-"""install(): these functions under the names of the packages flash_attn and flash_attn_interface."""
+"""install(), which makes these functions importable as the packages flash_attn and flash_attn_interface."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ _MODULES: dict[str, dict[ModuleType, list[str]]] = {
     "flash_attn.layers.rotary": {rotary: ["apply_rotary_emb"]},
     "flash_attn_interface": {version3: version3.__all__},
 }
-_undo: list[Callable[[], None]] = []  # the registry of install()
+_undo: list[Callable[[], None]] = []  # what uninstall() calls, the last one first
 
 
 def install(*, force: bool = False) -> None:
-    """Makes `import flash_attn` import these functions, as version 2.8.3 with .flash_attn_interface, .bert_padding and
-    .layers.rotary.apply_rotary_emb, and `import flash_attn_interface` those of flash-attention 3.
-    importlib.metadata.version() finds both packages. transformers then loads models with
-    attn_implementation="flash_attention_2".
+    """Makes `import flash_attn` import these functions, for the whole process.
+
+        >>> attention_cpp.flash_attn.install()
+        >>> from flash_attn import flash_attn_func
+
+    flash_attn then is version 2.8.3 with .flash_attn_interface, .bert_padding and .layers.rotary.apply_rotary_emb, and
+    flash_attn_interface has the functions of flash-attention 3. importlib.metadata.version() finds both packages, and
+    transformers loads models with attn_implementation="flash_attention_2".
 
     .flash_attn_interface also has the private functions that other packages use: _flash_attn_forward,
     _flash_attn_backward and their variable-length forms. They record no gradients.
@@ -44,6 +48,6 @@ def install(*, force: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Undoes install()."""
+    """Removes the modules of install() and restores those that it has replaced."""
     while _undo:
         _undo.pop()()

@@ -1,7 +1,7 @@
-"""transformers' "flash_attention_2" on the functions of install(), without a GPU.
+"""Lets transformers use "flash_attention_2" with the functions of install(), without a GPU.
 
-transformers looks for the package by a function of its own, `is_flash_attn_2_available`, and by a table of what each
-version of flash-attention needs. Both have public names; while installed, they accept the CPU.
+transformers calls is_flash_attn_2_available() and reads a table of what each version of flash-attention needs. Both
+have public names. This module replaces them, so that they accept the CPU after install().
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _QUESTION, _TABLE, _VERSION = "is_flash_attn_2_available", "FLASH_ATTENTION_COMP
 
 
 def make_loadable() -> Callable[[], None]:
-    """Makes attn_implementation="flash_attention_2" loadable, if transformers is installed; returns a function that
+    """Makes attn_implementation="flash_attention_2" loadable, if transformers is installed. Returns a function that
     undoes it."""
     if importlib.util.find_spec("transformers") is None:
         return lambda: None
@@ -29,7 +29,7 @@ def make_loadable() -> Callable[[], None]:
     questions = [getattr(module, _QUESTION) for module in modules]
     installed = True
 
-    def is_available(*arguments: Any, **options: Any) -> bool:  # also called by modules that have imported it meanwhile
+    def is_available(*arguments: Any, **options: Any) -> bool:  # modules may have imported it, and call it after undo()
         return installed or questions[0](*arguments, **options)
 
     for module in modules:

@@ -1,4 +1,4 @@
-"""Modules in the place of a package's, and its entry in importlib.metadata: for install()."""
+"""Replaces the modules of a package, and its entry in importlib.metadata, for install()."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._core import Error
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """The name and version of a package."""
+    """Metadata with the name and the version of a package."""
 
     def __init__(self, name: str, version: str) -> None:
         self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -59,14 +59,13 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
 
 
 def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool) -> Callable[[], None]:
-    """Makes these modules importable, with their functions, under packages of these versions; returns a function that
-    undoes it.
+    """Makes modules with these functions importable, in packages of these versions. Returns a function that undoes it.
 
-    Raises Error where one of the packages can be imported already, unless force.
+    Raises Error if one of the packages can be imported already, unless force is true.
     """
     found = [name for name in versions if name in sys.modules or importlib.util.find_spec(name) is not None]
     if found and not force:
-        raise Error(f"[install] another {' and '.join(found)} is installed; force=True hides it")
+        raise Error(f"[install] another installation of {' and '.join(found)} can be imported; force=True hides it")
     displaced = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in versions}
     made, finder = _make(modules, versions), _Finder(versions)
     sys.modules.update(made)

@@ -1,4 +1,4 @@
-"""Tokens of a padded batch as packed sequences, and back: flash-attention's helpers."""
+"""flash-attention's helpers, which turn a padded batch into packed sequences and back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .arguments import fail, outside
 
 
 def _checked(function: str, name: str, tensor: Any, indices: Any, count: int | None = None) -> Tensor:
-    """Indices (n,) of an axis, int32 or int64, as int64."""
+    """Checks indices (n,) of the first axis of a tensor, int32 or int64, and returns them as int64."""
     wrong = [f"{named} must be a torch.Tensor, not {type(value).__name__}"
              for named, value in ((name, tensor), ("indices", indices)) if not isinstance(value, Tensor)]
     if wrong:
         raise TypeError(f"[{function}] " + "; ".join(wrong))
     if tensor.dim() == 0 or indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
-        fail(function, [f"{name} must have an axis, and indices (n,) be int32 or int64, "
-                        f"not {tuple(indices.shape)} and {indices.dtype}"])
+        fail(function, [f"indices are {indices.dtype} {tuple(indices.shape)}, must be int32 or int64 (n,), and {name} "
+                        "must have at least one axis"])
     problems = outside("indices", indices, 0, (len(tensor) if count is None else count) - 1)
     if count is not None and len(indices) != len(tensor):
         problems.append(f"indices has {len(indices)} entries, must have {len(tensor)}, one for each of {name}")
@@ -33,20 +33,24 @@ def _check_sizes(function: str, **sizes: int) -> None:
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """input[indices] on the first axis."""
+    """Returns input[indices], of input (n, ...) and indices (total,), int32 or int64. It has a gradient."""
     indices = _checked("index_first_axis", "input", input, indices)
     return input.index_select(0, indices)
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """Zeros (first_axis_dim, ...), with values (n, ...) at the indices."""
+    """Returns zeros (first_axis_dim, ...) with values (n, ...) at the indices (n,), int32 or int64. It has a
+    gradient."""
     _check_sizes("index_put_first_axis", first_axis_dim=first_axis_dim)
     indices = _checked("index_put_first_axis", "values", values, indices, first_axis_dim)
     return values.new_zeros(first_axis_dim, *values.shape[1:]).index_copy(0, indices, values)
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """hidden_states (total, ...), as of unpad_input(), as (batch, seqlen, ...): zero where there is no token."""
+    """Undoes unpad_input(): returns hidden_states (total, ...) as (batch, seqlen, ...), with zeros for padding.
+
+        >>> padded = pad_input(tokens, indices, batch, seqlen)
+    """
     _check_sizes("pad_input", batch=batch, seqlen=seqlen)
     indices = _checked("pad_input", "hidden_states", hidden_states, indices, batch * seqlen)
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
@@ -70,11 +74,16 @@ def _unpadded(hidden_states: Tensor, is_token: Tensor, lengths: Tensor) -> tuple
 
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
                 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """The tokens of a padded batch, one sequence after the other.
+    """Removes padding: returns the tokens of a padded batch, one sequence after the other.
 
-    hidden_states (batch, seqlen, ...); attention_mask (batch, seqlen): 1 = a token; unused_mask: 1 = kept, but unused.
+        >>> tokens, indices, cu_seqlens, longest, seqused = unpad_input(hidden_states, attention_mask)
+
+    hidden_states   (batch, seqlen, ...)
+    attention_mask  (batch, seqlen): 1 = a token, 0 = padding
+    unused_mask     (batch, seqlen): 1 = a token that is kept but not counted in seqused
+
     Returns (tokens (total, ...), their indices (total,), cu_seqlens (batch + 1,) int32, the longest length,
-    seqused (batch,): the lengths without the unused).
+    seqused (batch,): the lengths without unused tokens). Raises Error or TypeError for wrong arguments.
     """
     _check_mask("unpad_input", hidden_states, attention_mask, "attention_mask")
     if unused_mask is not None:
@@ -86,10 +95,10 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor
                                            ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """The tokens of a padded batch whose rows each hold several sequences.
+    """Removes padding from a batch whose rows contain several sequences each.
 
     hidden_states (batch, seqlen, ...); attention_mask_in_length (batch, seqlen): the lengths of the row's sequences,
-    then zeros. Returns as unpad_input(), without seqused.
+    then zeros. Returns and raises as unpad_input() does, without seqused.
     """
     lengths = attention_mask_in_length
     _check_mask("unpad_input_for_concatenated_sequences", hidden_states, lengths, "attention_mask_in_length")

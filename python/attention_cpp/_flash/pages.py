@@ -1,4 +1,4 @@
-"""Packed sequences and pages of keys and values."""
+"""The lengths of packed sequences, and keys and values that are gathered from KV pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from .arguments import fail, outside
 
 
 def lengths_of(function: str, name: str, cu_seqlens: Tensor, total: int | None = None) -> Tensor:
-    """The length of each packed sequence, (batch,) int64. Raises Error where cu_seqlens falls or exceeds the total."""
+    """Returns the length of each packed sequence, (batch,) int64. Raises Error if cu_seqlens decreases or exceeds the
+    total."""
     lengths = cu_seqlens.long().diff()
     if len(cu_seqlens) < 2 or cu_seqlens[0] < 0 or (lengths < 0).any() or total is not None and cu_seqlens[-1] > total:
         fail(function, [f"{name} must rise from 0" + ("" if total is None else f" to at most {total}")])
@@ -17,7 +18,7 @@ def lengths_of(function: str, name: str, cu_seqlens: Tensor, total: int | None =
 
 
 def gathered(function: str, k: Tensor, v: Tensor, cu_seqlens_k: Tensor, block_table: Tensor) -> tuple[Tensor, ...]:
-    """Packed copies of the keys and values that block_table names, and cu_seqlens_k from 0 on."""
+    """Returns packed copies of the keys and values in the KV pages of block_table, and cu_seqlens_k from 0 on."""
     lengths = lengths_of(function, "cu_seqlens_k", cu_seqlens_k)
     cu_seqlens_k = cu_seqlens_k - cu_seqlens_k[0]
     page_size = k.shape[1]

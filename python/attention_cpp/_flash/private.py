@@ -1,6 +1,6 @@
-"""flash-attention 2's functions below its public ones, on which packages for many machines build their own passes.
+"""flash-attention 2's private functions, which packages for distributed attention call.
 
-They record no gradients: the forward returns everything that its backward takes. rng_state holds the seed of dropout.
+They record no gradients: the forward returns everything that its backward needs. rng_state holds the seed of dropout.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Parts = tuple[Tensor, Tensor, Tensor, Tensor]  # out, softmax_lse, S_dmask (empt
 
 
 def _state(dropout_p: float) -> Tensor:
+    """Returns rng_state (2,) int64: a seed, or 0 without dropout, and 0."""
     return torch.stack([new_seed() if dropout_p else torch.zeros((), dtype=torch.int64),
                         torch.zeros((), dtype=torch.int64)])
 
@@ -28,7 +29,7 @@ def _state(dropout_p: float) -> Tensor:
 def _flash_attn_forward(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
                         window_size_left: int = -1, window_size_right: int = -1, softcap: float = 0.0,
                         alibi_slopes: Tensor | None = None, return_softmax: bool = False) -> Parts:
-    """flash_attn_func() without gradients; softmax_lse (batch, nheads, seqlen_q)."""
+    """Computes flash_attn_func() without gradients; softmax_lse is (batch, nheads, seqlen_q)."""
     state = _state(dropout_p)
     out, lse, _ = dense("_flash_attn_forward", q, k, v, dropout_p, softmax_scale, causal,
                         (window_size_left, window_size_right), softcap, alibi_slopes, True, seed=state[0])
@@ -42,9 +43,9 @@ def _flash_attn_varlen_forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Te
                                softcap: float = 0.0, alibi_slopes: Tensor | None = None, return_softmax: bool = False,
                                block_table: Tensor | None = None, leftpad_k: Tensor | None = None,
                                seqused_k: Tensor | None = None, zero_tensors: bool = False) -> Parts:
-    """flash_attn_varlen_func() without gradients; softmax_lse (nheads, total_q)."""
+    """Computes flash_attn_varlen_func() without gradients; softmax_lse is (nheads, total_q)."""
     if leftpad_k is not None:
-        raise Error("[_flash_attn_varlen_forward] leftpad_k must be None: let cu_seqlens_k begin later")
+        raise Error("[_flash_attn_varlen_forward] leftpad_k must be None: begin the sequences later in cu_seqlens_k")
     state = _state(dropout_p)
     out, lse, _ = varlen("_flash_attn_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, dropout_p, softmax_scale,
                          causal, (window_size_left, window_size_right), softcap, alibi_slopes, True, block_table,
@@ -54,11 +55,12 @@ def _flash_attn_varlen_forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Te
 
 def _pull(function: str, tensors: list[Tensor], results: tuple[Tensor | None, ...], rng_state: Tensor | None,
           alibi_slopes: Tensor | None, options: Options) -> None:
-    """Writes the gradients of tensors dout, q, k, v, out [B, H, L, D] and lse to those results that are given."""
+    """Computes the gradients for tensors (dout, q, k, v, out [B, H, L, D], lse) and writes them to the results that are
+    not None."""
     if options.dropout > 0 and rng_state is None:
-        fail(function, ["rng_state of the forward must be given with dropout_p"])
+        fail(function, ["rng_state of the forward must be given if dropout_p is not 0"])
     if alibi_slopes is not None and alibi_slopes.dim() != 1:
-        fail(function, [f"alibi_slopes is {tuple(alibi_slopes.shape)}, must be (nheads,) here"])
+        fail(function, [f"alibi_slopes is {tuple(alibi_slopes.shape)}, must be (nheads,) in a backward"])
     dout, q, k, v, out, lse = tensors
     given = options.having(alibi_slopes=alibi_slopes, seed=None if rng_state is None else rng_state[0])
     wanted = [result is not None for result in results]
@@ -81,7 +83,7 @@ def _flash_attn_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Ten
                          softmax_scale: float | None, causal: bool, window_size_left: int = -1,
                          window_size_right: int = -1, softcap: float = 0.0, alibi_slopes: Tensor | None = None,
                          deterministic: bool = False, rng_state: Tensor | None = None) -> Tensor:
-    """Writes dq, dk and dv, those that are given. Returns softmax_d (batch, nheads, seqlen_q rounded up to 128)."""
+    """Writes to dq, dk and dv if they are not None. Returns softmax_d (batch, nheads, seqlen_q rounded up to 128)."""
     function = "_flash_attn_backward"
     of_q, of_k, of_v = "batch seqlen_q nheads headdim", "batch seqlen_k nheads_k headdim", \
         "batch seqlen_k nheads_k headdim_v"
@@ -105,7 +107,8 @@ def _flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o
                                 window_size_right: int = -1, softcap: float = 0.0, alibi_slopes: Tensor | None = None,
                                 deterministic: bool = False, rng_state: Tensor | None = None,
                                 zero_tensors: bool = False) -> Tensor:
-    """The same of packed sequences. Returns softmax_d (nheads, total_q + 128 batch), 0 after the queries."""
+    """Computes _flash_attn_backward() of packed sequences. Returns softmax_d (nheads, total_q + 128 batch), with 0
+    after the queries."""
     function = "_flash_attn_varlen_backward"
     of_q, of_k, of_v = "total_q nheads headdim", "total_k nheads_k headdim", "total_k nheads_k headdim_v"
     of_out = "total_q nheads headdim_v"

@@ -9,7 +9,7 @@ from .arguments import check, fail, outside
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: bool) -> Tensor:
-    """x (..., nheads, headdim), turned by the rows `places` (...) of cos and sin; rounded once."""
+    """Rotates x (..., nheads, headdim) by the rows `places` (...) of cos and sin. The result is rounded once."""
     width = 2 * cos.shape[-1]
     work = torch.float64 if x.dtype == torch.float64 else torch.float32
     c, s = (table[places].to(work).unsqueeze(-2) for table in (cos, sin))
@@ -23,16 +23,18 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: bo
 def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False,
                      seqlen_offsets: int | Tensor = 0, cu_seqlens: Tensor | None = None,
                      max_seqlen: int | None = None) -> Tensor:
-    """Rotary embedding of the first rotary_dim entries of each head.
+    """Applies rotary embedding to the first rotary_dim entries of each head.
+
+        >>> q = apply_rotary_emb(q, cos, sin, interleaved=True)
 
     x               (batch, seqlen, nheads, headdim), or (total, nheads, headdim) with cu_seqlens (batch + 1,) int32
     cos, sin        (seqlen_ro, rotary_dim / 2)
     interleaved     pairs are (0, 1), (2, 3) ...; otherwise the first and the second half
-    inplace         write to x
-    seqlen_offsets  int or (batch,): the position of each sequence's first token
-    max_seqlen      not needed
+    inplace         write the result to x
+    seqlen_offsets  int or (batch,), int32 or int64: the position of each sequence's first token
+    max_seqlen      without effect
 
-    Returns x, or a tensor like it. Raises Error or TypeError, which name everything that is wrong.
+    Returns x if inplace, otherwise a new tensor. Raises Error or TypeError, which name everything that is wrong.
     """
     function = "apply_rotary_emb"
     axes = "batch seqlen nheads headdim" if cu_seqlens is None else "total nheads headdim"
@@ -47,7 +49,7 @@ def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fa
     else:
         lengths = cu_seqlens.long().diff()
         if (lengths < 0).any() or cu_seqlens[0] != 0 or cu_seqlens[-1] != len(x):
-            fail(function, [f"cu_seqlens must rise from 0 to {len(x)}"])
+            fail(function, [f"cu_seqlens must rise from 0 to {len(x)}, the tokens of x"])
         places = torch.arange(len(x)) + (starts - cu_seqlens[:-1]).repeat_interleave(lengths)
     problems = outside("with seqlen_offsets the position of a token", places, 0, sizes["seqlen_ro"] - 1)
     if 2 * sizes["rotary_dim/2"] > sizes["headdim"]:

@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention over the operator: its arguments, and a callback from XLA with its gradient."""
+"""jax.nn.dot_product_attention over the operator: checks its arguments and lets XLA call back, with gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._options import Options
 
 
 def _heads_first(array: Any) -> np.ndarray:
-    """[B, L, H, D] as a view [B, H, L, D]."""
+    """Returns [B, L, H, D] as a view [B, H, L, D]."""
     return np.asarray(array).swapaxes(1, 2)
 
 
@@ -85,7 +85,7 @@ def _as_array(name: str, value: Any) -> jax.Array:
 
 
 def _check(arrays: dict[str, jax.Array], lengths: dict[str, jax.Array]) -> None:
-    """Raises Error for shapes and types before XLA gets a call that cannot work, whose message has 40 lines."""
+    """Raises Error for wrong shapes and types, before XLA raises one whose message has 40 lines."""
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     (B, T, N, H), (S, K) = query.shape, key.shape[1:3]
     problems = [f"{name} is {array.dtype}, must be float32, float64, bfloat16 or float16, one type for all"
@@ -147,16 +147,23 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None, implementation: str | None = None,
     return_residual: bool = False,
 ) -> Any:
-    """jax.nn.dot_product_attention, fused, with its signature.
+    """Computes jax.nn.dot_product_attention(), fused, in O(n) memory.
 
-    query [B, T, N, H], key and value [B, S, K, H] with N a multiple of K; one sequence may lack the axis B. Returns
-    [B, T, N, H] and, with return_residual, the log-sum-exp [B, T, N] in query's type.
+        >>> out = dot_product_attention(query, key, value, is_causal=True)
 
-    bias, mask         [B|1, N|1, T|1, S|1]: bias is added to the scores; mask is boolean, True = attend
-    is_causal          top-left: query t attends to keys 0 ... t
-    query_seq_lengths, key_value_seq_lengths   [B]: rows of padding give 0, keys of padding are masked
-    local_window_size  w or (left, right): how many keys on each side of its own a query attends to
-    implementation     None or "attention_cpp"
+    Arguments
+        query       [B, T, N, H]; key [B, S, K, H]; value [B, S, K, Hv], with N a multiple of K: float32, float64,
+                    bfloat16 or float16. All three may lack the axis B
+        bias, mask  [B|1, N|1, T|1, S|1]: bias is added to the scores; mask is boolean, True = attend
+        scale       factor on the scores, default 1 / sqrt(H)
+        is_causal   top-left: query t attends to keys 0 ... t
+        query_seq_lengths, key_value_seq_lengths   whole numbers [B]: rows of padding give 0, keys of padding are masked
+        local_window_size   w or (left, right): how many keys on each side of its own a query attends to
+        implementation      None or "attention_cpp"
+        return_residual     also return the log-sum-exp
+
+    Returns out [B, T, N, Hv], or (out, log-sum-exp [B, T, N] in query's type). query, key, value and bias have
+    gradients.
 
     Raises Error (a ValueError) or TypeError, which name everything that is wrong, also while jax.jit traces.
     """

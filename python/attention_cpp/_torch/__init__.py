@@ -1,4 +1,4 @@
-"""Everything of attention_cpp for torch. Importing it lets torch's threads do the library's work."""
+"""The integration of torch: attention_cpp.torch. After its import, the library runs on torch's threads."""
 
 from .threads import share_threads
 

@@ -1,4 +1,4 @@
-"""attention_cpp.torch.attention: every option of the operator, with gradients, for torch tensors."""
+"""attention_cpp.torch.attention: the operator on torch tensors, with every option and with gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_POSITIONS = ("causal", "window", "alignment", "key_length", "query_length", 
 
 
 def with_axes(tensor: Tensor, count: int) -> Tensor:
-    """With the leading axes that may be missing."""
+    """Adds missing leading axes of extent 1, up to `count` axes."""
     return tensor.reshape((1,) * (count - tensor.dim()) + tuple(tensor.shape)) if tensor.dim() < count else tensor
 
 
@@ -43,7 +43,7 @@ def _tensor(function: str, name: str, value: Any, dtype: torch.dtype | None = No
 
 
 def _check_kinds(function: str, given: dict[str, Any]) -> None:
-    """Raises for options of other types, which torch would name by the positions of an operator's arguments."""
+    """Raises TypeError for options of wrong types. Torch's own error would name the position of an argument only."""
     wrong_types(function, **{name: (given[name], kind) for name, kind in _SCALARS.items() if name in given})
     wrong_types(function, **{name: (given[name], "list of whole numbers" if dtype == torch.int64 else "list of numbers")
                              for name, dtype in _LISTS.items() if isinstance(given.get(name), (list, tuple))})
@@ -52,8 +52,10 @@ def _check_kinds(function: str, given: dict[str, Any]) -> None:
 
 
 def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
-    """Converts keyword arguments to options: lists and numbers become tensors with all their axes. Raises TypeError for
-    unknown names and wrong types, Error for a seed outside [0, 2^64)."""
+    """Converts keyword arguments to options: lists and numbers become tensors with all their axes.
+
+    Raises TypeError for unknown names and wrong types, and Error for a seed outside [0, 2^64).
+    """
     if not options.keys() <= FIELDS.keys():
         refuse_unknown(function, options, FIELDS)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -81,8 +83,11 @@ def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
 
 
 def check_tensors(function: str, options: Options = NONE_GIVEN, **tensors: Any) -> None:
-    """Raises TypeError for arguments that are no tensors. Raises Error for arguments and options that are not dense and
-    on the CPU, or that require a gradient which the operator does not compute."""
+    """Checks the arguments and options of a function.
+
+    Raises TypeError for an argument that is not a tensor. Raises Error for arguments and options that are not dense and
+    on the CPU, or that require a gradient which the operator does not compute.
+    """
     others = {name: type(tensor).__name__ for name, tensor in tensors.items() if not isinstance(tensor, Tensor)}
     if others:
         raise TypeError(f"[{function}] " + "; ".join(f"{name} must be a torch.Tensor, not {kind}"
@@ -96,14 +101,14 @@ def check_tensors(function: str, options: Options = NONE_GIVEN, **tensors: Any) 
         if name in _MUST_BE_FLOATING and tensor.dtype not in FLOATING:
             problems.append(f"{name} is {tensor.dtype}, must be float32, float64, bfloat16 or float16")
         if tensor.requires_grad and name not in _WITH_GRADIENT and torch.is_grad_enabled():
-            problems.append(f"{name} requires a gradient, which it does not have" + (
-                ": give the product of slopes and distances as a bias" if name == "alibi_slopes" else ""))
+            problems.append(f"{name} requires a gradient, which {function}() does not compute" + (
+                ": pass the product of slopes and distances as bias" if name == "alibi_slopes" else ""))
     if problems:
         raise Error(f"[{function}] " + "; ".join(problems))
 
 
 def _with_mask_read(options: Options, q: Tensor, k: Tensor) -> Options:
-    """The options, with the mask replaced by options that are equal to it, if no other option limits the keys."""
+    """Replaces the mask by options that are equal to it, if no other option limits the keys."""
     name = "mask" if options.mask is not None else "bias"
     mask = getattr(options, name)
     given = vars(options)
@@ -115,7 +120,7 @@ def _with_mask_read(options: Options, q: Tensor, k: Tensor) -> Options:
 
 def _quick(q: Tensor, k: Tensor, v: Tensor, return_lse: bool, options: Mapping[str, Any]
            ) -> Tensor | tuple[Tensor, Tensor] | None:
-    """The most frequent kind of call, at a third of its cost; None for other calls."""
+    """Computes the most frequent kind of call at a third of the cost. Returns None for other calls."""
     if not options:
         if torch.compiler.is_compiling() or not autograd.is_simple(q, k, v, None, True):
             return None
@@ -151,7 +156,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: U
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[OptionArguments]
               ) -> Tensor | tuple[Tensor, Tensor]:
-    """attention_cpp.attention() with gradients: out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, in O(n) memory.
+    """Computes attention_cpp.attention() with gradients: out_i = sum_j softmax_j(scale <q_i, k_j>) v_j, in O(n) memory.
 
         >>> out, lse = attention(q, k, v, causal=True, window=(256, -1), sink=sink, return_lse=True)
 
@@ -164,7 +169,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **op
                     allowed where it takes lists. dropout without a seed draws one from torch's generator
 
     q, k, v, bias and sink have gradients, through out and lse. Higher derivatives, forward mode and torch.func need
-    n x n memory. torch.compile sees one node. torch.autocast casts q, k and v.
+    n x n memory. torch.compile has one node for the call. torch.autocast casts q, k and v.
 
     Returns out [B, H, Lq, Dv], or (out, lse). A row without an allowed key and without a sink gives exactly 0, with lse
     -inf.

@@ -1,14 +1,14 @@
-"""The operator with its gradients: what everything of attention_cpp.torch calls.
+"""The operator with its gradients. All functions of attention_cpp.torch call it.
 
-    attention()          (out, lse) of any options, with derivatives of any order, in every transform of torch
-    simple_attention()   the same for a third of the cost, where is_simple() says that the call needs nothing else
+    attention()          (out, lse) for any options, with derivatives of any order, in every transform of torch
+    simple_attention()   the same at a third of the cost, for calls of which is_simple() is true
 
-Gradients are those of q, k, v, a floating bias and a sink, through out and lse. Second derivatives and those of forward
-mode are computed with n x n memory, in plain torch operations (`composite`).
+q, k, v, a floating bias and a sink have gradients, through out and lse. Second derivatives and forward mode need n x n
+memory; `composite` computes them with plain torch operations.
 
-There are three autograd functions, since torch asks for them: a function that torch.func may transform must have a
-setup_context, for which torch compares 20 arguments with a signature at each call (25 us), so that _Attention, which
-records the calls outside of transforms, has none; and _Gradient is the backward, which has derivatives of its own.
+There are three autograd functions. torch.func transforms only functions with a setup_context, for which torch compares
+20 arguments with a signature in each call (25 us). So _Transformed has one, and _Attention, for calls outside of
+transforms, has none. _Gradient is the backward, which has derivatives itself.
 """
 
 from __future__ import annotations
@@ -43,27 +43,26 @@ def _is_forward_twice() -> bool:
 
 
 def _is_traced() -> bool:
-    """Whether a compiler, a tracer, a mode or the profiler sees the operators of this call."""
+    """Whether a compiler, a tracer, a mode or the profiler records the operators of this call."""
     return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
             or torch.autograd._profiler_enabled())
 
 
 def _is_dispatched(*tensors: Tensor | None) -> bool:
-    """Whether a call must go through torch's dispatcher: somebody traces it, or a tensor wraps another, or is a negated
-    view, which the dispatcher makes real."""
+    """Whether a call must go through torch's dispatcher: it is traced, or a tensor wraps another one, or is a negated
+    view, which the dispatcher resolves."""
     return _is_traced() or any([type(tensor) not in PLAIN or tensor is not None and tensor.is_neg()
                                 for tensor in tensors])
 
 
 def _are_dispatched(*upstreams: Tensor | None) -> bool:
-    """The same of upstream gradients; is_grads_batched is one more reason."""
+    """Whether _is_dispatched() is true of upstream gradients, or is_grads_batched=True has batched them."""
     return _is_dispatched(*upstreams) or any([
         upstream is not None and is_legacy_batchedtensor(upstream) for upstream in upstreams])
 
 
 def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
-    """The arguments of attention in the types that torch.autocast gives them, where it is on: floating types but
-    float64 become the lower one."""
+    """Casts tensors as torch.autocast does, if it is on: all floating types except float64 to the lower precision."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -80,7 +79,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Ten
 
 
 def run_backward(dout, dlse, q, k, v, out, lse, options: Options, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
-    """(dq, dk, dv, dbias, dsink), None or empty where not wanted."""
+    """Returns (dq, dk, dv, dbias, dsink). A gradient that is not wanted is None or empty."""
     if _is_dispatched(q, k, v, out, lse) or _are_dispatched(dout, dlse):
         return torch.ops.attention_cpp.attention_backward(dout, dlse, q, k, v, out, lse, *flat(options), list(wanted))
     return backward(dout, dlse, q, k, v, out, lse, options, wanted)
@@ -89,20 +88,20 @@ def run_backward(dout, dlse, q, k, v, out, lse, options: Options, wanted: Sequen
 # ------------------------------------------------------------------------------------------------ outside of transforms
 
 def _kept(ctx, out: Tensor, options: Options) -> Tensor:
-    """Where torch does not keep the result for the backward, it may be changed in place: then a copy is kept."""
+    """Returns out, or a copy if the caller may change out in place, because torch does not keep it for the backward."""
     return out.clone() if options.dropout or ctx.needs_input_grad[3] else out
 
 
 def _expanded(k: Tensor, v: Tensor) -> tuple[weakref.ref, ...] | None:
-    """Keys and values that are one head for all heads of q, as torch's expand() makes them."""
+    """Returns weak references to k and v if each is one head that torch's expand() repeats, otherwise None."""
     if k.stride(1) == 0 and v.stride(1) == 0 and k.shape[1] == v.shape[1] > 1:
         return weakref.ref(k), weakref.ref(v)
     return None
 
 
 def _adds_up(ctx, k: Tensor, v: Tensor) -> bool:
-    """Whether only the sum over heads of the gradients of k and v is used, by the backward of the expand() that made
-    them. Then one head is computed, which takes up to a tenth of the time."""
+    """Whether only the backward of expand() uses the gradients of k and v, by their sum over heads. Then one head is
+    computed, in as little as a tenth of the time."""
     if ctx.expanded is None:
         return False
     for kept, keys, is_wanted in zip(ctx.expanded, (k, v), ctx.needs_input_grad[1:3]):
@@ -114,18 +113,18 @@ def _adds_up(ctx, k: Tensor, v: Tensor) -> bool:
             return False
         try:
             if is_wanted and not torch._C._will_engine_execute_node(node.next_functions[0][0]):
-                return False  # the gradient of the expanded tensor itself is an input of torch.autograd.grad()
-        except RuntimeError:  # torch's answer for a leaf whose gradient is computed
+                return False  # torch.autograd.grad() returns the gradient of the expanded tensor itself
+        except RuntimeError:  # torch raises it for a leaf whose gradient it computes
             pass
     return True
 
 
 class _Attention(torch.autograd.Function):
-    """The operator outside of transforms: out, or (out, lse). is_simple: torch's dispatcher is not needed, nor are
-    gradients of bias and sink.
+    """The operator outside of transforms: out, or (out, lse).
 
-    The tensors among the options are kept as torch keeps tensors, which finds changes in place; bias and sink are
-    arguments too because they have gradients."""
+    is_simple: the call needs neither torch's dispatcher nor gradients of bias and sink. Torch saves the tensors among
+    the options, so that it detects changes in place. bias and sink are arguments too because they have gradients.
+    """
 
     @staticmethod
     def forward(ctx, q, k, v, bias, sink, options, with_lse, is_simple):
@@ -167,8 +166,8 @@ class _Attention(torch.autograd.Function):
 
 
 def _pull(dout, dlse, q, k, v, out, lse, options: Options, wanted: Sequence[bool]) -> list[Tensor | None]:
-    """The gradients of q, k, v, bias and sink, with derivatives of their own where create_graph=True or a transform
-    may use these."""
+    """Returns the gradients of q, k, v, bias and sink. They have derivatives themselves if create_graph=True or a
+    transform may need them."""
     if dout is None and dlse is None:
         return [None] * len(GRADIENTS)
     if dout is None:
@@ -183,7 +182,7 @@ def _pull(dout, dlse, q, k, v, out, lse, options: Options, wanted: Sequence[bool
 # ------------------------------------------------------------------------------------------------------- in transforms
 
 def _save(ctx, inputs, output) -> None:
-    """Keeps a call: its tensors in torch's own way, the rest as it is."""
+    """Saves a call: torch saves its tensors, ctx the rest."""
     ctx.rest = rest = [*inputs, *output]
     ctx.places, tensors = [], []
     for index, value in enumerate(rest):
@@ -202,7 +201,7 @@ def _save_attention(ctx, inputs, output) -> None:
 
 
 def _restore(ctx) -> list:
-    """The inputs of a kept call, and its outputs after them."""
+    """Returns the inputs of a saved call, followed by its outputs."""
     arguments = list(ctx.rest)
     for index, tensor in zip(ctx.places, ctx.saved_tensors):
         arguments[index] = tensor
@@ -223,8 +222,8 @@ def _tangent(ctx, *tangents):
 
 
 class _Transformed(torch.autograd.Function):
-    """The operator under torch.func and in forward mode, of flat options: its derivatives in forward mode and its vmap
-    are what torch's operators cannot have."""
+    """The operator with flat options under torch.func and in forward mode. Torch's operators can have neither forward
+    mode nor a vmap of their own."""
 
     setup_context = staticmethod(_save_attention)
     backward = staticmethod(_differentiate)
@@ -240,7 +239,7 @@ class _Transformed(torch.autograd.Function):
 
 
 def _of_gradient(ctx):
-    """The gradient of a kept call as a function of (dout, dlse, q, k, v, bias, sink), and these."""
+    """Returns the gradient of a saved call as a function of (dout, dlse, q, k, v, bias, sink), and these arguments."""
     dout, dlse, q, k, v, _, _, *values, wanted = _restore(ctx)[:-5]
     options = from_flat(values)
     return (lambda dout, dlse, q, k, v, bias, sink: gradient(
@@ -260,7 +259,7 @@ def _tangent_of_gradient(ctx, d_dout, d_dlse, d_q, d_k, d_v, d_out, d_lse, d_bia
 
 
 class _Gradient(torch.autograd.Function):
-    """(dq, dk, dv, dbias, dsink), which has derivatives itself."""
+    """The backward, (dq, dk, dv, dbias, dsink), as a function that has derivatives."""
 
     setup_context = staticmethod(_save)
     backward = staticmethod(_differentiate_twice)
@@ -284,8 +283,8 @@ torch.library.register_autograd("attention_cpp::attention_backward", _differenti
 # ------------------------------------------------------------------------------------------------------------ the entry
 
 def attention(q: Tensor, k: Tensor, v: Tensor, options: Options = NONE_GIVEN) -> tuple[Tensor, Tensor]:
-    """attention_cpp.attention() on torch tensors q [B, H, Lq, D], k, v: (out, lse), with gradients. Arrays among the
-    options are tensors with all their axes."""
+    """Computes (out, lse) of torch tensors q [B, H, Lq, D], k and v, with gradients. Arrays among the options are
+    tensors with all their axes. The function calls the observers of watch()."""
     options = seeded(options)
     out, lse = _apply(q, k, v, options)
     if state.observers and not torch.compiler.is_compiling() and not is_transformed():
@@ -301,7 +300,7 @@ def _apply_flat(q, k, v, *values) -> tuple[Tensor, Tensor]:
 def _apply(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     bias, sink = options.bias, options.sink
     if is_transformed():
-        if torch.compiler.is_compiling() or _is_forward_twice():  # torch has no place for an operator there
+        if torch.compiler.is_compiling() or _is_forward_twice():  # torch allows no operator of ours there
             return composite(q, k, v, options)
         return _Transformed.apply(q, k, v, *flat(options))
     if torch.compiler.is_compiling():
@@ -312,11 +311,11 @@ def _apply(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
     return _run(q, k, v, options)
 
 
-# ------------------------------------------------------------------------------------------------- the call most made
+# --------------------------------------------------------------------------------------------- the most frequent call
 
 def is_simple(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_grouped: bool) -> bool:
-    """Whether simple_attention() may compute a call: dense tensors that fit together, the mask or bias without a
-    gradient, and nobody looks at the call: no observer, compiler, mode, transform, autocast."""
+    """Whether simple_attention() may compute a call: its dense tensors fit together, the mask or bias needs no
+    gradient, and there is no observer, compiler, mode, transform or autocast."""
     return (not state.observers and not _is_traced() and type(q) in DENSE and not q.is_nested
             and _core.fit_together(q, k, v, mask, is_grouped) and not (q.is_neg() or k.is_neg() or v.is_neg())
             and (mask is None or not (mask.requires_grad or mask.is_neg()))
@@ -324,8 +323,8 @@ def is_simple(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_grouped: 
 
 
 def simple_attention(q: Tensor, k: Tensor, v: Tensor, options: Options, with_lse: bool = False) -> Any:
-    """out of attention() where is_simple(), or (out, lse), at a third of its cost; with gradients of q, k and v. The
-    options have no dropout and no sink."""
+    """Computes out, or (out, lse), of a call of which is_simple() is true, at a third of the cost of attention(). q, k
+    and v have gradients; the options have no dropout and no sink."""
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Attention.apply(q, k, v, None, None, options, with_lse, True)
     out, lse = new_out(q, v), new_lse(q) if with_lse else None
@@ -334,12 +333,12 @@ def simple_attention(q: Tensor, k: Tensor, v: Tensor, options: Options, with_lse
 
 
 def is_simple_with(q: Tensor, k: Tensor, v: Tensor, options: Options) -> bool:
-    """is_simple() of a call with these options, for any number of heads."""
+    """Returns is_simple() for a call with these options and any number of heads."""
     mask = options.bias if options.mask is None else options.mask
     return (not options.dropout and options.sink is None and (options.mask is None or options.bias is None)
             and type(mask) in PLAIN and is_simple(q, k, v, mask, True))
 
 
 def attention_output(q: Tensor, k: Tensor, v: Tensor, options: Options, simple: bool) -> Tensor:
-    """out of attention(), by the shortest way if the call is simple."""
+    """Returns out of attention(), or of simple_attention() if the call is simple."""
     return simple_attention(q, k, v, options) if simple else attention(q, k, v, options)[0]

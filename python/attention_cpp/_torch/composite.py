@@ -1,4 +1,4 @@
-"""The operator in plain torch operations with n x n memory: for second derivatives, forward mode, and tests."""
+"""The operator in plain torch operations with n x n memory, for second derivatives, forward mode and tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .options import Options
 
 
 def _places(count, starts):
-    """For each of `count` packed rows its sequence, its position in that, and whether it belongs to a sequence."""
+    """Returns for each of `count` packed rows its sequence, its position there, and whether it is in a sequence."""
     starts = starts.long()
     row = torch.arange(count)
     sequence = torch.bucketize(row, starts, right=True) - 1
@@ -23,7 +23,7 @@ def _places(count, starts):
 
 
 def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
-    """Boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
+    """Returns the allowed pairs, boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
     if given.cu_seqlens_q is None:
@@ -63,7 +63,7 @@ def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
 
 
 def composite(q: Tensor, k: Tensor, v: Tensor, given: Options) -> tuple[Tensor, Tensor]:
-    """(out, lse), differentiable any number of times."""
+    """Computes (out, lse), differentiable any number of times."""
     B, H, Lq, D = q.shape
     Lk = k.shape[2]
     work = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -96,7 +96,7 @@ def composite(q: Tensor, k: Tensor, v: Tensor, given: Options) -> tuple[Tensor, 
 # ---------------------------------------------------------------------------------------------------------- derivatives
 
 def _of_given(function: Callable, sources: Sequence[Tensor | None]) -> tuple[Callable, list[Tensor]]:
-    """The function of the sources that are not None, and these sources."""
+    """Returns `function` as one of the sources that are not None, and these sources."""
     def of_given(*tensors):
         tensors = iter(tensors)
         return function(*(None if source is None else next(tensors) for source in sources))
@@ -105,7 +105,7 @@ def _of_given(function: Callable, sources: Sequence[Tensor | None]) -> tuple[Cal
 
 
 def cotangents_of(function: Callable, sources: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]) -> list:
-    """The vector-Jacobian product: for each source its gradient, None where there is no source."""
+    """Computes the vector-Jacobian product: the gradient of each source, None for a source that is None."""
     with torch.autocast("cpu", enabled=False):
         of_given, given = _of_given(function, sources)
         outputs, pull = torch.func.vjp(of_given, *given)
@@ -115,7 +115,7 @@ def cotangents_of(function: Callable, sources: Sequence[Tensor | None], cotangen
 
 
 def tangents_of(function: Callable, sources: Sequence[Tensor | None], tangents: Sequence[Tensor | None]) -> tuple:
-    """The Jacobian-vector product, as the transpose of the transpose: so it works inside forward mode itself."""
+    """Computes the Jacobian-vector product as the transpose of the transpose, which works inside forward mode too."""
     with torch.autocast("cpu", enabled=False):
         of_given, given = _of_given(function, sources)
         outputs, pull = torch.func.vjp(of_given, *given)
@@ -125,7 +125,7 @@ def tangents_of(function: Callable, sources: Sequence[Tensor | None], tangents: 
 
 
 def gradient(dout, dlse, q, k, v, options: Options, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-    """(dq, dk, dv, dbias, dsink) of composite(); empty where not wanted."""
+    """Computes (dq, dk, dv, dbias, dsink) of composite(). A gradient that is not wanted is empty."""
     sources = (q, k, v, options.bias, options.sink)
 
     def run(*tensors):

@@ -1,4 +1,4 @@
-"""enable() and disable() replace torch's functions by the library's; its kernels are in torch's provider hook too."""
+"""enable() and disable(), which replace torch's functions by the library's, and kernels for torch's provider hook."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _bias_function = CausalBias.__dict__["__torch_function__"]
 
 
 def _take_bias(kind: type, function: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
-    """Computes calls of torch's own function, imported before enable(), with a causal bias. torch would take the bias
-    for a mask, because it recognises its function by the name, which is now that of ours."""
+    """Computes calls with a causal bias of torch's own function, imported before enable(). Torch would take the bias
+    for a mask, because it compares the function with the one that the name has now, which is ours."""
     if function is original:
         return scaled_dot_product_attention(*arguments, **(options or {}))
     return _bias_function.__func__(kind, function, types, arguments, options)
@@ -51,13 +51,20 @@ def enable(*, strict: bool = False, warn: bool = False) -> None:
 
 
 def disable() -> None:
-    """Restores torch's functions."""
+    """Restores torch's functions, which enable() has replaced.
+
+        >>> attention_cpp.torch.disable()
+    """
     _set(None)
 
 
 @contextlib.contextmanager
 def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
-    """enable() for a with block. The end of the block restores the earlier setting."""
+    """Calls enable() for a with block. The end of the block restores the earlier setting.
+
+        >>> with attention_cpp.torch.enabled(strict=True):
+        ...     model(x)
+    """
     before = state.enabled
     enable(strict=strict, warn=warn)
     try:
@@ -68,8 +75,8 @@ def enabled(*, strict: bool = False, warn: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(report: Callable[[str], object]) -> Iterator[None]:
-    """enabled() with the present setting, if there is one. report(reason) is called for every call that is left to
-    torch."""
+    """Enables the library in a with block, with the present setting if there is one. Calls report(reason) for every
+    call that is left to torch."""
     before = state.enabled
     if before is None:
         enable()
@@ -116,7 +123,7 @@ class _Handle:
         self._library = torch.library.Library("aten", "IMPL")
         name = "_scaled_dot_product_flash_attention_for_cpu"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that kernels of torch are overridden, which is intended
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that its kernels are overridden
             self._library.impl(name, _flash_forward, "CPU", allow_override=True)
             self._library.impl(name + "_backward", _flash_backward, "CPU", allow_override=True)
 
@@ -125,6 +132,6 @@ class _Handle:
 
 
 if hasattr(torch.nn.attention, "register_flash_attention_impl"):
-    # torch.nn.attention.activate_flash_attention_impl("attention_cpp") then computes what torch's own choice of kernels
-    # sends to its fused CPU kernel; enable() covers the rest too.
+    # After torch.nn.attention.activate_flash_attention_impl("attention_cpp") the library computes the calls that torch
+    # sends to its fused CPU kernel. enable() covers all other calls too.
     torch.nn.attention.register_flash_attention_impl("attention_cpp", register_fn=_Handle)

@@ -1,12 +1,16 @@
-"""torch.nn.attention.flex_attention on the CPU: score_mod and mask_mod as options of the operator.
+"""torch.nn.attention.flex_attention on the CPU: the module expresses score_mod and mask_mod as options of the operator.
 
     >>> from attention_cpp.torch import flex_attention
     >>> out = flex_attention(q, k, v, score_mod=alibi, block_mask=create_block_mask(causal, None, None, n, n, "cpu"))
 
-Three ways, each exact. If the mask is equal to causal, a window, segments, padding or a prefix, and nothing or ALiBi
-is added: one call. Otherwise tiles of rows, each a call with the bias and the mask of its rows. What no option
-expresses, as a score that is squared: the same tiles in torch's operations. Nothing of size Lq x Lk is stored, in the
-backward neither.
+It computes a call in one of three ways, each exact:
+
+- If the mask is equal to causal, a window, segments or padding, and score_mod adds nothing or ALiBi: in one call of the
+  operator. If the mask is a prefix: in two calls over disjoint keys.
+- Otherwise in tiles of rows. Each tile is a call with the bias and the mask of its rows.
+- If no option expresses score_mod, for example a score that is squared: in the same tiles with torch's operations.
+
+Neither the forward nor the backward stores anything of size Lq x Lk.
 """
 
 from __future__ import annotations
@@ -30,24 +34,24 @@ from .state import left_to_torch, observed, report, state
 from .structure import described, find_parts, tiles
 from .weights import options_of_rows
 
-torchs = _module.flex_attention  # also while ours is in its place
+torchs = _module.flex_attention  # torch's own function, also after enable()
 Results = tuple[Tensor, Tensor]  # out [B, H, Lq, Dv] and lse [B, H, Lq]
 
 
 def _dense_blocks(number: Tensor, indices: Tensor) -> Tensor:
-    """[B, H, query blocks, key blocks]: which are listed."""
+    """Returns [B|1, H|1, query blocks, key blocks]: whether `indices` lists the key block for the query block."""
     columns = indices.shape[-1]
     listed = torch.arange(columns) < number[..., None]
     dense = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool)
     dense = dense.scatter_(-1, torch.where(listed, indices.long(), columns), True)[..., :columns]
-    for axis in (0, 1):  # those of all heads are mostly the same
+    for axis in (0, 1):  # batch elements and heads mostly have the same blocks: one copy is enough
         if bool((dense == dense.narrow(axis, 0, 1)).all()):
             dense = dense.narrow(axis, 0, 1)
     return dense
 
 
 class _Call:
-    """One call: the values of its functions for any rows."""
+    """One call of flex_attention: evaluates its mask_mod and its score_mod for any rows."""
 
     def __init__(self, q: Tensor, k: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> None:
         self.B, self.H, self.Lq, self.Lk = *q.shape[:3], k.shape[2]
@@ -68,7 +72,8 @@ class _Call:
             self.sizes[1], -1)[..., :self.Lk]
 
     def of_mask(self, rows: Tensor) -> Tensor | None:
-        """The mask [B|1, H|1, rows|1, Lk|1] of the block mask: mask_mod in blocks that are listed, all of full ones."""
+        """Returns the mask [B|1, H|1, rows|1, Lk|1] of the block mask: mask_mod decides in the listed blocks, and full
+        blocks are allowed as a whole."""
         if self.blocks is None:
             return None
         batch, heads = (torch.arange(count) for count in self.mask_axes)
@@ -77,7 +82,7 @@ class _Call:
         return allowed if self.full is None else allowed | self._in_blocks(self.full, rows)
 
     def read(self, rows: Tensor) -> tuple[Any, Tensor | None]:
-        """What is done to the scores of those rows, and which of them count."""
+        """Returns what score_mod does to the scores of those rows, and which pairs are allowed."""
         allowed = self.of_mask(rows)
         if self.score_mod is None:
             return None, allowed
@@ -90,23 +95,23 @@ class _Call:
 # ------------------------------------------------------------------------------------------------------ the three ways
 
 class _Way(NamedTuple):
-    """How a call is computed: by calls over disjoint keys, or, where there are none, in tiles."""
+    """How a call is computed: in calls over disjoint keys, or in tiles of rows if `parts` is None."""
 
-    parts: list[Options] | None  # which keys a query sees, if that is found
-    has_bias: bool  # evaluated in tiles
-    what: str
-    entries: int = 0  # that a row of the bias or the mask has, of those heads for which it is evaluated
-    factor: float = 1.0  # of all scores
-    options: Options = NONE_GIVEN  # softcap, slopes
+    parts: list[Options] | None  # for each call the options that are equal to the mask
+    has_bias: bool  # the bias is evaluated in tiles
+    what: str  # the options in words, for explain_flex_attention() and mask_counts()
+    entries: int = 0  # in a row of the bias or the mask, over the batch elements and heads that it is evaluated for
+    factor: float = 1.0  # multiplies all scores
+    options: Options = NONE_GIVEN  # softcap and slopes
 
     def calls(self, rows: int) -> int:
-        """How many there are for so many rows."""
+        """Returns the number of calls of the operator for so many rows."""
         is_whole = self.parts is not None and not self.has_bias
         return len(self.parts) if is_whole else sum(1 for _ in tiles(rows, self.entries))
 
 
 def _slopes(call: _Call, structure: Options, entries: int, dtype: torch.dtype) -> Tensor | None:
-    """[H] if the bias is -slope |p_i - j| wherever a key is seen, to the rounding of its own computation."""
+    """Returns the slopes [H] if the bias of every allowed pair is -slope |p_i - j| up to rounding, otherwise None."""
     offset = torch.zeros(1, dtype=torch.int64) if structure.offset is None else structure.offset
     slopes = None
     for rows in (torch.tensor([call.Lq - 1]), *tiles(call.Lq, entries)):
@@ -126,13 +131,13 @@ def _slopes(call: _Call, structure: Options, entries: int, dtype: torch.dtype) -
         error = (bias + slopes.view(1, -1, 1, 1) * distance).abs()
         if bool((error > 8 * torch.finfo(bias.dtype).eps * bias.abs()).any()):
             return None
-    rounded = slopes.float()  # as the operator takes them
+    rounded = slopes.float()  # the operator takes float32 slopes
     exact = (rounded.double() - slopes.double()).abs() <= torch.finfo(dtype).eps * slopes.double().abs()
     return rounded if bool(exact.all()) else None
 
 
 def _find(call: _Call, dtype: torch.dtype) -> _Way:
-    """Raises Unreadable."""
+    """Finds the fastest way for a call. Raises Unreadable if no option expresses score_mod."""
     with torch.enable_grad():
         reading, allowed = call.read(torch.arange(min(call.Lq, 1)))
     bias = None if reading is None else reading.bias
@@ -168,7 +173,7 @@ def _expanded(options: Options, batch: int) -> Options:
 
 
 def merged(a: Results, b: Results) -> Results:
-    """The results over the union of disjoint keys, with gradients."""
+    """Merges the results over two disjoint sets of keys into those over their union, with gradients."""
     (out_a, lse_a), (out_b, lse_b) = a, b
     highest = torch.maximum(lse_a, lse_b).detach()
     highest = highest.masked_fill(highest == -torch.inf, 0)
@@ -181,7 +186,8 @@ def merged(a: Results, b: Results) -> Results:
 
 
 def _in_tiles(call: _Call, entries: int, q: Tensor, attend: Callable[[Tensor, Tensor], tuple]) -> tuple:
-    """attend(q of some rows, rows) for all rows; the backward evaluates the functions once more, and stores nothing."""
+    """Calls attend(q of the rows, rows) for each tile and joins the results. The backward computes each tile again
+    instead of storing it."""
     results = []
     steps = list(tiles(call.Lq, entries)) or [torch.arange(0)]
     for rows in steps:
@@ -195,6 +201,7 @@ def _in_tiles(call: _Call, entries: int, q: Tensor, attend: Callable[[Tensor, Te
 
 def _fused(call: _Call, way: _Way, q: Tensor, k: Tensor, v: Tensor, scale: float,
            run: Callable[[Tensor, Tensor, Tensor, Options], Results] = autograd.attention) -> Results:
+    """Computes (out, lse) with run(), the operator, as `way` says."""
     common = way.options.having(scale=scale * way.factor)
     parts = None if way.parts is None else [_expanded(part, call.B) for part in way.parts]
     if parts is not None and not way.has_bias:
@@ -217,7 +224,7 @@ def _fused(call: _Call, way: _Way, q: Tensor, k: Tensor, v: Tensor, scale: float
 
 
 def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(out, lse, the greatest score) in torch's operations, as torch's own flex_attention."""
+    """Computes (out, lse, maximum score of each row) with torch's operations, as torch's own flex_attention does."""
     group = call.H // max(k.shape[1], 1)
     keys, values = (x.to(call.dtype).repeat_interleave(group, 1) for x in (k, v))
     batch, heads = torch.arange(call.B), torch.arange(call.H)
@@ -238,11 +245,12 @@ def _plain(call: _Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[
 
 # ------------------------------------------------------------------------------------------------------------ the entry
 
-_KEPT = 32  # ways in state.flex_ways, the last one found at the end
+_KEPT = 32  # the most ways that state.flex_ways holds, the newest one at the end
 
 
 def _way(call: _Call, q: Tensor, score_mod: Callable | None, block_mask: BlockMask | None) -> _Way:
-    """Found once for a block mask and what its mask_mod and the score_mod capture, as long as nothing of it changes."""
+    """Returns the way of a call. It is found once for a block mask and for what mask_mod and score_mod capture, and
+    again after one of these changes."""
     if score_mod is None and block_mask is None:
         return _Way([NONE_GIVEN], False, "all")
     of_mask = [] if block_mask is None else [
@@ -261,7 +269,7 @@ def _way(call: _Call, q: Tensor, score_mod: Callable | None, block_mask: BlockMa
 
 
 def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool, kernel_options: Any) -> str:
-    """Why the call is torch's, which also says what is wrong with it; empty if it is ours."""
+    """Returns why torch computes the call, or an empty string. Torch also raises the error if an argument is wrong."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if type(tensor) not in autograd.PLAIN or tensor is None:
             return f"{name} is a {type(tensor).__name__}"
@@ -271,14 +279,14 @@ def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
             return f"{name} is {tensor.dtype}"
     (B, H, Lq, D), (Bk, Hk, Lk, Dk) = query.shape, key.shape
     if Dk != D or value.shape[:3] != key.shape[:3] or Bk not in (1, B) or D > 1024 or value.shape[3] > 1024:
-        return "shapes do not fit"
+        return "the shapes of query, key and value do not fit together"
     if Bk != B and block_mask is None or (H % max(Hk, 1) if enable_gqa else H != Hk):
-        return "shapes do not fit"
+        return "the shapes of query, key and value do not fit together"
     if block_mask is not None:
         axes = block_mask.kv_num_blocks.shape
         if len(axes) != 3 or axes[0] not in (1, B) or axes[1] not in (1, H) or (
                 tuple(block_mask.seq_lengths) != (Lq, Lk)):
-            return "the block mask is of another size"
+            return "the block mask has another size than query and key"
         if block_mask.mask_mod is _module._sliced_mask_mod_error:
             return "the block mask is a slice of another"
     if torch._C._len_torch_dispatch_stack() > 0 or autograd.is_transformed():
@@ -287,7 +295,7 @@ def _why_not(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
 
 
 def _prepared(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
-    """q, k, v of one batch size and dtype, and the scale of their scores."""
+    """Returns q, k and v with one batch size and dtype, and the scale of their scores."""
     q, k, v = autograd.autocast(query, *(
         x if x.shape[0] == query.shape[0] else x.expand(query.shape[0], -1, -1, -1) for x in (key, value)))
     return q, k, v, q.shape[-1] ** -0.5 if scale is None else scale
@@ -308,19 +316,20 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | Non
     highest = None
     try:
         if return_aux is not None and return_aux.max_scores:
-            raise Unreadable("the greatest scores are wanted")
+            raise Unreadable("return_aux requests max_scores")
         way = _way(call, q, score_mod, block_mask)
         if strict and way.parts is None:
-            raise Error("[flex_attention] the mask is none of causal, window, segments, padding and prefix")
+            raise Error("[flex_attention] the mask is none of causal, window, segments, padding and prefix, and "
+                        "strict=True allows no other")
         if state.observers and way.calls(call.Lq) != 1:
-            report(f"flex_attention with a mask ({way.what}) of several calls")
+            report(f"flex_attention needs several calls for its mask ({way.what})")
             with observed(None):
                 out, lse = _fused(call, way, q, k, v, scale)
         else:
             out, lse = _fused(call, way, q, k, v, scale)
         count_mask("flex: " + way.what)
     except Unreadable as error:
-        left_to_torch(f"not an option of the operator: {error}", strict, "flex_attention", 3)
+        left_to_torch(f"no option of the operator expresses this call: {error}", strict, "flex_attention", 3)
         count_mask("flex: torch's operations")
         out, lse, highest = _plain(call, q, k, v, scale)
     if return_aux is not None:
@@ -370,26 +379,36 @@ def flex_attention(
     return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
     return_aux: AuxRequest | None = None, strict: bool = False,
 ) -> Any:
-    """torch.nn.attention.flex_attention.flex_attention, fused without a compiler, in O(n) memory.
+    """Computes torch.nn.attention.flex_attention.flex_attention() without a compiler, in O(n) memory.
+
+        >>> out = flex_attention(q, k, v, block_mask=create_block_mask(causal, None, None, n, n, "cpu"))
 
     Arguments
-        query       [B, H, L, E]; key [B|1, Hk, S, E]; value [B|1, Hk, S, Ev]
-        score_mod   (score, b, h, q_idx, kv_idx) -> score. Products with numbers, tanh of the score, sums and
-                    where(..., score, -inf) are the operator's scale, softcap, bias and mask; ALiBi is found in a bias
-        block_mask  of create_block_mask or BlockMask.from_kv_blocks: mask_mod where a block is listed, all of a full
-                    one. Causal, windows, segments, padding, prefixes, and segments with the first two are found
-                    however the function is written: its values are compared entry by entry, once for each block mask
-        enable_gqa  query head h reads key head h / (H / Hk)
-        return_lse, return_aux   as torch's: lse [B, H, L] is a natural logarithm
-        strict      raise Error for what is left to torch's operations, and for masks that are equal to no options
+        query       [B, H, L, E]; key [B|1, Hk, S, E]; value [B|1, Hk, S, Ev]: float32, float64, bfloat16 or float16
+        score_mod   (score, b, h, q_idx, kv_idx) -> score. The operator has options for products with numbers, tanh of
+                    the score, sums and where(..., score, -inf): scale, softcap, bias and mask. It finds ALiBi in a bias
+        block_mask  of create_block_mask() or BlockMask.from_kv_blocks(): mask_mod decides in the listed blocks, and
+                    full blocks are allowed as a whole. The function evaluates mask_mod once for each block mask and
+                    compares every entry, so it finds causal, windows, segments (also with these two), padding and
+                    prefixes however mask_mod is written
+        scale       factor on the scores, default 1 / sqrt(E)
+        enable_gqa  H may be a multiple of Hk: query head h reads key head h / (H / Hk)
+        return_lse  also return lse [B, H, L], natural logarithms
+        kernel_options   options of torch's kernels. A call that has them goes to torch
+        return_aux  the AuxRequest of torch: also return an AuxOutput
+        strict      raise Error for a call that torch's operations would compute, and for a mask that is equal to no
+                    options
 
-    Gradients of query, key, value and of what score_mod captures, as tables of biases.
+    Returns out [B, H, L, Ev]; (out, lse) with return_lse; (out, AuxOutput) with return_aux. query, key and value have
+    gradients, and so do tensors that score_mod captures, such as a table of biases.
 
-    Where no such options are found the rows are computed in tiles, whose biases and masks are evaluated when they are
-    needed, in the backward again. mask_counts() counts what was found; explain_flex_attention() gives it before a call.
-    What cannot be computed here (other devices, subclasses, wrong arguments) is left to torch, and so is a call that
-    torch.compile sees. Torch refuses gradients on the CPU there: the compiler then leaves the call between two graphs,
-    where it is ours.
+    If the mask or the bias is equal to no options, the function computes tiles of rows. It evaluates the bias and the
+    mask of a tile when it needs them, and again in the backward. mask_counts() counts what was found, and
+    explain_flex_attention() returns it before a call.
+
+    A call that the library cannot compute (another device, a subclass, wrong arguments) goes to torch, which raises its
+    own errors. So does a call under torch.compile, unless it needs gradients: torch has none on the CPU, so the
+    compiler breaks the graph there and this function runs.
     """
     arguments = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
     if torch.compiler.is_compiling() and not strict:
@@ -400,10 +419,13 @@ def flex_attention(
 def explain_flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
                            block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False,
                            kernel_options: dict[str, Any] | None = None) -> Plan | str:
-    """What flex_attention() will do with these arguments: a Plan of all its calls together, or why torch computes.
+    """Returns what flex_attention() will do with these arguments: a Plan of all its calls, or a string with the reason
+    why torch computes it.
 
-    The path names the options that the functions are equal to, "causal, slopes", and the number of calls: one, two over
-    disjoint keys (a prefix), or tiles of rows, whose masks and biases are evaluated here too.
+        >>> explain_flex_attention(q, k, v, score_mod=alibi).path
+
+    The path names the options that are equal to the functions, as "causal, slopes", and the number of calls: one, two
+    over disjoint keys (a prefix), or one for each tile of rows. The function evaluates the masks and biases of tiles.
     """
     return _explained(_explain, query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options)
 
@@ -412,7 +434,7 @@ def explain_flex_attention_backward(query: Tensor, key: Tensor, value: Tensor, s
                                     block_mask: BlockMask | None = None, scale: float | None = None,
                                     enable_gqa: bool = False, kernel_options: dict[str, Any] | None = None
                                     ) -> Plan | str:
-    """What the backward of flex_attention() will do. As explain_flex_attention()."""
+    """Returns what the backward of flex_attention() will do. As explain_flex_attention()."""
     return _explained(_explain_backward, query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options)
 
 
@@ -435,6 +457,6 @@ def _explained(explained: Callable[..., Plan], query: Tensor, key: Tensor, value
             way = _way(call, q, score_mod, block_mask)
             _fused(call, way, q, k, v, scale, run)
     except Unreadable as error:
-        return f"left to torch: not an option of the operator: {error}"
+        return f"left to torch: no option of the operator expresses this call: {error}"
     number = "one call" if len(plans) == 1 else f"{len(plans)} calls"
     return of_all(plans)._replace(path=f"{plans[0].path}; read as: {way.what}; {number}")

@@ -1,8 +1,8 @@
-"""Masks of n x n entries that are equal to options of O(n): key lengths, causal, windows, segments, prefixes.
+"""Replaces masks of n x n entries by options of O(n) that are equal to them: key lengths, causal, windows, segments.
 
-A mask is read once (`structure`), with every entry compared, so results are those of the mask. The options are kept in
-`state` as long as the mask's memory is alive and torch counts no change in it. (A change that torch does not count,
-through NumPy or `.data`, is not seen; autograd would not see it either.)
+A mask is read once (`structure`), and every entry is compared, so the results are those of the mask. `state` keeps the
+options as long as the mask's memory is alive and torch counts no change of it. Torch does not count a change through
+NumPy or `.data`, for autograd neither.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .options import Options
 from .state import state
 from .structure import Structure, any_of, described, find_whole
 
-_KEPT = 64  # masks that are remembered
-WORTH_READING = 1 << 20  # (query, key) pairs of all heads: a call over fewer takes no longer than the reading
+_KEPT = 64  # the most masks whose options are kept
+WORTH_READING = 1 << 20  # pairs of all heads: a call over fewer takes no longer than reading the mask
 
 
 def as_allowed(mask: Tensor) -> Tensor | None:
-    """A mask as a boolean one, True = attend; None of one that adds anything but 0 and -infinity.
+    """Returns the mask as booleans, True = attend, or None if it adds anything but 0 and -infinity.
 
-    The lowest number counts as -infinity where it hides a key beside others; in a row that it fills it does not.
+    The lowest number of the type counts as -infinity, unless it fills a row.
     """
     if mask.dtype == torch.bool:
         return mask
@@ -38,7 +38,7 @@ def as_allowed(mask: Tensor) -> Tensor | None:
 # ------------------------------------------------------------------------------------------------------------- keeping
 
 def _found(mask: Tensor) -> Options | None:
-    with torch.inference_mode(False), torch.no_grad():  # what is kept may be used in a call that is recorded
+    with torch.inference_mode(False), torch.no_grad():  # a later call with gradients may use what is kept
         allowed = as_allowed(mask[:, 0])
         if allowed is None:
             return None
@@ -47,11 +47,11 @@ def _found(mask: Tensor) -> Options | None:
 
 
 def structure_of(mask: Tensor) -> Options | None:
-    """The options that a mask [B, 1, Lq, Lk], boolean or added, is equal to; None if there are none. Read once."""
-    if mask.is_inference():  # torch counts no changes of these
+    """Returns the options that are equal to a mask [B, 1, Lq, Lk], boolean or floating, or None. Reads a mask once."""
+    if mask.is_inference():  # torch counts no changes of such a tensor
         return _found(mask)
     storage, version = mask.untyped_storage(), mask._version
-    # The address of memory is not given to another array as long as there is a weak reference to it.
+    # No other storage gets this address as long as there is a weak reference to it.
     key = (storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype)
     masks = state.masks
     with state.lock:
@@ -68,13 +68,13 @@ def structure_of(mask: Tensor) -> Options | None:
 
 
 def is_worth_reading(q: Tensor, k: Tensor) -> bool:
-    """Whether a call over q and k takes longer than the reading of a mask."""
+    """Whether a call over q and k takes longer than reading its mask."""
     B, H, Lq, _ = q.shape
     return Lq > 1 and B * H * Lq * k.shape[2] >= WORTH_READING
 
 
 def _is_readable(mask: Tensor, q: Tensor, k: Tensor) -> bool:
-    """Whether the entries of a mask can be read, are the same for all heads, and reading them is worth its time."""
+    """Whether the entries of a mask can be read, are the same for all heads, and are worth reading."""
     B, _, Lq, _ = q.shape
     return (is_worth_reading(q, k) and mask.dim() == 4 and mask.shape[0] in (1, B)
             and (mask.shape[1] == 1 or mask.stride(1) == 0) and mask.shape[2] in (1, Lq) and mask.shape[3] == k.shape[2]
@@ -84,7 +84,8 @@ def _is_readable(mask: Tensor, q: Tensor, k: Tensor) -> bool:
 
 
 def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Options | None:
-    """The options that a mask [B|1, H|1, Lq|1, Lk] is equal to in a call over q and k, for its whole batch."""
+    """Returns the options, for the whole batch, that are equal to a mask [B|1, H|1, Lq|1, Lk] of a call over q and k,
+    or None."""
     if not _is_readable(mask, q, k):
         return None
     structure = structure_of(mask[:, :1])
@@ -94,13 +95,13 @@ def structure_for(mask: Tensor, q: Tensor, k: Tensor) -> Options | None:
 
 
 def add_mask(options: Options, mask: Tensor, q: Tensor, k: Tensor, prefixes: bool = False) -> Options:
-    """The options with a mask [B|1, H|1, Lq|1, Lk|1]: as options of O(n) where it is equal to such, or else itself.
+    """Adds a mask [B|1, H|1, Lq|1, Lk|1] to options: as options of O(n) that are equal to it, or as it is.
 
     prefixes: the result may be a Structure, for `prefix`.
     """
     structure = structure_for(mask, q, k)
     if isinstance(structure, Structure) and (not prefixes or state.observers):
-        structure = None  # an observer sees whole calls
+        structure = None  # observers are called with whole calls
     if structure is not None and not vars(structure).keys() & vars(options).keys():
         count_mask(described(structure))
         return structure.having(**vars(options))
@@ -109,22 +110,24 @@ def add_mask(options: Options, mask: Tensor, q: Tensor, k: Tensor, prefixes: boo
 
 
 def with_mask(options: Options, mask: Tensor) -> Options:
-    """The options with a mask as it is: `mask` where it is boolean, `bias` where it is floating."""
+    """Adds a mask to options as it is: a boolean one as `mask`, a floating one as `bias`."""
     return options.having(mask=mask) if mask.dtype == torch.bool else options.having(bias=mask)
 
 
 def count_unread(mask: Tensor) -> None:
-    """A call that takes its mask as it is."""
+    """Counts a call that takes its mask as it is."""
     count_mask("mask" if mask.dtype == torch.bool else "bias")
 
 
 def count_mask(what: str) -> None:
-    state.mask_counts[what] += 1  # without the lock, which torch.compile does not know
+    state.mask_counts[what] += 1  # without the lock, which torch.compile does not support
 
 
 def mask_counts() -> dict[str, int]:
-    """Returns the number of calls with a mask, by the options that are equal to the mask: {"causal, key lengths": 24,
-    "bias": 1}.
+    """Returns the number of calls with a mask, by the options that are equal to the mask.
+
+        >>> mask_counts()
+        {'causal, key lengths': 24, 'bias': 1}
 
     "keys" is one row for all queries. "mask" and "bias" are masks that are equal to no such options, or that were not
     read: in calls with few pairs or with one query, and under a compiler or a transform.

@@ -1,8 +1,8 @@
-"""The fused inference path of torch.nn.MultiheadAttention and TransformerEncoder, with the library's attention in it.
+"""The library's attention in the fused inference path of torch.nn.MultiheadAttention and TransformerEncoder.
 
-Without gradients these modules call one operator of torch's for projections and attention together, and drop padding by
-nested tensors. Here is that operator: the same projections, and between them attention in O(n) memory, over the packed
-sequences of a nested tensor.
+Without gradients these modules call one operator of torch for projections and attention together, and pass nested
+tensors to skip padding. This module replaces the operator: it computes the same projections, and between them attention
+in O(n) memory, for a nested tensor over its packed sequences.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _PADDING = 1  # mask_type of a mask [B, Lk]
 
 
 def _why_not(query: Tensor, embed_dim: int, num_head: int, is_self: bool, need_weights: bool) -> str:
-    """Why the operator is torch's to compute; empty if it is ours."""
+    """Returns why torch computes the operator, or an empty string."""
     if query.dtype not in FLOATING:
         return f"a module's query is {query.dtype}"
     if embed_dim // num_head > 1024:
         return "heads are wider than 1024"
     if query.is_nested and need_weights:
-        return "the weights of nested tensors are wanted"
+        return "need_weights asks for the weights of nested tensors"
     if query.is_nested and not (is_self and query.is_contiguous()):
-        return "a module's query is nested, and is not its key and value, or has holes"
+        return "a module's query is nested, but has holes or is not its key and value"
     return ""
 
 
 def _mask_options(mask: Tensor | None, mask_type: int | None, q: Tensor, k: Tensor) -> Options:
-    """A boolean mask is True where a key is hidden; a floating one is added."""
+    """Returns the options of a module's mask. A boolean one is True where a key is hidden; a floating one is added."""
     if mask is None:
         return NONE_GIVEN
     if mask_type == _PADDING:
@@ -46,11 +46,11 @@ def _mask_options(mask: Tensor | None, mask_type: int | None, q: Tensor, k: Tens
     mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     if mask.is_floating_point():
         return add_mask(NONE_GIVEN, mask, q, k)
-    return Options(mask=~mask.bool())  # inverted in each call, and so it would be read in each
+    return Options(mask=~mask.bool())  # not add_mask(): it would read the inverted mask in each call, as a new tensor
 
 
 def _projected(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor, num_head: int) -> list[Tensor]:
-    """q, k and v [B, H, L, D] of [B, L, E]."""
+    """Projects query, key and value [B, L, E] to q, k and v [B, H, L, D]."""
     if query is key is value:
         parts = linear(query, weight, bias).chunk(3, -1)
     else:
@@ -80,7 +80,7 @@ def _attend(query, key, value, num_head, qkv_weight, qkv_bias, proj_weight, proj
 
 
 class FusedModules:
-    """Keeps the operator in the place of torch's until remove(); calls left(reason) where a call is left to torch."""
+    """Replaces torch's operator until remove(). Calls left(reason) for a call that is left to torch."""
 
     def __init__(self, left: Callable[[str], None]) -> None:
         self._library = torch.library.Library("aten", "IMPL")
@@ -100,7 +100,7 @@ class FusedModules:
             return _attend(query, key, value, *rest)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that a kernel of torch is overridden, which is the point
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that its kernel is overridden
             self._library.impl(_NAME, kernel, dispatch_key, with_keyset=True, allow_override=True)
 
     def remove(self) -> None:

@@ -1,7 +1,7 @@
-"""The calls of the extension on torch's tensors, and attention and attention_backward as torch operators over them.
+"""Calls the extension on torch's tensors, and defines the torch operators attention and attention_backward over it.
 
-An operator is what torch.compile, modes and other transforms of graphs see: one node each, with shapes and strides of
-its results (register_fake) and the multiply-adds of torch's flop counter. Derivatives are in `autograd`.
+torch.compile, modes and other transforms of graphs have one node for an operator. register_fake() gives them the shapes
+and strides of its results, and a formula gives torch's flop counter its multiply-adds. Derivatives are in `autograd`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ library.define(f"attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor 
 
 # ------------------------------------------------------------------------------------------------------------ the calls
 
-# The extension reads tensors of these types itself, in 20 ns, from torch 2.10 on. It is given the parts of the others
-# as a tuple, in 1 us (DLPack in Python takes 10 us).
+# From torch 2.10 on, the extension reads tensors of these types itself, in 20 ns. Others are passed to it as a tuple of
+# their parts, in 1 us. (DLPack in Python takes 10 us.)
 _READABLE = DENSE if _core.use_exchange(list(DENSE)) else ()
 
 
 def readable(tensor: Tensor | None) -> Any:
-    """A tensor as the extension reads it."""
+    """Returns a tensor in a form that the extension reads."""
     if tensor is None or type(tensor) in _READABLE:
         return tensor
     dtype = tensor.dtype
@@ -49,7 +49,7 @@ def _readable_option(name: str, value: Any) -> Any:
 
 
 def readable_options(options: Options) -> Options:
-    """Options as the extension reads them."""
+    """Returns options in a form that the extension reads."""
     for name, value in vars(options).items():
         if name in ("blocks", "seed") or isinstance(value, Tensor) and type(value) not in _READABLE:
             return options.mapped(_readable_option)
@@ -57,17 +57,18 @@ def readable_options(options: Options) -> Options:
 
 
 def new_out(q: Tensor, v: Tensor) -> Tensor:
-    """out [B, H, Lq, Dv], in memory in the order of q's axes where Dv = D, as torch does."""
+    """Allocates out [B, H, Lq, Dv], in memory in the order of q's axes if Dv = D, as torch does."""
     shape, Dv = q.shape, v.shape[-1]
     return torch.empty_like(q) if shape[-1] == Dv else q.new_empty((*shape[:-1], Dv))
 
 
 def new_lse(q: Tensor) -> Tensor:
+    """Allocates lse [B, H, Lq], float32 or float64."""
     return q.new_empty(q.shape[:-1], dtype=q.dtype if q.dtype in (torch.float32, torch.float64) else torch.float32)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """(out [B, H, Lq, Dv], lse [B, H, Lq]) without gradients; tensors may be of any type."""
+    """Computes (out [B, H, Lq, Dv], lse [B, H, Lq]) without gradients."""
     out, lse = new_out(q, v), new_lse(q)
     _core.forward(readable(q), readable(k), readable(v), readable(out), readable(lse), readable_options(options))
     return out, lse
@@ -75,8 +76,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
 
 def backward(dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              options: Options, wanted: Sequence[bool], adds_up: bool = False) -> list[Tensor | None]:
-    """(dq, dk, dv, dbias, dsink), None where not wanted. adds_up: k and v are one head that was expanded to all, and
-    only the sum of each gradient over the heads matters, so every head may have the mean."""
+    """Computes (dq, dk, dv, dbias, dsink). A gradient that is not wanted is None.
+
+    adds_up: k and v are one head that was expanded to all, and only the sum of their gradients over the heads matters.
+    So the function computes the sum and gives every head the mean.
+    """
     sources = (q, k[:, :1], v[:, :1], options.bias, options.sink) if adds_up else (q, k, v, options.bias, options.sink)
     results = [torch.empty_like(source) if is_wanted else None for source, is_wanted in zip(sources, wanted)]
     given = {name: readable(result) for name, result in zip(GRADIENTS, results) if result is not None}
@@ -97,7 +101,7 @@ def backward(dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
 # -------------------------------------------------------------------------------------------------------- the operators
 
 def filled(gradients: Sequence[Tensor | None], q: Tensor) -> tuple[Tensor, ...]:
-    """With empty tensors in the place of None, which operators cannot return."""
+    """Replaces None, which operators cannot return, by empty tensors."""
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
 
@@ -126,7 +130,7 @@ def _(dout, dlse, q, k, v, out, lse, bias, sink, *values):
 
 
 def _pairs(q: Tensor, k: Tensor, values: Sequence[Any]) -> int:
-    """(query, key) pairs of all heads; of packed sequences those inside a sequence."""
+    """Returns the number of (query, key) pairs of all heads, for packed sequences of pairs inside a sequence."""
     B, H, Lq, _ = q.shape
     given = dict(zip(NAMES, values))
     starts, key_starts = given["cu_seqlens_q"], given["cu_seqlens_k"]

@@ -1,4 +1,4 @@
-"""Options as torch's operators take them: a flat list of tensors and numbers, because a schema has no objects."""
+"""Converts options to the flat list of tensors and numbers that torch's operators take: a schema has no objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from .._core import Error
 from .._options import FIELDS, NONE_GIVEN as NONE_GIVEN, OptionArguments as OptionArguments, Options as Options
 
-GRADIENTS = ("bias", "sink")  # options with a gradient: they come first
+GRADIENTS = ("bias", "sink")  # options with a gradient, which come first
 _KINDS = {"float": "float", "float | None": "float?", "bool": "bool", "str | None": "str?", "tuple[int, int]": "int[]"}
 _DEFAULTS: dict[str, Any] = {}
 _SCHEMA: list[str] = []
@@ -25,7 +25,7 @@ SCHEMA = ", ".join(_SCHEMA)
 
 
 def flat(options: Options) -> tuple[Any, ...]:
-    """The values in the order of NAMES."""
+    """Returns the values of options in the order of NAMES."""
     given = {name: value for name, value in vars(options).items() if value is not None}
     if "blocks" in given:
         given["blocks"], given["query_block"], given["key_block"] = given["blocks"]
@@ -33,7 +33,7 @@ def flat(options: Options) -> tuple[Any, ...]:
 
 
 def from_flat(values: Iterable[Any]) -> Options:
-    """The options of such a list."""
+    """Returns the options of a list of flat()."""
     given = {name: value for name, value in zip(NAMES, values) if value is not None}
     sizes = given.pop("query_block"), given.pop("key_block")
     if "blocks" in given:
@@ -42,7 +42,7 @@ def from_flat(values: Iterable[Any]) -> Options:
 
 
 def tensors_of(options: Options) -> dict[str, Tensor]:
-    """The options that are tensors, by name; of `blocks` its array."""
+    """Returns the options that are tensors, by name, and the array of `blocks`."""
     found = {}
     for name, value in vars(options).items():
         if name == "blocks" and value is not None:
@@ -53,7 +53,7 @@ def tensors_of(options: Options) -> dict[str, Tensor]:
 
 
 def with_tensors(options: Options, change: Callable[[Tensor], Any]) -> Options:
-    """The options with change(tensor) for every tensor."""
+    """Returns the options with every tensor replaced by change(tensor)."""
     return options.mapped(lambda _, value: change(value) if isinstance(value, Tensor) else value)
 
 
@@ -62,12 +62,12 @@ def detached(options: Options) -> Options:
 
 
 def new_seed() -> Tensor:
-    """Drawn from torch's generator, so that torch.manual_seed() decides and activation checkpointing repeats it."""
+    """Draws a seed from torch's generator, so that torch.manual_seed() and activation checkpointing repeat it."""
     return torch.randint(2**62, ())
 
 
 def seeded(options: Options) -> Options:
-    """The options with a seed where dropout needs one. Raises Error for a dropout outside [0, 1)."""
+    """Adds a seed to the options if dropout needs one. Raises Error for a dropout outside [0, 1)."""
     if not options.dropout:
         return options
     if not 0 <= options.dropout < 1:

@@ -1,7 +1,7 @@
-"""Masks of a prefix that all see: two calls over disjoint rows, of which each is what the operator takes.
+"""Computes a mask with a prefix that all rows attend to, in two calls over disjoint rows.
 
-Row i sees the keys before the prefix's end and the keys up to its own. For rows inside the prefix this is all of the
-prefix; for later rows it is causal. So the rows of the two calls are the rows of the result, and nothing is merged.
+Row i attends to the prefix and to the keys up to its own. For rows inside the prefix this is the whole prefix; for
+later rows it is causal. So each call has options of the operator, and its rows are rows of the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Call = tuple[Tensor, Tensor, Tensor, Options]  # q, k, v and the options
 
 
 def calls(q: Tensor, k: Tensor, v: Tensor, options: Options) -> list[Call]:
-    """The calls over rows that follow one another, for options that may be a Structure."""
+    """Returns the calls over consecutive rows for options that may be a Structure."""
     if not isinstance(options, Structure):
         return [(q, k, v, options)]
     prefix, later = options.prefix, options.options()
@@ -35,7 +35,7 @@ def calls(q: Tensor, k: Tensor, v: Tensor, options: Options) -> list[Call]:
 
 
 def attention_output(q: Tensor, k: Tensor, v: Tensor, options: Options, simple: bool | None = None) -> Tensor:
-    """out [B, H, Lq, Dv], in memory in the order of q's axes. simple: autograd.is_simple_with() where it is known."""
+    """Returns out [B, H, Lq, Dv], in memory in the order of q's axes. simple: autograd.is_simple_with(), if known."""
     if simple is None:
         simple = autograd.is_simple_with(q, k, v, options)
     results = [autograd.attention_output(*call, simple) for call in calls(q, k, v, options)]

@@ -1,8 +1,8 @@
-"""Functions of flex_attention (score_mod, mask_mod) as what the operator takes, found by running them.
+"""Runs the functions of flex_attention (score_mod, mask_mod) to find the options of the operator that express them.
 
-A mask_mod runs on the indices of a tile of rows. A score_mod runs on the same indices and, in the place of the score,
-an object that knows what is done to it: products with numbers, tanh, sums, where(..., -inf). So what comes out, a
-factor, a cap, a bias and a mask, is true of every entry, and the bias has the gradients of what has been captured.
+A mask_mod runs on the indices of a tile of rows. A score_mod runs on the same indices and on a Score, an object that
+records what is done to it: products with numbers, tanh, sums, where(..., -inf). The recorded factor, cap, bias and mask
+hold for every entry, and the bias has the gradients of the tensors that score_mod captures.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
 
 class Unreadable(Exception):
-    """A score_mod does to the score what the operator has no option for."""
+    """No option of the operator expresses what a score_mod does to the score."""
 
 
 def mapped(function: Callable, prefix: tuple = ()) -> Callable:
-    """A function of single indices b, h, i, j as one of all of them, [B, H, Lq, Lk]; before them arguments that have
-    these axes (0) or not (None)."""
+    """Turns a function of single indices b, h, i, j into one of index tensors, which returns [B, H, Lq, Lk].
+
+    prefix: for each argument before the indices, 0 if it has these axes too, None if it has not.
+    """
     for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         function = torch.vmap(function, in_dims=prefix + axes)
 
     def run(*arguments):
-        with TransformGetItemToIndex():  # table[h] for an index h that is a tensor, as torch's own flex_attention
+        with TransformGetItemToIndex():  # allows table[h] for a tensor h, as torch's own flex_attention does
             return function(*arguments)
 
     return run
 
 
 def narrowed(tensor: Tensor) -> Tensor:
-    """Without copies along axes that the function did not look at."""
+    """Returns the tensor with extent 1 on axes on which all entries share memory."""
     for axis in range(tensor.dim()):
         if tensor.stride(axis) == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
@@ -46,14 +48,14 @@ def narrowed(tensor: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------ the score
 
 def _number(value: Any) -> float:
-    """A factor, which must be the same for all entries."""
+    """Returns a factor, which must be the same for all entries."""
     if isinstance(value, Tensor):
         if value.dim() or value.requires_grad or torch._C._functorch.is_batchedtensor(value):
-            raise Unreadable("the score is multiplied with what is not a number")
+            raise Unreadable("score_mod multiplies the score by something that is not one number for all entries")
         return value.item()
     if isinstance(value, (int, float)):
         return float(value)
-    raise Unreadable("the score is multiplied with what is not a number")
+    raise Unreadable("score_mod multiplies the score by something that is not one number for all entries")
 
 
 def _is_minus_infinity(value: Any) -> bool:
@@ -65,7 +67,7 @@ def _is_minus_infinity(value: Any) -> bool:
 
 
 class Score:
-    """factor * score, or factor * tanh(inner * score), plus bias; -infinity where it is not allowed."""
+    """Records factor * score, or factor * tanh(inner * score), plus bias, and -infinity where it is not allowed."""
 
     def __init__(self, dtype: torch.dtype, factor: float = 1.0, inner: float | None = None, bias: Any = None,
                  allowed: Tensor | None = None) -> None:
@@ -78,36 +80,36 @@ class Score:
 
     def _plus(self, other: Any, sign: float = 1.0) -> Score:
         if isinstance(other, Score) or not isinstance(other, (int, float, Tensor)):
-            raise Unreadable("the score is added to itself")
+            raise Unreadable("score_mod adds something that depends on the score to the score")
         added = other if sign == 1 else sign * other
         return self._with(bias=added if self.bias is None else self.bias + added)
 
     def _times(self, number: Any) -> Score:
         number = _number(number)
         if self.allowed is not None and not number > 0:
-            raise Unreadable("-infinity is multiplied")
+            raise Unreadable("score_mod multiplies a score of -infinity by a number that is not positive")
         return self._with(factor=self.factor * number, bias=None if self.bias is None else self.bias * number)
 
     def _over(self, number: Any) -> Score:
         number = _number(number)
         if number == 0:
-            raise Unreadable("the score is divided by 0")
+            raise Unreadable("score_mod divides the score by 0")
         if self.allowed is not None and not number > 0:
-            raise Unreadable("-infinity is divided")
+            raise Unreadable("score_mod divides a score of -infinity by a number that is not positive")
         return self._with(factor=self.factor / number, bias=None if self.bias is None else self.bias / number)
 
     def _tanh(self) -> Score:
         if self.inner is not None or self.bias is not None or self.allowed is not None:
-            raise Unreadable("tanh is not the first that happens to the score")
+            raise Unreadable("score_mod applies tanh after a sum, a mask or another tanh")
         return self._with(factor=1.0, inner=self.factor)
 
     def _only_where(self, condition: Tensor) -> Score:
         return self._with(allowed=condition if self.allowed is None else self.allowed & condition)
 
     def _or(self, condition: Tensor, other: Score) -> Score:
-        """self where the condition holds, the other elsewhere."""
+        """Returns self where the condition holds and the other score elsewhere."""
         if (self.factor, self.inner) != (other.factor, other.inner):
-            raise Unreadable("the score is treated differently in different places")
+            raise Unreadable("score_mod applies different factors or caps at different places")
         bias, allowed = None, None
         if self.bias is not None or other.bias is not None:
             bias = torch.where(condition, *(0.0 if x.bias is None else x.bias for x in (self, other)))
@@ -153,29 +155,35 @@ class Score:
         return 0
 
     def __getattr__(self, name: str):
-        raise Unreadable(f"the score's {name} is asked for")
+        raise Unreadable(f"score_mod uses the attribute {name} of the score")
 
     def __bool__(self):
-        raise Unreadable("what happens depends on the score")
+        raise Unreadable("score_mod has a condition that depends on the score")
 
     @classmethod
     def __torch_function__(cls, function, kinds, arguments=(), options=None):
         name = getattr(function, "__name__", "").strip("_")
         if name not in _FUNCTIONS or options and options.keys() - {"dtype", "device"}:
-            raise Unreadable(f"torch's {name} takes the score")
+            raise Unreadable(f"score_mod passes the score to torch's {name}")
         return _FUNCTIONS[name](*arguments)
 
 
 def _where(condition, a, b):
     if isinstance(condition, Score):
-        raise Unreadable("what happens depends on the score")
+        raise Unreadable("score_mod has a condition that depends on the score")
     if isinstance(a, Score) and isinstance(b, Score):
         return a._or(condition, b)
     if isinstance(a, Score) and _is_minus_infinity(b):
         return a._only_where(condition)
     if isinstance(b, Score) and _is_minus_infinity(a):
         return b._only_where(~condition)
-    raise Unreadable("the score is replaced by another number than -infinity")
+    raise Unreadable("score_mod replaces the score by another number than -infinity")
+
+
+def _divided(a, b):
+    if not isinstance(a, Score):
+        raise Unreadable("score_mod divides by the score")
+    return a._over(b)
 
 
 _FUNCTIONS = {
@@ -185,7 +193,7 @@ _FUNCTIONS = {
     "rsub": lambda a, b: b - a if isinstance(b, Score) else a.__rsub__(b),
     "mul": lambda a, b: a * b if isinstance(a, Score) else b * a,
     "rmul": lambda a, b: a * b if isinstance(a, Score) else b * a,
-    "div": lambda a, b: a._over(b) if isinstance(a, Score) else _where(None, None, None),
+    "div": _divided,
     "tanh": lambda a: a._tanh(),
     "where": _where,
     "masked_fill": lambda a, condition, value: _where(~condition, a, value),
@@ -196,7 +204,7 @@ _FUNCTIONS = {
 
 
 class Reading(NamedTuple):
-    """What a score_mod does to scores: of all of them factor and cap, of those rows bias and mask."""
+    """What a score_mod does to scores: factor and cap hold for all rows, bias and mask for the rows that were read."""
 
     factor: float
     softcap: float  # 0: none
@@ -205,13 +213,13 @@ class Reading(NamedTuple):
 
 
 def read_score(score_mod: Callable, dtype: torch.dtype, indices: tuple[Tensor, ...]) -> Reading:
-    """Raises Unreadable."""
+    """Runs a score_mod on (b, h, rows, keys). Raises Unreadable if no option of the operator expresses it."""
     found: list[Score] = []
 
     def of(*index):
         result = score_mod(Score(dtype), *index)
         if not isinstance(result, Score):
-            raise Unreadable("the result does not depend on the score")
+            raise Unreadable("score_mod returns something that does not depend on the score")
         found.append(result)
         nothing = torch.zeros((), dtype=dtype)
         bias = nothing if result.bias is None else torch.as_tensor(result.bias, dtype=dtype)
@@ -219,13 +227,13 @@ def read_score(score_mod: Callable, dtype: torch.dtype, indices: tuple[Tensor, .
 
     try:
         bias, allowed = mapped(of)(*indices)
-    except TypeError as error:  # as of a comparison, which the score has not; what is wrong is wrong without us too
+    except TypeError as error:  # for example of a comparison, which Score does not have
         raise Unreadable(str(error)) from error
     result = found[0]
     factor, softcap = result.factor, 0.0
     if result.inner is not None:  # factor tanh(inner s) = c tanh(factor' s / c)
         if result.factor * result.inner == 0:
-            raise Unreadable("the score is multiplied with 0")
+            raise Unreadable("score_mod multiplies the score by 0")
         softcap, factor = abs(result.factor), result.factor * result.inner
     return Reading(factor, softcap, None if result.bias is None else narrowed(bias),
                    None if result.allowed is None else narrowed(allowed))
@@ -234,7 +242,7 @@ def read_score(score_mod: Callable, dtype: torch.dtype, indices: tuple[Tensor, .
 # -------------------------------------------------------------------------------------------------------- what it holds
 
 class _Seen:
-    """A tensor as it was: equal to itself as long as nothing has been written to it."""
+    """A tensor and its version: equal to a later one of the same tensor if nothing was written in between."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.state = weakref.ref(tensor), (tensor._version, tensor.requires_grad)
@@ -246,14 +254,14 @@ class _Seen:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """What a function may look up in its module, with those that are defined inside it."""
+    """Returns the names that a function, or a function defined inside it, may look up in its module."""
     return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def captured(value: Any, depth: int = 0) -> list | None:
-    """All that the results of a function depend on: code, numbers, tensors with their versions; None if unknown.
+    """Returns all that the results of a function depend on: code, numbers, tensors with their versions. None: unknown.
 
-    Two functions of which this is equal say the same, so that a closure may be made anew for each call.
+    Two functions with equal lists compute the same, so a caller may create a new closure for each call.
     """
     if value is None or isinstance(value, (int, float, str, torch.dtype, torch.device, types.ModuleType, type,
                                            types.BuiltinFunctionType)):
@@ -272,7 +280,7 @@ def captured(value: Any, depth: int = 0) -> list | None:
         names = sorted(_names(value.__code__))
         try:
             parts = [cell.cell_contents for cell in value.__closure__ or ()]
-        except ValueError:  # a variable that has no value yet
+        except ValueError:  # a captured variable has no value yet
             return None
         parts += [value.__globals__[name] for name in names if name in value.__globals__]
         parts += value.__defaults__ or ()

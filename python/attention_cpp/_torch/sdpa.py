@@ -1,6 +1,6 @@
-"""scaled_dot_product_attention of attention_cpp.torch: it turns torch's arguments into calls of the operator.
+"""attention_cpp.torch.scaled_dot_product_attention, which turns torch's arguments into calls of the operator.
 
-`why_not` decides whether the library or torch computes a call. Calls for which the library raises go to torch too.
+why_not() decides whether the library or torch computes a call. A call for which the library raises goes to torch too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .options import NONE_GIVEN, Options, detached
 from .state import left_to_torch
 from .structure import described
 
-_NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # of simple calls
+_NUMBERS, _SCALES, _MASKS = (int, float), (float, type(None)), (Tensor, type(None))  # the types in simple calls
 _CAUSAL = Options(causal=True, alignment="top_left")
 original = torch.nn.functional.scaled_dot_product_attention
 
@@ -30,7 +30,7 @@ original = torch.nn.functional.scaled_dot_product_attention
 # ----------------------------------------------------------------------------------------------------- who computes it
 
 def _is_packed(tensor: Any) -> bool:
-    """Whether it is a nested tensor [B, H, L, D] of sequences without holes."""
+    """Whether a tensor is nested, [B, H, L, D], and its sequences have no holes."""
     return (tensor.layout is torch.jagged and tensor.dim() == 4 and isinstance(tensor.shape[2], torch.SymInt)
             and tensor.lengths() is None and not torch.compiler.is_compiling())
 
@@ -52,7 +52,7 @@ def _why_not_tensor(name: str, tensor: Any) -> str:
 
 
 def why_not(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any) -> str:
-    """Why torch computes this call; empty if the library does, as far as can be seen before it checks the arguments."""
+    """Returns why torch computes this call, or an empty string. The library may still find wrong arguments later."""
     if torch.jit.is_tracing():
         return "torch.jit records the call for other programs"
     if torch.compiler.is_exporting():
@@ -81,7 +81,7 @@ def why_not(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is
 
 
 def _four_axes(tensor: Tensor, batch: torch.Size) -> Tensor:
-    """[..., H, L, D] as [B, H, L, D]: missing axes are 1, further ones are one batch."""
+    """Returns [..., H, L, D] as [B, H, L, D]: missing axes have extent 1, and all batch axes become one."""
     while tensor.dim() < 4:
         tensor = tensor.unsqueeze(0)
     if len(batch) > 1:
@@ -90,15 +90,16 @@ def _four_axes(tensor: Tensor, batch: torch.Size) -> Tensor:
 
 
 def _repeated(tensor: Tensor, heads: int) -> Tensor:
-    """[..., Hk, S, D] with as many heads as the query."""
+    """Repeats the heads of [..., Hk, S, D] so that there are as many as the query has."""
     if tensor.shape[-3] == 0 or heads % tensor.shape[-3]:
-        raise Error(f"[scaled_dot_product_attention] {heads} query heads cannot share {tensor.shape[-3]}")
+        raise Error(f"[scaled_dot_product_attention] query has {heads} heads, which must be a multiple of the "
+                    f"{tensor.shape[-3]} heads of key or value")
     return tensor.repeat_interleave(heads // tensor.shape[-3], -3)
 
 
 def problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool
             ) -> tuple[Tensor, Tensor, Tensor, Options, torch.Size]:
-    """The arguments as q, k, v [B, H, L, D], options, and the axes before the last three of the result."""
+    """Returns the arguments as q, k, v [B, H, L, D] and options, and the axes of the result before its last three."""
     if isinstance(attn_mask, CausalBias) and is_causal:
         raise Error("[scaled_dot_product_attention] a causal bias and is_causal must not both be given")
     options = _CAUSAL if is_causal else NONE_GIVEN
@@ -108,7 +109,8 @@ def problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         attn_mask = None
     if query.is_nested:
         if not torch.equal(key.offsets(), value.offsets()):
-            raise Error("[scaled_dot_product_attention] key and value are nested differently")
+            raise Error("[scaled_dot_product_attention] the nested tensors key and value have different offsets, must "
+                        "have the same")
         options = options.having(cu_seqlens_q=query.offsets(), cu_seqlens_k=key.offsets())
         query, key, value = (tensor.values().unsqueeze(0) for tensor in (query, key, value))
     query, key, value, attn_mask = autograd.autocast(query, key, value, attn_mask)
@@ -126,7 +128,7 @@ def problem(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         most = max(heads)
         if set(heads) != {1, most}:
             raise Error(f"[scaled_dot_product_attention] query, key and value have {heads} heads: without enable_gqa "
-                        "they must be equal")
+                        "these numbers must be equal")
         query, key, value = (tensor.expand(*tensor.shape[:-3], most, -1, -1) for tensor in (query, key, value))
     batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     if attn_mask is not None and len(batch) > 1 and attn_mask.dim() > 4:
@@ -152,19 +154,25 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     strict: bool = False,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, fused for every argument.
+    """Computes torch.nn.functional.scaled_dot_product_attention(), fused for every argument, in O(n) memory.
 
-    query [..., H, L, E], key [..., Hk, S, E], value [..., Hk, S, Ev]; returns [..., H, L, Ev].
+        >>> out = scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    attn_mask   boolean (True = attend) or floating (added, has a gradient), broadcastable to [..., H, L, S]
-    dropout_p   probability of dropping a weight, applied in evaluation too: pass 0 there. torch's generator gives the
-                seed
-    is_causal   top-left: query i attends to keys 0 ... i; composes with attn_mask
-    enable_gqa  query head h reads key head h / (H / Hk)
-    strict      raise Error instead of calling torch for another device, dtype or layout
+    Arguments
+        query       [..., H, L, E]; key [..., Hk, S, E]; value [..., Hk, S, Ev]: float32, float64, bfloat16 or float16
+        attn_mask   boolean (True = attend) or floating (added, has a gradient), broadcastable to [..., H, L, S]
+        dropout_p   probability of dropping a weight, applied in evaluation too: pass 0 there. Torch's generator gives
+                    the seed
+        is_causal   top-left: query i attends to keys 0 ... i; composes with attn_mask
+        scale       factor on the scores, default 1 / sqrt(E)
+        enable_gqa  H may be a multiple of Hk: query head h reads key head h / (H / Hk)
+        strict      raise Error instead of leaving the call to torch
 
-    It casts under torch.autocast as torch does. Calls with wrong arguments go to torch, which raises its own errors.
-    Graphs for other programs (torch.jit, torch.export, torch.onnx, torch.fx) contain torch's operator.
+    Returns out [..., H, L, Ev], with gradients of query, key, value and a floating attn_mask.
+
+    The function casts under torch.autocast as torch does. A call that the library cannot compute (another device, dtype
+    or layout, wrong arguments) goes to torch, which raises its own errors. Graphs for other programs (torch.jit,
+    torch.export, torch.onnx, torch.fx) contain torch's operator.
     """
     if torch.jit.is_scripting():
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -193,7 +201,7 @@ def _computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
             out = autograd.simple_attention(query, key, value, with_mask(options, attn_mask))
             count_unread(attn_mask)
             return out
-        except Error as error:  # torch says what is wrong in its own words, if it finds it wrong
+        except Error as error:  # torch raises its own error, or computes the call if it allows it
             refusal = str(error) if attn_mask is None or attn_mask.dim() > 1 else ""
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale) or refusal
     if not reason:
@@ -221,9 +229,9 @@ def _has_torch_function(*tensors: Any) -> bool:
 def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:
     q, k, v, options, batch = problem(query, key, value, attn_mask, is_causal, enable_gqa)
-    simple = False if q is query else None  # of these tensors it is known
+    simple = False if q is query else None  # _computed() has found that a call with these tensors is not simple
     out = prefix.attention_output(q, k, v, options.having(scale=scale, dropout=dropout_p), simple)
-    if query.is_nested:  # with the lengths that it knows, which to_padded_tensor() and others need
+    if query.is_nested:  # to_padded_tensor() and others need the lengths
         return torch.nested.nested_tensor_from_jagged(
             out.squeeze(0), offsets=query.offsets(), jagged_dim=2, min_seqlen=query._get_min_seqlen(),
             max_seqlen=query._get_max_seqlen())
@@ -236,8 +244,8 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 
 def _is_composed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
                  enable_gqa: bool) -> bool:
-    """Whether torch computes the call as products of matrices, whose result is contiguous. Otherwise it is laid out as
-    query."""
+    """Whether torch computes the call as matrix products, whose result is contiguous. Otherwise the result has the
+    memory order of query."""
     return (dropout_p > 0 or attn_mask is not None and attn_mask.requires_grad or key.shape[-2] == 0
             or not query.dim() == key.dim() == value.dim() == 4
             or not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[1] != value.shape[1]
@@ -248,6 +256,8 @@ def _is_composed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Plan | str:
     """Returns what scaled_dot_product_attention() will do: a Plan, or a string with the reason why torch computes it.
+
+        >>> explain(q, k, v, attn_mask=mask).path
 
     With a mask, the path names the options that are equal to the mask, as "causal, key lengths"; "mask" or "bias" if
     there are none. If an argument is not finite, the path names the rule, which differs from torch's: masked entries

@@ -1,11 +1,11 @@
-"""Statistics of attention for a loss: entropy of rows and mass on sets of keys, with gradients.
+"""Statistics of attention for a loss: the entropy of rows and the mass on sets of keys, with gradients.
 
-Both are attention over values of their own. With values v_j = (k_j, 1, [label_j = 0], [label_j = 1], ...) a row gives
-sum_j P_ij v_j: its masses, and in
+Both are attention over special values. With v_j = (k_j, 1, [label_j = 0], [label_j = 1], ...), sum_j P_ij v_j contains
+the masses of row i, and its entropy follows from s_ij = scale <q_i, k_j>:
 
-    - sum_j P_ij ln P_ij = lse_i sum_j P_ij - scale <q_i, sum_j P_ij k_j>        as s_ij = scale <q_i, k_j>
+    - sum_j P_ij ln P_ij = lse_i sum_j P_ij - scale <q_i, sum_j P_ij k_j>
 
-its entropy. So one call of the operator, and one of its backward, have all of them in O(n) memory.
+So one call of the operator, and one of its backward, compute all of them in O(n) memory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def attention_statistics(
     _check(query, key, labels, label_sets, scale)
     refused = sorted(set(options) - set(_OPTIONS))
     if refused:
-        raise Error(f"[{_FUNCTION}] of {', '.join(refused)} there is no gradient; there are {', '.join(_OPTIONS)}")
+        raise Error(f"[{_FUNCTION}] there are no gradients with {', '.join(refused)}; the allowed options are "
+                    f"{', '.join(_OPTIONS)}")
     if query.dtype in (torch.bfloat16, torch.float16):
         query, key = query.float(), key.float()
     D = query.shape[-1]
@@ -85,6 +86,6 @@ def attention_statistics(
         values.append(members.expand(*key.shape[:-1], sets))
     given = as_tensors(_FUNCTION, {**options, "scale": scale})
     out, lse = autograd.attention(query, key, torch.cat(values, -1), given)
-    finite = torch.where(lse == -torch.inf, 0, lse)  # a row without keys has no weights either
+    finite = torch.where(lse == -torch.inf, 0, lse)  # an empty row has entropy 0, not NaN
     entropy = finite * out[..., D] - scale * (query * out[..., :D]).sum(-1)
     return RowStatistics(entropy, out[..., D + 1:])

@@ -1,7 +1,7 @@
-"""The options that a mask is equal to: guessed from a few of its rows, then compared with every entry.
+"""Finds options that are equal to a mask: it guesses them from a few rows and then compares every entry.
 
-A mask is read through a function from rows to booleans [B, rows, Lk], so that it need not be stored: it may be a
-tensor, or computed a tile of rows at a time.
+It reads a mask through a function from rows to booleans [B, rows, Lk]. So the mask may be a tensor, or be computed one
+tile of rows at a time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from .options import NONE_GIVEN, Options
 
-TILE = 1 << 22  # entries that are compared at a time
-_SAMPLE = 16  # rows that make the guess
+TILE = 1 << 22  # the most entries that are compared at a time
+_SAMPLE = 16  # the number of rows from which the options are guessed
 
-Read = Callable[[Tensor], Tensor]  # the indices of rows to their entries [B, rows, Lk], True = attend
+Read = Callable[[Tensor], Tensor]  # from the indices of rows to their entries [B, rows, Lk], True = attend
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
 class Structure(Options):
-    """Options, and a prefix: every query sees its first keys too. `prefix.calls()` makes calls of that."""
+    """Options with a prefix: every query attends to the first `prefix` keys too. `prefix.calls()` makes calls of it."""
 
     prefix: int = 0
 
@@ -31,7 +31,7 @@ class Structure(Options):
 
 
 def any_of(allowed: Tensor, axis: int) -> Tensor:
-    """allowed.any(axis), of bytes, which torch reduces several times as fast."""
+    """Returns allowed.any(axis). It reduces bytes, which is several times as fast in torch."""
     return allowed.view(torch.uint8).amax(axis).view(torch.bool) if allowed.shape[axis] else allowed.any(axis)
 
 
@@ -41,13 +41,13 @@ def _differs(a: Tensor, b: Tensor) -> bool:
 
 
 def tiles(count: int, entries: int) -> Iterator[Tensor]:
-    """The rows, as many at a time as have TILE entries together; `entries` is what one row has."""
+    """Yields the indices of `count` rows in tiles of at most TILE entries; one row has `entries`."""
     step = max(1, TILE // max(entries, 1))
     return (torch.arange(first, min(first + step, count)) for first in range(0, count, step))
 
 
 class _Rows:
-    """The rows of a mask, and what a guess would have in their place."""
+    """Compares the rows of a mask with a guess."""
 
     def __init__(self, read: Read, batch: int, count: int, keys: int) -> None:
         self.read, self.batch, self.count = read, batch, count
@@ -61,7 +61,7 @@ class _Rows:
     def _differ(self, rows: Tensor, allowed: Tensor, keys: Tensor | None = None,
                 segments: tuple[Tensor, Tensor] | None = None, low: Tensor | None = None, high: Tensor | None = None,
                 prefix: Tensor | None = None) -> bool:
-        """Whether those rows are not what the guess says: each part of it, all of them together."""
+        """Whether an entry of those rows differs from the guess, the conjunction of the given parts."""
         guess = torch.ones(1, 1, 1, dtype=torch.bool)
         row = rows.to(torch.int32)[None, :, None]
         for limit, compare in ((high, torch.le), (low, torch.ge)):
@@ -77,19 +77,19 @@ class _Rows:
         return _differs(allowed, guess)
 
     def are(self, **guess: Any) -> bool:
-        """Whether every entry is what the guess says: the sample first, which refuses most that are not."""
+        """Whether every entry equals the guess. It compares the sample first, where most wrong guesses fail."""
         return not self._differ(self.sample, self.of_sample, **guess) and not any(
             self._differ(rows, allowed, **guess) for rows, allowed in self._tiles())
 
     def keys(self) -> Tensor:
-        """Which keys anyone sees, [B, Lk]."""
+        """Returns which keys a query attends to, [B, Lk]."""
         seen = torch.zeros(self.batch, self.key.numel(), dtype=torch.bool)
         for _, allowed in self._tiles():
             seen |= any_of(allowed, 1)
         return seen
 
     def limits(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest j - i of an allowed pair in the sample, [B] each."""
+        """Returns the smallest and the largest j - i of the allowed pairs in the sample, [B] each."""
         distance = self.key - self.sample.to(torch.int32)[:, None]
         far = self.key.numel() + self.count
         low = torch.where(self.of_sample, distance, far).amin((1, 2))
@@ -97,43 +97,43 @@ class _Rows:
         return torch.where(low == far, 0, low), torch.where(high == -far, 0, high)
 
     def prefix(self) -> tuple[int, int]:
-        """The end of the keys that the first row sees, and the greatest j - i of a row that sees further, of all
-        sequences."""
+        """Returns, over all sequences, the end of the keys that the first row attends to, and the largest j - i of the
+        rows that attend further."""
         last = torch.where(self.of_sample, self.key, -1).amax(2)
         end = int(last[:, 0].amax()) + 1
         further = (last - self.sample)[last >= end]
         return end, int(further.amax()) if len(further) else -self.count
 
     def reached(self, high: Tensor, low: Tensor | None = None) -> Tensor:
-        """Keys [B, Lk] that a query would see, were they all there."""
+        """Returns the keys [B, Lk] that some query would attend to without padding."""
         last = self.key <= high[:, None] + (self.count - 1)
         return last if low is None else last & (self.key >= low[:, None])
 
     def are_runs(self) -> bool:
-        """Whether each row of the sample sees keys that are together."""
+        """Whether the allowed keys of each row of the sample are consecutive."""
         starts = self.of_sample[..., 1:] & ~self.of_sample[..., :-1]
         return bool((starts.sum(-1) + self.of_sample[..., 0] <= 1).all())
 
     def are_apart(self) -> bool:
-        """Whether of two rows of the sample either sees no key of the other's, or all."""
+        """Whether any two rows of the sample are disjoint, or one contains the other."""
         a, b = self.of_sample[:, :, None], self.of_sample[:, None]
         common, more = any_of(a & b, 3), any_of(a & ~b, 3)
         return bool((~common | ~more | ~more.transpose(1, 2)).all())
 
     def segments(self) -> tuple[Tensor, Tensor]:
-        """Ids of queries and keys, if these are segments: the first key that a query sees, of a key those of its
-        queries. -1 and -2: nobody."""
+        """Returns segment ids of queries and keys, if the mask consists of segments: of a query its first allowed key,
+        of a key the id of its queries. -1 is a query without keys, -2 a key without queries."""
         of_queries = torch.full((self.batch, self.count), -1, dtype=torch.int32)
         of_keys = torch.full((self.batch, self.key.numel()), -2, dtype=torch.int32)
         for rows, allowed in self._tiles():
-            first = torch.from_numpy(allowed.numpy().argmax(-1)).to(torch.int32)  # NumPy's stops at the first
+            first = torch.from_numpy(allowed.numpy().argmax(-1)).to(torch.int32)  # NumPy stops at the first one
             of_queries[:, rows] = first.masked_fill(~any_of(allowed, -1), -1)
             of_keys = torch.maximum(of_keys, torch.where(allowed, first[:, :, None], -2).amax(1))
         return of_queries, of_keys
 
     def neighbours(self, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The same if tokens of a segment are together and a window hides its first: each token sees the one before
-        it, but for the first one."""
+        """Returns segment ids if the tokens of a segment are consecutive, also if a window hides its first tokens: a
+        segment begins at each token that does not attend to the one before it."""
         starts = torch.ones(self.batch, self.count, dtype=torch.bool)
         for rows, allowed in self._tiles():
             before = rows + high[:, None] - 1
@@ -141,13 +141,13 @@ class _Rows:
             sees = allowed.gather(2, before.clamp(0, self.key.numel() - 1)[:, :, None]).squeeze(2)
             starts[:, rows] = ~(sees & inside)
         of_queries = starts.cumsum(1, dtype=torch.int32)
-        query = self.key - high[:, None]  # whose own key this is
+        query = self.key - high[:, None]  # the query whose own key this is
         inside = (query >= 0) & (query < self.count)
         return of_queries, of_queries.gather(1, query.clamp(0, self.count - 1).long()).masked_fill(~inside, -2)
 
 
 def _of_keys(keys: Tensor, reached: Tensor | None = None) -> Options:
-    """Options for the keys [B, Lk] that exist; none where these are all keys that are reached anyway."""
+    """Returns options for the keys [B, Lk] that exist; NONE_GIVEN if these are all keys that are reached anyway."""
     if bool((keys if reached is None else keys | ~reached).all()):
         return NONE_GIVEN
     lengths = keys.sum(-1)
@@ -156,7 +156,7 @@ def _of_keys(keys: Tensor, reached: Tensor | None = None) -> Options:
 
 
 def _of_band(high: Tensor, low: Tensor | None) -> Options:
-    """low <= j - i <= high is causal at an offset, with a window."""
+    """Returns low <= j - i <= high as causal with an offset and a window."""
     options = Options(causal=True, alignment="offset", offset=high.long())
     if bool((high == 0).all()):
         options = Options(causal=True, alignment="top_left")
@@ -172,7 +172,7 @@ def _both(a: Options, b: Options) -> Options:
 
 
 def _find_prefix(rows: _Rows) -> Structure | None:
-    """Keys that all see, the same number in all sequences, and causal after them."""
+    """Finds a prefix of one length for all sequences, with causal keys after it."""
     end, distance = rows.prefix()
     if not 0 < end - distance < rows.count:
         return None
@@ -183,13 +183,13 @@ def _find_prefix(rows: _Rows) -> Structure | None:
 
 
 def find_whole(read: Read, batch: int, count: int, key_count: int) -> Options | None:
-    """The options, perhaps a Structure, that a mask of `count` rows is equal to, or None."""
+    """Returns the options that are equal to a mask of `count` rows, which may be a Structure, or None."""
     found = find(read, batch, count, key_count)
     return _find_prefix(_Rows(read, batch, count, key_count)) if found is None else found
 
 
 def find(read: Read, batch: int, count: int, key_count: int) -> Options | None:
-    """The options that a mask of `count` rows is equal to, or None."""
+    """Returns the options that are equal to a mask of `count` rows, or None."""
     rows = _Rows(read, batch, count, key_count)
     keys = rows.keys()
     if count == 1 or rows.are(keys=keys):
@@ -197,7 +197,7 @@ def find(read: Read, batch: int, count: int, key_count: int) -> Options | None:
     low, high = rows.limits()
     if rows.are(keys=keys, high=high):
         return _both(_of_band(high, None), _of_keys(keys, rows.reached(high)))
-    low = high - (high - low).max()  # the same width for all sequences; in a shorter one it may not show
+    low = high - (high - low).max()  # all sequences have one width, which a short sequence may not fill
     if rows.are(keys=keys, high=high, low=low):
         return _both(_of_band(high, low), _of_keys(keys, rows.reached(high, low)))
     if rows.are_apart():
@@ -214,7 +214,8 @@ def find(read: Read, batch: int, count: int, key_count: int) -> Options | None:
 
 
 def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Options] | None:
-    """The same, or options over disjoint keys: a prefix that all queries see, and the other keys, causal."""
+    """Returns find() as a list, or two options over disjoint keys: a prefix that all queries attend to, and the other
+    keys, causal."""
     whole = find(read, batch, count, key_count)
     if whole is not None:
         return [whole]
@@ -229,7 +230,7 @@ def find_parts(read: Read, batch: int, count: int, key_count: int) -> list[Optio
 
 
 def described(options: Options) -> str:
-    """The options that limit which keys a query sees, in words: "causal, key lengths"."""
+    """Returns the options that limit the keys of a query in words: "causal, key lengths"."""
     names = {"prefix": "prefix", "causal": "causal", "window": "window", "query_segment_ids": "segments",
              "key_length": "key lengths", "mask": "mask", "bias": "bias"}
     is_row = options.mask is not None and options.mask.shape[2] == 1

@@ -11,7 +11,7 @@ from .. import _core
 
 
 def _openmp_of_torch() -> str | None:
-    """The path of the OpenMP runtime that torch runs on."""
+    """Returns the path of the OpenMP runtime that torch runs on, or None if it cannot be found."""
     try:
         with open("/proc/self/maps") as maps:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if "omp" in line and ".so" in line}
@@ -25,6 +25,8 @@ def _openmp_of_torch() -> str | None:
 
 def share_threads(share: bool = True) -> bool:
     """Runs the library on torch's threads; with False, on its own threads. Returns whether torch's threads are used.
+
+        >>> attention_cpp.torch.share_threads(False)
 
     Two pools would compete for the cores, because torch's workers spin for a while after each operation.
     """

@@ -1,8 +1,8 @@
-"""torch.nn.attention.varlen on the CPU: kernels for its operators, which torch has for GPUs alone.
+"""CPU kernels for the operators of torch.nn.attention.varlen, for which torch has kernels on GPUs only.
 
-Packed sequences (T, heads, D), aligned to the bottom right as in flash-attention. They are registered with torch's
-dispatcher, so that functions which were imported before are routed too. Gradients are those of torch's own operator:
-of query, key and value, through out alone.
+Packed sequences are (T, heads, D) and aligned to the bottom right, as in flash-attention. The kernels are registered
+with torch's dispatcher, so they also compute the calls of code that imported the functions earlier. As in torch, query,
+key and value have gradients through out only.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq
              max_k: int, is_causal: bool = False, scale: float | None = None, window_size: list[int] | None = None,
              enable_gqa: bool = False, seqused_k: Tensor | None = None, block_table: Tensor | None = None,
              num_splits: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """out (T_q, Hq, D), lse (Hq, T_q), and the state of a random generator, which is not used."""
+    """Computes out (T_q, Hq, D) and lse (Hq, T_q). The third result is the state of a random generator, always 0."""
     keys = "total_k" if block_table is None else "pages page_size"
     check("varlen_attn", query=(query, "total_q Hq D"), key=(key, f"{keys} Hk D"), value=(value, f"{keys} Hk Dv"),
           cu_seq_q=(cu_seq_q, "int32: batch+1"), cu_seq_k=(cu_seq_k, "?int32: batch+1"),
           seqused_k=(seqused_k, "?int32: batch"), block_table=(block_table, "?int32: batch pages_of_each"))
     if block_table is not None:
         if seqused_k is None:
-            raise Error("[varlen_attn] block_table needs seqused_k")
+            raise Error("[varlen_attn] seqused_k must be given with block_table")
         cu_seq_k = torch.nn.functional.pad(seqused_k.cumsum(0, dtype=torch.int32), (1, 0))
         key, value, cu_seq_k = gathered("varlen_attn", key, value, cu_seq_k, block_table)
-    fail("varlen_attn", [] if cu_seq_k is not None else ["cu_seq_k must be given without block_table"])
+    fail("varlen_attn", [] if cu_seq_k is not None else ["cu_seq_k must be given if block_table is None"])
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
     out, lse = autograd.attention(q, k, v, _options(cu_seq_q, cu_seq_k, is_causal, scale, window_size, seqused_k))
     return out.squeeze(0).transpose(0, 1).contiguous(), lse.squeeze(0), torch.zeros(2, dtype=torch.uint64)

@@ -1,4 +1,4 @@
-"""torch.vmap of the operator: the mapped axis becomes part of the batch."""
+"""torch.vmap of the operator. The mapped axis becomes part of the batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from .._options import SHAPES
 from .options import NAMES
 
-# Options by their first axis: what the whole batch shares, one for all or each element, one for each element.
+# Options by their first axis: shared by the whole batch; one for all or one for each element; one for each element.
 _OF_ALL = [name for name, axes in SHAPES.items() if axes and axes[0] not in ("B", "B|1")] + ["seed"]
 _OF_ALL_OR_EACH = [name for name, axes in SHAPES.items() if axes and axes[0] == "B|1"]
 _OF_EACH = [name for name, axes in SHAPES.items() if axes == ("B",)]
 
-Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]  # the outputs, and where the mapped axis is in each
+Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]  # the outputs, and the mapped axis of each
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
@@ -23,14 +23,14 @@ def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
 
 
 def _folded(tensors: Sequence[Tensor | None], dims: Sequence[int | None], count: int) -> list[Tensor | None]:
-    """[B, ...] as [count * B, ...]."""
+    """Returns tensors [B, ...] with the mapped axis as [count * B, ...]."""
     return [None if tensor is None else _in_front(tensor, dim, count).flatten(0, 1)
             for tensor, dim in zip(tensors, dims)]
 
 
 def _folded_options(options: Sequence[Any], dims: Sequence[int | None], count: int, batch: int,
                     own_bias: bool) -> list | None:
-    """The options of a batch of count * batch; None where they are not those of a batch."""
+    """Returns the options of a batch of count * batch, or None if one batch cannot have them."""
     given, dim_of = dict(zip(NAMES, options)), dict(zip(NAMES, dims))
     if given["cu_seqlens_q"] is not None or given["dropout"] > 0 or any(dim_of[name] is not None for name in _OF_ALL):
         return None
@@ -53,7 +53,7 @@ def _one_by_one(run: Callable, count: int, in_dims: Sequence[int | None], argume
 
 
 def map_forward(run: Callable, count: int, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> Mapped:
-    """(out, lse) of run(q, k, v, *options), where some of them have an axis of `count` at in_dims."""
+    """Computes (out, lse) of run(q, k, v, *options), where some arguments have a mapped axis of `count` at in_dims."""
     q, k, v = _folded(arguments[:3], in_dims[:3], count)
     options = _folded_options(arguments[3:], in_dims[3:], count, len(q) // count, False)
     if options is None:
@@ -62,7 +62,7 @@ def map_forward(run: Callable, count: int, in_dims: Sequence[int | None], argume
 
 
 def map_backward(run: Callable, count: int, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> Mapped:
-    """(dq, dk, dv, dbias, dsink) of run(dout, dlse, q, k, v, out, lse, *options, wanted)."""
+    """Computes (dq, dk, dv, dbias, dsink) of run(dout, dlse, q, k, v, out, lse, *options, wanted) in the same way."""
     tensors, options, wanted = arguments[:7], arguments[7:-1], arguments[-1]
     wants_bias, wants_sink = wanted[3:]
     tensors = _folded(tensors, in_dims[:7], count)

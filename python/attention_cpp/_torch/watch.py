@@ -1,4 +1,4 @@
-"""What the heads of a running torch model attend to: attention_cpp.watch()."""
+"""attention_cpp.watch(), which records what the heads of a running torch model attend to."""
 
 from __future__ import annotations
 
@@ -26,40 +26,38 @@ from .options import Options, detached
 from .state import observed, state
 from .weights import head_index, options_of_heads
 
-# Entropy in nats; of each row the largest weight, the mean distance in tokens, and the mass on the first key, on the
-# query's own and on the one before it.
+# The statistics of statistics() by default: entropy in nats, the largest weight, the mean distance in tokens, and the
+# mass on the first key, on the query's own key and on the one before it.
 STATISTICS = ("entropy", "maximum", "distance", "first", "self", "previous")
-
-
 _SAVED = ("scale", "softcap", "causal", "window", "alignment", "offset", "key_length")
 
 
 @dataclasses.dataclass
 class Call:
-    """One call of attention, without its values: what every weight can be computed from."""
+    """The recorded attention of one call: every weight can be computed from it."""
 
     q: Tensor  # [B, H, Lq, D]
     k: Tensor  # [B, Hk, Lk, D]
     lse: Tensor  # [B, H, Lq]
-    options: Options  # without dropout, which weights do not have
-    first_row: int = 0  # rows of the calls that it continues
+    options: Options  # without dropout, which is not part of the weights
+    first_row: int = 0  # the number of rows in the earlier calls of its run
 
 
 @dataclasses.dataclass
 class Layer:
-    """The calls of one module, in runs: a run is a prompt and the tokens that were generated after it."""
+    """The calls of one module, in runs. A run is a prompt and the tokens that were generated after it."""
 
     name: str
     runs: list[list[Call]] = dataclasses.field(default_factory=list)
 
     def run(self, number: int) -> list[Call]:
-        """Run `number`, from the end if negative."""
+        """Returns run `number`, counted from the end if it is negative."""
         if not -len(self.runs) <= number < len(self.runs):
-            raise Error(f"[watch] {self.name} has {len(self.runs)} runs, there is no run {number}")
+            raise Error(f"[watch] {self.name} has {len(self.runs)} runs: there is no run {number}")
         return self.runs[number]
 
     def add(self, call: Call) -> None:
-        """Where its keys are those of the last call and more, it continues that: the keys are then kept once."""
+        """Adds a call. If its keys begin with those of the last call, it continues that run; keys are stored once."""
         run = self.runs[-1] if self.runs else []
         if not run or not _extends(run[-1].k, call.k):
             self.runs.append([call])
@@ -71,7 +69,7 @@ class Layer:
 
 
 def _options_of(calls: list[Call]) -> dict[str, Any]:
-    """The keyword arguments of a run as one call; in several calls each token saw all tokens before it."""
+    """Returns the options of a run as one call. In a run of several calls a token attends to all tokens before it."""
     options = calls[0].options
     if len(calls) > 1:
         options = options.without("offset").having(causal=True, alignment="top_left")
@@ -79,11 +77,11 @@ def _options_of(calls: list[Call]) -> dict[str, Any]:
 
 
 def _said(layer: str, calls: list[Call], batch: int) -> dict[str, Any]:
-    """The options of a run as numbers."""
+    """Returns the options of a run for one text, as numbers."""
     given = _options_of(calls)
     other = sorted(name for name, value in given.items() if name not in _SAVED and value is not None)
     if other:
-        raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which neither a file nor a page can hold")
+        raise Error(f"[watch] {layer or 'the layer'} has {', '.join(other)}, which neither a file nor a page can store")
     for name in ("offset", "key_length"):
         if given.get(name) is not None:
             given[name] = int(given[name][batch])
@@ -98,7 +96,7 @@ def _check_head(head: int | None, call: Call) -> None:
 
 
 def _extends(before: Tensor, now: Tensor) -> bool:
-    """Whether `now` begins with the keys of `before`, by its first row and its last."""
+    """Whether `now` begins with the keys of `before`. It compares the first key and the last key of `before`."""
     length = before.shape[2]
     return (length < now.shape[2] and before.dtype == now.dtype and before.shape[:2] == now.shape[:2]
             and before.shape[3] == now.shape[3]
@@ -116,7 +114,7 @@ class Seen:
         self.layers: list[Layer] = []
         self.missed: list[str] = []
         self._wanted, self._heads = layers, None if heads is None else list(heads)
-        self._order: dict[str, int] = {}  # of all modules that compute attention
+        self._order: dict[str, int] = {}  # all modules that compute attention, in the order of their first calls
         self._running: list[str] = []
 
     # ------------------------------------------------------------------------------------------------------- capture
@@ -128,7 +126,8 @@ class Seen:
             for wanted in self._wanted)
 
     def _is_of_another(self) -> bool:
-        """Whether a call comes from outside the model: from another that is watched, or after that was begun."""
+        """Whether a call belongs to another model: none of our modules runs, and another watched model runs, or was
+        watched later."""
         watches = state.watches
         return not self._running and (watches[-1] is not self or any(seen._running for seen in watches))
 
@@ -148,7 +147,7 @@ class Seen:
             if self._heads is not None:
                 try:
                     index = head_index(self._heads, q.shape[1])
-                except Error as error:  # which scaled_dot_product_attention would leave to torch
+                except Error as error:  # scaled_dot_product_attention would catch an Error and leave the call to torch
                     raise IndexError(f"[watch] {name}: {error}") from None
                 given = options_of_heads(given, index)
                 k = k.index_select(1, index // (q.shape[1] // k.shape[1]))
@@ -165,20 +164,22 @@ class Seen:
     # ------------------------------------------------------------------------------------------------------- answers
 
     def layer(self, layer: int | str) -> Layer:
-        """Returns a recorded layer by its index in `layers` or by its name."""
+        """Returns a recorded layer by its index in `layers` or by its name. Raises Error if there is no such layer."""
         count = len(self.layers)
         found = [one for number, one in enumerate(self.layers) if layer in (number, number - count, one.name)]
         if not found:
             names = ", ".join(one.name or "(no module)" for one in self.layers) or "none"
-            raise Error(f"[watch] there is no layer {layer!r}; kept are: {names}")
+            raise Error(f"[watch] there is no layer {layer!r}; the recorded layers are: {names}")
         return found[0]
 
     def weights(self, layer: int | str, head: int | None = None, rows: slice | range | int | None = None,
                 columns: slice | range | int | None = None, *, run: int = -1) -> Tensor:
         """Recomputes a rectangle of a layer's attention matrix: [B, H, rows, columns], or [B, rows, columns] of a head.
 
+            >>> seen.weights(0, head=3, rows=range(90, 100))      # [B, 10, Lk]
+
         Rows and columns count from the start of the run: row i of a generated text is its i-th token, and later keys
-        have weight 0.
+        have weight 0. Raises Error for a layer, head, run, row or column that was not recorded.
         """
         calls = self.layer(layer).run(run)
         last = calls[-1]
@@ -214,13 +215,13 @@ class Seen:
                 raise Error("[watch] layer and layers must not both be given")
             return self._of_layer(layer, wanted, head, rows, run)
         if head is not None or rows is not None:
-            raise Error("[watch] head and rows are of one layer: give layer too")
+            raise Error("[watch] head and rows select a part of one layer: give layer too")
         numbers = range(len(self.layers)) if layers is None else layers
         found = [self._statistics_of(self.layer(layer).run(run), wanted) for layer in numbers]
         sizes = {tuple(one[name].shape) for one in found for name in wanted if name != "column_mass"}
         if len(sizes) > 1:
-            raise Error(f"[watch] the layers have rows of {' and '.join(map(str, sorted(sizes)))}: name those of one "
-                        "kind")
+            raise Error(f"[watch] B, H and Lq of the layers are {' and '.join(map(str, sorted(sizes)))}: select layers "
+                        "with the same ones")
         return {name: torch.stack([one[name] for one in found]) for name in wanted} if found else {}
 
     def _of_layer(self, layer: int | str, wanted: Sequence[str], head: int | None,
@@ -255,7 +256,7 @@ class Seen:
         return measures.table()
 
     def inputs(self, *, run: int = -1) -> list[tuple[Tensor, Tensor, Tensor, dict[str, Any]]]:
-        """Returns (q, k, lse, options) of each recorded layer, for HeadMeasures, HeadSyntax, attention_rollout ..."""
+        """Returns (q, k, lse, options) of each recorded layer, for HeadMeasures, HeadSyntax, attention_rollout() ..."""
         found = []
         for layer in self.layers:
             calls = layer.run(run)
@@ -286,14 +287,14 @@ class Seen:
 
     @staticmethod
     def _text(layer: Layer, batch: int, run: int) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        """q [H, Lq, D], k [Hk, Lk, D], lse [H, Lq] and the options, as numbers, of one text."""
+        """Returns q [H, Lq, D], k [Hk, Lk, D], lse [H, Lq] and the options, as numbers, of one text."""
         calls = layer.run(run)
         options = _said(layer.name, calls, batch)
         return (torch.cat([call.q[batch] for call in calls], 1), calls[-1].k[batch],
                 torch.cat([call.lse[batch] for call in calls], 1), options)
 
     def _checked_second(self, second: int | None, run: int) -> int:
-        """-1 for None."""
+        """Returns `second`, or -1 if it is None. Raises Error if there is no such token."""
         keys = self.layers[0].run(run)[-1].k.shape[2] if self.layers else 0
         if second is not None and not 0 < second < keys:
             raise Error(f"[watch] second must be in [1, {keys}), not {second}")
@@ -328,7 +329,7 @@ class Seen:
                 f"runs; the last of {last.q.shape[0]} texts, {last.q.shape[1]} heads, {last.k.shape[2]} keys>")
 
     def _repr_html_(self) -> str:
-        """A table with the means of the row statistics of each head."""
+        """Returns a table with the means of the row statistics of each head."""
         rows = []
         for layer in self.layers:
             statistics = self._statistics_of(layer.run(-1), STATISTICS)
@@ -413,4 +414,4 @@ def watch(model: torch.nn.Module, *, layers: Sequence[int | str] | None = None,
     if not seen._order:
         why = "; ".join(sorted(set(seen.missed))) or ("it called no scaled_dot_product_attention: give a model of "
                                                       'transformers attn_implementation="sdpa", and do not compile it')
-        warnings.warn(f"attention_cpp.watch saw no attention of this {type(model).__name__}: {why}", stacklevel=3)
+        warnings.warn(f"attention_cpp.watch recorded no attention of this {type(model).__name__}: {why}", stacklevel=3)

@@ -1,8 +1,8 @@
 """attention_cpp.torch.attention_weights: any rectangle of the attention matrix, with gradients.
 
-W_ij = exp(s_ij - lse_i) comes from the library. Its gradient needs that rectangle and nothing else of the matrix:
-ds_ij = W_ij dW_ij for the score, -sum_j ds_ij for lse_i, through which a row's other keys matter. It consists of
-torch's operations, and so has derivatives itself.
+The library computes W_ij = exp(s_ij - lse_i). The gradient needs this rectangle only: ds_ij = W_ij dW_ij for the score,
+and -sum_j ds_ij for lse_i, through which the other keys of a row get theirs. It consists of torch's operations, so it
+has derivatives itself.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def _save(ctx, inputs, output) -> None:
 
 
 def _grouped(of_heads: Tensor, kv_heads: int) -> Tensor:
-    """[B, H, rows, n] as [B, Hk, G rows, n]."""
+    """Returns [B, H, rows, n] as [B, Hk, G rows, n]."""
     return of_heads.unflatten(1, (kv_heads, -1)).flatten(2, 3)
 
 
 def _of_bias(ds: Tensor, shape: torch.Size, rectangle: Sequence[int]) -> Tensor:
-    """The gradient of the scores, summed over the axes that were broadcast, and 0 around the rectangle."""
+    """Returns the gradient of the bias: that of the scores, summed over axes that were broadcast, 0 outside of the
+    rectangle."""
     ds = ds.sum([axis for axis in range(4) if shape[axis] == 1], keepdim=True) if 1 in shape else ds
     around = []
     for axis, first in ((3, rectangle[1]), (2, rectangle[0])):
@@ -67,7 +68,7 @@ def _backward(ctx, d_weights: Tensor):
     q, k, weights = ctx.saved_tensors
     first_query, first_key, rows, columns = ctx.rectangle
     kv_heads, work = k.shape[1], weights.dtype
-    # What no one sees is not read, not even NaN.
+    # Queries without allowed keys, and keys without queries, do not reach the gradients, not even as NaN.
     queries = q.narrow(2, first_query, rows).to(work).masked_fill((weights == 0).all(3, keepdim=True), 0)
     unseen = _grouped(weights == 0, kv_heads).all(2).unsqueeze(-1)
     keys = k.narrow(2, first_key, columns).to(work).masked_fill(unseen, 0)
@@ -97,7 +98,7 @@ def _(q, k, lse, *rest):
 
 def weights_of(q: Tensor, k: Tensor, lse: Tensor, options: Options, rows: tuple[int, int], columns: tuple[int, int]
                ) -> Tensor:
-    """[B, H, rows, columns] for rows and columns (first, count): the weights before dropout."""
+    """Computes the weights before dropout, [B, H, rows, columns], for rows and columns (first, count)."""
     return torch.ops.attention_cpp.attention_weights(q, k, lse, *flat(options.without("dropout", "seed")), rows[0],
                                                      columns[0], rows[1], columns[1])
 
@@ -105,7 +106,7 @@ def weights_of(q: Tensor, k: Tensor, lse: Tensor, options: Options, rows: tuple[
 # ------------------------------------------------------------------------------------------------------ some rows alone
 
 def options_of_heads(options: Options, index: Tensor) -> Options:
-    """The options of those heads alone."""
+    """Returns the options of some heads."""
     def of_heads(name: str, value: Any) -> Any:
         axis = axis_of(name, "H")
         return value if axis is None or axis > 0 and value.shape[axis] == 1 else value.index_select(axis, index)
@@ -114,7 +115,8 @@ def options_of_heads(options: Options, index: Tensor) -> Options:
 
 
 def options_of_rows(options: Options, q: Tensor, k: Tensor, first: int, count: int) -> Options | None:
-    """The options of those queries alone; None where options cannot express that: in packed sequences and blocks."""
+    """Returns the options of `count` queries from `first` on, or None for packed sequences and blocks, which have no
+    such options."""
     if options.cu_seqlens_q is not None or options.blocks is not None:
         return None
 
@@ -124,7 +126,7 @@ def options_of_rows(options: Options, q: Tensor, k: Tensor, first: int, count: i
 
     given = options.without("alignment", "query_length").mapped(of_rows)
     if options.alignment is None and q.shape[2] != k.shape[2]:
-        return given  # no option depends on a query's position, or the call is refused
+        return given  # no option depends on a query's position, or the operator raises Error
     position = torch.full((q.shape[0],), first)
     if options.alignment == "offset":
         position = position + options.offset
@@ -135,7 +137,7 @@ def options_of_rows(options: Options, q: Tensor, k: Tensor, first: int, count: i
 
 
 def _lse(q: Tensor, k: Tensor, options: Options, first: int, count: int) -> Tensor:
-    """[B, H, Lq] with gradients; of few rows those alone, the others 0."""
+    """Computes lse [B, H, Lq] with gradients. If only some rows are wanted, the others are 0."""
     given = options_of_rows(options, q, k, first, count) if count < q.shape[2] else None
     value = k[..., :1].detach()
     if given is None:
@@ -194,6 +196,7 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor | None = None, rows: sli
 
 
 def head_index(heads: int | slice | range | Sequence[int], count: int) -> Tensor:
+    """Returns the indices of the selected heads of `count`. Raises Error for one that does not exist."""
     if isinstance(heads, int):
         heads = [heads]
     if not isinstance(heads, slice):

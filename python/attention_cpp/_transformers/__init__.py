@@ -1,1 +1,1 @@
-"""The integration of transformers: attention_cpp.transformers."""
+"""The integration of Hugging Face transformers: attention_cpp.transformers."""

@@ -19,30 +19,30 @@ from .._torch.options import NONE_GIVEN, Options
 from .._torch.weights import weights_of
 from .masks import ATTRIBUTE, Mask, WarnOfDense, attention_cpp_mask, refuse_dense, takes_sdpa
 
-# Arguments of attention functions that change nothing here: what other implementations need to know of packed
-# sequences, positions that are in query and key already, and what models return besides.
+# Arguments of attention functions that have no effect here: what other implementations need for packed sequences,
+# positions that query and key already contain, and what else models return.
 _WITHOUT_EFFECT = (TransformersKwargs.__annotations__.keys() | FlashAttentionKwargs.__annotations__.keys()) | {
     "cache_position", "deterministic", "input_ids", "logits_indices", "logits_processor_args", "logits_to_keep",
     "past_key_values", "read_index", "return_dict", "use_cache", "write_index"}
 
 
 def _place(module: torch.nn.Module) -> str:
-    """Where an error is: the class of the layer, and its number."""
+    """Returns the place of an error for its message: the class and the number of the layer."""
     number = getattr(module, "layer_idx", None)
     layer = "" if number is None else f" of layer {number}"
     return f"[attention_cpp.transformers] {type(module).__name__}{layer}"
 
 
 def _is_causal(module: torch.nn.Module) -> bool:
-    """What no mask means: all keys for a model that transformers has no "sdpa" for, otherwise what the layer says, and
-    causal if it says nothing, as in transformers' sdpa."""
+    """Whether a call without a mask is causal. It is not in a model without "sdpa". Otherwise module.is_causal decides,
+    with the default True, as in transformers' sdpa."""
     config, file = getattr(module, "config", None), type(module).__module__
     known = takes_sdpa(file) if config is None else takes_sdpa(type(config).__module__, type(config).__name__)
     return known is not False and bool(getattr(module, "is_causal", True))
 
 
 def _content(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor) -> Options | Tensor:
-    """The options of a mask of attention_cpp_mask(), or another mask, boolean or floating, of four axes."""
+    """Returns the options of a mask of attention_cpp_mask(), or another mask, boolean or floating, with four axes."""
     needed = (query.shape[0], query.shape[2], key.shape[2])
     if isinstance(mask, Mask):
         mask = mask.content(needed)
@@ -52,7 +52,7 @@ def _content(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor) -> 
     if own is not None:
         size = (mask.shape[0], own[0], mask.shape[3])
         if size != needed:
-            raise Error(f"{_place(module)}: the mask is for B, Lq, Lk = {size}, query and key have {needed}")
+            raise Error(f"{_place(module)}: the mask is for B, Lq, Lk = {size}, but query and key have {needed}")
         return own[1]
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if not isinstance(mask, Tensor):
@@ -70,7 +70,7 @@ def _content(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor) -> 
 
 def _mask_options(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool | None,
                   sliding_window: int | None, position_bias: Tensor | None, prefixes: bool) -> Options:
-    """The options (with `prefixes` perhaps a Structure) that limit which keys a query sees, and the bias."""
+    """Returns the options that limit the keys of a query, and the bias. prefixes: the result may be a Structure."""
     options = NONE_GIVEN if position_bias is None else Options(bias=position_bias)
     if mask is None:
         if _is_causal(module) if is_causal is None else is_causal:
@@ -87,24 +87,24 @@ def _mask_options(mask: Any, module: torch.nn.Module, query: Tensor, key: Tensor
 
 def _batched_options(query: Tensor, position_bias: Tensor | None, sliding_window: int | None,
                      given: dict[str, Any]) -> Options:
-    """The options for requests in one sequence [1, H, Lq, D], as generate_batch() has them: its own mask, of n x n
-    entries, is equal to them."""
+    """Returns the options for requests in one packed sequence [1, H, Lq, D], as generate_batch() passes them. They are
+    equal to its own n x n mask."""
     if position_bias is not None:
-        raise Error("[attention_cpp.transformers] continuous batching has no position biases")
+        raise Error("[attention_cpp.transformers] position_bias must be None in continuous batching")
     starts, starts_of_keys = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
     if int(starts[-1]) != query.shape[2]:
-        raise Error(f"[attention_cpp.transformers] {query.shape[2]} queries of which requests have {int(starts[-1])}: "
-                    "continuous batching must not be compiled")
+        raise Error(f"[attention_cpp.transformers] query has {query.shape[2]} rows, but the requests have "
+                    f"{int(starts[-1])}: continuous batching must not be compiled")
     return Options(cu_seqlens_q=starts, cu_seqlens_k=starts_of_keys, causal=True, alignment="bottom_right",
                    window=(-1 if sliding_window is None else sliding_window - 1, -1))
 
 
 def _wants_weights(module: torch.nn.Module, output_attentions: bool | None) -> bool:
-    """Whether the argument, or a hook of transformers that collects them, needs the weights."""
+    """Whether the caller, or a hook of transformers that collects them, needs the weights."""
     if output_attentions:
         return True
     if torch.compiler.is_compiling() and not _active_collector.compiling and not module._forward_hooks:
-        return False  # a compiler cannot look into a context variable
+        return False  # a compiler cannot read a context variable
     collected = _active_collector.get()
     return collected is not None and any("attentions" in key for key in collected)
 
@@ -126,9 +126,10 @@ def attention_cpp_forward(
     cache: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function of transformers.
+    """Computes the attention of a layer of transformers. Models call it after register().
 
     Arguments
+        module      the layer, whose config and is_causal are read
         query       [B, H, Lq, D]; key [B, Hk, Lk, D]; value [B, Hk, Lk, Dv], with their own number of heads Hk
         attention_mask  a mask of attention_cpp_mask(), or another one: boolean (True = attend) or floating (added).
                     None: causal, aligned to the last key, if is_causal is true, or module.is_causal if is_causal is
@@ -138,10 +139,11 @@ def attention_cpp_forward(
         sliding_window  without a mask, in a causal call: how many keys a query attends to, its own included
         cache       the cache of generate_batch(): the function stores key and value there and reads those of each
                     request
+        softcap     c > 0: scores become c tanh(score / c)
         s_aux       [H], sinks; position_bias [B|1, H|1, Lq|1, Lk|1], added to the scores; both have gradients
+        output_attentions  also return the weights
 
-    Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] if output_attentions, before dropout and with
-    their gradient, otherwise None.
+    Returns (out [B, Lq, H, Dv], weights): the weights [B, H, Lq, Lk] before dropout, with gradients, or None.
 
     Raises Error for another device than the CPU, for shapes that do not fit together, and for an unknown argument that
     is not None, because it may change the result, as `indices` of sparse attention does.
@@ -155,7 +157,7 @@ def attention_cpp_forward(
     if devices:
         raise Error(f"[attention_cpp.transformers] query, key and value must be on the CPU, not {', '.join(devices)}: "
                     'use another implementation, as in model.set_attn_implementation("sdpa")')
-    if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for all
+    if query.shape[0] != key.shape[0] and query.shape[0] == 1:  # learned queries, the same for the whole batch
         query = query.expand(key.shape[0], -1, -1, -1)
     query, key, value, position_bias = autograd.autocast(query, key, value, position_bias)
     wants_weights = _wants_weights(module, output_attentions)
@@ -163,7 +165,7 @@ def attention_cpp_forward(
         options = _mask_options(attention_mask, module, query, key, is_causal, sliding_window, position_bias,
                                 not wants_weights)
     else:
-        if cache is not None:  # from transformers 5.24 on the model does that
+        if cache is not None:  # from transformers 5.24 on, the model updates the cache itself
             key, value = cache.update(key, value, module.layer_idx, kwargs)
         options = _batched_options(query, position_bias, sliding_window, kwargs)
     options = options.having(scale=scaling, softcap=softcap or 0.0, sink=s_aux, dropout=dropout)
@@ -177,6 +179,9 @@ def attention_cpp_forward(
 def register(name: str = "attention_cpp", *, strict: bool = False, warn: bool = False) -> None:
     """Registers attention_cpp_forward() and attention_cpp_mask() in transformers as attn_implementation=name. Call it
     again to change the options.
+
+        >>> register(warn=True)
+        >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="attention_cpp")
 
     You may replace a name of transformers: register("flex_attention") covers models that were loaded with it, with
     gradients, which torch's flex_attention lacks on the CPU. register("paged|eager") covers generate_batch() of models

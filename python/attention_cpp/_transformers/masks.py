@@ -1,4 +1,4 @@
-"""Masks of transformers as options of the operator: attention_cpp_mask, and the patterns that it recognises."""
+"""attention_cpp_mask(), which turns mask functions of transformers that it recognises into options of the operator."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ALL = (-1, -1)
 _AND = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
 _LEFT_WINDOW = masking_utils.sliding_window_overlay(1).__code__
 _BOTH_WINDOW = masking_utils.sliding_window_bidirectional_overlay(1).__code__
-OnDense = Callable[[str], None] | None  # is called with the reason where a dense mask is made
+OnDense = Callable[[str], None] | None  # called with the reason for each dense mask
 
 
 def refuse_dense(reason: str) -> None:
-    """Raises Error, of register(strict=True)."""
+    """Raises Error: the on_dense of register(strict=True)."""
     raise Error(f"[attention_cpp.transformers] a dense mask is needed: {reason}")
 
 
 class WarnOfDense:
-    """Warns once for each reason, of register(warn=True)."""
+    """Warns once for each reason: the on_dense of register(warn=True)."""
 
     def __init__(self) -> None:
         self._reasons: set[str] = set()
@@ -42,13 +42,13 @@ class WarnOfDense:
 
 
 def _cells(function: Callable) -> dict[str, Any]:
-    """The variables that a function has closed over."""
+    """Returns the variables that a function captures, by name."""
     cells = getattr(function, "__closure__", None) or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells)))
 
 
 def _pattern(mask_function: Callable) -> tuple[bool, tuple[int, int]] | None:
-    """(causal, window) of a mask function of transformers' own, None of any other."""
+    """Returns (causal, window) of a mask function of transformers, or None for one that is not recognised."""
     if mask_function is masking_utils.causal_mask_function:
         return True, _ALL
     if mask_function is masking_utils.bidirectional_mask_function:
@@ -71,9 +71,10 @@ def _pattern(mask_function: Callable) -> tuple[bool, tuple[int, int]] | None:
 
 def _traced_pattern(mask_function: Callable, local_size: int | None, config: Any, causal_skip: bool,
                     bidirectional_skip: bool) -> tuple[bool, tuple[int, int]] | None:
-    """The same under a compiler, which cannot see the variables that a function has closed over.
+    """Returns _pattern() under a compiler, which cannot read the variables that a function captures.
 
-    transformers allows to skip a mask only where nothing was combined with its own window (or its own chunks).
+    It derives a window from the configuration instead. transformers sets the skip arguments only if the model's own
+    window (or its own chunks) was not combined with another mask.
     """
     code = getattr(mask_function, "__code__", None)
     if code is not _AND or local_size is None or local_size != getattr(config, "sliding_window", None) or (
@@ -85,7 +86,7 @@ def _traced_pattern(mask_function: Callable, local_size: int | None, config: Any
 
 
 def _name(function: Callable) -> str:
-    """A mask function as it was put together: and_masks(chunked_overlay, causal_mask_function)."""
+    """Returns the name of a mask function with those that it combines: and_masks(chunked_overlay, ...)."""
     if is_tracing() or not hasattr(function, "__code__"):
         return getattr(function, "__name__", type(function).__name__)
     inner = []
@@ -97,13 +98,14 @@ def _name(function: Callable) -> str:
 
 
 def _models_in(file: str) -> list[type[PreTrainedModel]]:
-    """The classes of models in a file that has been imported."""
+    """Returns the model classes in an imported modeling file, an empty list if the file is not imported."""
     return [value for value in vars(sys.modules.get(file, object)).values()
             if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == file]
 
 
 @functools.cache
 def _own_file(configuration: str) -> str:
+    """Computes _computes_on_its_own() once for each configuration file."""
     name = configuration.replace(".configuration_", ".modeling_")
     models = _models_in(name)
     return name if models and not models[0]._can_set_attn_implementation() else ""
@@ -111,16 +113,17 @@ def _own_file(configuration: str) -> str:
 
 @torch.compiler.assume_constant_result
 def _computes_on_its_own(configuration: str) -> str:
-    """The model file beside a configuration's if its layers do not call attention functions, otherwise empty.
+    """Returns the modeling file of a configuration file if its layers do not call attention functions, otherwise "".
 
-    transformers lets such a model be loaded with any attn_implementation, makes masks for that, and ignores it.
+    transformers loads such a model with any attn_implementation and makes masks for it, but its layers ignore it.
     """
     return _own_file(configuration)
 
 
 @functools.cache
 def _sdpa_of(file: str, configuration: str) -> bool:
-    """Raises LookupError where there are no models; a file may be imported later."""
+    """Computes takes_sdpa(). Raises LookupError if there are no models: the cache must not keep that, because the file
+    may be imported later."""
     models = _models_in(file.replace(".configuration_", ".modeling_"))
     own = [model for model in models if getattr(model.config_class, "__name__", None) == configuration] or models
     if not own:
@@ -130,11 +133,11 @@ def _sdpa_of(file: str, configuration: str) -> bool:
 
 @torch.compiler.assume_constant_result
 def takes_sdpa(file: str, configuration: str = "") -> bool | None:
-    """Whether transformers runs its "sdpa" for the models of a file, those of a configuration if this is named; None
-    where there are none.
+    """Whether transformers has "sdpa" for the models of a modeling or configuration file, or for those of one class of
+    configurations if it is named. None if no models are found.
 
-    The layers of the other models were written for what eager attention gets: a floating mask, and everything where
-    there is none, whatever module.is_causal says.
+    Layers without "sdpa" expect the semantics of eager attention: masks are floating, and a call without a mask is not
+    causal, whatever module.is_causal is.
     """
     try:
         return _sdpa_of(file, configuration)
@@ -143,14 +146,15 @@ def takes_sdpa(file: str, configuration: str = "") -> bool | None:
 
 
 def _is_for_sdpa(config: Any) -> bool:
-    """takes_sdpa() of a configuration and of all that it has inside, whose layers may get its masks."""
+    """Whether takes_sdpa() is true of a configuration and of its parts, whose layers may get its masks."""
     parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return bool(takes_sdpa(type(config).__module__, type(config).__name__)) and all(
         _is_for_sdpa(part) for part in parts if part is not None)
 
 
 def _whole(reason: str, on_dense: OnDense, arguments: dict[str, Any], eager: bool) -> Tensor:
-    """[B, 1, Lq, Lk] by transformers: boolean, or the floating one of eager attention."""
+    """Returns the dense mask [B, 1, Lq, Lk] of transformers: boolean, or the floating one of eager attention. Calls
+    on_dense(reason) if there is a reason."""
     if reason and on_dense is not None:
         on_dense(reason)
     make = masking_utils.eager_mask if eager else masking_utils.sdpa_mask
@@ -158,15 +162,15 @@ def _whole(reason: str, on_dense: OnDense, arguments: dict[str, Any], eager: boo
 
 
 def _as_eager(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """A boolean mask as the floating one of eager attention."""
+    """Converts a boolean mask to the floating one of eager attention."""
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 class Mask(Tensor):
-    """A mask [B, 1, Lq, Lk] that takes no memory: models and generate() pass it on to the layers.
+    """A mask [B, 1, Lq, Lk] without memory, which models and generate() pass on to the layers.
 
-    equal: options of the operator, or a boolean mask, that it is equal to. An operation on it gets the mask that
-    transformers itself would have made, which is made then, and kept.
+    equal: options of the operator, or a boolean mask, that are equal to it. make: makes the mask of transformers, which
+    the first operation on this tensor calls. The result is kept in `made`.
     """
 
     equal: Options | Tensor
@@ -186,14 +190,14 @@ class Mask(Tensor):
         return function(*given, **options)
 
     def whole(self) -> Tensor:
-        """The mask in memory, which is made at the first call."""
+        """Returns the mask in memory. The first call makes it."""
         if self.made is None:
             self.made = self.make()
         return self.made
 
     def content(self, needed: tuple[int, int, int]) -> Options | Tensor:
-        """Its options for B, Lq, Lk; the whole mask for other sizes, and once it is made, since the model may write to
-        it."""
+        """Returns `equal` for these B, Lq, Lk. Returns the whole mask for other sizes, and once it is made, because the
+        model may write to it."""
         return self.equal if self.made is None and (self.shape[0], *self.shape[2:]) == needed else self.whole()
 
     def __repr__(self, **_: Any) -> str:
@@ -201,16 +205,17 @@ class Mask(Tensor):
 
 
 def _right_padded(allowed: Tensor) -> Tensor | None:
-    """The lengths [B] if in allowed [B, Lk] every sequence starts at 0 and has no hole."""
+    """Returns the lengths [B] if every sequence of allowed [B, Lk] starts at key 0 and has no hole, otherwise None."""
     lengths = allowed.sum(-1)
     places = torch.arange(allowed.shape[1], device=allowed.device)
     return lengths if bool((allowed == (places < lengths[:, None])).all()) else None
 
 
 def _traced(options: Options, allowed: Tensor | None, size: tuple[int, int, int], device: Any) -> Tensor:
-    """The same under a compiler, of n entries: options on a tensor [B, 1, 1, Lk], or padding alone.
+    """Returns a mask under a compiler, with n entries: padding [B, 1, Lq, Lk], or a uint8 tensor [B, 1, 1, Lk] that has
+    the options as an attribute.
 
-    uint8, as no mask is, so that a model that computes with it cannot go unnoticed: what comes out has no options.
+    No other mask is uint8. So if a model computes with this one, the result has no options and is detected.
     """
     batch_size, q_length, kv_length = size
     if allowed is None:
@@ -236,16 +241,23 @@ def attention_cpp_mask(
     on_dense: OnDense = None,
     **kwargs: Any,
 ) -> Tensor | None:
-    """The mask for attention_cpp_forward(), in O(n) memory where transformers' own patterns are used.
+    """Makes the mask for attention_cpp_forward(), in O(n) memory for transformers' own patterns. Models call it after
+    register().
 
-    Arguments are those of transformers' mask functions; attention_mask [B, kv_offset + Lk] boolean, True = not padding.
-    on_dense(reason) is called where a dense mask is needed.
+    Arguments
+        batch_size, q_length, kv_length   B, Lq and Lk
+        q_offset, kv_offset   the positions of the first query and of the first key
+        mask_function   a mask function of transformers: causal, bidirectional, with a window, or another one
+        attention_mask  boolean [B, kv_offset + Lk], True = not padding. None: no padding
+        allow_is_causal_skip, allow_is_bidirectional_skip   the result may be None if module.is_causal replaces it
+        on_dense    on_dense(reason) is called if a dense mask is needed
+        kwargs      other arguments of transformers' mask functions, as config and dtype
 
-    Raises Error for models whose layers take no attention function, which would get a mask that is not theirs.
+    Returns a mask [B, 1, Lq, Lk]. It takes O(n) memory until the model computes with it; then it becomes the mask of
+    "sdpa", or of "eager" if transformers has no "sdpa" for the model. Under a compiler the result is None if
+    module.is_causal is equal to the mask.
 
-    Returns a mask [B, 1, Lq, Lk]: of O(n) memory as long as the model does not compute with it, and otherwise that of
-    "sdpa", or of "eager" where transformers has no "sdpa" for the model. Under a compiler None if module.is_causal is
-    equal to it.
+    Raises Error for a model whose layers call no attention function, because they would get a mask of another kind.
     """
     config = kwargs.get("config")
     if own := _computes_on_its_own(type(config).__module__):
@@ -265,10 +277,10 @@ def attention_cpp_mask(
     if tracing:
         return _traced(equal, allowed, size, device)
     if q_length == 1 and isinstance(equal, Tensor) and not any(skips):
-        return _as_eager(equal, kwargs.get("dtype", torch.float32))  # one step of a cache that may be compiled
+        return _as_eager(equal, kwargs.get("dtype", torch.float32))  # a step with a cache, which may be compiled
     dtype = kwargs.get("dtype", torch.float32) if eager else torch.bool
     if isinstance(q_offset, Tensor):
-        arguments["q_offset"] = q_offset.clone()  # a static cache changes its own
+        arguments["q_offset"] = q_offset.clone()  # a static cache changes its own tensor
     make = functools.partial(_as_eager, equal, dtype) if isinstance(equal, Tensor) else functools.partial(
         _whole, "the model computes with its mask" if q_length > 1 else "", on_dense, arguments, eager)
     return Mask(equal, make, size, dtype, device)
@@ -276,8 +288,8 @@ def attention_cpp_mask(
 
 def _equal_to(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, tracing: bool,
               on_dense: OnDense) -> tuple[Options | Tensor | None, Tensor | None]:
-    """(options that the mask is equal to; a boolean mask if there are none; None under a compiler if module.is_causal
-    is equal to it; which keys are no padding, [B, Lk], where the options need that)."""
+    """Returns (equal, allowed). equal: options that are equal to the mask, a mask if there are none, or None under a
+    compiler if module.is_causal is equal to it. allowed [B, Lk]: the keys that are not padding, or None for all."""
     batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask = (arguments[name] for name in (
         "batch_size", "q_length", "kv_length", "q_offset", "kv_offset", "mask_function", "attention_mask"))
     pattern = _traced_pattern(
@@ -293,7 +305,7 @@ def _equal_to(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, 
         if not is_tracing(allowed) and bool(allowed.all()):
             allowed = None
 
-    shift = q_offset - kv_offset  # query i is at key i + shift
+    shift = q_offset - kv_offset  # query i has the position of key i + shift
     plain = window == _ALL or max(q_length, kv_length) <= window[0] + 1
     at_end = not causal and plain or not isinstance(shift, Tensor) and shift + q_length == kv_length
     if allowed is None and plain and at_end:
@@ -302,7 +314,7 @@ def _equal_to(arguments: dict[str, Any], skips: tuple[bool, bool], eager: bool, 
         if not tracing and q_length == 1:
             return NONE_GIVEN, None
     if q_length == 1:
-        return _whole("", None, arguments, False), None  # of n elements
+        return _whole("", None, arguments, False), None  # one row, of n elements
     if tracing and causal and not skips[0]:
         reason = "the model needs the whole mask (allow_is_causal_skip=False)"
         return _whole(reason, on_dense, arguments, eager), None

@@ -1,4 +1,4 @@
-"""Encoders of transformers without padding in their layers."""
+"""packed_encoder(), which removes padding from the layers of encoders of transformers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .masks import Mask, attention_cpp_mask
 
 
 def _collects() -> bool:
-    """Whether transformers keeps the results of single layers (output_hidden_states, output_attentions)."""
+    """Whether transformers collects the results of single layers (output_hidden_states, output_attentions)."""
     return bool(_active_collector.get())
 
 
 def _computed_packed() -> Tensor:
-    raise Error("[attention_cpp.transformers] a packed encoder's layers compute with their mask")
+    raise Error("[attention_cpp.transformers] the layers of a packed encoder must not compute with attention_mask")
 
 
 def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
-    """stack(hidden_states [B, L, C], attention_mask) over the tokens that exist, as one sequence [1, T, C]."""
+    """Calls stack(hidden_states [B, L, C], attention_mask) with the T tokens that are not padding, as [1, T, C]."""
     given = {**dict(zip(("hidden_states", "attention_mask"), args)), **kwargs}
     hidden, mask = given["hidden_states"], given.get("attention_mask")
     padding = mask.equal if isinstance(mask, Mask) and isinstance(mask.equal, Options) else None
@@ -58,7 +58,8 @@ def _run_packed(stack: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def _stack_of(model: PreTrainedModel) -> torch.nn.Module:
-    """The one module of a model that runs a list of layers over (hidden_states, attention_mask)."""
+    """Returns the module of a model that runs a list of layers over (hidden_states, attention_mask). Raises Error if
+    the model has none or several."""
     found = {}
     for name, module in model.named_modules():
         lists = [child for child in module.children() if isinstance(child, torch.nn.ModuleList) and len(child) > 0]
@@ -74,10 +75,8 @@ def _stack_of(model: PreTrainedModel) -> torch.nn.Module:
 
 
 def _check_packing(model: PreTrainedModel, stack: torch.nn.Module) -> None:
-    """Runs two sequences of random numbers, one padded, with padding and without it.
-
-    Layers that use a token's place in the array (relative positions, convolutions) give different results.
-    """
+    """Runs two sequences of random numbers, one of them padded, with padding and packed. Raises Error if the results
+    differ, as for layers that use the index of a token in the array (relative positions, convolutions)."""
     weight = next(p for p in stack.parameters() if p.is_floating_point())
     generator = torch.Generator().manual_seed(0)
     exists = torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
@@ -94,11 +93,11 @@ def _check_packing(model: PreTrainedModel, stack: torch.nn.Module) -> None:
     expected, actual = ((x if isinstance(x, Tensor) else x[0])[exists].double() for x in results)
     if not (actual - expected).abs().max() <= 16 * torch.finfo(weight.dtype).eps * expected.abs().max():
         raise Error(f"[attention_cpp.transformers] the layers of {type(model).__name__} do more than attention between "
-                    "tokens: it cannot be packed")
+                    "tokens, so the model cannot be packed")
 
 
 def _unpacked(model: PreTrainedModel, stack: torch.nn.Module) -> PreTrainedModel:
-    """Puts back what packed_encoder() has changed."""
+    """Restores what packed_encoder() has changed."""
     forward = vars(stack).pop("forward")
     if forward.is_own:
         stack.forward = forward.args[0]
@@ -109,6 +108,9 @@ def _unpacked(model: PreTrainedModel, stack: torch.nn.Module) -> PreTrainedModel
 def packed_encoder(model: PreTrainedModel, packed: bool = True) -> PreTrainedModel:
     """Removes padding from the layers of an encoder: BERT, RoBERTa, DistilBERT, ELECTRA and their like, with any head.
 
+        >>> attention_cpp.transformers.register()
+        >>> model = attention_cpp.transformers.packed_encoder(AutoModel.from_pretrained(name))
+
     It changes the model in place and returns it. The tokens of a batch then pass through all layers as one packed
     sequence, forward and backward, and each token attends to its own text only. The result is padded with zeros again.
     The model gets attn_implementation="attention_cpp"; call register() before. Calls without padding, under a compiler,
@@ -117,13 +119,14 @@ def packed_encoder(model: PreTrainedModel, packed: bool = True) -> PreTrainedMod
     packed=False restores the model and its attn_implementation. A model that is already in the wanted state is returned
     unchanged.
 
-    Raises Error for a model that is no such encoder, and for one whose layers give different results without padding,
-    which the function tests on random numbers first. Raises TypeError if the model is no PreTrainedModel.
+    Raises Error for a model that is not such an encoder, and for one whose layers give different results without
+    padding, which the function tests on random numbers first. Raises TypeError if the model is not a PreTrainedModel.
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"[attention_cpp.transformers] the model must be a PreTrainedModel, not {type(model).__name__}")
     if "attention_cpp" not in AttentionInterface().valid_keys():
-        raise Error("[attention_cpp.transformers] call register() first")
+        raise Error('[attention_cpp.transformers] "attention_cpp" is not registered in transformers: call register() '
+                    "first")
     stack = _stack_of(model)
     own = vars(stack).get("forward")
     is_packed = isinstance(own, functools.partial) and own.func is _run_packed

@@ -39,7 +39,7 @@ FILES = {
     "x.llamafile": (b"MZqFpD='\n" + bytes(64), "is a llamafile, a program with a model inside"),
     "x.onnx": (ONNX, "is an ONNX file, which is not read"),
     "whisper.bin": (CTRANSLATE2, "is a model of CTranslate2, which is not read"),
-    "model.bin": (struct.pack("<7i", 64, 172, 5, 8, 4, 512, 512), "is a file, no folder"),  # one of llama2.c
+    "model.bin": (struct.pack("<7i", 64, 172, 5, 8, 4, 512, 512), "is a file, not a folder"),  # one of llama2.c
     "pytorch_model.bin": (pickle.dumps({}), "is a pickle, which is code and is not run: save the model once more"),
     "x.pt": (zipped("archive/data.pkl"), "is a zip archive, as PyTorch's .pt and .bin are"),
     "x.ckpt": (b"what PyTorch Lightning writes", "is a pickle, which is code"),
@@ -56,7 +56,7 @@ FILES = {
     "pointer": (POINTER, "is a pointer of git-lfs in place of a file: git lfs pull"),
     "page": (b"<!DOCTYPE html>\n<html>", "is a page of HTML"),
     "empty": (b"", "is an empty file"),
-    "text.txt": (b"Once upon a time\n", "is a file, no folder: a model is a folder that attn train wrote, or one of"),
+    "text.txt": (b"Once upon a time\n", "is a file, not a folder: a model is a folder that attn train wrote, or one"),
 }
 FOLDERS = {
     "nothing": ({}, "is not a folder of a model: it has no config.json; a model is a folder that attn train wrote"),
@@ -93,7 +93,7 @@ WEIGHTS = {
                "model.safetensors.index.json names files that are not there: model-00002-of-00002.safetensors"),
     "cut_off": ({"model.safetensors": WHOLE[:-3960]},
                 f"the file is cut off: it has {len(WHOLE) - 3960} bytes, its header promises {len(WHOLE)}"),
-    "cut_in_header": ({"model.safetensors": WHOLE[:30]}, "the file is cut off, or no safetensors"),
+    "cut_in_header": ({"model.safetensors": WHOLE[:30]}, "the file is cut off, or is not a safetensors file"),
     "no_weights": ({"model.safetensors": b""}, "model.safetensors: is an empty file"),
     "pointer_weights": ({"model.safetensors": POINTER}, "model.safetensors: is a pointer of git-lfs"),
     "pickle_weights": ({"model.safetensors": pickle.dumps({})}, "model.safetensors: is a pickle"),
@@ -104,7 +104,7 @@ NAMES = {
             "downloaded: a model is a folder",
     "sentence-transformers/all-MiniLM-L6-v2": "nothing is downloaded",
     "/no/such/folder": "/no/such/folder: there is no such file or folder",
-    "text.txt/x": "text.txt/x: a part of this path is a file, no folder",
+    "text.txt/x": "text.txt/x: a part of this path is a file, not a folder",
     "dangling": "dangling: is a symbolic link to nothing",
     "": "empty",
 }
@@ -117,7 +117,7 @@ TOKENIZERS = {
     "config.json": "config.json: is one file of several: give the folder that it belongs to",
     "pytorch_model.bin": "pytorch_model.bin: is a pickle",
     "model.safetensors": "model.safetensors: is a safetensors file",
-    "text.txt": "text.txt: not JSON at byte 0",
+    "text.txt": "text.txt: is not JSON at byte 0",
     "gpt2": "gpt2: there is no such file or folder; a name of the Hugging Face hub is not looked up",
     "nothing": "nothing: has no tokenizer.json",
     "qwen": "has no tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, vocab.json with "
@@ -151,7 +151,7 @@ def refused(attn, arguments, *words):
     assert done.stderr.count("\n") == 1 and not done.stdout, (arguments, done)
 
 
-def test_models(attn):
+def test_files_in_place_of_a_model(attn):
     attn.file("lines.txt", "a\n")
     (attn.folder / "dangling").symlink_to("nowhere")
     for name, (content, words) in (FILES | FOLDERS).items():
@@ -165,7 +165,7 @@ def test_models(attn):
                 refused(attn, arguments, words)
 
 
-def test_weights(attn):
+def test_weights_in_other_formats(attn):
     attn.file("lines.txt", "a\n")
     for name, (content, words) in WEIGHTS.items():
         put(attn, name, content | {"config.json": json.dumps(LLAMA).encode()})
@@ -174,7 +174,7 @@ def test_weights(attn):
                 refused(attn, arguments, words)
 
 
-def test_tokenizers(attn):
+def test_files_in_place_of_a_tokenizer(attn):
     for name, (content, _) in FILES.items():
         put(attn, name, content)
     put(attn, "nothing", {})
@@ -189,8 +189,8 @@ def test_wrong_order(attn):
     put(attn, "folder", {"tokenizer.json": (attn.folder / "t.json").read_bytes()})
     for tokenizer in ("t.json", "folder"):
         refused(attn, ("tokenizer", "encode", "text.txt", tokenizer),
-                f"the tokenizer is first: attn tokenizer encode {tokenizer} text.txt")
-    refused(attn, ("tokenizer", "encode", "text.txt", "text.txt"), "text.txt: not JSON")
+                f"give the tokenizer first: attn tokenizer encode {tokenizer} text.txt")
+    refused(attn, ("tokenizer", "encode", "text.txt", "text.txt"), "text.txt: is not JSON")
 
 
 def test_converted(attn):
@@ -200,7 +200,7 @@ def test_converted(attn):
         refused(attn, ("convert", name, "--tokenizer", "t.model", "--out", "out"), FILES[name][1])
 
 
-def test_family(attn):
+def test_a_family_in_a_file_means_its_defaults(attn):
     """A file that names a family means its defaults, as --model does; what else is said wins."""
     attn.file("text.txt", TEXT)
     attn.file("llama.json", '{"model": "llama"}')

@@ -1,5 +1,5 @@
-// What the openers of the library say of a path that holds no model or tokenizer; tests/cli/test_doors.py has the kinds
-// of files and all commands.
+// What the openers of the library say of a path that holds no model or tokenizer; tests/cli/test_foreign.py has the
+// kinds of files and all commands.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,24 +23,24 @@ void expect_all(const std::string& path, const std::string& words) {
     EXPECT_NE(answer.find(words), std::string::npos) << path << ": \"" << answer << "\" lacks \"" << words << '"';
 }
 
-TEST(Doors, AllOpenersNameWhatIsThere) {
+TEST(Openers, AllNameWhatThePathHolds) {
   const Folder folder;
   folder.put("x.gguf", "GGUF").put("empty", "");
   expect_all(folder / "x.gguf", folder / "x.gguf" + ": is a GGUF file of llama.cpp, which is not read: take");
   expect_all(folder / "empty", "is an empty file");
   expect_all(folder / "none", folder / "none" + ": there is no such file or folder");
-  expect_all(folder / "x.gguf/deeper", "a part of this path is a file, no folder");
+  expect_all(folder / "x.gguf/deeper", "a part of this path is a file, not a folder");
   expect_all("", "the path is empty");
   expect_all(std::string("a\0b", 3), "goes on after a zero byte");
   expect_all("no-such-model/of-the-hub", "nothing is downloaded");
 }
 
-TEST(Doors, AFolderOfNoModel) {
+TEST(Openers, AFolderWithoutAModelIsRefused) {
   EXPECT_NE(error_of([] { Embedder embedder("/tmp"); }).find("/tmp: is not a folder of a model: it has no config.json"),
             std::string::npos);
 }
 
-TEST(Doors, WhatMayNotBeRead) {
+TEST(Openers, FilesWithoutPermissionAreNamed) {
   const Folder folder;
   put_llama(folder).put("tokenizer.json", text::bytes()->to_json());
   const uid_t was = ::geteuid();
@@ -57,7 +57,7 @@ TEST(Doors, WhatMayNotBeRead) {
   }
 }
 
-TEST(Doors, AConfigurationIsOursWhereItSaysSo) {
+TEST(Openers, AConfigurationIsOursIfItsModelFieldSaysSo) {
   const Folder folder;
   folder.put("config.json", R"({"alignment_heads": [[1, 0]], "suppress_ids": [1]})");
   folder.put("model.bin", std::string("\6\0\0\0\x0c\0WhisperSpec\0", 18));
@@ -72,7 +72,7 @@ TEST(Doors, AConfigurationIsOursWhereItSaysSo) {
   EXPECT_EQ(to_json(read_config(folder.path())), to_json(config));
 }
 
-TEST(Doors, AFamilyBringsItsDefaults) {
+TEST(Openers, AFamilyBringsItsDefaults) {
   std::vector<std::string> names = families();
   for (const std::string name : {"bert", "qwen3"}) names.push_back(name);
   for (const std::string& name : names) {
