@@ -37,7 +37,8 @@ namespace attn {
 struct CausalConvolutionOptions {
   ConstView<1> bias = {};  ///< floating [C]; absent: 0
   bool silu = false;       ///< act(z) = z / (1 + exp(-z)); otherwise act(z) = z
-  /// The W - 1 tokens before each sequence, the last one at the end; x's type, [N, C, W - 1]. Absent: 0.
+  /// The tokens before each sequence, the last one at the end; x's type, [N, C, W - 1 or more], of which the last W - 1
+  /// are read. Absent: 0.
   ConstView<3> initial_state = {};
   std::span<const int64_t> cu_seqlens = {};  ///< [N + 1], packed sequences, B = 1: the start of each in L, then its end
   /// int32 or int64 [B, L]. A token reads only tokens of its own id, and a token with a negative id is padding: its
@@ -48,8 +49,8 @@ struct CausalConvolutionOptions {
 /// out = causal_convolution(x, weight).
 ///   x and out [B, L, C]: one floating type for both; any strides. Of [B, C, L] give the view permute({0, 2, 1}).
 ///   weight [C, W], 1 <= W <= 8: floating, any strides. weight[c, W - 1] multiplies the token itself.
-///   final_state, if wanted: the last W - 1 tokens of each sequence, and of initial_state before it where the sequence
-///   is shorter; x's type, [N, C, W - 1]. It may be the memory of initial_state.
+///   final_state, if wanted: as many of the last tokens of each sequence as it has place for, and of initial_state
+///   before it where the sequence is shorter; x's type, [N, C, W - 1 or more]. It may be the memory of initial_state.
 /// Sums run in float32, in float64 for float64. Tokens of no sequence get out = 0. One token, with states, is one step
 /// of decoding.
 void causal_convolution(ConstView<3> x, ConstView<2> weight, View<3> out, const CausalConvolutionOptions& options = {},
@@ -65,7 +66,8 @@ struct CausalConvolutionGradients {
 };
 
 /// Gradients of a loss from dout [B, L, C], of x's type, and, if given, dfinal_state [N, C, W - 1], floating. options
-/// are those of the forward. The function recomputes what the activation was applied to. It overwrites the gradients.
+/// are those of the forward, with W - 1 tokens in initial_state. The function recomputes what the activation was
+/// applied to. It overwrites the gradients.
 void causal_convolution_backward(ConstView<3> x, ConstView<2> weight, ConstView<3> dout,
                                  const CausalConvolutionGradients& gradients,
                                  const CausalConvolutionOptions& options = {}, ConstView<3> dfinal_state = {});

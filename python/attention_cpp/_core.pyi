@@ -72,6 +72,14 @@ def forward(
 def backward(
     q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, dlse: Any, gradients: dict[str, Any], options: Options
 ) -> None: ...
+def convolution_forward(
+    x: Any, weight: Any, bias: Any, silu: bool, initial_state: Any, cu_seqlens: Any, segment_ids: Any, out: Any,
+    final_state: Any
+) -> None: ...
+def convolution_backward(
+    x: Any, weight: Any, bias: Any, silu: bool, initial_state: Any, cu_seqlens: Any, segment_ids: Any, dout: Any,
+    dfinal_state: Any, gradients: dict[str, Any]
+) -> None: ...
 def weights(
     q: Any, k: Any, lse: Any, weights: Any, first_query: int, first_key: int, options: Options
 ) -> None: ...

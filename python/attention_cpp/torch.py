@@ -12,6 +12,7 @@ the reason, enable(warn=True) warns and enable(strict=True) raises.
 """
 
 from ._torch.attention import attention
+from ._torch.convolution import causal_convolution
 from ._torch.flex import explain_flex_attention, explain_flex_attention_backward, flex_attention
 from ._torch.masks import mask_counts
 from ._torch.enabling import disable, enable, enabled
@@ -20,6 +21,6 @@ from ._torch.statistics import attention_statistics
 from ._torch.threads import share_threads
 from ._torch.weights import attention_weights
 
-__all__ = ["attention", "attention_statistics", "attention_weights", "disable", "enable", "enabled", "explain",
-           "explain_backward", "explain_flex_attention", "explain_flex_attention_backward", "flex_attention",
-           "mask_counts", "scaled_dot_product_attention", "share_threads"]
+__all__ = ["attention", "attention_statistics", "attention_weights", "causal_convolution", "disable", "enable",
+           "enabled", "explain", "explain_backward", "explain_flex_attention", "explain_flex_attention_backward",
+           "flex_attention", "mask_counts", "scaled_dot_product_attention", "share_threads"]

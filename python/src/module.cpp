@@ -13,6 +13,7 @@
 #include "arguments.h"
 #include "attn/attention_statistics.h"
 #include "attn/peaks.h"
+#include "convolution.h"
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
@@ -360,6 +361,7 @@ NB_MODULE(_core, m) {
   m.def("use_openmp_team", &use_openmp_team);
   m.def("uses_openmp_team", &uses_openmp_team);
 
+  add_convolution(m);
   add_heads(m);
   add_page(m);
   nb::class_<Cache>(m, "Cache")

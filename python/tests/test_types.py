@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
-MODULES = ("", ".torch", ".flash_attn", ".transformers", ".jax")
+MODULES = ("", ".torch", ".flash_attn", ".causal_conv1d", ".transformers", ".jax")
 
 PREAMBLE = """
 import numpy as np
 import numpy.typing as npt
 import torch
 import attention_cpp
+import attention_cpp.causal_conv1d as conv1d
 import attention_cpp.flash_attn as flash
 import attention_cpp.torch as drop_in
 from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, Mention, Plan, Sentence
@@ -95,6 +96,13 @@ EXPRESSIONS = {
     "flash.pad_input(t, t, 1, 1)": TENSOR, "flash.unpad_input(t, t)": rf"tuple\[{TENSOR}, .*int, {TENSOR}\]",
     "flash.unpad_input_for_concatenated_sequences(t, t)": rf"tuple\[{TENSOR}.*int\]",
     "flash.apply_rotary_emb(t, t, t)": TENSOR,
+    "drop_in.causal_convolution(t, t, silu=True)": TENSOR,
+    "drop_in.causal_convolution(t, t, return_final_state=True)": TWO,
+    "drop_in.causal_convolution(t, t, return_final_state=flag)": rf"{TENSOR}.*{TWO}",
+    "conv1d.causal_conv1d_fn(t, t, activation='silu')": TENSOR,
+    "conv1d.causal_conv1d_fn(t, t, return_final_states=True)": TWO,
+    "conv1d.causal_conv1d_fn(t, t, return_final_states=flag)": rf"{TENSOR}.*{TWO}",
+    "conv1d.causal_conv1d_update(t, t, t)": TENSOR, "conv1d.install()": "None", "conv1d.uninstall()": "None",
 }
 WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
          "attention_cpp.attention(n, n, n, causal='yes')", "drop_in.attention(t, t, t, softmax_scale=1.0)",
@@ -116,7 +124,7 @@ def functions_of(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_public_functions_are_annotated(module):
     if module:
-        pytest.importorskip(module.removeprefix(".").replace("flash_attn", "torch"))
+        pytest.importorskip(re.sub("flash_attn|causal_conv1d", "torch", module.removeprefix(".")))
     for name, function in functions_of(importlib.import_module(f"attention_cpp{module}")):
         signature = inspect.signature(function)
         bare = [parameter for parameter in signature.parameters.values()
@@ -124,7 +132,8 @@ def test_public_functions_are_annotated(module):
         assert not bare and signature.return_annotation is not signature.empty, name
 
 
-@pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "drop_in"), (".flash_attn", "flash")])
+@pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "drop_in"), (".flash_attn", "flash"),
+                                          (".causal_conv1d", "conv1d")])
 def test_every_public_name_has_an_expression(module, name):
     if module:
         pytest.importorskip("torch")

@@ -2,8 +2,9 @@
 //
 //   convolve        y_r = act(bias + sum_j weight_j tap(r, j))
 //   convolve_grad   dz_r = act'(z_r) dy_r, and the sums over rows of dz_r tap(r, j) and of dz_r
-// The gradient of x is a convolve() of dz. Loops: groups of rows, vectors of columns, taps; a vector of a weight is
-// loaded once for the rows of a group. An element's arithmetic, and the order of its sums, are the same in any group.
+// The gradient of x is a convolve() of dz. Loops: groups of rows, vectors of columns, taps. A vector of a weight is
+// loaded once for the rows of a group; so is a tap where there are four, as in most models, and rows share them. An
+// element's arithmetic, and the order of its sums, are the same in any group.
 // Requires: what linear_table.h says.
 #pragma once
 
@@ -15,6 +16,7 @@ namespace attn::kernels {
 namespace {
 
 constexpr int kConvolvedRows = 4;  // rows of a group: one chain of additions each
+constexpr int kUsualTaps = 4;
 
 /// body(TypeTag<type>{}) for the types that vectors of V are loaded from.
 template <class V, class Body>
@@ -28,8 +30,8 @@ inline void with_vector_type(int type, const Body& body) {
   }
 }
 
-/// Rows r .. r + kRows - 1 of a convolution.
-template <class V, int kType, int kRows>
+/// Rows r .. r + kRows - 1 of a convolution. kTaps > 0: so many taps, tap j of row k is tap 0 of row k + j.
+template <class V, int kType, int kRows, int kTaps>
 struct ConvolvedRows {
   using T = typename V::T;
   using Reg = typename V::Reg;
@@ -42,6 +44,17 @@ struct ConvolvedRows {
   Reg tap(int64_t k, int64_t j, int64_t column, Lanes lanes) const {
     return lanes.load(ConstRow{taps[k * args.x.step + j], kType}, column);
   }
+  /// body(k, j, x) for tap j of row k; for a row by rising j, for a tap by rising k.
+  template <class Lanes, class Body>
+  __attribute__((always_inline)) void for_taps(int64_t column, Lanes lanes, const Body& body) const {
+    ATTN_UNROLL
+    for (int n = 0; n < kRows + kTaps - 1; ++n) {
+      const Reg x = lanes.load(ConstRow{taps[n], kType}, column);
+      ATTN_UNROLL
+      for (int k = 0; k < kRows; ++k)
+        if (n - k >= 0 && n - k < kTaps) body(k, n - k, x);
+    }
+  }
   /// What the activation takes.
   template <class Lanes>
   __attribute__((always_inline)) void sum(int64_t column, Lanes lanes, Reg (&z)[kRows]) const {
@@ -49,6 +62,13 @@ struct ConvolvedRows {
     ATTN_UNROLL
     for (int k = 0; k < kRows; ++k) z[k] = bias;
     const T* weight = static_cast<const T*>(args.weight.data) + column;
+    if constexpr (kTaps > 0) {
+      Reg w[kTaps];
+      ATTN_UNROLL
+      for (int j = 0; j < kTaps; ++j) w[j] = V::load(weight + j * args.weight.row);
+      for_taps(column, lanes, [&](int k, int j, Reg x) { z[k] = V::fma(w[j], x, z[k]); });
+      return;
+    }
     for (int64_t j = 0; j < args.taps; ++j, weight += args.weight.row) {
       const Reg w = V::load(weight);
       ATTN_UNROLL
@@ -63,14 +83,17 @@ inline void for_convolved_rows(const ConvolveArgs& args, const Body& body) {
   with_vector_type<V>(args.x.type, [&](auto type) {
     constexpr int kType = decltype(type)::kElement;
     int64_t r = 0;
+    if (args.taps == kUsualTaps && args.x.step == 1)
+      for (; r + kConvolvedRows <= args.rows; r += kConvolvedRows)
+        body(ConvolvedRows<V, kType, kConvolvedRows, kUsualTaps>(args, r), r);
     for (; r + kConvolvedRows <= args.rows; r += kConvolvedRows)
-      body(ConvolvedRows<V, kType, kConvolvedRows>(args, r), r);
-    for (; r < args.rows; ++r) body(ConvolvedRows<V, kType, 1>(args, r), r);
+      body(ConvolvedRows<V, kType, kConvolvedRows, 0>(args, r), r);
+    for (; r < args.rows; ++r) body(ConvolvedRows<V, kType, 1, 0>(args, r), r);
   });
 }
 
-template <class V, int kType, int kRows>
-void convolve_rows(const ConvolvedRows<V, kType, kRows>& rows, int64_t r) {
+template <class V, int kType, int kRows, int kTaps>
+void convolve_rows(const ConvolvedRows<V, kType, kRows, kTaps>& rows, int64_t r) {
   using Reg = typename V::Reg;
   const ConvolveArgs& args = rows.args;
   char* y = static_cast<char*>(args.y) + stored_bytes(args.y_type, r * args.y_row);
@@ -92,8 +115,8 @@ void convolve(const ConvolveArgs& args) {
   for_convolved_rows<V>(args, [](const auto& rows, int64_t r) { convolve_rows(rows, r); });
 }
 
-template <class V, int kType, int kRows>
-void convolve_grad_rows(const ConvolveGradArgs& grad, const ConvolvedRows<V, kType, kRows>& rows, int64_t r) {
+template <class V, int kType, int kRows, int kTaps>
+void convolve_grad_rows(const ConvolveGradArgs& grad, const ConvolvedRows<V, kType, kRows, kTaps>& rows, int64_t r) {
   using T = typename V::T;
   using Reg = typename V::Reg;
   const ConvolveArgs& args = rows.args;
@@ -113,11 +136,20 @@ void convolve_grad_rows(const ConvolveGradArgs& grad, const ConvolvedRows<V, kTy
     }
     if (!grad.sums.data) return;
     T* sums = static_cast<T*>(grad.sums.data) + c;
-    for (int64_t j = 0; j < args.taps; ++j, sums += grad.sums.row) {
-      Reg sum = V::load(sums);
+    if constexpr (kTaps > 0) {
+      Reg of_tap[kTaps];
       ATTN_UNROLL
-      for (int k = 0; k < kRows; ++k) sum = V::fma(d[k], rows.tap(k, j, c, lanes), sum);
-      V::store(sums, sum);
+      for (int j = 0; j < kTaps; ++j) of_tap[j] = V::load(sums + j * grad.sums.row);
+      rows.for_taps(c, lanes, [&](int k, int j, Reg x) { of_tap[j] = V::fma(d[k], x, of_tap[j]); });
+      ATTN_UNROLL
+      for (int j = 0; j < kTaps; ++j, sums += grad.sums.row) V::store(sums, of_tap[j]);
+    } else {
+      for (int64_t j = 0; j < args.taps; ++j, sums += grad.sums.row) {
+        Reg sum = V::load(sums);
+        ATTN_UNROLL
+        for (int k = 0; k < kRows; ++k) sum = V::fma(d[k], rows.tap(k, j, c, lanes), sum);
+        V::store(sums, sum);
+      }
     }
     Reg sum = V::load(sums);
     ATTN_UNROLL

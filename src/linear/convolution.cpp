@@ -103,31 +103,29 @@ void run_convolution(const Convolution& c, const View<3>& out) {
   });
 }
 
-/// The last W - 1 tokens of a sequence, bits as they are, for channels begin .. end - 1.
+/// The last tokens of a sequence, bits as they are, for channels begin .. end - 1. `to` may be the memory of the
+/// initial state, whose elements go to lower places: what is written is not read after.
 template <class Bits>
 void copy_last_tokens(const Convolution& c, int64_t sequence, int64_t begin, int64_t end, const View<3>& to) {
   const Sequence& s = c.sequences[sequence];
   const ConstView<3>& initial = c.options->initial_state;
-  const int64_t kept = c.W - 1;
-  for (int64_t n = begin; n < end; ++n) {
-    Bits last[kMaxTaps];  // all are read before one is written: `to` may be the memory of the initial state
+  const int64_t kept = to.size[2], before = initial ? initial.size[2] : 0;
+  for (int64_t n = begin; n < end; ++n)
     for (int64_t i = 0; i < kept; ++i) {
       const int64_t t = s.count - kept + i;
+      Bits token = 0;
       if (t >= 0)
-        last[i] = static_cast<const Bits*>(
+        token = static_cast<const Bits*>(
             c.x.data)[s.batch * c.x.stride[0] + (s.first + t) * c.x.stride[1] + n * c.x.stride[2]];
-      else if (initial)
-        last[i] = static_cast<const Bits*>(
-            initial.data)[sequence * initial.stride[0] + n * initial.stride[1] + (t + kept) * initial.stride[2]];
-      else last[i] = 0;
+      else if (before + t >= 0)
+        token = static_cast<const Bits*>(
+            initial.data)[sequence * initial.stride[0] + n * initial.stride[1] + (before + t) * initial.stride[2]];
+      static_cast<Bits*>(to.data)[sequence * to.stride[0] + n * to.stride[1] + i * to.stride[2]] = token;
     }
-    for (int64_t i = 0; i < kept; ++i)
-      static_cast<Bits*>(to.data)[sequence * to.stride[0] + n * to.stride[1] + i * to.stride[2]] = last[i];
-  }
 }
 
 void store_last_tokens(const Convolution& c, const View<3>& to) {
-  if (!to || c.W == 1) return;
+  if (!to || to.size[2] == 0) return;
   const int64_t parts = div_up(c.C, kTaskElements);
   parallel_for(static_cast<int64_t>(c.sequences.size()) * parts, [&](int64_t task) {
     const int64_t sequence = task / parts, begin = task % parts * kTaskElements;

@@ -14,11 +14,18 @@ void check_taps(Checker& checker, const char* name, const BasicView<Pointer, 3>&
   if (view) check_array(checker, name, view, c.states(), "[N, C, W - 1]");
 }
 
-/// A state, which holds tokens of x.
+/// A state, which holds tokens of x, W - 1 or more.
 template <class Pointer>
-void check_tokens(Checker& checker, const char* name, const BasicView<Pointer, 3>& view, const Convolution& c) {
-  check_taps(checker, name, view, c);
-  if (view) check_type(checker, name, view.dtype, c.x.dtype, ", x's type");
+void check_tokens(Checker& checker, const char* name, const BasicView<Pointer, 3>& view, const Convolution& c,
+                  bool any_type) {
+  if (!view) return;
+  const auto [N, C, tokens] = c.states();
+  checker.require(view.size[0] == N && view.size[1] == C && view.size[2] >= tokens, [&] {
+    return std::string(name) + " has size " + to_string(view.size) +
+           ", must be [N, C, W - 1 or more] = " + to_string(c.states());
+  });
+  check_array(checker, name, view, view.size, "");
+  if (!any_type) check_type(checker, name, view.dtype, c.x.dtype, ", x's type");
 }
 
 void check_segments(Checker& checker, const Convolution& c) {
@@ -45,9 +52,12 @@ Convolution make_convolution(Checker& checker, const ConstView<3>& x, const Cons
   check_array(checker, "weight", weight, {c.C, c.W}, "[C, W]");
   if (options.bias) check_array(checker, "bias", options.bias, {c.C}, "[C]");
   c.sequences = checked_sequences(checker, options.cu_seqlens, "x", c.B, c.L);
-  check_tokens(checker, "initial_state", options.initial_state, c);
+  check_tokens(checker, "initial_state", options.initial_state, c, false);
   check_segments(checker, c);
   checker.require(!options.segment_ids || !options.initial_state, "initial_state cannot be given with segment_ids");
+  c.initial_state = options.initial_state;
+  const int64_t tokens = c.initial_state.size[2];
+  if (checker.ok() && c.initial_state) c.initial_state = c.initial_state.slice(2, tokens - (c.W - 1), tokens);
   return c;
 }
 
@@ -56,14 +66,14 @@ void check_convolution(Checker& checker, const Convolution& c, const View<3>& ou
   const CausalConvolutionOptions& o = *c.options;
   check_array(checker, "out", out, c.x.size, "x's size");
   if (!any_type) check_type(checker, "out", out.dtype, c.x.dtype, ", x's type");
-  if (any_type) check_taps(checker, "final_state", final_state, c);
-  else check_tokens(checker, "final_state", final_state, c);
+  check_tokens(checker, "final_state", final_state, c, any_type);
   checker.require(!o.segment_ids || !final_state, "final_state cannot be given with segment_ids");
   if (!checker.ok()) return;
   detail::check_overlap(
       checker, {region("out", out), region("final_state", final_state)},
       {region("x", c.x), region("weight", c.weight), region("bias", o.bias), region("segment_ids", o.segment_ids)});
-  const bool in_place = final_state.data == o.initial_state.data && final_state.stride == o.initial_state.stride;
+  const bool in_place = final_state.data == o.initial_state.data && final_state.size == o.initial_state.size &&
+                        final_state.stride == o.initial_state.stride;
   detail::check_overlap(checker, {region("out", out)}, {region("initial_state", o.initial_state)});
   if (!in_place)
     detail::check_overlap(checker, {region("final_state", final_state)}, {region("initial_state", o.initial_state)});
@@ -74,6 +84,7 @@ void check_convolution_backward(Checker& checker, const Convolution& c, const Co
   const CausalConvolutionOptions& o = *c.options;
   check_array(checker, "dout", dout, c.x.size, "x's size");
   check_type(checker, "dout", dout.dtype, c.x.dtype, ", x's type");
+  check_taps(checker, "initial_state", o.initial_state, c);
   check_taps(checker, "dfinal_state", dfinal_state, c);
   if (g.dx) check_array(checker, "dx", g.dx, c.x.size, "x's size");
   if (g.dweight) check_array(checker, "dweight", g.dweight, c.weight.size, "weight's size");

@@ -22,7 +22,8 @@ class Channel {
   double token(int64_t p) const {
     if (p >= 0) return at<double, 3>(c_.x, {s_.batch, s_.first + p, channel_});
     const ConstView<3>& initial = c_.options->initial_state;
-    return initial ? at<double, 3>(initial, {sequence_, channel_, p + c_.W - 1}) : 0;
+    const int64_t before = initial ? initial.size[2] : 0;
+    return before + p >= 0 ? at<double, 3>(initial, {sequence_, channel_, before + p}) : 0;
   }
   bool reads(int64_t t, int64_t p) const {
     const ConstView<2>& ids = c_.options->segment_ids;
@@ -63,13 +64,14 @@ void causal_convolution(ConstView<3> x, ConstView<2> weight, View<3> out, const 
   const Convolution c = linear::make_convolution(checker, x, weight, options);
   linear::check_convolution(checker, c, out, final_state, true);
   checker.done();
-  Tensor<double, 3> y(x.size), last(c.states());
+  Tensor<double, 3> y(x.size), last(final_state.size);
   for_each_channel(c, [&](int64_t n, const Sequence& s, int64_t channel, const Channel& tokens) {
     for (int64_t t = 0; t < s.count; ++t) {
       const double z = tokens.sum(t);
       y(s.batch, s.first + t, channel) = tokens.is_padding(t) ? 0 : options.silu ? z * logistic(z) : z;
     }
-    for (int64_t i = 0; i < c.W - 1; ++i) last(n, channel, i) = tokens.token(s.count - (c.W - 1) + i);
+    const int64_t kept = final_state ? final_state.size[2] : 0;
+    for (int64_t i = 0; i < kept; ++i) last(n, channel, i) = tokens.token(s.count - kept + i);
   });
   write(y, out);
   write(last, final_state);

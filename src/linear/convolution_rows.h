@@ -112,7 +112,7 @@ class ConvolutionWindow {
       : ids(c.options->segment_ids),
         c_(c),
         x_(c.x, arena, tokens + c.W - 1, plan.tile_channels),
-        state_(states_as_tokens(c.options->initial_state), arena, c.W - 1, plan.tile_channels, true) {
+        state_(states_as_tokens(c.initial_state), arena, c.W - 1, plan.tile_channels, true) {
     const int64_t row = round_up(plan.tile_channels, 16);
     weight_ = {arena.take<T>(c.W * row * int64_t{sizeof(T)}), row};
     bias_ = {arena.take<T>(row * int64_t{sizeof(T)}), row};
@@ -193,12 +193,12 @@ class ConvolutionWindow {
   /// The row of a token of the sequence, of the state before it, or zeros.
   const void* token(int64_t p) const {
     if (p >= 0) return x_.row(p - (first_ - before_));
-    if (!c_.options->initial_state) return zeros_;
+    if (!c_.initial_state) return zeros_;
     return is_narrow() ? static_cast<const void*>(narrow_.data + (c_.W - 1 + p) * narrow_.row)
                        : state_.row(c_.W - 1 + p);
   }
   void load_state(int64_t sequence) {
-    if (!c_.options->initial_state) return;
+    if (!c_.initial_state) return;
     state_.select(sequence, 0, c_.W - 1, channel_, channels_);
     state_.load();
     if (!is_narrow()) return;

@@ -135,6 +135,32 @@ TEST(Convolution, ASplitSequenceGivesTheSame) {
       });
 }
 
+TEST(Convolution, StatesMayHoldMoreTokens) {
+  for (int64_t tokens : {4, 9}) {
+    ConvolutionCase c{2, 30, 20, 4, DType::bfloat16, true, true, true};
+    c.draw(4);
+    const ConvolutionResults whole = run_kernels(c);
+    Array<3> state(c.dtype, {c.B, c.C, tokens});
+    for (int64_t n = 0; n < c.B; ++n)
+      for (int64_t i = 0; i < c.C; ++i)
+        for (int64_t j = 0; j < tokens; ++j)
+          state.set({n, i, j}, j < tokens - 3 ? kNaN : c.initial_state.get({n, i, j - (tokens - 3)}));
+    LaidOut out(c.dtype, c.x.size()), expected(c.dtype, c.x.size());
+    CausalConvolutionOptions options = c.options();
+    options.initial_state = state.view();
+    Array<3> expected_state(c.dtype, state.size());
+    reference::causal_convolution(c.x.view(), c.weight.view(), expected.view(), options, expected_state.view());
+    int64_t t = 0;
+    for (int64_t count : {1, 2, 0, 5, 22}) {
+      causal_convolution(c.x.view().slice(1, t, t + count), c.weight.view(), out.view().slice(1, t, t + count), options,
+                         state.view());
+      t += count;
+    }
+    EXPECT_EQ(out.values(), whole.out.values());
+    EXPECT_TRUE(same_bits(state, expected_state));
+  }
+}
+
 TEST(Convolution, PackedSequencesAreLikeSequencesApart) {
   for_each_isa([&](const std::string& isa) {
     ConvolutionCase c{1, 200, 37, 4, DType::float32, true, true, true};
@@ -292,11 +318,11 @@ TEST_F(ConvolutionErrors, OfTheForward) {
             }),
             (Reasons{"weight is int32, must be a floating type", "bias has size [4], must be [C] = [3]"}));
   EXPECT_EQ(reasons_of([&] {
-              causal_convolution(x, weight, out, {.initial_state = Tensor<float, 3>({2, 3, 4})},
+              causal_convolution(x, weight, out, {.initial_state = Tensor<float, 3>({2, 3, 2})},
                                  Tensor<double, 3>({1, 3, 3}));
             }),
-            (Reasons{"initial_state has size [2, 3, 4], must be [N, C, W - 1] = [2, 3, 3]",
-                     "final_state has size [1, 3, 3], must be [N, C, W - 1] = [2, 3, 3]",
+            (Reasons{"initial_state has size [2, 3, 2], must be [N, C, W - 1 or more] = [2, 3, 3]",
+                     "final_state has size [1, 3, 3], must be [N, C, W - 1 or more] = [2, 3, 3]",
                      "final_state is float64, must be float32, x's type"}));
   const std::vector<int64_t> falling = {0, 4, 2};
   EXPECT_EQ(reasons_of([&] { causal_convolution(x, weight, out, {.cu_seqlens = falling}); }),

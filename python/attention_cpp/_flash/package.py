@@ -46,7 +46,7 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
     made: dict[str, ModuleType] = {}
     for name, functions in modules.items():
         is_package = any(other.startswith(name + ".") for other in modules)
-        module = ModuleType(name, "attention_cpp.flash_attn in the place of " + name)
+        module = ModuleType(name, "attention_cpp in the place of " + name)
         module.__spec__ = ModuleSpec(name, None, is_package=is_package)
         vars(module).update(functions, __version__=versions[name.partition(".")[0]])
         if is_package:

@@ -1,0 +1,1 @@
+"""What attention_cpp.causal_conv1d consists of."""
