@@ -8,6 +8,8 @@
 protocol, with any strides and without a copy. It returns arrays of the same library. Memory is O(n): no option makes
 the forward or the backward store an n x n matrix. Results are bitwise equal for any number of threads.
 
+`linear_attention` is attention with a state of fixed size: RetNet, Mamba 2, DeltaNet, gated delta nets and others.
+
 The integrations have the signatures and conventions of other libraries, and need these libraries:
 
     attention_cpp.torch          torch's scaled_dot_product_attention; enable() routes torch's own through it
@@ -28,6 +30,7 @@ from ._cache import KVCache
 from ._heads import (HEAD_MEASURES, Document, HeadCoreference, HeadDistances, HeadMeasures, HeadMentions, HeadRelation,
                      HeadSyntax, Mention, Sentence, attention_flow, attention_rollout, gradient_times_attention,
                      head_clusters, head_points, read_conllu, read_coreference, repeated_tokens)
+from ._linear import LinearGradients, linear_attention, linear_attention_backward
 from ._machine import float32_precision, isa, isas, threads
 from ._operator import (Gradients, Plan, attention, attention_backward, attention_weights, dropout_keeps, explain,
                         explain_backward, merge)
@@ -36,10 +39,11 @@ from ._statistics import attention_statistics
 __version__ = "0.1.0"
 __all__ = [
     "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
-    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "Mention", "Plan", "Sentence", "attention",
-    "attention_backward", "attention_flow", "attention_rollout", "attention_statistics", "attention_weights",
-    "dropout_keeps", "explain", "explain_backward", "float32_precision", "gradient_times_attention", "head_clusters",
-    "head_points", "isa", "isas", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads",
+    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "LinearGradients", "Mention", "Plan", "Sentence",
+    "attention", "attention_backward", "attention_flow", "attention_rollout", "attention_statistics",
+    "attention_weights", "dropout_keeps", "explain", "explain_backward", "float32_precision",
+    "gradient_times_attention", "head_clusters", "head_points", "isa", "isas", "linear_attention",
+    "linear_attention_backward", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads",
 ]
 
 if TYPE_CHECKING:

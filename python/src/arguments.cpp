@@ -345,6 +345,24 @@ attn::AttentionOptions Arguments::options(nb::handle given, const attn::ConstVie
   return found;
 }
 
+attn::LinearAttentionOptions Arguments::linear_options(const nb::dict& given) {
+  attn::LinearAttentionOptions options;
+  const auto read = [&](const char* name, auto& to) {
+    const nb::object value = given.contains(name) ? nb::object(given[name]) : nb::none();
+    if (!value.is_none()) Read{*this, value}(name, to);
+  };
+  read("scale", options.scale);
+  read("log_decay", options.log_decay);
+  read("beta", options.beta);
+  read("delta", options.delta);
+  read("l2norm", options.l2norm);
+  read("l2norm_epsilon", options.l2norm_epsilon);
+  read("normalize", options.normalize);
+  read("initial_state", options.initial_state);
+  read("cu_seqlens", options.cu_seqlens);
+  return options;
+}
+
 nb::dict given_of(nb::handle options) {
   PyObject* const given = PyObject_GenericGetDict(options.ptr(), nullptr);  // 30 ns less than a look-up by name
   if (!given) throw nb::python_error();

@@ -4,14 +4,18 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "attn/attention.h"
+#include "attn/linear_attention.h"
 
 namespace bindings {
 
@@ -51,6 +55,9 @@ class Arguments {
   attn::AttentionOptions options(nb::handle given);
   /// The same for a call over q and k, with a mask that is only padding as key_length.
   attn::AttentionOptions options(nb::handle given, const attn::ConstView<4>& q, const attn::ConstView<4>& k);
+
+  /// The options of linear_attention(), by name; one of None is not given.
+  attn::LinearAttentionOptions linear_options(const nb::dict& given);
 
   /// Raises TypeError or ValueError if anything could not be taken. To be called before the views are used.
   void done() const;
@@ -116,6 +123,22 @@ class Arguments {
   std::vector<std::vector<int64_t>> integers_;
   std::vector<std::vector<float>> numbers_;
 };
+
+/// What the call throws, without what it says of arrays that the package has made: the caller has not given them, and
+/// they are wrong because others are.
+template <class Call>
+void blaming_given(std::initializer_list<std::string_view> made, const Call& call) {
+  try {
+    call();
+  } catch (const attn::Error& error) {
+    std::vector<std::string> reasons;
+    for (const std::string& reason : error.reasons())
+      if (std::find(made.begin(), made.end(), reason.substr(0, reason.find(' '))) == made.end())
+        reasons.push_back(reason);
+    if (reasons.empty()) throw;
+    throw attn::Error(error.operation(), reasons);
+  }
+}
 
 /// What an attention_cpp._options.Options was given, by name.
 nb::dict given_of(nb::handle options);

@@ -17,27 +17,12 @@
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
+#include "linear.h"
 #include "page.h"
 #include "shorten.h"
 
 namespace bindings {
 namespace {
-
-/// What the call throws, without what it says of arrays that the package has made: the caller has not given them, and
-/// they are wrong because others are.
-template <class Call>
-void blaming_given(std::initializer_list<std::string_view> made, const Call& call) {
-  try {
-    call();
-  } catch (const attn::Error& error) {
-    std::vector<std::string> reasons;
-    for (const std::string& reason : error.reasons())
-      if (std::find(made.begin(), made.end(), reason.substr(0, reason.find(' '))) == made.end())
-        reasons.push_back(reason);
-    if (reasons.empty()) throw;
-    throw attn::Error(error.operation(), reasons);
-  }
-}
 
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle options,
              bool is_out_given) {
@@ -363,6 +348,7 @@ NB_MODULE(_core, m) {
 
   add_convolution(m);
   add_heads(m);
+  add_linear(m);
   add_page(m);
   nb::class_<Cache>(m, "Cache")
       .def("__init__",

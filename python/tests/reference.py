@@ -62,3 +62,36 @@ def attention(q, k, v, *, dropout=0.0, keep=None, **options):
         p = p * keep / (1 - dropout)
     v = np.repeat(np.asarray(v, np.float64), p.shape[1] // np.shape(v)[1], axis=1)
     return np.einsum("bhij,bhjd->bhid", p, v), lse
+
+
+def linear_attention(q, k, v, *, scale=None, log_decay=None, beta=None, delta=False, l2norm=False, l2norm_epsilon=1e-6,
+                     normalize=False, initial_state=None, cu_seqlens=None, work=np.float64):
+    """out [B, Hv, L, Dv] and the states [N, Hv, Dk, Dv]: the recurrence, token by token, in the type `work`."""
+    q, k, v = (np.asarray(x, work) for x in (q, k, v))
+    B, H, L, Dk = q.shape
+    q, k = (np.repeat(x, v.shape[1] // H, axis=1) for x in (q, k))
+    if l2norm:
+        q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + work(l2norm_epsilon)) for x in (q, k))
+    if normalize:
+        v = np.concatenate([v, np.ones_like(v[..., :1])], -1)
+    Hv, columns = v.shape[1], v.shape[3]
+    decay = np.exp(np.broadcast_to(np.zeros((), work) if log_decay is None else np.asarray(log_decay, work),
+                                   (B, Hv, L, Dk)))
+    beta = np.ones((B, Hv, L), work) if beta is None else np.asarray(beta, work)
+    rows = [(b, 0, L) for b in range(B)] if cu_seqlens is None else [
+        (0, begin, end) for begin, end in zip(cu_seqlens[:-1], cu_seqlens[1:])]
+    states = np.zeros((len(rows), Hv, Dk, columns), work)
+    if initial_state is not None:
+        states += np.asarray(initial_state, work)
+    out = np.zeros((B, Hv, L, columns), work)
+    for state, (b, begin, end) in zip(states, rows):
+        for t in range(begin, end):
+            state *= decay[b, :, t, :, None]
+            value = v[b, :, t] - np.einsum("hkv,hk->hv", state, k[b, :, t]) if delta else v[b, :, t]
+            state += np.einsum("hk,hv->hkv", k[b, :, t], beta[b, :, t, None] * value)
+            out[b, :, t] = np.einsum("hkv,hk->hv", state, q[b, :, t])
+    out *= work(1 / np.sqrt(Dk) if scale is None else scale)
+    if normalize:
+        weights = out[..., -1:]
+        out = np.where(weights == 0, 0, out[..., :-1] / np.where(weights == 0, 1, weights))
+    return out, states

@@ -311,7 +311,7 @@ def test_memory_is_that_of_tiles(name, monkeypatch):
     n, tile = 1000, 1 << 17
     monkeypatch.setattr(structure, "TILE", tile)
     monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # the mode below may look on
-    monkeypatch.setattr(autograd, "_is_dispatched", lambda *_: False)
+    monkeypatch.setattr(autograd, "is_dispatched", lambda *_: False)
     q, k, v = (draw(1, 2, n, 8, seed=seed, grad=True, dtype=torch.float32) for seed in range(3))
     table = draw(2, 2 * n, dtype=torch.float32, grad=True)
     score_mod = {"bias": lambda s, b, h, i, j: s + table[h, i - j + n],

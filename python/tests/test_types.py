@@ -18,9 +18,10 @@ import attention_cpp
 import attention_cpp.causal_conv1d as conv1d
 import attention_cpp.flash_attn as flash
 import attention_cpp.torch as drop_in
-from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, Mention, Plan, Sentence
+from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, LinearGradients, Mention, Plan, Sentence
 
 gradients: Gradients[torch.Tensor]
+of_linear: LinearGradients[torch.Tensor]
 n = np.ones((1, 2, 5, 4), np.float32)
 t = torch.ones(1, 2, 5, 4)
 flag = bool(n.sum())
@@ -52,6 +53,10 @@ EXPRESSIONS = {
     "attention_cpp.attention_backward(t, t, t, t, t, t).dk": rf"{TENSOR} \| None|Union\[{TENSOR}, None\]",
     "attention_cpp.attention_weights(t, t, t, rows=3)": TENSOR,
     "attention_cpp.attention_weights(n, n, n, range(2), causal=True)": NUMPY,
+    "attention_cpp.linear_attention(n, n, n, delta=True)": NUMPY,
+    "attention_cpp.linear_attention(t, t, t, scale=1.0, return_state=True)": TWO,
+    "attention_cpp.linear_attention(n, n, n, return_state=flag)": r"Union|\|",
+    "attention_cpp.linear_attention_backward(t, t, t, t).dbeta": rf"{TENSOR} \| None|Union\[{TENSOR}, None\]",
     "attention_cpp.merge(t, t, t, t)": TWO, "attention_cpp.explain(n, n, n, causal=True)": "Plan",
     "attention_cpp.explain_backward(n, n, n, causal=True)": "Plan",
     "attention_cpp.attention_statistics(t, t, t, ['entropy'], top=3, causal=True)": rf"dict\[.*str, {TENSOR}\]",
@@ -80,6 +85,9 @@ EXPRESSIONS = {
     "drop_in.attention(t, t, t, return_lse=flag)": rf"{TENSOR}.*{TWO}",
     "drop_in.attention_weights(t, t, heads=[0])": TENSOR,
     "drop_in.attention_statistics(t, t)": "RowStatistics", "drop_in.attention_statistics(t, t).entropy": TENSOR,
+    "drop_in.linear_attention(t, t, t, l2norm=True)": TENSOR,
+    "drop_in.linear_attention(t, t, t, beta=None, return_state=True)": TWO,
+    "drop_in.linear_attention(t, t, t, return_state=flag)": rf"{TENSOR}.*{TWO}",
     "drop_in.scaled_dot_product_attention(t, t, t, is_causal=True)": TENSOR, "drop_in.flex_attention(t, t, t)": TENSOR,
     "drop_in.flex_attention(t, t, t, return_lse=True)": TWO, "drop_in.explain(t, t, t)": r"Plan.*str",
     "drop_in.explain_backward(t, t, t)": r"Plan.*str", "drop_in.explain_flex_attention_backward(t, t, t)": r"Plan.*str",
@@ -107,7 +115,8 @@ EXPRESSIONS = {
 WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
          "attention_cpp.attention(n, n, n, causal='yes')", "drop_in.attention(t, t, t, softmax_scale=1.0)",
          "drop_in.attention(n, t, t)", "flash.flash_attn_func(t, t, t, return_attn_probs=3)")
-IN_PREAMBLE = {"Document", "Gradients", "HeadMentions", "HeadRelation", "Mention", "Plan", "Sentence", "HEAD_MEASURES"}
+IN_PREAMBLE = {"Document", "Gradients", "HeadMentions", "HeadRelation", "LinearGradients", "Mention", "Plan",
+               "Sentence", "HEAD_MEASURES"}
 
 
 def functions_of(module):

@@ -21,7 +21,7 @@ _LISTS = {name: torch.int64 if "Integers" in str(field.type) else torch.float32 
 _KINDS = {"float": "number", "float | None": "number", "bool": "True or False", "str | None": "string",
           "tuple[int, int]": "list of whole numbers"}
 _SCALARS = {name: _KINDS[str(field.type)] for name, field in FIELDS.items() if str(field.type) in _KINDS}
-_WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key")
+_WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key", "log_decay", "beta", "initial_state")
 _MUST_BE_FLOATING = ("q", "k", "v", "lse", "query", "key")
 _SIMPLE = frozenset(_SCALARS.keys() - {"dropout"} | {"mask", "bias"})  # options that the extension takes as they are
 _OF_POSITIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes",

@@ -48,16 +48,16 @@ def _is_traced() -> bool:
             or torch.autograd._profiler_enabled())
 
 
-def _is_dispatched(*tensors: Tensor | None) -> bool:
+def is_dispatched(*tensors: Tensor | None) -> bool:
     """Whether a call must go through torch's dispatcher: it is traced, or a tensor wraps another one, or is a negated
     view, which the dispatcher resolves."""
     return _is_traced() or any([type(tensor) not in PLAIN or tensor is not None and tensor.is_neg()
                                 for tensor in tensors])
 
 
-def _are_dispatched(*upstreams: Tensor | None) -> bool:
-    """Whether _is_dispatched() is true of upstream gradients, or is_grads_batched=True has batched them."""
-    return _is_dispatched(*upstreams) or any([
+def are_dispatched(*upstreams: Tensor | None) -> bool:
+    """Whether is_dispatched() is true of upstream gradients, or is_grads_batched=True has batched them."""
+    return is_dispatched(*upstreams) or any([
         upstream is not None and is_legacy_batchedtensor(upstream) for upstream in upstreams])
 
 
@@ -73,14 +73,14 @@ def autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
 # -------------------------------------------------------------------------------------------------- without gradients
 
 def _run(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    if _is_dispatched(q, k, v, options.bias, options.sink):
+    if is_dispatched(q, k, v, options.bias, options.sink):
         return torch.ops.attention_cpp.attention(q, k, v, *flat(options))
     return forward(q, k, v, options)
 
 
 def run_backward(dout, dlse, q, k, v, out, lse, options: Options, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
     """Returns (dq, dk, dv, dbias, dsink). A gradient that is not wanted is None or empty."""
-    if _is_dispatched(q, k, v, out, lse) or _are_dispatched(dout, dlse):
+    if is_dispatched(q, k, v, out, lse) or are_dispatched(dout, dlse):
         return torch.ops.attention_cpp.attention_backward(dout, dlse, q, k, v, out, lse, *flat(options), list(wanted))
     return backward(dout, dlse, q, k, v, out, lse, options, wanted)
 
@@ -157,7 +157,7 @@ class _Attention(torch.autograd.Function):
             if "blocks" in kept:
                 kept["blocks"] = (kept["blocks"], *options.blocks[1:])
             options = options.having(**kept)
-        if (dout is None or torch.is_grad_enabled() or is_transformed() or _are_dispatched(dout, dlse)
+        if (dout is None or torch.is_grad_enabled() or is_transformed() or are_dispatched(dout, dlse)
                 or not ((adds_up := _adds_up(ctx, k, v)) or ctx.is_simple)):
             gradients = _pull(dout, dlse, q, k, v, out, lse, options, wanted)
         else:

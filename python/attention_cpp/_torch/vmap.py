@@ -45,7 +45,7 @@ def _folded_options(options: Sequence[Any], dims: Sequence[int | None], count: i
     return list(given.values())
 
 
-def _one_by_one(run: Callable, count: int, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> Mapped:
+def one_by_one(run: Callable, count: int, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> Mapped:
     rows = [run(*(value.select(dim, i) if isinstance(dim, int) else value for value, dim in zip(arguments, in_dims)))
             for i in range(count)]
     outputs = tuple(torch.stack(parts) for parts in zip(*rows))
@@ -57,7 +57,7 @@ def map_forward(run: Callable, count: int, in_dims: Sequence[int | None], argume
     q, k, v = _folded(arguments[:3], in_dims[:3], count)
     options = _folded_options(arguments[3:], in_dims[3:], count, len(q) // count, False)
     if options is None:
-        return _one_by_one(run, count, in_dims, arguments)
+        return one_by_one(run, count, in_dims, arguments)
     return tuple(output.unflatten(0, (count, -1)) for output in run(q, k, v, *options)), (0, 0)
 
 
@@ -69,7 +69,7 @@ def map_backward(run: Callable, count: int, in_dims: Sequence[int | None], argum
     batch = len(tensors[2]) // count
     options = None if wants_sink else _folded_options(options, in_dims[7:-1], count, batch, wants_bias)
     if options is None:
-        return _one_by_one(run, count, in_dims, arguments)
+        return one_by_one(run, count, in_dims, arguments)
     gradients = [gradient.unflatten(0, (count, batch)) if is_wanted else gradient
                  for gradient, is_wanted in zip(run(*tensors, *options, wanted), wanted)]
     if wants_bias:
