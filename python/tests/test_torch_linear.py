@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.autograd import gradcheck  # noqa: E402
 
 import attention_cpp  # noqa: E402
-import attention_cpp.torch as face  # noqa: E402
+import attention_cpp.torch as drop_in  # noqa: E402
 
 B, H, HV, L, DK, DV = 2, 1, 2, 6, 3, 2
 
@@ -29,7 +29,7 @@ def inputs(length=L, batch=B, rows=1, dtype=torch.float64, grad=True):
 
 
 def gated(q, k, v, log_decay, beta, state, **more):
-    return face.linear_attention(q, k, v, log_decay=log_decay, beta=beta, initial_state=state, return_state=True,
+    return drop_in.linear_attention(q, k, v, log_decay=log_decay, beta=beta, initial_state=state, return_state=True,
                                  **{"delta": True, "l2norm": True, **more})
 
 
@@ -48,7 +48,7 @@ def test_gradients(name, rows):
 
 def test_gradients_of_a_normalised_output():
     q, k, v, log_decay, _, _ = inputs()
-    assert gradcheck(lambda q, k, v, g: face.linear_attention(q.exp(), k.exp(), v, log_decay=g, normalize=True),
+    assert gradcheck(lambda q, k, v, g: drop_in.linear_attention(q.exp(), k.exp(), v, log_decay=g, normalize=True),
                      (q, k, v, log_decay))
 
 
@@ -87,7 +87,7 @@ def test_compiled_whole(grad):
 
     def both(*tensors):
         out, state = gated(*tensors)
-        packed = face.linear_attention(*(x[:1] for x in tensors[:3]), cu_seqlens=starts, beta=tensors[4][:1])
+        packed = drop_in.linear_attention(*(x[:1] for x in tensors[:3]), cu_seqlens=starts, beta=tensors[4][:1])
         return out + packed.sum(), state
 
     compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
@@ -113,8 +113,8 @@ def test_views_are_not_copied():
         assert torch.equal(actual, expected)
     assert gated(*views, *given[3:])[0].stride(-1) == 1
     log_decay = torch.tensor([-0.5, -0.25]).view(1, HV, 1, 1)
-    assert torch.equal(face.linear_attention(*views, log_decay=log_decay),
-                       face.linear_attention(*given[:3], log_decay=log_decay.expand(B, HV, 70, 1)))
+    assert torch.equal(drop_in.linear_attention(*views, log_decay=log_decay),
+                       drop_in.linear_attention(*given[:3], log_decay=log_decay.expand(B, HV, 70, 1)))
 
 
 def test_transforms():
@@ -140,7 +140,7 @@ def test_what_has_no_derivative():
 def test_autocast():
     q, k, v, log_decay, beta, _ = inputs(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, state = face.linear_attention(q, k, v, log_decay=log_decay, beta=beta, return_state=True)
+        out, state = drop_in.linear_attention(q, k, v, log_decay=log_decay, beta=beta, return_state=True)
     assert out.dtype == torch.bfloat16 and state.dtype == torch.float32
     assert torch.autograd.grad(out.float().sum(), v)[0].dtype == torch.float32
 
@@ -153,14 +153,14 @@ def test_only_the_state_or_nothing_has_a_gradient():
 
 
 WRONG = {
-    "no tensor": (lambda q, k, v: face.linear_attention(q.numpy(), k, v), TypeError, "q must be a torch.Tensor"),
-    "device": (lambda q, k, v: face.linear_attention(q.to("meta"), k, v), ValueError, "q is on meta"),
-    "axes": (lambda q, k, v: face.linear_attention(q[0], k, v), ValueError, "3, 4 and 4 axes"),
-    "beta": (lambda q, k, v: face.linear_attention(q, k, v, beta=0.5), TypeError, "beta must be a torch.Tensor"),
-    "scale": (lambda q, k, v: face.linear_attention(q, k, v, scale="a"), TypeError, "scale must be a number"),
-    "delta": (lambda q, k, v: face.linear_attention(q, k, v, delta=1), TypeError, "delta must be True or False"),
-    "starts": (lambda q, k, v: face.linear_attention(q, k, v, cu_seqlens="a"), TypeError, "cu_seqlens must be"),
-    "state": (lambda q, k, v: face.linear_attention(q, k, v, initial_state=draw(B, HV, DK, DV, dtype=torch.float32)),
+    "no tensor": (lambda q, k, v: drop_in.linear_attention(q.numpy(), k, v), TypeError, "q must be a torch.Tensor"),
+    "device": (lambda q, k, v: drop_in.linear_attention(q.to("meta"), k, v), ValueError, "q is on meta"),
+    "axes": (lambda q, k, v: drop_in.linear_attention(q[0], k, v), ValueError, "3, 4 and 4 axes"),
+    "beta": (lambda q, k, v: drop_in.linear_attention(q, k, v, beta=0.5), TypeError, "beta must be a torch.Tensor"),
+    "scale": (lambda q, k, v: drop_in.linear_attention(q, k, v, scale="a"), TypeError, "scale must be a number"),
+    "delta": (lambda q, k, v: drop_in.linear_attention(q, k, v, delta=1), TypeError, "delta must be True or False"),
+    "starts": (lambda q, k, v: drop_in.linear_attention(q, k, v, cu_seqlens="a"), TypeError, "cu_seqlens must be"),
+    "state": (lambda q, k, v: drop_in.linear_attention(q, k, v, initial_state=draw(B, HV, DK, DV, dtype=torch.float32)),
               ValueError, "initial_state is float32, must be float64"),
 }
 
@@ -173,7 +173,7 @@ def test_errors(name):
 
 
 def test_signatures_agree():
-    ours, arrays = (inspect.signature(f).parameters for f in (face.linear_attention, attention_cpp.linear_attention))
+    ours, arrays = (inspect.signature(f).parameters for f in (drop_in.linear_attention, attention_cpp.linear_attention))
     assert [(p.name, p.kind, p.default) for p in ours.values()] == [
         (p.name, p.kind, p.default) for p in arrays.values()]
-    assert "linear_attention" in face.__all__
+    assert "linear_attention" in drop_in.__all__

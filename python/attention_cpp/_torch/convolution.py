@@ -184,7 +184,7 @@ torch.library.register_autograd("attention_cpp::causal_convolution_backward", _d
 
 def _needs_dispatch(*tensors: Tensor | None) -> bool:
     """Whether torch has to see the operator: for gradients, or because a mode or a tracer is active."""
-    return autograd.is_transformed() or autograd._is_dispatched(*tensors) or torch.is_grad_enabled() and any(
+    return autograd.is_transformed() or autograd.is_dispatched(*tensors) or torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
