@@ -16,8 +16,8 @@ struct Settings {
   std::vector<int> threads;
   int repeats = 7;
   bool list = false;
-  double seconds = 0;          // for each figure of kernels, statistics, linear and products; 0: the default of the mode
-  int64_t long_text = 100000;  // tokens of the last call of statistics and linear; 0: without it
+  double seconds = 0;  // for each figure of kernels, statistics, linear and products; 0: the default of the mode
+  int64_t long_text = 100000;                     // tokens of the last call of statistics and linear; 0: without it
   int64_t steps = 1500, every = 25, width = 128;  // of induction
   uint64_t seed = 1337;
 };

@@ -31,14 +31,17 @@ namespace attn::nn {
 
 using autograd::Value;
 
-/// The role of a parameter decides its type, initialisation and weight decay. linear, embedding and residual have the
-/// type that layers compute in, and decay. bias and scale are float32 where that type has 16 bits, and do not decay.
+/// The role of a parameter decides its type, initialisation and weight decay. linear, embedding, residual and
+/// convolution have the type that layers compute in, and decay. The others are float32 where that type has 16 bits, and
+/// do not decay.
 enum class ParameterRole {
-  linear,     ///< a weight [out, in]
-  embedding,  ///< rows that ids select
-  residual,   ///< a weight [out, in] of a projection into the residual stream
-  bias,       ///< initialised with zeros
-  scale       ///< of a norm, initialised with ones
+  linear,       ///< a weight [out, in]
+  embedding,    ///< rows that ids select
+  residual,     ///< a weight [out, in] of a projection into the residual stream
+  convolution,  ///< W factors a channel, [C, W], initialised uniformly in +-1 / sqrt(W)
+  bias,         ///< initialised with zeros
+  scale,        ///< of a norm, initialised with ones
+  decay         ///< the logarithm of a rate of forgetting, initialised with that of 1/16 (arXiv:2312.06635)
 };
 
 /// A parameter that a layer needs: its name in the model ("blocks.0.attention.qkv.weight"), role, type and shape.

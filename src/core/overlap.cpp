@@ -52,20 +52,59 @@ bool is_empty(const Region& r) {
   return r.data == nullptr || std::any_of(r.size.begin(), r.size.begin() + r.rank, [](int64_t n) { return n == 0; });
 }
 
+/// The axes that move, the largest stride first. Axes that are one run of memory, as heads and their columns, and axes
+/// of one stride become one.
+Region merged(const Region& r) {
+  Region m{r.name, r.data, r.dtype, 0};
+  std::array<int, 4> order = {};
+  int count = 0;
+  for (int axis = 0; axis < r.rank; ++axis)
+    if (r.size[axis] > 1 && r.stride[axis] != 0) order[count++] = axis;
+  std::stable_sort(order.begin(), order.begin() + count,
+                   [&](int x, int y) { return std::abs(r.stride[x]) > std::abs(r.stride[y]); });
+  for (int n = 0; n < count; ++n) {
+    const int64_t size = r.size[order[n]], stride = r.stride[order[n]];
+    int64_t run = 0;
+    const int last = m.rank - 1;
+    if (m.rank > 0 && !__builtin_mul_overflow(size, stride, &run) && m.stride[last] == run) {
+      m.size[last] *= size;
+      m.stride[last] = stride;
+    } else if (m.rank > 0 && m.stride[last] == stride) {
+      m.size[last] += size - 1;
+    } else {
+      m.size[m.rank] = size;
+      m.stride[m.rank++] = stride;
+    }
+  }
+  return m;
+}
+
+int64_t size_along(const Region& r, int64_t stride) {
+  for (int axis = 0; axis < r.rank; ++axis)
+    if (r.stride[axis] == stride) return r.size[axis];
+  return 1;
+}
+bool has_all_strides(const Region& r, const Region& of) {
+  return std::all_of(of.stride.begin(), of.stride.begin() + of.rank,
+                     [&](int64_t stride) { return size_along(r, stride) > 1; });
+}
+
 bool overlap(const Region& a, const Region& b) {
   if (is_empty(a) || is_empty(b)) return false;
   const Extent x = extent_of(a), y = extent_of(b);
   if (x.high <= y.low || y.high <= x.low) return false;
-  // Interleaved ranges are distinguished where both have the same strides, as q, k, v slices do. An axis
-  // that one of them has not got is one of extent 1.
+  // Interleaved ranges are distinguished where one has all strides of the other, as q, k, v slices do. An axis that one
+  // of them has not got is one of extent 1.
   const int64_t element = size_of(a.dtype);
   if (size_of(b.dtype) != element) return true;
+  const Region one = merged(a), other = merged(b);
+  const bool more = has_all_strides(one, other);
+  if (!more && !has_all_strides(other, one)) return true;
+  const Region& all = more ? one : other;
   Axes axes;
-  for (int axis = 0; axis < std::max(a.rank, b.rank); ++axis) {
-    const int64_t count_a = axis < a.rank ? a.size[axis] : 1, count_b = axis < b.rank ? b.size[axis] : 1;
-    if (count_a == 1 && count_b == 1) continue;
-    if (a.stride[axis] != b.stride[axis] && count_a != 1 && count_b != 1) return true;
-    const int64_t stride = (count_a != 1 ? a.stride[axis] : b.stride[axis]) * element;
+  for (int axis = 0; axis < all.rank; ++axis) {
+    const int64_t count_a = size_along(one, all.stride[axis]), count_b = size_along(other, all.stride[axis]);
+    const int64_t stride = all.stride[axis] * element;
     // One address: start of a - start of b = the sum of stride * (index in b - index in a).
     if (stride > 0) axes.add(stride, 1 - count_a, count_b - 1);
     if (stride < 0) axes.add(-stride, 1 - count_b, count_a - 1);

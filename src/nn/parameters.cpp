@@ -11,15 +11,20 @@ namespace {
 
 bool is_weight(ParameterRole role) { return role == ParameterRole::linear || role == ParameterRole::residual; }
 /// Of the type that layers compute in, and subject to decay.
-bool is_product(ParameterRole role) { return is_weight(role) || role == ParameterRole::embedding; }
+bool is_product(ParameterRole role) {
+  return is_weight(role) || role == ParameterRole::embedding || role == ParameterRole::convolution;
+}
 
 /// One number after the other.
 std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
   if (wanted.role == ParameterRole::bias) return [](Random&) { return 0.0; };
   if (wanted.role == ParameterRole::scale) return [](Random&) { return 1.0; };
-  if (options.initialization == Initialization::xavier) {
-    const double limit =
-        std::sqrt(6 / (static_cast<double>(wanted.shape.front()) + static_cast<double>(wanted.shape.back())));
+  if (wanted.role == ParameterRole::decay) return [](Random&) { return -std::log(16.0); };
+  const auto extent = [&](size_t axis) { return static_cast<double>(wanted.shape[axis]); };
+  const bool convolution = wanted.role == ParameterRole::convolution;
+  if (convolution || options.initialization == Initialization::xavier) {
+    const size_t last = wanted.shape.size() - 1;
+    const double limit = std::sqrt(convolution ? 1 / extent(last) : 6 / (extent(0) + extent(last)));
     return [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
   }
   const double deviation = 0.02 * (wanted.role == ParameterRole::residual ? options.residual_factor : 1);

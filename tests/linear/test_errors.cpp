@@ -131,6 +131,25 @@ TEST(LinearErrors, Memory) {
   EXPECT_EQ(call.reasons(), Strings{});
 }
 
+/// Heads of other widths beside each other in one array: out is refused only where it shares columns with v.
+TEST(LinearErrors, ColumnsOfOneArray) {
+  Array<4> memory(DType::float32, {1, 1, 7, 20});
+  const auto columns = [&](int64_t first, int64_t heads, int64_t width) {
+    return View<4>(static_cast<char*>(memory.view().data) + first * 4, DType::float32, {1, heads, 7, width},
+                   {140, width, 20, 1});
+  };
+  const auto refused = [&](int64_t first) {
+    return reasons_of(
+        [&] { linear_attention(columns(0, 2, 2), columns(4, 2, 2), columns(8, 2, 3), columns(first, 2, 3)); });
+  };
+  EXPECT_EQ(refused(14), Strings{});
+  EXPECT_EQ(refused(13), Strings{"out overlaps v"});
+  EXPECT_EQ(refused(7), Strings({"out overlaps k", "out overlaps v"}));
+  const View<4> other_rows(memory.view().data, DType::float32, {1, 2, 7, 3}, {140, 3, 13, 1});
+  EXPECT_EQ(reasons_of([&] { linear_attention(columns(0, 2, 2), columns(4, 2, 2), columns(8, 2, 3), other_rows); }),
+            Strings({"out overlaps q", "out overlaps k", "out overlaps v"}));
+}
+
 TEST(LinearErrors, GradientsOfWhatIsNotGiven) {
   Call call;
   call.options.log_decay = {};

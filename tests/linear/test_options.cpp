@@ -51,10 +51,8 @@ void expect_like_reference(const LinearCase& c, const LinearResults& actual, con
   }
 }
 
-class LinearOptions : public ::testing::TestWithParam<DType> {};
-
-TEST_P(LinearOptions, FollowTheRecurrence) {
-  for (const LinearCase& c : cases(GetParam())) {
+void expect_the_recurrence(DType dtype) {
+  for (const LinearCase& c : cases(dtype)) {
     const std::vector<Values> reference = run_reference(c).values();
     const NaiveLinear<float> naive(c);
     for_each_isa([&](const std::string& isa) {
@@ -64,9 +62,10 @@ TEST_P(LinearOptions, FollowTheRecurrence) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LinearOptions,
-                         ::testing::Values(DType::float32, DType::float64, DType::bfloat16, DType::float16),
-                         [](const auto& type) { return std::string(name_of(type.param)); });
+TEST(LinearOptions, InFloat32) { expect_the_recurrence(DType::float32); }
+TEST(LinearOptions, InFloat64) { expect_the_recurrence(DType::float64); }
+TEST(LinearOptions, InBfloat16) { expect_the_recurrence(DType::bfloat16); }
+TEST(LinearOptions, InFloat16) { expect_the_recurrence(DType::float16); }
 
 }  // namespace
 }  // namespace attn::test

@@ -1,0 +1,193 @@
+// The mixer by linear attention, and the functions in front of the operator: gradients in float64 against differences,
+// generation against the whole text, packed sequences, errors.
+#include <cmath>
+
+#include "attn/autograd_operations.h"
+#include "attn/nn_adamw.h"
+#include "attn/nn_linear.h"
+#include "support/arrays.h"
+#include "support/errors.h"
+#include "support/layers.h"
+
+namespace attn::test {
+namespace {
+
+using namespace nn;
+using attn::Array;
+
+constexpr int64_t kB = 2, kL = 6, kC = 8;
+
+nn::Parameters::Options exact(Precision precision = Precision::float64) {
+  return {.initialization = Initialization::xavier, .precision = precision, .seed = 3};
+}
+Value input(int64_t L = kL, DType dtype = DType::float64, int64_t width = kC) {
+  return Value(random_array(dtype, {kB, L, width}, 11), true);
+}
+
+/// One layer of each kind that the papers have, and one with every option.
+std::vector<std::pair<std::string, LinearMixerOptions>> mixers() {
+  LinearMixerOptions katharopoulos{.heads = 2, .features = MixerFeatures::elu, .normalize = true};
+  LinearMixerOptions kimi = gated_delta_net(2, 3);
+  kimi.decay = MixerDecay::row;
+  kimi.gate = MixerGate::sigmoid;
+  LinearMixerOptions gla{.heads = 2, .value_dim = 5, .decay = MixerDecay::row, .gate = MixerGate::silu};
+  return {{"linear attention", katharopoulos},
+          {"retention", retention(2, 4)},
+          {"GLA", gla},
+          {"gated delta net", gated_delta_net(2, 3, 4)},
+          {"Kimi delta attention", kimi}};
+}
+
+TEST(LinearMixers, HaveTheGradientsOfDifferences) {
+  for (const auto& [name, options] : mixers()) {
+    nn::Parameters parameters(exact());
+    const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+    stir(parameters);
+    const Value x = input();
+    expect_gradients(name, leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); });
+  }
+}
+
+TEST(LinearMixers, GenerateWhatTheWholeTextGives) {
+  for (const auto& [name, options] : mixers()) {
+    for (DType dtype : {DType::float64, DType::float32}) {
+      nn::Parameters parameters(exact(dtype == DType::float64 ? Precision::float64 : Precision::float32));
+      const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+      stir(parameters);
+      const Value x = input(80, dtype);
+      autograd::Tape tape;
+      const Values whole = numbers(layer(tape, x).data());
+      MixerState state = layer.new_state(kB);
+      Values parts(whole.size());
+      for (int64_t begin = 0, end = 70; begin < 80; begin = end, end = begin + 1) {  // a prompt, then token by token
+        const Value part = autograd::slice(tape, x, 1, begin, end);
+        const Values y = numbers(layer(tape, part, {.state = &state}).data());
+        const int64_t row = (end - begin) * kC;
+        for (int64_t n = 0; n < static_cast<int64_t>(y.size()); ++n)
+          parts[n / row * 80 * kC + begin * kC + n % row] = y[n];
+      }
+      const double roundings = 100;  // of a sum over 80 tokens
+      EXPECT_LE(max_abs_error(parts, whole), rounding_bound(dtype, max_abs(whole), roundings)) << name;
+    }
+  }
+}
+
+TEST(LinearMixers, KeepPackedSequencesApart) {
+  for (const auto& [name, options] : mixers()) {
+    nn::Parameters parameters(exact(Precision::float32));
+    const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+    stir(parameters);
+    const Value x = input(7, DType::float32);
+    const int64_t starts[] = {0, 7, 14};
+    autograd::Tape tape;
+    const Value packed(x.data().reshaped({1, 2 * 7, kC}));
+    EXPECT_EQ(numbers(layer(tape, packed, {.cu_seqlens = starts}).data()), numbers(layer(tape, x).data())) << name;
+  }
+}
+
+/// A training step in which a gated delta net learns to recall: after k v, the question k has the answer v.
+TEST(LinearMixers, LearnToRecall) {
+  nn::Parameters parameters(exact(Precision::float32));
+  const LinearMixer layer(Scope(parameters) / "mixer", 16, gated_delta_net(1, 16));
+  const Linear head(Scope(parameters) / "head", 16, 16);
+  AdamW optimizer(parameters, {.learning_rate = 0.01});
+  Random random(5);
+  double first = 0, last = 0;
+  for (int step = 0; step < 600; ++step) {
+    // Eight pairs of one-hot keys and values in one token, then a key alone, whose value is the target.
+    const Array x(DType::float32, {16, 9, 16});
+    std::vector<int64_t> targets(16 * 9, ops::kIgnoreIndex);
+    for (int64_t b = 0; b < 16; ++b) {
+      int64_t value[8];
+      for (int64_t t = 0; t < 8; ++t) {
+        value[t] = 8 + random.below(8);
+        x.data<float>()[(b * 9 + t) * 16 + t] = x.data<float>()[(b * 9 + t) * 16 + value[t]] = 1;
+      }
+      const int64_t asked = random.below(8);
+      x.data<float>()[(b * 9 + 8) * 16 + asked] = 1;
+      targets[b * 9 + 8] = value[asked];
+    }
+    parameters.clear_gradients();
+    autograd::Tape tape({.record = true, .training = true});
+    const Value logits = autograd::reshape(tape, head(tape, layer(tape, Value(x))), {16 * 9, 16});
+    const Value loss = autograd::cross_entropy(tape, logits, targets);
+    tape.backward(loss);
+    optimizer.step();
+    last = loss.item<float>();
+    if (step == 0) first = last;
+  }
+  EXPECT_LT(last, first / 2);
+}
+
+TEST(LinearMixers, SayWhatIsWrong) {
+  nn::Parameters parameters(exact());
+  const auto error = [&](LinearMixerOptions options) {
+    return error_of([&] { LinearMixer(Scope(parameters) / "mixer", kC, options); });
+  };
+  EXPECT_EQ(error({.heads = 3}), "[mixer] heads is 3, must divide the width 8 where head_dim is not given");
+  EXPECT_EQ(error({.heads = 2, .value_heads = 3}), "[mixer] value_heads is 3, must be a multiple of heads, 2");
+  EXPECT_EQ(error({.heads = 2, .head_dim = 2000}), "[mixer] head_dim is 2000, must be at most 1024");
+  EXPECT_EQ(error({.convolution = 9}), "[mixer] convolution is 9, must be in [0, 8]");
+  const LinearMixer layer(Scope(parameters) / "layer", kC, gated_delta_net(2, 3));
+  MixerState state = layer.new_state(3);
+  const Value x = input();
+  autograd::Tape tape, recording({.record = true});
+  EXPECT_EQ(
+      error_of([&] { layer(tape, x, {.state = &state}); }),
+      "[layer] the state's state is float64 [3, 2, 3, 3], must be float64 [2, 2, 3, 3]: new_state() makes it; the "
+      "state's convolution is float64 [3, 18, 3], must be float64 [2, 18, 3]: new_state() makes it");
+  state = layer.new_state(2);
+  EXPECT_EQ(error_of([&] { layer(recording, x, {.state = &state}); }),
+            "[layer] a state is for inference, and the tape records");
+  EXPECT_EQ(error_of([&] { LinearMixer()(tape, x); }), error_of([&] { Norm()(tape, x); }).replace(1, 4, "LinearMixer"));
+}
+
+// ------------------------------------------------------------------------------------------------- in front of it
+
+TEST(LinearFeatures, HaveTheGradientsOfDifferences) {
+  const Value x = input();
+  const Value rate(random_array(DType::float64, {2}, 5), true), offset(random_array(DType::float64, {kC}, 6), true);
+  expect_gradients("decay_logarithm", {{"x", x}, {"rate", rate}, {"offset", offset}},
+                   [&](Tape& tape) { return decay_logarithm(tape, x, rate, offset); });
+  expect_gradients("elu_plus_one", {{"x", x}}, [&](Tape& tape) { return elu_plus_one(tape, x); });
+  const Value projection(autograd::orthogonal_projection(6, 4, DType::float64, 1));
+  expect_gradients("positive_features", {{"x", x}}, [&](Tape& tape) { return positive_features(tape, x, projection); });
+}
+
+/// The products of Performer's features are an unbiased estimate of exp(<q, k> / sqrt(D)).
+TEST(LinearFeatures, EstimateTheExponential) {
+  const int64_t D = 4, m = 4096;
+  const Value x(random_array(DType::float64, {1, 2, D}, 8));
+  const double* a = x.data().data<double>();
+  double product = 0;
+  for (int64_t d = 0; d < D; ++d) product += a[d] * a[D + d];
+  autograd::Tape tape;
+  double mean = 0, squares = 0;
+  const int draws = 16;
+  for (int draw = 0; draw < draws; ++draw) {
+    const Value projection(autograd::orthogonal_projection(m, D, DType::float64, draw));
+    const Values y = numbers(positive_features(tape, x, projection).data());
+    double estimate = 0;
+    for (int64_t i = 0; i < m; ++i) estimate += y[i] * y[m + i];
+    mean += estimate / draws;
+    squares += estimate * estimate / draws;
+  }
+  const double deviation = std::sqrt((squares - mean * mean) / (draws - 1));
+  EXPECT_LE(std::abs(mean - std::exp(product / 2)), 4 * deviation);
+}
+
+TEST(LinearFeatures, ProjectionsHaveOrthogonalRows) {
+  const Values rows = numbers(autograd::orthogonal_projection(10, 4, DType::float64, 1));
+  for (int64_t a = 0; a < 10; ++a)
+    for (int64_t b = a + 1; b < 10 && b / 4 == a / 4; ++b) {
+      double product = 0, size = 0;
+      for (int64_t d = 0; d < 4; ++d) {
+        product += rows[a * 4 + d] * rows[b * 4 + d];
+        size += std::abs(rows[a * 4 + d] * rows[b * 4 + d]);
+      }
+      EXPECT_LE(std::abs(product), rounding_bound(DType::float64, size, 16)) << a << ", " << b;
+    }
+}
+
+}  // namespace
+}  // namespace attn::test
