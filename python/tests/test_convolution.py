@@ -157,6 +157,27 @@ def test_compiled():
         torch.library.opcheck(operator, arguments_of)
 
 
+def test_transforms():
+    x, weight, bias, state = (tensor.detach() for tensor in arguments(L=6))
+    ids = torch.tensor([[0, 0, 1, 1, 1, -1]] * 2)
+
+    def plain(x, weight, bias, state):
+        return by_torch(x, weight, bias, state, True)[0]
+
+    def ours(x, weight, bias, state):
+        return causal_convolution(x, weight, bias, initial_state=state, silu=True)
+
+    inputs = (x, weight, bias, state)
+    tangents = tuple(torch.ones_like(tensor) for tensor in inputs)
+    for a, b in ((torch.func.jvp(f, inputs, tangents) for f in (ours, plain)),
+                 (torch.func.grad(lambda *given: f(*given).sin().sum(), (0, 1, 2, 3))(*inputs) for f in (ours, plain)),
+                 ((torch.func.vmap(lambda x: f(x, *inputs[1:]))(torch.stack([x, x.cos()])),) for f in (ours, plain))):
+        torch.testing.assert_close(a, b, **EXACT)
+    value, tangent = torch.func.jvp(lambda x: causal_convolution(x, weight, segment_ids=ids), (x,), (x,))
+    torch.testing.assert_close(value, tangent, **EXACT)  # it is linear in x
+    torch.testing.assert_close(value, causal_convolution(x, weight, segment_ids=ids), **EXACT)
+
+
 def test_one_thread_or_many():
     inputs = arguments(L=700, C=70, dtype=torch.float32)
     results, before = [], attention_cpp.threads()

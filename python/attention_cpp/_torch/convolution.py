@@ -1,6 +1,7 @@
 """attention_cpp.torch.causal_convolution: the short convolution along the tokens, with gradients.
 
-The operators are what torch.compile sees. Second derivatives are those of the same sums in plain torch operations.
+The operators are what torch.compile sees. Second derivatives, and calls inside torch.func and forward mode, are the
+same sums in plain torch operations.
 """
 
 from __future__ import annotations
@@ -184,13 +185,15 @@ torch.library.register_autograd("attention_cpp::causal_convolution_backward", _d
 
 def _needs_dispatch(*tensors: Tensor | None) -> bool:
     """Whether torch has to see the operator: for gradients, or because a mode or a tracer is active."""
-    return autograd.is_transformed() or autograd.is_dispatched(*tensors) or torch.is_grad_enabled() and any(
+    return autograd.is_dispatched(*tensors) or torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, initial_state: Tensor | None,
              segment_ids: Tensor | None, cu_seqlens: Tensor | None, silu: bool, with_final_state: bool) -> Results:
     """(out, final_state) of checked tensors; x is [B, L, C]."""
+    if autograd.is_transformed():
+        return composite(x, weight, bias, initial_state, segment_ids, cu_seqlens, silu)
     arguments = (x, weight, bias, initial_state, segment_ids, cu_seqlens, silu, with_final_state)
     if torch.compiler.is_compiling() or _needs_dispatch(x, weight, bias, initial_state):
         return torch.ops.attention_cpp.causal_convolution(*arguments)
@@ -230,7 +233,8 @@ def causal_convolution(
     segment_ids: Tensor | None = None, cu_seqlens: Tensor | None = None, return_final_state: bool = False
 ) -> Tensor | Results:
     """Computes out[b, t, c] = act(bias[c] + sum over j < W of weight[c, j] x[b, t - (W - 1) + j, c]), with gradients of
-    x, weight, bias and initial_state, of second order too.
+    x, weight, bias and initial_state, of second order too. Inside torch.func and in forward mode the call runs in plain
+    torch operations.
 
         >>> out = attention_cpp.torch.causal_convolution(x, convolution.weight[:, 0], convolution.bias, silu=True)
 
