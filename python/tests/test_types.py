@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
-FACES = ("", ".torch", ".flash_attn", ".transformers", ".jax")
+FACES = ("", ".torch", ".flash_attn", ".fla", ".transformers", ".jax")
 
 PREAMBLE = """
 import numpy as np
 import numpy.typing as npt
 import torch
 import attention_cpp
+import attention_cpp.fla as fla
 import attention_cpp.flash_attn as flash
 import attention_cpp.torch as face
 from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, LinearGradients, Mention, Plan, Sentence
@@ -37,6 +38,7 @@ N, T = "n", "t"
 NUMPY = r"ndarray\[tuple\[int, int, int, int\], .*float.*"
 TENSOR = r"torch\._tensor\.Tensor"
 TWO, THREE = rf"tuple\[{TENSOR}, {TENSOR}\]", rf"tuple\[{TENSOR}, {TENSOR}, None\]"
+STATE = rf"tuple\[{TENSOR}, {TENSOR} \| None\]|tuple\[{TENSOR}, Union\[{TENSOR}, None\]\]"
 FLASH = {"flash_attn_func": "t, t, t", "flash_attn_kvpacked_func": "t, t", "flash_attn_qkvpacked_func": "t",
          "flash_attn_varlen_func": "t, t, t, starts, starts, 1, 1", "flash_attn_varlen_kvpacked_func":
          "t, t, starts, starts, 1, 1", "flash_attn_varlen_qkvpacked_func": "t, starts, 1"}
@@ -101,7 +103,8 @@ EXPRESSIONS = {
     "flash.index_first_axis(t, t)": TENSOR, "flash.index_put_first_axis(t, t, 1)": TENSOR,
     "flash.pad_input(t, t, 1, 1)": TENSOR, "flash.unpad_input(t, t)": rf"tuple\[{TENSOR}, .*int, {TENSOR}\]",
     "flash.unpad_input_for_concatenated_sequences(t, t)": rf"tuple\[{TENSOR}.*int\]",
-    "flash.apply_rotary_emb(t, t, t)": TENSOR,
+    "flash.apply_rotary_emb(t, t, t)": TENSOR, "fla.install()": "None", "fla.uninstall()": "None",
+    "fla.chunk_gated_delta_rule(t, t, t, t, t)": STATE, "fla.chunk_kda(t, t, t, t, beta=t)": STATE,
 }
 WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
          "attention_cpp.attention(n, n, n, causal='yes')", "face.attention(t, t, t, softmax_scale=1.0)",
@@ -124,7 +127,7 @@ def functions_of(module):
 @pytest.mark.parametrize("face", FACES)
 def test_public_functions_are_annotated(face):
     if face:
-        pytest.importorskip(face.removeprefix(".").replace("flash_attn", "torch"))
+        pytest.importorskip({".flash_attn": "torch", ".fla": "torch"}.get(face, face.removeprefix(".")))
     for name, function in functions_of(importlib.import_module(f"attention_cpp{face}")):
         signature = inspect.signature(function)
         bare = [parameter for parameter in signature.parameters.values()

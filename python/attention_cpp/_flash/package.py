@@ -46,7 +46,7 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
     made: dict[str, ModuleType] = {}
     for name, functions in modules.items():
         is_package = any(other.startswith(name + ".") for other in modules)
-        module = ModuleType(name, "attention_cpp.flash_attn in the place of " + name)
+        module = ModuleType(name, "attention_cpp in the place of " + name)
         module.__spec__ = ModuleSpec(name, None, is_package=is_package)
         vars(module).update(functions, __version__=versions[name.partition(".")[0]])
         if is_package:
@@ -58,9 +58,10 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
     return made
 
 
-def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool) -> Callable[[], None]:
+def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool,
+            distributions: Mapping[str, str] | None = None) -> Callable[[], None]:
     """Makes these modules importable, with their functions, under packages of these versions; returns a function that
-    undoes it.
+    undoes it. importlib.metadata finds the packages, or the distributions whose names are not those of packages.
 
     Raises Error where one of the packages can be imported already, unless force.
     """
@@ -68,7 +69,7 @@ def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str
     if found and not force:
         raise Error(f"[install] another {' and '.join(found)} is installed; force=True hides it")
     displaced = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in versions}
-    made, finder = _make(modules, versions), _Finder(versions)
+    made, finder = _make(modules, versions), _Finder(distributions or versions)
     sys.modules.update(made)
     sys.meta_path.insert(0, finder)
 
