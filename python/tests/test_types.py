@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-MODULES = ("", ".torch", ".flash_attn", ".causal_conv1d", ".transformers", ".jax")
+MODULES = ("", ".torch", ".flash_attn", ".fla", ".causal_conv1d", ".transformers", ".jax")
 
 PREAMBLE = """
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 import attention_cpp
 import attention_cpp.causal_conv1d as conv1d
+import attention_cpp.fla as fla
 import attention_cpp.flash_attn as flash
 import attention_cpp.torch as drop_in
 from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, LinearGradients, Mention, Plan, Sentence
@@ -38,6 +39,7 @@ N, T = "n", "t"
 NUMPY = r"ndarray\[tuple\[int, int, int, int\], .*float.*"
 TENSOR = r"torch\._tensor\.Tensor"
 TWO, THREE = rf"tuple\[{TENSOR}, {TENSOR}\]", rf"tuple\[{TENSOR}, {TENSOR}, None\]"
+STATE = rf"tuple\[{TENSOR}, {TENSOR} \| None\]|tuple\[{TENSOR}, Union\[{TENSOR}, None\]\]"
 FLASH = {"flash_attn_func": "t, t, t", "flash_attn_kvpacked_func": "t, t", "flash_attn_qkvpacked_func": "t",
          "flash_attn_varlen_func": "t, t, t, starts, starts, 1, 1", "flash_attn_varlen_kvpacked_func":
          "t, t, starts, starts, 1, 1", "flash_attn_varlen_qkvpacked_func": "t, starts, 1"}
@@ -111,6 +113,8 @@ EXPRESSIONS = {
     "conv1d.causal_conv1d_fn(t, t, return_final_states=True)": TWO,
     "conv1d.causal_conv1d_fn(t, t, return_final_states=flag)": rf"{TENSOR}.*{TWO}",
     "conv1d.causal_conv1d_update(t, t, t)": TENSOR, "conv1d.install()": "None", "conv1d.uninstall()": "None",
+    "fla.install()": "None", "fla.uninstall()": "None",
+    "fla.chunk_gated_delta_rule(t, t, t, t, t)": STATE, "fla.chunk_kda(t, t, t, t, beta=t)": STATE,
 }
 WRONG = ("attention_cpp.isa(3)", "attention_cpp.attention(n, n, n, is_causal=True)",
          "attention_cpp.attention(n, n, n, causal='yes')", "drop_in.attention(t, t, t, softmax_scale=1.0)",
@@ -133,7 +137,7 @@ def functions_of(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_public_functions_are_annotated(module):
     if module:
-        pytest.importorskip(re.sub("flash_attn|causal_conv1d", "torch", module.removeprefix(".")))
+        pytest.importorskip(re.sub("flash_attn|causal_conv1d|fla$", "torch", module.removeprefix(".")))
     for name, function in functions_of(importlib.import_module(f"attention_cpp{module}")):
         signature = inspect.signature(function)
         bare = [parameter for parameter in signature.parameters.values()

@@ -58,8 +58,10 @@ def _make(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str])
     return made
 
 
-def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool) -> Callable[[], None]:
+def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], force: bool,
+            distributions: Mapping[str, str] | None = None) -> Callable[[], None]:
     """Makes modules with these functions importable, in packages of these versions. Returns a function that undoes it.
+    importlib.metadata finds the packages, or the distributions whose names are not those of packages.
 
     Raises Error if one of the packages can be imported already, unless force is true.
     """
@@ -67,7 +69,7 @@ def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str
     if found and not force:
         raise Error(f"[install] another installation of {' and '.join(found)} can be imported; force=True hides it")
     displaced = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in versions}
-    made, finder = _make(modules, versions), _Finder(versions)
+    made, finder = _make(modules, versions), _Finder(distributions or versions)
     sys.modules.update(made)
     sys.meta_path.insert(0, finder)
 
