@@ -19,7 +19,7 @@ MODULES = {
     "kernels": (("core",), ("cpuid.h", "sys/auxv.h", "sys/syscall.h", "unistd.h")),
     "attention": (("core", "kernels"), ()),
     "linear": (("core", "kernels"), ()),
-    "c": (("core", "attention"), ()),
+    "c": (("core", "attention", "linear"), ()),
     "record": (("core", "attention"), ("fcntl.h", "sys/mman.h", "unistd.h")),
     "heads": (("core", "attention", "record"), ()),
     "peaks": (("core", "attention"), ()),

@@ -1,6 +1,6 @@
 /* attn in C11: the operator of attn/attention.h for C and for every language that calls C. Shapes, meanings and options
  * are those of docs/operators/attention.md. attn/c_core.h has errors, tensors, threads and random numbers,
- * attn/c_statistics.h the statistics of the attention matrix.
+ * attn/c_statistics.h the statistics of the attention matrix, attn/c_linear.h linear attention.
  *
  * ```c
  * #include "attn/c.h"

@@ -215,6 +215,38 @@ AttentionOptions Arguments::options(const attn_options* pointer) {
   return options_;
 }
 
+LinearAttentionOptions Arguments::options(const attn_linear_options* pointer) {
+  const attn_linear_options c = copy("options", pointer);
+  LinearAttentionOptions o;
+  within_ = "options.";
+  require(c.reserved == 0, "options.reserved must be 0");
+  if (c.scale) o.scale = *c.scale;
+  o.log_decay = optional<4>("log_decay", c.log_decay);
+  o.beta = optional<3>("beta", c.beta);
+  o.delta = flag("delta", c.delta);
+  o.l2norm = flag("l2norm", c.l2norm);
+  if (c.l2norm_epsilon) o.l2norm_epsilon = *c.l2norm_epsilon;
+  o.normalize = flag("normalize", c.normalize);
+  o.initial_state = optional<4>("initial_state", c.initial_state);
+  o.cu_seqlens = span("cu_seqlens", c.cu_seqlens);
+  within_.clear();
+  return o;
+}
+
+CausalConvolutionOptions Arguments::options(const attn_convolution_options* pointer) {
+  const attn_convolution_options c = copy("options", pointer);
+  CausalConvolutionOptions o;
+  within_ = "options.";
+  require(c.reserved == 0, "options.reserved must be 0");
+  o.bias = optional<1>("bias", c.bias);
+  o.silu = flag("silu", c.silu);
+  o.initial_state = optional<3>("initial_state", c.initial_state);
+  o.cu_seqlens = span("cu_seqlens", c.cu_seqlens);
+  o.segment_ids = optional<2>("segment_ids", c.segment_ids);
+  within_.clear();
+  return o;
+}
+
 attn_tensor Arguments::any_rank(const char* name, const attn_tensor* tensor) {
   if (!given(name, tensor)) return {};
   const bool right = require_of(name, tensor->rank >= 1 && tensor->rank <= 4,
@@ -239,6 +271,30 @@ AttentionGradients Arguments::gradients(const attn_gradients* pointer) {
   g.dv = optional<4>("gradients.dv", c.dv);
   g.dbias = optional<4>("gradients.dbias", c.dbias);
   g.dsink = optional<1>("gradients.dsink", c.dsink);
+  return g;
+}
+
+LinearAttentionGradients Arguments::gradients(const attn_linear_gradients* pointer) {
+  given("gradients", pointer);
+  const attn_linear_gradients c = copy("gradients", pointer);
+  LinearAttentionGradients g;
+  g.dq = optional<4>("gradients.dq", c.dq);
+  g.dk = optional<4>("gradients.dk", c.dk);
+  g.dv = optional<4>("gradients.dv", c.dv);
+  g.dlog_decay = optional<4>("gradients.dlog_decay", c.dlog_decay);
+  g.dbeta = optional<3>("gradients.dbeta", c.dbeta);
+  g.dinitial_state = optional<4>("gradients.dinitial_state", c.dinitial_state);
+  return g;
+}
+
+CausalConvolutionGradients Arguments::gradients(const attn_convolution_gradients* pointer) {
+  given("gradients", pointer);
+  const attn_convolution_gradients c = copy("gradients", pointer);
+  CausalConvolutionGradients g;
+  g.dx = optional<3>("gradients.dx", c.dx);
+  g.dweight = optional<2>("gradients.dweight", c.dweight);
+  g.dbias = optional<1>("gradients.dbias", c.dbias);
+  g.dinitial_state = optional<3>("gradients.dinitial_state", c.dinitial_state);
   return g;
 }
 

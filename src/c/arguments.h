@@ -4,7 +4,10 @@
 #include <functional>
 
 #include "attn/attention_statistics.h"
+#include "attn/c_linear.h"
 #include "attn/c_statistics.h"
+#include "attn/linear_attention.h"
+#include "attn/linear_convolution.h"
 #include "core/checker.h"
 
 struct attn_kv_cache {
@@ -61,11 +64,15 @@ class Arguments {
   View<Rank> optional(const char* name, const attn_tensor* tensor);
   std::span<const int64_t> span(const char* name, const attn_int64s& values);
   AttentionOptions options(const attn_options* options);
+  LinearAttentionOptions options(const attn_linear_options* options);
+  CausalConvolutionOptions options(const attn_convolution_options* options);
   /// Of any rank from 1 to 4.
   attn_tensor any_rank(const char* name, const attn_tensor* tensor);
   DType dtype(const char* name, int32_t value);
   attn_executor executor(const attn_executor* executor);
   AttentionGradients gradients(const attn_gradients* gradients);
+  LinearAttentionGradients gradients(const attn_linear_gradients* gradients);
+  CausalConvolutionGradients gradients(const attn_convolution_gradients* gradients);
   KVCacheConfig config(const attn_kv_cache_config* config);
   AttentionStatistics statistics(const attn_statistics* statistics, std::vector<KeyBand>& bands);
   template <class Statistics>
