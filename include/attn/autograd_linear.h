@@ -7,9 +7,9 @@
 // int main() {
 //   Tape tape({.record = true});
 //   const Value x(attn::Array({1.f, -2.f, 0.5f, 3.f, 1.f, 1.f, 2.f, -1.f, 0.f}, {1, 3, 3}), true);
-//   const Value features = elu_plus_one(tape, x);  // one head: columns 0 to 2 are q, k and v
-//   const Value y = linear_attention(tape, {features, 0, 1, 1}, {features, 1, 1, 1}, {x, 2, 1, 1}, {.normalize =
-//   true}); tape.backward(sum(tape, y));
+//   const Value f = elu_plus_one(tape, x);  // one head: columns 0 to 2 are q, k and v
+//   const Value y = linear_attention(tape, {f, 0, 1, 1}, {f, 1, 1, 1}, {x, 2, 1, 1}, {.normalize = true});
+//   tape.backward(sum(tape, y));
 // }
 // ```
 //

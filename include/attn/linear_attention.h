@@ -37,11 +37,11 @@ namespace attn {
 /// The options of linear_attention(). All of them compose. Views and spans are borrowed until the call returns. An axis
 /// written X|1 has extent X or 1; extent 1 is broadcast. N is the number of sequences: B, or that of cu_seqlens.
 struct LinearAttentionOptions {
-  std::optional<double> scale = {};  ///< of the output; 1 / sqrt(Dk) if not given
+  std::optional<double> scale = {};  ///< of the output, without effect with normalize; absent: 1 / sqrt(Dk)
   /// log A_t: how much of the state a token keeps, at most 0; floating [B|1, Hv|1, L|1, Dk|1]. [1, Hv, 1, 1] is a
   /// constant a head, [B, Hv, L, 1] a number a token, [B, Hv, L, Dk] one for each row of the state. Absent: A_t = 1.
   ConstView<4> log_decay = {};
-  ConstView<3> beta = {};  ///< floating [B, Hv, L], any finite number; absent: 1
+  ConstView<3> beta = {};  ///< floating [B, Hv, L], any number; absent: 1
   bool delta = false;      ///< the delta rule: a token writes what its value differs by from what the state returns
   bool l2norm = false;     ///< q and k are divided by sqrt(sum of squares + l2norm_epsilon) first
   double l2norm_epsilon = 1e-6;
@@ -73,9 +73,10 @@ struct LinearAttentionGradients {
   View<4> dinitial_state = {};  ///< [N, Hv, Dk, Dv], also where no initial state was given
 };
 
-/// Gradients of a loss from dout [B, Hv, L, Dv] and, if given, dfinal_state [N, Hv, Dk, Dv]; options are those of the
-/// forward. The function recomputes the states: a thread holds those of 256 chunks of 64 tokens at most, and one for
-/// every 256 chunks before them. It overwrites the gradients.
+/// Gradients of a loss from dout [B, Hv, L, Dv], of any floating type, and, if given, dfinal_state [N, Hv, Dk, Dv], of
+/// the states' type; options are those of the forward. The function recomputes the states: a thread holds those of 256
+/// chunks of 64 tokens at most, one for every 256 chunks before them and, where Hv > H, dq and dk of the longest
+/// sequence. It overwrites the gradients.
 void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstView<4> dout,
                                const LinearAttentionGradients& gradients, const LinearAttentionOptions& options = {},
                                ConstView<4> dfinal_state = {});

@@ -11,7 +11,7 @@
 namespace attn::linear {
 namespace {
 
-// Chunks whose states a thread holds: 16,384 tokens, which at Dk = Dv = 128 are 18 MB. Longer sequences go forward once
+// Chunks whose states a thread holds: 16,384 tokens, which at Dk = Dv = 128 are 28 MB with e. Longer sequences go forward once
 // more, to the state before each segment.
 constexpr int64_t kSegmentChunks = 256;
 
