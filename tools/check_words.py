@@ -18,7 +18,8 @@ HOME = pathlib.Path(__file__).resolve().parent.parent
 
 SOURCES = ("include", "src", "cli", "python", "examples", "tools", "tests", "bench", "docs")
 LIBRARIES = {
-    "attn::attn": ("core", "attention", "linear", "peaks", "c", "record", "heads"),  # kernels have one type of a name for each ISA
+    # kernels have one type of a name for each ISA
+    "attn::attn": ("core", "attention", "linear", "peaks", "c", "record", "heads"),
     "attn::models": ("io", "text", "ops", "autograd", "nn", "models", "generate", "train"),
     "attn::view": ("view",),
 }

@@ -73,10 +73,9 @@ struct LinearAttentionGradients {
   View<4> dinitial_state = {};  ///< [N, Hv, Dk, Dv], also where no initial state was given
 };
 
-/// Gradients of a loss from dout [B, Hv, L, Dv], of any floating type, and, if given, dfinal_state [N, Hv, Dk, Dv], of
-/// the states' type; options are those of the forward. The function recomputes the states: a thread holds those of 256
-/// chunks of 64 tokens at most, one for every 256 chunks before them and, where Hv > H, dq and dk of the longest
-/// sequence. It overwrites the gradients.
+/// Gradients of a loss from dout [B, Hv, L, Dv] and, if given, dfinal_state [N, Hv, Dk, Dv], of the states' type. The
+/// options are the forward's. States are recomputed: a thread holds those of 256 chunks of 64 tokens at most, one for
+/// every 256 chunks before and, where Hv > H, dq and dk of the longest sequence. The gradients are overwritten.
 void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstView<4> dout,
                                const LinearAttentionGradients& gradients, const LinearAttentionOptions& options = {},
                                ConstView<4> dfinal_state = {});

@@ -13,7 +13,7 @@
 namespace attn::linear {
 
 /// Tokens first .. first + count - 1 of a row of the batch, which share one state.
-struct Sequence {
+struct TokenRange {
   int64_t batch, first, count;
 };
 
@@ -38,9 +38,9 @@ inline void check_type(Checker& checker, const char* name, DType given, DType wa
 }
 
 /// The sequences of a call whose first argument, `name`, has a batch of B and L tokens.
-inline std::vector<Sequence> checked_sequences(Checker& checker, std::span<const int64_t> cu_seqlens, const char* name,
-                                               int64_t B, int64_t L) {
-  std::vector<Sequence> sequences;
+inline std::vector<TokenRange> checked_sequences(Checker& checker, std::span<const int64_t> cu_seqlens,
+                                                 const char* name, int64_t B, int64_t L) {
+  std::vector<TokenRange> sequences;
   if (cu_seqlens.empty()) {
     for (int64_t b = 0; b < B; ++b) sequences.push_back({b, 0, L});
     return sequences;

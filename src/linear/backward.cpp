@@ -11,15 +11,15 @@
 namespace attn::linear {
 namespace {
 
-// Chunks whose states a thread holds: 16,384 tokens, which at Dk = Dv = 128 are 28 MB with e. Longer sequences go forward once
-// more, to the state before each segment.
+// Chunks whose states and e a thread holds: 16,384 tokens, which at Dk = Dv = 128 are 28 MB. Longer sequences go
+// forward once more, to the state before each segment.
 constexpr int64_t kSegmentChunks = 256;
 
 /// Where gradients of log_decay are summed that it has in common with others: the sums of each sequence and head, which
 /// are added up in order at the end.
 class DecaySums {
  public:
-  explicit DecaySums(const Problem& p, const View<4>& ddecay) : p_(p), target_(ddecay) {
+  explicit DecaySums(const LinearProblem& p, const View<4>& ddecay) : p_(p), target_(ddecay) {
     if (!target_) return;
     const Shape<4>& size = target_.size;
     rows_ = p.decay_per_row ? p.Dk : 1;
@@ -52,7 +52,7 @@ class DecaySums {
   }
 
  private:
-  const Problem& p_;
+  const LinearProblem& p_;
   View<4> target_;
   int64_t rows_ = 0, tokens_ = 0, batches_ = 0;
   bool shared_ = false;
@@ -63,7 +63,7 @@ template <class T>
 class BackwardWorker {
  public:
   /// Takes its memory for sequences of up to `tokens`.
-  BackwardWorker(const Problem& p, const LinearAttentionGradients& gradients, Arena& arena, int64_t tokens)
+  BackwardWorker(const LinearProblem& p, const LinearAttentionGradients& gradients, Arena& arena, int64_t tokens)
       : p_(p), gradients_(gradients), chunk_(p, arena), grad_(p, arena, static_cast<bool>(gradients.dlog_decay)) {
     const int64_t chunks = div_up(tokens, kChunkTokens), held = std::min(chunks, kSegmentChunks);
     state_ = take_state<T>(p, arena);
@@ -173,7 +173,7 @@ class BackwardWorker {
       for (int64_t d = 0; d < p_.Dk; ++d) dx[i][d] = factor[i] * (dx[i][d] - x[i][d] * dots[i] * inverse);
   }
 
-  const Problem& p_;
+  const LinearProblem& p_;
   const LinearAttentionGradients& gradients_;
   Chunk<T> chunk_;
   ChunkGradients<T> grad_;
@@ -183,10 +183,10 @@ class BackwardWorker {
 };
 
 template <class T>
-void run_backward(const Problem& p, const ConstView<4>& dout, const LinearAttentionGradients& gradients,
+void run_backward(const LinearProblem& p, const ConstView<4>& dout, const LinearAttentionGradients& gradients,
                   const ConstView<4>& dfinal_state) {
   int64_t tokens = 0;
-  for (const Sequence& s : p.sequences) tokens = std::max(tokens, s.count);
+  for (const TokenRange& s : p.sequences) tokens = std::max(tokens, s.count);
   DecaySums decay(p, gradients.dlog_decay);
   Arena counted(nullptr);
   BackwardWorker<T>(p, gradients, counted, tokens);
@@ -198,7 +198,7 @@ void run_backward(const Problem& p, const ConstView<4>& dout, const LinearAttent
 }
 
 /// Gradients of tokens that are in no sequence.
-void clear_gradients(const Problem& p, const LinearAttentionGradients& gradients) {
+void clear_gradients(const LinearProblem& p, const LinearAttentionGradients& gradients) {
   if (p.options->cu_seqlens.empty()) return;
   for (const View<4>* x : {&gradients.dq, &gradients.dk, &gradients.dv, &gradients.dlog_decay})
     if (*x) reference::write(Tensor<double, 4>(x->size), *x);
@@ -214,7 +214,7 @@ void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, C
                                const LinearAttentionGradients& gradients, const LinearAttentionOptions& options,
                                ConstView<4> dfinal_state) {
   Checker checker("linear_attention_backward");
-  const linear::Problem p = linear::make_problem(checker, q, k, v, options);
+  const linear::LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_backward(checker, p, dout, gradients, dfinal_state);
   checker.done();
   linear::clear_gradients(p, gradients);

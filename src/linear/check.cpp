@@ -19,7 +19,7 @@ using detail::region;
 std::string text(int64_t value) { return std::to_string(value); }
 
 template <class Pointer>
-void check_state(Checker& checker, const char* name, const BasicView<Pointer, 4>& view, const Problem& p,
+void check_state(Checker& checker, const char* name, const BasicView<Pointer, 4>& view, const LinearProblem& p,
                  bool any_type) {
   if (!view) return;
   const bool more = p.options->normalize;
@@ -27,7 +27,7 @@ void check_state(Checker& checker, const char* name, const BasicView<Pointer, 4>
   if (!any_type) check_type(checker, name, view.dtype, p.state_type, "");
 }
 
-void check_decay(Checker& checker, Problem& p) {
+void check_decay(Checker& checker, LinearProblem& p) {
   const ConstView<4>& decay = p.options->log_decay;
   if (!decay) return;
   const Shape<4> full = {p.B, p.Hv, p.L, p.Dk};
@@ -59,9 +59,9 @@ void check_numbers(Checker& checker, const LinearAttentionOptions& o) {
 
 }  // namespace
 
-Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
-                     const LinearAttentionOptions& options) {
-  Problem p{q, k, v, &options, q.size[0], q.size[1], v.size[1], q.size[2], q.size[3], v.size[3]};
+LinearProblem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                           const LinearAttentionOptions& options) {
+  LinearProblem p{q, k, v, &options, q.size[0], q.size[1], v.size[1], q.size[2], q.size[3], v.size[3]};
   p.columns = p.Dv + options.normalize;
   p.scale = options.scale.value_or(p.Dk == 0 ? 1 : 1 / std::sqrt(static_cast<double>(p.Dk)));
   p.state_type = q.dtype == DType::float64 ? DType::float64 : DType::float32;
@@ -84,7 +84,8 @@ Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>
   return p;
 }
 
-void check_forward(Checker& checker, const Problem& p, const View<4>& out, const View<4>& final_state, bool any_type) {
+void check_forward(Checker& checker, const LinearProblem& p, const View<4>& out, const View<4>& final_state,
+                   bool any_type) {
   check_array(checker, "out", out, {p.B, p.Hv, p.L, p.Dv}, "[B, Hv, L, Dv]");
   if (!any_type) check_type(checker, "out", out.dtype, p.q.dtype, ", q's type");
   check_state(checker, "final_state", final_state, p, any_type);
@@ -97,8 +98,8 @@ void check_forward(Checker& checker, const Problem& p, const View<4>& out, const
                          region("beta", o.beta), region("initial_state", other_initial)});
 }
 
-void check_backward(Checker& checker, const Problem& p, const ConstView<4>& dout, const LinearAttentionGradients& g,
-                    const ConstView<4>& dfinal_state) {
+void check_backward(Checker& checker, const LinearProblem& p, const ConstView<4>& dout,
+                    const LinearAttentionGradients& g, const ConstView<4>& dfinal_state) {
   const LinearAttentionOptions& o = *p.options;
   const auto check = [&](const char* name, const auto& view, const auto& size, const char* axes) {
     if (view) check_array(checker, name, view, size, axes);

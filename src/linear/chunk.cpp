@@ -11,7 +11,8 @@ using kernels::Into;
 using kernels::Triangle;
 
 template <class T>
-void load_state(const Problem& p, const ConstView<4>& states, int64_t sequence, int64_t head, const Matrix<T>& to) {
+void load_state(const LinearProblem& p, const ConstView<4>& states, int64_t sequence, int64_t head,
+                const Matrix<T>& to) {
   if (!states) {
     std::fill_n(to.data, p.Dk * to.row, T{0});
     return;
@@ -21,7 +22,7 @@ void load_state(const Problem& p, const ConstView<4>& states, int64_t sequence, 
 }
 
 template <class T>
-void store_state(const Problem& p, const View<4>& states, int64_t sequence, int64_t head, const Matrix<T>& from) {
+void store_state(const LinearProblem& p, const View<4>& states, int64_t sequence, int64_t head, const Matrix<T>& from) {
   if (!states) return;
   for (int64_t d = 0; d < p.Dk; d += kChunkTokens)
     UserRows(states, sequence, head, d, std::min(kChunkTokens, p.Dk - d)).store(from.from(d));
@@ -34,7 +35,7 @@ Matrix<T> Chunk<T>::take(Arena& arena, int64_t rows, int64_t columns) {
 }
 
 template <class T>
-Chunk<T>::Chunk(const Problem& p, Arena& arena)
+Chunk<T>::Chunk(const LinearProblem& p, Arena& arena)
     : has_decay(static_cast<bool>(p.options->log_decay)),
       delta(p.options->delta),
       p_(p),
@@ -63,7 +64,7 @@ Chunk<T>::Chunk(const Problem& p, Arena& arena)
 // loading
 
 template <class T>
-void Chunk<T>::load(const Sequence& sequence, int64_t value_head, int64_t first) {
+void Chunk<T>::load(const TokenRange& sequence, int64_t value_head, int64_t first) {
   const LinearAttentionOptions& o = *p_.options;
   count = std::min(kChunkTokens, sequence.count - first);
   batch = sequence.batch;
@@ -187,9 +188,9 @@ void Chunk<T>::advance(const Matrix<T>& state) {
 
 template class Chunk<float>;
 template class Chunk<double>;
-template void load_state(const Problem&, const ConstView<4>&, int64_t, int64_t, const Matrix<float>&);
-template void load_state(const Problem&, const ConstView<4>&, int64_t, int64_t, const Matrix<double>&);
-template void store_state(const Problem&, const View<4>&, int64_t, int64_t, const Matrix<float>&);
-template void store_state(const Problem&, const View<4>&, int64_t, int64_t, const Matrix<double>&);
+template void load_state(const LinearProblem&, const ConstView<4>&, int64_t, int64_t, const Matrix<float>&);
+template void load_state(const LinearProblem&, const ConstView<4>&, int64_t, int64_t, const Matrix<double>&);
+template void store_state(const LinearProblem&, const View<4>&, int64_t, int64_t, const Matrix<float>&);
+template void store_state(const LinearProblem&, const View<4>&, int64_t, int64_t, const Matrix<double>&);
 
 }  // namespace attn::linear

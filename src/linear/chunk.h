@@ -20,23 +20,24 @@ constexpr int64_t kSubTokens = kernels::kMostPairRows;  // tokens whose decays b
 
 /// The state of one head: Dk rows of `columns`.
 template <class T>
-Matrix<T> take_state(const Problem& p, Arena& arena) {
+Matrix<T> take_state(const LinearProblem& p, Arena& arena) {
   const int64_t row = row_stride<T>(p.columns);
   return {arena.take<T>(p.Dk * row * int64_t{sizeof(T)}), row};
 }
 template <class T>
-void load_state(const Problem& p, const ConstView<4>& states, int64_t sequence, int64_t head, const Matrix<T>& to);
+void load_state(const LinearProblem& p, const ConstView<4>& states, int64_t sequence, int64_t head,
+                const Matrix<T>& to);
 template <class T>
-void store_state(const Problem& p, const View<4>& states, int64_t sequence, int64_t head, const Matrix<T>& from);
+void store_state(const LinearProblem& p, const View<4>& states, int64_t sequence, int64_t head, const Matrix<T>& from);
 
 template <class T>
 class Chunk {
  public:
   /// Takes the memory of the matrices from `arena`.
-  Chunk(const Problem& problem, Arena& arena);
+  Chunk(const LinearProblem& problem, Arena& arena);
 
   /// Loads the tokens from `first` on, at most kChunkTokens, of a head of a sequence.
-  void load(const Sequence& sequence, int64_t head, int64_t first);
+  void load(const TokenRange& sequence, int64_t head, int64_t first);
   /// Computes kk, kd and ke and, if wanted, qk and qd.
   void relate(bool with_queries);
   /// Computes e and u from the state before the chunk.
@@ -70,7 +71,7 @@ class Chunk {
   Matrix<T> take(Arena& arena, int64_t rows, int64_t columns);
   T* take_row(Arena& arena, int64_t columns) { return take(arena, 1, columns).data; }
 
-  const Problem& p_;
+  const LinearProblem& p_;
   const kernels::LinearKernels& kernels_;
 };
 

@@ -73,7 +73,7 @@ class ForwardTile {
 
  private:
   void run_block(const ConvolutionBlock& block) {
-    const Sequence& s = c_.sequences[block.sequence];
+    const TokenRange& s = c_.sequences[block.sequence];
     window_.select_tokens(block.sequence, block.first, block.count);
     out_.select(s.batch, s.first + block.first, block.count, window_.channel(), window_.channels());
     kernels::ConvolveArgs args = window_.args(0, block.count);
@@ -107,7 +107,7 @@ void run_convolution(const Convolution& c, const View<3>& out) {
 /// initial state, whose elements go to lower places: what is written is not read after.
 template <class Bits>
 void copy_last_tokens(const Convolution& c, int64_t sequence, int64_t begin, int64_t end, const View<3>& to) {
-  const Sequence& s = c.sequences[sequence];
+  const TokenRange& s = c.sequences[sequence];
   const ConstView<3>& initial = c.options->initial_state;
   const int64_t kept = to.size[2], before = initial ? initial.size[2] : 0;
   for (int64_t n = begin; n < end; ++n)

@@ -21,7 +21,7 @@ struct Convolution {
   ConstView<2> weight;
   const CausalConvolutionOptions* options;
   int64_t B, L, C, W;
-  std::vector<Sequence> sequences = {};
+  std::vector<TokenRange> sequences = {};
   ConstView<3> initial_state = {};  // the W - 1 tokens that are read
 
   Shape<3> states() const { return {static_cast<int64_t>(sequences.size()), C, W - 1}; }

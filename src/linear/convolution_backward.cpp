@@ -92,7 +92,7 @@ class BackwardTile {
  private:
   /// dz of the block's tokens and of those that read them, and the sums over the block's.
   void compute_dz(int64_t slab, const ConvolutionBlock& block) {
-    const Sequence& s = c_.sequences[block.sequence];
+    const TokenRange& s = c_.sequences[block.sequence];
     first_ = block.first;
     end_ = std::min(block.first + block.count + c_.W - 1, s.count);
     const int64_t tokens = end_ - first_;
@@ -116,7 +116,7 @@ class BackwardTile {
 
   /// The gradients of tokens first .. first + count - 1 of the sequence; those before 0 are the initial state's.
   void store_gradients(const ConvolutionBlock& block, ConvolutionRows<T>& to, int64_t first, int64_t count) {
-    const Sequence& s = c_.sequences[block.sequence];
+    const TokenRange& s = c_.sequences[block.sequence];
     if (first < 0) to.select(block.sequence, 0, count, window_.channel(), window_.channels());
     else to.select(s.batch, s.first + first, count, window_.channel(), window_.channels());
     const int64_t step = window_.ids ? c_.W : 1;

@@ -11,7 +11,7 @@ namespace attn::reference {
 namespace {
 
 using linear::Convolution;
-using linear::Sequence;
+using linear::TokenRange;
 
 /// One channel of one sequence: its tokens, and before them those of the state.
 class Channel {
@@ -43,7 +43,7 @@ class Channel {
  private:
   int64_t id(int64_t t) const { return at<int64_t, 2>(c_.options->segment_ids, {s_.batch, s_.first + t}); }
   const Convolution& c_;
-  const Sequence& s_;
+  const TokenRange& s_;
   int64_t sequence_, channel_;
 };
 
@@ -65,7 +65,7 @@ void causal_convolution(ConstView<3> x, ConstView<2> weight, View<3> out, const 
   linear::check_convolution(checker, c, out, final_state, true);
   checker.done();
   Tensor<double, 3> y(x.size), last(final_state.size);
-  for_each_channel(c, [&](int64_t n, const Sequence& s, int64_t channel, const Channel& tokens) {
+  for_each_channel(c, [&](int64_t n, const TokenRange& s, int64_t channel, const Channel& tokens) {
     for (int64_t t = 0; t < s.count; ++t) {
       const double z = tokens.sum(t);
       y(s.batch, s.first + t, channel) = tokens.is_padding(t) ? 0 : options.silu ? z * logistic(z) : z;
@@ -87,7 +87,7 @@ void causal_convolution_backward(ConstView<3> x, ConstView<2> weight, ConstView<
   Tensor<double, 3> dx(x.size), dinitial(c.states());
   Tensor<double, 2> dweight(weight.size);
   Tensor<double, 1> dbias({c.C});
-  for_each_channel(c, [&](int64_t n, const Sequence& s, int64_t channel, const Channel& tokens) {
+  for_each_channel(c, [&](int64_t n, const TokenRange& s, int64_t channel, const Channel& tokens) {
     const auto dtoken = [&](int64_t p) -> double& {
       return p >= 0 ? dx(s.batch, s.first + p, channel) : dinitial(n, channel, p + c.W - 1);
     };

@@ -92,7 +92,7 @@ BasicView<Pointer, 3> states_as_tokens(const BasicView<Pointer, 3>& states) {
 class SegmentIds {
  public:
   explicit SegmentIds(const ConstView<2>& ids) : ids_(ids) {}
-  void select(const Sequence& s) { offset_ = s.batch * ids_.stride[0] + s.first * ids_.stride[1]; }
+  void select(const TokenRange& s) { offset_ = s.batch * ids_.stride[0] + s.first * ids_.stride[1]; }
   explicit operator bool() const { return static_cast<bool>(ids_); }
   bool is_padding(int64_t t) const { return ids_ && at(t) < 0; }
   /// Whether token t reads token p <= t.
@@ -148,7 +148,7 @@ class ConvolutionWindow {
 
   /// Tokens first .. first + count - 1 of a sequence.
   void select_tokens(int64_t sequence, int64_t first, int64_t count) {
-    const Sequence& s = c_.sequences[sequence];
+    const TokenRange& s = c_.sequences[sequence];
     ids.select(s);
     before_ = std::min(first, c_.W - 1);
     first_ = first;

@@ -17,10 +17,10 @@ constexpr int64_t kStepTokens = 4;
 template <class T>
 class Steps {
  public:
-  Steps(const Problem& p, Arena& arena) : p_(p), chunk_(p, arena), state_(take_state<T>(p, arena)) {}
+  Steps(const LinearProblem& p, Arena& arena) : p_(p), chunk_(p, arena), state_(take_state<T>(p, arena)) {}
 
   void run(int64_t sequence, int64_t head, const View<4>& out, const View<4>& final_state) {
-    const Sequence& s = p_.sequences[sequence];
+    const TokenRange& s = p_.sequences[sequence];
     const View<4> target = in_rows(final_state) ? final_state : View<4>();
     const ConstView<4>& initial = p_.options->initial_state;
     kernels::StepArgs args{};
@@ -74,7 +74,7 @@ class Steps {
     linear_kernels<T>().step(args);
   }
 
-  const Problem& p_;
+  const LinearProblem& p_;
   Chunk<T> chunk_;
   Matrix<T> state_;
 };
@@ -82,10 +82,10 @@ class Steps {
 template <class T>
 class Chunks {
  public:
-  Chunks(const Problem& p, Arena& arena) : p_(p), chunk_(p, arena), state_(take_state<T>(p, arena)) {}
+  Chunks(const LinearProblem& p, Arena& arena) : p_(p), chunk_(p, arena), state_(take_state<T>(p, arena)) {}
 
   void run(int64_t sequence, int64_t head, const View<4>& out, const View<4>& final_state) {
-    const Sequence& s = p_.sequences[sequence];
+    const TokenRange& s = p_.sequences[sequence];
     load_state(p_, p_.options->initial_state, sequence, head, state_);
     for (int64_t t = 0; t < s.count; t += kChunkTokens) {
       chunk_.load(s, head, t);
@@ -100,13 +100,14 @@ class Chunks {
   }
 
  private:
-  const Problem& p_;
+  const LinearProblem& p_;
   Chunk<T> chunk_;
   Matrix<T> state_;
 };
 
 template <class Worker>
-void run_in_scratch(const Problem& p, int64_t sequence, int64_t head, const View<4>& out, const View<4>& final_state) {
+void run_in_scratch(const LinearProblem& p, int64_t sequence, int64_t head, const View<4>& out,
+                    const View<4>& final_state) {
   Arena counted(nullptr);
   Worker(p, counted);
   Arena arena(thread_scratch(counted.used()));
@@ -114,7 +115,7 @@ void run_in_scratch(const Problem& p, int64_t sequence, int64_t head, const View
 }
 
 template <class T>
-void run_forward(const Problem& p, const View<4>& out, const View<4>& final_state) {
+void run_forward(const LinearProblem& p, const View<4>& out, const View<4>& final_state) {
   parallel_for_flushed(static_cast<int64_t>(p.sequences.size()) * p.Hv, [&](int64_t task) {
     const int64_t sequence = task / p.Hv, head = task % p.Hv;
     const int64_t count = p.sequences[sequence].count;
@@ -124,7 +125,7 @@ void run_forward(const Problem& p, const View<4>& out, const View<4>& final_stat
 }
 
 /// Tokens before, between and after the sequences get 0.
-void clear_other_tokens(const Problem& p, const View<4>& out) {
+void clear_other_tokens(const LinearProblem& p, const View<4>& out) {
   if (p.options->cu_seqlens.empty()) return;
   const int64_t begin = p.options->cu_seqlens.front(), end = p.options->cu_seqlens.back();
   for (int64_t t = 0; t < p.L; ++t) {
@@ -144,7 +145,7 @@ namespace attn {
 void linear_attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out,
                       const LinearAttentionOptions& options, View<4> final_state) {
   Checker checker("linear_attention");
-  const linear::Problem p = linear::make_problem(checker, q, k, v, options);
+  const linear::LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_forward(checker, p, out, final_state, false);
   checker.done();
   linear::clear_other_tokens(p, out);

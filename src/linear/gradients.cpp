@@ -24,7 +24,7 @@ Matrix<T> one_row(T* data) {
 }  // namespace
 
 template <class T>
-ChunkGradients<T>::ChunkGradients(const Problem& p, Arena& arena, bool with_decay)
+ChunkGradients<T>::ChunkGradients(const LinearProblem& p, Arena& arena, bool with_decay)
     : p_(p), kernels_(linear_kernels<T>()), with_decay_(with_decay) {
   constexpr int64_t n = kChunkTokens, whole = 64 / int64_t{sizeof(T)};  // transposition writes whole vectors
   dq = take<T>(arena, n, p.Dk);

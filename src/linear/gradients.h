@@ -14,7 +14,7 @@ namespace attn::linear {
 template <class T>
 class ChunkGradients {
  public:
-  ChunkGradients(const Problem& problem, Arena& arena, bool with_decay);
+  ChunkGradients(const LinearProblem& problem, Arena& arena, bool with_decay);
 
   /// Loads dout of the chunk. For a normalised output it needs chunk.out, normalised, and chunk.inverse.
   void load(const Chunk<T>& chunk, const ConstView<4>& dout);
@@ -36,7 +36,7 @@ class ChunkGradients {
   void logarithms(const Chunk<T>& chunk);
   void retreat(const Chunk<T>& chunk, const Matrix<T>& dstate);
 
-  const Problem& p_;
+  const LinearProblem& p_;
   const kernels::LinearKernels& kernels_;
   const bool with_decay_;
   Matrix<T> dout_, t_, ut_, transposed_, dqk_, dkk_, dkey_, keys_, group_, dlast_;

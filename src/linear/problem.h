@@ -11,7 +11,7 @@
 
 namespace attn::linear {
 
-struct Problem {
+struct LinearProblem {
   ConstView<4> q, k, v;
   const LinearAttentionOptions* options;
   int64_t B, H, Hv, L, Dk, Dv;
@@ -20,18 +20,18 @@ struct Problem {
   double scale = 1;
   bool decay_per_row = false;  // log_decay has a number for each row of the state
   DType state_type = DType::float32;
-  std::vector<Sequence> sequences = {};
+  std::vector<TokenRange> sequences = {};
 
   Shape<4> states() const { return {static_cast<int64_t>(sequences.size()), Hv, Dk, columns}; }
 };
 
 /// Checks what forward and backward share and fills the problem; violated conditions go to `checker`.
-Problem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
-                     const LinearAttentionOptions& options);
+LinearProblem make_problem(Checker& checker, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
+                           const LinearAttentionOptions& options);
 /// Checks the arguments of the forward, and of the backward. The oracle takes results of any floating type.
-void check_forward(Checker& checker, const Problem& problem, const View<4>& out, const View<4>& final_state,
+void check_forward(Checker& checker, const LinearProblem& problem, const View<4>& out, const View<4>& final_state,
                    bool any_type);
-void check_backward(Checker& checker, const Problem& problem, const ConstView<4>& dout,
+void check_backward(Checker& checker, const LinearProblem& problem, const ConstView<4>& dout,
                     const LinearAttentionGradients& gradients, const ConstView<4>& dfinal_state);
 
 /// The view's index on an axis that may be broadcast.

@@ -16,8 +16,8 @@ namespace attn::reference {
 namespace {
 
 using linear::along;
-using linear::Problem;
-using linear::Sequence;
+using linear::LinearProblem;
+using linear::TokenRange;
 using Vector = std::vector<double>;
 
 /// Rows of q or k as they enter the recurrence, and the way back of their gradients.
@@ -62,7 +62,7 @@ struct Step {
 /// The states of one head of one sequence.
 class Recurrence {
  public:
-  Recurrence(const Problem& p, const Features& q, const Features& k, const Tensor<double, 4>& v)
+  Recurrence(const LinearProblem& p, const Features& q, const Features& k, const Tensor<double, 4>& v)
       : p_(p), q_(q), k_(k), v_(v), state_(p.Dk * p.columns) {}
 
   void start(int64_t sequence, int64_t h) {
@@ -101,19 +101,19 @@ class Recurrence {
   void set_state(const Vector& state) { state_ = state; }
 
  private:
-  const Problem& p_;
+  const LinearProblem& p_;
   const Features &q_, &k_;
   const Tensor<double, 4>& v_;
-  Sequence sequence_{};
+  TokenRange sequence_{};
   int64_t h_ = 0;
   Vector state_;
 };
 
 /// What the output divides by: 1, or the sum of the weights.
-double divisor(const Problem& p, const Vector& sums) { return p.options->normalize ? sums[p.Dv] : 1; }
+double divisor(const LinearProblem& p, const Vector& sums) { return p.options->normalize ? sums[p.Dv] : 1; }
 
 template <class Body>
-void for_each_head(const Problem& p, const Body& body) {
+void for_each_head(const LinearProblem& p, const Body& body) {
   for (size_t n = 0; n < p.sequences.size(); ++n)
     for (int64_t h = 0; h < p.Hv; ++h) body(static_cast<int64_t>(n), p.sequences[n], h);
 }
@@ -125,14 +125,14 @@ double* state_of(Tensor<double, 4>& states, int64_t n, int64_t h) { return row_o
 void linear_attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out,
                       const LinearAttentionOptions& options, View<4> final_state) {
   Checker checker("reference::linear_attention");
-  const Problem p = linear::make_problem(checker, q, k, v, options);
+  const LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_forward(checker, p, out, final_state, true);
   checker.done();
   const Features queries(q, options), keys(k, options);
   const Tensor<double, 4> values = read(v);
   Tensor<double, 4> outputs(v.size), states(p.states());
   Recurrence recurrence(p, queries, keys, values);
-  for_each_head(p, [&](int64_t n, const Sequence& s, int64_t h) {
+  for_each_head(p, [&](int64_t n, const TokenRange& s, int64_t h) {
     recurrence.start(n, h);
     for (int64_t t = 0; t < s.count; ++t) {
       const Vector sums = recurrence.read_out(recurrence.step(t).q);
@@ -150,7 +150,7 @@ void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, C
                                const LinearAttentionGradients& gradients, const LinearAttentionOptions& options,
                                ConstView<4> dfinal_state) {
   Checker checker("reference::linear_attention_backward");
-  const Problem p = linear::make_problem(checker, q, k, v, options);
+  const LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_backward(checker, p, dout, gradients, dfinal_state);
   checker.done();
   const int64_t C = p.columns;
@@ -159,7 +159,7 @@ void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, C
   Tensor<double, 4> dq(q.size), dk(q.size), dv(v.size), ddecay(options.log_decay.size), dinitial(p.states());
   Tensor<double, 3> dbeta({p.B, p.Hv, p.L});
   Recurrence recurrence(p, queries, keys, values);
-  for_each_head(p, [&](int64_t n, const Sequence& s, int64_t h) {
+  for_each_head(p, [&](int64_t n, const TokenRange& s, int64_t h) {
     recurrence.start(n, h);
     std::vector<Step> steps;
     std::vector<Vector> states;
