@@ -2,6 +2,9 @@
 // refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstddef>
+
 #include "attn/c_linear.h"
 #include "attn/linear_attention.h"
 #include "attn/linear_convolution.h"
@@ -100,6 +103,59 @@ TEST(CLinear, EveryFieldHasTheBitsOfCpp) {
   EXPECT_TRUE(r.bytes() == expected.bytes());
 }
 
+/// An option that is mistaken for another one changes the bits of its own case.
+TEST(CLinear, EveryOptionAlone) {
+  struct Setting {
+    const char* name;
+    void (*set)(Inputs&, Call&, LinearAttentionOptions&);
+  };
+  const Setting settings[] = {
+      {"scale",
+       [](Inputs& in, Call& c, LinearAttentionOptions& cpp) { c.options.scale = &in.scale, cpp.scale = in.scale; }},
+      {"scale 0", [](Inputs& in, Call& c,
+                     LinearAttentionOptions& cpp) { in.scale = 0, c.options.scale = &in.scale, cpp.scale = 0; }},
+      {"log_decay",
+       [](Inputs& in, Call& c, LinearAttentionOptions& cpp) {
+         c.options.log_decay = &c.log_decay, cpp.log_decay = in.log_decay.view();
+       }},
+      {"beta",
+       [](Inputs& in, Call& c, LinearAttentionOptions& cpp) { c.options.beta = &c.beta, cpp.beta = in.beta.view(); }},
+      {"delta", [](Inputs&, Call& c, LinearAttentionOptions& cpp) { c.options.delta = 1, cpp.delta = true; }},
+      {"l2norm", [](Inputs&, Call& c, LinearAttentionOptions& cpp) { c.options.l2norm = 1, cpp.l2norm = true; }},
+      {"l2norm_epsilon",
+       [](Inputs& in, Call& c, LinearAttentionOptions& cpp) {
+         c.options.l2norm = 1, cpp.l2norm = true;
+         c.options.l2norm_epsilon = &in.epsilon, cpp.l2norm_epsilon = in.epsilon;
+       }},
+      {"normalize",
+       [](Inputs&, Call& c, LinearAttentionOptions& cpp) { c.options.normalize = 1, cpp.normalize = true; }},
+      {"initial_state",
+       [](Inputs& in, Call& c, LinearAttentionOptions& cpp) {
+         c.options.initial_state = &c.initial, cpp.initial_state = in.initial.view();
+       }},
+  };
+  std::vector<std::vector<std::byte>> outs;
+  for (const Setting& setting : settings) {
+    Inputs in;
+    Results expected, r;
+    Call c(in, r);
+    LinearAttentionOptions cpp;
+    c.options = {}, c.options.struct_size = sizeof c.options;
+    setting.set(in, c, cpp);
+    linear_attention(in.q.view(), in.k.view(), in.v.view(), expected.out.view(), cpp);
+    ASSERT_EQ(attn_linear_attention(&c.q, &c.k, &c.v, &c.out, nullptr, &c.options), ATTN_OK)
+        << setting.name << ": " << attn_last_error();
+    linear_attention_backward(in.q.view(), in.k.view(), in.v.view(), in.dout.view(),
+                              {.dq = expected.dq.view(), .dk = expected.dk.view(), .dv = expected.dv.view()}, cpp);
+    c.gradients = {sizeof c.gradients, &c.dq, &c.dk, &c.dv, nullptr, nullptr, nullptr};
+    ASSERT_EQ(attn_linear_attention_backward(&c.q, &c.k, &c.v, &c.dout, nullptr, &c.gradients, &c.options), ATTN_OK)
+        << setting.name << ": " << attn_last_error();
+    EXPECT_TRUE(r.bytes() == expected.bytes()) << setting.name;
+    for (const std::vector<std::byte>& other : outs) EXPECT_NE(r.out.bytes(), other) << setting.name;
+    outs.push_back(r.out.bytes());
+  }
+}
+
 TEST(CLinear, DefaultsNormalizeAndPackedSequences) {
   Inputs in;
   for (Array<4>* x : {&in.q, &in.k})
@@ -165,6 +221,53 @@ TEST(CLinear, SaysAllThatIsWrong) {
   EXPECT_STREQ(attn_last_error(),
                "[attn_linear_attention_backward] q is a null pointer; k is a null pointer; v is a null pointer; "
                "dout is a null pointer; gradients is a null pointer");
+}
+
+TEST(CLinear, NullPointers) {
+  EXPECT_EQ(attn_linear_attention(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(attn_last_error(),
+               "[attn_linear_attention] q is a null pointer; k is a null pointer; v is a null pointer; out is a null "
+               "pointer");
+  EXPECT_EQ(attn_causal_convolution(nullptr, nullptr, nullptr, nullptr, nullptr), ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(attn_last_error(),
+               "[attn_causal_convolution] x is a null pointer; weight is a null pointer; out is a null pointer");
+  EXPECT_EQ(attn_causal_convolution_backward(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr),
+            ATTN_INVALID_ARGUMENT);
+  EXPECT_STREQ(attn_last_error(),
+               "[attn_causal_convolution_backward] x is a null pointer; weight is a null pointer; dout is a null "
+               "pointer; gradients is a null pointer");
+}
+
+TEST(CLinear, StructsGrow) {
+  Inputs in;
+  Results expected, r;
+  Call c(in, r);
+  LinearAttentionOptions cpp = in.options();
+  cpp.delta = cpp.l2norm = false;
+  linear_attention(in.q.view(), in.k.view(), in.v.view(), expected.out.view(), cpp);
+  // Fields of an older header's struct: what comes later is not given.
+  c.options.struct_size = offsetof(attn_linear_options, delta);
+  ASSERT_EQ(attn_linear_attention(&c.q, &c.k, &c.v, &c.out, nullptr, &c.options), ATTN_OK) << attn_last_error();
+  EXPECT_EQ(r.out.bytes(), expected.out.bytes());
+  c.gradients.struct_size = offsetof(attn_linear_gradients, dv);
+  c.options.struct_size = sizeof c.options;
+  ASSERT_EQ(c.backward(), ATTN_OK) << attn_last_error();
+  EXPECT_NE(r.dk.bytes(), Results().dk.bytes());
+  EXPECT_EQ(r.dv.bytes(), Results().dv.bytes());
+  // Those of a newer one must be zero.
+  struct {
+    attn_linear_options options;
+    size_t more;
+  } newer{c.options, 0};
+  newer.options.struct_size = sizeof newer;
+  const auto call = [&] { return attn_linear_attention(&c.q, &c.k, &c.v, &c.out, nullptr, &newer.options); };
+  EXPECT_EQ(call(), ATTN_OK) << attn_last_error();
+  newer.more = 1;
+  EXPECT_EQ(call(), ATTN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(attn_last_error()).find("options sets a field beyond the"), std::string::npos);
+  newer.options.struct_size = 0;
+  EXPECT_EQ(call(), ATTN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(attn_last_error()).find("options.struct_size is 0, must be the sizeof"), std::string::npos);
 }
 
 TEST(CLinear, TheConvolutionHasTheBitsOfCpp) {
