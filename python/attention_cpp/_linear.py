@@ -144,7 +144,8 @@ def linear_attention_backward(q: A, k: Array, v: Array, dout: Array, *, dstate: 
     sources = {"dq": q, "dk": k, "dv": v, **{"d" + name: as_array(options.get(name)) for name in (
         "log_decay", "beta", "initial_state")}}
     results = {name: empty(q, tuple(array.shape), dtype_name(array)) for name, array in sources.items()
-               if name in wanted and getattr(array, "shape", ()) and dtype_name(array) in FLOATING}
+               if name in wanted and 1 <= len(getattr(array, "shape", ())) <= (3 if name == "dbeta" else 4)
+               and dtype_name(array) in FLOATING}
     _core.linear_backward(exported(q, "q"), exported(k, "k"), exported(v, "v"), exported(dout, "dout"),
                           exported(dstate, "dstate"), {name: exported(array) for name, array in results.items()}, given)
     return LinearGradients(*(finished(results[name], q) if name in results else None

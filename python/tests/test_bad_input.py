@@ -64,6 +64,13 @@ def cache():
 LAYERS = ["text", 3, [3], [(Q, Q)], [("text", Q, SELF)], [(Q, Q, SELF, "text")], [(Q, Q, SELF, {"causl": True})]]
 TEXTS = {"layers": LAYERS, "ids": ["text", 3, np.zeros((1, 9), np.int64), np.zeros((1, 5), np.float32)],
          "kinds": ["text", 3, np.zeros((1, 9), np.int64)]}
+ZEROS = np.zeros((1, 2, 5, 1), np.float32)
+LINEAR = {"scale": ["text", [1.0], float("nan")],
+          "log_decay": ["text", 3, ZEROS + 1, ZEROS[:, :, :3], ZEROS.astype(int)],
+          "beta": ["text", 3, ZEROS, ZEROS[:, :, :3, 0], ZEROS[..., 0].astype(int)], "delta": ["text", 2],
+          "l2norm": ["text", 2], "l2norm_epsilon": ["text", -1.0, float("nan")], "normalize": ["text", 2],
+          "initial_state": ["text", 3, np.zeros((1, 2, 3, 4), np.float32), np.zeros((1, 2, 4, 4))],
+          "cu_seqlens": ["text", 3, [0, 9], [3, 0], [0.5, 1]]}
 WORDS = {"layers": LAYERS, "word_of": ["text", 3, [0], ["a"] * 5]}
 # function: (the call, what is wrong of each argument); "options": those above too.
 CALLS = {
@@ -82,6 +89,11 @@ CALLS = {
         "options": OPTIONS}),
     "explain": (dict(q=Q, k=K, v=K), {**dict.fromkeys(("q", "k", "v"), ARRAYS), "options": OPTIONS}),
     "explain_backward": (dict(q=Q, k=K, v=K), {**dict.fromkeys(("q", "k", "v"), ARRAYS), "options": OPTIONS}),
+    "linear_attention": (dict(q=Q, k=Q, v=Q), {**dict.fromkeys("qkv", ARRAYS), **LINEAR,
+                                               "return_state": ["text", 1]}),
+    "linear_attention_backward": (dict(q=Q, k=Q, v=Q, dout=Q), {
+        **dict.fromkeys(("q", "k", "v", "dout"), ARRAYS), **LINEAR, "wanted": ["dq", 3, ["text"], [3]],
+        "dstate": ["text", 3, np.zeros((1, 2, 3, 4), np.float32)]}),
     "merge": (dict(out=OUT, lse=LSE, out_b=OUT, lse_b=LSE),
               {"out": ARRAYS[:-1], "lse": ARRAYS[:-1], "out_b": ARRAYS, "lse_b": ARRAYS}),
     "dropout_keeps": (dict(seed=1, probability=0.5, shape=(1, 1, 2, 3)), {
@@ -131,8 +143,8 @@ CALLS = {
 }
 OBJECTS = {"KVCache": cache, **{name: getattr(attention_cpp, name) for name in (
     "HeadMeasures", "HeadDistances", "HeadSyntax", "HeadCoreference")}}
-NO_CALLS = {"Document", "Error", "Gradients", "HEAD_MEASURES", "HeadMentions", "HeadRelation", "Mention", "Plan",
-            "Sentence"}  # results, and what is passed on
+NO_CALLS = {"Document", "Error", "Gradients", "HEAD_MEASURES", "HeadMentions", "HeadRelation", "LinearGradients",
+            "Mention", "Plan", "Sentence"}  # results, and what is passed on
 
 
 def names_of(module, skipped=()):
@@ -179,7 +191,8 @@ ALIASES = {"rows": "rows|row", "columns": "columns", "layers": "layer|options|q 
            "head_dim": "head_dim|width|D ", "kv_heads": "kv_heads|heads", "value_dim": "value_dim|width|Dv",
            "name": "name|isa|instruction|'lowest'", "out": "out|weights", "text": "text", "key_segment_ids": "segment",
            "word_of": "word", "dtype": "dtype", "cu_seqlens_k": "cu_seqlens_k", "kinds": "kinds|kind", "v": r"\bv\b|Hk",
-           "k": r"\bk\b", "q": r"\bq\b", "lse": r"\blse\b", "length": "length|token", "sequence": "sequence"}
+           "k": r"\bk\b", "q": r"\bq\b",
+           "dstate": "dfinal_state|dstate", "lse": r"\blse\b", "length": "length|token", "sequence": "sequence"}
 
 
 def check_refusal(call, argument, value, aliases=ALIASES):

@@ -10,7 +10,7 @@ import attention_cpp  # noqa: E402
 import attention_cpp.flash_attn as flash  # noqa: E402
 import attention_cpp.torch as drop_in  # noqa: E402
 from test_bad_input import ALIASES as OF_ARRAYS  # noqa: E402
-from test_bad_input import NEEDS, OPTIONS, check_refusal  # noqa: E402
+from test_bad_input import LINEAR, NEEDS, OPTIONS, check_refusal  # noqa: E402
 
 torch.manual_seed(0)
 Q, K = torch.randn(1, 2, 5, 4), torch.randn(1, 1, 6, 4)
@@ -75,6 +75,10 @@ TORCH = {
     "attention_statistics": (dict(query=Q, key=K), {
         "query": TENSORS, "key": TENSORS, "labels": ["text", 3, torch.zeros(1, 3).long()], "scale": NUMBERS,
         "label_sets": ["text", -1, 2000]}),
+    "linear_attention": (dict(q=Q, k=Q, v=Q), {
+        **dict.fromkeys("qkv", TENSORS), "return_state": ["text", 1],
+        **{name: [torch.as_tensor(value) if hasattr(value, "shape") else value for value in values]
+           for name, values in LINEAR.items()}}),
 }
 # Of these torch says what is wrong.
 LEFT = {"scaled_dot_product_attention", "flex_attention", "explain", "explain_backward", "explain_flex_attention",

@@ -22,6 +22,7 @@ from .vmap import one_by_one
 
 _TENSORS = ("log_decay", "beta", "initial_state", "cu_seqlens")
 _NAMES = (*_TENSORS, "scale", "delta", "l2norm", "l2norm_epsilon", "normalize")
+_FLAGS = ("delta", "l2norm", "normalize")
 _GRADIENTS = ("dq", "dk", "dv", "dlog_decay", "dbeta", "dinitial_state")
 _SCHEMA = ("Tensor? log_decay, Tensor? beta, Tensor? initial_state, Tensor? cu_seqlens, float? scale, bool delta, "
            "bool l2norm, float l2norm_epsilon, bool normalize")
@@ -214,11 +215,12 @@ def check(function: str, q: Any, k: Any, v: Any, **options: Any) -> None:
     """Raises TypeError for arguments of other types, Error for tensors that are not dense and on the CPU."""
     given = {name: options[name] for name in _TENSORS if options[name] is not None}
     check_tensors(function, q=q, k=k, v=v, **given)
-    if not torch.compiler.is_compiling():
-        scale = options["scale"]
-        wrong_types(function, scale=(0 if scale is None else scale, "number"),
-                    l2norm_epsilon=(options["l2norm_epsilon"], "number"),
-                    **{name: (options[name], "True or False") for name in ("delta", "l2norm", "normalize")})
+    scale, epsilon, flags = options["scale"], options["l2norm_epsilon"], [options[name] for name in _FLAGS]
+    if torch.compiler.is_compiling() or type(epsilon) is float and all([type(flag) is bool for flag in flags]) and (
+            scale is None or type(scale) is float):
+        return
+    wrong_types(function, scale=(0 if scale is None else scale, "number"), l2norm_epsilon=(epsilon, "number"),
+                **{name: (flag, "True or False") for name, flag in zip(_FLAGS, flags)})
 
 
 @overload
@@ -258,6 +260,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = N
     if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
         wrong_types("linear_attention", cu_seqlens=(cu_seqlens, "list of whole numbers"))
         cu_seqlens = torch.as_tensor(cu_seqlens, dtype=torch.int64)
+    if type(return_state) is not bool:
+        wrong_types("linear_attention", return_state=(return_state, "True or False"))
     check("linear_attention", q, k, v, scale=scale, log_decay=log_decay, beta=beta, delta=delta, l2norm=l2norm,
           l2norm_epsilon=l2norm_epsilon, normalize=normalize, initial_state=initial_state, cu_seqlens=cu_seqlens)
     axes = q.dim()
