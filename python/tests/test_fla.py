@@ -360,7 +360,7 @@ def other_fla(folder, monkeypatch, text):
 
 def test_another_fla_that_works(tmp_path, monkeypatch, quiet):
     other_fla(tmp_path, monkeypatch, "def chunk_kda(q, *rest): return 'theirs', q.device.type\nother = 3\n")
-    with pytest.raises(attention_cpp.Error, match="another fla is installed; force=True hides it"):
+    with pytest.raises(attention_cpp.Error, match="another installation of fla can be imported; force=True"):
         ours.install()
     ours.install(force=True)
     import fla.ops.kda as kda
