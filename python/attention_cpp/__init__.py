@@ -16,6 +16,7 @@ The integrations have the signatures and conventions of other libraries, and nee
     attention_cpp.flash_attn     flash-attention 2's functions; install() makes `import flash_attn` work
     attention_cpp.fla            flash-linear-attention's functions; install() makes `import fla` work
     attention_cpp.causal_conv1d  causal_conv1d's functions; install() makes `import causal_conv1d` work
+    attention_cpp.mamba_ssm      mamba_ssm's functions of Mamba 2; install() makes `import mamba_ssm` work
     attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
     attention_cpp.jax            jax.nn.dot_product_attention
 

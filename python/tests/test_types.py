@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-MODULES = ("", ".torch", ".flash_attn", ".fla", ".causal_conv1d", ".transformers", ".jax")
+MODULES = ("", ".torch", ".flash_attn", ".fla", ".causal_conv1d", ".mamba_ssm", ".transformers", ".jax")
 
 PREAMBLE = """
 import numpy as np
@@ -18,6 +18,7 @@ import attention_cpp
 import attention_cpp.causal_conv1d as conv1d
 import attention_cpp.fla as fla
 import attention_cpp.flash_attn as flash
+import attention_cpp.mamba_ssm as mamba
 import attention_cpp.torch as drop_in
 from attention_cpp import Document, Gradients, HeadMentions, HeadRelation, LinearGradients, Mention, Plan, Sentence
 
@@ -113,6 +114,12 @@ EXPRESSIONS = {
     "conv1d.causal_conv1d_fn(t, t, return_final_states=True)": TWO,
     "conv1d.causal_conv1d_fn(t, t, return_final_states=flag)": rf"{TENSOR}.*{TWO}",
     "conv1d.causal_conv1d_update(t, t, t)": TENSOR, "conv1d.install()": "None", "conv1d.uninstall()": "None",
+    "mamba.mamba_chunk_scan_combined(t, t, t, t, t, 64, dt_softplus=True)": TENSOR,
+    "mamba.mamba_chunk_scan_combined(t, t, t, t, t, 64, return_final_states=True)": TWO,
+    "mamba.mamba_chunk_scan_combined(t, t, t, t, t, 64, return_final_states=flag)":
+    rf"{TENSOR}.*tuple\[{TENSOR}, \.\.\.",
+    "mamba.mamba_split_conv1d_scan_combined(t, t, t, t, t, t, 64)": "None",
+    "mamba.selective_state_update(t, t, t, t, t, t)": TENSOR, "mamba.install()": "None", "mamba.uninstall()": "None",
     "fla.install()": "None", "fla.uninstall()": "None",
     "fla.chunk_gated_delta_rule(t, t, t, t, t)": STATE, "fla.chunk_kda(t, t, t, t, beta=t)": STATE,
 }
@@ -137,7 +144,7 @@ def functions_of(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_public_functions_are_annotated(module):
     if module:
-        pytest.importorskip(re.sub("flash_attn|causal_conv1d|fla$", "torch", module.removeprefix(".")))
+        pytest.importorskip(re.sub("flash_attn|causal_conv1d|mamba_ssm|fla$", "torch", module.removeprefix(".")))
     for name, function in functions_of(importlib.import_module(f"attention_cpp{module}")):
         signature = inspect.signature(function)
         bare = [parameter for parameter in signature.parameters.values()
@@ -146,7 +153,7 @@ def test_public_functions_are_annotated(module):
 
 
 @pytest.mark.parametrize("module, name", [("", "attention_cpp"), (".torch", "drop_in"), (".flash_attn", "flash"),
-                                          (".causal_conv1d", "conv1d")])
+                                          (".causal_conv1d", "conv1d"), (".mamba_ssm", "mamba")])
 def test_every_public_name_has_an_expression(module, name):
     if module:
         pytest.importorskip("torch")

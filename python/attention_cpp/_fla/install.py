@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import warnings
 from types import ModuleType
-from typing import Any, Callable
+from typing import Callable
 
 from .._flash import package
 from . import calls, functions
@@ -32,11 +31,11 @@ def install(*, force: bool = False) -> None:
     ours = {name: {function: getattr(functions, function) for function in names} for name, names in _MODULES.items()}
     theirs = _working_modules() if force else None
     if theirs:
-        _undo.append(_put_into(theirs, ours))
+        _undo.append(package.put_into(theirs, ours, calls.elsewhere))
     else:
         _undo.append(package.replace(ours, {"fla": _VERSION}, force, {"flash_linear_attention": _VERSION,
                                                                       "fla_core": _VERSION}))
-    _warn_of(_imported_before())
+    _warn_of(package.looked_up_before(FUNCTIONS))
 
 
 def uninstall() -> None:
@@ -51,44 +50,6 @@ def _working_modules() -> dict[str, ModuleType] | None:
         return {name: importlib.import_module(name) for name in _MODULES}
     except Exception:  # whatever its import raises, as that of a missing triton
         return None
-
-
-def _put_into(theirs: dict[str, ModuleType], ours: dict[str, dict[str, Any]]) -> Callable[[], None]:
-    """Sets our functions in the modules of another fla; returns a function that restores its own."""
-    before = {name: {function: vars(theirs[name])[function] for function in names if function in vars(theirs[name])}
-              for name, names in ours.items()}
-    for name, module in theirs.items():
-        calls.elsewhere.update(before[name])
-        vars(module).update(ours[name])
-
-    def undo() -> None:
-        calls.elsewhere.clear()
-        for name, module in theirs.items():
-            for function in ours[name]:
-                del vars(module)[function]
-            vars(module).update(before[name])
-
-    return undo
-
-
-def _imported_before() -> list[str]:
-    """Modeling files of transformers that have looked for these functions already, and found none."""
-    late = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.models.") and ".modeling_" in name:
-            if any([_looks_for(value) for value in list(vars(module).values())]):
-                late.append(name)
-    return late
-
-
-def _looks_for(function: Any) -> bool:
-    """Whether transformers has replaced this function of its own by a look-up, which found nothing."""
-    cells = dict(zip(getattr(getattr(function, "__code__", None), "co_freevars", ()),
-                     getattr(function, "__closure__", None) or ()))
-    found = cells.get("func_name"), cells.get("implementation"), cells.get("torch_function")
-    if None in found or found[0].cell_contents not in FUNCTIONS:
-        return False
-    return found[1].cell_contents is found[2].cell_contents
 
 
 def _warn_of(late: list[str]) -> None:

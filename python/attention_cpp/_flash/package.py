@@ -1,4 +1,4 @@
-"""Replaces the modules of a package, and its entry in importlib.metadata, for install()."""
+"""For install(): replaces the modules of a package, and its entry in importlib.metadata, or adds to its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Collection, Iterator, Mapping
 
 from .._core import Error
 
@@ -81,3 +81,40 @@ def replace(modules: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str
         sys.modules.update(displaced)
 
     return undo
+
+
+def put_into(theirs: Mapping[str, ModuleType], ours: Mapping[str, Mapping[str, Any]],
+             elsewhere: dict[str, Callable[..., Any]]) -> Callable[[], None]:
+    """Sets our functions in the modules of another package, and its own in `elsewhere`; returns a function that
+    restores both."""
+    before = {name: {function: vars(theirs[name])[function] for function in functions if function in vars(theirs[name])}
+              for name, functions in ours.items()}
+    for name, module in theirs.items():
+        elsewhere.update({function: own for function, own in before[name].items() if callable(own)})
+        vars(module).update(ours[name])
+
+    def undo() -> None:
+        elsewhere.clear()
+        for name, module in theirs.items():
+            for function in ours[name]:
+                del vars(module)[function]
+            vars(module).update(before[name])
+
+    return undo
+
+
+def looked_up_before(functions: Collection[str]) -> list[str]:
+    """Modeling files of transformers that have looked for these functions already, and found none."""
+    return [name for name, module in list(sys.modules.items())
+            if name.startswith("transformers.models.") and ".modeling_" in name
+            and any([_found_none(value, functions) for value in list(vars(module).values())])]
+
+
+def _found_none(function: Any, names: Collection[str]) -> bool:
+    """Whether transformers has replaced this function of its own by a look-up, which found nothing."""
+    cells = dict(zip(getattr(getattr(function, "__code__", None), "co_freevars", ()),
+                     getattr(function, "__closure__", None) or ()))
+    found = cells.get("func_name"), cells.get("implementation"), cells.get("torch_function")
+    if found[0] is None or found[1] is None or found[2] is None or found[0].cell_contents not in names:
+        return False
+    return found[1].cell_contents is found[2].cell_contents
