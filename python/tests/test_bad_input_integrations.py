@@ -79,6 +79,10 @@ TORCH = {
         **dict.fromkeys("qkv", TENSORS), "return_state": ["text", 1],
         **{name: [torch.as_tensor(value) if hasattr(value, "shape") else value for value in values]
            for name, values in LINEAR.items()}}),
+    "causal_convolution": (dict(x=torch.randn(1, 5, 4), weight=torch.randn(4, 3)), {
+        "x": TENSORS, "weight": TENSORS, "bias": ["text", [1.0], torch.zeros(3)], "silu": ["text", 1],
+        "initial_state": ["text", [1.0], torch.zeros(1, 4, 1)], "cu_seqlens": ["text", [0.5], torch.tensor([0, 9])],
+        "segment_ids": ["text", [1], torch.zeros(1, 4).int(), torch.zeros(1, 5)], "return_final_state": ["text", 1]}),
 }
 # Of these torch says what is wrong.
 LEFT = {"scaled_dot_product_attention", "flex_attention", "explain", "explain_backward", "explain_flex_attention",

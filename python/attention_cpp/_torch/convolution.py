@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from .._arrays import wrong_types
 from .._flash.arguments import check
 from . import autograd
 from .composite import cotangents_of
@@ -250,11 +251,11 @@ def causal_convolution(
     Returns out (B, L, C), of x's type and order in memory, or (out, final_state (N, C, W - 1)) with return_final_state.
     Raises Error or TypeError for arguments that do not fit.
     """
-    whole = "int64" if segment_ids is not None and segment_ids.dtype == torch.int64 else "int32"
-    starts = "int64" if cu_seqlens is not None and cu_seqlens.dtype == torch.int64 else "int32"
+    wrong_types(_FUNCTION, silu=(silu, "True or False"), return_final_state=(return_final_state, "True or False"))
+    whole, starts = ("int64" if getattr(numbers, "dtype", None) == torch.int64 else "int32"
+                     for numbers in (segment_ids, cu_seqlens))
     check(_FUNCTION, x=(x, "B L C"), weight=(weight, "floating: C W"), bias=(bias, "?floating: C"),
           initial_state=(initial_state, "? N C taps"), segment_ids=(segment_ids, f"?{whole}: B L"),
           cu_seqlens=(cu_seqlens, f"?{starts}: starts"))
-    out, final_state = convolve(x, weight, bias, initial_state, segment_ids, cu_seqlens, bool(silu),
-                                bool(return_final_state))
+    out, final_state = convolve(x, weight, bias, initial_state, segment_ids, cu_seqlens, silu, return_final_state)
     return (out, final_state) if return_final_state else out
