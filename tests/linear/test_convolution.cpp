@@ -40,17 +40,20 @@ std::vector<ConvolutionCase> cases(DType dtype) {
 }
 
 void expect_like_reference(DType dtype) {
-  for (const ConvolutionCase& c : cases(dtype)) {
+  const std::vector<ConvolutionCase> all = cases(dtype);
+  const size_t step = effort() == Effort::quick ? 7 : 1;  // no divisor of the number of combinations
+  for (size_t n = step == 1 ? 0 : static_cast<size_t>(dtype); n < all.size(); n += step) {
+    const ConvolutionCase& c = all[n];
     const std::vector<Values> reference = run_reference(c).values(), terms = magnitudes(c);
     const std::vector<double> roundings = convolution_roundings(c.W);
     for_each_isa([&](const std::string& isa) {
       const std::vector<Values> actual = run_kernels(c).values();
       for (size_t r = 0; r < actual.size(); ++r) {
         ASSERT_EQ(actual[r].size(), reference[r].size());
-        for (size_t n = 0; n < actual[r].size(); ++n)
-          ASSERT_LE(distance(actual[r][n], reference[r][n]),
-                    element_bound(reference[r][n], terms[r][n], roundings[r], c.dtype))
-              << ConvolutionResults::names[r] << " " << n << " of " << c.name() << " on " << isa;
+        for (size_t i = 0; i < actual[r].size(); ++i)
+          ASSERT_LE(distance(actual[r][i], reference[r][i]),
+                    element_bound(reference[r][i], terms[r][i], roundings[r], c.dtype))
+              << ConvolutionResults::names[r] << " " << i << " of " << c.name() << " on " << isa;
       }
     });
   }

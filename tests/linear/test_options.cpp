@@ -52,7 +52,10 @@ void expect_like_reference(const LinearCase& c, const LinearResults& actual, con
 }
 
 void expect_the_recurrence(DType dtype) {
-  for (const LinearCase& c : cases(dtype)) {
+  const std::vector<LinearCase> all = cases(dtype);
+  const size_t step = effort() == Effort::quick ? 7 : 1;  // no divisor of the number of combinations
+  for (size_t n = step == 1 ? 0 : static_cast<size_t>(dtype); n < all.size(); n += step) {
+    const LinearCase& c = all[n];
     const std::vector<Values> reference = run_reference(c).values();
     const NaiveLinear<float> naive(c);
     for_each_isa([&](const std::string& isa) {
