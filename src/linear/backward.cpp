@@ -15,8 +15,8 @@ namespace {
 // forward once more, to the state before each segment.
 constexpr int64_t kSegmentChunks = 256;
 
-/// Where gradients of log_decay are summed that it has in common with others: the sums of each sequence and head, which
-/// are added up in order at the end.
+/// Writes the gradients of log_decay. Where several sequences, heads or tokens share an element, it keeps the sums of
+/// each sequence and head, and finish() adds them in order.
 class DecaySums {
  public:
   explicit DecaySums(const LinearProblem& p, const View<4>& ddecay) : p_(p), target_(ddecay) {
@@ -145,7 +145,7 @@ class BackwardWorker {
     }
   }
 
-  /// Adds dx to the sums of the value heads that share it, and stores what the last of them makes whole.
+  /// Adds dx to the sum over the value heads that share the key head; the last of them stores it.
   void store_features(const Matrix<T>& dx, const Matrix<T>& sums, const Matrix<T>& x, const T* factor,
                       const View<4>& target, int64_t chunk) {
     if (!target) return;

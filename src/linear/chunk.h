@@ -44,7 +44,7 @@ class Chunk {
   void solve(const Matrix<T>& state);
   /// out = qk u + qd S, before normalisation.
   void outputs(const Matrix<T>& state);
-  /// Divides rows of `out` by their last column, and returns the quotients 1 / sum in `inverse`.
+  /// Divides rows of `out` by their last column, the sum of the weights, and keeps 1 / sum in `inverse`.
   void normalize();
   /// Turns the state before the chunk into that after it.
   void advance(const Matrix<T>& state);
@@ -53,7 +53,7 @@ class Chunk {
   int64_t batch = 0, token = 0, head = 0;
   bool has_decay, delta;
   Matrix<T> q, k, kt;          // rows as they enter the recurrence; kt is k^T, with decays by row ke^T
-  Matrix<T> qd, kd, ke;        // q and k themselves without decay; ke is not there with decays by row
+  Matrix<T> qd, kd, ke;        // q and k themselves without decay; ke is unused with decays by row
   Matrix<T> qk, kk, gamma;     // gamma: E without decays by row
   Matrix<T> w;                 // decays by row
   Matrix<T> e, u, out, sub;    // sub: kSubTokens rows
