@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
 import re
 import sys
+import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, Collection, Iterator, Mapping
@@ -118,3 +120,46 @@ def _found_none(function: Any, names: Collection[str]) -> bool:
     if found[0] is None or found[1] is None or found[2] is None or found[0].cell_contents not in names:
         return False
     return found[1].cell_contents is found[2].cell_contents
+
+
+class DropIn:
+    """Functions under the names of a package that transformers looks up when it imports the modeling file of a family.
+
+    modules maps each module of the package to the names of its functions, which `functions` has. `elsewhere` receives
+    the package's own functions, for tensors on other devices.
+    """
+
+    def __init__(self, version: str, modules: Mapping[str, Collection[str]], functions: ModuleType,
+                 elsewhere: dict[str, Callable[..., Any]], distributions: Collection[str] = ()) -> None:
+        self._version, self._functions, self._elsewhere = version, functions, elsewhere
+        self._modules, self._distributions = modules, distributions
+        self._name = next(iter(modules))
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self, force: bool) -> None:
+        if self._undo:
+            return
+        ours = {module: {name: getattr(self._functions, name) for name in names}
+                for module, names in self._modules.items()}
+        theirs = self._working_modules() if force else None
+        if theirs:
+            self._undo.append(put_into(theirs, ours, self._elsewhere))
+        else:
+            distributions = dict.fromkeys(self._distributions, self._version) or None
+            self._undo.append(replace(ours, {self._name: self._version}, force, distributions))
+        late = looked_up_before(self._modules[self._name])
+        if late:
+            warnings.warn(f"attention_cpp.{self._name}.install() is too late for {', '.join(late)}: transformers looks "
+                          f"for {self._name} when it imports these files, so that they keep their slow functions. Call "
+                          "install() before you import or load the model", stacklevel=3)
+
+    def uninstall(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _working_modules(self) -> dict[str, ModuleType] | None:
+        """The modules of another installation of the package, if it can be imported here."""
+        try:
+            return {module: importlib.import_module(module) for module in self._modules}
+        except Exception:  # whatever its import raises, as that of a missing triton
+            return None
