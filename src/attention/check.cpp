@@ -44,7 +44,7 @@ void check_in_range(Checker& checker, const char* name, std::span<const int64_t>
 void check_cumulative(Checker& checker, const char* name, std::span<const int64_t> starts, int64_t total) {
   bool rising = !starts.empty() && starts.front() >= 0 && starts.back() <= total;
   for (size_t t = 1; t < starts.size(); ++t) rising = rising && starts[t - 1] <= starts[t];
-  checker.require(rising, [&] { return std::string(name) + " must rise from 0 to at most " + text(total); });
+  checker.require(rising, [&] { return std::string(name) + " must rise, within 0 .. " + text(total); });
 }
 
 void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {

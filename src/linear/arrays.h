@@ -50,7 +50,7 @@ inline std::vector<TokenRange> checked_sequences(Checker& checker, std::span<con
   });
   bool rising = cu_seqlens.front() >= 0 && cu_seqlens.back() <= L;
   for (size_t n = 1; n < cu_seqlens.size(); ++n) rising = rising && cu_seqlens[n - 1] <= cu_seqlens[n];
-  if (!checker.require(rising, [&] { return "cu_seqlens must rise from 0 to at most L = " + std::to_string(L); }))
+  if (!checker.require(rising, [&] { return "cu_seqlens must rise, within 0 .. L = " + std::to_string(L); }))
     return sequences;
   for (size_t n = 1; n < cu_seqlens.size(); ++n)
     sequences.push_back({0, cu_seqlens[n - 1], cu_seqlens[n] - cu_seqlens[n - 1]});

@@ -111,8 +111,8 @@ TEST(LinearErrors, PackedSequences) {
     c.state_view = {};
   };
   EXPECT_EQ(after([&](Call& c) { alone(c, fitting); }), Strings{});
-  EXPECT_EQ(after([&](Call& c) { alone(c, falling); }), Strings{"cu_seqlens must rise from 0 to at most L = 10"});
-  EXPECT_EQ(after([&](Call& c) { alone(c, beyond); }), Strings{"cu_seqlens must rise from 0 to at most L = 10"});
+  EXPECT_EQ(after([&](Call& c) { alone(c, falling); }), Strings{"cu_seqlens must rise, within 0 .. L = 10"});
+  EXPECT_EQ(after([&](Call& c) { alone(c, beyond); }), Strings{"cu_seqlens must rise, within 0 .. L = 10"});
   EXPECT_EQ(after([&](Call& c) {
               c.options.cu_seqlens = fitting;  // N is still 2
             }),
