@@ -214,7 +214,7 @@ const Bad kBadInputs[] = {
        c.numbers = {0, 2, 4};
        c.options.cu_seqlens_q = c.options.cu_seqlens_k = c.numbers;
      },
-     {"cu_seqlens_q", "at most 3"}},
+     {"cu_seqlens_q", "within 0 .. 3"}},
     {"out does not fit", [](Call& c) { c.out_view.size[3] = 8; }, {"out has size [2, 4, 3, 8]", "[2, 4, 3, 6]"}},
     {"out is of another type", [](Call& c) { c.out_view.dtype = DType::bfloat16; }, {"out", "type"}},
     {"out is integer", [](Call& c) { c.out_view.dtype = DType::int64; }, {"out is int64"}},
