@@ -214,7 +214,7 @@ void transpose(const TransposeArgs& args) {
       V::transpose(block);
       ATTN_UNROLL
       for (int c = 0; c < V::W; ++c)
-        if (c0 + c < args.columns) V::store(row_at<T>(args.y, c0 + c) + r0, block[c]);
+        if (c0 + c < args.columns) V::storeu(row_at<T>(args.y, c0 + c) + r0, block[c]);
     }
   }
 }

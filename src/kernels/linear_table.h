@@ -103,7 +103,7 @@ struct RowDotsArgs {
   int64_t rows, columns;
 };
 
-/// y(c, r) = x(r, c); columns of y beyond `rows`, to a whole vector, become 0.
+/// y(c, r) = x(r, c); columns of y beyond `rows`, to a whole vector, become 0. y is aligned to its elements only.
 struct TransposeArgs {
   ConstMatrix x;
   Matrix y;
