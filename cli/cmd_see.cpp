@@ -199,7 +199,8 @@ struct See {
       for (const int64_t kind : HeadsReader(loaded).with_kinds(encoder ? batch.source : batch.tokens).kinds)
         seen.kinds.push_back(static_cast<attn::heads::TokenKind>(kind));
     for (const attn::nn::AttentionTrace& trace : seen.traces)
-      seen.layers.push_back(trace.recorded("layer " + std::to_string(seen.layers.size())));
+      if (trace.lse)  // layers with other mixers have none
+        seen.layers.push_back(trace.recorded("layer " + std::to_string(seen.layers.size())));
     return seen;
   }
 

@@ -60,6 +60,15 @@ void ConfigOptions::add(CLI::App& command) {
       ->group("Model")
       ->check(one_of(attn::models::families()));
   command.add_option("--config", file, "a JSON file with fields of the model")->group("Model")->type_name("FILE");
+  command
+      .add_option("--mixer", mixer,
+                  "what mixes the tokens of a layer: full, window:TOKENS, gated_delta, kimi_delta, delta, gla, "
+                  "retention, mamba2, elu, linear (as --linear-... say) or convolution:TOKENS")
+      ->group("Model")
+      ->type_name("MIXER");
+  command.add_option("--mixer-every", mixer_every, "the mixer of every N-th layer, as 4:full")
+      ->group("Model")
+      ->type_name("N:MIXER");
   const std::vector<attn::models::FieldInfo> infos = attn::models::field_info();
   fields.clear();
   fields.reserve(infos.size());  // options keep the places
@@ -82,8 +91,20 @@ attn::models::Config ConfigOptions::build(const std::string& default_family) con
   if (!file.empty()) attn::models::apply_json(config, attn::io::read_input(file, 1 << 20), file);
   if (!family.empty() && config.model != family)
     throw UsageError(fmt::format("--model is {}, but {} says \"model\": \"{}\"", family, file, config.model));
-  for (const auto& [name, value] : fields)
-    if (!value.empty()) attn::models::set_field(config, name, value);
+  const auto set_fields = [&] {
+    for (const auto& [name, value] : fields)
+      if (!value.empty()) attn::models::set_field(config, name, value);
+  };
+  set_fields();
+  if (mixer.empty() && !mixer_every.empty()) throw UsageError("--mixer-every needs --mixer, the other layers' mixer");
+  if (!mixer.empty()) {
+    try {
+      attn::models::set_mixers(config, mixer, mixer_every);
+    } catch (const attn::Error& error) {
+      throw UsageError(std::string("--mixer: ") + error.reasons().front());
+    }
+    set_fields();  // which win over what a name of a mixer says
+  }
   attn::models::Config whole = config;
   whole.vocab_size = std::max<int64_t>(whole.vocab_size, 1);  // the data may still have to say it
   try {

@@ -18,11 +18,11 @@ std::string flag_of(std::string field);
 
 /// The flags of a configuration: --embed-dim 128 and so on, one for each field.
 struct ConfigOptions {
-  std::string family, file;
+  std::string family, file, mixer, mixer_every;
   std::vector<std::pair<std::string, std::string>> fields;
   void add(CLI::App& command);
-  /// The defaults of the family, changed by the file, changed by the fields. Throws UsageError for a model that cannot
-  /// be built.
+  /// The defaults of the family, changed by the file, the mixers and the fields. Throws UsageError for a model that
+  /// cannot be built.
   attn::models::Config build(const std::string& default_family) const;
 };
 

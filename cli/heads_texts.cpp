@@ -119,7 +119,8 @@ void HeadsReader::look(const HeadsText& text, const Look& at) const {
   loaded_.model->hidden(tape, batch, options);
   std::vector<attn::RecordedAttention> layers;
   for (const attn::nn::AttentionTrace& trace : traces)
-    layers.push_back(trace.recorded("layer " + std::to_string(layers.size())));
+    if (trace.lse)  // layers with other mixers have none
+      layers.push_back(trace.recorded("layer " + std::to_string(layers.size())));
   at(layers, {attn::ConstView<2>(text.ids.data(), {1, n}), attn::ConstView<2>(text.kinds.data(), {1, n})});
 }
 

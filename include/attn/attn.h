@@ -26,7 +26,7 @@
 #include "attn/models_prune.h"
 #include "attn/nn.h"
 #include "attn/nn_adamw.h"
-#include "attn/nn_linear.h"
+#include "attn/nn_mixers.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
 #include "attn/record.h"

@@ -60,13 +60,15 @@ struct Batch {
   Array inputs_embeds = {};
 };
 
-/// The keys and values of all layers for the tokens that a model has computed, for a batch of sequences.
+/// What the layers of a model keep of the tokens that it has computed, for a batch of sequences: keys and values, or
+/// the states of other mixers.
 class ModelCache {
  public:
   ModelCache() = default;
-  int64_t length() const { return sequences_.empty() ? 0 : layers_.front().length(sequences_.front()); }
+  int64_t length() const { return length_; }
   int64_t bytes() const;
-  /// Removes the tokens from `length` on.
+  /// Removes the tokens from `length` on. Throws Error where a layer has a state, unless length is 0 or length(): a
+  /// state cannot go back.
   void truncate(int64_t length);
   /// Replaces the batch by the given sequences of it, by index; an index may repeat. Copies share the stored tokens and
   /// continue independently, as beam search needs.
@@ -74,8 +76,10 @@ class ModelCache {
 
  private:
   friend class Model;
-  std::vector<KVCache> layers_;
+  std::vector<KVCache> attention_;      // of each layer with attention
+  std::vector<nn::MixerState> states_;  // of each layer, empty for those with attention
   std::vector<int64_t> sequences_;
+  int64_t length_ = 0;
   std::vector<Value> memories_;  // keys and values of each layer's cross-attention
   std::vector<int64_t> memory_lengths_;
   std::vector<int64_t> sources_;  // sequences with equal numbers have equal encoder states
@@ -128,6 +132,7 @@ class Model {
 
  private:
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
+  friend int64_t state_bytes(const Config& config, nn::Precision precision);
   Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source);
   using Layers = std::vector<std::variant<nn::Block, nn::SelfAttention>>;
   void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
@@ -139,7 +144,8 @@ class Model {
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
   Value logits(Tape& tape, Value x) const;
   nn::Parameters& owned() const;
-  KVCacheConfig cache_config(int64_t layer) const;
+  KVCacheConfig cache_config(int64_t place) const;
+  std::vector<nn::MixerState> new_states(int64_t sequences) const;
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;

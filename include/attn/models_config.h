@@ -59,6 +59,10 @@ struct Config {
   double embedding_scale = 0;   ///< factor on token embeddings; 0 = sqrt(C) if sinusoidal, else 1
   bool embedding_norm = false;  ///< a norm after the embeddings; always there with NormPlacement::post
 
+  /// What mixes the tokens in each layer, repeated over the layers: w attention with the window, f full attention, l
+  /// linear attention, c a gated short convolution, o the program's own mixer.
+  std::string mixers = "w";
+
   // Attention.
   int64_t heads = 4;               ///< H
   int64_t kv_heads = 0;            ///< Hk; 0 = heads
@@ -67,12 +71,12 @@ struct Config {
   int64_t value_dim = 0;           ///< d_v of selfhead; 0 = embed_dim
   bool output_projection = false;  ///< W_O [d_v, embed_dim] of selfhead; the others always have one
   bool causal = true;
-  double attention_scale = 0;  ///< factor on <q, k>; 0 = 1 / sqrt(D)
-  double softcap = 0;          ///< c > 0: scores become c tanh(s / c)
-  bool sinks = false;          ///< a learned logit per head, in the denominator only
+  double attention_scale = 0;   ///< factor on <q, k>; 0 = 1 / sqrt(D)
+  double softcap = 0;           ///< c > 0: scores become c tanh(s / c)
+  bool sinks = false;           ///< a learned logit per head, in the denominator only
+  bool attention_gate = false;  ///< the heads' output times sigmoid(W x), as in Qwen3-Next
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
-  int64_t window = 0;               ///< tokens that a query attends to, itself included; 0 = all
-  std::string window_layers = "w";  ///< repeated over the layers: w has the window, f does not
+  int64_t window = 0;  ///< tokens that a query attends to, itself included; 0 = all
   double rope_theta = 10000;
   double window_theta = 0;  ///< of layers with a window; 0 = rope_theta
   int64_t rotary_dim = 0;   ///< features of a head that rope rotates; 0 = all
@@ -93,8 +97,14 @@ struct Config {
   /// all. `heads` and `kv_heads` remain those of the unpruned model.
   std::vector<std::vector<int64_t>> kept_heads = {};
 
+  // Other mixers.
+  nn::LinearMixerOptions linear = nn::gated_delta_net(0, 0);  ///< of layers l; heads 0 = those of attention
+  nn::ShortConvolutionOptions short_convolution = {};         ///< of layers c
+  nn::MixerMaker own_mixer = {};                              ///< of layers o; not saved: the program sets it again
+
   // Feed-forward and norms.
-  int64_t hidden_dim = 0;  ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
+  bool feed_forward = true;  ///< false: blocks end after their mixer, as in Mamba
+  int64_t hidden_dim = 0;    ///< of the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated
   Activation activation = Activation::gelu_tanh;
   bool gated = false;
   bool bias = true;       ///< of linear layers and layer norms
@@ -125,6 +135,10 @@ struct Config {
 bool learns_positions(const Config& config);
 /// True if each distance has a learned bias.
 bool learns_distances(const Config& config);
+/// The letter of a layer in Config::mixers.
+char mixer_of(const Config& config, int64_t layer);
+/// True if the layer has attention, with a window or without.
+bool has_attention(const Config& config, int64_t layer);
 /// The window of a layer; 0 = none.
 int64_t window_of(const Config& config, int64_t layer);
 
@@ -134,7 +148,7 @@ struct AttentionLayer {
   int64_t heads = 0, kv_heads = 0;  ///< H and Hk
   std::vector<int64_t> kept = {};   ///< its key/value heads, numbered as in the unpruned model
 };
-/// The self-attention of all layers, then, with an encoder, their cross-attention, then the encoder's.
+/// The self-attention of the layers that have it, then, with an encoder, their cross-attention, then the encoder's.
 std::vector<AttentionLayer> attention_layers(const Config& config);
 
 /// The defaults of a family. Throws Error that lists the families for an unknown name.
@@ -160,6 +174,10 @@ std::vector<FieldInfo> field_info(const Config& config = {});
 /// Sets one field from text, as "layers=6" on a command line; "model" sets all fields to the defaults of that family.
 /// Throws Error.
 void set_field(Config& config, std::string_view field, std::string_view value);
+/// Sets Config::mixers, and the fields of the mixers, by name. `mixer` is one of full, window:TOKENS,
+/// convolution:TOKENS, own, linear (as the fields say), gated_delta, kimi_delta, delta, gla, retention, mamba2 or elu;
+/// `every`, as "4:full", names the mixer of every fourth layer. embed_dim and heads must be set before. Throws Error.
+void set_mixers(Config& config, std::string_view mixer, std::string_view every = "");
 std::string to_json(const Config& config);
 /// Throws Error that lists every reason why the model cannot be built.
 void check(const Config& config);
@@ -186,8 +204,10 @@ ParameterCounts count_parameters(const Config& config);
 /// Flops, a multiply-add counted as two, of a forward over `tokens` tokens of one sequence after `cached` ones;
 /// last_only as in ForwardOptions. An encoder reads `tokens` tokens too. A training step takes three times as many.
 double forward_flops(const Config& config, int64_t tokens, int64_t cached = 0, bool last_only = false);
-/// Bytes of keys and values per token.
+/// Bytes of keys and values per token, of the layers with attention.
 int64_t cache_bytes_per_token(const Config& config, DType dtype);
+/// Bytes of the states of one sequence, of the layers with other mixers. They do not grow with the text.
+int64_t state_bytes(const Config& config, nn::Precision precision);
 
 /// The peak memory of a training, in bytes.
 struct TrainingMemory {

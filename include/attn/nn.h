@@ -25,6 +25,7 @@
 
 #include "attn/autograd_statistics.h"
 #include "attn/nn_layers.h"
+#include "attn/nn_mixers.h"
 #include "attn/record.h"
 
 #pragma GCC visibility push(default)
@@ -72,6 +73,7 @@ struct AttentionInputs {
   Value bias = {};                               ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets a gradient
   Value gates = {};                              ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
   Value cross_gates = {};                        ///< the same for a Block's cross-attention
+  MixerState* state = nullptr;                   ///< of a Block's mixer: x follows the tokens of this state
   CacheSlot cache = {};  ///< x follows the cached tokens: causal self-attention in inference, with no other input
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
   AttentionTrace* cross_trace = nullptr;  ///< the same for a Block's cross-attention
@@ -160,6 +162,7 @@ struct MultiHeadAttentionOptions {
   double attention_scale = 0;  ///< factor on <q, k>; 0 = 1 / sqrt(D)
   double softcap = 0;          ///< c > 0: scores become c tanh(s / c)
   bool sinks = false;          ///< a learned logit per head, in the denominator only
+  bool gate = false;           ///< the heads' output times sigmoid(W x) before the output projection, as in Qwen3-Next
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   double norm_epsilon = 1e-6;  ///< of query_key_norm
   AttentionPositions position = AttentionPositions::none;
@@ -177,8 +180,8 @@ class MultiHeadAttention : public Layer {
   /// x [B, L, C] -> [B, L, C]
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
   /// Self-attention projects q, k and v in one product, qkv [(H + 2 Hk) D, C]. Cross-attention has query [H D, C] and
-  /// key_value [2 Hk D, encoder_dim]. The output projection is [C, H D].
-  Linear qkv, query, key_value, output;
+  /// key_value [2 Hk D, encoder_dim]. The output projection is [C, H D], the gate [H D, C].
+  Linear qkv, query, key_value, output, gate;
   /// Uses the relative bias of another layer. Throws Error if this layer has its own.
   void share_distances(const MultiHeadAttention& other);
 
@@ -215,29 +218,34 @@ constexpr auto enum_names(NormPlacement) {
 
 struct BlockOptions {
   MultiHeadAttentionOptions attention = {};
+  MixerMaker mixer = {};                 ///< makes what mixes the tokens in place of self-attention
   MultiHeadAttentionOptions cross = {};  ///< a block with cross.encoder_dim > 0 has cross-attention
   FeedForwardOptions feed_forward = {};
+  bool has_feed_forward = true;  ///< false: the block ends after its mixer, as in Mamba
   NormOptions norm = {};
   NormPlacement norm_placement = NormPlacement::pre;
   bool parallel = false;  ///< attention and feed-forward both read the block's x, as in GPT-NeoX; pre-norm only
   double dropout = 0;     ///< of each branch before it is added
 };
-/// Self-attention, optional cross-attention and feed-forward, each with a residual connection: the block of BERT,
-/// GPT-2, LLaMA and T5, depending on the options.
+/// Self-attention or a mixer, optional cross-attention and feed-forward, each with a residual connection: the block of
+/// BERT, GPT-2, LLaMA, T5 and hybrids of attention and recurrences, depending on the options.
 struct Block : Layer {
   Block() : Layer("Block") {}
   Block(const Scope& scope, int64_t width, const BlockOptions& options);
   /// x [B, L, C] -> [B, L, C]. Encoder states and their lengths go to the cross-attention.
   Value operator()(Tape& tape, const Value& x, const AttentionInputs& inputs = {}) const;
   BlockOptions options;
-  /// Those that the options require; after_* only with NormPlacement::sandwich.
+  /// Those that the options require; after_* only with NormPlacement::sandwich. norm_attention is also the mixer's.
   Norm norm_attention, norm_cross, norm_feed_forward, after_attention, after_cross, after_feed_forward;
   MultiHeadAttention attention, cross;
+  std::shared_ptr<const Mixer> mixer;  ///< null where the block has attention
   FeedForward feed_forward;
 
  private:
+  Value mixed(Tape& tape, const Value& x, const AttentionInputs& inputs) const;
   Value branch(Tape& tape, const Value& x, const Norm& norm, const Norm& after,
                const std::function<Value(const Value&)>& f) const;
+  int64_t width_ = 0;
 };
 
 /// Sinusoidal positions [positions, C] (Vaswani et al. 2017): feature 2 i of row p is sin((first + p) / 10000^(2 i /

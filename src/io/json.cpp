@@ -123,6 +123,26 @@ Json read_json(std::string_view operation, const std::string& path, int64_t limi
   return parse_json(operation, path, read_file(path, limit));
 }
 
+Json read_python_json(std::string_view operation, const std::string& path, int64_t limit) {
+  const std::string text = read_file(path, limit);
+  std::string strict;
+  bool in_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') in_string = !in_string;
+    if (in_string && text[at] == '\\' && at + 1 < text.size()) strict += text[at++];
+    std::string_view word;
+    for (const std::string_view each : {"-Infinity", "Infinity", "NaN"})
+      if (!in_string && std::string_view(text).substr(at).starts_with(each)) word = each;
+    if (word.empty()) {
+      strict += text[at];
+    } else {
+      strict += '"' + std::string(word) + '"';
+      at += word.size() - 1;
+    }
+  }
+  return parse_json(operation, path, strict);
+}
+
 std::optional<std::string> json_string(std::string_view text) {
   try {
     return Json(text).dump();

@@ -20,6 +20,10 @@ using Json = nlohmann::json;
 /// The same of a file.
 Json read_json(std::string_view operation, const std::string& path, int64_t limit = 1 << 24);
 
+/// The same of a file that Python's json may have written: the words Infinity, -Infinity and NaN, which JSON lacks, are
+/// read as texts.
+Json read_python_json(std::string_view operation, const std::string& path, int64_t limit = 1 << 24);
+
 /// A JSON string; nothing if `text` is not UTF-8.
 std::optional<std::string> json_string(std::string_view text);
 

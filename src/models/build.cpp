@@ -61,6 +61,7 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
   options.causal = config.causal && !encoder;
   options.window = window_of(config, layer);
   options.sinks = config.sinks;
+  options.gate = config.attention_gate;
   options.query_key_norm = config.query_key_norm;
   options.norm_epsilon = config.norm_epsilon;
   options.position = position_of(config.positions);
@@ -84,15 +85,37 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
   return options;
 }
 
+/// Null where the layer has attention.
+nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
+  switch (mixer_of(config, layer)) {
+    case 'l': {
+      nn::LinearMixerOptions options = config.linear;
+      if (options.heads == 0) options.heads = config.heads;
+      options.norm_epsilon = config.norm_epsilon;
+      return [options](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::LinearMixer>(scope, width, options);
+      };
+    }
+    case 'c':
+      return [options = config.short_convolution](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::ShortConvolution>(scope, width, options);
+      };
+    case 'o': return config.own_mixer;
+    default: return {};
+  }
+}
+
 nn::BlockOptions block_options(const Config& config, int64_t layer, bool encoder) {
   nn::BlockOptions options;
-  options.attention = attention_options(config, layer, encoder);
+  if (!encoder) options.mixer = mixer_maker(config, layer);
+  if (!options.mixer) options.attention = attention_options(config, layer, encoder);
   if (config.encoder_layers && !encoder) {
     options.cross = shared_options(config, AttentionKind::cross, layer);
     options.cross.encoder_dim = config.embed_dim;
   }
   options.feed_forward = {
       .hidden_dim = hidden_width(config), .activation = config.activation, .gated = config.gated, .bias = config.bias};
+  options.has_feed_forward = config.feed_forward;
   options.norm = norm_options(config);
   options.norm_placement = config.norm_placement;
   if (config.norm_placement == NormPlacement::pre_except_first && layer > 0)
@@ -188,6 +211,13 @@ void Model::make_head(const nn::Scope& root, int64_t width) {
   else if (!tied) head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias});
   else if (config_.head_bias)
     head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::ParameterRole::bias);
+}
+
+int64_t state_bytes(const Config& config, nn::Precision precision) {
+  const Model shell(config, {.precision = precision, .purpose = nn::Purpose::inference}, nullptr);
+  int64_t total = 0;
+  for (const nn::MixerState& state : shell.new_states(1)) total += state.bytes();
+  return total;
 }
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {

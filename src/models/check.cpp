@@ -130,10 +130,14 @@ void check_recorder(Checker& checker, const Config& config, const ForwardOptions
            text(sequences - 1);
   });
   const int64_t layers = wanted.kind == AttentionKind::encoder ? config.encoder_layers : config.layers;
-  for (const int64_t layer : wanted.selection.layers)
-    checker.require(layer < layers, [&] {
+  for (const int64_t layer : wanted.selection.layers) {
+    const bool exists = checker.require(layer < layers, [&] {
       return "the recorder is for layer " + text(layer) + ", must be for one from 0 to " + text(layers - 1);
     });
+    if (exists && wanted.kind == AttentionKind::self)
+      checker.require(has_attention(config, layer),
+                      [&] { return "the recorder is for layer " + text(layer) + ", which has no attention"; });
+  }
 }
 
 }  // namespace
@@ -161,14 +165,15 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   check_lengths(checker, batch, whole);
   int64_t first = 0;
   if (const ModelCache* cache = options.cache) {
-    const int64_t layers = static_cast<int64_t>(cache->layers_.size());
+    const int64_t layers = static_cast<int64_t>(cache->attention_.size());
     const int64_t sequences = static_cast<int64_t>(cache->sequences_.size());
-    checker.require(layers == config_.layers && (!whole || sequences == B), [&] {
-      return "the cache is of " + text(layers) + " layers and " + text(sequences) + " sequences, must be of " +
-             text(config_.layers) + " and " + text(B) + ": new_cache() makes one";
+    const int64_t own_layers = attention_place(config_, AttentionKind::self, config_.layers);
+    checker.require(layers == own_layers && (!whole || sequences == B), [&] {
+      return "the cache is of " + text(layers) + " layers with attention and " + text(sequences) +
+             " sequences, must be of " + text(own_layers) + " and " + text(B) + ": new_cache() makes one";
     });
-    for (int64_t n = 0; layers == config_.layers && n < layers; ++n) {
-      const KVCacheConfig &its = cache->layers_[static_cast<size_t>(n)].config(), own = cache_config(n);
+    for (int64_t n = 0; layers == own_layers && n < layers; ++n) {
+      const KVCacheConfig &its = cache->attention_[static_cast<size_t>(n)].config(), own = cache_config(n);
       if (!checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim &&
                                its.value_dim == own.value_dim && its.dtype == own.dtype,
                            [&] {
@@ -180,6 +185,11 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
     }
     if (layers > 0 && sequences > 0) first = cache->length();
     checker.require(!tape.recording(), "a cache is for inference, but the tape records");
+    bool has_linear = false;
+    for (int64_t n = 0; n < config_.layers; ++n) has_linear = has_linear || mixer_of(config_, n) == 'l';
+    checker.require(!tape.options().batch_invariant || !has_linear,
+                    "batch_invariant is not supported with a cache and linear attention: a token alone is computed in "
+                    "another order than in a chunk");
     checker.require(batch.lengths.empty(), "lengths do not apply to a call that continues a cache");
   }
   if (whole && positions_.weight) {

@@ -48,6 +48,30 @@ bool is_among(const Strings& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Of layers with linear attention, as each_field().
+template <class Linear, class Visit>
+void each_linear_field(Linear& linear, const Visit& visit) {
+  visit("linear_heads", "heads of q and k of linear attention; 0 = heads", linear.heads, 0, 1 << 12);
+  visit("linear_value_heads", "heads of v of linear attention, a multiple; 0 = linear_heads", linear.value_heads, 0,
+        1 << 12);
+  visit("linear_head_dim", "Dk of linear attention; 0 = embed_dim / linear_heads", linear.head_dim, 0, 1024);
+  visit("linear_value_dim", "Dv of linear attention; 0 = linear_head_dim", linear.value_dim, 0, 1024);
+  visit("linear_convolution", "tokens of the short convolution on q, k and v; 0 = none", linear.convolution, 0, 8);
+  visit("linear_convolution_bias", "bias of that convolution", linear.convolution_bias);
+  visit("linear_decay", "decay of the state: none, a constant a head, learned by token or by row", linear.decay);
+  visit("linear_features", "function of q and k", linear.features);
+  visit("linear_delta", "the delta rule: a token writes what the state does not have yet", linear.delta);
+  visit("linear_beta", "factor on what a token writes: none, sigmoid(W x), the step of Mamba 2", linear.beta);
+  visit("linear_l2norm", "q and k have length 1", linear.l2norm);
+  visit("linear_scale", "factor on q; 0 = 1 / sqrt(Dk)", linear.scale, 0.0, 1e6);
+  visit("linear_normalize", "the output is divided by the sum of its weights", linear.normalize);
+  visit("linear_skip", "the output gains a learned factor times v", linear.skip);
+  visit("linear_norm", "RMS norm of the output, per head or over all heads", linear.norm);
+  visit("linear_gate", "gate on the output", linear.gate);
+  visit("linear_gate_first", "the gate comes before the norm", linear.gate_first);
+  visit("linear_bias", "biases of the projections of linear attention", linear.bias);
+}
+
 /// Calls visit(name, description, field) for every field, with the limits of a number or the choices of a text after.
 template <class C, class Visit>
 void each_field(C& config, const Visit& visit) {
@@ -80,10 +104,17 @@ void each_field(C& config, const Visit& visit) {
   visit("attention_scale", "factor of the scores; 0 = 1 / sqrt(head_dim)", config.attention_scale, 0.0, 1e6);
   visit("softcap", "c: scores become c tanh(s / c); 0 = as they are", config.softcap, 0.0, 1e6);
   visit("sinks", "attention sinks: a learned logit per head", config.sinks);
+  visit("attention_gate", "the output of attention is multiplied with sigmoid(W x)", config.attention_gate);
   visit("query_key_norm", "RMS norm of queries and keys, per head or over all heads", config.query_key_norm);
   visit("window", "sliding window: number of tokens, itself included; 0 = all", config.window, 0, kMany);
-  visit("window_layers", "pattern over the layers: w = window, f = full", config.window_layers,
-        Letters{"wf", kMostLayers});
+  visit("mixers",
+        "pattern over the layers: w = attention with the window, f = full attention, l = linear attention, c = short "
+        "convolution, o = the program's own",
+        config.mixers, Letters{"wflco", kMostLayers});
+  each_linear_field(config.linear, visit);
+  visit("short_convolution", "tokens that the short convolution of layers c reads", config.short_convolution.width, 1,
+        8);
+  visit("short_convolution_bias", "biases of the layers c", config.short_convolution.bias);
   visit("rope_theta", "base of the rotary angles", config.rope_theta, 1.0, 1e12);
   visit("window_theta", "rope_theta of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
   visit("rotary_dim", "rotated columns of a head; 0 = all", config.rotary_dim, 0, 1024);
@@ -106,6 +137,7 @@ void each_field(C& config, const Visit& visit) {
   visit("shared_relative_bias", "one table of relative positions for all layers", config.shared_relative_bias);
   visit("kept_heads", "key/value heads left by pruning in each attention layer, as [[0, 2], [1]]", config.kept_heads, 0,
         1 << 12);
+  visit("feed_forward", "blocks have a feed-forward", config.feed_forward);
   visit("hidden_dim", "width inside the feed-forward; 0 = 4 C, or 8/3 C rounded up to 32 where it is gated",
         config.hidden_dim, 0, 1 << 20);
   visit("activation", "activation of the feed-forward", config.activation);
@@ -133,10 +165,11 @@ void each_field(C& config, const Visit& visit) {
   visit("init", "initialisation of the weights", config.init);
 }
 
-const Strings kOfBlocks = {
-    "encoder_layers", "source_vocab_size",    "attention_scale", "softcap",  "sinks",    "query_key_norm",
-    "window",         "window_layers",        "rope_scaling",    "qkv_bias", "parallel", "embedding_norm",
-    "token_dim",      "shared_relative_bias", "kept_heads"};
+const Strings kOfBlocks = {"encoder_layers", "source_vocab_size", "attention_scale", "softcap",
+                           "sinks",          "query_key_norm",    "window",          "mixers",
+                           "feed_forward",   "attention_gate",    "rope_scaling",    "qkv_bias",
+                           "parallel",       "embedding_norm",    "token_dim",       "shared_relative_bias",
+                           "kept_heads"};
 
 /// Puts one JSON value into the field of its name; says why not.
 struct Assign {
@@ -271,10 +304,17 @@ bool learns_distances(const Config& config) {
   return config.positions == PositionEncoding::relative || config.positions == PositionEncoding::learned_relative;
 }
 
-int64_t window_of(const Config& config, int64_t layer) {
-  const std::string& kinds = config.window_layers;
-  return kinds[static_cast<size_t>(layer) % kinds.size()] == 'w' ? config.window : 0;
+char mixer_of(const Config& config, int64_t layer) {
+  if (config.mixers.empty()) throw Error("model", {"mixers is empty, must have a letter for each layer"});
+  return config.mixers[static_cast<size_t>(layer) % config.mixers.size()];
 }
+
+bool has_attention(const Config& config, int64_t layer) {
+  const char mixer = mixer_of(config, layer);
+  return mixer == 'w' || mixer == 'f';
+}
+
+int64_t window_of(const Config& config, int64_t layer) { return mixer_of(config, layer) == 'w' ? config.window : 0; }
 
 std::vector<AttentionLayer> attention_layers(const Config& config) {
   check(config);
@@ -288,7 +328,8 @@ std::vector<AttentionLayer> attention_layers(const Config& config) {
     all.push_back({name, shape.heads, shape.kv_heads, std::move(kept)});
   };
   if (is_selfhead(config)) add("attention");
-  for (int64_t n = 0; n < config.layers && !is_selfhead(config); ++n) add("blocks." + std::to_string(n) + ".attention");
+  for (int64_t n = 0; n < config.layers && !is_selfhead(config); ++n)
+    if (has_attention(config, n)) add("blocks." + std::to_string(n) + ".attention");
   for (int64_t n = 0; n < config.layers && config.encoder_layers; ++n) add("blocks." + std::to_string(n) + ".cross");
   for (int64_t n = 0; n < config.encoder_layers; ++n) add("encoder." + std::to_string(n) + ".attention");
   return all;
@@ -447,6 +488,24 @@ void check_kept_heads(Checker& checker, const Config& config) {
                   "kept_heads cannot be combined with shared_relative_bias: layers differ in heads");
 }
 
+/// Layers without attention are causal, and nothing but attention mixes an encoder's tokens.
+void check_mixers(Checker& checker, const Config& config) {
+  int64_t own = 0, others = 0;
+  for (int64_t n = 0; n < config.layers; ++n) {
+    others += !has_attention(config, n);
+    own += mixer_of(config, n) == 'o';
+  }
+  checker.require(others == 0 || (config.causal && config.encoder_layers == 0),
+                  "mixers other than w and f are causal: the model must be causal, without an encoder");
+  checker.require(own == 0 || config.own_mixer,
+                  "mixers has the letter o, the program's own mixer: the program must set Config::own_mixer");
+  checker.require(others == 0 || !config.shared_relative_bias,
+                  "shared_relative_bias is for models whose layers all have attention");
+  checker.require(config.feed_forward || !config.parallel, "parallel layers need a feed_forward");
+  checker.require(config.feed_forward || config.norm_placement != NormPlacement::pre_except_first,
+                  "norm_placement pre_except_first needs a feed_forward");
+}
+
 }  // namespace
 
 void check(const Config& config) {
@@ -484,6 +543,7 @@ void check(const Config& config) {
   checker.require(selfhead || !config.output_projection,
                   "output_projection is for selfhead; all other models have one");
   if (selfhead) check_selfhead(checker, config);
+  if (!selfhead && !config.mixers.empty() && config.layers <= kMostLayers) check_mixers(checker, config);
   if (!config.kept_heads.empty() && !selfhead) check_kept_heads(checker, config);
   checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
   checker.require(!config.pooler || !config.head, "a pooler is for models without a head");

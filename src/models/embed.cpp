@@ -39,7 +39,7 @@ class Embedder::Pipeline {
     if (stage) stages_.push_back(std::move(stage));
   }
   static void require_last_layer(const std::string& folder) {
-    FileFields config(io::read_json("embed", folder + "/config.json"), folder + "/config.json");
+    FileFields config(io::read_python_json("embed", folder + "/config.json"), folder + "/config.json");
     if (const io::Json* all = config.find("output_hidden_states"); all && *all != false)
       config.refuse("output_hidden_states", "false beside WeightedLayerPooling, which would mix the layers");
   }

@@ -36,6 +36,10 @@ std::vector<std::string> hub_families() {
   return names;
 }
 
+void PickedRows::add(int64_t first, int64_t count) {
+  for (int64_t n = 0; n < count; ++n) rows.push_back(first + n);
+}
+
 Fields common_fields() {
   return {{"vocab_size", "vocab_size", Meaning::positive},
           {"hidden_size", "embed_dim", Meaning::positive},

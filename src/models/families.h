@@ -12,14 +12,21 @@ namespace attn::models {
 
 /// How a tensor of a checkpoint becomes a parameter.
 enum class Layout {
-  rows,         ///< those listed, one below the other
-  transposed,   ///< [in, out]: GPT-2's Conv1D
-  interleaved,  ///< rows go by head, in each first its query, then its key and value: GPT-NeoX
-  plus_one      ///< a gain that is stored as its distance from 1: Gemma
+  rows,        ///< those listed, one below the other
+  transposed,  ///< [in, out]: GPT-2's Conv1D
+  plus_one     ///< a gain that is stored as its distance from 1: Gemma
 };
 
 /// Among the names of theirs: a bias that is not there, as large as the last of the list, or alone as it is wanted.
 inline constexpr const char* kZeros = "0";
+
+/// The rows of a checkpoint's tensors, one below the other, that make a parameter, in its order.
+struct PickedRows {
+  std::vector<int64_t> rows = {};
+  int64_t of = 0;  ///< how many rows the tensors have
+  /// Appends `count` rows from `first` on.
+  void add(int64_t first, int64_t count);
+};
 
 /// Where a parameter is. In names # is the number of a layer and * is weight or bias. Theirs are after the
 /// family's prefix, but for those that begin with a slash. Of several rules for one parameter the first counts whose
@@ -28,6 +35,7 @@ struct NameRule {
   const char* ours;
   std::vector<const char*> theirs;
   Layout layout = Layout::rows;
+  PickedRows (*pick)(const Config& config) = nullptr;  ///< null: all rows, as they are
 };
 
 /// What a field of config.json says.
@@ -73,7 +81,8 @@ struct Family {
   /// What no rule can say: fields that depend on others. Throws Error.
   void (*derive)(const nlohmann::json& theirs, Config& config) = nullptr;
   RopeRule rope = {};
-  bool layer_types = false;  ///< config.json chooses the layers that have the window
+  /// The letters of Config::mixers among which config.json chooses for each layer; "" = the layers are alike.
+  const char* layer_types = "";
   /// Other names of fields, each with the field that it means, over which it wins.
   std::vector<std::pair<const char*, const char*>> aliases = {};
 };

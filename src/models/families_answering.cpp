@@ -227,7 +227,7 @@ std::vector<Family> answering_families() {
        {{"ForConditionalGeneration", "{}", {}}},
        t5,
        {},
-       false,
+       "",
        {{"hidden_size", "d_model"}, {"num_attention_heads", "num_heads"}, {"head_dim", "d_kv"}}},
       {"bart",
        "model.",
@@ -238,7 +238,7 @@ std::vector<Family> answering_families() {
        {{"ForConditionalGeneration", "{}", {}}},
        bart,
        {},
-       false,
+       "",
        kTwinAliases},
       {"vit",
        "vit.",
@@ -266,7 +266,7 @@ std::vector<Family> answering_families() {
        {{"ForConditionalGeneration", "{}", {}}},
        whisper,
        {},
-       false,
+       "",
        kTwinAliases +
            std::vector<std::pair<const char*, const char*>>{{"num_key_value_heads", "encoder_attention_heads"}}},
   };

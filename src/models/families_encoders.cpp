@@ -146,7 +146,7 @@ const HeadRules kModernBertHeads = {
 /// Older files say which layers see all by a period.
 void modern_bert(const Json& theirs, Config& config) {
   const int64_t period = whole_field(theirs, "global_attn_every_n_layers", 3, 1, 4096);
-  config.window_layers = "f" + std::string(static_cast<size_t>(period - 1), 'w');
+  config.mixers = "f" + std::string(static_cast<size_t>(period - 1), 'w');
   config.norm_placement = NormPlacement::pre_except_first;
   config.head_dense_bias = flag_field(theirs, "classifier_bias", false);
   const std::string pooling = text_field(theirs, "classifier_pooling", "cls");
@@ -192,12 +192,12 @@ std::vector<Family> encoder_families() {
        kDistilBertHeads,
        nullptr,
        {},
-       false,
+       "",
        {{"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}}},
       {"modernbert",
        "model.",
        {R"({"causal": false, "norm_placement": "pre", "embedding_norm": true, "positions": "rope",
-        "activation": "gelu", "gated": true, "bias": false, "window_layers": "fww", "window": 65, "context": 8192,
+        "activation": "gelu", "gated": true, "bias": false, "mixers": "fww", "window": 65, "context": 8192,
         "rope_theta": 160000, "window_theta": 10000, "norm_epsilon": 1e-5, "head_activation": "gelu",
         "embed_dim": 768, "layers": 22, "heads": 12, "hidden_dim": 1152})"},
        common_fields() + Fields{{"norm_eps", "norm_epsilon"},
@@ -213,7 +213,7 @@ std::vector<Family> encoder_families() {
        kModernBertHeads,
        modern_bert,
        {.theta = "global_rope_theta", .window = "local_rope_theta"},
-       true},
+       "wf"},
   };
 }
 

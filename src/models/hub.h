@@ -53,12 +53,12 @@ class HubWeights {
   std::optional<Piece> piece(const std::string& name) const;
   struct Found {
     std::vector<Piece> pieces;
-    Layout layout;
+    const NameRule* rule;
   };
   std::vector<Piece> pieces_of(const NameRule& rule, const std::string& ours, std::string* missing) const;
   /// By every rule whose tensors are there.
   std::vector<Found> all_of(const std::string& ours, std::string* missing) const;
-  Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const;
+  Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, const NameRule& rule) const;
   const HubModel& model_;
   std::vector<std::unique_ptr<io::Safetensors>> files_;
   std::map<std::string, const io::Safetensors*> where_;

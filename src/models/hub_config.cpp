@@ -174,32 +174,48 @@ ProblemType answers_of(FieldReader& reader, const Config& config) {
   return problem.value_or(ProblemType::single_label);
 }
 
-/// The layers with and without a window, one by one.
+/// transformers' names of what mixes a layer's tokens, and ours.
+constexpr auto kLayerTypes = std::to_array<std::pair<const char*, char>>(
+    {{"full_attention", 'f'}, {"sliding_attention", 'w'}, {"linear_attention", 'l'}, {"conv", 'c'}});
+
+const char* type_named(char letter) {
+  for (const auto& [name, known] : kLayerTypes)
+    if (known == letter) return name;
+  return "";
+}
+
+/// What mixes the tokens of each layer, one by one.
 void read_layer_types(FieldReader& reader, const Family& family, Config& config) {
   const Json& types = reader.field("layer_types");
-  const auto has_window = [&](int64_t layer) {
-    return config.window_layers[layer % config.window_layers.size()] == 'w';
-  };
   if (!types.is_null()) {
     if (!types.is_array()) return reader.refuse("layer_types", types, "a list");
     std::string pattern;
+    std::string alike;  // of a family whose layers are all of one kind
+    for (int64_t n = 0; n < config.layers; ++n)
+      alike += mixer_of(config, n) == 'w' && !config.window ? 'f' : mixer_of(config, n);
+    const std::string supported = family.layer_types[0] ? family.layer_types : "wfl";
     for (const Json& type : types) {
-      if (type != "full_attention" && type != "sliding_attention")
-        return reader.refuse("layer_types has " + io::as_shown(type) +
-                             ", supported are full_attention and sliding_attention");
-      pattern += type == "sliding_attention" ? 'w' : 'f';
+      const auto kind = std::find_if(kLayerTypes.begin(), kLayerTypes.end(), [&](const auto& known) {
+        return type == known.first && supported.find(known.second) != std::string::npos;
+      });
+      if (kind == kLayerTypes.end()) {
+        std::vector<std::string> names;
+        for (const auto& [name, letter] : kLayerTypes)
+          if (supported.find(letter) != std::string::npos) names.emplace_back(name);
+        return reader.refuse("layer_types has " + io::as_shown(type) + ", supported are: " + joined(names));
+      }
+      pattern += kind->second;
     }
     if (std::ssize(pattern) != config.layers)
       return reader.refuse("layer_types has " + std::to_string(pattern.size()) + " entries for " +
                            std::to_string(config.layers) + " layers");
-    if (family.layer_types) config.window_layers = pattern;
-    else if (pattern != std::string(pattern.size(), config.window ? 'w' : 'f'))
-      return reader.refuse(std::string("layer_types must be ") +
-                           (config.window ? "sliding_attention" : "full_attention") + " for every layer of a " +
+    if (family.layer_types[0]) config.mixers = pattern;
+    else if (pattern != alike)
+      return reader.refuse(std::string("layer_types must be ") + type_named(alike.front()) + " for every layer of a " +
                            family.name);
   }
-  for (int64_t n = 0; n < config.layers && family.layer_types && !config.window; ++n)
-    if (has_window(n) && (!types.is_null() || reader.given("sliding_window")))
+  for (int64_t n = 0; n < config.layers && family.layer_types[0] && !config.window; ++n)
+    if (mixer_of(config, n) == 'w' && (!types.is_null() || reader.given("sliding_window")))
       return reader.refuse("layer_types: layer " + std::to_string(n) +
                            " is sliding_attention, but there is no sliding_window, or it is not used");
 }

@@ -185,7 +185,7 @@ std::vector<HubWeights::Found> HubWeights::all_of(const std::string& ours, std::
   for (const auto* rules : {&model_.head->names, &model_.family->names})
     for (const NameRule& rule : *rules)
       if (std::vector<Piece> pieces = pieces_of(rule, ours, missing); !pieces.empty())
-        all.push_back({std::move(pieces), rule.layout});
+        all.push_back({std::move(pieces), &rule});
   return all;
 }
 
@@ -196,7 +196,7 @@ Array HubWeights::find(const nn::Variable& wanted) {
   if (found.empty() && wanted.name == "tokens.weight" && model_.config.tie_embeddings)
     found = all_of("head.weight", &missing);
   try {
-    if (!found.empty()) return laid_out(wanted, found[0].pieces, found[0].layout);
+    if (!found.empty()) return laid_out(wanted, found[0].pieces, *found[0].rule);
     reasons_.push_back("there is no tensor " + (missing.empty() ? "for " + wanted.name : missing));
   } catch (const Error& error) {
     reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
@@ -206,28 +206,29 @@ Array HubWeights::find(const nn::Variable& wanted) {
 
 namespace {
 
-/// Throws Error unless the pieces, one below the other, make what is wanted.
-void require_fit(const nn::Variable& wanted, const std::vector<HubWeights::Piece>& pieces, bool turned) {
+/// Throws Error unless the pieces, one below the other, make `whole`, of which the wanted parameter may be a part.
+void require_fit(const nn::Variable& wanted, const std::vector<int64_t>& whole,
+                 const std::vector<HubWeights::Piece>& pieces, bool turned) {
   int64_t all = 1, count = 0;
   bool fit = true;
-  for (const int64_t extent : wanted.shape) all *= extent;
+  for (const int64_t extent : whole) all *= extent;
   std::string shapes;
   for (const HubWeights::Piece& part : pieces) {
     const io::TensorInfo& info = (part.file ? part : pieces.back()).info();
     std::vector<int64_t> shape = info.shape;
-    if (shape.size() > wanted.shape.size() && shape.front() == 1) shape.erase(shape.begin());
+    const auto single = std::find(shape.begin(), shape.end(), 1);
+    if (shape.size() > whole.size() && single != shape.end()) shape.erase(single);
     int64_t numbers = 1;
     for (const int64_t extent : shape) numbers *= extent;
     const int64_t width = shape.empty() ? 1 : turned ? shape.front() : shape.back();
-    fit =
-        fit && is_floating(info.dtype) && (wanted.shape.size() < 2 || (shape.size() == 2 && width == wanted.shape[1]));
+    fit = fit && is_floating(info.dtype) && (whole.size() < 2 || (shape.size() == 2 && width == whole[1]));
     count += numbers;
     shapes += (shapes.empty() ? "" : " + ") + (part.file ? part.name : "zeros as of " + pieces.back().name) + " " +
               std::string(name_of(info.dtype)) + " " + shape_of(info.shape);
   }
   if (!fit || count != all)
-    throw Error("open", {shapes + ": must make " + wanted.name + " " + shape_of(wanted.shape) +
-                         (turned ? ", transposed" : "")});
+    throw Error("open", {shapes + ": must make " + (whole == wanted.shape ? "" : "rows of which some are ") +
+                         wanted.name + " " + shape_of(whole) + (turned ? ", transposed" : "")});
 }
 
 /// The pieces' numbers, one after the other.
@@ -244,13 +245,12 @@ void gather(const std::vector<HubWeights::Piece>& pieces, const Array& to) {
   }
 }
 
-/// Rows of heads [H, 3, D, ..] as rows of parts [3, H, D, ..].
-void by_parts(const Array& from, const Array& to, int64_t heads) {
-  const int64_t bytes = from.count() * size_of(from.dtype()) / (3 * heads);
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t part = 0; part < 3; ++part)
-      std::memcpy(static_cast<char*>(to.data()) + (part * heads + h) * bytes,
-                  static_cast<const char*>(from.data()) + (3 * h + part) * bytes, static_cast<size_t>(bytes));
+/// The picked rows, one below the other.
+void pick_rows(const Array& from, const PickedRows& picked, const Array& to) {
+  const int64_t bytes = from.count() / picked.of * size_of(from.dtype());
+  for (size_t r = 0; r < picked.rows.size(); ++r)
+    std::memcpy(static_cast<char*>(to.data()) + static_cast<int64_t>(r) * bytes,
+                static_cast<const char*>(from.data()) + picked.rows[r] * bytes, static_cast<size_t>(bytes));
 }
 
 void add_one(const Array& array) {
@@ -262,20 +262,24 @@ void add_one(const Array& array) {
 
 }  // namespace
 
-Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, Layout layout) const {
+Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, const NameRule& rule) const {
+  Layout layout = rule.layout;
   if (pieces.size() == 1 && !pieces[0].file) return Array(wanted.dtype, wanted.shape);
   if (layout == Layout::transposed && wanted.shape.size() < 2) layout = Layout::rows;
-  require_fit(wanted, pieces, layout == Layout::transposed);
+  const PickedRows picked = rule.pick ? rule.pick(model_.config) : PickedRows();
+  std::vector<int64_t> whole = wanted.shape;
+  if (rule.pick) whole.front() = picked.of;
+  require_fit(wanted, whole, pieces, layout == Layout::transposed);
   const Piece& first = pieces.front();
-  if (pieces.size() == 1 && layout == Layout::rows && first.info().dtype == wanted.dtype &&
+  if (pieces.size() == 1 && layout == Layout::rows && !rule.pick && first.info().dtype == wanted.dtype &&
       is_aligned(first.file->bytes(first.name).data(), wanted.dtype))
     return Array(wanted.dtype, wanted.shape, first.file->share(first.name));
-  const Array gathered(wanted.dtype, wanted.shape, false);
+  const Array gathered(wanted.dtype, whole, false);
   gather(pieces, gathered);
   if (layout == Layout::plus_one) add_one(gathered);
-  if (layout == Layout::rows || layout == Layout::plus_one) return gathered;
+  if (!rule.pick && layout != Layout::transposed) return gathered;
   Array array(wanted.dtype, wanted.shape, false);
-  if (layout == Layout::interleaved) by_parts(gathered, array, model_.config.heads);
+  if (rule.pick) pick_rows(gathered, picked, array);
   else
     transpose(static_cast<const char*>(gathered.data()), static_cast<char*>(array.data()), wanted.shape[1],
               wanted.shape[0], size_of(wanted.dtype));

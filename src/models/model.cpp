@@ -42,29 +42,18 @@ ConstView<Rank> rows_of(const ConstView<Rank>& x, int64_t b, int64_t first, int6
   return part;
 }
 
-/// [n, ..] of x [B, ..].
-Array sequences_of(const Array& x, std::span<const int64_t> sequences) {
-  std::vector<int64_t> shape = x.shape();
-  const int64_t bytes = x.count() / shape[0] * size_of(x.dtype());
-  shape[0] = static_cast<int64_t>(sequences.size());
-  const Array some(x.dtype(), shape);
-  for (size_t n = 0; n < sequences.size(); ++n)
-    std::copy_n(static_cast<const char*>(x.data()) + sequences[n] * bytes, bytes,
-                static_cast<char*>(some.data()) + static_cast<int64_t>(n) * bytes);
-  return some;
-}
-
 /// Hands the attention of one layer to a recorder that wants it.
 class LayerRecording {
  public:
-  LayerRecording(Recorder* recorder, AttentionKind kind, size_t layer)
-      : recorder_(recorder), kind_(kind), layer_(static_cast<int64_t>(layer)) {
-    wanted_ = recorder && recorder->wants(kind, layer_);
+  /// `exists` is false for a layer without attention of this kind, which has nothing to record.
+  LayerRecording(Recorder* recorder, AttentionKind kind, size_t layer, bool exists = true)
+      : recorder_(recorder), kind_(kind), layer_(static_cast<int64_t>(layer)), exists_(exists) {
+    wanted_ = exists && recorder && recorder->wants(kind, layer_);
   }
 
   /// The trace that the layer fills: the caller's, or one of this object if the caller wants none; null if nobody does.
   nn::AttentionTrace* trace(nn::AttentionTrace* callers) {
-    trace_ = callers ? callers : wanted_ ? &own_ : nullptr;
+    trace_ = !exists_ ? nullptr : callers ? callers : wanted_ ? &own_ : nullptr;
     return trace_;
   }
 
@@ -96,7 +85,7 @@ class LayerRecording {
   Recorder* recorder_;
   AttentionKind kind_;
   int64_t layer_;
-  bool wanted_ = false;
+  bool exists_, wanted_ = false;
   nn::AttentionTrace own_ = {};
   nn::AttentionTrace* trace_ = nullptr;
 };
@@ -173,20 +162,25 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     }
   }
   const int64_t first = cache ? cache->length() : 0;
+  if (cache && cache->states_.empty()) cache->states_ = new_states(batch.sequences);
   Value x = embed(tape, batch, first, false);
   for (auto* traces : {options.traces, options.cross_traces})
     if (traces) traces->assign(layers_.size(), {});
+  size_t attention = 0;
   for (size_t n = 0; n < layers_.size(); ++n) {
     nn::AttentionInputs inputs;
     inputs.key_length = batch.lengths;
     inputs.cu_seqlens = batch.cu_seqlens;
     inputs.encoder_length = cache ? cache->memory_lengths_ : batch.source_lengths;
     if (*memory) inputs.encoder_states = memory.get();
-    if (cache) inputs.cache = {&cache->layers_[n], cache->sequences_};
+    const bool attends = has_attention(config_, static_cast<int64_t>(n));
+    if (cache && attends) inputs.cache = {&cache->attention_[attention++], cache->sequences_};
+    if (cache && !attends) inputs.state = &cache->states_[n];
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
-    inputs.gates = gates_of(options, config_, AttentionKind::self, n);
+    if (attends) inputs.gates = gates_of(options, config_, AttentionKind::self, n);
     if (!encoder_.empty()) inputs.cross_gates = gates_of(options, config_, AttentionKind::cross, n);
-    LayerRecording self(options.recorder, AttentionKind::self, n), cross(options.recorder, AttentionKind::cross, n);
+    LayerRecording self(options.recorder, AttentionKind::self, n, attends),
+        cross(options.recorder, AttentionKind::cross, n);
     inputs.trace = self.trace(options.traces ? &(*options.traces)[n] : nullptr);
     inputs.cross_trace = cross.trace(options.cross_traces ? &(*options.cross_traces)[n] : nullptr);
     const auto run = [this, n, inputs, memory](Tape& inner, const Value& in) {
@@ -196,6 +190,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     self.finish(batch, {}, first);
     cross.finish(batch, inputs.encoder_length, first);
   }
+  if (cache) cache->length_ += batch.length;
   return norm_.weight ? norm_(tape, x) : x;
 }
 
@@ -249,8 +244,8 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return cross_entropy(tape, forward(tape, batch, options), batch.targets);
 }
 
-KVCacheConfig Model::cache_config(int64_t layer) const {
-  const LayerShape heads = attention_shape(config_, layer);
+KVCacheConfig Model::cache_config(int64_t place) const {
+  const LayerShape heads = attention_shape(config_, place);
   KVCacheConfig shape;
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.key_width;
@@ -259,17 +254,29 @@ KVCacheConfig Model::cache_config(int64_t layer) const {
   return shape;
 }
 
+std::vector<nn::MixerState> Model::new_states(int64_t sequences) const {
+  std::vector<nn::MixerState> states;
+  for (const auto& layer : layers_) {
+    const nn::Block* block = std::get_if<nn::Block>(&layer);
+    states.push_back(block && block->mixer ? block->mixer->new_state(sequences) : nn::MixerState());
+  }
+  return states;
+}
+
 ModelCache Model::new_cache(int64_t sequences) const {
+  owned();
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
   checker.require(sequences > 0,
                   [&] { return "the number of sequences is " + std::to_string(sequences) + ", must be at least 1"; });
   checker.done();
   ModelCache cache;
-  for (int64_t n = 0; n < config_.layers; ++n) cache.layers_.emplace_back(cache_config(n));
+  cache.states_ = new_states(sequences);
+  const int64_t count = attention_place(config_, AttentionKind::self, config_.layers);
+  for (int64_t n = 0; n < count; ++n) cache.attention_.emplace_back(cache_config(n));
   for (int64_t b = 0; b < sequences; ++b) {
-    int64_t id = 0;
-    for (KVCache& layer : cache.layers_) id = layer.add();
+    int64_t id = b;
+    for (KVCache& layer : cache.attention_) id = layer.add();
     cache.sequences_.push_back(id);
   }
   return cache;
@@ -277,7 +284,8 @@ ModelCache Model::new_cache(int64_t sequences) const {
 
 int64_t ModelCache::bytes() const {
   int64_t total = 0;
-  for (const KVCache& layer : layers_) {
+  for (const nn::MixerState& state : states_) total += state.bytes();
+  for (const KVCache& layer : attention_) {
     const KVCacheConfig& shape = layer.config();
     total += layer.pages_in_use() * shape.page_size * shape.kv_heads * (shape.head_dim + shape.value_dim) *
              size_of(shape.dtype);
@@ -286,10 +294,21 @@ int64_t ModelCache::bytes() const {
 }
 
 void ModelCache::truncate(int64_t length) {
-  if (layers_.empty() && length != 0)
-    throw Error("ModelCache", {"an empty cache cannot be cut to " + std::to_string(length) + " tokens"});
-  for (KVCache& layer : layers_)
+  const bool has_states =
+      std::any_of(states_.begin(), states_.end(), [](const nn::MixerState& state) { return !state.parts.empty(); });
+  Checker checker("ModelCache");
+  checker.require(length >= 0 && length <= length_, [&] {
+    return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(length_) + "]";
+  });
+  checker.require(!has_states || length == 0 || length == length_, [&] {
+    return "length is " + std::to_string(length) + ", must be 0 or " + std::to_string(length_) +
+           ": the state of a mixer cannot go back to an earlier token";
+  });
+  checker.done();
+  for (KVCache& layer : attention_)
     for (int64_t id : sequences_) layer.truncate(id, length);
+  if (length == 0) states_.clear();  // the next call makes new ones
+  length_ = length;
 }
 
 void ModelCache::select(std::span<const int64_t> sequences) {
@@ -306,15 +325,23 @@ void ModelCache::select(std::span<const int64_t> sequences) {
     return some;
   };
   std::vector<int64_t> ids;  // the same in all layers, which are treated alike
-  for (KVCache& layer : layers_) {
+  for (nn::MixerState& state : states_)
+    if (!state.parts.empty()) state.select(sequences);
+  for (KVCache& layer : attention_) {
     ids.clear();
     for (const int64_t id : selected(sequences_)) ids.push_back(layer.fork(id, layer.length(id)));
     for (const int64_t id : sequences_) layer.remove(id);
   }
+  if (attention_.empty())
+    for (size_t n = 0; n < sequences.size(); ++n) ids.push_back(static_cast<int64_t>(n));
   sequences_ = std::move(ids);
   const std::vector<int64_t> sources = selected(sources_);
   if (sources != sources_)
-    for (Value& memory : memories_) memory = Value(sequences_of(memory.data(), sequences));
+    for (Value& memory : memories_) {
+      nn::MixerState kept{{memory.data()}};
+      kept.select(sequences);
+      memory = Value(kept.parts.front());
+    }
   sources_ = sources;
   memory_lengths_ = selected(memory_lengths_);
 }

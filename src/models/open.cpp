@@ -59,7 +59,7 @@ bool is_of_transformers(const Json& config) { return config.contains("model_type
 Json read_model_file(std::string_view operation, const std::string& folder) {
   io::require_model(operation, folder);
   const std::string path = folder + "/config.json";
-  Json config = io::read_json(operation, path, 1 << 20);
+  Json config = io::read_python_json(operation, path, 1 << 20);
   if (!config.is_object()) throw Error(operation, {path + ": must be an object, is " + io::as_shown(config)});
   if (!is_of_transformers(config) && !config.value("model", Json()).is_string())
     throw Error(operation,

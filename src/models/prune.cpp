@@ -82,7 +82,7 @@ Array without(const std::string& name, const Array& whole, const AttentionLayer&
   const Array part(whole.dtype(), std::move(shape), false);
   const auto rows = [&](const char* parts) { copy_rows(whole, runs_of(layer, stay, width, parts), part); };
   if (name.starts_with("qkv.")) rows("qkk");
-  else if (name.starts_with("query.")) rows("q");
+  else if (name.starts_with("query.") || name.starts_with("gate.")) rows("q");
   else if (name.starts_with("key_value.")) rows("kk");
   else if (name == "sink") copy_rows(whole, runs_of(layer, stay, 1, "q"), part);
   else if (name == "distance_bias") copy_columns(whole.rows(), runs_of(layer, stay, 1, "q"), part.rows());

@@ -22,13 +22,17 @@ inline bool has_source(const Config& config, const Batch& batch) {
 
 inline int64_t token_dim(const Config& config) { return config.token_dim ? config.token_dim : config.embed_dim; }
 
-/// The index of a layer's attention in attention_layers().
+/// The index of a layer's attention in attention_layers(). A model with an encoder has attention in all layers.
 inline int64_t attention_place(const Config& config, AttentionKind kind, int64_t layer) {
-  return (kind == AttentionKind::self ? 0 : kind == AttentionKind::cross ? 1 : 2) * config.layers + layer;
+  if (kind != AttentionKind::self) return (kind == AttentionKind::cross ? 1 : 2) * config.layers + layer;
+  int64_t before = 0;
+  for (int64_t n = 0; n < layer; ++n) before += has_attention(config, n);
+  return before;
 }
 /// As many as attention_layers() lists.
 inline int64_t attention_count(const Config& config) {
-  return config.encoder_layers ? 2 * config.layers + config.encoder_layers : config.layers;
+  const int64_t self = attention_place(config, AttentionKind::self, config.layers);
+  return config.encoder_layers ? self + config.layers + config.encoder_layers : self;
 }
 
 /// Of the attention layer at this place; of the whole model where nothing has been removed.

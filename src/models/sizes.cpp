@@ -21,6 +21,22 @@ double keys_seen(bool causal, int64_t window, int64_t first, int64_t end) {
   return before(end) - before(first);
 }
 
+/// The options of layers with linear attention, with the values that 0 means.
+nn::LinearMixerOptions linear_options(const Config& config) {
+  nn::LinearMixerOptions o = config.linear;
+  if (o.heads == 0) o.heads = config.heads;
+  if (o.value_heads == 0) o.value_heads = o.heads;
+  if (o.head_dim == 0) o.head_dim = config.embed_dim / o.heads;
+  if (o.value_dim == 0) o.value_dim = o.head_dim;
+  return o;
+}
+
+/// Multiply-adds of a token in linear attention: it writes into the state and reads it, with the delta rule once more.
+double linear_products(const Config& config) {
+  const nn::LinearMixerOptions o = linear_options(config);
+  return (o.delta ? 3 : 2) * wide(o.value_heads * o.head_dim * (o.value_dim + o.normalize));
+}
+
 enum class Component { embedding, attention, feed_forward, norm, head };
 
 Component part_of(const std::string& name) {
@@ -62,24 +78,28 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     if (parameter.decay && (part == Component::head || tied)) head += wide(parameter.count());
     else if (parameter.decay && part != Component::embedding) layers += wide(parameter.count());
   }
-  double attention = 0;
-  for (int64_t place = 0; place < attention_count(config); ++place) {
-    const LayerShape shape = attention_shape(config, place);
-    const double seen = place < config.layers
-                            ? keys_seen(config.causal, window_of(config, place), cached, cached + tokens)
-                            : wide(tokens) * wide(place < 2 * config.layers ? cached + tokens : tokens);
-    attention += seen * wide(shape.heads) * wide(shape.key_width + shape.value_width);
+  double mixing = 0;
+  const auto attend = [&](AttentionKind kind, int64_t layer, double seen) {
+    const LayerShape shape = attention_shape(config, attention_place(config, kind, layer));
+    mixing += seen * wide(shape.heads) * wide(shape.key_width + shape.value_width);
+  };
+  for (int64_t n = 0; n < config.layers; ++n) {
+    if (has_attention(config, n))
+      attend(AttentionKind::self, n, keys_seen(config.causal, window_of(config, n), cached, cached + tokens));
+    else if (mixer_of(config, n) == 'l') mixing += wide(tokens) * linear_products(config);
+    if (config.encoder_layers) attend(AttentionKind::cross, n, wide(tokens) * wide(cached + tokens));
   }
+  for (int64_t n = 0; n < config.encoder_layers; ++n) attend(AttentionKind::encoder, n, wide(tokens) * wide(tokens));
   const double rows = config.classes || config.pooler || last_only ? 1 : wide(tokens);
-  return 2 * (wide(tokens) * layers + attention + rows * head);
+  return 2 * (wide(tokens) * layers + mixing + rows * head);
 }
 
 int64_t cache_bytes_per_token(const Config& config, DType dtype) {
   if (config.heads < 1) throw Error("model", {"heads is " + std::to_string(config.heads) + ", must be positive"});
   if (!config.kept_heads.empty()) check(config);
   int64_t numbers = 0;
-  for (int64_t n = 0; n < config.layers; ++n) {
-    const LayerShape shape = attention_shape(config, n);
+  for (int64_t place = 0; place < attention_place(config, AttentionKind::self, config.layers); ++place) {
+    const LayerShape shape = attention_shape(config, place);
     numbers += shape.kv_heads * (shape.key_width + shape.value_width);
   }
   return size_of(dtype) * numbers;
@@ -127,15 +147,33 @@ class Arrays {
     return recycled(size * (config_.classes ? B_ * wide(config_.classes) : B_ * L_ * wide(config_.vocab_size)));
   }
 
-  /// What one layer leaves on the tape.
+  /// What the mixer of a layer without attention leaves on the tape; of the program's own nothing is known.
+  double mixer(int64_t layer) const {
+    if (mixer_of(config_, layer) == 'c') return model(3) + model(6);  // the projection; its parts, products, result
+    if (mixer_of(config_, layer) == 'o') return 0;
+    const nn::LinearMixerOptions o = linear_options(config_);
+    const double values = wide(o.value_heads * o.value_dim), channels = wide(2 * o.heads * o.head_dim) + values;
+    const double decays = wide(o.value_heads) * (o.decay == nn::MixerDecay::row ? wide(o.head_dim) : 1);
+    double bytes = rows(channels, o.convolution ? 2 : 1) + rows(values);
+    if (o.features != nn::MixerFeatures::none) bytes += rows(channels - values, 2);
+    if (o.decay == nn::MixerDecay::token || o.decay == nn::MixerDecay::row) bytes += rows(decays) + statistics(decays);
+    if (o.beta != nn::MixerBeta::none) bytes += 2 * statistics(wide(o.value_heads));
+    if (o.skip) bytes += rows(values, 3);
+    if (o.norm != nn::MixerNorm::none) bytes += rows(values);
+    return bytes + (o.gate == nn::MixerGate::none ? 0 : rows(values, 3));
+  }
+  /// What the rest of a block leaves: two norms and two branches, each with its product, perhaps its dropout, and the
+  /// sum with the residual.
+  double branches() const {
+    const double dropped = config_.dropout > 0 ? 1 : 0, count = config_.feed_forward ? 2 : 1;
+    return model(count + count * (2 + dropped)) + count * statistics(2) + feed_forward();
+  }
+  /// What one layer with attention leaves on the tape.
   double layer(const LayerShape& of) const {
-    const double dropped = config_.dropout > 0 ? 1 : 0;
     double bytes = projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
                    statistics(wide(of.heads));
     if (learns_distances(config_)) bytes += distances(of);
-    if (!has_blocks()) return bytes;
-    // Two norms and two branches, each with its product, perhaps its dropout, and the sum with the residual.
-    return bytes + model(2 + 2 * (2 + dropped)) + 2 * statistics(2) + feed_forward();
+    return has_blocks() ? bytes + branches() : bytes;
   }
   /// What the cross-attention of a layer keeps besides: its queries, the rows' keys and values, norm and branch.
   double cross(const LayerShape& of) const {
@@ -146,8 +184,9 @@ class Arrays {
   /// Gradients of inner values while one layer runs backward.
   double layer_gradients() const {
     const LayerShape of = largest();
-    return model(3) + projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
-           feed_forward() + (learns_distances(config_) ? distances(of) : 0);
+    const double attention = projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
+                             (learns_distances(config_) ? distances(of) : 0);
+    return model(3) + std::max(attention, largest_mixer()) + feed_forward();
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
@@ -159,7 +198,8 @@ class Arrays {
   }
   /// What a layer without a tape has at once.
   double inference() const {
-    return model(4) + projected(largest()) * 2 + attended(largest()) + feed_forward() + statistics(4);
+    const double attention = projected(largest()) * 2 + attended(largest());
+    return model(4) + std::max(attention, largest_mixer()) + feed_forward() + statistics(4);
   }
 
   /// What the tape keeps of all layers, and, where each is computed again, of their inputs and the one that is.
@@ -169,18 +209,29 @@ class Arrays {
       const LayerShape of = attention_shape(config_, place);
       bytes += is_cross(place) ? cross(of) : layer(of);
     }
+    for (int64_t n = 0; n < config_.layers; ++n)
+      if (!has_attention(config_, n)) bytes += mixer(n) + branches();
     return bytes;
   }
   double recomputed() const {
-    return wide(config_.layers + config_.encoder_layers + 1) * model() + layer(largest()) +
-           (config_.encoder_layers ? cross(largest()) : 0);
+    return wide(config_.layers + config_.encoder_layers + 1) * model() +
+           std::max(layer(largest()), largest_mixer() + branches()) + (config_.encoder_layers ? cross(largest()) : 0);
   }
 
  private:
   bool has_blocks() const { return config_.model != "selfhead"; }
-  bool is_cross(int64_t place) const { return place >= config_.layers && place < 2 * config_.layers; }
-  /// The attention layer with the most heads.
+  bool is_cross(int64_t place) const {
+    return config_.encoder_layers && place >= config_.layers && place < 2 * config_.layers;
+  }
+  double largest_mixer() const {
+    double most = 0;
+    for (int64_t n = 0; n < config_.layers; ++n)
+      if (!has_attention(config_, n)) most = std::max(most, mixer(n));
+    return most;
+  }
+  /// The attention layer with the most heads; none of a model without attention.
   LayerShape largest() const {
+    if (attention_count(config_) == 0) return {0, 0, 0, 0};
     LayerShape most = attention_shape(config_);
     for (int64_t place = 1; place < attention_count(config_); ++place)
       if (const LayerShape other = attention_shape(config_, place); other.heads > most.heads) most = other;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attn/autograd_operations.h"
 #include "nn/check.h"
 
 namespace attn::nn {
@@ -241,6 +242,7 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   } else {
     qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options_.bias});
   }
+  if (options_.gate) gate = Linear(scope / "gate", width, H * D, {.bias = options_.bias});
   output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});
   if (options_.query_key_norm != QueryKeyNorm::none) {
     const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
@@ -347,6 +349,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
   Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
                                   : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
+  if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, x)));
   return output(tape, seen);
 }
 

@@ -8,13 +8,24 @@ void check_block(Checker& checker, int64_t width, const BlockOptions& options) {
   check_extent(checker, "", "width", width);
   check_dropout(checker, "", options.dropout);
   check_options(checker, "norm: ", width, options.norm);
-  check_options(checker, "attention: ", width, options.attention);
+  if (!options.mixer) check_options(checker, "attention: ", width, options.attention);
   if (options.cross.encoder_dim) check_options(checker, "cross: ", width, options.cross);
-  check_options(checker, "feed_forward: ", width, options.feed_forward);
+  if (options.has_feed_forward) check_options(checker, "feed_forward: ", width, options.feed_forward);
+  checker.require(options.has_feed_forward || !options.parallel, "parallel branches need a feed-forward");
   checker.require(!options.parallel || (options.norm_placement == NormPlacement::pre && !options.cross.encoder_dim),
                   "parallel branches must have norm_placement pre, and no cross-attention beside them");
   checker.require(options.attention.encoder_dim == 0,
                   "attention.encoder_dim must be 0: the block's encoder states are for cross");
+}
+
+/// A mixer takes packed sequences and its state; what only attention reads must not be given.
+void check_mixer_inputs(Checker& checker, const AttentionInputs& inputs) {
+  for (const auto& [name, given] : {std::pair{"mask", bool(inputs.mask)},
+                                    {"bias", bool(inputs.bias)},
+                                    {"gates", bool(inputs.gates)},
+                                    {"trace", inputs.trace != nullptr},
+                                    {"cache", inputs.cache.cache != nullptr}})
+    checker.require(!given, [n = name] { return std::string(n) + " is for attention, and this block has a mixer"; });
 }
 
 Value normed(Tape& tape, const Norm& norm, const Value& x) { return norm.weight ? norm(tape, x) : x; }
@@ -22,7 +33,7 @@ Value normed(Tape& tape, const Norm& norm, const Value& x) { return norm.weight 
 }  // namespace
 
 Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
-    : Layer("Block", scope), options(options_) {
+    : Layer("Block", scope), options(options_), width_(width) {
   Checker checker(name());  // of everything inside as well: a block is made as a whole or not at all
   check_block(checker, width, options);
   checker.done();
@@ -32,13 +43,14 @@ Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
   };
   norm_attention = norm("norm_attention", options.norm_placement != NormPlacement::pre_except_first);
   norm_cross = norm("norm_cross", has_cross);
-  norm_feed_forward = norm("norm_feed_forward");
+  norm_feed_forward = norm("norm_feed_forward", options.has_feed_forward);
   after_attention = norm("after_attention", sandwich);
   after_cross = norm("after_cross", sandwich && has_cross);
-  after_feed_forward = norm("after_feed_forward", sandwich);
-  attention = MultiHeadAttention(scope / "attention", width, options.attention);
+  after_feed_forward = norm("after_feed_forward", sandwich && options.has_feed_forward);
+  if (options.mixer) mixer = options.mixer(scope / "mixer", width);
+  else attention = MultiHeadAttention(scope / "attention", width, options.attention);
   if (has_cross) cross = MultiHeadAttention(scope / "cross", width, options.cross);
-  feed_forward = FeedForward(scope / "feed_forward", width, options.feed_forward);
+  if (options.has_feed_forward) feed_forward = FeedForward(scope / "feed_forward", width, options.feed_forward);
 }
 
 Value Block::branch(Tape& tape, const Value& x, const Norm& norm, const Norm& after,
@@ -51,10 +63,16 @@ Value Block::branch(Tape& tape, const Value& x, const Norm& norm, const Norm& af
   }
 }
 
+Value Block::mixed(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
+  if (!mixer) return attention(tape, x, inputs);
+  return (*mixer)(tape, x, {.cu_seqlens = inputs.cu_seqlens, .state = inputs.state});
+}
+
 Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   Checker checker(name());
-  if (check_made(checker, norm_feed_forward.weight))
-    check_rows(checker, "x", x, norm_feed_forward.weight.shape()[0], dtype());
+  if (check_made(checker, width_ > 0)) check_rows(checker, "x", x, width_, dtype());
+  if (mixer) check_mixer_inputs(checker, inputs);
+  checker.require(mixer || !inputs.state, "a state is for a mixer, and this block has attention");
   checker.done();
   AttentionInputs own = inputs, across = {};
   if (options.cross.encoder_dim) {
@@ -64,16 +82,16 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     across.trace = inputs.cross_trace;
     across.gates = inputs.cross_gates;
   }
-  const auto attend = [&](const Value& in) { return attention(tape, in, own); };
+  const auto mix = [&](const Value& in) { return mixed(tape, in, own); };
   const auto feed = [&](const Value& in) { return feed_forward(tape, in); };
   if (options.parallel) {
-    const Value seen = branch(tape, x, norm_attention, after_attention, attend);
+    const Value seen = branch(tape, x, norm_attention, after_attention, mix);
     return add(tape, seen, dropout(tape, feed(norm_feed_forward(tape, x)), options.dropout));
   }
-  Value y = branch(tape, x, norm_attention, after_attention, attend);
+  Value y = branch(tape, x, norm_attention, after_attention, mix);
   if (options.cross.encoder_dim)
     y = branch(tape, y, norm_cross, after_cross, [&](const Value& in) { return cross(tape, in, across); });
-  return branch(tape, y, norm_feed_forward, after_feed_forward, feed);
+  return options.has_feed_forward ? branch(tape, y, norm_feed_forward, after_feed_forward, feed) : y;
 }
 
 }  // namespace attn::nn

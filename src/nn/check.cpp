@@ -162,8 +162,8 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
   check_dropout(checker, part, options.dropout);
 }
 
-bool check_made(Checker& checker, const Value& weight) {
-  return checker.require(bool(weight), "the layer has no parameters: make it with a Scope before it is called");
+bool check_made(Checker& checker, bool made) {
+  return checker.require(made, "the layer has no parameters: make it with a Scope before it is called");
 }
 
 bool check_rows(Checker& checker, const char* name, const Value& x, int64_t width, DType dtype, bool any_rank) {

@@ -30,11 +30,17 @@ void check_options(Checker& checker, std::string_view part, int64_t width, const
 void check_options(Checker& checker, std::string_view part, int64_t width, const MultiHeadAttentionOptions& options);
 
 /// True if the layer has its parameters; `weight` is one of them.
-bool check_made(Checker& checker, const Value& weight);
+bool check_made(Checker& checker, bool made);
+inline bool check_made(Checker& checker, const Value& weight) { return check_made(checker, bool(weight)); }
 /// `name` is [B, L, width], or with `any_rank` [.., width], of the type that the layer computes in.
 bool check_rows(Checker& checker, const char* name, const Value& x, int64_t width, DType dtype, bool any_rank = false);
 /// As many sequences as B, each there and each once.
 void check_sequences(Checker& checker, const CacheSlot& slot, int64_t B);
+
+/// W of a causal convolution: lowest .. 8.
+void check_convolution_width(Checker& checker, const char* name, int64_t width, int64_t lowest);
+/// A state of these sizes, in inference, and no packed sequences.
+void check_state(Checker& checker, const Tape& tape, const MixerInputs& inputs, const MixerState& expected);
 
 /// What an attention layer is, as far as its inputs have to fit.
 struct AttentionShape {

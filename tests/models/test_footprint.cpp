@@ -108,6 +108,10 @@ std::vector<Case> trainings() {
   llama.kv_heads = 2;
   dropped.dropout = 0.1;
   relative.positions = PositionEncoding::relative;
+  Config hybrid = llama, mamba = llama;
+  set_mixers(hybrid, "gated_delta", "4:full");
+  set_mixers(mamba, "mamba2");
+  mamba.feed_forward = false;
   return {{"gpt", gpt, nn::Precision::float32, 16},
           {"gpt, bfloat16", gpt, nn::Precision::bfloat16, 24},
           {"gpt, recomputed", gpt, nn::Precision::float32, 32, true},
@@ -115,6 +119,9 @@ std::vector<Case> trainings() {
           {"gpt, mostly weights", wide, nn::Precision::float32, 4},
           {"llama", llama, nn::Precision::float32, 8},
           {"llama, bfloat16, recomputed", llama, nn::Precision::bfloat16, 12, true},
+          {"hybrid", hybrid, nn::Precision::float32, 8},
+          {"hybrid, recomputed", hybrid, nn::Precision::float32, 12, true},
+          {"Mamba 2", mamba, nn::Precision::float32, 8},
           {"encoder", shape_of("encoder", 500, 128, 128, 6), nn::Precision::float32, 16},
           {"relative positions", relative, nn::Precision::float32, 8},
           {"seq2seq", shape_of("seq2seq", 300, 128, 128, 4), nn::Precision::float32, 16},

@@ -281,7 +281,7 @@ TEST(HostileModels, Caches) {
          ModelCache cache = model().new_cache();
          cache.truncate(1);
        },
-       {"truncate", "[0, 0]"}},
+       {"[ModelCache]", "[0, 0]"}},
       {"a default one is truncated", [] { ModelCache().truncate(1); }, {"[ModelCache]", "1"}},
   });
 }

@@ -1,10 +1,10 @@
-// The mixer by linear attention, and the functions in front of the operator: gradients in float64 against differences,
-// generation against the whole text, packed sequences, errors.
+// Mixers: linear attention, the short convolution and others, and the functions in front of the operator: gradients in
+// float64 against differences, generation against the whole text, packed sequences, errors.
 #include <cmath>
 
 #include "attn/autograd_operations.h"
+#include "attn/nn.h"
 #include "attn/nn_adamw.h"
-#include "attn/nn_linear.h"
 #include "support/arrays.h"
 #include "support/errors.h"
 #include "support/layers.h"
@@ -24,35 +24,52 @@ Value input(int64_t L = kL, DType dtype = DType::float64, int64_t width = kC) {
   return Value(random_array(dtype, {kB, L, width}, 11), true);
 }
 
-/// One layer of each kind that the papers have, and one with every option.
-std::vector<std::pair<std::string, LinearMixerOptions>> mixers() {
+MixerMaker linear(const LinearMixerOptions& options) {
+  return [=](const Scope& scope, int64_t width) { return std::make_shared<LinearMixer>(scope, width, options); };
+}
+MixerMaker convolution(const ShortConvolutionOptions& options) {
+  return [=](const Scope& scope, int64_t width) { return std::make_shared<ShortConvolution>(scope, width, options); };
+}
+
+/// A mixer of each kind that the papers have, and of linear attention one with every option.
+std::vector<std::pair<std::string, MixerMaker>> mixers() {
   LinearMixerOptions katharopoulos{.heads = 2, .features = MixerFeatures::elu, .normalize = true};
   LinearMixerOptions kimi = gated_delta_net(2, 3);
   kimi.decay = MixerDecay::row;
   kimi.gate = MixerGate::sigmoid;
   LinearMixerOptions gla{.heads = 2, .value_dim = 5, .decay = MixerDecay::row, .gate = MixerGate::silu};
-  return {{"linear attention", katharopoulos},
-          {"retention", retention(2, 4)},
-          {"GLA", gla},
-          {"gated delta net", gated_delta_net(2, 3, 4)},
-          {"Kimi delta attention", kimi}};
+  LinearMixerOptions all = gated_delta_net(2, 3, 4);
+  all.convolution_bias = all.normalize = all.skip = all.gate_first = all.bias = true;
+  all.features = MixerFeatures::elu;  // normalize divides by sums that should not come near 0
+  all.norm = MixerNorm::groups;
+  return {{"linear attention", linear(katharopoulos)},
+          {"retention", linear(retention(2, 4))},
+          {"GLA", linear(gla)},
+          {"gated delta net", linear(gated_delta_net(2, 3, 4))},
+          {"Kimi delta attention", linear(kimi)},
+          {"Mamba 2", linear(mamba2(4, 3, 5, 2))},
+          {"every option", linear(all)},
+          {"short convolution", convolution({})},
+          {"short convolution with biases", convolution({.width = 4, .bias = true})}};
 }
 
-TEST(LinearMixers, HaveTheGradientsOfDifferences) {
-  for (const auto& [name, options] : mixers()) {
+TEST(Mixers, HaveTheGradientsOfDifferences) {
+  for (const auto& [name, make] : mixers()) {
     nn::Parameters parameters(exact());
-    const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+    const std::shared_ptr<const Mixer> made = make(Scope(parameters) / "mixer", kC);
+    const Mixer& layer = *made;
     stir(parameters);
     const Value x = input();
     expect_gradients(name, leaves_of(parameters, x), [&](Tape& tape) { return layer(tape, x); });
   }
 }
 
-TEST(LinearMixers, GenerateWhatTheWholeTextGives) {
-  for (const auto& [name, options] : mixers()) {
+TEST(Mixers, GenerateWhatTheWholeTextGives) {
+  for (const auto& [name, make] : mixers()) {
     for (DType dtype : {DType::float64, DType::float32}) {
       nn::Parameters parameters(exact(dtype == DType::float64 ? Precision::float64 : Precision::float32));
-      const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+      const std::shared_ptr<const Mixer> made = make(Scope(parameters) / "mixer", kC);
+      const Mixer& layer = *made;
       stir(parameters);
       const Value x = input(80, dtype);
       autograd::Tape tape;
@@ -72,10 +89,11 @@ TEST(LinearMixers, GenerateWhatTheWholeTextGives) {
   }
 }
 
-TEST(LinearMixers, KeepPackedSequencesApart) {
-  for (const auto& [name, options] : mixers()) {
+TEST(Mixers, KeepPackedSequencesApart) {
+  for (const auto& [name, make] : mixers()) {
     nn::Parameters parameters(exact(Precision::float32));
-    const LinearMixer layer(Scope(parameters) / "mixer", kC, options);
+    const std::shared_ptr<const Mixer> made = make(Scope(parameters) / "mixer", kC);
+    const Mixer& layer = *made;
     stir(parameters);
     const Value x = input(7, DType::float32);
     const int64_t starts[] = {0, 7, 14};
@@ -86,7 +104,7 @@ TEST(LinearMixers, KeepPackedSequencesApart) {
 }
 
 /// A training step in which a gated delta net learns to recall: after k v, the question k has the answer v.
-TEST(LinearMixers, LearnToRecall) {
+TEST(Mixers, LearnToRecall) {
   nn::Parameters parameters(exact(Precision::float32));
   const LinearMixer layer(Scope(parameters) / "mixer", 16, gated_delta_net(1, 16));
   const Linear head(Scope(parameters) / "head", 16, 16);
@@ -119,7 +137,7 @@ TEST(LinearMixers, LearnToRecall) {
   EXPECT_LT(last, first / 2);
 }
 
-TEST(LinearMixers, SayWhatIsWrong) {
+TEST(Mixers, SayWhatIsWrong) {
   nn::Parameters parameters(exact());
   const auto error = [&](LinearMixerOptions options) {
     return error_of([&] { LinearMixer(Scope(parameters) / "mixer", kC, options); });
@@ -128,18 +146,70 @@ TEST(LinearMixers, SayWhatIsWrong) {
   EXPECT_EQ(error({.heads = 2, .value_heads = 3}), "[mixer] value_heads is 3, must be a multiple of heads, 2");
   EXPECT_EQ(error({.heads = 2, .head_dim = 2000}), "[mixer] head_dim is 2000, must be at most 1024");
   EXPECT_EQ(error({.convolution = 9}), "[mixer] convolution is 9, must be in [0, 8]");
+  EXPECT_EQ(error({.beta = MixerBeta::step}), "[mixer] beta step is the step of a decay by token: decay must be token");
+  EXPECT_EQ(error({.convolution_bias = true}), "[mixer] convolution_bias needs a convolution");
+  EXPECT_EQ(error({.gate_first = true}), "[mixer] gate_first orders a gate and a norm: both must be given");
+  EXPECT_EQ(error({.scale = -1}), "[mixer] scale is -1.000000, must be finite and at least 0");
+  EXPECT_EQ(error_of([&] { ShortConvolution(Scope(parameters) / "mixer", kC, {.width = 0}); }),
+            "[mixer] width is 0, must be in [1, 8]");
   const LinearMixer layer(Scope(parameters) / "layer", kC, gated_delta_net(2, 3));
   MixerState state = layer.new_state(3);
   const Value x = input();
   autograd::Tape tape, recording({.record = true});
   EXPECT_EQ(
       error_of([&] { layer(tape, x, {.state = &state}); }),
-      "[layer] the state's state is float64 [3, 2, 3, 3], must be float64 [2, 2, 3, 3]: new_state() makes it; the "
-      "state's convolution is float64 [3, 18, 3], must be float64 [2, 18, 3]: new_state() makes it");
+      "[layer] the state's part 0 is float64 [3, 2, 3, 3], must be float64 [2, 2, 3, 3]: new_state() makes it; the "
+      "state's part 1 is float64 [3, 18, 3], must be float64 [2, 18, 3]: new_state() makes it");
   state = layer.new_state(2);
   EXPECT_EQ(error_of([&] { layer(recording, x, {.state = &state}); }),
             "[layer] a state is for inference, and the tape records");
   EXPECT_EQ(error_of([&] { LinearMixer()(tape, x); }), error_of([&] { Norm()(tape, x); }).replace(1, 4, "LinearMixer"));
+}
+
+/// A mixer of a program's own that keeps no state.
+struct Stateless : Mixer {
+  explicit Stateless(const Scope& scope) : Mixer("Stateless", scope) {}
+  Value operator()(Tape&, const Value& x, const MixerInputs&) const override { return x; }
+};
+
+TEST(Mixers, WithoutStateSayThatTheyCannotGenerate) {
+  nn::Parameters parameters(exact());
+  EXPECT_EQ(error_of([&] { Stateless(Scope(parameters) / "own").new_state(1); }),
+            "[own] this mixer keeps no state, so that it cannot continue a text: its class does not override "
+            "new_state()");
+}
+
+TEST(Mixers, StatesSelectSequences) {
+  MixerState state{{random_array(DType::float64, {3, 2}, 1), random_array(DType::float32, {3, 1, 2}, 2)}};
+  const MixerState before = state;
+  const int64_t chosen[] = {2, 0, 2, 1}, outside[] = {3};
+  state.select(chosen);
+  for (size_t part = 0; part < 2; ++part)
+    for (int64_t n = 0; n < 4; ++n)
+      for (int64_t c = 0; c < 2; ++c)
+        EXPECT_EQ(state.parts[part].number(2 * n + c), before.parts[part].number(2 * chosen[n] + c));
+  EXPECT_EQ(state.bytes(), 4 * 2 * (8 + 4));
+  EXPECT_EQ(error_of([&] { MixerState(before).select(outside); }), "[MixerState] the sequence is 3, must be in [0, 3)");
+}
+
+/// A block with a mixer and without a feed-forward is one branch, and refuses what only attention reads.
+TEST(Mixers, StandInBlocks) {
+  nn::Parameters parameters(exact());
+  BlockOptions options{.mixer = linear(gated_delta_net(2, 3)), .has_feed_forward = false};
+  const Block block(Scope(parameters) / "block", kC, options);
+  stir(parameters);
+  const Value x = input();
+  expect_gradients("block", leaves_of(parameters, x), [&](Tape& tape) { return block(tape, x); });
+  autograd::Tape tape;
+  const Value alone = add(tape, x, (*block.mixer)(tape, block.norm_attention(tape, x)));
+  EXPECT_EQ(numbers(block(tape, x).data()), numbers(alone.data()));
+  AttentionTrace trace;
+  EXPECT_EQ(error_of([&] { block(tape, x, {.trace = &trace}); }),
+            "[block] trace is for attention, and this block has a mixer");
+  MixerState state;
+  const Block attends(Scope(parameters) / "other", kC, {.attention = {.heads = 2}});
+  EXPECT_EQ(error_of([&] { attends(tape, x, {.state = &state}); }),
+            "[other] a state is for a mixer, and this block has attention");
 }
 
 // ------------------------------------------------------------------------------------------------- in front of it

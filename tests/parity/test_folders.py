@@ -94,6 +94,11 @@ DISTIL = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hid
           "attention_dropout": 0.0, "max_position_embeddings": 24, "seq_classif_dropout": 0.0}
 MODERN = SMALL | {"local_attention": 6, "layer_types": ["full_attention", *["sliding_attention"] * 2],
                   "classifier_pooling": "mean"}
+DELTA = DECODER | {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+                   "linear_value_head_dim": 5,
+                   "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+MAMBA2 = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8,
+          "state_size": 6, "n_groups": 2, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 6, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3,
       "num_heads": 4, "dropout_rate": 0.0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
 BART = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
@@ -140,6 +145,14 @@ FOLDERS = [
         "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.5, "attention_factor": 1.5,
                                        "short_factor": [1.5, 2.0], "long_factor": [3.0, 9.0]}}),
     folder("olmo2", "Olmo2", "ForCausalLM", DECODER),
+    folder("qwen3_next", "Qwen3Next", "ForCausalLM", DELTA | {"num_experts": 0}, in_half=True),
+    Folder("qwen3_5_text", transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig(**DELTA)),
+    folder("mamba2", "Mamba2", "ForCausalLM", MAMBA2, in_half=True),
+    folder("mamba2, one group", "Mamba2", "ForCausalLM", MAMBA2 | {"n_groups": 1, "use_conv_bias": False}),
+    folder("lfm2", "Lfm2", "ForCausalLM", DECODER | {"layer_types": ["conv", "full_attention", "conv"],
+           "block_multiple_of": 8, "conv_bias": True}),
+    folder("lfm2, wide", "Lfm2", "ForCausalLM", DECODER | {"full_attn_idxs": [1], "conv_L_cache": 4,
+           "block_auto_adjust_ff_dim": False}),
     folder("bert, masked words", "Bert", "ForMaskedLM", BERT, types=True, in_half=True),
     folder("bert, classes", "Bert", "ForSequenceClassification", BERT | {"num_labels": 3}, types=True),
     folder("bert, classes of tokens", "Bert", "ForTokenClassification", BERT | {"num_labels": 3}),
