@@ -28,6 +28,7 @@
 #include "attn/nn_adamw.h"
 #include "attn/nn_linear.h"
 #include "attn/nn_low_rank.h"
+#include "attn/nn_memory.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
 #include "attn/record.h"
