@@ -77,7 +77,7 @@ class TransformerXLAttention : public Layer {
   TransformerXLState new_state(int64_t B) const;
 
   Linear query, key, value, output;   ///< [H D, C], [H D, C], [H D, C], [C, H D]
-  Linear compression;                 ///< [C, c C]; the oldest state has the first C columns
+  Linear compression;                 ///< [C, c C]; the oldest hidden state has the first C columns
   Value position;                     ///< [H R, D]: row h R + c is column c of W_R of head h
   Value content_bias, position_bias;  ///< u and v, [H D]
   TransformerXLOptions options;

@@ -120,7 +120,19 @@ TEST(Linformer, HasTheGradientsOfDifferences) {
   }
 }
 
-/// In float32 and bfloat16 a step runs, and its gradients reach E and F.
+TEST(Linformer, TakesEmptyInputs) {
+  for (const LinformerSharing sharing : kKinds) {
+    const Made made(sharing);
+    for (const std::vector<int64_t>& shape : {std::vector{kB, int64_t{0}, kC}, std::vector{int64_t{0}, kL, kC}}) {
+      autograd::Tape tape({.record = true});
+      const Value y = made.layer(tape, Value(Array(DType::float64, shape), true));
+      EXPECT_EQ(y.shape(), shape);
+      tape.backward(autograd::sum(tape, y));
+    }
+  }
+}
+
+/// In float32 and in 16 bits a step runs, and its gradients reach E and F.
 TEST(Linformer, TrainsInEveryPrecision) {
   for (const Precision precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
     const Made made(LinformerSharing::none, precision);

@@ -213,6 +213,22 @@ TEST(TransformerXL, SegmentsAreTheWholeText) {
   }
 }
 
+/// A text segment without tokens, and a batch without texts, have results of their shape and change no state.
+TEST(TransformerXL, TakesEmptyInputs) {
+  nn::Parameters parameters(exact());
+  const TransformerXLAttention layer(Scope(parameters) / "attention", kC, plain());
+  TransformerXLState state = layer.new_state(kB);
+  for (const std::vector<int64_t>& shape : {std::vector{kB, int64_t{0}, kC}, std::vector{int64_t{0}, kL, kC}}) {
+    autograd::Tape tape({.record = true});
+    const Value x(Array(DType::float64, shape), true);
+    const Value y = layer(tape, x, shape[0] == kB ? &state : nullptr);
+    EXPECT_EQ(y.shape(), shape);
+    tape.backward(autograd::sum(tape, y));
+    EXPECT_EQ(layer(tape, x).shape(), shape);
+  }
+  EXPECT_EQ(state.memory.count(), 0);
+}
+
 TEST(TransformerXL, TrainsInEveryPrecision) {
   for (const Precision precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
     nn::Parameters parameters(exact(precision));
