@@ -151,22 +151,24 @@ void TransformerXLAttention::advance(TransformerXLState& state, const Value& com
 }
 
 /// Attention of x to `tokens` [B, n, C], whose last ones x is. With positions counted back from the last token, t(i)
-/// and t(j), and R(t) the rotation of each pair of columns by t w_c:
+/// and t(j), and R(t) the rotation of each pair of columns by t w_c, r_t is R(-t) r_0, so that
 ///
-///   (q_i + v) . W_R r_{i-j} = (R(-t(i)) W_R^T (q_i + v)) . r_{t(j)}
+///   a_i . r_{i-j} = a_i . r_{t(j)-t(i)} = (R(-t(i)) a_i) . (R(-t(j)) r_0),   a_i = W_R^T (q_i + v)
 ///
-/// so that the columns of a query are q_i + u and that rotated vector, and those of a key are k_j and r_{t(j)}.
+/// The columns of a query are q_i + u and the first of these vectors, those of a key k_j and the second.
 Value TransformerXLAttention::attend(Tape& tape, const Value& x, const Value& tokens) const {
-  const int64_t B = x.shape()[0], L = x.shape()[1], n = tokens.shape()[1];
+  const int64_t B = x.shape()[0], n = tokens.shape()[1];
   const int64_t H = options.heads, D = options.head_dim, R = options.position_dim;
+  const auto rotated = [&](const Value& rows) {
+    const int64_t count = rows.shape()[1];
+    std::vector<int64_t> back(static_cast<size_t>(B * count));
+    for (int64_t row = 0; row < B * count; ++row) back[row] = count - 1 - row % count;
+    return rope(tape, rows, H, R, std::move(back), {.interleaved = true, .inverse = true});
+  };
   const Value q = query(tape, x);
-  const Value projected = linear_heads(tape, add(tape, q, position_bias), position, H);
-  std::vector<int64_t> back(static_cast<size_t>(B * L)), rows(static_cast<size_t>(B * n * H));
-  for (int64_t row = 0; row < B * L; ++row) back[row] = L - 1 - row % L;
-  for (int64_t row = 0; row < B * n * H; ++row) rows[row] = n - 1 - row / H % n;
-  const Value rotated = rope(tape, projected, H, R, std::move(back), {.interleaved = true, .inverse = true});
-  const Value table(sinusoids(std::max<int64_t>(n, 1), R, dtype()));
-  const Value places = embedding(tape, std::move(rows), table, {B, n, H});
+  const Value a = linear_heads(tape, add(tape, q, position_bias), position, H);
+  const std::vector<int64_t> each(static_cast<size_t>(B * n * H), 0);
+  const Value r = embedding(tape, each, Value(sinusoids(1, R, dtype())), {B, n, H});  // r_0
   AttentionOptions attend;
   attend.scale = 1 / std::sqrt(static_cast<double>(D));
   attend.causal = true;
@@ -174,9 +176,9 @@ Value TransformerXLAttention::attend(Tape& tape, const Value& x, const Value& to
   attend.float32_precision = ops::matmul_precision();
   attend.batch_invariant = tape.options().batch_invariant;
   attend.dropout = options.dropout;
-  return attention(tape, {joined(tape, add(tape, q, content_bias), rotated, H), 0, H, D + R},
-                   {joined(tape, key(tape, tokens), reshape(tape, places, {B, n, H * R}), H), 0, H, D + R},
-                   {value(tape, tokens), 0, H, D}, attend);
+  const Value queries = joined(tape, add(tape, q, content_bias), rotated(a), H);
+  const Value keys = joined(tape, key(tape, tokens), rotated(reshape(tape, r, {B, n, H * R})), H);
+  return attention(tape, {queries, 0, H, D + R}, {keys, 0, H, D + R}, {value(tape, tokens), 0, H, D}, attend);
 }
 
 Value TransformerXLAttention::operator()(Tape& tape, const Value& x, TransformerXLState* state) const {
