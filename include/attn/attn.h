@@ -26,6 +26,8 @@
 #include "attn/models_prune.h"
 #include "attn/nn.h"
 #include "attn/nn_adamw.h"
+#include "attn/nn_low_rank.h"
+#include "attn/nn_memory.h"
 #include "attn/nn_mixers.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
