@@ -94,7 +94,7 @@ bool detail::check_streaming(Checker& checker, const Streaming& streaming) {
   });
   return checker.require(streaming.window >= least && streaming.window <= kMost, [&] {
     return "window is " + std::to_string(streaming.window) + ", must be in [" + std::to_string(least) + ", 2^40]" +
-           (least ? " with sink tokens" : "");
+           (least ? " with sink_tokens = " + std::to_string(sinks) : "");
   }) && sinks_fit;
 }
 

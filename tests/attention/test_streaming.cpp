@@ -265,7 +265,7 @@ TEST(Streaming, Refuses) {
   using Reasons = std::vector<std::string>;
   EXPECT_EQ(make({-1, 5}), Reasons{"sink_tokens is -1, must be in [0, 2^40]"});
   EXPECT_EQ(make({0, -1}), Reasons{"window is -1, must be in [0, 2^40]"});
-  EXPECT_EQ(make({4, 0}), Reasons{"window is 0, must be in [1, 2^40] with sink tokens"});
+  EXPECT_EQ(make({4, 0}), Reasons{"window is 0, must be in [1, 2^40] with sink_tokens = 4"});
 
   const Case text = text_with("plain", DType::float32, {2, 5});
   KVCache cache(config_of(text, 4, {2, 5})), keeps(config_of(text, 4, {}));

@@ -187,7 +187,7 @@ TEST(StreamingModels, WrongOptionsAreErrors) {
   EXPECT_EQ(reasons_of([&] {
               model.new_cache(1, {4, 0});
             }),
-            Reasons{"window is 0, must be in [1, 2^40] with sink tokens"});
+            Reasons{"window is 0, must be in [1, 2^40] with sink_tokens = 4"});
   EXPECT_EQ(reasons_of([&] {
               Model(tiny("gpt", PositionEncoding::rope), nn::Precision::float32).new_cache(1, {4, 99});
             }),
