@@ -79,12 +79,23 @@ void GenerationOptions::add(CLI::App& command) {
       .add_option("--stop", text.stop_strings, "end the output before this text; the option may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::Validator(has_text, ""));
+  CLI::Option* context =
+      command
+          .add_option("--context", text.context,
+                      "tokens that the model reads at once, more than in training only without learned positions;"
+                      " 0 = as in training")
+          ->check(whole(0, 1 << 24));
+  CLI::Option* no = command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
   command
-      .add_option("--context", text.context,
-                  "tokens that the model reads at once, more than in training only without learned positions;"
-                  " 0 = as in training")
-      ->check(whole(0, 1 << 24));
-  command.add_flag("--no-cache", no_cache, "compute the whole text again for every token");
+      .add_option("--streaming", streaming,
+                  "generate texts of any length in constant memory: keep the first SINKS tokens and the last WINDOW, as"
+                  " 4,1020; the model forgets all tokens between")
+      ->type_name("SINKS,WINDOW")
+      ->delimiter(',')
+      ->expected(2)
+      ->check(whole(0, int64_t{1} << 40))
+      ->excludes(no)
+      ->excludes(context);
 }
 
 attn::generate::TextOptions GenerationOptions::text_options() const {
@@ -94,6 +105,9 @@ attn::generate::TextOptions GenerationOptions::text_options() const {
   if (do_sample) options.do_sample = do_sample != "false";
   if (early_stopping) options.early_stopping = attn::from_name<attn::generate::EarlyStopping>(*early_stopping);
   options.cache = !no_cache;
+  if (!streaming.empty()) options.streaming = {.sink_tokens = streaming[0], .window = streaming[1]};
+  if (!streaming.empty() && streaming[1] == 0)
+    throw UsageError("--streaming keeps a window of 0 tokens, must be at least 1");
   options.return_full_text = true;
   return options;
 }

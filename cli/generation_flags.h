@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "attn/generate_text.h"
 
@@ -17,6 +18,7 @@ struct GenerationOptions {
   attn::generate::TextOptions text;
   std::optional<std::string> do_sample, early_stopping;
   bool no_cache = false;
+  std::vector<int64_t> streaming;  // sink tokens, window
   void add(CLI::App& command);
   /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The
   /// `recorder`, if there is one, keeps the attention of the text.

@@ -94,6 +94,16 @@ bool dropout_keeps(uint64_t seed, double probability, int64_t b, int64_t h, int6
 
 struct AttentionStatistics;  // attn/attention_statistics.h
 
+/// What a streaming cache keeps of each sequence: the first `sink_tokens` tokens and the last `window`. Attention takes
+/// positions among the kept tokens, not in the text (StreamingLLM, Xiao et al. 2023, arXiv:2309.17453).
+struct Streaming {
+  int64_t sink_tokens = 0;
+  int64_t window = 0;  ///< tokens, the newest included; 0 = the cache keeps all tokens, and sink_tokens must be 0
+  int64_t kept() const { return sink_tokens + window; }
+  /// The cache position of token `token` of a text when it is the newest.
+  int64_t position(int64_t token) const { return window > 0 && token >= kept() ? kept() - 1 : token; }
+};
+
 /// The shape of a KVCache.
 struct KVCacheConfig {
   int64_t kv_heads = 0;   ///< Hk
@@ -102,6 +112,7 @@ struct KVCacheConfig {
   DType dtype = DType::float32;
   int64_t page_size = 64;  ///< tokens per KV page
   int64_t max_pages = 0;   ///< limit on the KV pages in use; 0 = none
+  Streaming streaming = {};
 };
 
 /// Keys and values of many growing sequences, in KV pages of fixed size. Appending moves nothing that is stored.
@@ -117,14 +128,16 @@ class KVCache {
   /// Makes an empty sequence and returns its id.
   int64_t add();
   /// Makes a sequence that has the first `length` tokens of `sequence`, and returns its id. Full KV pages are shared, a
-  /// partial one is copied.
+  /// partial one is copied. Of a streaming sequence with evicted tokens, `length` is 0 or its length; so in truncate().
   int64_t fork(int64_t sequence, int64_t length);
   /// Copies n tokens to the end: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's type. On an error nothing changes.
+  /// A streaming cache evicts the earlier tokens that no query of the new ones attends to, and frees their pages.
   void append(int64_t sequence, ConstView<4> k, ConstView<4> v);
   /// Removes the tokens from `length` on.
   void truncate(int64_t sequence, int64_t length);
   void remove(int64_t sequence);
   bool contains(int64_t sequence) const;
+  /// The number of tokens, evicted ones included.
   int64_t length(int64_t sequence) const;
   int64_t pages_in_use() const;
   const KVCacheConfig& config() const;
@@ -135,15 +148,21 @@ class KVCache {
   /// The default is causal with bottom_right alignment: the last query is the newest token. `offset` has one entry per
   /// sequence. A bias is [1, H|1, total|1, longest|1]: its rows are those of q, its keys count inside each sequence, up
   /// to the longest. Masks, segment ids and lengths are refused.
+  ///
+  /// In a streaming cache a query attends to the sink tokens and to the last `window` tokens up to its own; window,
+  /// ALiBi and bias of the options count cache positions. The queries are those of the last append, the options causal
+  /// with bottom_right alignment. Rotary keys and queries are rotated by positions in the text. `sink_queries`, shaped
+  /// as q, are the same queries rotated by cache positions, Streaming::position(); they are for the sink tokens of
+  /// queries whose text has evicted tokens. Without them q is used.
   void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_seqlens_q, ConstView<4> q, View<4> out,
-              View<3> lse,
-              const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right}) const;
+              View<3> lse, const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right},
+              ConstView<4> sink_queries = {}) const;
   void attend(std::span<const int64_t> sequences, std::span<const int64_t> cu_seqlens_q, ConstView<4> q, View<4> out,
               const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right}) const {
     attend(sequences, cu_seqlens_q, q, out, View<3>(), options);
   }
-  /// attention_statistics() of such a call, given its lse. Results and key sets have the axes of packed sequences: Lk
-  /// is the keys of all `sequences` one after the other.
+  /// attention_statistics() of such a call, given its lse, of a cache that keeps all tokens. Results and key sets have
+  /// the axes of packed sequences: Lk is the keys of all `sequences` one after the other.
   void statistics(std::span<const int64_t> sequences, std::span<const int64_t> cu_seqlens_q, ConstView<4> q,
                   ConstView<3> lse, const AttentionStatistics& wanted,
                   const AttentionOptions& options = {.causal = true, .alignment = Alignment::bottom_right}) const;

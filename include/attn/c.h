@@ -156,7 +156,9 @@ typedef struct attn_kv_cache_config {
   int64_t page_size; /* tokens per KV page; 0 = 64 */
   int64_t max_pages; /* limit on the KV pages in use; 0 = none */
   int32_t dtype;
-  int32_t reserved; /* zero */
+  int32_t reserved;    /* zero */
+  int64_t sink_tokens; /* with a window: the first tokens of a sequence, which a streaming cache keeps */
+  int64_t window;      /* the last tokens that it keeps; 0 = the cache keeps all tokens */
 } attn_kv_cache_config;
 
 attn_status attn_kv_cache_create(const attn_kv_cache_config* config, attn_kv_cache** cache);
@@ -180,6 +182,11 @@ attn_status attn_kv_cache_pages_in_use(const attn_kv_cache* cache, int64_t* page
 attn_status attn_kv_cache_attend(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
                                  const attn_tensor* q, const attn_tensor* out, const attn_tensor* lse,
                                  const attn_options* options);
+/* The same for a streaming cache of rotary keys, which are rotated by positions in the text, as q is. sink_queries,
+ * shaped as q, are the queries rotated by cache positions: min(position, sink_tokens + window - 1). */
+attn_status attn_kv_cache_attend_streaming(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
+                                           const attn_tensor* q, const attn_tensor* sink_queries,
+                                           const attn_tensor* out, const attn_tensor* lse, const attn_options* options);
 
 /* ---------------------------------------------------------------------------------------------- instruction sets */
 

@@ -75,6 +75,9 @@ struct GenerateOptions {
   std::vector<models::UnsupportedField> unsupported = {};
   /// False: compute the whole text again for every token, as a slow check.
   bool cache = true;
+  /// With a window: the cache is a streaming one, models::Model::new_cache(). The text then has no limit, and no part
+  /// of it is computed again. Requires the cache, and no `context` or recorder of self-attention.
+  Streaming streaming = {};
   bool batch_invariant = false;  ///< logits with and without the cache have the same bits
   Recorder* recorder = nullptr;  ///< records the attention of prompt and output
   /// Return false to stop; after a beam search called for the best text.
@@ -89,7 +92,8 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwi
 struct Generated {
   std::vector<int64_t> tokens = {};  ///< new tokens, without the prompt
   double score = 0;                  ///< of a beam search: sum of log probabilities / length^length_penalty
-  int64_t forgotten = 0;             ///< first tokens of the text that no longer fitted into the context at its end
+  /// First tokens of the text that no longer fitted into the context at its end; 0 with a streaming cache.
+  int64_t forgotten = 0;
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first
 };
@@ -99,8 +103,8 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
 
 /// Continues `prompt`, which has at least one token. If the text outgrows `context`, its oldest half is dropped from
 /// the model's input. A model with an encoder reads the prompt, or options.inputs_embeds, with the encoder and writes a
-/// new text of at most `context` tokens. Throws Error for a context beyond learned positions; other positions have no
-/// limit.
+/// new text of at most `context` tokens. With a streaming cache neither holds: nothing is dropped, texts may be longer.
+/// Throws Error for a context beyond learned positions; other positions have no limit.
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options);
 
 }  // namespace attn::generate

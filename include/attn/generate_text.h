@@ -41,6 +41,7 @@ struct TextOptions {
   uint64_t seed = 0;                           ///< of the random numbers that draw tokens
   int64_t context = 0;                         ///< as GenerateOptions::context
   bool cache = true;                           ///< as GenerateOptions::cache
+  Streaming streaming = {};                    ///< as GenerateOptions::streaming
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
   Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
 };

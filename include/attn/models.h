@@ -67,8 +67,9 @@ class ModelCache {
   ModelCache() = default;
   int64_t length() const { return length_; }
   int64_t bytes() const;
-  /// Removes the tokens from `length` on. Throws Error where a layer has a state, unless length is 0 or length(): a
-  /// state cannot go back.
+  Streaming streaming() const { return attention_.empty() ? Streaming() : attention_.front().config().streaming; }
+  /// Removes the tokens from `length` on. Throws Error where a layer has a state, and for a streaming cache that has
+  /// evicted tokens, unless length is 0 or length(): neither can go back.
   void truncate(int64_t length);
   /// Replaces the batch by the given sequences of it, by index; an index may repeat. Copies share the stored tokens and
   /// continue independently, as beam search needs.
@@ -122,8 +123,11 @@ class Model {
   /// The mean cross entropy over the targets.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
-  /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length.
-  ModelCache new_cache(int64_t sequences = 1) const;
+  /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length. A streaming
+  /// cache has no limit: sink tokens and window are at most the context of learned positions, and a token has the
+  /// learned or sinusoidal position of its cache position when it is the newest. Recorders and traces of self-attention
+  /// do not support it. docs/models.md has the exact meaning. Throws Error.
+  ModelCache new_cache(int64_t sequences = 1, const Streaming& streaming = {}) const;
 
   /// Copies the parameters from a file. Throws Error that lists every tensor that is missing or has another shape.
   void load(const io::Safetensors& file, const std::string& prefix = "");
@@ -138,7 +142,7 @@ class Model {
   void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
   void make_head(const nn::Scope& root, int64_t width);
   Value block(Tape& tape, const Layers& layers, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
-  Value embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const;
+  Value embed(Tape& tape, const Batch& batch, int64_t first, const Streaming& streaming, bool encoder) const;
   Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;

@@ -54,7 +54,8 @@ struct AttentionTrace {
   RecordedAttention with_all_keys() const;
 };
 
-/// The KV cache of one attention layer and the ids of the batch's sequences in it.
+/// The KV cache of one attention layer and the ids of the batch's sequences in it. In a streaming cache, rotary, ALiBi
+/// and relative positions, and the layer's window, count cache positions; a trace is refused.
 struct CacheSlot {
   KVCache* cache = nullptr;
   std::span<const int64_t> sequences = {};  ///< [B]
@@ -147,6 +148,7 @@ std::vector<float> alibi_slopes(int64_t heads);
 
 struct QueryKeyValue {
   autograd::Heads q = {}, k = {}, v = {};
+  autograd::Heads sink_q = {};  ///< q rotated by cache positions, where a streaming cache evicts tokens; else empty
 };
 
 struct MultiHeadAttentionOptions {
@@ -187,7 +189,7 @@ class MultiHeadAttention : public Layer {
 
  private:
   QueryKeyValue project(Tape& tape, const Value& x, const AttentionInputs& inputs) const;
-  Value placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const;
+  QueryKeyValue placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const;
   std::vector<double> frequencies_for(int64_t length) const;
   void check_call(const Tape& tape, const Value& x, const AttentionInputs& inputs) const;
   std::vector<int64_t> buckets_from(int64_t first, int64_t count) const;

@@ -31,17 +31,20 @@ class KVCache:
         kv_heads    Hk; head_dim is D; value_dim is Dv (None: D)
         dtype       "float32", "float64", "bfloat16" or "float16"
         page_size   tokens in a KV page; max_pages limits the memory, 0 = no limit
+        window      not 0: a streaming cache (StreamingLLM, Xiao et al. 2023, arXiv:2309.17453), which keeps the last
+                    `window` tokens of a sequence and its first `sink_tokens`, for texts of any length
 
     Many threads may call attend() at a time. Methods that change the cache raise Error while one of them does.
     """
 
     def __init__(self, kv_heads: int, head_dim: int, value_dim: int | None = None, *, dtype: str = "float32",
-                 page_size: int = 64, max_pages: int = 0) -> None:
+                 page_size: int = 64, max_pages: int = 0, sink_tokens: int = 0, window: int = 0) -> None:
         wrong_types("KVCache", kv_heads=(kv_heads, "whole number"), head_dim=(head_dim, "whole number"),
                     value_dim=(value_dim or 0, "whole number"), page_size=(page_size, "whole number"),
-                    max_pages=(max_pages, "whole number"))
+                    max_pages=(max_pages, "whole number"), sink_tokens=(sink_tokens, "whole number"),
+                    window=(window, "whole number"))
         self._cache = _core.Cache(kv_heads, head_dim, value_dim or 0, str(dtype).removeprefix("torch."), page_size,
-                                  max_pages)
+                                  max_pages, sink_tokens, window)
         self._value_dim = value_dim or head_dim
 
     def add(self) -> int:
@@ -49,7 +52,8 @@ class KVCache:
         return self._cache.add()
 
     def fork(self, sequence: int, length: int) -> int:
-        """Adds a sequence that shares the first `length` tokens of another, and returns its id."""
+        """Adds a sequence that shares the first `length` tokens of another, and returns its id. Once a streaming cache
+        has evicted tokens of that sequence, `length` is 0 or its length; so in truncate()."""
         _of_sequence("fork", sequence, length=length)
         return self._cache.fork(sequence, length)
 
@@ -70,7 +74,7 @@ class KVCache:
         self._cache.remove(sequence)
 
     def length(self, sequence: int) -> int:
-        """Returns the number of tokens in a sequence."""
+        """Returns the number of tokens in a sequence, evicted ones included."""
         _of_sequence("length", sequence)
         return self._cache.length(sequence)
 
@@ -81,23 +85,27 @@ class KVCache:
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: Literal[False] = False, **options: Unpack[OptionArguments]) -> A: ...
+               sink_queries: Array | None = None, return_lse: Literal[False] = False,
+               **options: Unpack[OptionArguments]) -> A: ...
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: Literal[True], **options: Unpack[OptionArguments]) -> tuple[A, A]: ...
+               sink_queries: Array | None = None, return_lse: Literal[True],
+               **options: Unpack[OptionArguments]) -> tuple[A, A]: ...
 
     @overload
     def attend(self, q: A, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: bool, **options: Unpack[OptionArguments]) -> A | tuple[A, A]: ...
+               sink_queries: Array | None = None, return_lse: bool,
+               **options: Unpack[OptionArguments]) -> A | tuple[A, A]: ...
 
     @overload
     def attend(self, q: memoryview, sequences: Sequence[int] | Array,
-               cu_seqlens_q: Sequence[int] | Array | None = None, *, return_lse: Literal[False] = False,
-               **options: Unpack[OptionArguments]) -> npt.NDArray[Any]: ...
+               cu_seqlens_q: Sequence[int] | Array | None = None, *, sink_queries: Array | None = None,
+               return_lse: Literal[False] = False, **options: Unpack[OptionArguments]) -> npt.NDArray[Any]: ...
 
     def attend(self, q: Array, sequences: Sequence[int] | Array, cu_seqlens_q: Sequence[int] | Array | None = None, *,
-               return_lse: bool = False, **options: Unpack[OptionArguments]) -> Any:
+               sink_queries: Array | None = None, return_lse: bool = False,
+               **options: Unpack[OptionArguments]) -> Any:
         """Computes the attention of a ragged batch of queries to their sequences.
 
         Arguments
@@ -107,6 +115,11 @@ class KVCache:
             options     those of attention(), causal with bottom_right alignment by default: the last query is the
                         newest token. A bias is [1, H|1, total|1, longest|1] with keys counted inside each sequence. The
                         options mask and segment ids are not supported
+            sink_queries    for a streaming cache of rotary keys: q rotated by cache positions, min(position,
+                        sink_tokens + window - 1), for the sink tokens. Keys and q are rotated by positions in the text
+
+        In a streaming cache a query attends to the sink tokens and the last `window` tokens up to its own. The queries
+        are those of the last append; window, ALiBi and bias count positions among these tokens.
 
         Returns out [1, H, total, Dv], or (out, lse) with return_lse=True. Raises as attention() does.
         """
@@ -120,7 +133,8 @@ class KVCache:
             out = empty(q, (*_shape(q)[:-1], self._value_dim), dtype_name(q))
             lse = empty(q, _shape(q)[:-1], _lse_dtype(q)) if return_lse else None
         self._cache.attend(exported(sequences, "sequences"), exported(cu_seqlens_q, "cu_seqlens_q"), exported(q, "q"),
-                           exported(out), exported(lse), given)
+                           exported(out), exported(lse), given,
+                           exported(None if sink_queries is None else as_array(sink_queries), "sink_queries"))
         return (finished(out, q), finished(lse, q)) if return_lse else finished(out, q)
 
     def statistics(self, q: A, lse: Array, sequences: Sequence[int] | Array,

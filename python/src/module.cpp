@@ -239,17 +239,17 @@ class Cache {
     write([&] { return cache_.append(sequence, k_view, v_view), 0; });
   }
   void attend(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle out, nb::handle lse,
-              nb::handle options) {
+              nb::handle options, nb::handle sink_queries) {
     Arguments in("kv_cache.attend");
     const auto ids = in.integers("sequences", sequences), starts = in.integers("cu_seqlens_q", cu_seqlens_q);
-    const auto q_view = in.input<4>("q", q);
+    const auto q_view = in.input<4>("q", q), sink_view = in.input<4>("sink_queries", sink_queries);
     const auto out_view = in.output<4>("out", out);
     const auto lse_view = in.output<3>("lse", lse);
     const attn::AttentionOptions parsed = parse(in, options);
     in.done();
     const Reading reading(*this);
     const nb::gil_scoped_release unlocked;
-    blaming_given({"out", "lse"}, [&] { cache_.attend(ids, starts, q_view, out_view, lse_view, parsed); });
+    blaming_given({"out", "lse"}, [&] { cache_.attend(ids, starts, q_view, out_view, lse_view, parsed, sink_view); });
   }
   void statistics(nb::handle sequences, nb::handle cu_seqlens_q, nb::handle q, nb::handle lse, const Asked& asked,
                   nb::handle options) {
@@ -353,8 +353,14 @@ NB_MODULE(_core, m) {
   nb::class_<Cache>(m, "Cache")
       .def("__init__",
            [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,
-              int64_t page_size, int64_t max_pages) {
-             new (self) Cache({kv_heads, head_dim, value_dim, dtype_named("KVCache", dtype), page_size, max_pages});
+              int64_t page_size, int64_t max_pages, int64_t sink_tokens, int64_t window) {
+             new (self) Cache({kv_heads,
+                               head_dim,
+                               value_dim,
+                               dtype_named("KVCache", dtype),
+                               page_size,
+                               max_pages,
+                               {sink_tokens, window}});
            })
       .def("add", &Cache::add)
       .def("fork", &Cache::fork)
@@ -362,7 +368,7 @@ NB_MODULE(_core, m) {
       .def("remove", &Cache::remove)
       .def("append", &Cache::append, nb::arg("sequence"), nb::arg("k").none(), nb::arg("v").none())
       .def("attend", &Cache::attend, nb::arg("sequences"), nb::arg("cu_seqlens_q"), nb::arg("q").none(),
-           nb::arg("out").none(), nb::arg("lse").none(), nb::arg("options"))
+           nb::arg("out").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("sink_queries").none())
       .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_seqlens_q"), nb::arg("q").none(),
            nb::arg("lse").none(), nb::arg("asked"), nb::arg("options"))
       .def("length", &Cache::length)

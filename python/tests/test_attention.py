@@ -366,6 +366,27 @@ def test_cache_forks_truncates_and_removes():
     assert cache.length(second) == 2
 
 
+def test_a_streaming_cache_keeps_first_and_last_tokens():
+    sinks, window, tokens = 2, 3, 12
+    q, k, v = draw(1, H, tokens, D), draw(1, HK, tokens, D, seed=1), draw(1, HK, tokens, DV, seed=2)
+    cache = attention_cpp.KVCache(HK, D, DV, dtype="float64", page_size=2, sink_tokens=sinks, window=window)
+    sequence = cache.add()
+    for t in range(tokens):
+        cache.append(sequence, k[:, :, t:t + 1], v[:, :, t:t + 1])
+        kept = [j for j in range(t + 1) if j < sinks or j > t - window]
+        expected = attention_cpp.attention(q[:, :, t:t + 1], k[:, :, kept], v[:, :, kept])
+        np.testing.assert_allclose(cache.attend(q[:, :, t:t + 1], [sequence]), expected, **EXACT)
+        sink_q = draw(1, H, 1, D, seed=3 + t)
+        parts = [attention_cpp.attention(one, k[:, :, some], v[:, :, some], return_lse=True) for one, some in
+                 ((sink_q, kept[:sinks]), (q[:, :, t:t + 1], kept[sinks:])) if some]
+        if t >= sinks + window:
+            np.testing.assert_allclose(cache.attend(q[:, :, t:t + 1], [sequence], sink_queries=sink_q),
+                                       attention_cpp.merge(*parts[0], *parts[1])[0], **EXACT)
+    assert cache.length(sequence) == tokens and cache.pages_in_use == 3
+    with pytest.raises(attention_cpp.Error, match="tokens have been evicted"):
+        cache.truncate(sequence, 3)
+
+
 @pytest.mark.parametrize("forgotten", [{"causal": True, "alignment": "bottom_right"}, {"scale": 0.01},
                                        {"mask": np.arange(LK) < 2}, {"softcap": 0.2}])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

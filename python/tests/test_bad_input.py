@@ -117,7 +117,8 @@ CALLS = {
     "threads": (dict(), {"count": ["text", [1], 1.5]}), "isas": (dict(), {}),
     "KVCache": (dict(kv_heads=1, head_dim=4), {
         "kv_heads": [*WHOLE, 0, -1], "head_dim": [*WHOLE, 0, 2000], "value_dim": ["text", [1], 1.5, -1],
-        "dtype": [3, "int32", None], "page_size": [*WHOLE, 0], "max_pages": [*WHOLE, -1]}),
+        "dtype": [3, "int32", None], "page_size": [*WHOLE, 0], "max_pages": [*WHOLE, -1],
+        "sink_tokens": [*WHOLE, -1, 4], "window": [*WHOLE, -1]}),
     "KVCache.add": (dict(), {}),
     "KVCache.fork": (dict(sequence=0, length=2), {"sequence": [*WHOLE, 9], "length": [*WHOLE, 9, -1]}),
     "KVCache.append": (dict(sequence=0, k=K, v=K), {"sequence": [*WHOLE, 9], "k": ARRAYS, "v": ARRAYS}),
@@ -126,6 +127,7 @@ CALLS = {
     "KVCache.length": (dict(sequence=0), {"sequence": [*WHOLE, 9]}),
     "KVCache.attend": (dict(q=Q[:, :, :1], sequences=[0]), {
         "q": ARRAYS, "sequences": ["text", 3, [9], ["a"]], "cu_seqlens_q": ["text", 3, [0, 9], ["a", "b"]],
+        "sink_queries": [*ARRAYS, Q[:, :, :1]],
         "options": {name: OPTIONS[name] for name in ("scale", "softcap", "causal", "window", "alignment", "bias",
                                                      "sink", "dropout")}}),
     "KVCache.statistics": (dict(q=Q[:, :, :1], lse=LSE[:, :, :1], sequences=[0]), {

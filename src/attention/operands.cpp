@@ -10,6 +10,7 @@ KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Se
                  int64_t kv_head)
     : pages_(pages),
       page_size_(s.pages.page_size),
+      first_(s.pages.first),
       n_(n),
       dtype_(view.dtype),
       far_(p.key_bytes >= 2 * far_array_bytes()) {
@@ -27,7 +28,8 @@ KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Se
 
 const void* KeyRows::row(int64_t j) const {
   if (!pages_) return base_ + j * row_bytes_;
-  return static_cast<const char*>(pages_[j / page_size_]) + page_offset_ + j % page_size_ * row_bytes_;
+  const int64_t at = first_ + j;
+  return static_cast<const char*>(pages_[at / page_size_]) + page_offset_ + at % page_size_ * row_bytes_;
 }
 
 kernels::RowsArgs KeyRows::list(int64_t begin, int64_t end, void** rows) const {
@@ -38,7 +40,7 @@ kernels::RowsArgs KeyRows::list(int64_t begin, int64_t end, void** rows) const {
 }
 
 bool KeyRows::in_place(const kernels::Operand& operand) const {
-  const bool whole_runs = !pages_ || page_size_ % operand.row_step == 0;
+  const bool whole_runs = !pages_ || (page_size_ % operand.row_step == 0 && first_ % operand.row_step == 0);
   return whole_runs && operand.in_place(static_cast<int>(dtype_), n_, stride_, row_stride_);
 }
 

@@ -23,7 +23,9 @@ class KeyRows {
 
   const void* row(int64_t j) const;
   /// How many rows from j on are one stride apart.
-  int64_t run(int64_t j) const { return pages_ ? page_size_ - j % page_size_ : std::numeric_limits<int64_t>::max(); }
+  int64_t run(int64_t j) const {
+    return pages_ ? page_size_ - (first_ + j) % page_size_ : std::numeric_limits<int64_t>::max();
+  }
   int64_t row_stride() const { return row_stride_; }  // elements
   int64_t row_size() const { return n_; }             // elements
   /// Rows [begin, end), whose addresses go to `rows`.
@@ -37,8 +39,9 @@ class KeyRows {
 
   const char* base_ = nullptr;
   const void* const* pages_ = nullptr;
-  int64_t page_size_ = 0, page_offset_ = 0;  // bytes to the head inside a KV page
-  int64_t row_stride_ = 0, stride_ = 1;      // elements: from row to row, inside a row
+  int64_t page_size_ = 0, first_ = 0;    // rows of the first KV page before key 0
+  int64_t page_offset_ = 0;              // bytes to the head inside a KV page
+  int64_t row_stride_ = 0, stride_ = 1;  // elements: from row to row, inside a row
   int64_t row_bytes_ = 0;
   int64_t n_ = 0;
   DType dtype_ = DType::float32;

@@ -35,7 +35,7 @@ void TileOptions::load_bias() {
   const Panel& panel = *tile_.panel;
   const ConstView<4>& bias = p_.options->bias;
   void* rows[kernels::kMaxWidth];
-  const int64_t key = (s_->pages.keys ? 0 : s_->key_begin) + tile_.begin;  // of a cache it counts in each sequence
+  const int64_t key = (s_->pages.keys ? s_->pages.bias_key : s_->key_begin) + tile_.begin;
   for (int r = 0; r < panel.rows; ++r)
     rows[r] = const_cast<char*>(at(bias, s_->batch, panel.head[r], panel.query[r], key));
   const int64_t stride = last_stride(bias);

@@ -19,11 +19,13 @@
 
 namespace attn::detail {
 
-/// KV pages of one batch row: page t holds the tokens [t * page_size, (t + 1) * page_size).
+/// KV pages of one batch row: key j is row (first + j) % page_size of page (first + j) / page_size.
 struct PageTable {
   const void* const* keys = nullptr;    // per page: [Hk][page_size][D]
   const void* const* values = nullptr;  // per page: [Hk][page_size][Dv]
   int64_t page_size = 0;
+  int64_t first = 0;     // rows of page 0 before key 0
+  int64_t bias_key = 0;  // the key of the bias that is key 0
 };
 
 /// Queries that attend to the same keys.

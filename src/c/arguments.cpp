@@ -309,6 +309,7 @@ KVCacheConfig Arguments::config(const attn_kv_cache_config* pointer) {
   config.dtype = dtype("config", c.dtype);
   if (c.page_size != 0) config.page_size = c.page_size;
   config.max_pages = c.max_pages;
+  config.streaming = {.sink_tokens = c.sink_tokens, .window = c.window};
   return config;
 }
 

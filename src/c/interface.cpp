@@ -143,6 +143,25 @@ attn_status answer(const char* function, const attn_kv_cache* cache, const char*
   });
 }
 
+attn_status attend(const char* function, const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
+                   const attn_tensor* q, const attn_tensor* sink_queries, const attn_tensor* out,
+                   const attn_tensor* lse, const attn_options* options) {
+  return guarded([&] {
+    Arguments a(function);
+    a.needed("cache", cache);
+    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_seqlens_q", cu_seqlens_q);
+    const View<4> q4 = a.base<4>("q", q), sinks4 = a.optional<4>("sink_queries", sink_queries);
+    const View<4> out4 = a.tensor<4>("out", out);
+    const View<3> lse3 = a.optional<3>("lse", lse);
+    attn::AttentionOptions o = a.options(options);
+    if (options == nullptr) {
+      o.causal = true;
+      o.alignment = attn::Alignment::bottom_right;
+    }
+    a.call([&] { cache->cache.attend(ids, starts, q4, out4, lse3, o, sinks4); });
+  });
+}
+
 }  // namespace
 
 attn_status attn_kv_cache_add(attn_kv_cache* cache, int64_t* sequence) {
@@ -195,18 +214,14 @@ attn_status attn_kv_cache_remove(attn_kv_cache* cache, int64_t sequence) {
 attn_status attn_kv_cache_attend(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
                                  const attn_tensor* q, const attn_tensor* out, const attn_tensor* lse,
                                  const attn_options* options) {
-  return guarded([&] {
-    Arguments a("attn_kv_cache_attend");
-    a.needed("cache", cache);
-    const std::span<const int64_t> ids = a.span("sequences", sequences), starts = a.span("cu_seqlens_q", cu_seqlens_q);
-    const View<4> q4 = a.base<4>("q", q), out4 = a.tensor<4>("out", out);
-    const View<3> lse3 = a.optional<3>("lse", lse);
-    const attn::AttentionOptions o = a.options(options);
-    a.call([&] {
-      if (options != nullptr) cache->cache.attend(ids, starts, q4, out4, lse3, o);
-      else cache->cache.attend(ids, starts, q4, out4, lse3);
-    });
-  });
+  return attend("attn_kv_cache_attend", cache, sequences, cu_seqlens_q, q, nullptr, out, lse, options);
+}
+
+attn_status attn_kv_cache_attend_streaming(const attn_kv_cache* cache, attn_int64s sequences, attn_int64s cu_seqlens_q,
+                                           const attn_tensor* q, const attn_tensor* sink_queries,
+                                           const attn_tensor* out, const attn_tensor* lse,
+                                           const attn_options* options) {
+  return attend("attn_kv_cache_attend_streaming", cache, sequences, cu_seqlens_q, q, sink_queries, out, lse, options);
 }
 
 // --------------------------------------------------------------------------------------------------- instruction sets

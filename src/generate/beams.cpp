@@ -42,8 +42,7 @@ class BeamSearch {
     scores_ = {0};
     given_ = static_cast<int64_t>(begin.size());
     counted_from_ = answers_ ? 1 : given_;  // a token that is forced after the first counts as new
-    const int64_t context = options.context ? options.context : model.config().context;
-    longest_ = std::min(context + 1, given_ + options.max_new_tokens);
+    longest_ = std::min(context_of(model, options) + 1, given_ + options.max_new_tokens);
     if (options.max_length) longest_ = std::min(longest_, options.max_length);
   }
 

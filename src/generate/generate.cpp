@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "generate/loop.h"
+#include "models/shape.h"
 
 namespace attn::generate {
 namespace {
@@ -31,6 +32,18 @@ void check_beams(Checker& checker, const GenerateOptions& options) {
   checker.require(!options.recorder, "beams do not support a recorder");
   checker.require(!options.inputs_embeds || options.cache, "beams of a model that reads embeddings need the cache");
   checker.require(!beam.forced_eos || !options.eos_token_ids.empty(), "forced_eos needs a token that ends a text");
+}
+
+void check_streaming(Checker& checker, const models::Config& config, const GenerateOptions& options) {
+  models::check_streaming(checker, config, options.streaming);
+  if (options.streaming.window == 0) return;
+  checker.require(options.cache, "streaming needs the cache");
+  checker.require(options.context == 0, [&] {
+    return "context is " + std::to_string(options.context) +
+           ", must be 0 with streaming, whose window limits what the model sees";
+  });
+  checker.require(!options.recorder || options.recorder->options().kind != AttentionKind::self,
+                  "streaming does not support a recorder of self-attention: keys that it needs are evicted");
 }
 
 }  // namespace
@@ -81,6 +94,7 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
     return "context is " + std::to_string(options.context) + ", but the model has learned " +
            std::to_string(config.context) + " positions";
   });
+  check_streaming(checker, config, options);
   checker.done();
   check(options.sampling);
 }
@@ -112,11 +126,16 @@ void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
   }
 }
 
+int64_t context_of(const models::Model& model, const GenerateOptions& options) {
+  if (options.streaming.window > 0) return std::numeric_limits<int64_t>::max() - 1;
+  return options.context ? options.context : model.config().context;
+}
+
 // ------------------------------------------------------------------------------------------------- texts and the model
 
 Sequences::Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
     : model_(model),
-      cache_(model.new_cache()),
+      cache_(model.new_cache(1, options.streaming)),
       source_(source),
       rows_(options.inputs_embeds),
       recorder_(options.recorder),
@@ -183,7 +202,7 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
   if (options.beam.num_beams > 1) return search(model, prompt, options);
-  const int64_t context = options.context ? options.context : model.config().context;
+  const int64_t context = context_of(model, options);
   const bool answers = !options.decoder_start_token_ids.empty();
   const std::span<const int64_t> begin = answers ? std::span(options.decoder_start_token_ids) : prompt;
   std::vector<int64_t> text(begin.begin(), begin.end());

@@ -31,6 +31,9 @@ std::vector<int64_t> forbidden(std::span<const int64_t> text, int64_t given, con
 void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
                 const std::function<void(int64_t token, double bias)>& add);
 
+/// How many tokens of a text the model sees before it forgets the first ones; without a limit with streaming.
+int64_t context_of(const models::Model& model, const GenerateOptions& options);
+
 bool is_end(int64_t token, const GenerateOptions& options);
 
 /// Texts of one length whose tokens come one after the other, and what the model has cached of them.

@@ -62,6 +62,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   all.seed = changes.seed;
   all.context = changes.context;
   all.cache = changes.cache;
+  all.streaming = changes.streaming;
   all.recorder = changes.recorder;
   return all;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "attention/streaming.h"
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/shape.h"
@@ -142,6 +143,14 @@ void check_recorder(Checker& checker, const Config& config, const ForwardOptions
 
 }  // namespace
 
+void check_streaming(Checker& checker, const Config& config, const Streaming& streaming) {
+  if (!detail::check_streaming(checker, streaming)) return;
+  checker.require(!learns_positions(config) || streaming.kept() <= config.context, [&] {
+    return "sink tokens and window are " + text(streaming.kept()) + " tokens, must be at most the context of " +
+           text(config.context) + ", whose positions are learned";
+  });
+}
+
 nn::Parameters& Model::owned() const {
   if (!parameters_) throw Error("model", {"the model has been moved from"});
   return *parameters_;
@@ -191,6 +200,9 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
                     "batch_invariant is not supported with a cache and linear attention: a token alone is computed in "
                     "another order than in a chunk");
     checker.require(batch.lengths.empty(), "lengths do not apply to a call that continues a cache");
+    const bool records_self = options.recorder && options.recorder->options().kind == AttentionKind::self;
+    checker.require(cache->streaming().window == 0 || (!options.traces && !records_self),
+                    "traces and a recorder of self-attention need a cache that keeps all tokens, not a streaming one");
   }
   if (whole && positions_.weight) {
     const auto require_within = [&](int64_t length, int64_t context) {
@@ -198,7 +210,9 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
         return "a sequence has " + text(length) + " tokens, must have at most the context of " + text(context);
       });
     };
-    require_within(first + (packed ? longest_of(batch.cu_seqlens) : L), config_.context);
+    const int64_t length = first + (packed ? longest_of(batch.cu_seqlens) : L);
+    const Streaming streaming = options.cache ? options.cache->streaming() : Streaming();
+    require_within(streaming.position(length - 1) + 1, config_.context);
     if (has_source(config_, batch))
       require_within(batch.source_length, config_.source_context ? config_.source_context : config_.context);
   }

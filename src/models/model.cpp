@@ -92,8 +92,8 @@ class LayerRecording {
 
 }  // namespace
 
-/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first is at `first`.
-Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) const {
+/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first is at `first` of its text.
+Value Model::embed(Tape& tape, const Batch& batch, int64_t first, const Streaming& streaming, bool encoder) const {
   const int64_t B = batch.cu_seqlens.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
   const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
   Value x;
@@ -105,12 +105,16 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
     x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
   }
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
+  std::vector<int64_t> places = places_of(batch, B, L, first);
+  for (int64_t& place : places) place = streaming.position(place);
   if (learned.weight) {
-    x = add(tape, x, learned(tape, places_of(batch, B, L, first + config_.position_offset), {B, L}));
+    for (int64_t& place : places) place += config_.position_offset;
+    x = add(tape, x, learned(tape, std::move(places), {B, L}));
   } else if (config_.positions == PositionEncoding::sinusoidal) {
-    const std::vector<int64_t> places = places_of(batch, B, L, 0);
-    const int64_t count = *std::max_element(places.begin(), places.end()) + 1;
-    const Value table(nn::sinusoids(count, x.shape()[2], x.dtype(), first));
+    const auto [least, most] = std::minmax_element(places.begin(), places.end());
+    const int64_t begin = *least, count = *most + 1 - begin;
+    for (int64_t& place : places) place -= begin;
+    const Value table(nn::sinusoids(count, x.shape()[2], x.dtype(), begin));
     x = add(tape, x, embedding(tape, places, table, {B, L}));
   }
   if (types_.weight) {
@@ -126,7 +130,7 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, bool encoder) 
 
 /// What the encoder makes of the batch's source, [B, Ls, C].
 Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
-  Value x = embed(tape, batch, 0, true);
+  Value x = embed(tape, batch, 0, {}, true);
   if (options.encoder_traces) options.encoder_traces->assign(encoder_.size(), {});
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
@@ -163,7 +167,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   }
   const int64_t first = cache ? cache->length() : 0;
   if (cache && cache->states_.empty()) cache->states_ = new_states(batch.sequences);
-  Value x = embed(tape, batch, first, false);
+  Value x = embed(tape, batch, first, cache ? cache->streaming() : Streaming(), false);
   for (auto* traces : {options.traces, options.cross_traces})
     if (traces) traces->assign(layers_.size(), {});
   size_t attention = 0;
@@ -263,17 +267,22 @@ std::vector<nn::MixerState> Model::new_states(int64_t sequences) const {
   return states;
 }
 
-ModelCache Model::new_cache(int64_t sequences) const {
+ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming) const {
   owned();
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
   checker.require(sequences > 0,
                   [&] { return "the number of sequences is " + std::to_string(sequences) + ", must be at least 1"; });
+  check_streaming(checker, config_, streaming);
   checker.done();
   ModelCache cache;
   cache.states_ = new_states(sequences);
   const int64_t count = attention_place(config_, AttentionKind::self, config_.layers);
-  for (int64_t n = 0; n < count; ++n) cache.attention_.emplace_back(cache_config(n));
+  for (int64_t n = 0; n < count; ++n) {
+    KVCacheConfig shape = cache_config(n);
+    shape.streaming = streaming;
+    cache.attention_.emplace_back(shape);
+  }
   for (int64_t b = 0; b < sequences; ++b) {
     int64_t id = b;
     for (KVCache& layer : cache.attention_) id = layer.add();

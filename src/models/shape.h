@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/models.h"
+#include "core/checker.h"
 
 namespace attn::models {
 
@@ -45,5 +46,8 @@ inline LayerShape attention_shape(const Config& config, int64_t place = 0) {
       config.kept_heads.empty() ? whole : static_cast<int64_t>(config.kept_heads[static_cast<size_t>(place)].size());
   return {kept * group, kept, D, D};
 }
+
+/// What a streaming cache of such a model may keep.
+void check_streaming(Checker& checker, const Config& config, const Streaming& streaming);
 
 }  // namespace attn::models

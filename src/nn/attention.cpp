@@ -76,49 +76,76 @@ Array sequences_first(const Array& packed, int64_t B, int64_t H, int64_t L) {
   return lse;
 }
 
-/// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached: in one call, or, where every
-/// sequence has a bias of its own by `distances`, one after the other.
-Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
-                    const Distances& distances, const Value& sink, AttentionTrace* trace) {
-  const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], width = heads.v.width;
-  const View<4> queries = heads.q.view(), keys = heads.k.view(), values = heads.v.view();
+/// The rows first .. first + count of x [1, H, L, D].
+View<4> rows_of(View<4> x, int64_t first, int64_t count) {
+  x.data = static_cast<char*>(x.data) + first * x.stride[2] * size_of(x.dtype);
+  x.size[2] = count;
+  return x;
+}
+
+/// Appends and attends with a bias by distance, which differs from sequence to sequence: one after the other.
+///   lse [1, H, B L], if wanted
+/// In a streaming cache all queries from its last position on have the same distances, in a call of their own.
+void attend_by_distance(const QueryKeyValue& heads, const CacheSlot& slot, const Distances& distances,
+                        const View<4>& out, const View<3>& lse, AttentionOptions& options) {
   KVCache& cache = *slot.cache;
-  options.dropout = 0;
-  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, cache.length(slot.sequences[0])};
+  const Streaming& streaming = cache.config().streaming;
+  const int64_t B = out.size[0], L = out.size[2];
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t before = cache.length(slot.sequences[b]);
+    const int64_t early = streaming.window > 0 ? std::clamp<int64_t>(streaming.kept() - before, 0, L) : L;
+    for (int64_t first = 0, count = 0; first < L; first += count) {
+      count = first < early ? early : L - early;
+      const auto part = [&](const View<4>& x) { return rows_of(sequence(x, b), first, count); };
+      cache.append(slot.sequences[b], part(heads.k.view()), part(heads.v.view()));
+      const int64_t keys = streaming.position(before + first + count - 1) + 1;
+      options.bias = distances.view(streaming.position(before + first), count, keys);
+      if (first >= early) options.bias.stride[2] = 0;
+      View<3> own = lse;
+      own.size[2] = count;
+      if (lse) own.data = static_cast<char*>(own.data) + (b * L + first) * size_of(own.dtype);
+      const int64_t cu_seqlens_q[] = {0, count};
+      cache.attend(slot.sequences.subspan(b, 1), cu_seqlens_q, part(heads.q.view()), part(out), own, options);
+    }
+  }
+}
+
+/// Appends and attends in one call.
+void attend_at_once(const QueryKeyValue& heads, const CacheSlot& slot, const View<4>& out, const View<3>& lse,
+                    const AttentionOptions& options) {
+  const int64_t B = out.size[0], L = out.size[2];
   std::vector<int64_t> cu_seqlens_q(static_cast<size_t>(B) + 1, 0);
   for (int64_t b = 0; b < B; ++b) {
-    cache.append(slot.sequences[b], sequence(keys, b), sequence(values, b));
+    slot.cache->append(slot.sequences[b], sequence(heads.k.view(), b), sequence(heads.v.view(), b));
     cu_seqlens_q[b + 1] = cu_seqlens_q[b] + L;
   }
-  const Array out = tape.array(heads.q.array.dtype(), {B, L, heads.q.heads * width});
-  const View<4> results = Heads{{}, 0, heads.q.heads, width}.view_of(out);
+  // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
+  const auto packed = [&](View<4> x) {
+    return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
+  };
+  slot.cache->attend(slot.sequences, cu_seqlens_q, packed(heads.q.view()), packed(out), lse, options,
+                     heads.sink_q.array ? packed(heads.sink_q.view()) : View<4>());
+}
+
+/// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached.
+Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
+                    const Distances& distances, const Value& sink, AttentionTrace* trace) {
+  const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], H = heads.q.heads, width = heads.v.width;
+  options.dropout = 0;
+  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, slot.cache->length(slot.sequences[0])};
+  const Array out = tape.array(heads.q.array.dtype(), {B, L, H * width});
+  const View<4> results = Heads{{}, 0, H, width}.view_of(out);
   options.alignment = Alignment::bottom_right;
   std::vector<float> sinks(sink ? static_cast<size_t>(sink.data().count()) : 0);
   if (sink) ops::convert(sink.data().flat(), View<2>(sinks.data(), {1, sink.data().count()}));
   options.sink = sinks;
-  const int64_t H = heads.q.heads;
   Array lse;
   if (trace) lse = Array(out.dtype() == DType::float64 ? DType::float64 : DType::float32, {H, B * L});
   const View<3> lse_of_all = trace ? View<3>(lse.data(), lse.dtype(), {1, H, B * L}) : View<3>();
-  if (distances.table) {
-    for (int64_t b = 0; b < B; ++b) {
-      const int64_t length = cache.length(slot.sequences[b]);
-      options.bias = distances.view(length - L, L, length);
-      View<3> own = lse_of_all;
-      own.size[2] = L;
-      if (trace) own.data = static_cast<char*>(own.data) + b * L * size_of(own.dtype);
-      cache.attend(slot.sequences.subspan(b, 1), std::span(cu_seqlens_q).first(2), sequence(queries, b),
-                   sequence(results, b), trace ? own : View<3>(), options);
-    }
-    if (trace) trace->options.bias = options.bias;
-  } else {
-    // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
-    const auto packed = [&](View<4> x) {
-      return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
-    };
-    cache.attend(slot.sequences, cu_seqlens_q, packed(queries), packed(results), lse_of_all, options);
-  }
+  if (distances.table) attend_by_distance(heads, slot, distances, results, lse_of_all, options);
+  else attend_at_once(heads, slot, results, lse_of_all, options);
   if (trace) trace->lse = sequences_first(lse, B, H, L);
+  if (trace && distances.table) trace->options.bias = options.bias;
   return tape.result("attention", out, {});
 }
 
@@ -210,7 +237,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   const Tape::ErrorScope scope(tape, "attention");
   const Value& source = inputs.encoder_states ? *inputs.encoder_states : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
-  const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source))};
+  const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source)), {}};
   const AttentionOptions attend_options = options_of(tape, inputs, options.causal, 0, options.dropout);
   Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
                                   : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
@@ -294,8 +321,8 @@ std::vector<double> MultiHeadAttention::frequencies_for(int64_t length) const {
   return rope_frequencies(options_.rope.theta, width, options_.rope_scaling, length);
 }
 
-/// Queries and keys of self-attention normalised and rotated, as far as the options say so.
-Value MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const {
+/// Queries, keys and values of self-attention, normalised and rotated as far as the options say so.
+QueryKeyValue MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const {
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
   const int64_t B = qkv_rows.shape()[0], L = qkv_rows.shape()[1];
   if (query_norm_) {
@@ -303,23 +330,29 @@ Value MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInpu
     qkv_rows = rms_norm_columns(tape, qkv_rows, {{0, rows ? 1 : H, query_norm_}, {H * D, rows ? 1 : Hk, key_norm_}},
                                 options_.norm_epsilon);
   }
-  if (options_.position != AttentionPositions::rope) return qkv_rows;
-  std::vector<int64_t> positions =
+  const auto heads_of = [&](const Value& all) {
+    return QueryKeyValue{{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}, {}};
+  };
+  if (options_.position != AttentionPositions::rope) return heads_of(qkv_rows);
+  const std::vector<int64_t> positions =
       inputs.cu_seqlens.empty() ? inputs.cache.positions(B, L) : positions_of(inputs.cu_seqlens);
-  const int64_t length = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
-  return autograd::rope(tape, qkv_rows, H + Hk, D, std::move(positions), options_.rope,
-                        frequencies_.empty() ? frequencies_for(length) : frequencies_);
+  std::vector<int64_t> cached = positions;
+  if (inputs.cache.cache)
+    for (int64_t& each : cached) each = inputs.cache.cache->config().streaming.position(each);
+  const int64_t length = cached.empty() ? 0 : *std::max_element(cached.begin(), cached.end()) + 1;
+  const std::vector<double> frequencies = frequencies_.empty() ? frequencies_for(length) : frequencies_;
+  QueryKeyValue heads = heads_of(autograd::rope(tape, qkv_rows, H + Hk, D, positions, options_.rope, frequencies));
+  if (cached != positions)
+    heads.sink_q = {autograd::rope(tape, qkv_rows, H, D, std::move(cached), options_.rope, frequencies), 0, H, D};
+  return heads;
 }
 
 QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
-  if (options_.encoder_dim) {
-    const Value from_x = query(tape, x);
-    const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.encoder_states);
-    return {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}};
-  }
-  const Value all = placed(tape, qkv(tape, x), inputs);
-  return {{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}};
+  if (!options_.encoder_dim) return placed(tape, qkv(tape, x), inputs);
+  const Value from_x = query(tape, x);
+  const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.encoder_states);
+  return {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}, {}};
 }
 
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
@@ -338,11 +371,12 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       const Value pairs = pair_bias(tape, L, keys);
       bias = bias ? add(tape, bias, pairs) : pairs;
     } else {
-      int64_t cached = 0;
-      if (inputs.cache.cache)
-        for (const int64_t id : inputs.cache.sequences) cached = std::max(cached, inputs.cache.cache->length(id));
-      distances.first = 1 - (cached + L);
-      distances.table = distance_bias(tape, distances.first, cached + L + keys - 1);
+      int64_t longest = L;
+      if (const KVCache* cache = inputs.cache.cache)
+        for (const int64_t id : inputs.cache.sequences)
+          longest = std::max(longest, cache->config().streaming.position(cache->length(id) + L - 1) + 1);
+      distances.first = 1 - longest;
+      distances.table = distance_bias(tape, distances.first, longest + keys - 1);
       options.bias = distances.view(0, L, keys);
     }
   }

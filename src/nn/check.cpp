@@ -207,6 +207,8 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
                   });
   check_sequences(checker, inputs.cache, B);
   checker.require(layer.causal, "a cache needs a causal layer, whose earlier rows do not depend on later ones");
+  checker.require(cache.streaming.window == 0 || !inputs.trace,
+                  "a trace needs a cache that keeps all tokens, not a streaming one");
   checker.require(!layer.recording, "a cache is for inference only, not for a tape that records");
   checker.require(
       !inputs.encoder_states && inputs.key_length.empty() && inputs.cu_seqlens.empty() && !inputs.mask && !inputs.bias,

@@ -238,7 +238,7 @@ TEST(CResults, MergeAndPlans) {
 TEST(CResults, Cache) {
   Call call;
   KVCache cpp({.kv_heads = Call::Hk, .head_dim = Call::D, .value_dim = Call::Dv, .page_size = 4, .max_pages = 9});
-  attn_kv_cache_config config{sizeof config, Call::Hk, Call::D, Call::Dv, 4, 9, ATTN_FLOAT32, 0};
+  attn_kv_cache_config config{sizeof config, Call::Hk, Call::D, Call::Dv, 4, 9, ATTN_FLOAT32, 0, 0, 0};
   attn_kv_cache* cache = nullptr;
   ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
   const attn_tensor k = tensor(call.k), v = tensor(call.v);
@@ -285,6 +285,34 @@ TEST(CResults, Cache) {
   }
   attn_kv_cache_destroy(cache);
   attn_kv_cache_destroy(nullptr);
+}
+
+TEST(CResults, StreamingCache) {
+  Call call;
+  KVCacheConfig cpp_config = {.kv_heads = Call::Hk, .head_dim = Call::D, .value_dim = Call::Dv, .page_size = 4};
+  cpp_config.streaming = {.sink_tokens = 2, .window = 3};
+  KVCache cpp(cpp_config);
+  const attn_kv_cache_config config{sizeof config, Call::Hk, Call::D, Call::Dv, 4, 0, ATTN_FLOAT32, 0, 2, 3};
+  attn_kv_cache* cache = nullptr;
+  ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
+  Array<4> sinks = call.q;
+  for (int64_t n = 0; n < sinks.count(); ++n) sinks.set(n, -call.q.get(n));
+  const attn_tensor k = tensor(call.k), v = tensor(call.v), q = tensor(call.q), sink_q = tensor(sinks);
+  const std::vector<int64_t> sequences = {cpp.add()}, cu_seqlens_q = {0, Call::Lq};
+  int64_t sequence = -1;
+  ASSERT_EQ(attn_kv_cache_add(cache, &sequence), ATTN_OK);
+  ASSERT_EQ(attn_kv_cache_append(cache, sequence, &k, &v), ATTN_OK) << attn_last_error();
+  cpp.append(sequence, call.k.view(), call.v.view());
+  Gradients expected, actual;
+  const attn_tensor out = tensor(actual.out), lse = tensor(actual.lse);
+  cpp.attend(sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view(),
+             {.causal = true, .alignment = Alignment::bottom_right}, sinks.view());
+  ASSERT_EQ(
+      attn_kv_cache_attend_streaming(cache, list(sequences), list(cu_seqlens_q), &q, &sink_q, &out, &lse, nullptr),
+      ATTN_OK)
+      << attn_last_error();
+  EXPECT_EQ(actual.bytes(), expected.bytes());
+  attn_kv_cache_destroy(cache);
 }
 
 TEST(CResults, IsasAndThreads) {
@@ -429,7 +457,7 @@ TEST(CErrors, ComeAllAtOnce) {
   EXPECT_EQ(attn_attention(&q, &k, &v, &out, &lse, &call.c), ATTN_OK) << attn_last_error();
 
   attn_kv_cache* cache = nullptr;
-  const attn_kv_cache_config config{sizeof config, 1, 0, 0, -3, 0, 9, 0};
+  const attn_kv_cache_config config{sizeof config, 1, 0, 0, -3, 0, 9, 0, 0, 0};
   EXPECT_EQ(attn_kv_cache_create(&config, &cache), ATTN_INVALID_ARGUMENT);
   const std::string said = attn_last_error();
   for (const char* reason : {"config has dtype 9", "head_dim is 0", "page_size is -3"})
@@ -504,7 +532,7 @@ TEST(CErrors, StructsGrow) {
                      " bytes that this library knows: the library is older than the header");
 
   attn_kv_cache* cache = nullptr;
-  attn_kv_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 1};
+  attn_kv_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 1, 0, 0};
   expect_refused(
       attn_kv_cache_create(&config, &cache),
       "[attn_kv_cache_create] config.reserved must be 0; config has dtype 9, must be one of enum attn_dtype, "
@@ -550,7 +578,7 @@ TEST(CErrors, NoExceptionLeaves) {
 }
 
 TEST(CMemory, RunsOut) {
-  attn_kv_cache_config config{sizeof config, 1 << 20, 1024, 0, 1 << 24, 0, ATTN_FLOAT32, 0};  // 64 PiB a page
+  attn_kv_cache_config config{sizeof config, 1 << 20, 1024, 0, 1 << 24, 0, ATTN_FLOAT32, 0, 0, 0};  // 64 PiB a page
   attn_kv_cache* cache = nullptr;
   ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK) << attn_last_error();
   int64_t sequence = 0;

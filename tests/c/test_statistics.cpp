@@ -145,7 +145,7 @@ TEST(CStatistics, OfACache) {
   q.fill_normal(random), keys.fill_normal(random);
   Array<3> lse(DType::float32, {1, H, 3}), entropy = lse, expected = lse;
   KVCache cpp({.kv_heads = Hk, .head_dim = D});
-  const attn_kv_cache_config config{sizeof config, Hk, D, 0, 0, 0, ATTN_FLOAT32, 0};
+  const attn_kv_cache_config config{sizeof config, Hk, D, 0, 0, 0, ATTN_FLOAT32, 0, 0, 0};
   attn_kv_cache* cache = nullptr;
   ASSERT_EQ(attn_kv_cache_create(&config, &cache), ATTN_OK);
   const std::vector<int64_t> ids = {cpp.add()}, starts = {0, 3};

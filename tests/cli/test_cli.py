@@ -95,6 +95,32 @@ def test_context_beyond_training(attn):
         assert "--context: must be a whole number from 0" in done.stderr, done.stderr
 
 
+def test_streaming(attn):
+    """--streaming: texts of any length, in whatever positions; what is evicted is forgotten."""
+    attn.file("text.txt", TEXT)
+    for positions in ("learned", "rope"):
+        attn.run("train", "text.txt", "--steps", 30, "--out", positions, "--positions", positions, *SHAPE)
+
+        def continued(beginning, *flags, count=100):
+            said = attn.run("generate", positions, "--prompt", beginning, "--max-new-tokens", count, "--temperature", 0,
+                            *flags).stdout
+            return said[len(beginning):-1]
+
+        assert len(continued("The cat", "--streaming", "2,9")) == 100, positions
+        assert continued("The", "--streaming", "2,14", count=12) == continued("The", count=12), positions
+    for wrong, status, message in (
+            ("4", 2, "--streaming"), ("4,x", 2, "--streaming: must be a whole number"),
+            ("4,0", 2, "--streaming keeps a window of 0 tokens, must be at least 1"), ("-1,4", 2, "--streaming"),
+            ("4,13", 1, "sink tokens and window are 17 tokens, must be at most the context of 16")):
+        done = attn.run("generate", "learned", "--prompt", "The", "--streaming", wrong, status=status)
+        assert message in done.stderr and done.stderr.count("\n") == 1, (wrong, done.stderr)
+    for flags in (("--no-cache",), ("--context", 8)):
+        done = attn.run("generate", "rope", "--prompt", "The", "--streaming", "2,9", *flags, status=2)
+        assert flags[0] in done.stderr, done.stderr
+    done = attn.run("generate", "rope", "--prompt", "The", "--streaming", "2,9", "--record", "x.safetensors", status=1)
+    assert "streaming does not support a recorder" in done.stderr, done.stderr
+
+
 def train_arguments(out, *more):
     return ("train", "text.txt", "--out", out, "--steps", 40, "--save-every", 3, "--eval-every", 10, "--accumulation",
             2, *SHAPE, *more)
