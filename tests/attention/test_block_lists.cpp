@@ -149,7 +149,7 @@ TEST(BlockLists, OfNothing) {
 TEST(BlockLists, VisitNoOtherBlocks) {
   constexpr int64_t Lk = int64_t{1} << 36, H = 20;
   const Tensor<double, 4> q({1, H, 3, 8});
-  Tensor<double, 4> out({1, H, 3, 8}), weights({1, H, 3, 128});
+  Tensor<double, 4> out({1, H, 3, 8}), weights({1, H, 3, 192});
   Tensor<double, 3> lse({1, H, 3});
   const std::vector<double> key(8, 0.5);
   const ConstView<4> keys(key.data(), DType::float64, {1, H, Lk, 8}, {0, 0, 0, 1});
@@ -158,14 +158,14 @@ TEST(BlockLists, VisitNoOtherBlocks) {
   for (int64_t n = 0; n < 3; ++n) indices.insert(indices.end(), {7 + n, Lk / 128, Lk / 64 - 1 - n});
   AttentionOptions options;
   options.blocks = {{}, 1, 64, {offsets.data(), {1, 1, 4}}, {indices.data(), {9}}};
-  Values of_first_row(128);
-  std::fill(of_first_row.begin() + 64, of_first_row.end(), 1 / 192.0);
+  Values last_blocks(3 * 192);  // of the first head: query n attends to the last block but n
+  for (int64_t n = 0; n < 3; ++n) std::fill_n(last_blocks.begin() + n * 192 + (2 - n) * 64, 64, 1 / 192.0);
   for_each_isa([&](const std::string& isa) {
     attention(q, keys, keys, out, lse, options);
     EXPECT_TRUE(close_float64({lse.begin(), lse.end()}, Values(H * 3, std::log(192.0)))) << isa;
     EXPECT_TRUE(close_float64({out.begin(), out.end()}, Values(H * 3 * 8, 0.5))) << isa;
-    attention_weights(q, keys, lse, weights, 0, Lk - 128, options);
-    EXPECT_TRUE(close_float64({weights.begin(), weights.begin() + 128}, of_first_row)) << isa;
+    attention_weights(q, keys, lse, weights, 0, Lk - 192, options);
+    EXPECT_TRUE(close_float64({weights.begin(), weights.begin() + 3 * 192}, last_blocks)) << isa;
     EXPECT_EQ(explain(q, keys, keys, options).flops, H * 3 * 192 * 2 * 16.0) << isa;
   });
 }
