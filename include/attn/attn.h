@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/attention_layouts.h"
 #include "attn/attention_options.h"
 #include "attn/attention_statistics.h"
 #include "attn/autograd.h"
