@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 
 from . import _core
-from ._arrays import wrong_types
+from ._arrays import exported, wrong_types
 
 __all__ = ["BlockLists", "bigbird", "block_diagonal", "by_head", "dilated", "fixed", "local", "longformer", "prefix",
-           "strided"]
+           "select_blocks", "select_keys", "strided"]
 
 
 class BlockLists(NamedTuple):
     """A layout: the key blocks of query block n are indices[offsets[b, h, n]:offsets[b, h, n + 1]], which rise."""
 
-    offsets: np.ndarray  # int64 [1, H|1, query blocks + 1]
+    offsets: np.ndarray  # int64 [B|1, H|1, query blocks + 1]
     indices: np.ndarray  # int64 [listed blocks]
     query_block: int
     key_block: int
@@ -36,10 +36,10 @@ def _lists(name: str, length: int, block: int, **parameters: int) -> BlockLists:
     return _read(getattr(_core, f"layout_{name}")(*given.values()), block)
 
 
-def _read(lists: tuple[int, Any, Any], block: int) -> BlockLists:
-    heads, offsets, indices = lists
-    return BlockLists(np.frombuffer(offsets, np.int64).reshape(1, heads, -1), np.frombuffer(indices, np.int64), block,
-                      block)
+def _read(lists: tuple[int, int, Any, Any], query_block: int, key_block: int | None = None) -> BlockLists:
+    *axes, offsets, indices = lists
+    return BlockLists(np.frombuffer(offsets, np.int64).reshape(*axes, -1), np.frombuffer(indices, np.int64),
+                      query_block, query_block if key_block is None else key_block)
 
 
 def local(length: int, block: int, left: int, right: int) -> BlockLists:
@@ -96,3 +96,25 @@ def by_head(*heads: BlockLists) -> BlockLists:
     shifts = np.cumsum([0, *(len(lists.indices) for lists in heads)])
     return BlockLists(np.concatenate([lists.offsets + shift for lists, shift in zip(heads, shifts)], axis=1),
                       np.concatenate([lists.indices for lists in heads]), *heads[0][2:])
+
+
+# ----------------------------------------------------------------------------------------------- selected by contents
+
+def select_blocks(q: Any, k: Any, key_block: int, count: int, *, query_block: int = 1, causal: bool = False
+                  ) -> BlockLists:
+    """Selects the `count` key blocks with the largest <mean of the queries of a query block, mean of the block's keys>.
+
+    q [B, H, Lq, D], k [B, Hk, Lk, D]. causal: no block after the last query's, and always the blocks of the queries'
+    positions p_i = i + Lk - Lq. Of equal scores the lower block is selected. No gradient flows through the selection.
+    """
+    wrong_types("select_blocks", key_block=(key_block, "whole number"), count=(count, "whole number"),
+                query_block=(query_block, "whole number"), causal=(causal, "True or False"))
+    lists = _core.select_blocks(exported(q, "q"), exported(k, "k"), query_block, key_block, count, causal)
+    return _read(lists, query_block, key_block)
+
+
+def select_keys(scores: Any, count: int, *, causal: bool = False) -> BlockLists:
+    """Selects the `count` keys of each query with the largest scores [B, H|1, Lq, Lk]. Of equal scores the lower key is
+    selected, and none that is NaN or -infinity. causal: no key after p_i = i + Lk - Lq."""
+    wrong_types("select_keys", count=(count, "whole number"), causal=(causal, "True or False"))
+    return _read(_core.select_keys(exported(scores, "scores"), count, causal), 1)

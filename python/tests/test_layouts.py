@@ -61,3 +61,26 @@ def test_layouts_refuse():
         layouts.strided(1.5, BLOCK, 2)
     with pytest.raises(TypeError, match="global_blocks must be a list of whole numbers"):
         layouts.longformer(LENGTH, BLOCK, 1, 3)
+
+
+def test_selected_blocks_are_those_of_the_largest_scores():
+    random = np.random.default_rng(1)
+    q, k = random.standard_normal((2, 4, LENGTH, 8)), random.standard_normal((2, 2, LENGTH, 8))
+    lists = layouts.select_blocks(q, k, BLOCK, 3)
+    means = np.stack([k[:, :, first:first + BLOCK].mean(2) for first in range(0, LENGTH, BLOCK)], 2)
+    scores = q @ means.repeat(2, 1).swapaxes(-1, -2)
+    expected = np.sort(np.argsort(-scores, -1)[..., :3], -1)
+    np.testing.assert_array_equal(lists.indices.reshape(2, 4, LENGTH, 3), expected)
+    np.testing.assert_array_equal(layouts.select_keys(scores, 3).indices, lists.indices)
+    out = attention_cpp.attention(q, k, k, blocks=layouts.select_blocks(q, k, BLOCK, N, causal=True), causal=True)
+    np.testing.assert_allclose(out, attention_cpp.attention(q, k, k, causal=True), rtol=1e-12)
+
+
+def test_selections_refuse():
+    q = np.zeros((1, 1, 3, 2))
+    with pytest.raises(attention_cpp.Error, match="key_block is 0, must be at least 1; count is -1"):
+        layouts.select_blocks(q, q, 0, -1)
+    with pytest.raises(TypeError, match="q must be an array"):
+        layouts.select_blocks("text", q, 4, 1)
+    with pytest.raises(TypeError, match="causal must be True or False, not 1"):
+        layouts.select_keys(q, 1, causal=1)
