@@ -38,11 +38,19 @@ struct Window {
   int64_t right = -1;
 };
 
-/// Block-sparse layout: query i may attend to key j if allowed[b, h, i / query_block, j / key_block].
+/// Block-sparse layout, in one of two forms. Query i may attend to key j
+///   if allowed[b, h, i / query_block, j / key_block] is true; or
+///   if j / key_block is in the list of the query block n = i / query_block: the rising numbers of key blocks
+///   indices[offsets[b, h, n]] to indices[offsets[b, h, n + 1] - 1]. Memory and time grow with the listed blocks only.
+/// attn/attention_layouts.h makes lists for the layouts of papers.
 struct BlockLayout {
   ConstView<4> allowed = {};  ///< boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)]
   int64_t query_block = 0;    ///< queries per block
   int64_t key_block = 0;      ///< keys per block
+  ConstView<3> offsets = {};  ///< int64 [B|1, H|1, ceil(Lq / query_block) + 1]: where in `indices` lists begin and end
+  ConstView<1> indices = {};  ///< int64 [any length]: numbers of key blocks; lists of several heads may share entries
+
+  bool given() const { return allowed || offsets; }
 };
 
 /// Every option of the operator. All of them compose; each_option() has the meaning of each. Views and spans are
@@ -115,7 +123,8 @@ void each_option(const Visit& visit, Structs&... structs) {
         structs.cu_seqlens_q...);
   visit({"cu_seqlens_k", "integer", "[sequences + 1]", "none", "the same in Lk"}, structs.cu_seqlens_k...);
   visit({"blocks", "(allowed, query_block, key_block)", "[B|1, H|1, query blocks, key blocks]", "none",
-         "boolean: query i may attend to key j if allowed[b, h, i / query_block, j / key_block]"},
+         "boolean: query i may attend to key j if allowed[b, h, i / query_block, j / key_block]; or, as lists of key "
+         "blocks, (offsets [B|1, H|1, query blocks + 1], indices, query_block, key_block)"},
         structs.blocks...);
   visit({"sink", "float32", "[H]", "none", "one more logit per row, in the denominator of the softmax only"},
         structs.sink...);

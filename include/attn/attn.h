@@ -3,7 +3,9 @@
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/attention_layouts.h"
 #include "attn/attention_options.h"
+#include "attn/attention_selection.h"
 #include "attn/attention_statistics.h"
 #include "attn/autograd.h"
 #include "attn/autograd_linear.h"

@@ -52,11 +52,16 @@ typedef struct attn_window {
   int64_t right;
 } attn_window;
 
-/* Query i may attend to key j if allowed[b, h, i / query_block, j / key_block]. */
+/* A block-sparse layout in one of two forms; the other one is null. Query i may attend to key j if
+ *   allowed[b, h, i / query_block, j / key_block]; or
+ *   j / key_block is one of indices[offsets[b, h, n]] to indices[offsets[b, h, n + 1] - 1], which rise, with
+ *   n = i / query_block. Memory and time grow with the listed blocks only. */
 typedef struct attn_blocks {
   const attn_tensor* allowed; /* boolean [B|1, H|1, ceil(Lq / query_block), ceil(Lk / key_block)] */
   int64_t query_block;
   int64_t key_block;
+  const attn_tensor* offsets; /* int64 [B|1, H|1, ceil(Lq / query_block) + 1] */
+  const attn_tensor* indices; /* int64 [any length]: numbers of key blocks */
 } attn_blocks;
 
 /* Every option of attn/attention_options.h, with the same name. All of them compose. A field that is zero or null is

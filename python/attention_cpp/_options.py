@@ -32,7 +32,7 @@ class OptionArguments(TypedDict, total=False):
     key_segment_ids: Array | None
     cu_seqlens_q: Integers | None
     cu_seqlens_k: Integers | None
-    blocks: tuple[Array, int, int] | None
+    blocks: tuple[Array, int, int] | tuple[Array, Array, int, int] | None
     sink: Numbers | None
     dropout: float
     seed: Array | int | None
@@ -63,7 +63,7 @@ class Options:
     key_segment_ids: Array | None = None
     cu_seqlens_q: Integers | None = None
     cu_seqlens_k: Integers | None = None
-    blocks: tuple[Array, int, int] | None = None
+    blocks: tuple[Array, int, int] | tuple[Array, Array, int, int] | None = None
     sink: Numbers | None = None
     dropout: float = 0.0
     seed: Array | int | None = None
@@ -85,9 +85,15 @@ class Options:
         return type(self)(**{name: value for name, value in vars(self).items() if name not in names})
 
     def mapped(self, change: Callable[[str, Any], Any]) -> Self:
-        """Returns these options with every given value replaced by change(name, value), in `blocks` its array."""
-        return type(self)(**{name: (change(name, value[0]), *value[1:]) if name == "blocks" else change(name, value)
-                             for name, value in vars(self).items() if value is not None})
+        """Returns these options with every given value replaced by change(name, value), in `blocks` its arrays, of
+        which the indices are called "block_indices"."""
+        def changed(name: str, value: Any) -> Any:
+            if name != "blocks":
+                return change(name, value)
+            *arrays, query_block, key_block = value
+            return *(change(*part) for part in zip(("blocks", "block_indices"), arrays)), query_block, key_block
+
+        return type(self)(**{name: changed(name, value) for name, value in vars(self).items() if value is not None})
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -99,7 +105,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
 
 def axis_of(name: str, letter: str) -> int | None:
     """Returns the axis of an option for batch elements ("B"), heads ("H"), queries ("Lq") or keys ("Lk"), or None."""
-    return next((number for number, axis in enumerate(SHAPES[name]) if axis.split("|")[0] == letter), None)
+    return next((number for number, axis in enumerate(SHAPES.get(name, ())) if axis.split("|")[0] == letter), None)
 
 
 def options_of(operation: str, given: Mapping[str, Any]) -> Options:

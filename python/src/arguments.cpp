@@ -301,11 +301,15 @@ struct Arguments::Read {
     else in.wrong_type(std::string(name) + " must be (left, right), -1 = no limit");
   }
   void operator()(const char* name, attn::BlockLayout& to) const {
-    if (!nb::isinstance<nb::tuple>(value) || nb::len(value) != 3)
-      return in.wrong_type(std::string(name) + " must be (allowed, query_block, key_block)");
-    to.allowed = in.input<4>("blocks.allowed", value[0]);
-    in.read_scalar("blocks.query_block", value[1], "a whole number", &to.query_block);
-    in.read_scalar("blocks.key_block", value[2], "a whole number", &to.key_block);
+    const size_t parts = nb::isinstance<nb::tuple>(value) ? nb::len(value) : 0;
+    if (parts != 3 && parts != 4)
+      return in.wrong_type(std::string(name) +
+                           " must be (allowed, query_block, key_block) or (offsets, indices, query_block, key_block)");
+    if (parts == 3) to.allowed = in.input<4>("blocks.allowed", value[0]);
+    if (parts == 4) to.offsets = in.input<3>("blocks.offsets", value[0]);
+    if (parts == 4) to.indices = in.input<1>("blocks.indices", value[1]);
+    in.read_scalar("blocks.query_block", value[parts - 2], "a whole number", &to.query_block);
+    in.read_scalar("blocks.key_block", value[parts - 1], "a whole number", &to.key_block);
   }
 };
 

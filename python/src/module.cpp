@@ -17,6 +17,7 @@
 #include "exchange.h"
 #include "executor.h"
 #include "heads.h"
+#include "layouts.h"
 #include "linear.h"
 #include "page.h"
 #include "shorten.h"
@@ -348,6 +349,7 @@ NB_MODULE(_core, m) {
 
   add_convolution(m);
   add_heads(m);
+  add_layouts(m);
   add_linear(m);
   add_page(m);
   nb::class_<Cache>(m, "Cache")

@@ -128,6 +128,16 @@ def test_blocks_are_a_mask_of_rectangles(qkv):
     np.testing.assert_allclose(out, reference.attention(q, k, v, mask=mask)[0], **EXACT)
 
 
+def test_blocks_may_be_lists(qkv):
+    q, k, v = qkv
+    allowed = np.array([[True, False, True], [False, True, True]])[None, None]
+    lists = np.array([[[0, 2, 4]]]), np.array([0, 2, 1, 2])
+    expected = attention_cpp.attention(q, k, v, blocks=(allowed, 4, 3))
+    np.testing.assert_array_equal(attention_cpp.attention(q, k, v, blocks=(*lists, 4, 3)), expected)
+    with pytest.raises(attention_cpp.Error, match=r"blocks\.indices\[1\] is 0, must be in \[1, 2\]"):
+        attention_cpp.attention(q, k, v, blocks=(lists[0], np.array([0, 0, 1, 2]), 4, 3))
+
+
 def test_dropout_is_a_function_of_the_seed(qkv):
     q, k, v = qkv
     keep = attention_cpp.dropout_keeps(5, 0.4, (B, H, LQ, LK))

@@ -34,7 +34,8 @@ OPTIONS = {
     "bias": ["text", 3, np.zeros((1, 1, 3, 3), np.float32), np.zeros((5, 6), np.int32), np.zeros((1,) * 5, np.float32)],
     "alibi_slopes": ["text", [1.0], ["a", "b"]], "query_segment_ids": ["text", 3, np.zeros((1, 4), np.int32)],
     "key_segment_ids": ["text", 3, np.zeros((1, 4), np.int32)], "cu_seqlens_q": ["text", [0, 9], [3, 0], [0.5, 1]],
-    "cu_seqlens_k": ["text", [0, 9], [3, 0]], "blocks": ["text", 3, (1, 2), (np.zeros((1, 1, 9, 9), bool), 2, 2)],
+    "cu_seqlens_k": ["text", [0, 9], [3, 0]], "blocks": ["text", 3, (1, 2), (np.zeros((1, 1, 9, 9), bool), 2, 2),
+               (np.zeros((1, 1, 9), np.int64), np.zeros(3, np.int64), 2, 2)],
     "sink": ["text", [1.0], ["a", "b"]], "dropout": ["text", -0.1, 1.0, float("nan")], "seed": ["text", -1, 2**64, 0.5],
     "float32_precision": [3, "lowest"], "batch_invariant": ["text", 3],
 }

@@ -48,6 +48,7 @@ OPTIONS = {
     "segments": {"query_segment_ids": torch.tensor([[0, 0, 1, 1, 1], [2, 2, 2, 2, 2]]),
                   "key_segment_ids": torch.tensor([[0, 0, 0, 1, 1, 1], [0, 2, 0, 2, 2, 2]])},
     "blocks": {"blocks": (BLOCKS, 3, 2)},
+    "block lists": {"blocks": (torch.tensor([0, 2, 4]), torch.tensor([0, 2, 1, 2]), 3, 2)},
     "sink": {"sink": [0.5, -0.5, 1.0, 0.0]},
     "dropout": {"dropout": 0.3, "seed": 2**64 - 1},
     "precision": {"float32_precision": "high", "batch_invariant": True},
@@ -67,8 +68,9 @@ def as_arrays(options):
     given = {name: value.detach().numpy() if isinstance(value, torch.Tensor) else value
              for name, value in options.items()}
     if "blocks" in given:
-        allowed, rows, columns = given.pop("blocks")
-        allowed = np.broadcast_to(allowed.numpy(), (1, 1, *allowed.shape[-2:]))
+        *blocks, rows, columns = given.pop("blocks")
+        allowed = (blocks[0] if len(blocks) == 1 else BLOCKS).numpy()  # the lists of the table mean BLOCKS
+        allowed = np.broadcast_to(allowed, (1, 1, *allowed.shape[-2:]))
         allowed = np.repeat(np.repeat(allowed, rows, 2), columns, 3)[:, :, :5, :6]
         given["mask"] = allowed & given.get("mask", True)
     if "query_segment_ids" in given:
@@ -135,7 +137,7 @@ def test_gradient_of_the_sink_is_that_of_plain_operations(name, dtype):
         torch.testing.assert_close(ours, theirs, **(EXACT if dtype == torch.float64 else dict(rtol=1e-6, atol=1e-6)))
 
 
-@pytest.mark.parametrize("name", ["all", "segments", "blocks"])
+@pytest.mark.parametrize("name", ["all", "segments", "blocks", "block lists"])
 def test_second_derivatives_pass_gradgradcheck(name):
     function, rest = with_sources(OPTIONS[name])
     assert gradgradcheck(function, (*(x.detach()[:, -2:].requires_grad_() if name != "all" else x for x in qkv()),
@@ -157,6 +159,18 @@ def test_vmap_of_blocks():
     values = torch.stack([BLOCKS, ~BLOCKS])
     actual = torch.vmap(lambda x: drop_in.attention(q, k, v, blocks=(x, 3, 2)))(values)
     expected = torch.stack([drop_in.attention(q, k, v, blocks=(x, 3, 2)) for x in values])
+    torch.testing.assert_close(actual, expected, **EXACT)
+
+
+@pytest.mark.parametrize("dims", [(0, None), (None, 0), (0, 0)])
+def test_vmap_of_block_lists(dims):
+    q, k, v = qkv(grad=False)
+    offsets, indices, *sizes = OPTIONS["block lists"]["blocks"]
+    stacked = torch.stack([offsets, torch.tensor([0, 2, 2])]), torch.stack([indices, torch.tensor([0, 1, 0, 1])])
+    lists = [one if dim is None else both for one, both, dim in zip((offsets, indices), stacked, dims)]
+    rows = [[part if dim is None else part[row] for part, dim in zip(lists, dims)] for row in range(2)]
+    actual = torch.vmap(lambda *x: drop_in.attention(q, k, v, blocks=(*x, *sizes)), dims)(*lists)
+    expected = torch.stack([drop_in.attention(q, k, v, blocks=(*x, *sizes)) for x in rows])
     torch.testing.assert_close(actual, expected, **EXACT)
 
 

@@ -68,7 +68,7 @@ bool masks_alone(const AttentionOptions& o) {
 }
 
 bool plain_scores(const AttentionOptions& o) {
-  return masks_alone(o) && !o.mask && !o.query_segment_ids && !o.blocks.allowed;
+  return masks_alone(o) && !o.mask && !o.query_segment_ids && !o.blocks.given();
 }
 
 bool is_few(DType dtype, int64_t rows, const AttentionOptions& options) {

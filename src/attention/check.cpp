@@ -47,12 +47,13 @@ void check_cumulative(Checker& checker, const char* name, std::span<const int64_
   checker.require(rising, [&] { return std::string(name) + " must rise, within 0 .. " + text(total); });
 }
 
-void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
-  if (!checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes")) return;
+/// Blocks of an axis; a block may be larger than 2^62.
+int64_t count_blocks(int64_t n, int64_t block) { return n / block + (n % block != 0); }
+
+void check_allowed(Checker& checker, const BlockLayout& blocks, const Problem& p) {
   check_layout(checker, "blocks.allowed", blocks.allowed);
   checker.require(blocks.allowed.dtype == DType::boolean, "blocks.allowed must be boolean");
-  const auto up = [](int64_t n, int64_t block) { return n / block + (n % block != 0); };
-  const Shape<4> full = {p.B, p.H, up(p.Lq, blocks.query_block), up(p.Lk, blocks.key_block)};
+  const Shape<4> full = {p.B, p.H, count_blocks(p.Lq, blocks.query_block), count_blocks(p.Lk, blocks.key_block)};
   const Shape<4>& size = blocks.allowed.size;
   checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
                       size[3] == full[3],
@@ -60,6 +61,81 @@ void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p)
                     return "blocks.allowed has size " + to_string<4>(size) + ", must be " + to_string<4>(full) +
                            " (the first two axes may be 1)";
                   });
+}
+
+/// "blocks.offsets[0, 3, 2] is 4, must be in [5, 9]"
+std::string outside(const std::string& element, int64_t value, int64_t low, int64_t high) {
+  return "blocks." + element + " is " + text(value) + ", must be in [" + text(low) + ", " + text(high) + "]";
+}
+
+/// The lists of batch element b and head h: the first entry that is wrong.
+bool check_lists_of(Checker& checker, const BlockLayout& blocks, int64_t key_blocks, int64_t b, int64_t h) {
+  const ConstView<3>& offsets = blocks.offsets;
+  const auto offset = [&](int64_t n) {
+    const int64_t at = b * offsets.stride[0] + h * offsets.stride[1] + n * offsets.stride[2];
+    return static_cast<const int64_t*>(offsets.data)[at];
+  };
+  for (int64_t n = 0, least = 0; n < offsets.size[2]; least = offset(n++))
+    if (offset(n) < least || offset(n) > blocks.indices.size[0])
+      return checker.require(false, [&] {
+        return outside("offsets" + to_string<3>({b, h, n}), offset(n), least, blocks.indices.size[0]);
+      });
+  for (int64_t n = 0; n + 1 < offsets.size[2]; ++n)
+    for (int64_t t = offset(n), least = 0; t < offset(n + 1); ++t) {
+      const int64_t index = static_cast<const int64_t*>(blocks.indices.data)[t * blocks.indices.stride[0]];
+      if (index < least || index >= key_blocks)
+        return checker.require(false, [&] {
+          return outside("indices[" + text(t) + "]", index, least, key_blocks - 1) +
+                 ": a list rises, and the last of the key blocks is " + text(key_blocks - 1);
+        });
+      least = index + 1;
+    }
+  return true;
+}
+
+void check_lists(Checker& checker, const BlockLayout& blocks, const Problem& p) {
+  const ConstView<3>& offsets = blocks.offsets;
+  const Shape<3> full = {p.B, p.H, count_blocks(p.Lq, blocks.query_block) + 1};
+  const auto is_int64 = [&](const char* name, DType dtype) {
+    return checker.require(dtype == DType::int64, [&] {
+      return std::string(name) + " is " + std::string(name_of(dtype)) + ", must be int64";
+    });
+  };
+  bool valid = is_int64("blocks.offsets", offsets.dtype);
+  valid = (!blocks.indices || is_int64("blocks.indices", blocks.indices.dtype)) && valid;
+  valid = check_layout(checker, "blocks.offsets", offsets) && valid;
+  valid = check_layout(checker, "blocks.indices", blocks.indices) && valid;
+  valid = checker.require(blocks.indices || blocks.indices.empty(), "blocks.indices must have data") && valid;
+  const Shape<3>& size = offsets.size;
+  valid = checker.require(
+              (size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2],
+              [&] {
+                return "blocks.offsets has size " + to_string<3>(size) + ", must be " + to_string<3>(full) +
+                       " (the first two axes may be 1)";
+              }) &&
+          valid;
+  // Elements that repeat (stride 0) are looked at once.
+  const auto extent = [&](int axis) {
+    return offsets.stride[axis] == 0 ? std::min<int64_t>(size[axis], 1) : size[axis];
+  };
+  for (int64_t b = 0; valid && b < extent(0); ++b)
+    for (int64_t h = 0; valid && h < extent(1); ++h)
+      valid = check_lists_of(checker, blocks, count_blocks(p.Lk, blocks.key_block), b, h);
+}
+
+void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
+  const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
+  if (!blocks.given()) {
+    checker.require(!has_pairs || (blocks.query_block == 0 && blocks.key_block == 0 && !blocks.indices),
+                    "blocks have sizes or indices, but neither blocks.allowed nor blocks.offsets is given");
+    return;
+  }
+  if (!checker.require(!blocks.allowed || (!blocks.offsets && !blocks.indices),
+                       "blocks are given as allowed and as lists (offsets, indices), must be one of them") ||
+      !checker.require(blocks.query_block > 0 && blocks.key_block > 0, "blocks must have positive block sizes"))
+    return;
+  if (blocks.allowed) check_allowed(checker, blocks, p);
+  else check_lists(checker, blocks, p);
 }
 
 }  // namespace
@@ -226,10 +302,7 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
                   "query_segment_ids and key_segment_ids must be given together");
   if (o.query_segment_ids) check_ids(checker, "query_segment_ids", o.query_segment_ids, p.B, p.Lq);
   if (o.key_segment_ids) check_ids(checker, "key_segment_ids", o.key_segment_ids, p.B, p.Lk);
-  const bool has_pairs = p.B > 0 && p.H > 0 && p.Lq > 0 && p.Lk > 0;  // an empty layout has no data
-  checker.require(o.blocks.allowed || !has_pairs || (o.blocks.query_block == 0 && o.blocks.key_block == 0),
-                  "blocks have sizes, but blocks.allowed is not given");
-  if (o.blocks.allowed) check_blocks(checker, o.blocks, p);
+  check_blocks(checker, o.blocks, p);
 }
 
 void list_sequences(Problem& p, const AttentionOptions& o) {

@@ -11,32 +11,38 @@ namespace {
 
 using namespace detail;
 
+/// Counts the allowed pairs of the tiles of a walk.
+struct CountPairs {
+  Panel rows;
+  double pairs = 0;
+
+  const Panel& panel(int) const { return rows; }
+  void start_block(int64_t, int64_t) {}
+  void tile(int, const Tile& tile) {
+    if (!tile.allowed) pairs += static_cast<double>(tile.count * rows.rows);
+    else
+      for (int64_t j = 0; j < tile.count; ++j) pairs += __builtin_popcountll(tile.allowed[j]);
+  }
+  void end_block() {}
+};
+
 /// (query, key) pairs that the intervals, the mask, documents and blocks allow.
 double allowed_pairs(const Problem& p) {
   const TileKernels& tk = row_kernels(p);
-  double pairs = 0;
+  CountPairs count;
   uint64_t allowed[kernels::kMaxBlockKeys];
   for (const Sequence& s : p.sequences) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t first = 0; first < s.query_count; first += kernels::kMaxWidth) {
         const int64_t rows = std::min<int64_t>(kernels::kMaxWidth, s.query_count - first);
-        Panel panel;
-        fill_head_panel(panel, p, s, h, first, rows, 1);
-        if (!p.has_key_masks()) {
-          for (int r = 0; r < panel.rows; ++r) pairs += static_cast<double>(panel.end[r] - panel.begin[r]);
-          continue;
-        }
-        for (int64_t key = panel.low; key < panel.high; key += tk.block_keys) {
-          const int64_t end = std::min(key + tk.block_keys, panel.high);
-          const TileKind kind = tile_mask(p, s, panel, tk, key, end, allowed);
-          if (kind == TileKind::full) pairs += static_cast<double>((end - key) * panel.rows);
-          if (kind != TileKind::mixed) continue;
-          for (int64_t j = 0; j < end - key; ++j) pairs += __builtin_popcountll(allowed[j]);
-        }
+        fill_head_panel(count.rows, p, s, h, first, rows, 1);
+        if (p.has_key_masks()) walk_keys({p, s, tk, tk.block_keys, allowed}, 1, count);
+        else
+          for (int r = 0; r < rows; ++r) count.pairs += static_cast<double>(count.rows.end[r] - count.rows.begin[r]);
       }
     }
   }
-  return pairs;
+  return count.pairs;
 }
 
 /// The kernels of the longest sequence, and the words for them.

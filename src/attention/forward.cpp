@@ -94,7 +94,7 @@ class GroupWorker {
       return;
     }
     run_chunk(first, total_);
-    for (int64_t chunk = first + 1; chunk < chunks; ++chunk) {
+    for (int64_t chunk = next_chunk(first + 1); chunk < chunks; chunk = next_chunk(chunk + 1)) {
       run_chunk(chunk, chunk_);
       merge_states(tk_, total_, chunk_, group_->rows, p_.Dv);
     }
@@ -139,6 +139,12 @@ class GroupWorker {
   void start_head(int i) {
     scores_.start_block(heads_.keys(i), begin_, end_);
     values_.start(heads_.values(i), begin_, end_);
+  }
+
+  /// The first chunk from `chunk` on of which some row may see a key.
+  int64_t next_chunk(int64_t chunk) const {
+    start_lists(*this, panel_count_, chunk * tk_.chunk_keys);
+    return next_key(*this, panel_count_, chunk * tk_.chunk_keys) / tk_.chunk_keys;
   }
 
   /// The panels' accumulators over the keys of one chunk.

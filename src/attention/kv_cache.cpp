@@ -296,7 +296,7 @@ void KVCache::State::Call::check(Checker& checker, const State& state, std::span
            std::to_string(ids.size()) + " sequences";
   });
   const AttentionOptions& o = options_;
-  checker.require(!o.mask && !o.query_segment_ids && !o.key_segment_ids && !o.blocks.allowed &&
+  checker.require(!o.mask && !o.query_segment_ids && !o.key_segment_ids && !o.blocks.given() &&
                       o.cu_seqlens_q.empty() && o.cu_seqlens_k.empty() && o.key_length.empty() &&
                       o.query_length.empty() && o.dropout == 0,
                   "mask, segment ids, blocks, cu_seqlens_q, cu_seqlens_k, lengths and dropout do not apply to a cache");

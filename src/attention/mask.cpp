@@ -111,6 +111,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, cons
   if (o.mask) boolean_mask(o.mask, s, panel, tk, begin, end, allowed);
   if (o.query_segment_ids) documents(o, s, panel, begin, end, allowed);
   if (o.blocks.allowed) block_layout(o.blocks, s, panel, begin, end, allowed);
+  if (panel.lists.given()) panel.lists.mask(begin, end, allowed);
   uint64_t any = 0, all = everyone;
   for (int64_t key = 0; key < end - begin; ++key) {
     any |= allowed[key];

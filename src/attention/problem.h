@@ -73,7 +73,7 @@ struct Problem {
 
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed
-    return options->mask || options->query_segment_ids || options->blocks.allowed;
+    return options->mask || options->query_segment_ids || options->blocks.given();
   }
 };
 

@@ -74,9 +74,19 @@ class Scores {
     if (o.mask && !at<bool, 4>(o.mask, {b, h, i, j})) return false;
     if (o.query_segment_ids && at<int64_t, 2>(o.query_segment_ids, {b, i}) != at<int64_t, 2>(o.key_segment_ids, {b, j}))
       return false;
-    if (o.blocks.allowed && !at<bool, 4>(o.blocks.allowed, {b, h, i / o.blocks.query_block, j / o.blocks.key_block}))
-      return false;
+    if (!in_blocks(b, h, i, j)) return false;
     return !(o.bias && at<double, 4>(o.bias, {b, h, i, j}) == -kInfinity);
+  }
+
+  bool in_blocks(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const BlockLayout& blocks = options_.blocks;
+    if (!blocks.given()) return true;
+    const int64_t n = i / blocks.query_block, m = j / blocks.key_block;
+    if (blocks.allowed) return at<bool, 4>(blocks.allowed, {b, h, n, m});
+    const int64_t end = at<int64_t, 3>(blocks.offsets, {b, h, n + 1});
+    for (int64_t t = at<int64_t, 3>(blocks.offsets, {b, h, n}); t < end; ++t)
+      if (at<int64_t, 1>(blocks.indices, {t}) == m) return true;
+    return false;
   }
 
   /// scale <q_i, k_j>

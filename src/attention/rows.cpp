@@ -19,7 +19,8 @@ void add_row(Panel& panel, const Problem& p, const Sequence& s, int64_t query, i
   panel.end[r] = empty ? 0 : end;
 }
 
-void summarise(Panel& panel, int lanes) {
+void summarise(Panel& panel, const Problem& p, const Sequence& s, int lanes) {
+  panel.lists.set(p, s, panel.head, panel.query, panel.rows);
   panel.width = static_cast<int>(round_up(panel.rows, lanes));
   panel.low = panel.full_high = std::numeric_limits<int64_t>::max();
   panel.high = panel.full_low = 0;
@@ -45,14 +46,14 @@ void fill_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t kv_he
       ++query;
     }
   }
-  summarise(panel, lanes);
+  summarise(panel, p, s, lanes);
 }
 
 void fill_head_panel(Panel& panel, const Problem& p, const Sequence& s, int64_t head, int64_t first_query, int64_t rows,
                      int lanes) {
   panel.rows = 0;
   for (int64_t query = first_query; query < first_query + rows; ++query) add_row(panel, p, s, query, head);
-  summarise(panel, lanes);
+  summarise(panel, p, s, lanes);
 }
 
 }  // namespace attn::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/arithmetic.h"
+#include "attention/key_lists.h"
 #include "attention/problem.h"
 #include "core/caches.h"
 #include "core/numbers.h"
@@ -18,6 +19,7 @@ struct Panel {
   int64_t end[kernels::kMaxWidth];
   int64_t low, high;            // union of the intervals
   int64_t full_low, full_high;  // their intersection
+  KeyLists lists;               // of key blocks, which allow some of them
 };
 
 /// Rows first .. first + rows of the sequence.

@@ -203,7 +203,10 @@ struct Arguments::Convert {
     to = in.optional<Rank>(option.name, from);
   }
   void operator()(const AttentionOption& option, BlockLayout& to, const attn_blocks* from) const {
-    if (from) to = {in.tensor<4>(option.name, from->allowed), from->query_block, from->key_block};
+    if (!from) return;
+    in.require_of(option.name, from->allowed || from->offsets, [] { return " has neither allowed nor offsets"; });
+    to = {in.optional<4>("blocks.allowed", from->allowed), from->query_block, from->key_block,
+          in.optional<3>("blocks.offsets", from->offsets), in.optional<1>("blocks.indices", from->indices)};
   }
 };
 

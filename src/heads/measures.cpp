@@ -111,7 +111,8 @@ Tensor<float, 3> allowed_keys(const RecordedAttention& layer) {
   options.sink = {};
   options.softcap = options.dropout = 0;
   const int64_t B = layer.q.size[0], n = layer.q.size[2];
-  const bool by_head = options.mask.size[1] > 1 || options.blocks.allowed.size[1] > 1;
+  const BlockLayout& blocks = options.blocks;
+  const bool by_head = options.mask.size[1] > 1 || blocks.allowed.size[1] > 1 || blocks.offsets.size[1] > 1;
   const int64_t H = by_head ? layer.q.size[1] : 1;
   const float zero = 0;
   const auto zeros = [&](int64_t heads) { return ConstView<4>(&zero, DType::float32, {B, heads, n, 1}, {}); };

@@ -158,7 +158,7 @@ class TextRecorder::KeptLayer {
       return where + "the call begins at token " + std::to_string(first) + ", but " + std::to_string(tokens_) +
              " tokens are recorded";
     });
-    checker.require(!given.mask && !given.query_segment_ids && !given.blocks.allowed && given.cu_seqlens_q.empty() &&
+    checker.require(!given.mask && !given.query_segment_ids && !given.blocks.given() && given.cu_seqlens_q.empty() &&
                         given.key_length.empty() && given.query_length.empty() && given.offset.empty(),
                     where + "masks, segment ids, blocks, packed sequences, lengths and offsets are not recorded");
     checker.require(!given.bias || (!is_cross_ && is_by_distance(given.bias, Lq, first + Lk)),

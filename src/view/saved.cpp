@@ -238,7 +238,7 @@ io::Json options_json(Checker& checker, const std::string& layer, const Attentio
   if (!options.offset.empty()) said["offset"] = options.offset[0];
   if (!options.key_length.empty()) said["key_length"] = options.key_length[0];
   checker.require(!options.mask && !options.bias && options.alibi_slopes.empty() && !options.query_segment_ids &&
-                      options.cu_seqlens_q.empty() && !options.blocks.allowed && options.query_length.empty(),
+                      options.cu_seqlens_q.empty() && !options.blocks.given() && options.query_length.empty(),
                   layer + ": a file cannot hold masks, biases, slopes, segment ids, packed sequences and blocks");
   return said;
 }

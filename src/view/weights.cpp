@@ -101,6 +101,7 @@ RecordedAttention head_of(const RecordedAttention& layer, int64_t head) {
   slice(part.options.mask, head);
   slice(part.options.bias, head);
   slice(part.options.blocks.allowed, head);
+  slice(part.options.blocks.offsets, head);
   one(part.options.alibi_slopes);
   one(part.options.sink);
   return part;

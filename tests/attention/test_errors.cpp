@@ -20,11 +20,19 @@ struct Call {
   std::vector<float> floats = {1, 2, 3, 4, 5};
   Array<4> extra4;
   Array<2> extra2;
+  Array<3> offsets{DType::int64, {1, 1, 3}};  // of lists of key blocks, {0, 1} and {2}
+  Array<1> indices{DType::int64, {3}};
   Array<4> dq = Array<4>(DType::float32, {2, 4, 3, 8}).fill_with_nan();
   AttentionGradients gradients;
 
-  Call() = default;
+  Call() {
+    for (int64_t n = 0; n < 3; ++n) indices.set(n, static_cast<double>(n));
+    offsets.set(1, 2);
+    offsets.set(2, 3);
+  }
   Call(const Call&) = delete;
+
+  void list_blocks() { options.blocks = {{}, 2, 2, offsets.view(), indices.view()}; }
 
   void forward() { attention(q_view, k_view, v_view, out_view, lse_view, options); }
   void backward() {
@@ -196,6 +204,64 @@ const Bad kBadInputs[] = {
        c.options.blocks = {c.extra4.view(), 2, 2};
      },
      {"blocks.allowed has size [1, 1, 1, 2]", "[2, 4, 2, 3]"}},
+    {"blocks in two forms",
+     [](Call& c) {
+       c.extra4 = Array<4>(DType::boolean, {1, 1, 2, 3});
+       c.options.blocks = {c.extra4.view(), 2, 2, c.offsets.view()};
+     },
+     {"blocks are given as allowed and as lists (offsets, indices), must be one of them"}},
+    {"blocks of indices alone",
+     [](Call& c) { c.options.blocks.indices = c.indices.view(); },
+     {"blocks have sizes or indices, but neither blocks.allowed nor blocks.offsets is given"}},
+    {"block lists of other types",
+     [](Call& c) {
+       c.offsets = Array<3>(DType::int32, {1, 1, 3});
+       c.indices = Array<1>(DType::int32, {3});
+       c.list_blocks();
+     },
+     {"blocks.offsets is int32, must be int64", "blocks.indices is int32, must be int64"}},
+    {"block lists for too few queries",
+     [](Call& c) {
+       c.offsets = Array<3>(DType::int64, {1, 1, 2});
+       c.list_blocks();
+     },
+     {"blocks.offsets has size [1, 1, 2], must be [2, 4, 3] (the first two axes may be 1)"}},
+    {"block lists without sizes",
+     [](Call& c) {
+       c.list_blocks();
+       c.options.blocks.key_block = 0;
+     },
+     {"blocks must have positive block sizes"}},
+    {"block lists that fall",
+     [](Call& c) {
+       c.offsets.set(2, 1);
+       c.list_blocks();
+     },
+     {"blocks.offsets[0, 0, 2] is 1, must be in [2, 3]"}},
+    {"block lists that begin before the first index",
+     [](Call& c) {
+       c.offsets.set(0, -1);
+       c.list_blocks();
+     },
+     {"blocks.offsets[0, 0, 0] is -1, must be in [0, 3]"}},
+    {"block lists that end after the last index",
+     [](Call& c) {
+       c.offsets.set(2, 4);
+       c.list_blocks();
+     },
+     {"blocks.offsets[0, 0, 2] is 4, must be in [2, 3]"}},
+    {"block lists that do not rise",
+     [](Call& c) {
+       c.indices.set(1, 0);
+       c.list_blocks();
+     },
+     {"blocks.indices[1] is 0, must be in [1, 2]: a list rises"}},
+    {"block lists beyond the last block",
+     [](Call& c) {
+       c.indices.set(2, 3);
+       c.list_blocks();
+     },
+     {"blocks.indices[2] is 3, must be in [0, 2]", "the last of the key blocks is 2"}},
     {"packed with a batch",
      [](Call& c) {
        c.numbers = {0, 3};

@@ -224,6 +224,14 @@ TEST(ByHand, BlocksOfPairs) {
                                                                     0, 0, 0, 1}));
 }
 
+TEST(ByHand, ListsOfKeyBlocks) {
+  const std::vector<int64_t> offsets = {0, 0, 2}, indices = {0, 2};  // queries in twos, keys in threes
+  const BlockLayout lists = {{}, 2, 3, {offsets.data(), {1, 1, 3}}, {indices.data(), {2}}};
+  EXPECT_EQ(seen(3, 8, {.blocks = lists}), (Values{0, 0, 0, 0, 0, 0, 0, 0,  //
+                                                   0, 0, 0, 0, 0, 0, 0, 0,  //
+                                                   1, 1, 1, 0, 0, 0, 1, 1}));
+}
+
 // ----------------------------------------------------------------------------------------------------------- gradients
 
 TEST(Reference, FiniteDifferences) {

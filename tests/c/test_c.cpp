@@ -20,13 +20,16 @@ struct Call {
   Array<3> dlse{DType::float32, {1, H, Lq}};
   Array<4> mask{DType::boolean, {1, 1, Lq, Lk}}, bias{DType::float32, {1, H, 1, Lk}};
   Array<4> blocks{DType::boolean, {1, 1, 2, 3}};
+  Array<3> offsets{DType::int64, {1, 1, 3}};
+  Array<1> indices{DType::int64, {3}};
   Array<2> query_segment_ids{DType::int32, {1, Lq}}, key_segment_ids{DType::int32, {1, Lk}};
   std::vector<int64_t> key_length{7}, query_length{4}, offset{1}, cu_seqlens_q{0, 2, 6}, cu_seqlens_k{0, 5, 9};
   std::vector<float> slopes{0.5F, 0.25F, 0.1F, 0.05F}, sink{0.5F, -1, 2, 0};
+  attn_tensor c_offsets = tensor(offsets), c_indices = tensor(indices);
   attn_tensor c_mask = tensor(mask), c_bias = tensor(bias), c_blocks = tensor(blocks);
   double c_scale = 0;
   attn_window c_window{};
-  attn_blocks c_layout{&c_blocks, 4, 3};
+  attn_blocks c_layout{&c_blocks, 4, 3, nullptr, nullptr}, c_lists{nullptr, 4, 3, &c_offsets, &c_indices};
   attn_tensor c_query_document = tensor(query_segment_ids), c_key_document = tensor(key_segment_ids);
   AttentionOptions cpp;
   attn_options c = defaults();
@@ -37,6 +40,8 @@ struct Call {
     dlse.fill_normal(random);
     for (int64_t n = 0; n < mask.count(); ++n) mask.set(n, n % 3 != 0);
     for (int64_t n = 0; n < blocks.count(); ++n) blocks.set(n, n != 1);
+    offsets.set(1, 1), offsets.set(2, 3);  // key block 2; key blocks 0 and 1
+    indices.set(0, 2), indices.set(2, 1);
     for (int64_t i = 0; i < Lq; ++i) query_segment_ids.set(i, i >= 3);
     for (int64_t j = 0; j < Lk; ++j) key_segment_ids.set(j, j / 4 == 1);
   }
@@ -145,6 +150,11 @@ const std::vector<Setting>& settings() {
        [](Call& s) {
          s.cpp.blocks = {s.blocks.view(), 4, 3};
          s.c.blocks = &s.c_layout;
+       }},
+      {"block lists",
+       [](Call& s) {
+         s.cpp.blocks = {{}, 4, 3, s.offsets.view(), s.indices.view()};
+         s.c.blocks = &s.c_lists;
        }},
       {"sink", [](Call& s) { s.cpp.sink = s.sink, s.c.sink = list(s.sink); }},
       {"dropout", [](Call& s) { s.cpp.dropout = s.c.dropout = 0.4; }},
@@ -277,10 +287,8 @@ TEST(CResults, Cache) {
     if (with_options)
       cpp.attend(cpp_sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view(), options);
     else cpp.attend(cpp_sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view());
-    ASSERT_EQ(attn_kv_cache_attend(cache, list(sequences), list(cu_seqlens_q), &q, &out, &lse,
-                                   with_options ? &c_options : nullptr),
-              ATTN_OK)
-        << attn_last_error();
+    const attn_options* given = with_options ? &c_options : nullptr;
+    ASSERT_EQ(attn_kv_cache_attend(cache, list(sequences), list(cu_seqlens_q), &q, &out, &lse, given), ATTN_OK);
     EXPECT_EQ(actual.bytes(), expected.bytes());
   }
   attn_kv_cache_destroy(cache);
@@ -307,10 +315,8 @@ TEST(CResults, StreamingCache) {
   const attn_tensor out = tensor(actual.out), lse = tensor(actual.lse);
   cpp.attend(sequences, cu_seqlens_q, call.q.view(), expected.out.view(), expected.lse.view(),
              {.causal = true, .alignment = Alignment::bottom_right}, sinks.view());
-  ASSERT_EQ(
-      attn_kv_cache_attend_streaming(cache, list(sequences), list(cu_seqlens_q), &q, &sink_q, &out, &lse, nullptr),
-      ATTN_OK)
-      << attn_last_error();
+  const auto ids = list(sequences), starts = list(cu_seqlens_q);
+  ASSERT_EQ(attn_kv_cache_attend_streaming(cache, ids, starts, &q, &sink_q, &out, &lse, nullptr), ATTN_OK);
   EXPECT_EQ(actual.bytes(), expected.bytes());
   attn_kv_cache_destroy(cache);
 }
@@ -373,7 +379,7 @@ TEST(CErrors, NameTheFunctionAndTheField) {
        {"window"}},
       {"blocks",
        [](Call& s, attn_tensor&) { s.c_layout.allowed = nullptr, s.c.blocks = &s.c_layout; },
-       {"options.blocks is a null pointer"}},
+       {"options.blocks has neither allowed nor offsets"}},
       {"mask", [](Call& s, attn_tensor&) { s.c_mask.rank = 2, s.c.mask = &s.c_mask; }, {"options.mask has rank 2"}},
       {"bias", [](Call& s, attn_tensor&) { s.c_bias.dtype = ATTN_INT32, s.c.bias = &s.c_bias; }, {"bias is int32"}},
       {"document",

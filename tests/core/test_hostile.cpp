@@ -145,6 +145,33 @@ TEST(HostileCore, Attention) {
          c.forward();
        },
        {"[attention]", "blocks.allowed has size [1, 1, 2, 1], must be [1, 2, 1, 1]"}},
+      {"block lists with strides beyond 64 bits",
+       [] {
+         Call c;
+         const Tensor<int64_t, 3> offsets({1, 1, 3});
+         c.options.blocks = {{}, 2, 2, offsets, {}};
+         c.options.blocks.offsets.stride[2] = kLargest;
+         c.options.blocks.indices.size[0] = -1;
+         c.forward();
+       },
+       {"[attention]", "blocks.offsets has strides beyond", "blocks.indices has a negative size"}},
+      {"block lists without data",
+       [] {
+         Call c;
+         const Tensor<int64_t, 3> offsets({1, 1, 3});
+         c.options.blocks = {{}, 2, 2, offsets, {}};
+         c.options.blocks.indices.size[0] = 4;
+         c.forward();
+       },
+       {"[attention]", "blocks.indices must have data"}},
+      {"block lists of 2^63 - 1",
+       [] {
+         Call c;
+         const std::vector<int64_t> offsets = {0, 1}, indices = {1};
+         c.options.blocks = {{}, kLargest, kLargest, {offsets.data(), {1, 1, 2}}, {indices.data(), {1}}};
+         c.forward();
+       },
+       {"[attention]", "blocks.indices[0] is 1, must be in [0, 0]"}},
       {"blocks without a layout",
        [] {
          Call c;

@@ -10,9 +10,10 @@ template <class... Options>
 void take(const Options&...) {}
 
 void designated_initialisers() {
-  take(AttentionOptions{.causal = true}, AttentionGradients{.dq = {}}, BlockLayout{.query_block = 1}, Window{.left = 1},
-       KVCacheConfig{.kv_heads = 1}, Streaming{.window = 1}, KeyBand{.low = 1}, KeySets{.bands = {}},
-       RowStatistics<3>{.sum = {}}, AttentionPicture{.cells = {}}, AttentionStatistics{.argmax_key = {}});
+  take(AttentionOptions{.causal = true}, AttentionGradients{.dq = {}}, BlockLayout{.query_block = 1},
+       layouts::BigBirdOptions{.side = 1}, BlockSelection{.count = 1}, Window{.left = 1}, KVCacheConfig{.kv_heads = 1},
+       Streaming{.window = 1}, KeyBand{.low = 1}, KeySets{.bands = {}}, RowStatistics<3>{.sum = {}},
+       AttentionPicture{.cells = {}}, AttentionStatistics{.argmax_key = {}});
   take(ops::MatmulOptions{.batch_invariant = true}, ops::RopeOptions{.theta = 1}, ops::AdamWOptions{.beta1 = 0});
   take(autograd::TapeOptions{.record = true}, autograd::ColumnRuns{.first = 1}, autograd::Heads{.heads = 1},
        autograd::StatisticsSelection{.entropy = true});

@@ -84,6 +84,24 @@ TEST(HeadMeasures, ByHand) {
   EXPECT_EQ(heads::roles(head), (std::vector<std::string>{"self"}));
 }
 
+/// Uniform attention is over the keys that the head's own lists allow.
+TEST(HeadMeasures, ListsOfEachHead) {
+  const Tensor<double, 4> q({1, 2, 6, 1}), k({1, 1, 6, 1});
+  Tensor<double, 4> out(q.size());
+  Tensor<double, 3> lse({1, 2, 6});
+  std::vector<BlockLists> heads;
+  heads.push_back(layouts::block_diagonal(6, 2));
+  heads.push_back(layouts::local(6, 2, {-1, -1}));
+  const BlockLists lists = layouts::by_head(heads);
+  attention(q, k, k, out, lse, {.blocks = lists});
+  Measures measures;
+  measures.add(std::vector{RecordedAttention{"layer", q, k, lse, {.blocks = lists}}},
+               Tokens({7, 5, 5, 9, 3, 3}, {2, 0, 0, 1, 3, 3}));
+  const auto table = measures.table();
+  EXPECT_TRUE(close_float64({value_of(table[0], "entropy_uniform"), value_of(table[1], "entropy_uniform")},
+                            {std::log(2), std::log(6)}));
+}
+
 TEST(HeadMeasures, RefusesWhatIsWrongAndKeepsWhatWas) {
   const Known known(2, {1, 0, .5, .5}), other(3, {1, 0, 0, 1, 0, 0, 1, 0, 0});
   const Tokens tokens({1, 2}, {0, 0});

@@ -18,6 +18,7 @@ struct Text {
   Array<2> documents = {};
   std::vector<float> slopes = {}, sinks = {};
   std::vector<int64_t> lengths = {}, starts = {};
+  BlockLists lists = {};
 
   Text(std::string name_, int64_t n, int64_t H, int64_t Hk, DType dtype, uint64_t seed,
        const AttentionOptions& options_ = {}, int64_t D = 8, double deviation = 2)
@@ -104,6 +105,9 @@ inline Texts texts_of_every_option(int64_t n) {
   blocks.allowed = Array<4>(DType::boolean, {1, 4, (n + 3) / 4, (n + 3) / 4});
   for (int64_t at = 0; at < blocks.allowed.count(); ++at) blocks.allowed.set(at, at % 3 != 1);
   blocks.options.blocks = {std::as_const(blocks.allowed).view(), 4, 4};
+  Text& lists = add("block_lists");  // each head has its own
+  lists.lists = layouts::bigbird(n, 4, {.side = 0, .global = 1, .random = 1, .seed = 3, .heads = 4});
+  lists.options.blocks = lists.lists;
   for (const auto& text : texts) text->attend();
   return texts;
 }

@@ -20,6 +20,8 @@ AttentionOptions Case::options() const {
   if (mask.given()) all.mask = mask.view();
   if (bias.given()) all.bias = bias.view();
   if (blocks.given()) all.blocks.allowed = blocks.view();
+  if (block_offsets.given()) all.blocks.offsets = block_offsets.view();
+  if (block_indices.given()) all.blocks.indices = block_indices.view();
   if (query_segment_ids.given()) all.query_segment_ids = query_segment_ids.view();
   if (key_segment_ids.given()) all.key_segment_ids = key_segment_ids.view();
   return all;
@@ -45,6 +47,23 @@ Array<4> random_mask(Random& random, const Shape<4>& size, double allowed) {
   Array<4> mask(DType::boolean, size);
   for (int64_t n = 0; n < mask.count(); ++n) mask.set(n, chance(random, allowed));
   return mask;
+}
+
+void list_blocks(Case& c) {
+  const auto [batch, heads, rows, columns] = c.blocks.size();
+  c.block_offsets = Array<3>(DType::int64, {batch, heads, rows + 1});
+  std::vector<int64_t> indices;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t n = 0; n <= rows; ++n) {
+        c.block_offsets.set({b, h, n}, static_cast<double>(indices.size()));
+        for (int64_t m = 0; n < rows && m < columns; ++m)
+          if (c.blocks.get({b, h, n, m}) != 0) indices.push_back(m);
+      }
+  c.block_indices = Array<1>(DType::int64, {static_cast<int64_t>(indices.size())});
+  for (size_t t = 0; t < indices.size(); ++t)
+    c.block_indices.set(static_cast<int64_t>(t), static_cast<double>(indices[t]));
+  c.blocks = {};
 }
 
 void add_bias(Case& c, Random& random, const Shape<4>& size) {
@@ -248,6 +267,18 @@ const std::vector<Feature>& features() {
       {"blocks odd causal",
        [](Case& c, Random& random) {
          add_blocks(c, random, 7, 5, 1, 1);
+         c.scalars.causal = true;
+         align(c, Alignment::bottom_right);
+       }},
+      {"block lists",
+       [](Case& c, Random& random) {
+         add_blocks(c, random, 16, 32, c.dims.B, c.dims.H);
+         list_blocks(c);
+       }},
+      {"block lists odd causal",
+       [](Case& c, Random& random) {
+         add_blocks(c, random, 7, 5, 1, 1);
+         list_blocks(c);
          c.scalars.causal = true;
          align(c, Alignment::bottom_right);
        }},

@@ -24,6 +24,8 @@ struct Case {
   std::vector<int64_t> key_length, query_length, offset, cu_seqlens_q, cu_seqlens_k;
   std::vector<float> alibi_slopes, sink;
   Array<4> mask, bias, blocks;
+  Array<3> block_offsets;
+  Array<1> block_indices;
   Array<2> query_segment_ids, key_segment_ids;
 
   AttentionOptions options() const;
@@ -45,6 +47,8 @@ const Feature& feature_named(const std::string& name);
 Case make_case(const Feature& feature, const Dims& dims, DType dtype, uint64_t seed, double q_scale = 1);
 
 Array<4> random_mask(Random& random, const Shape<4>& size, double allowed);
+/// Gives the blocks as lists in place of a boolean array.
+void list_blocks(Case& c);
 void add_bias(Case& c, Random& random, const Shape<4>& size);
 
 // -------------------------------------------------------------------------------------------------------------- shapes

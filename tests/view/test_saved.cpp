@@ -65,7 +65,7 @@ TEST(Saved, EveryOptionThatHasAPlaceComesBack) {
     SCOPED_TRACE(text->name);
     const RecordedAttention layer = text->layer();
     const bool has_place = layer.options.alibi_slopes.empty() && !layer.options.bias && !layer.options.mask &&
-                           !layer.options.query_segment_ids && !layer.options.blocks.allowed &&
+                           !layer.options.query_segment_ids && !layer.options.blocks.given() &&
                            layer.options.cu_seqlens_q.empty();
     if (!has_place) {
       EXPECT_THROW(view::saved_attention(numbered(kTokens), {layer}), Error);

@@ -69,10 +69,13 @@ def as_tensors(function: str, options: Mapping[str, Any]) -> Options:
             given[name] = with_axes(_tensor(function, name, given[name]), count)
     if "blocks" in given:
         blocks = given["blocks"]
-        if not (isinstance(blocks, tuple) and len(blocks) == 3):
-            raise TypeError(f"[{function}] blocks must be (allowed, query_block, key_block), not "
-                            f"{type(blocks).__name__}")
-        given["blocks"] = (with_axes(_tensor(function, "blocks", blocks[0]), 4), *blocks[1:])
+        if not (isinstance(blocks, tuple) and len(blocks) in (3, 4)):
+            raise TypeError(f"[{function}] blocks must be (allowed, query_block, key_block) or (offsets, indices, "
+                            f"query_block, key_block), not {type(blocks).__name__}")
+        *arrays, query_block, key_block = blocks
+        arrays = [_tensor(function, "blocks", array) for array in arrays]
+        arrays[0] = with_axes(arrays[0], 4 if len(arrays) == 1 else 3)
+        given["blocks"] = (*arrays, query_block, key_block)
     if isinstance(given.get("seed"), int):
         if not 0 <= given["seed"] < 2**64:
             raise Error(f"[{function}] seed is {given['seed']}, must be in [0, 2^64)")

@@ -155,7 +155,8 @@ class _Attention(torch.autograd.Function):
         if tensors:
             kept = dict(zip(ctx.names, tensors))
             if "blocks" in kept:
-                kept["blocks"] = (kept["blocks"], *options.blocks[1:])
+                indices = [kept.pop("block_indices")] if "block_indices" in kept else []
+                kept["blocks"] = (kept["blocks"], *indices, *options.blocks[-2:])
             options = options.having(**kept)
         if (dout is None or torch.is_grad_enabled() or is_transformed() or are_dispatched(dout, dlse)
                 or not ((adds_up := _adds_up(ctx, k, v)) or ctx.is_simple)):

@@ -22,6 +22,13 @@ def _places(count, starts):
     return sequence, row - starts[sequence], inside
 
 
+def _listed(offsets: Tensor, indices: Tensor, key_blocks: int) -> Tensor:
+    """Returns the lists of key blocks as a boolean layout, [B|1, H|1, query blocks, key blocks]."""
+    entry = torch.arange(len(indices))
+    has_entry = (offsets[..., :-1, None] <= entry) & (entry < offsets[..., 1:, None])
+    return (has_entry.unsqueeze(-1) & (indices[:, None] == torch.arange(key_blocks))).any(-2)
+
+
 def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
     """Returns the allowed pairs, boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
@@ -56,9 +63,10 @@ def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
     if given.query_segment_ids is not None:
         allowed = allowed & (given.query_segment_ids[:, None, :, None] == given.key_segment_ids[:, None, None, :])
     if given.blocks is not None:
-        blocks, query_block, key_block = given.blocks
+        *blocks, query_block, key_block = given.blocks
         rows, columns = torch.arange(Lq) // query_block, torch.arange(Lk) // key_block
-        allowed = allowed & blocks[:, :, rows[:, None], columns]
+        listed = blocks[0] if len(blocks) == 1 else _listed(*blocks, int(columns[-1]) + 1 if Lk else 0)
+        allowed = allowed & listed[:, :, rows[:, None], columns]
     return (allowed if given.mask is None else allowed & given.mask), p - j
 
 

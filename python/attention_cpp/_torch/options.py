@@ -18,8 +18,8 @@ for _name in (*GRADIENTS, *(name for name in FIELDS if name not in GRADIENTS)):
     _DEFAULTS[_name] = FIELDS[_name].default
     _SCHEMA.append(f"{_KINDS.get(str(FIELDS[_name].type), 'Tensor?')} {_name}")
     if _name == "blocks":
-        _DEFAULTS |= {"query_block": 0, "key_block": 0}
-        _SCHEMA += ["int query_block", "int key_block"]
+        _DEFAULTS |= {"block_indices": None, "query_block": 0, "key_block": 0}
+        _SCHEMA += ["Tensor? block_indices", "int query_block", "int key_block"]
 NAMES = tuple(_DEFAULTS)
 SCHEMA = ", ".join(_SCHEMA)
 
@@ -28,7 +28,8 @@ def flat(options: Options) -> tuple[Any, ...]:
     """Returns the values of options in the order of NAMES."""
     given = {name: value for name, value in vars(options).items() if value is not None}
     if "blocks" in given:
-        given["blocks"], given["query_block"], given["key_block"] = given["blocks"]
+        given["blocks"], *indices, given["query_block"], given["key_block"] = given["blocks"]
+        given["block_indices"] = indices[0] if indices else None
     return tuple({**_DEFAULTS, **given}.values())
 
 
@@ -36,19 +37,21 @@ def from_flat(values: Iterable[Any]) -> Options:
     """Returns the options of a list of flat()."""
     given = {name: value for name, value in zip(NAMES, values) if value is not None}
     sizes = given.pop("query_block"), given.pop("key_block")
+    indices = [given.pop("block_indices")] if "block_indices" in given else []
     if "blocks" in given:
-        given["blocks"] = (given["blocks"], *sizes)
+        given["blocks"] = (given["blocks"], *indices, *sizes)
     return Options(**given)
 
 
 def tensors_of(options: Options) -> dict[str, Tensor]:
-    """Returns the options that are tensors, by name, and the array of `blocks`."""
-    found = {}
-    for name, value in vars(options).items():
-        if name == "blocks" and value is not None:
-            value = value[0]
+    """Returns the options that are tensors, by name, and the arrays of `blocks`."""
+    found: dict[str, Tensor] = {}
+
+    def find(name: str, value: Any) -> None:
         if isinstance(value, Tensor):
             found[name] = value
+
+    options.mapped(find)
     return found
 
 

@@ -11,7 +11,7 @@ from .._options import SHAPES
 from .options import NAMES
 
 # Options by their first axis: shared by the whole batch; one for all or one for each element; one for each element.
-_OF_ALL = [name for name, axes in SHAPES.items() if axes and axes[0] not in ("B", "B|1")] + ["seed"]
+_OF_ALL = [name for name, axes in SHAPES.items() if axes and axes[0] not in ("B", "B|1")] + ["seed", "block_indices"]
 _OF_ALL_OR_EACH = [name for name, axes in SHAPES.items() if axes and axes[0] == "B|1"]
 _OF_EACH = [name for name, axes in SHAPES.items() if axes == ("B",)]
 
