@@ -89,8 +89,15 @@ struct Bench {
       model.forward(tape, batch_of(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
     };
     if (depth) feed(depth);
+    bool has_states = false;
+    for (int64_t layer = 0; layer < model.config().layers; ++layer)
+      has_states = has_states || !attn::models::has_attention(model.config(), layer);
+    const auto go_back = [&] {  // to `depth` tokens, which a state cannot
+      cache.truncate(has_states ? 0 : depth);
+      if (has_states && depth) feed(depth);
+    };
     measure(row, count, [&] {
-      cache.truncate(depth);
+      go_back();
       return seconds_of([&] {
         for (int64_t n = 0; n < count; n += at_once) feed(at_once);
       });

@@ -270,6 +270,9 @@ PickedRows mamba_steps(const Config& config) {
   return picked;
 }
 
+constexpr const char* kMamba2Layer = R"({"linear_convolution_bias": true, "linear_delta": false,
+    "linear_beta": "step", "linear_l2norm": false, "linear_scale": 1, "linear_skip": true, "linear_norm": "groups",
+    "linear_gate_first": true})";
 const NameRules kMamba2Names = {
     {"tokens.weight", {"embeddings.weight"}},
     {"norm.weight", {"norm_f.weight"}},
@@ -285,17 +288,55 @@ const NameRules kMamba2Names = {
     {"blocks.#.mixer.norm.weight", {"layers.#.mixer.norm.weight"}},
     {"blocks.#.mixer.output.weight", {"layers.#.mixer.out_proj.weight"}}};
 
-void mamba2(const Json& theirs, Config& config) {
+/// Values must be `expand` times as wide as the model, and the step must have no limits.
+void check_mamba(const Json& theirs, const Config& config, const char* expand_field) {
   const int64_t values = config.linear.value_heads * config.linear.value_dim;
-  const int64_t expand = whole_field(theirs, "expand", 2, 1, 1 << 12);
+  const int64_t expand = whole_field(theirs, expand_field, 2, 1, 1 << 12);
   const auto limit = theirs.find("time_step_limit");
   const Json no_limit = {0.0, {{"__float__", "Infinity"}}}, of_python = {0.0, "Infinity"};
   if (limit != theirs.end() && *limit != no_limit && *limit != of_python)
     refuse_field("time_step_limit", *limit, "[0.0, Infinity]: limits of the step are not supported");
   if (expand * config.embed_dim != values)
-    refuse_field("expand", expand,
-                 "num_heads x head_dim / hidden_size, which is " + std::to_string(values) + " / " +
+    refuse_field(expand_field, expand,
+                 "the heads' width / hidden_size, which is " + std::to_string(values) + " / " +
                      std::to_string(config.embed_dim));
+}
+
+void mamba2(const Json& theirs, Config& config) { check_mamba(theirs, config, "expand"); }
+
+const NameRules kBambaNames =
+    kLlamaAttention +
+    NameRules{{"tokens.weight", {"embed_tokens.weight"}},
+              {"norm.weight", {"final_layernorm.weight"}},
+              {"head.weight", {"/lm_head.weight"}},
+              {"blocks.#.norm_attention.weight", {"layers.#.input_layernorm.weight"}},
+              {"blocks.#.norm_feed_forward.weight", {"layers.#.pre_ff_layernorm.weight"}},
+              {"blocks.#.feed_forward.up.weight",
+               {"layers.#.feed_forward.gate_proj.weight", "layers.#.feed_forward.up_proj.weight"}},
+              {"blocks.#.feed_forward.down.weight", {"layers.#.feed_forward.down_proj.weight"}},
+              {"blocks.#.mixer.qkv.weight", {"layers.#.mamba.in_proj.weight"}, Layout::rows, mamba_qkv},
+              {"blocks.#.mixer.gate.weight", {"layers.#.mamba.in_proj.weight"}, Layout::rows, mamba_gate},
+              {"blocks.#.mixer.decay.weight", {"layers.#.mamba.in_proj.weight"}, Layout::rows, mamba_steps},
+              {"blocks.#.mixer.convolution.*", {"layers.#.mamba.conv1d.*"}, Layout::rows, mamba_convolution},
+              {"blocks.#.mixer.decay.rate", {"layers.#.mamba.A_log"}},
+              {"blocks.#.mixer.decay.offset", {"layers.#.mamba.dt_bias"}},
+              {"blocks.#.mixer.skip", {"layers.#.mamba.D"}},
+              {"blocks.#.mixer.norm.weight", {"layers.#.mamba.norm.weight"}},
+              {"blocks.#.mixer.output.weight", {"layers.#.mamba.out_proj.weight"}}};
+
+/// The width of a head of values, and the layers that have attention.
+void bamba(const Json& theirs, Config& config) {
+  const auto width = theirs.find("mamba_d_head");
+  if (width == theirs.end() || *width == "auto") {
+    const int64_t values = whole_field(theirs, "mamba_expand", 2, 1, 1 << 12) * config.embed_dim;
+    config.linear.value_dim = values / config.linear.value_heads;
+  } else {
+    config.linear.value_dim = whole_field(theirs, "mamba_d_head", 64, 1, 1024);
+  }
+  check_mamba(theirs, config, "mamba_expand");
+  const std::vector<int64_t> attention = listed_layers(theirs, "attn_layer_indices").value_or(std::vector<int64_t>());
+  config.mixers.clear();
+  for (int64_t n = 0; n < config.layers; ++n) config.mixers += contains(attention, n) ? 'f' : 'l';
 }
 
 const NameRules kLfm2Names = NameRules{
@@ -457,11 +498,9 @@ std::vector<Family> decoder_families() {
        "lf"},
       {"mamba2",
        "backbone.",
-       {R"({"norm": "rms", "positions": "none", "bias": false, "tie_embeddings": false, "mixers": "l",
+       {kMamba2Layer, R"({"norm": "rms", "positions": "none", "bias": false, "tie_embeddings": false, "mixers": "l",
         "feed_forward": false, "context": 8192, "embed_dim": 4096, "layers": 64, "linear_heads": 8,
-        "linear_value_heads": 128, "linear_head_dim": 128, "linear_value_dim": 64, "linear_convolution_bias": true,
-        "linear_delta": false, "linear_beta": "step", "linear_l2norm": false, "linear_scale": 1, "linear_skip": true,
-        "linear_norm": "groups", "linear_gate_first": true})"},
+        "linear_value_heads": 128, "linear_head_dim": 128, "linear_value_dim": 64})"},
        {{"vocab_size", "vocab_size", Meaning::positive},
         {"hidden_size", "embed_dim", Meaning::positive},
         {"num_hidden_layers", "layers", Meaning::positive},
@@ -479,6 +518,24 @@ std::vector<Family> decoder_families() {
        kMamba2Names,
        kCausalHead,
        mamba2},
+      {"bamba",
+       "model.",
+       {kLlamaDefaults, kMamba2Layer, R"({"norm_epsilon": 1e-5, "context": 262144, "kv_heads": 8, "hidden_dim": 14336,
+        "linear_heads": 1, "linear_head_dim": 256, "linear_value_heads": 128})"},
+       kLlamaFields + kPerhapsGroups + kNoBias +
+           Fields{{"mamba_n_heads", "linear_value_heads", Meaning::positive},
+                  {"mamba_d_state", "linear_head_dim", Meaning::positive},
+                  {"mamba_n_groups", "linear_heads", Meaning::positive},
+                  {"mamba_d_conv", "linear_convolution", Meaning::positive},
+                  {"mamba_conv_bias", "linear_convolution_bias"},
+                  {"mamba_proj_bias", "false", Meaning::required},
+                  {"hidden_act", "\"silu\"", Meaning::required},
+                  {"mlp_bias", "false", Meaning::required}},
+       kBambaNames,
+       kCausalHead,
+       bamba,
+       {.part = "", .rotated = 0.5},  // transformers reads no such field of this family but in rope_parameters
+       "lf"},
       {"lfm2",
        "model.",
        {kLlamaDefaults, R"({"norm_epsilon": 1e-5, "query_key_norm": "heads", "tie_embeddings": true, "mixers": "f",

@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXHAUSTIVE = os.environ.get("ATTN_EXHAUSTIVE") == "1"
 SAMPLE = 8  # of each folder's fields, and of their values
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "phi3, longrope, within", "olmo2", "gpt2", "gpt_neox",
-         "qwen3_next", "qwen3_5_text", "mamba2", "lfm2",
+         "qwen3_next", "qwen3_5_text", "mamba2", "bamba", "lfm2",
          "llama, rope yarn", "llama, rope llama3", "llama, rope linear",
          "bert, masked words", "bert, classes", "roberta, masked words", "xlm-roberta", "mpnet, masked words",
          "distilbert, masked words", "electra, masked words", "modernbert, masked words", "modernbert, classes", "t5",
@@ -78,6 +78,7 @@ VALUES = {
     "position_embedding_type": ["absolute", "relative_key"], "image_size": [[12, 12], [8, 16], 24, 0, [12]],
     "pad_token_id": [0, 2, 1, -1, 99], "summary_type": ["first"], "head_dim": [8, 4, 10],
     "num_experts": [0, 4], "mlp_only_layers": [[0, 1, 2], [1]], "full_attn_idxs": [[0, 2], [1], [7], []],
+    "attn_layer_indices": [[0, 2], [1], [7], []], "mamba_d_head": ["auto", 8, 4, "other"],
     "full_attention_interval": [1, 2], "time_step_limit": [[0.0, 0.01], [1.0, 2.0], [0.0, float("inf")]],
     "block_ffn_dim_multiplier": [0.5, 1.5, 2],
     "begin_suppress_tokens": [[3]], "suppress_tokens": [[3]], "pooler_act": ["tanh", "relu"],
@@ -255,7 +256,9 @@ def fault_of(place: Place, field: str, value) -> str:
 
 def is_lenient(case: Folder, field: str, value) -> bool:
     """Where ours may serve what transformers refuses."""
-    if field == "layer_types" and case.config.model_type == "mamba2" and value is None:  # which does not store it
+    if field == "layer_types" and case.config.model_type in ("mamba2", "bamba") and value is None:  # not stored there
+        return True
+    if field == "num_hidden_layers" and case.config.model_type == "bamba":  # fewer than the layers with attention
         return True
     if value is None:  # as if it were absent
         return field in ("num_labels", "sliding_window", "original_max_position_embeddings")

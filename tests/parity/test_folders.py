@@ -99,6 +99,8 @@ DELTA = DECODER | {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_h
                    "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 MAMBA2 = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8,
           "state_size": 6, "n_groups": 2, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+BAMBA = DECODER | {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_state": 6, "mamba_n_groups": 2,
+                   "mamba_d_head": "auto"}
 T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 6, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3,
       "num_heads": 4, "dropout_rate": 0.0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
 BART = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
@@ -149,6 +151,7 @@ FOLDERS = [
     Folder("qwen3_5_text", transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig(**DELTA)),
     folder("mamba2", "Mamba2", "ForCausalLM", MAMBA2, in_half=True),
     folder("mamba2, one group", "Mamba2", "ForCausalLM", MAMBA2 | {"n_groups": 1, "use_conv_bias": False}),
+    folder("bamba", "Bamba", "ForCausalLM", BAMBA),
     folder("lfm2", "Lfm2", "ForCausalLM", DECODER | {"layer_types": ["conv", "full_attention", "conv"],
            "block_multiple_of": 8, "conv_bias": True}),
     folder("lfm2, wide", "Lfm2", "ForCausalLM", DECODER | {"full_attn_idxs": [1], "conv_L_cache": 4,
