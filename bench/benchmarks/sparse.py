@@ -1,9 +1,9 @@
 """Attention with Longformer's mask, a window of 512 tokens and 16 global tokens, beside FlexAttention of torch: 4 heads
 of 128, at lengths that double. Each result is compared before it is timed.
 
-attention_cpp takes the mask as lists of blocks of 16 tokens. FlexAttention takes it as a function and a block mask, made
-of lists before the clock starts, since create_block_mask() makes n x n booleans. It is compiled, and has no backward on
-a CPU.
+attention_cpp takes the mask as lists of blocks of 16 tokens. FlexAttention takes it as a function and a block mask,
+which is made of lists before the clock starts, since create_block_mask() makes n x n booleans. It is compiled, and has
+no backward on a CPU.
 """
 
 import argparse
