@@ -64,12 +64,19 @@ int run(int argc, char** argv) {
   auto* kernels = add("kernels", "each kernel alone, and what a call makes of them");
   auto* statistics = add("statistics", "statistics of attention, in units of the forward beside them");
   auto* linear = add("linear", "linear attention, beside dense products, memory, and its own length");
+  auto* mixers = add("mixers", "layers that mix tokens: time and memory against the length");
+  auto* sparse = add("sparse", "attention with lists of key blocks, beside that of all pairs, and on a long text");
   auto* products = add("products", "products of few rows, beside oneDNN and a plain read of the weights");
   auto* induction = add("induction", "train a model of two layers in which an induction head forms");
-  for (CLI::App* mode : {kernels, statistics, linear, products})
+  for (CLI::App* mode : {kernels, statistics, linear, mixers, sparse, products})
     mode->add_option("--seconds", settings.seconds, "time spent on each figure")->check(CLI::PositiveNumber);
   for (CLI::App* mode : {statistics, linear})
     mode->add_option("--long-text", settings.long_text, "tokens of the last call, 0 = none; default 100000");
+  mixers->add_option("--longest", settings.longest, "tokens, from 1024 by powers of two; default 16384")
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30));
+  mixers->add_option("--width", settings.layer_width, "of the layers, in heads of 64; default 512")
+      ->check(CLI::PositiveNumber);
+  sparse->add_option("--long-text", settings.sparse_text, "tokens of the last call, 0 = none; default 131072");
   induction->add_option("--steps", settings.steps, "of the training; default 1500");
   induction->add_option("--every", settings.every, "steps between measurements; default 25");
   induction->add_option("--width", settings.width, "of the model; default 128");
@@ -88,6 +95,8 @@ int run(int argc, char** argv) {
   if (*kernels) return !for_each_isa(settings, report, run_kernels);
   if (*statistics) return !for_each_isa(settings, report, run_statistics);
   if (*linear) return !for_each_isa(settings, report, run_linear);
+  if (*mixers) return !for_each_isa(settings, report, run_mixers);
+  if (*sparse) return !for_each_isa(settings, report, run_sparse);
   if (*products) return !for_each_isa(settings, report, run_products);
   if (*induction) return !run_induction(settings, report);
   return !run_calls(settings, file, report);

@@ -16,10 +16,12 @@ struct Settings {
   std::vector<int> threads;
   int repeats = 7;
   bool list = false;
-  double seconds = 0;  // for each figure of kernels, statistics, linear and products; 0: the default of the mode
-  int64_t long_text = 100000;                     // tokens of the last call of statistics and linear; 0: without it
+  double seconds = 0;          // for each figure of a mode that is not calls; 0: the default of the mode
+  int64_t long_text = 100000;  // tokens of the last call of statistics and linear; 0: without it
   int64_t steps = 1500, every = 25, width = 128;  // of induction
   uint64_t seed = 1337;
+  int64_t longest = 16384, layer_width = 512;  // of mixers
+  int64_t sparse_text = 131072;                // tokens of the last call of sparse; 0: without it
 };
 
 /// The bound on max |x - reference| / max |reference|. It catches a result that is wrong, not one that is less exact
@@ -38,6 +40,10 @@ bool run_kernels(const Settings& settings, Report& report);
 bool run_statistics(const Settings& settings, Report& report);
 /// Calls of linear_attention(), beside dense products, a read and a write of the states, and time against length.
 bool run_linear(const Settings& settings, Report& report);
+/// Layers that mix tokens, against the length.
+bool run_mixers(const Settings& settings, Report& report);
+/// Attention with lists of key blocks, beside that of all pairs, and on a long text.
+bool run_sparse(const Settings& settings, Report& report);
 /// Products of few rows, beside oneDNN and a plain read of the weights.
 bool run_products(const Settings& settings, Report& report);
 /// Trains a model of two layers in which an induction head forms.

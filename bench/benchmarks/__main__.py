@@ -14,6 +14,7 @@ PARTS = {
     "operator": ("beside", "attention() beside PyTorch, ONNX Runtime, NumPy and llama.cpp"),
     "torch": ("beside", "attention_cpp.torch in place of torch's scaled_dot_product_attention"),
     "linear": ("linear", "linear attention beside the functions that models of transformers call"),
+    "sparse": ("sparse", "Longformer's mask beside FlexAttention"),
     "calls": ("calls", "what a small call costs, piece by piece"),
     "sharing": ("sharing", "our attention and torch's products in turn, on shared threads and on two pools"),
     "transformers": ("transformers_models", "models of transformers with eager, sdpa and attention_cpp"),
