@@ -85,6 +85,19 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
   return options;
 }
 
+/// The options of a mixer with heads, keys and values as attention has them.
+template <class Options>
+Options with_heads(Options options, const Config& config) {
+  options.heads = config.heads;
+  options.kv_heads = config.kv_heads;
+  options.head_dim = config.head_dim;
+  options.bias = config.bias;
+  options.rope.theta = config.positions == PositionEncoding::rope ? config.rope_theta : 0;
+  options.rope.interleaved = config.rope_interleaved;
+  options.rope.rotary_dim = config.rotary_dim;
+  return options;
+}
+
 /// Null where the layer has attention.
 nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
   switch (mixer_of(config, layer)) {
@@ -99,6 +112,10 @@ nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
     case 'c':
       return [options = config.short_convolution](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::ShortConvolution>(scope, width, options);
+      };
+    case 'm':
+      return [options = with_heads(config.moba, config)](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::MobaAttention>(scope, width, options);
       };
     case 'o': return config.own_mixer;
     default: return {};

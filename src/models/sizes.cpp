@@ -37,6 +37,25 @@ double linear_products(const Config& config) {
   return (o.delta ? 3 : 2) * wide(o.value_heads * o.head_dim * (o.value_dim + o.normalize));
 }
 
+/// Of layers that select keys, which have all heads.
+LayerShape whole_shape(const Config& config) {
+  const int64_t D = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
+  return {config.heads, config.kv_heads ? config.kv_heads : config.heads, D, D};
+}
+
+/// Multiply-adds of the tokens [first, end) with MoBA: a token scores the earlier blocks and attends to some of them
+/// and to the tokens of its own up to itself.
+double moba_products(const Config& config, int64_t first, int64_t end) {
+  const LayerShape shape = whole_shape(config);
+  const auto [block, count] = std::pair(config.moba.block, config.moba.count);
+  double products = 0;
+  for (int64_t n = first; n < end; ++n) {
+    const int64_t earlier = n / block;
+    products += wide(earlier) + 2 * wide(n % block + 1 + std::min(earlier, count - 1) * block);
+  }
+  return products * wide(shape.heads * shape.key_width);
+}
+
 enum class Component { embedding, attention, feed_forward, norm, head };
 
 Component part_of(const std::string& name) {
@@ -87,6 +106,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     if (has_attention(config, n))
       attend(AttentionKind::self, n, keys_seen(config.causal, window_of(config, n), cached, cached + tokens));
     else if (mixer_of(config, n) == 'l') mixing += wide(tokens) * linear_products(config);
+    else if (mixer_of(config, n) == 'm') mixing += moba_products(config, cached, cached + tokens);
     if (config.encoder_layers) attend(AttentionKind::cross, n, wide(tokens) * wide(cached + tokens));
   }
   for (int64_t n = 0; n < config.encoder_layers; ++n) attend(AttentionKind::encoder, n, wide(tokens) * wide(tokens));
@@ -102,6 +122,9 @@ int64_t cache_bytes_per_token(const Config& config, DType dtype) {
     const LayerShape shape = attention_shape(config, place);
     numbers += shape.kv_heads * (shape.key_width + shape.value_width);
   }
+  const LayerShape shape = whole_shape(config);
+  for (int64_t n = 0; n < config.layers; ++n)
+    if (mixer_of(config, n) == 'm') numbers += 2 * shape.kv_heads * shape.key_width;
   return size_of(dtype) * numbers;
 }
 
@@ -151,6 +174,7 @@ class Arrays {
   double mixer(int64_t layer) const {
     if (mixer_of(config_, layer) == 'c') return model(3) + model(6);  // the projection; its parts, products, result
     if (mixer_of(config_, layer) == 'o') return 0;
+    if (mixer_of(config_, layer) == 'm') return selecting(config_.moba.count);
     const nn::LinearMixerOptions o = linear_options(config_);
     const double values = wide(o.value_heads * o.value_dim), channels = wide(2 * o.heads * o.head_dim) + values;
     const double decays = wide(o.value_heads) * (o.decay == nn::MixerDecay::row ? wide(o.head_dim) : 1);
@@ -161,6 +185,12 @@ class Arrays {
     if (o.skip) bytes += rows(values, 3);
     if (o.norm != nn::MixerNorm::none) bytes += rows(values);
     return bytes + (o.gate == nn::MixerGate::none ? 0 : rows(values, 3));
+  }
+  /// What attention to `count` selected blocks leaves: projections, the output, and the numbers of the blocks.
+  double selecting(int64_t count) const {
+    const LayerShape of = whole_shape(config_);
+    return projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
+           statistics(wide(of.heads)) + recycled(8 * B_ * L_ * wide(of.heads * (count + 1)));
   }
   /// What the rest of a block leaves: two norms and two branches, each with its product, perhaps its dropout, and the
   /// sum with the residual.
