@@ -1,4 +1,4 @@
-// Mixers by attention to selected blocks of keys: MoBA.
+// Mixers by attention to selected blocks of keys: MoBA and native sparse attention.
 #include "attn/nn_selected.h"
 
 #include <algorithm>
@@ -132,6 +132,175 @@ Value MobaAttention::operator()(Tape& tape, const Value& x, const MixerInputs& i
     if (checker.ok() && inputs.state)
       check_state(checker, tape, inputs,
                   {{dtype(), {x.shape()[0], tokens_of(*inputs.state), 2 * options.kv_heads * options.head_dim}}});
+  }
+  checker.done();
+  const Tape::ErrorScope scope(tape, name());
+  const auto layer = [&](const Value& part) { return attend(tape, part, inputs.state); };
+  return output(tape, by_sequence(tape, x, inputs.cu_seqlens, layer));
+}
+
+// ------------------------------------------------------------------------------------------- native sparse attention
+
+NativeSparseAttention::NativeSparseAttention(const Scope& scope, int64_t width, const NativeSparseOptions& given)
+    : Mixer("NativeSparseAttention", scope), options(given) {
+  Checker checker(name());
+  check_heads(checker, width, options.heads, options.kv_heads, options.head_dim, options.rope);
+  check_extent(checker, "", "block", options.block);
+  check_extent(checker, "", "window", options.window);
+  checker.require(options.count >= 2, [&] {
+    return "count is " + std::to_string(options.count) + ", must be at least 2: a query's own block and the first one";
+  });
+  checker.done();
+  complete(options, width);
+  const int64_t H = options.heads, Hk = options.kv_heads, D = options.head_dim, block = options.block;
+  qkv = Linear(scope / "qkv", width, (H + 6 * Hk) * D, {.bias = options.bias});
+  compress_key = Linear(scope / "compress_key", block * D, D, {.bias = true});
+  compress_value = Linear(scope / "compress_value", block * D, D, {.bias = true});
+  gate = Linear(scope / "gate", width, 3 * H, {.bias = options.bias});
+  output = Linear(scope / "output", H * D, width, {.bias = options.bias, .residual = true});
+}
+
+MixerState NativeSparseAttention::new_state(int64_t B) const {
+  Checker checker(name());
+  check_made(checker, qkv.weight);
+  check_extent(checker, "", "B", B);
+  checker.done();
+  const Array none(dtype(), {B, 0, 2 * options.kv_heads * options.head_dim});
+  return {{none, none, none, none}};
+}
+
+/// The keys and values [B, M, 2 Hk D] of the M blocks in raw [B, M block, 2 Hk D].
+Value NativeSparseAttention::compressed(Tape& tape, const Value& raw, int64_t first_block) const {
+  const int64_t Hk = options.kv_heads, D = options.head_dim, block = options.block;
+  const int64_t B = raw.shape()[0], M = raw.shape()[1] / block;
+  if (M == 0) return raw;
+  const auto mapped = [&](int64_t first, const Linear& map) {
+    const Value tokens = reshape(tape, slice(tape, raw, 2, first, first + Hk * D), {B, M, block, Hk, D});
+    const Value heads = reshape(tape, transpose(tape, tokens, 2, 3), {B, M, Hk, block * D});
+    return reshape(tape, map(tape, heads), {B, M, Hk * D});
+  };
+  const Value k = rotated(tape, mapped(0, compress_key), Hk, D, first_block * block, block, options.rope);
+  return concat(tape, {k, mapped(Hk * D, compress_value)}, 2);
+}
+
+/// The compressed keys and values of all whole blocks, with those of the state, which is updated.
+Value NativeSparseAttention::blocks_so_far(Tape& tape, const Value& rows, MixerState* state) const {
+  const int64_t end = rows.shape()[2];
+  Value raw = slice(tape, rows, 2, end - 2 * options.kv_heads * options.head_dim, end);
+  if (state) raw = concat(tape, {Value(state->parts[3]), raw}, 1);
+  const int64_t n = raw.shape()[1], whole = n / options.block * options.block;
+  const Value closed = slice(tape, raw, 1, 0, whole);
+  if (!state) return compressed(tape, closed, 0);
+  Array& before = state->parts[2];
+  const Value all = concat(tape, {Value(before), compressed(tape, closed, before.shape()[1])}, 1);
+  before = all.data();
+  state->parts[3] = slice(tape, raw, 1, whole, n).data();
+  return all;
+}
+
+namespace {
+
+/// True where block m ends at or before query i, [1, 1, L, M]; the first query is token `first`.
+Array closed_blocks(int64_t first, int64_t L, int64_t M, int64_t block) {
+  const Array mask(DType::boolean, {1, 1, L, M});
+  bool* allowed = mask.data<bool>();
+  for (int64_t i = 0; i < L; ++i) std::fill_n(allowed + i * M, std::min((first + i + 1) / block, M), true);
+  return mask;
+}
+
+/// Attention to compressed blocks, its queries' importance of them, [B, Hk, L, blocks], and what both depend on.
+struct BlockImportance {
+  const NativeSparseOptions& o;
+  int64_t first, B, L;
+  Tensor<double, 4> scores = Tensor<double, 4>({B, o.kv_heads, L, (first + L - 1) / o.block + 1});
+
+  /// Weights [B, H, L, M], summed over the query heads of a key/value head.
+  void add(const Array& weights) {
+    const int64_t M = weights.shape()[3], group = o.heads / o.kv_heads, blocks = scores.size()[3];
+    parallel_for(B * o.kv_heads, [&](int64_t head) {
+      for (int64_t row = 0; row < group * L; ++row)
+        for (int64_t m = 0; m < M; ++m)
+          scores[(head * L + row % L) * blocks + m] += weights.number((head * group * L + row) * M + m);
+    });
+  }
+
+  /// The lists of the largest; a query's own block and the first one come before all others, and none comes after.
+  BlockLists lists() {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const int64_t blocks = scores.size()[3], group = o.heads / o.kv_heads;
+    for (int64_t row = 0; row < B * o.kv_heads * L; ++row) {
+      double* of = &scores[row * blocks];
+      const int64_t own = (first + row % L) / o.block;
+      of[0] = of[own] = kInfinity;
+      std::fill(of + own + 1, of + blocks, -kInfinity);
+    }
+    BlockLists chosen = select_keys(scores, o.count);
+    chosen.key_block = o.block;
+    Tensor<int64_t, 3> offsets({B, o.heads, L + 1});
+    for (int64_t head = 0; head < B * o.heads; ++head)
+      std::copy_n(&chosen.offsets[head / group * (L + 1)], L + 1, &offsets[head * (L + 1)]);
+    chosen.offsets = std::move(offsets);
+    return chosen;
+  }
+};
+
+/// Attention of queries, the first of which is token importance.first, to M compressed keys.
+Value attend_to_blocks(Tape& tape, const Heads& q, const KeysValues& kv, BlockImportance& importance) {
+  const int64_t M = kv.k.array.shape()[1], block = importance.o.block;
+  const Array mask = closed_blocks(importance.first, importance.L, M, block);
+  tape.record(q.array, [mask] {});  // as in attend_to()
+  AttentionOptions options = causal_options(tape);
+  options.causal = false;
+  options.mask = mask;
+  Array lse;
+  const Value out = attention(tape, q, kv.k, kv.v, options, {}, &lse);
+  const Array weights(lse.dtype(), {importance.B, q.heads, importance.L, M});
+  attention_weights(q.view(), kv.k.view(), lse.view<3>(), weights.view<4>(), 0, 0, options);
+  importance.add(weights);
+  return out;
+}
+
+}  // namespace
+
+Value NativeSparseAttention::attend(Tape& tape, const Value& x, MixerState* state) const {
+  const int64_t H = options.heads, Hk = options.kv_heads, D = options.head_dim, first = state ? tokens_of(*state) : 0;
+  const int64_t B = x.shape()[0], L = x.shape()[1];
+  const Value rows = rotated(tape, qkv(tape, x), H + 2 * Hk, D, first, 1, options.rope);
+  const Heads q{rows, 0, H, D};
+  const auto columns = [&](int64_t run) { return Heads{rows, (H + run * Hk) * D, Hk, D}; };
+  const auto part = [&](int64_t n) { return state ? &state->parts[n] : nullptr; };
+  const KeysValues tokens = following(tape, rows, columns(0), columns(2), part(0), kAll);
+  const KeysValues recent = following(tape, rows, columns(1), columns(3), part(1), options.window - 1);
+  const Value blocks = blocks_so_far(tape, rows, state);
+
+  const Value gates = sigmoid(tape, gate(tape, x));
+  const auto gated = [&](int64_t branch, const Value& out) {
+    const Value factors = reshape(tape, slice(tape, gates, 2, branch * H, (branch + 1) * H), {B, L, H, 1});
+    return multiply(tape, reshape(tape, out, {B, L, H, D}), factors);
+  };
+  BlockImportance importance{options, first, B, L};
+  Value compressed_branch;
+  if (blocks.shape()[1] > 0)
+    compressed_branch = gated(0, attend_to_blocks(tape, q, {{blocks, 0, Hk, D}, {blocks, Hk * D, Hk, D}}, importance));
+  AttentionOptions windowed = causal_options(tape);
+  windowed.window.left = options.window - 1;
+  Value y = add(tape, gated(1, attend_to(tape, q, tokens, importance.lists())),
+                gated(2, attention(tape, q, recent.k, recent.v, windowed)));
+  if (compressed_branch) y = add(tape, y, compressed_branch);
+  return reshape(tape, y, {B, L, H * D});
+}
+
+Value NativeSparseAttention::operator()(Tape& tape, const Value& x, const MixerInputs& inputs) const {
+  Checker checker(name());
+  if (check_made(checker, qkv.weight)) {
+    check_inputs(checker, {.width = output.weight.shape()[0], .dtype = dtype()}, x, {.cu_seqlens = inputs.cu_seqlens});
+    if (checker.ok() && inputs.state) {
+      const int64_t n = tokens_of(*inputs.state), b = options.block;
+      std::vector<StatePart> wanted;
+      for (const int64_t m : {n, std::min(n, options.window - 1), n / b, n % b})
+        wanted.push_back({dtype(), {x.shape()[0], m, 2 * options.kv_heads * options.head_dim}});
+      check_state(checker, tape, inputs, wanted);
+    }
   }
   checker.done();
   const Tape::ErrorScope scope(tape, name());

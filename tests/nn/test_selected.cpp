@@ -24,14 +24,28 @@ MobaOptions moba() {
   return {.heads = 4, .kv_heads = 2, .head_dim = 6, .block = 4, .count = 2, .bias = true, .rope = {.theta = 100}};
 }
 
+NativeSparseOptions nsa() {
+  return {.heads = 4,
+          .kv_heads = 2,
+          .head_dim = 6,
+          .block = 3,
+          .count = 3,
+          .window = 4,
+          .bias = true,
+          .rope = {.theta = 100}};
+}
+
 template <class Layer, class Options>
 MixerMaker maker(const Options& options) {
   return [=](const Scope& scope, int64_t width) { return std::make_shared<Layer>(scope, width, options); };
 }
 
 std::vector<std::pair<std::string, MixerMaker>> layers() {
-  return {{"MoBA", maker<MobaAttention>(moba())},
-          {"MoBA without options", maker<MobaAttention>(MobaOptions{.block = 3, .count = 3})}};
+  return {
+      {"MoBA", maker<MobaAttention>(moba())},
+      {"MoBA without options", maker<MobaAttention>(MobaOptions{.block = 3, .count = 3})},
+      {"NSA", maker<NativeSparseAttention>(nsa())},
+      {"NSA without options", maker<NativeSparseAttention>(NativeSparseOptions{.block = 2, .count = 2, .window = 1})}};
 }
 
 // --------------------------------------------------------------------------------------------------------- plain loops
@@ -141,6 +155,60 @@ Matrix moba_of(const MobaAttention& layer, const Matrix& x) {
   return product(layer.output, out);
 }
 
+/// The compressed rows of whole blocks.
+Matrix compressed(const Linear& map, const Matrix& rows, int64_t block) {
+  Matrix joined;
+  for (int64_t first = 0; first + block <= std::ssize(rows); first += block) {
+    joined.emplace_back();
+    for (int64_t j = first; j < first + block; ++j)
+      joined.back().insert(joined.back().end(), rows[j].begin(), rows[j].end());
+  }
+  return product(map, joined);
+}
+
+/// The blocks that query i selects: by the weights of compressed keys, summed over the heads q of a group.
+std::vector<bool> selected_by(const std::vector<Matrix>& q, const Matrix& compressed_keys, int64_t i,
+                              const NativeSparseOptions& o) {
+  Values importance(i / o.block + 1);
+  for (const Matrix& head : q) {
+    const Values weights = weights_of(head[i], compressed_keys, [&](int64_t m) { return (m + 1) * o.block <= i + 1; });
+    for (size_t m = 0; m < importance.size() && m < weights.size(); ++m) importance[m] += weights[m];
+  }
+  importance.front() = importance.back() = kInf;
+  return largest(importance, o.count);
+}
+
+/// NSA, equations 5 to 12 of the paper with l = d = l', for one sequence.
+Matrix nsa_of(const NativeSparseAttention& layer, const Matrix& x) {
+  const NativeSparseOptions& o = layer.options;
+  const int64_t H = o.heads, Hk = o.kv_heads, D = o.head_dim, G = H / Hk, L = std::ssize(x);
+  const Matrix rows = product(layer.qkv, x), gates = product(layer.gate, x);
+  Matrix out(x.size());
+  for (int64_t shared = 0; shared < Hk; ++shared) {
+    const auto run = [&](int64_t n) { return columns(rows, (H + n * Hk + shared) * D, D); };
+    const Matrix k[] = {turned(compressed(layer.compress_key, run(4), o.block), o.rope.theta, o.block),
+                        turned(run(0), o.rope.theta), turned(run(1), o.rope.theta)};
+    const Matrix v[] = {compressed(layer.compress_value, run(5), o.block), run(2), run(3)};
+    std::vector<Matrix> q;
+    for (int64_t h = shared * G; h < (shared + 1) * G; ++h) q.push_back(turned(columns(rows, h * D, D), o.rope.theta));
+    for (int64_t i = 0; i < L; ++i) {
+      const std::vector<bool> chosen = selected_by(q, k[0], i, o);
+      const std::function<bool(int64_t)> allowed[] = {[&](int64_t m) { return (m + 1) * o.block <= i + 1; },
+                                                      [&](int64_t j) { return j <= i && chosen[j / o.block]; },
+                                                      [&](int64_t j) { return j <= i && j > i - o.window; }};
+      for (int64_t h = shared * G; h < (shared + 1) * G; ++h) {
+        Values sum(D);
+        for (int64_t branch = 0; branch < 3; ++branch) {
+          const Values y = mean_of(weights_of(q[h - shared * G][i], k[branch], allowed[branch]), v[branch]);
+          for (int64_t d = 0; d < D; ++d) sum[d] += y[d] / (1 + std::exp(-gates[i][branch * H + h]));
+        }
+        out[i].insert(out[i].end(), sum.begin(), sum.end());
+      }
+    }
+  }
+  return product(layer.output, out);
+}
+
 template <class Layer, class Options, class Formula>
 void expect_formula(const Options& options, const Formula& formula) {
   nn::Parameters parameters(exact());
@@ -159,6 +227,12 @@ TEST(Moba, IsTheFormula) {
   expect_formula<MobaAttention>(moba(), moba_of);
   expect_formula<MobaAttention>(MobaOptions{.heads = 2, .block = 3, .count = 3}, moba_of);
   expect_formula<MobaAttention>(MobaOptions{.heads = 2, .block = 3, .count = 1}, moba_of);
+}
+
+TEST(NativeSparse, IsTheFormula) {
+  expect_formula<NativeSparseAttention>(nsa(), nsa_of);
+  expect_formula<NativeSparseAttention>(NativeSparseOptions{.heads = 2, .block = 4, .count = 3, .window = 100}, nsa_of);
+  expect_formula<NativeSparseAttention>(NativeSparseOptions{.block = 2, .count = 2, .window = 1}, nsa_of);
 }
 
 /// Of equal scores the lower block is selected: all keys are equal, and the values tell their blocks.
@@ -259,6 +333,29 @@ TEST(Selected, KeepsPackedSequencesApart) {
               rounding_bound(DType::float64, max_abs(apart), 100))
         << name;
   }
+}
+
+TEST(NativeSparse, SaysWhatIsWrong) {
+  nn::Parameters parameters(exact());
+  const auto error = [&](NativeSparseOptions options) {
+    return error_of([&] { NativeSparseAttention(Scope(parameters) / "mixer", kC, options); });
+  };
+  EXPECT_EQ(error({.block = 0, .count = 1, .window = 0}),
+            "[mixer] block is 0, must be in [1, 2147483648]; window is 0, must be in [1, 2147483648]; count is 1, must "
+            "be at least 2: a query's own block and the first one");
+  EXPECT_EQ(error({.heads = 3}), "[mixer] heads 3 must divide width 8, or head_dim must be given");
+
+  const NativeSparseAttention layer(Scope(parameters) / "layer", kC, nsa());
+  const Value x = input(8);
+  autograd::Tape tape;
+  MixerState state = layer.new_state(kB);
+  layer(tape, x, {.state = &state});
+  EXPECT_EQ(state.bytes(), 8 * kB * 24 * (8 + 3 + 2 + 2));  // tokens, window, whole blocks, open block
+  state.parts[2] = state.parts[0];
+  EXPECT_EQ(error_of([&] { layer(tape, x, {.state = &state}); }),
+            "[layer] the state's part 2 is float64 [2, 8, 24], must be float64 [2, 2, 24]: new_state() makes it");
+  EXPECT_EQ(error_of([&] { NativeSparseAttention()(tape, x); }),
+            "[NativeSparseAttention] the layer has no parameters: make it with a Scope before it is called");
 }
 
 TEST(Moba, SaysWhatIsWrong) {
