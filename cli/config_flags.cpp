@@ -63,7 +63,8 @@ void ConfigOptions::add(CLI::App& command) {
   command
       .add_option("--mixer", mixer,
                   "what mixes the tokens of a layer: full, window:TOKENS, gated_delta, kimi_delta, delta, gla, "
-                  "retention, mamba2, elu, linear (as --linear-... say) or convolution:TOKENS")
+                  "retention, mamba2, elu, linear (as --linear-... say), convolution:TOKENS, "
+                  "moba:BLOCK or nsa:BLOCK")
       ->group("Model")
       ->type_name("MIXER");
   command.add_option("--mixer-every", mixer_every, "the mixer of every N-th layer, as 4:full")

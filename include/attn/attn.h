@@ -31,6 +31,7 @@
 #include "attn/nn_low_rank.h"
 #include "attn/nn_memory.h"
 #include "attn/nn_mixers.h"
+#include "attn/nn_selected.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
 #include "attn/record.h"

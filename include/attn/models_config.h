@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attn/nn.h"
+#include "attn/nn_selected.h"
 
 #pragma GCC visibility push(default)
 namespace attn::models {
@@ -60,7 +61,7 @@ struct Config {
   bool embedding_norm = false;  ///< a norm after the embeddings; always there with NormPlacement::post
 
   /// What mixes the tokens in each layer, repeated over the layers: w attention with the window, f full attention, l
-  /// linear attention, c a gated short convolution, o the program's own mixer.
+  /// linear attention, c a gated short convolution, m MoBA, n native sparse attention, o the program's own mixer.
   std::string mixers = "w";
 
   // Attention.
@@ -100,7 +101,11 @@ struct Config {
   // Other mixers.
   nn::LinearMixerOptions linear = nn::gated_delta_net(0, 0);  ///< of layers l; heads 0 = those of attention
   nn::ShortConvolutionOptions short_convolution = {};         ///< of layers c
-  nn::MixerMaker own_mixer = {};                              ///< of layers o; not saved: the program sets it again
+  /// Of layers m and n: blocks, counts and window. Their heads, kv_heads, head_dim, bias and rope, without scaling, are
+  /// those of attention; they have none of its other options.
+  nn::MobaOptions moba = {};
+  nn::NativeSparseOptions nsa = {};
+  nn::MixerMaker own_mixer = {};  ///< of layers o; not saved: the program sets it again
 
   // Feed-forward and norms.
   bool feed_forward = true;  ///< false: blocks end after their mixer, as in Mamba
@@ -175,8 +180,9 @@ std::vector<FieldInfo> field_info(const Config& config = {});
 /// Throws Error.
 void set_field(Config& config, std::string_view field, std::string_view value);
 /// Sets Config::mixers, and the fields of the mixers, by name. `mixer` is one of full, window:TOKENS,
-/// convolution:TOKENS, own, linear (as the fields say), gated_delta, kimi_delta, delta, gla, retention, mamba2 or elu;
-/// `every`, as "4:full", names the mixer of every fourth layer. embed_dim and heads must be set before. Throws Error.
+/// convolution:TOKENS, moba:BLOCK, nsa:BLOCK, own, linear (as the fields say), gated_delta, kimi_delta, delta, gla,
+/// retention, mamba2 or elu; `every`, as "4:full", names the mixer of every fourth layer. embed_dim and heads must be
+/// set before. Throws Error.
 void set_mixers(Config& config, std::string_view mixer, std::string_view every = "");
 std::string to_json(const Config& config);
 /// Throws Error that lists every reason why the model cannot be built.
@@ -204,9 +210,11 @@ ParameterCounts count_parameters(const Config& config);
 /// Flops, a multiply-add counted as two, of a forward over `tokens` tokens of one sequence after `cached` ones;
 /// last_only as in ForwardOptions. An encoder reads `tokens` tokens too. A training step takes three times as many.
 double forward_flops(const Config& config, int64_t tokens, int64_t cached = 0, bool last_only = false);
-/// Bytes of keys and values per token, of the layers with attention.
+/// Bytes of keys and values per token, of the layers with attention and of those with MoBA and NSA, whose states grow;
+/// compressed ones are rounded up.
 int64_t cache_bytes_per_token(const Config& config, DType dtype);
-/// Bytes of the states of one sequence, of the layers with other mixers. They do not grow with the text.
+/// Bytes of the states of one sequence that do not grow with the text, of the layers with other mixers; with NSA the
+/// most that its window and its open block take.
 int64_t state_bytes(const Config& config, nn::Precision precision);
 
 /// The peak memory of a training, in bytes.

@@ -85,6 +85,19 @@ nn::MultiHeadAttentionOptions attention_options(const Config& config, int64_t la
   return options;
 }
 
+/// The options of a mixer with heads, keys and values as attention has them.
+template <class Options>
+Options with_heads(Options options, const Config& config) {
+  options.heads = config.heads;
+  options.kv_heads = config.kv_heads;
+  options.head_dim = config.head_dim;
+  options.bias = config.bias;
+  options.rope.theta = config.positions == PositionEncoding::rope ? config.rope_theta : 0;
+  options.rope.interleaved = config.rope_interleaved;
+  options.rope.rotary_dim = config.rotary_dim;
+  return options;
+}
+
 /// Null where the layer has attention.
 nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
   switch (mixer_of(config, layer)) {
@@ -99,6 +112,14 @@ nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
     case 'c':
       return [options = config.short_convolution](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::ShortConvolution>(scope, width, options);
+      };
+    case 'm':
+      return [options = with_heads(config.moba, config)](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::MobaAttention>(scope, width, options);
+      };
+    case 'n':
+      return [options = with_heads(config.nsa, config)](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::NativeSparseAttention>(scope, width, options);
       };
     case 'o': return config.own_mixer;
     default: return {};
@@ -217,6 +238,10 @@ int64_t state_bytes(const Config& config, nn::Precision precision) {
   const Model shell(config, {.precision = precision, .purpose = nn::Purpose::inference}, nullptr);
   int64_t total = 0;
   for (const nn::MixerState& state : shell.new_states(1)) total += state.bytes();
+  const LayerShape shape = selecting_shape(config);
+  const int64_t token = 2 * shape.kv_heads * shape.key_width * size_of(shell.parameters().dtype());
+  for (int64_t n = 0; n < config.layers; ++n)
+    if (mixer_of(config, n) == 'n') total += (config.nsa.window - 1 + config.nsa.block - 1) * token;
   return total;
 }
 

@@ -109,12 +109,20 @@ void each_field(C& config, const Visit& visit) {
   visit("window", "sliding window: number of tokens, itself included; 0 = all", config.window, 0, kMany);
   visit("mixers",
         "pattern over the layers: w = attention with the window, f = full attention, l = linear attention, c = short "
-        "convolution, o = the program's own",
-        config.mixers, Letters{"wflco", kMostLayers});
+        "convolution, m = MoBA, n = native sparse attention, o = the program's own",
+        config.mixers, Letters{"wflcmno", kMostLayers});
   each_linear_field(config.linear, visit);
   visit("short_convolution", "tokens that the short convolution of layers c reads", config.short_convolution.width, 1,
         8);
   visit("short_convolution_bias", "biases of the layers c", config.short_convolution.bias);
+  visit("moba_block", "tokens of a block of the layers m", config.moba.block, 1, kMany);
+  visit("moba_count", "blocks that a query of the layers m attends to, its own among them", config.moba.count, 1,
+        kMany);
+  visit("nsa_block", "tokens of a block of the layers n", config.nsa.block, 1, kMany);
+  visit("nsa_count", "blocks that a query of the layers n selects, its own and the first among them", config.nsa.count,
+        2, kMany);
+  visit("nsa_window", "tokens of the sliding window of the layers n, the query's own included", config.nsa.window, 1,
+        kMany);
   visit("rope_theta", "base of the rotary angles", config.rope_theta, 1.0, 1e12);
   visit("window_theta", "rope_theta of layers with a window; 0 = rope_theta", config.window_theta, 0.0, 1e12);
   visit("rotary_dim", "rotated columns of a head; 0 = all", config.rotary_dim, 0, 1024);
@@ -490,9 +498,10 @@ void check_kept_heads(Checker& checker, const Config& config) {
 
 /// Layers without attention are causal, and nothing but attention mixes an encoder's tokens.
 void check_mixers(Checker& checker, const Config& config) {
-  int64_t own = 0, others = 0;
+  int64_t own = 0, others = 0, selecting = 0;
   for (int64_t n = 0; n < config.layers; ++n) {
     others += !has_attention(config, n);
+    selecting += selects_keys(config, n);
     own += mixer_of(config, n) == 'o';
   }
   checker.require(others == 0 || (config.causal && config.encoder_layers == 0),
@@ -501,6 +510,14 @@ void check_mixers(Checker& checker, const Config& config) {
                   "mixers has the letter o, the program's own mixer: the program must set Config::own_mixer");
   checker.require(others == 0 || !config.shared_relative_bias,
                   "shared_relative_bias is for models whose layers all have attention");
+  checker.require(selecting == 0 || (!learns_distances(config) && config.positions != PositionEncoding::alibi), [&] {
+    return "layers m and n take no distances: positions is " + json_of(config.positions).get<std::string>() +
+           ", must be rope, learned, sinusoidal or none";
+  });
+  checker.require(selecting == 0 || config.rope_scaling == RopeScaling::none, [&] {
+    return "layers m and n take rope as it is: rope_scaling is " + json_of(config.rope_scaling).get<std::string>() +
+           ", must be none";
+  });
   checker.require(config.feed_forward || !config.parallel, "parallel layers need a feed_forward");
   checker.require(config.feed_forward || config.norm_placement != NormPlacement::pre_except_first,
                   "norm_placement pre_except_first needs a feed_forward");

@@ -36,6 +36,16 @@ inline int64_t attention_count(const Config& config) {
   return config.encoder_layers ? self + config.layers + config.encoder_layers : self;
 }
 
+/// True where the mixer of a layer is attention to selected keys, of which it keeps all.
+inline bool selects_keys(const Config& config, int64_t layer) {
+  return mixer_of(config, layer) == 'm' || mixer_of(config, layer) == 'n';
+}
+/// The heads of such a layer.
+inline LayerShape selecting_shape(const Config& config) {
+  const int64_t D = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
+  return {config.heads, config.kv_heads ? config.kv_heads : config.heads, D, D};
+}
+
 /// Of the attention layer at this place; of the whole model where nothing has been removed.
 inline LayerShape attention_shape(const Config& config, int64_t place = 0) {
   const int64_t C = config.embed_dim;

@@ -37,6 +37,36 @@ double linear_products(const Config& config) {
   return (o.delta ? 3 : 2) * wide(o.value_heads * o.head_dim * (o.value_dim + o.normalize));
 }
 
+/// Keys and blocks of keys that the tokens [first, end) read in a layer that selects `count` blocks, their own among
+/// them, which each reads up to itself.
+struct Selecting {
+  double selected = 0, earlier_blocks = 0;
+};
+Selecting selecting(int64_t block, int64_t count, int64_t first, int64_t end) {
+  Selecting sum;
+  for (int64_t n = first; n < end; ++n) {
+    sum.selected += wide(n % block + 1 + std::min(n / block, count - 1) * block);
+    sum.earlier_blocks += wide(n / block);
+  }
+  return sum;
+}
+
+/// Multiply-adds of these tokens with MoBA, which scores all earlier blocks.
+double moba_products(const Config& config, int64_t first, int64_t end) {
+  const LayerShape shape = selecting_shape(config);
+  const Selecting sum = selecting(config.moba.block, config.moba.count, first, end);
+  return (2 * sum.selected + sum.earlier_blocks) * wide(shape.heads * shape.key_width);
+}
+
+/// With NSA: three branches, and the weights of compressed keys once more; each token is mapped to compressed ones.
+double nsa_products(const Config& config, int64_t first, int64_t end) {
+  const LayerShape shape = selecting_shape(config);
+  const Selecting sum = selecting(config.nsa.block, config.nsa.count, first, end);
+  const double keys = 2 * sum.selected + 2 * keys_seen(true, config.nsa.window, first, end) + 3 * sum.earlier_blocks;
+  return keys * wide(shape.heads * shape.key_width) +
+         wide((end - first) * 2 * shape.kv_heads * shape.key_width * shape.key_width);
+}
+
 enum class Component { embedding, attention, feed_forward, norm, head };
 
 Component part_of(const std::string& name) {
@@ -74,6 +104,7 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
   double layers = 0, head = 0;  // multiply-adds: of a token in all layers, of a row of logits
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const Component part = part_of(parameter.name);
+    if (parameter.name.find(".compress_") != std::string::npos) continue;  // in nsa_products()
     const bool tied = config.head && !config.classes && config.tie_embeddings && parameter.name == "tokens.weight";
     if (parameter.decay && (part == Component::head || tied)) head += wide(parameter.count());
     else if (parameter.decay && part != Component::embedding) layers += wide(parameter.count());
@@ -87,6 +118,8 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
     if (has_attention(config, n))
       attend(AttentionKind::self, n, keys_seen(config.causal, window_of(config, n), cached, cached + tokens));
     else if (mixer_of(config, n) == 'l') mixing += wide(tokens) * linear_products(config);
+    else if (mixer_of(config, n) == 'm') mixing += moba_products(config, cached, cached + tokens);
+    else if (mixer_of(config, n) == 'n') mixing += nsa_products(config, cached, cached + tokens);
     if (config.encoder_layers) attend(AttentionKind::cross, n, wide(tokens) * wide(cached + tokens));
   }
   for (int64_t n = 0; n < config.encoder_layers; ++n) attend(AttentionKind::encoder, n, wide(tokens) * wide(tokens));
@@ -101,6 +134,12 @@ int64_t cache_bytes_per_token(const Config& config, DType dtype) {
   for (int64_t place = 0; place < attention_place(config, AttentionKind::self, config.layers); ++place) {
     const LayerShape shape = attention_shape(config, place);
     numbers += shape.kv_heads * (shape.key_width + shape.value_width);
+  }
+  const LayerShape shape = selecting_shape(config);
+  const int64_t token = 2 * shape.kv_heads * shape.key_width;
+  for (int64_t n = 0; n < config.layers; ++n) {
+    if (selects_keys(config, n)) numbers += token;
+    if (mixer_of(config, n) == 'n') numbers += (token - 1) / config.nsa.block + 1;
   }
   return size_of(dtype) * numbers;
 }
@@ -151,6 +190,8 @@ class Arrays {
   double mixer(int64_t layer) const {
     if (mixer_of(config_, layer) == 'c') return model(3) + model(6);  // the projection; its parts, products, result
     if (mixer_of(config_, layer) == 'o') return 0;
+    if (mixer_of(config_, layer) == 'm') return selecting(config_.moba.count);
+    if (mixer_of(config_, layer) == 'n') return selecting(config_.nsa.count) + nsa_branches();
     const nn::LinearMixerOptions o = linear_options(config_);
     const double values = wide(o.value_heads * o.value_dim), channels = wide(2 * o.heads * o.head_dim) + values;
     const double decays = wide(o.value_heads) * (o.decay == nn::MixerDecay::row ? wide(o.head_dim) : 1);
@@ -161,6 +202,20 @@ class Arrays {
     if (o.skip) bytes += rows(values, 3);
     if (o.norm != nn::MixerNorm::none) bytes += rows(values);
     return bytes + (o.gate == nn::MixerGate::none ? 0 : rows(values, 3));
+  }
+  /// What attention to `count` selected blocks leaves: projections, the output, and the numbers of the blocks.
+  double selecting(int64_t count) const {
+    const LayerShape of = selecting_shape(config_);
+    return projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
+           statistics(wide(of.heads)) + recycled(8 * B_ * L_ * wide(of.heads * (count + 1)));
+  }
+  /// What NSA leaves besides: keys and values of two more branches, rows to compress, the branches' outputs, their
+  /// products with the gates and sums, and the mask.
+  double nsa_branches() const {
+    const LayerShape of = selecting_shape(config_);
+    const double keys = wide(2 * of.kv_heads * of.key_width);
+    return rows(keys, 4) + rows(keys, 4) + rows(wide(of.heads * of.key_width), 7) + rows(wide(3 * of.heads), 5) +
+           statistics(2 * wide(of.heads)) + L_ * L_ / wide(config_.nsa.block);
   }
   /// What the rest of a block leaves: two norms and two branches, each with its product, perhaps its dropout, and the
   /// sum with the residual.

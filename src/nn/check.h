@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "attn/nn.h"
 #include "core/checker.h"
@@ -39,7 +40,13 @@ void check_sequences(Checker& checker, const CacheSlot& slot, int64_t B);
 
 /// W of a causal convolution: lowest .. 8.
 void check_convolution_width(Checker& checker, const char* name, int64_t width, int64_t lowest);
+/// An array of a MixerState.
+struct StatePart {
+  DType dtype;
+  std::vector<int64_t> shape;
+};
 /// A state of these sizes, in inference, and no packed sequences.
+void check_state(Checker& checker, const Tape& tape, const MixerInputs& inputs, const std::vector<StatePart>& wanted);
 void check_state(Checker& checker, const Tape& tape, const MixerInputs& inputs, const MixerState& expected);
 
 /// What an attention layer is, as far as its inputs have to fit.

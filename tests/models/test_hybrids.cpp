@@ -30,13 +30,22 @@ Config hybrid(const char* mixer, const char* every = "") {
 /// All mixers that have names, with attention and without, as Qwen3-Next, Mamba 2 and LFM2 arrange them.
 std::vector<std::pair<std::string, Config>> hybrids() {
   std::vector<std::pair<std::string, Config>> all;
-  for (const char* mixer : {"gated_delta", "kimi_delta", "delta", "gla", "retention", "mamba2", "elu", "convolution:4"})
+  for (const char* mixer :
+       {"gated_delta", "kimi_delta", "delta", "gla", "retention", "mamba2", "elu", "convolution:4", "moba:3", "nsa:3"})
     all.emplace_back(mixer, hybrid(mixer));
   all.emplace_back("gated_delta, every second full", hybrid("gated_delta", "2:full"));
   all.back().second.attention_gate = true;
   all.back().second.linear.value_heads = 8;
   all.back().second.linear.head_dim = 3;
   all.emplace_back("window:5, every third retention", hybrid("window:5", "3:retention"));
+  all.emplace_back("moba:4, every second full", hybrid("moba:4", "2:full"));
+  all.back().second.kv_heads = 2;
+  all.back().second.rotary_dim = 2;
+  all.back().second.moba.count = 2;
+  all.emplace_back("nsa:4, every third full", hybrid("nsa:4", "3:full"));
+  all.back().second.kv_heads = 2;
+  all.back().second.nsa.count = 3;
+  all.back().second.nsa.window = 5;
   all.emplace_back("Mamba 2 without feed-forward", hybrid("mamba2"));
   all.back().second.feed_forward = false;
   all.back().second.positions = PositionEncoding::none;
@@ -212,6 +221,56 @@ TEST(Hybrids, FlopsCountTheState) {
   EXPECT_EQ(forward_flops(config, 10), 2 * 10 * (products + 3 * 3 * 4 * 4 * 4));  // 3 layers of 4 heads of 4 x 4
 }
 
+/// Keys and values of layers that select blocks are counted by token, and their attention by the selected keys.
+TEST(Hybrids, SelectedBlocksCost) {
+  Config config = hybrid("moba:4", "3:full");
+  config.kv_heads = 2;
+  config.moba.count = 2;
+  EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 3 * 2 * 2 * 4 * 4);  // 3 layers, 2 heads of 4
+  EXPECT_EQ(state_bytes(config, nn::Precision::float32), 0);
+  const Model model = stirred(config, nn::Precision::float32);
+  ModelCache cache = model.new_cache();
+  Tape tape;
+  model.forward(tape, random_batch(1, 64, 5), {.cache = &cache});
+  EXPECT_EQ(cache.bytes(), 64 * 3 * 2 * 2 * 4 * 4);
+  const Config full = [&] {
+    Config other = config;
+    other.mixers = "f";
+    return other;
+  }();
+  // Two layers: of the tokens 5 to 9 one or two earlier blocks are scored, one is selected, 2 to 4 or 1 or 2 of their
+  // own.
+  const double seen = (4 + 2) + (4 + 3) + (4 + 4) + (4 + 1) + (4 + 2), scored = 3 * 1 + 2 * 2;
+  EXPECT_EQ(forward_flops(full, 5, 5) - forward_flops(config, 5, 5),
+            2 * 2 * 16 * (2 * (6 + 7 + 8 + 9 + 10) - 2 * seen - scored));
+}
+
+TEST(Hybrids, BranchesOfNativeSparseAttentionCost) {
+  Config config = hybrid("nsa:4");
+  config.layers = 1;
+  config.kv_heads = 2;
+  config.nsa.count = 2;
+  config.nsa.window = 3;
+  const int64_t token = 2 * 2 * 4;  // numbers of keys and values
+  EXPECT_EQ(cache_bytes_per_token(config, DType::float32), (token + token / 4) * 4);
+  EXPECT_EQ(state_bytes(config, nn::Precision::float32), (2 + 3) * token * 4);  // of window and open block, at most
+  const Model model = stirred(config, nn::Precision::float32);
+  ModelCache cache = model.new_cache();
+  Tape tape;
+  model.forward(tape, random_batch(1, 67, 5), {.cache = &cache});
+  EXPECT_EQ(cache.bytes(), (67 + 16 + 2 + 3) * token * 4);
+
+  double products = 16 * kVocabulary;  // the head is tied
+  for (const ParameterShape& parameter : parameter_shapes(config))
+    if (parameter.decay && parameter.name.starts_with("blocks.") &&
+        parameter.name.find("compress") == std::string::npos)
+      products += static_cast<double>(parameter.count());
+  // The tokens 5 to 9 as above, windows of 3, and for each token 2 heads of keys and values with maps of 4 x 4.
+  const double selected = (4 + 2) + (4 + 3) + (4 + 4) + (4 + 1) + (4 + 2), scored = 3 * 1 + 2 * 2;
+  EXPECT_EQ(forward_flops(config, 5, 5),
+            2 * (5 * products + 16 * (2 * selected + 2 * 5 * 3 + 3 * scored) + 5 * 2 * 2 * 4 * 4));
+}
+
 // ----------------------------------------------------------------------------------------------------- configurations
 
 TEST(Hybrids, AreConfiguredByName) {
@@ -221,6 +280,10 @@ TEST(Hybrids, AreConfiguredByName) {
   EXPECT_EQ(hybrid("window:256").window, 256);
   EXPECT_EQ(hybrid("convolution:5", "2:window:7").mixers, "cw");
   EXPECT_EQ(hybrid("convolution:5", "2:window:7").short_convolution.width, 5);
+  EXPECT_EQ(hybrid("moba:32", "2:full").mixers, "mf");
+  EXPECT_EQ(hybrid("moba:32", "2:full").moba.block, 32);
+  EXPECT_EQ(hybrid("moba:32", "3:nsa:8").mixers, "mmn");
+  EXPECT_EQ(hybrid("moba:32", "3:nsa:8").nsa.block, 8);
   Config read;
   apply_json(read, to_json(config), "test");
   EXPECT_EQ(to_json(read), to_json(config));
@@ -233,7 +296,7 @@ TEST(Hybrids, WrongNamesAreErrors) {
   const auto error = [](const char* mixer, const char* every = "") { return error_of([&] { hybrid(mixer, every); }); };
   EXPECT_EQ(error("windows"),
             "[mixer] unknown mixer 'windows'; known are: full, window, linear, gated_delta, kimi_delta, delta, gla, "
-            "retention, mamba2, elu, convolution, own");
+            "retention, mamba2, elu, convolution, moba, nsa, own");
   EXPECT_EQ(error("window"), "[mixer] window needs its length, as window:256");
   EXPECT_EQ(error("window:x"), "[mixer] 'window:x' must end in a whole number of at least 1");
   EXPECT_EQ(error("gla:3"), "[mixer] gla takes no number, but 'gla:3' is given");
@@ -253,6 +316,13 @@ TEST(Hybrids, WhatCannotBeBuiltIsRefused) {
   config = hybrid("gla", "2:full");
   config.shared_relative_bias = true;
   EXPECT_EQ(reasons(config), "shared_relative_bias is for models whose layers all have attention");
+  config = hybrid("moba:8");
+  config.positions = PositionEncoding::alibi;
+  EXPECT_EQ(reasons(config),
+            "layers m and n take no distances: positions is alibi, must be rope, learned, sinusoidal or none");
+  config = hybrid("moba:8");
+  config.rope_scaling = RopeScaling::yarn;
+  EXPECT_EQ(reasons(config), "layers m and n take rope as it is: rope_scaling is yarn, must be none");
   config = hybrid("gla");
   config.feed_forward = false;
   config.parallel = true;
