@@ -30,7 +30,7 @@ constexpr int64_t kKeptBytes = int64_t{4} << 20;
 // Rows that are summed and stored together, or whose delta is computed together.
 constexpr int64_t kStoreRows = 128;
 
-int64_t round_rows(const TileKernels& tk) { return int64_t{tk.gradient_panels} * tk.panel; }
+int64_t round_rows(const Problem& p, const TileKernels& tk) { return tk.gradient_panels * panel_rows(p, tk); }
 
 /// The epilogue of the backward's walks.
 class SlabWorker {
@@ -43,7 +43,7 @@ class SlabWorker {
     Arena arena(base);
     const KeyRows keys = KeyRows::keys(p_, s, 0), values = KeyRows::values(p_, s, 0);
     const auto kept = [&](const KeyRows& rows, const kernels::Operand& operand, int64_t n) {
-      return p_.rows(s) > round_rows(tk_) ? kept_rows(rows, operand, s.key_count, n) : 0;
+      return p_.rows(s) > round_rows(p_, tk_) ? kept_rows(rows, operand, s.key_count, n) : 0;
     };
     tile_.layout(arena, kept(keys, tk_.key_rows, p_.D), kept(values, tk_.key_rows, p_.Dv));
     for (int i = 0; i < tk_.gradient_panels; ++i) {
@@ -69,8 +69,8 @@ class SlabWorker {
     values_ = KeyRows::values(p_, s, slab.kv_head);
     tile_.reset();
     if (!tk_.one_row_format) key_values_.reset();
-    for (int64_t row = 0; row < slab.rows; row += round_rows(tk_))
-      run_group(slab.kv_head, slab.first_row + row, std::min(round_rows(tk_), slab.rows - row));
+    for (int64_t row = 0; row < slab.rows; row += round_rows(p_, tk_))
+      run_group(slab.kv_head, slab.first_row + row, std::min(round_rows(p_, tk_), slab.rows - row));
   }
 
   // What walk_keys() calls.
@@ -120,10 +120,11 @@ class SlabWorker {
   static bool same_keys(const GradTile& a, const GradTile& b) { return a.begin == b.begin && a.count == b.count; }
 
   void run_group(int64_t kv_head, int64_t first, int64_t rows) {
-    const int count = static_cast<int>(div_up(rows, tk_.panel));
+    const int64_t of_panel = panel_rows(p_, tk_);
+    const int count = static_cast<int>(div_up(rows, of_panel));
     for (int i = 0; i < count; ++i) {
-      const int64_t offset = int64_t{i} * tk_.panel;
-      fill_panel(panels_[i].lanes.panel, p_, *s_, kv_head, first + offset, std::min<int64_t>(tk_.panel, rows - offset),
+      const int64_t offset = i * of_panel;
+      fill_panel(panels_[i].lanes.panel, p_, *s_, kv_head, first + offset, std::min(of_panel, rows - offset),
                  tk_.lanes);
       load(panels_[i]);
     }
@@ -367,7 +368,8 @@ BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const Att
     const Sequence& s = p.sequences[t];
     const TileKernels& own = gradient_kernels(p, s);
     plan.thread_bytes = std::max(plan.thread_bytes, SlabWorker(p, in, gradients, own).layout(nullptr, s));
-    const int64_t slab_rows = round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(own));
+    const int64_t slab_rows =
+        round_up(div_up(std::max<int64_t>(p.rows(s), 1), plan.slabs_per_unit), round_rows(p, own));
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head) {
       for (int64_t i = 0; i < plan.slabs_per_unit; ++i) {
         const int64_t first = std::min(i * slab_rows, p.rows(s));

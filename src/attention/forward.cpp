@@ -57,7 +57,7 @@ class GroupWorker {
   void start(const Sequence& s, const ForwardPlan::Group& group) {
     s_ = &s;
     group_ = &group;
-    panel_rows_ = group.heads > 1 ? group.rows / group.heads : tk_.panel;
+    panel_rows_ = group.heads > 1 ? group.rows / group.heads : panel_rows(p_, tk_);
     panel_count_ = static_cast<int>(div_up(group.rows, panel_rows_));
     for (int i = 0; i < panel_count_; ++i) {
       Arena arena(panels_ + i * panel_bytes_);
@@ -283,8 +283,9 @@ ForwardPlan plan_forward(const Problem& p) {
       continue;
     }
     // Groups of like size: a small one packs as much as a large one.
-    const int64_t panels = div_up(p.rows(s), tk.panel), groups = div_up(panels, plan.group_panels);
-    const int64_t rows = groups > 0 ? div_up(panels, groups) * tk.panel : 0;
+    const int64_t of_panel = panel_rows(p, tk);
+    const int64_t panels = div_up(p.rows(s), of_panel), groups = div_up(panels, plan.group_panels);
+    const int64_t rows = groups > 0 ? div_up(panels, groups) * of_panel : 0;
     for (int64_t kv_head = 0; kv_head < p.Hk; ++kv_head)
       for (int64_t row = 0; row < p.rows(s); row += rows)
         plan.groups.push_back({static_cast<int32_t>(t), kv_head, row, std::min(rows, p.rows(s) - row)});

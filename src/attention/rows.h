@@ -47,6 +47,16 @@ inline const TileKernels& gradient_kernels(const Problem& p) {
   return gradient_kernels(p.q.dtype, p.Lq * p.G, *p.options);
 }
 
+/// Rows of a full panel: as many as the kernels take or, where blocks of queries have keys of their own, the most whole
+/// vectors that divide a block, so that no panel has rows of two blocks and visits the keys of both.
+inline int64_t panel_rows(const Problem& p, const TileKernels& tk) {
+  const BlockLayout& blocks = p.options->blocks;
+  const int64_t block = blocks.given() ? saturating_mul(blocks.query_block, p.G) : 0;
+  for (int64_t rows = tk.panel; rows >= tk.lanes; rows -= tk.lanes)
+    if (block % rows == 0) return rows;
+  return tk.panel;
+}
+
 /// The lane mask of a panel in which everybody is allowed.
 inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }
 
