@@ -86,7 +86,7 @@ struct KVCache::State {
   }
 };
 
-bool detail::check_streaming(Checker& checker, const Streaming& streaming) {
+bool check_streaming(Checker& checker, const Streaming& streaming) {
   constexpr int64_t kMost = int64_t{1} << 40;
   const int64_t sinks = streaming.sink_tokens, least = sinks > 0 ? 1 : 0;
   const bool sinks_fit = checker.require(sinks >= 0 && sinks <= kMost, [&] {
@@ -116,7 +116,7 @@ KVCache::KVCache(const KVCacheConfig& config) : state_(std::make_unique<State>()
                   [&] { return "kv_heads is " + std::to_string(c.kv_heads) + ", must be at most 2^20"; });
   checker.require(c.max_pages >= 0,
                   [&] { return "max_pages is " + std::to_string(c.max_pages) + ", must not be negative"; });
-  detail::check_streaming(checker, c.streaming);
+  check_streaming(checker, c.streaming);
   checker.done();
 }
 

@@ -4,9 +4,9 @@
 #include "attn/attention.h"
 #include "core/checker.h"
 
-namespace attn::detail {
+namespace attn {
 
 /// False if something is wrong with it.
 [[gnu::visibility("default")]] bool check_streaming(Checker& checker, const Streaming& streaming);
 
-}  // namespace attn::detail
+}  // namespace attn

@@ -144,7 +144,7 @@ void check_recorder(Checker& checker, const Config& config, const ForwardOptions
 }  // namespace
 
 void check_streaming(Checker& checker, const Config& config, const Streaming& streaming) {
-  if (!detail::check_streaming(checker, streaming)) return;
+  if (!attn::check_streaming(checker, streaming)) return;
   checker.require(!learns_positions(config) || streaming.kept() <= config.context, [&] {
     return "sink tokens and window are " + text(streaming.kept()) + " tokens, must be at most the context of " +
            text(config.context) + ", whose positions are learned";
