@@ -101,14 +101,10 @@ Options with_heads(Options options, const Config& config) {
 /// Null where the layer has attention.
 nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
   switch (mixer_of(config, layer)) {
-    case 'l': {
-      nn::LinearMixerOptions options = config.linear;
-      if (options.heads == 0) options.heads = config.heads;
-      options.norm_epsilon = config.norm_epsilon;
-      return [options](const nn::Scope& scope, int64_t width) {
+    case 'l':
+      return [options = linear_options(config)](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::LinearMixer>(scope, width, options);
       };
-    }
     case 'c':
       return [options = config.short_convolution](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::ShortConvolution>(scope, width, options);

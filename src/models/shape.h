@@ -60,4 +60,15 @@ inline LayerShape attention_shape(const Config& config, int64_t place = 0) {
 /// What a streaming cache of such a model may keep.
 void check_streaming(Checker& checker, const Config& config, const Streaming& streaming);
 
+/// The options of layers with linear attention, with the values that 0 means.
+inline nn::LinearMixerOptions linear_options(const Config& config) {
+  nn::LinearMixerOptions o = config.linear;
+  if (o.heads == 0) o.heads = config.heads;
+  o.norm_epsilon = config.norm_epsilon;
+  if (o.value_heads == 0) o.value_heads = o.heads;
+  if (o.head_dim == 0 && config.embed_dim % o.heads == 0) o.head_dim = config.embed_dim / o.heads;
+  if (o.value_dim == 0) o.value_dim = o.head_dim;
+  return o;
+}
+
 }  // namespace attn::models

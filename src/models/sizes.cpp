@@ -21,16 +21,6 @@ double keys_seen(bool causal, int64_t window, int64_t first, int64_t end) {
   return before(end) - before(first);
 }
 
-/// The options of layers with linear attention, with the values that 0 means.
-nn::LinearMixerOptions linear_options(const Config& config) {
-  nn::LinearMixerOptions o = config.linear;
-  if (o.heads == 0) o.heads = config.heads;
-  if (o.value_heads == 0) o.value_heads = o.heads;
-  if (o.head_dim == 0) o.head_dim = config.embed_dim / o.heads;
-  if (o.value_dim == 0) o.value_dim = o.head_dim;
-  return o;
-}
-
 /// Multiply-adds of a token in linear attention: it writes into the state and reads it, with the delta rule once more.
 double linear_products(const Config& config) {
   const nn::LinearMixerOptions o = linear_options(config);

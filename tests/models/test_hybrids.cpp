@@ -331,6 +331,10 @@ TEST(Hybrids, WhatCannotBeBuiltIsRefused) {
   config.linear.value_heads = 3;
   EXPECT_EQ(error_of([&] { Model(config, nn::Precision::float32); }),
             "[blocks.0.mixer] value_heads is 3, must be a multiple of heads, 4");
+  config = hybrid("gla");
+  config.linear.heads = 3;
+  EXPECT_EQ(error_of([&] { Model(config, nn::Precision::float32); }),
+            "[blocks.0.mixer] heads is 3, must divide the width 16 where head_dim is not given");
 }
 
 TEST(Hybrids, RecordersNameLayersWithAttention) {
