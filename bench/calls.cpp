@@ -92,6 +92,19 @@ double error_bound(attn::DType dtype) {
   }
 }
 
+bool are_close(const std::vector<attn::Array>& results, const std::vector<attn::Array>& references, attn::DType dtype) {
+  for (size_t n = 0; n < results.size(); ++n) {
+    double worst = 0, most = 0;
+    for (int64_t i = 0; i < results[n].count(); ++i) {
+      const double reference = references[n].number(i);
+      worst = std::max(worst, std::abs(results[n].number(i) - reference));
+      most = std::max(most, std::abs(reference));
+    }
+    if (!(worst <= error_bound(dtype) * most)) return false;
+  }
+  return true;
+}
+
 bool run_calls(const Settings& settings, const WorkloadFile& file, Report& report) {
   bool correct = true;
   Plain plain;

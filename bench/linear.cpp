@@ -103,16 +103,7 @@ bool check(const Variant& variant, DType dtype) {
   actual.forward();
   actual.backward();
   expected.reference();
-  const std::vector<attn::Array> a = actual.results(), b = expected.results();
-  for (size_t n = 0; n < a.size(); ++n) {
-    double worst = 0, most = 0;
-    for (int64_t i = 0; i < a[n].count(); ++i) {
-      worst = std::max(worst, std::abs(a[n].number(i) - b[n].number(i)));
-      most = std::max(most, std::abs(b[n].number(i)));
-    }
-    if (!(worst <= error_bound(dtype) * most)) return false;
-  }
-  return true;
+  return are_close(actual.results(), expected.results(), dtype);
 }
 
 /// A dense product of this library in float32, of a size that it is good at: flop/s of one call.

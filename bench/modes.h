@@ -27,6 +27,8 @@ struct Settings {
 /// The bound on max |x - reference| / max |reference|. It catches a result that is wrong, not one that is less exact
 /// than it could be: the tests have the tight bounds.
 double error_bound(attn::DType dtype);
+/// True if every result is within this bound of the reference in its place.
+bool are_close(const std::vector<attn::Array>& results, const std::vector<attn::Array>& references, attn::DType dtype);
 
 /// Calls of the operator, next to the peaks of the multiply-add unit and of the memory.
 bool run_calls(const Settings& settings, const WorkloadFile& file, Report& report);
