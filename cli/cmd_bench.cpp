@@ -279,6 +279,7 @@ struct Bench {
     const auto measure_peak = [dtype = model->parameters().dtype()] {
       return 1e9 * attn::peaks::measure_products(dtype, attn::ops::matmul_precision());
     };
+    if (trainings.empty()) model->parameters().pack();
     double peak = measure_peak();
     std::vector<Row> rows = infer_all(*model);
     for (int64_t length : trainings)

@@ -129,7 +129,7 @@ void add_embed(CLI::App& app) {
       ->check(whole(0, 1 << 24));
   command->add_option("--step", run->step, "largest number of tokens in one batch")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print the number of texts per second");
-  command->add_flag("--unpacked", run->unpacked, "do not pack weights: half the memory, 5 % slower");
+  command->add_flag("--unpacked", run->unpacked, "do not pack weights: starts sooner, embeds more slowly");
   add_precision(*command, run->precision);
   command->callback([=] { run->run(); });
 }

@@ -229,7 +229,7 @@ struct Heads {
 
   void run() const {
     check();
-    const attn::models::Loaded loaded = model.load();
+    const attn::models::Loaded loaded = model.load(false);
     const HeadsReader reader(loaded, context);
     if (!conllu.empty()) heads_syntax(reader, conllu, csv, json);
     else if (!coreference.empty()) heads_coreference(reader, coreference, csv, json);

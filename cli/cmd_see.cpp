@@ -205,7 +205,7 @@ struct See {
   }
 
   Seen look() const {
-    const auto loaded = std::make_shared<const attn::models::Loaded>(model.load());
+    const auto loaded = std::make_shared<const attn::models::Loaded>(model.load(false));
     Seen seen = look(*loaded);
     seen.memory = loaded;
     return seen;

@@ -18,10 +18,11 @@ void ModelOptions::add(CLI::App& command) {
   add_precision(command, precision);
 }
 
-attn::models::Loaded ModelOptions::load() const {
+attn::models::Loaded ModelOptions::load(bool packed) const {
   Loading loading;
   attn::models::Loaded loaded = attn::models::open_with_tokenizer(
-      directory, {.precision = precision_named(precision), .which = which, .on_progress = loading.listener()});
+      directory,
+      {.precision = precision_named(precision), .which = which, .packed = packed, .on_progress = loading.listener()});
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }

@@ -18,7 +18,8 @@ struct ModelOptions {
   std::string directory, which = "best", precision = "float32";
   void add(CLI::App& command);
   /// Prints on standard error which damaged files were passed over.
-  attn::models::Loaded load() const;
+  /// `packed`: for work that needs no gradients.
+  attn::models::Loaded load(bool packed = true) const;
 };
 
 /// True for a model that continues texts.

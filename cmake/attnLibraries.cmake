@@ -25,10 +25,8 @@ macro(attn_find_library component name)
   list(APPEND attn_${component}_libraries attn::${name})
 endmacro()
 
-attn_find_library(models dnnl)  # oneDNN, whose own package in Debian would ask for OpenCL
 attn_find_library(models utf8proc)
 attn_find_library(models pcre2-8)
-attn_find_package(models OpenMP OpenMP::OpenMP_CXX)
 attn_find_package(models ZLIB ZLIB::ZLIB)
 attn_find_library(view utf8proc)
 attn_find_package(view ZLIB ZLIB::ZLIB)

@@ -2,7 +2,8 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 
-# attn_install(target export): each library has an export of its own, so that attn::attn can be used without oneDNN.
+# attn_install(target export): each library has an export of its own, so that attn::attn can be used without packages
+# that only the others need.
 function(attn_install target export)
   install(TARGETS ${target} EXPORT ${export})
   install(EXPORT ${export} NAMESPACE attn:: FILE ${export}Targets.cmake DESTINATION ${package_dir})
@@ -28,7 +29,7 @@ attn_pkg_config(attn attn "${PROJECT_DESCRIPTION}" "" "" "-lstdc++ -lm -pthread"
 if(ATTN_BUILD_MODELS)
   attn_install(attn_models attn_models)
   attn_pkg_config(attn-models attn_models "Layers, models, training and generation on top of attn" attn
-    "zlib libutf8proc libpcre2-8" "-ldnnl -fopenmp")
+    "zlib libutf8proc libpcre2-8" "")
   if(ATTN_BUILD_VIEW)
     attn_install(attn_view attn_view)
     attn_pkg_config(attn-view attn_view "Pictures and pages of attention, on top of attn" attn

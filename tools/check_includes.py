@@ -23,7 +23,7 @@ MODULES = {
     "record": (("core", "attention"), ("fcntl.h", "sys/mman.h", "unistd.h")),
     "heads": (("core", "attention", "record"), ()),
     "peaks": (("core", "attention"), ()),
-    "ops": (("core", "kernels"), ("oneapi/dnnl/", "omp.h", "signal.h")),
+    "ops": (("core", "kernels"), ()),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
     "autograd": (("core", "attention", "linear", "ops"), ()),

@@ -21,9 +21,9 @@ install_packages() {
   return $status
 }
 
-run_packages=(cmake ninja-build g++ ccache libdnnl-dev libgomp1 nlohmann-json3-dev libcli11-dev libfmt-dev
+run_packages=(cmake ninja-build g++ ccache nlohmann-json3-dev libcli11-dev libfmt-dev
   libpng-dev zlib1g-dev libutf8proc-dev libpcre2-dev libcpp-httplib-dev)
-build_packages=("${run_packages[@]}" pkg-config libgtest-dev python3 binutils clang-format-14)
+build_packages=("${run_packages[@]}" pkg-config libdnnl-dev libgomp1 libgtest-dev python3 binutils clang-format-14)
 # The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
 test_packages=(chromium chromium-driver zsh mandoc)
 

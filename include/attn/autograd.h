@@ -71,7 +71,11 @@ class Value {
   void clear_gradient() { state().filled = false; }
   /// Packs this weight matrix for linear(), see ops::PackedMatrix. The matrix must not change until unpack().
   void pack();
-  void unpack() { state().packed = {}; }
+  /// Packs it and, where products then do not read the matrix, frees that: data() keeps its shape and type only. Of
+  /// this weight, which wants no gradient, linear() takes no gradient of x either, and unpack() throws Error.
+  void pack_and_free();
+  void unpack();
+  bool is_freed() const { return state().freed; }
   const ops::PackedMatrix& packed() const { return state().packed; }
 
  private:
@@ -80,6 +84,7 @@ class Value {
     DType gradient_type;
     bool wants_gradient = false;
     bool filled = false;
+    bool freed = false;        // of `data`, only shape and type are left
     ops::PackedMatrix packed;  // the transpose, as linear() multiplies by it
   };
   State& state() const {

@@ -242,8 +242,8 @@ struct OpenOptions {
   std::string task = {};            ///< end of transformers' class name, as "ForMaskedLM", or "Model" for no head;
                                     ///< empty = the class that config.json names
   std::string_view which = "best";  ///< checkpoint of a training
-  /// Pack the weights for inference: products of many rows are faster, the weights take twice the memory, see
-  /// nn::Parameters::pack(). Absent: only an Embedder packs.
+  /// Pack the weights, see nn::Parameters::pack(). Absent: open_with_tokenizer() and Embedder pack weights for
+  /// inference, open() does not.
   std::optional<bool> packed = {};
   /// Called with the numbers loaded so far and in all, for folders of the hub. Return false to stop with an Error.
   std::function<bool(int64_t done, int64_t total)> on_progress = {};
@@ -255,7 +255,8 @@ Config read_config(const std::string& folder, const std::string& task = "");
 /// stored as layers need them take no memory of their own, and the files must not change while the model exists. Throws
 /// Error with everything that is missing, has another shape or is not supported.
 Loaded open(const std::string& folder, const OpenOptions& options = {});
-/// The same for work on texts. Throws Error also where the folder has no tokenizer.
+/// The same for work on texts, with packed weights unless `options` say otherwise. Throws Error also where the folder
+/// has no tokenizer.
 Loaded open_with_tokenizer(const std::string& folder, const OpenOptions& options = {});
 
 }  // namespace attn::models

@@ -38,6 +38,7 @@ enum class ParameterRole {
   linear,       ///< a weight [out, in]
   embedding,    ///< rows that ids select
   residual,     ///< a weight [out, in] of a projection into the residual stream
+  factor,       ///< a weight matrix that the layer multiplies by itself, not by linear(); initialised as linear
   convolution,  ///< W factors a channel, [C, W], initialised uniformly in +-1 / sqrt(W)
   bias,         ///< initialised with zeros
   scale,        ///< of a norm, initialised with ones
@@ -59,7 +60,7 @@ struct Parameter {
   Value value = {};
   Array master = {};
   bool decay = false;      ///< weight decay applies
-  bool is_linear = false;  ///< a weight [out, in]
+  bool is_linear = false;  ///< a weight [out, in] of linear()
 };
 
 /// training: values want gradients, masters are float32 or float64. inference: only the arrays that layers compute with
@@ -109,8 +110,11 @@ class Parameters {
   void clear_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
   void refresh();
-  /// Packs the float32 weight matrices, for models whose weights no longer change: products of many rows are faster.
-  /// The copies take the memory of the weights, on matrix tiles 1.5 times of it. See ops::PackedMatrix.
+  /// Undoes pack(). Throws Error where that has freed weights.
+  void unpack();
+  /// Packs the weights [out, in] of a model whose weights no longer change: products are faster, most of all those of
+  /// few rows, see ops::PackedMatrix. With Purpose::inference the packed weights replace the others where they can:
+  /// then tensors(), refresh() and load() throw Error.
   void pack();
   /// The masters under `prefix` and their names, for io::format_safetensors(). The data is borrowed.
   std::vector<io::NamedTensor> tensors(const std::string& prefix = "") const;

@@ -36,8 +36,9 @@ struct MatmulOptions {
   ConstView<1> bias = {};                          ///< [N], a parameter, added to every row of c
   bool accumulate = false;                         ///< c += a b instead of c = a b
   std::optional<Float32Precision> precision = {};  ///< of float32 products; absent: matmul_precision()
-  /// A row of c has the same bits for any number of rows of a. The product then takes eight rows at a time, which is
-  /// several times slower for many rows. Rows of a and columns of b must be dense, as in x weight^T.
+  /// A row of c has the same bits for any number of rows of a. A product with a b that is not packed then takes eight
+  /// rows at a time, which is several times slower for many rows. With a PackedMatrix it costs nothing on vectors, and
+  /// nothing in bfloat16 on matrix tiles. Rows of a and columns of b must be dense, as in x weight^T.
   bool batch_invariant = false;
 };
 
@@ -46,20 +47,22 @@ struct MatmulOptions {
 /// Like all functions here it runs on parallel_for().
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
-/// A right-hand matrix packed once for repeated matmul() and linear() calls. Use it for weights that do not change. It
-/// takes bytes() of memory in addition to b.
+/// A right-hand matrix packed once for repeated matmul() and linear() calls, with any number of rows. Use it for
+/// weights that do not change. The copy takes bytes() of memory: as many as b, with a few columns of padding; on matrix
+/// tiles 1.5 times as many for float32 and twice as many for float16.
 ///
-/// Large float32 products use the packed copy. All others read b itself, and so do products under another instruction
-/// set or precision than the one at construction: b is borrowed and must not change. On matrix tiles results have the
-/// bits of matmul() with b. Elsewhere the last bits may differ, because blocks of another width add the terms of a sum
-/// in another order; the order depends on the shapes only.
+/// Products use the kernels of the instruction set that was active at construction. Results have the bits of matmul()
+/// with b for more than eight rows; for fewer the last bits may differ. While reads_matrix() is true, b is borrowed and
+/// must not change: on matrix tiles, few rows of float32 and float16 read b itself, and so do products in another
+/// precision than the one at construction.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  /// Borrows b for the lifetime of this object and its copies. Throws Error for a b that matmul() refuses.
+  /// Throws Error for a b that matmul() refuses.
   explicit PackedMatrix(ConstView<2> b);
   explicit operator bool() const { return form_ != nullptr; }
-  int64_t bytes() const;  ///< of the packed copy; 0 where products do not need one
+  int64_t bytes() const;      ///< of the packed copy; 0 if b is empty
+  bool reads_matrix() const;  ///< b is borrowed for the lifetime of this object and its copies
 
  private:
   friend void matmul_packed(ConstView<2>, const PackedMatrix&, View<2>, const MatmulOptions&);
@@ -189,9 +192,10 @@ struct AdamWOptions {
   double gradient_factor = 1;  ///< of clipping and accumulation
   int64_t step = 1;            ///< counts from 1: bias correction
 };
-/// Updates parameter and both moments in place. All are [R, C], of float32 or float64.
+/// Updates parameter and both moments in place. All are [R, C], of float32 or float64. `copy`, if given, becomes the
+/// new parameter rounded to bfloat16 or float16, for a training that computes in that type from a float32 original.
 void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<2> second_moment,
-           const AdamWOptions& options);
+           const AdamWOptions& options, View<2> copy = {});
 
 /// The sum of squares in float64, in a fixed order. It is infinite or NaN where x has such numbers.
 double sum_of_squares(ConstView<2> x);

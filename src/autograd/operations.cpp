@@ -23,13 +23,15 @@ View<1> vector_or_none(const Value& x) { return x ? x.data().vector() : View<1>(
 
 namespace {
 
-void check_linear(const Value& x, const Value& weight, const Value& bias) {
+void check_linear(const Tape& tape, const Value& x, const Value& weight, const Value& bias) {
   Checker checker("linear");
   const bool has_rows = require_rows(checker, "x", x);
   if (require_rank(checker, "weight", weight, 2, "[N, K]")) {
     if (has_rows && weight.shape()[1] != x.data().width())
       refuse_form(checker, "weight", weight, "[N, " + std::to_string(x.data().width()) + "]");
     if (bias) require_vector(checker, "bias", bias, weight.shape()[0]);
+    checker.require(!weight.is_freed() || !tape.recording() || !x.wants_gradient(),
+                    "a gradient of x needs the matrix of the weight, which was freed when it was packed");
   }
   checker.done();
 }
@@ -41,7 +43,7 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias)
 }
 
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
-  check_linear(x, weight, bias);
+  check_linear(tape, x, weight, bias);
   Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
   const ops::MatmulOptions options{.bias = vector_or_none(bias), .batch_invariant = tape.options().batch_invariant};
   if (weight.packed()) ops::matmul_packed(x.data().rows(), weight.packed(), data.rows(), options);

@@ -58,6 +58,23 @@ void Value::pack() {
       {weight.data, weight.dtype, {weight.size[1], weight.size[0]}, {weight.stride[1], weight.stride[0]}});
 }
 
+void Value::pack_and_free() {
+  static char nothing;
+  if (is_freed()) return;
+  Checker checker("pack_and_free");
+  checker.require(!wants_gradient(), "the weight wants a gradient");
+  checker.done();
+  pack();
+  if (packed().reads_matrix()) return;
+  state().data = Array(dtype(), shape(), std::shared_ptr<void>(std::shared_ptr<void>(), &nothing));
+  state().freed = true;
+}
+
+void Value::unpack() {
+  if (is_freed()) throw Error("unpack", {"the matrix of the packed weight was freed"});
+  state().packed = {};
+}
+
 Array Tape::gradient_memory(const Value& x, bool* overwrite) {
   Value::State& state = x.state();
   Array& gradient = state.gradient;

@@ -1,6 +1,7 @@
-// Float32 matrix products on tiles: both factors packed as parts, then multiplied.
+// Matrix products on tiles: both factors packed as parts, then multiplied.
 //
-//   C[i][j] (+)= sum_k A[i, k] B[k, j] (+ bias[j])      A = sum of P bfloat16 parts, B too; P = 3: six tile products
+//   C[i][j] (+)= sum_k A[i, k] B[k, j] (+ bias[j])      A = sum of P bfloat16 parts, B too
+// float32 as three parts takes six tile products, float16 as two takes all four, bfloat16 one.
 // Packed: [panel of 32 lines] the 32 largest magnitudes, then [step of 32 terms][half of 16 lines][part] whole tiles.
 // Pairs are terms k and k + 16, so that lines of A that are term by term, and of B that are line by line, are cut as
 // they are loaded; others are transposed in float32 first.
@@ -16,6 +17,7 @@
 #pragma once
 
 #include "kernels/amx_products.kernel.h"
+#include "kernels/columns.kernel.h"
 #include "kernels/products_table.h"
 
 namespace attn::kernels {
@@ -42,13 +44,15 @@ inline int64_t product_panels(const Factor& x) { return whole_steps(x.lines, kPr
 
 /// 16 x 16 numbers of a factor as they are in memory: a row is what is contiguous.
 struct Square {
-  const float* first;
-  int64_t stride, rows, columns;  // as many are the factor's; beyond them are zeros
+  ConstRows numbers;
+  int64_t rows, columns;  // as many are the factor's; beyond them are zeros
 
-  template <bool kWhole>
+  template <int kType, bool kWhole>
   F32::Reg row(int i) const {
-    if constexpr (kWhole) return F32::loadu(first + i * stride);
-    return i < rows ? F32::load_part(first + i * stride, columns) : F32::zero();
+    const ConstRow row{row_of(numbers, i).data, kType};
+    if constexpr (kWhole) return Whole<F32>::load(row, 0);
+    if (i >= rows) return F32::zero();
+    return columns < F32::W ? Part<F32>{columns}.load(row, 0) : Whole<F32>::load(row, 0);
   }
 };
 
@@ -56,17 +60,22 @@ inline bool terms_lie(const Factor& x) { return x.term_stride == 1; }
 
 inline Square square_at(const Factor& x, int64_t line, int64_t term) {
   const auto left = [](int64_t n) { return n < 0 ? 0 : at_most(n, F32::W); };
-  const float* first = x.data + line * x.line_stride + term * x.term_stride;
+  const int64_t first = line * x.line_stride + term * x.term_stride;
+  const void* data = static_cast<const char*>(x.data) + stored_bytes(x.type, first);
   const int64_t lines = left(x.lines - line), terms = left(x.terms - term);
-  if (terms_lie(x)) return {first, x.line_stride, lines, terms};
-  return {first, x.term_stride, terms, lines};
+  if (terms_lie(x)) return {{data, x.line_stride, x.type}, lines, terms};
+  return {{data, x.term_stride, x.type}, terms, lines};
 }
 
-inline void raise(__m512i& largest, __m512i magnitude) { largest = _mm512_max_epu32(largest, magnitude); }
+/// Of bfloat16 no magnitudes are kept: it has no irregular lines.
+template <int kType>
+inline void raise(__m512i& largest, F32::Reg a, F32::Reg b) {
+  if constexpr (kType != kBfloat16) largest = _mm512_max_epu32(largest, larger_magnitude(a, b));
+}
 
 /// The parts of pairs of both squares. Where a vector has one line, the magnitudes of row i go to largest[i]; otherwise
 /// those of line n to lane n of largest[0].
-template <int P, bool kLeft, bool kTransposed, bool kWhole>
+template <int kType, int P, bool kLeft, bool kTransposed, bool kWhole>
 inline __attribute__((always_inline)) void pack_tiles(const Square& first, const Square& second, uint16_t* out,
                                                       __m512i* largest) {
   __m512i lanes = _mm512_setzero_si512();
@@ -74,29 +83,29 @@ inline __attribute__((always_inline)) void pack_tiles(const Square& first, const
     F32::Reg a[F32::W], b[F32::W];
     ATTN_UNROLL
     for (int i = 0; i < F32::W; ++i) {
-      a[i] = first.row<kWhole>(i);
-      b[i] = second.row<kWhole>(i);
-      if constexpr (kLeft) raise(lanes, larger_magnitude(a[i], b[i]));
+      a[i] = first.row<kType, kWhole>(i);
+      b[i] = second.row<kType, kWhole>(i);
+      if constexpr (kLeft) raise<kType>(lanes, a[i], b[i]);
     }
     F32::transpose(a);
     F32::transpose(b);
     ATTN_UNROLL
     for (int i = 0; i < F32::W; ++i) {
-      if constexpr (!kLeft) raise(lanes, larger_magnitude(a[i], b[i]));
+      if constexpr (!kLeft) raise<kType>(lanes, a[i], b[i]);
       store_parts<P>(out + i * kTileSum, kTileBytes / 2, a[i], b[i]);
     }
   } else {
     ATTN_UNROLL
     for (int i = 0; i < F32::W; ++i) {
-      const F32::Reg a = first.row<kWhole>(i), b = second.row<kWhole>(i);
-      raise(kLeft ? largest[i] : lanes, larger_magnitude(a, b));
+      const F32::Reg a = first.row<kType, kWhole>(i), b = second.row<kType, kWhole>(i);
+      raise<kType>(kLeft ? largest[i] : lanes, a, b);
       store_parts<P>(out + i * kTileSum, kTileBytes / 2, a, b);
     }
   }
-  if constexpr (kTransposed || !kLeft) raise(*largest, lanes);
+  if constexpr (kTransposed || !kLeft) *largest = _mm512_max_epu32(*largest, lanes);
 }
 
-template <int P, bool kLeft, bool kTransposed>
+template <int kType, int P, bool kLeft, bool kTransposed>
 struct FactorPacking {
   const PackFactorArgs& args;
 
@@ -114,8 +123,8 @@ struct FactorPacking {
     for (int half = 0; half < 2; ++half, out += P * kTileBytes / 2, largest += kVectors) {
       const Square first = square_at(x, line + half * kTileRows, term);
       const Square second = square_at(x, line + half * kTileRows, term + F32::W);
-      if (whole) pack_tiles<P, kLeft, kTransposed, true>(first, second, out, largest);
-      else pack_tiles<P, kLeft, kTransposed, false>(first, second, out, largest);
+      if (whole) pack_tiles<kType, P, kLeft, kTransposed, true>(first, second, out, largest);
+      else pack_tiles<kType, P, kLeft, kTransposed, false>(first, second, out, largest);
     }
   }
 
@@ -137,13 +146,13 @@ struct FactorPacking {
   }
 };
 
-template <int P>
+template <int kType, int P>
 void pack_factor_parts(const PackFactorArgs& args) {
   const bool lie = terms_lie(args.x);
-  if (args.left && lie) FactorPacking<P, true, false>{args}.run();
-  else if (args.left) FactorPacking<P, true, true>{args}.run();
-  else if (lie) FactorPacking<P, false, true>{args}.run();
-  else FactorPacking<P, false, false>{args}.run();
+  if (args.left && lie) FactorPacking<kType, P, true, false>{args}.run();
+  else if (args.left) FactorPacking<kType, P, true, true>{args}.run();
+  else if (lie) FactorPacking<kType, P, false, true>{args}.run();
+  else FactorPacking<kType, P, false, false>{args}.run();
 }
 
 // -------------------------------------------------------------------------------------------------- irregular lines
@@ -159,14 +168,16 @@ inline uint32_t irregular_lines(const char* panel) {
 }
 
 /// Terms term .. term + 15 of 16 lines that become lanes.
+template <int kType>
 inline void lines_in_lanes(const Factor& x, int64_t line, int64_t term, F32::Reg (&terms)[F32::W]) {
   const Square square = square_at(x, line, term);
   ATTN_UNROLL
-  for (int i = 0; i < F32::W; ++i) terms[i] = square.row<false>(i);
+  for (int i = 0; i < F32::W; ++i) terms[i] = square.row<kType, false>(i);
   if (terms_lie(x)) F32::transpose(terms);
 }
 
 /// Of a 32 x 32 block at (row, column), the results of these rows and columns, one bit each.
+template <int kType>
 __attribute__((noinline)) void multiply_irregular(const ProductArgs& args, int64_t row, int64_t column, uint32_t rows,
                                                   uint32_t columns, float* sums) {
   const int count = static_cast<int>(at_most(args.a.lines - row, kProductPanel));
@@ -175,12 +186,13 @@ __attribute__((noinline)) void multiply_irregular(const ProductArgs& args, int64
     F32::Reg sum[kProductPanel] = {};
     for (int64_t term = 0; term < args.a.terms; term += F32::W) {
       F32::Reg b[F32::W];
-      lines_in_lanes(args.b, column + half * F32::W, term, b);
+      lines_in_lanes<kType>(args.b, column + half * F32::W, term, b);
       for (int r = 0; r < count; ++r) {
         if (some == 0 && !(rows >> r & 1)) continue;
         alignas(64) float a[F32::W] = {};
         for (int64_t t = 0; t < at_most(args.a.terms - term, F32::W); ++t)
-          a[t] = args.a.data[(row + r) * args.a.line_stride + (term + t) * args.a.term_stride];
+          a[t] =
+              load_element<float>(kType, args.a.data, (row + r) * args.a.line_stride + (term + t) * args.a.term_stride);
         F32::Reg s = sum[r];
         ATTN_UNROLL
         for (int t = 0; t < F32::W; ++t) s = F32::fma(F32::set1(a[t]), b[t], s);
@@ -195,9 +207,9 @@ __attribute__((noinline)) void multiply_irregular(const ProductArgs& args, int64
 // --------------------------------------------------------------------------------------------------------- products
 
 /// After every tile product: lines of the tiles that come next, of both sides.
-template <int P>
+template <int P, int kProducts>
 struct FetchNext {
-  static constexpr int kLines = P == 3 ? 4 : P == 2 ? 6 : 8;  // 32 P of a side in 24, 12 or 4 products
+  static constexpr int kLines = (8 * P + kProducts - 1) / kProducts;  // 32 P of a side in 4 kProducts products
   const char *&a, *&b;
 
   template <int>
@@ -214,8 +226,9 @@ struct FetchNext {
 };
 
 /// Walks over the blocks of C.
-template <class Unit, int P>
+template <class Unit, int kType, int P>
 class TileGemm {
+  static constexpr int kProducts = TileDot<Unit, P, kType>::kScoreProducts;
   static constexpr int64_t kStepBytes = 2 * P * kTileBytes;
 
   /// 32 x 32 results.
@@ -267,10 +280,10 @@ class TileGemm {
 
   void choose_way(Block& block) {
     float* sums = buffers_[turn_ ^= 1];
-    block.direct = !args_.add && !args_.bias && args_.a.lines - block.row >= kProductPanel &&
-                   args_.b.lines - block.column >= kProductPanel &&
+    block.direct = args_.c_type == kFloat32 && !args_.add && !args_.bias &&
+                   args_.a.lines - block.row >= kProductPanel && args_.b.lines - block.column >= kProductPanel &&
                    (irregular_lines(block.a) | irregular_lines(block.b)) == 0;
-    if (block.direct) block.result = {reinterpret_cast<char*>(c_at(block.row, block.column)), args_.c_stride * 4};
+    if (block.direct) block.result = {static_cast<char*>(c_row(block.row).data) + 4 * block.column, args_.c_stride * 4};
     else block.result = {reinterpret_cast<char*>(sums), kProductPanel * 4};
   }
 
@@ -278,15 +291,15 @@ class TileGemm {
 
   /// The block, and what is left to do for the one before. `next` is fetched.
   void multiply(const Block& block, const Block& next) {
-    using Step = TileStep<Unit, TileDot<Unit, P, kFloat32>::kSumProducts, 2, 2>;
+    using Step = TileStep<Unit, kProducts, 2, 2>;
     const char *a = block.a + kMagnitudeBytes, *b = block.b + kMagnitudeBytes;
     const int64_t steps = whole_steps(args_.a.terms, kTileSum) / kTileSum;
     for (int64_t step = 0; step < steps; ++step) {
       const char* next_a = step + 1 < steps ? a + kStepBytes : next.a + kMagnitudeBytes;
       const char* next_b = step + 1 < steps ? b + kStepBytes : next.b + kMagnitudeBytes;
-      const FetchNext<P> fetch{next_a, next_b};
+      const FetchNext<P, kProducts> fetch{next_a, next_b};
       fetch_ahead();
-      block.result.template store_in_time<TileDot<Unit, P, kFloat32>::kSumProducts>(step);
+      block.result.template store_in_time<kProducts>(step);
       if (step > 0) {
         Step::run(side(a), side(b), Nothing{}, fetch);
       } else {
@@ -308,22 +321,21 @@ class TileGemm {
   __attribute__((noinline)) void finish(const Block& block) const {
     auto* sums = reinterpret_cast<float*>(block.result.base);
     const uint32_t rows = irregular_lines(block.a), columns = irregular_lines(block.b);
-    if ((rows | columns) != 0) multiply_irregular(args_, block.row, block.column, rows, columns, sums);
+    if ((rows | columns) != 0) multiply_irregular<kType>(args_, block.row, block.column, rows, columns, sums);
     const int64_t height = at_most(args_.a.lines - block.row, kProductPanel);
     const int64_t width = at_most(args_.b.lines - block.column, kProductPanel);
     for (int64_t r = 0; r < height; ++r) {
-      for (int64_t j = 0; j < width; j += F32::W) {
-        const int64_t n = at_most(width - j, F32::W), column = block.column + j;
-        float* c = c_at(block.row + r, column);
-        F32::Reg sum = F32::load(sums + r * kProductPanel + j);
-        if (args_.bias) sum = F32::add(sum, F32::load_part(args_.bias + column, n));
-        if (args_.add) sum = F32::add(F32::load_part(c, n), sum);
-        F32::store_part(c, n, sum);
-      }
+      const Row c = c_row(block.row + r);
+      for_columns<F32>(block.column, block.column + width, [&](int64_t j, auto lanes) {
+        F32::Reg sum = F32::load(sums + r * kProductPanel + j - block.column);
+        if (args_.bias) sum = F32::add(sum, lanes.load(args_.bias, j));
+        if (args_.add) sum = F32::add(lanes.load(ConstRow{c.data, c.type}, j), sum);
+        lanes.store(c, j, sum);
+      });
     }
   }
 
-  float* c_at(int64_t row, int64_t column) const { return args_.c + row * args_.c_stride + column; }
+  Row c_row(int64_t row) const { return row_of(Rows{args_.c, args_.c_stride, args_.c_type}, row); }
 
   const ProductArgs& args_;
   const int64_t panel_;  // bytes
@@ -337,26 +349,28 @@ class TileGemm {
 
 // ------------------------------------------------------------------------------------------------------------ table
 
-/// run<P>() for a number of parts.
+/// run<type, P>() for a type and a number of parts, which the 16-bit types have one of.
 template <class Run>
-inline auto with_parts(int parts, const Run& run) {
-  if (parts == 3) return run.template operator()<3>();
-  if (parts == 2) return run.template operator()<2>();
-  return run.template operator()<1>();
+inline auto with_parts(int type, int parts, const Run& run) {
+  if (type == kBfloat16) return run.template operator()<kBfloat16, 1>();
+  if (type == kFloat16) return run.template operator()<kFloat16, 2>();
+  if (parts == 3) return run.template operator()<kFloat32, 3>();
+  if (parts == 2) return run.template operator()<kFloat32, 2>();
+  return run.template operator()<kFloat32, 1>();
 }
 
 inline int64_t packed_factor_bytes(int64_t lines, int64_t terms, int parts) {
   const int64_t panels = whole_steps(lines, kProductPanel) / kProductPanel;
-  return with_parts(parts, [&]<int P>() { return panels * product_panel_bytes<P>(terms); });
+  return panels * (kMagnitudeBytes + whole_steps(terms, kTileSum) * kProductPanel * 2 * parts);
 }
 
 inline void pack_factor(const PackFactorArgs& args) {
-  with_parts(args.parts, [&]<int P>() { pack_factor_parts<P>(args); });
+  with_parts(args.x.type, args.parts, [&]<int kType, int P>() { pack_factor_parts<kType, P>(args); });
 }
 
 template <class Unit>
 void multiply_factors(const ProductArgs& args) {
-  with_parts(args.parts, [&]<int P>() { TileGemm<Unit, P>(args).run(); });
+  with_parts(args.a.type, args.parts, [&]<int kType, int P>() { TileGemm<Unit, kType, P>(args).run(); });
 }
 
 template <class Unit>

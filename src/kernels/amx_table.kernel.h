@@ -155,7 +155,7 @@ constexpr Isa isa_of_tiles(const char* name) {
           .f16 = &f16_on_tiles<Unit>,
           .f16_forward = &f16_forward_on_tiles<Fp16Unit>,
           .f32_parts = {&f32_on_tiles<Unit, 1>, &f32_on_tiles<Unit, 2>, &f32_on_tiles<Unit, 3>},
-          .f32_products = &products_on_tiles<Unit>};
+          .products = &products_on_tiles<Unit>};
 }
 
 }  // namespace

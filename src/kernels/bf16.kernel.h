@@ -127,6 +127,13 @@ void pair_rows_bf16(const RowsArgs& args) {
       _mm512_storeu_si512(out + 2 * j, _mm512_or_si512(a_lo, _mm512_slli_epi32(b_lo, 16)));
       _mm512_storeu_si512(out + 2 * j + 32, _mm512_or_si512(a_hi, _mm512_slli_epi32(b_hi, 16)));
     }
+    for (; vectors && j + 16 <= args.n; j += 16) {
+      const auto load = [j](const uint16_t* row) {
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + j)));
+      };
+      const __m512i b = odd ? load(odd) : _mm512_setzero_si512();
+      _mm512_storeu_si512(out + 2 * j, _mm512_or_si512(load(even), _mm512_slli_epi32(b, 16)));
+    }
     for (; j < args.n; ++j) {
       out[2 * j] = finite_bits<kBfloat16>(args, even[j * args.stride]);
       out[2 * j + 1] = odd ? finite_bits<kBfloat16>(args, odd[j * args.stride]) : uint16_t{0};

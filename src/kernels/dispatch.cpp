@@ -89,8 +89,9 @@ Isa on_avx512(const Isa& added) {
   isa.f16 = added.f16;
   isa.f16_forward = added.f16_forward;
   for (int i = 0; i < 3; ++i) isa.f32_parts[i] = added.f32_parts[i];
-  isa.f32_products = added.f32_products;
+  isa.products = added.products;
   isa.bf16_few = added.bf16_few;
+  isa.bf16_dense = added.bf16_dense;
   return isa;
 }
 #endif

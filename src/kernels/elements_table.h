@@ -133,6 +133,7 @@ struct AdamArgs {
   Rows parameter;  // these four of type acc
   ConstRows gradient;
   Rows first, second;
+  Rows copy;  // of the new parameter, of any type; data null: none
   double gradient_factor;
   double keep;  // 1 - learning rate * decay
   double beta1, beta2;

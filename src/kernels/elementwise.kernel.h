@@ -108,6 +108,7 @@ void adam(const AdamArgs& args) {
     using T = typename V::T;
     T *p = static_cast<T*>(p_row.data), *m = static_cast<T*>(m_row.data), *v = static_cast<T*>(v_row.data);
     const T* gradient = static_cast<const T*>(g_row.data);
+    const Row copy = row_of(args.copy, r);
     for_columns<V>(0, args.columns, [&](int64_t j, auto lanes) {
       const Reg g = V::mul(gradient_factor, lanes.load(gradient, j));
       const Reg old = lanes.load(m, j);
@@ -117,7 +118,9 @@ void adam(const AdamArgs& args) {
       const Reg kept = V::mul(keep, lanes.load(p, j));
       lanes.store(m, j, first);
       lanes.store(v, j, second);
-      lanes.store(p, j, V::sub(kept, V::mul(step, V::div(first, root))));
+      const Reg updated = V::sub(kept, V::mul(step, V::div(first, root)));
+      lanes.store(p, j, updated);
+      if (copy.data) lanes.store(copy, j, updated);
     });
   }
 }

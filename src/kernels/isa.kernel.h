@@ -20,6 +20,7 @@ constexpr Isa isa_of_vectors(const char* name) {
           .f32_single_bf16 = &f32_single_bf16_kernels,
           .f32_single_f16 = &f32_single_f16_kernels,
           .f64 = &f64_kernels,
+          .f32_dense = &f32_kernels,
           .f32_elements = &f32_elements,
           .f64_elements = &f64_elements,
           .f32_linear = &f32_linear,

@@ -18,6 +18,7 @@ constexpr TileKernels with_bf16_products(TileKernels base) {
   base.query_bytes = query_bytes<2, 2>;
   base.weights_bytes = weights_bytes<2, 2>;
   base.pack_query = pack_query_bf16;
+  base.multiply_panel = multiply_panel<Bf16Dot>;
   base.scores = scores<Bf16Dot>;
   base.scores_softmax = scores_softmax<Bf16Dot>;
   base.softmax = softmax<Bf16Dot>;
@@ -55,6 +56,7 @@ constexpr TileKernels bf16_few_kernels = with_any_order(with_few_rows(bf16_kerne
 
 }  // namespace
 
-extern const Isa isa_avx512_bf16 = {.name = "avx512_bf16", .bf16 = &bf16_kernels, .bf16_few = &bf16_few_kernels};
+extern const Isa isa_avx512_bf16 = {
+    .name = "avx512_bf16", .bf16 = &bf16_kernels, .bf16_few = &bf16_few_kernels, .bf16_dense = &bf16_kernels};
 
 }  // namespace attn::kernels

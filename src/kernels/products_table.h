@@ -1,9 +1,10 @@
-// The contract of float32 matrix products on matrix tiles, C = A B.
+// The contract of matrix products on matrix tiles, C = A B, of float32 and 16-bit numbers.
 //
 // As in table.h: plain argument structs and a struct of function pointers. Words: a *line* is a row of A or a column of
 // B, a *term* an index of the sum; a *panel* is `panel` lines. Numbers enter the products as sums of `parts` bfloat16
-// numbers: 3 are float32's accuracy, 2 have 16 bits, 1 is rounded to 8. What a packed factor looks like is the kernels'
-// own business. Kernels check nothing; packed factors are 64-byte aligned, everything else to its element only.
+// numbers. Of float32, 3 are its accuracy, 2 have 16 bits, 1 is rounded to 8; bfloat16 is one part, float16 two. What a
+// packed factor looks like is the kernels' own business. Kernels check nothing; packed factors are 64-byte aligned,
+// everything else to its element only.
 #pragma once
 
 #include "kernels/table.h"
@@ -12,7 +13,8 @@ namespace attn::kernels {
 
 /// Lines of A or B, in user memory.
 struct Factor {
-  const float* data;
+  const void* data;
+  int type;                          // kFloat32, kBfloat16 or kFloat16
   int64_t line_stride, term_stride;  // one of them is 1
   int64_t lines, terms;
 };
@@ -28,16 +30,17 @@ struct PackFactorArgs {
 ///
 /// A line is irregular if it has an infinity, a NaN or a magnitude from 2^60 up, or is not all 0 and below 2^-48: parts
 /// or their products would leave the range of tiles. Its results are sums of float32 fma in the order of the terms,
-/// whatever the number of parts.
+/// whatever the number of parts. bfloat16, which tiles multiply as it is, has no irregular lines.
 struct ProductArgs {
-  Factor a, b;  // of the same terms, at most `most_terms`
+  Factor a, b;  // of one type and the same terms, at most `most_terms`
   const void* packed_a;
   const void* packed_b;
   int parts;
   bool a_is_far;      // the far factor should stay in the second-level cache while the other one passes by
   const float* bias;  // [b.lines]; null = none
   bool add;           // to what c holds
-  float* c;
+  void* c;
+  int c_type;        // kFloat32, or the type of a and b
   int64_t c_stride;  // between rows
 };
 

@@ -68,6 +68,26 @@ struct ValuesArgs {
   bool from_memory;  // as in ScoresArgs
 };
 
+/// Dense products on vectors, see products.kernel.h.
+struct PanelProductArgs {
+  const void* a;                    // of the kernels' `type`; `key_step` neighbours in the sum are one step
+  int64_t row_stride, term_stride;  // between rows, and between steps
+  int64_t rows, terms;
+  const void* panel;  // as pack_query makes it; of float32 kernels also in a 16-bit type
+  int panel_type;
+  int width;
+  void* sums;           // acc [rows][sums_stride]
+  int64_t sums_stride;  // a multiple of `lanes`
+  bool add;             // to what `sums` holds
+  // Where the sums go in the end: user memory [out_rows, columns]; null = they stay.
+  void* out;
+  int64_t out_stride;
+  int out_type;
+  int64_t out_rows, columns;
+  const void* bias;  // acc [columns], added; null = none
+  bool add_out;      // to what `out` holds
+};
+
 struct FusedArgs {
   ScoresArgs in;            // in.scores is not written
   const void* reference;    // acc [width]
@@ -290,6 +310,7 @@ struct TileKernels {
   bool (*all_finite)(const RowsArgs&);
   void (*dot_rows)(const RowsArgs& a, const RowsArgs& b, double* sums);  // sums[r] = <a_r, b_r>, rows of one type
 
+  void (*multiply_panel)(const PanelProductArgs&);  // of Isa::f32_dense, bf16_dense and f64
   void (*scores)(const ScoresArgs&);
   // false: some maximum exceeds reference + limit, or, `by_sums`, some sum exceeds limit: redo
   bool (*scores_softmax)(const FusedArgs&, double limit);
@@ -345,11 +366,13 @@ struct Isa {
   const TileKernels* f16 = nullptr;
   const TileKernels* f16_forward = nullptr;  // of the forward instead, where weights stay in float16's range
   const TileKernels* f32_parts[3] = {};      // float32 as one, two and three bfloat16 parts
+  const TileKernels* f32_dense = nullptr;    // with multiply_panel: dense products on vectors
+  const TileKernels* bf16_dense = nullptr;
   const ElementKernels* f32_elements = nullptr;
   const ElementKernels* f64_elements = nullptr;
   const LinearKernels* f32_linear = nullptr;
   const LinearKernels* f64_linear = nullptr;
-  const ProductKernels* f32_products = nullptr;
+  const ProductKernels* products = nullptr;
 };
 
 extern const Isa isa_baseline;

@@ -9,6 +9,7 @@
 #include "kernels/grad.kernel.h"
 #include "kernels/lanes.kernel.h"
 #include "kernels/operands.kernel.h"
+#include "kernels/products.kernel.h"
 #include "kernels/rows.kernel.h"
 #include "kernels/single.kernel.h"
 #include "kernels/softmax.kernel.h"
@@ -89,6 +90,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .store_rows = store_rows<V>,
           .all_finite = all_finite<V>,
           .dot_rows = dot_rows<F64>,
+          .multiply_panel = multiply_panel_of<V>,
           .scores = scores<Dot>,
           .scores_softmax = scores_softmax<Dot>,
           .transform = transform<V>,

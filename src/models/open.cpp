@@ -93,7 +93,9 @@ Loaded open(const std::string& folder, const OpenOptions& options) {
 }
 
 Loaded open_with_tokenizer(const std::string& folder, const OpenOptions& options) {
-  Loaded loaded = open(folder, options);
+  OpenOptions how = options;
+  if (how.purpose == nn::Purpose::inference) how.packed = how.packed.value_or(true);
+  Loaded loaded = open(folder, how);
   if (!loaded.tokenizer) loaded.tokenizer = text::open_tokenizer(folder);  // says which files are missing
   return loaded;
 }

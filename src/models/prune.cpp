@@ -117,7 +117,10 @@ Model remove_heads(const Model& model, const HeadLists& removed, nn::Purpose pur
   const std::vector<AttentionLayer> layers = attention_layers(config);
   const int64_t width = attention_shape(config).key_width;
   const auto take = [&](const nn::Variable& wanted, const auto&) {
-    const Array whole = model.parameters().find(name_in_whole(config, wanted.name))->master;
+    const nn::Parameter& parameter = *model.parameters().find(name_in_whole(config, wanted.name));
+    if (parameter.value.is_freed())
+      throw Error("remove_heads", {parameter.name + " is packed, and its matrix was freed: open the model unpacked"});
+    const Array whole = parameter.master;
     Array part = whole;
     for (size_t n = 0; n < layers.size(); ++n)
       if (wanted.name.starts_with(layers[n].name + "."))

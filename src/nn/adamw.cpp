@@ -25,11 +25,12 @@ void AdamW::step() {
     const Parameter& parameter = parameters_->all()[n];
     if (parameter.value.gradient_is_empty()) continue;
     update.weight_decay = parameter.decay ? options.weight_decay : 0;
+    const Array& value = parameter.value.data();
     ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
-               second_moment_[n].flat(), update);
+               second_moment_[n].flat(), update, value.dtype() == parameter.master.dtype() ? View<2>() : value.flat());
   }
   ++options.step;
-  parameters_->refresh();
+  parameters_->unpack();
 }
 
 double AdamW::gradient_norm() const {

@@ -71,7 +71,7 @@ LinformerAttention::LinformerAttention(const Scope& scope, int64_t width, const 
   qkv = Linear(scope / "qkv", width, 3 * columns, {.bias = o.bias});
   const auto projection = [&](std::string_view part) {
     const int64_t rows = o.sharing == LinformerSharing::none ? o.heads * o.rows : o.rows;
-    return (scope / part).variable("weight", {rows, o.max_length});
+    return (scope / part).variable("weight", {rows, o.max_length}, ParameterRole::factor);
   };
   if (o.sharing != LinformerSharing::layers) key_projection = projection("key_projection");
   if (o.sharing == LinformerSharing::none || o.sharing == LinformerSharing::heads)

@@ -84,7 +84,7 @@ TransformerXLAttention::TransformerXLAttention(const Scope& scope, int64_t width
   query = Linear(scope / "query", width, columns, {.bias = o.bias});
   key = Linear(scope / "key", width, columns, {.bias = o.bias});
   value = Linear(scope / "value", width, columns, {.bias = o.bias});
-  position = (scope / "position").variable("weight", {o.heads * o.position_dim, o.head_dim});
+  position = (scope / "position").variable("weight", {o.heads * o.position_dim, o.head_dim}, ParameterRole::factor);
   content_bias = scope.variable("content_bias", {columns}, ParameterRole::embedding);
   position_bias = scope.variable("position_bias", {columns}, ParameterRole::embedding);
   if (o.compressed_memory > 0 && o.compression == MemoryCompression::projection)

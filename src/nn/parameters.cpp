@@ -1,4 +1,5 @@
 // Parameters: their names, where their content comes from, and their copies in the type that layers compute in.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -12,7 +13,8 @@ namespace {
 bool is_weight(ParameterRole role) { return role == ParameterRole::linear || role == ParameterRole::residual; }
 /// Of the type that layers compute in, and subject to decay.
 bool is_product(ParameterRole role) {
-  return is_weight(role) || role == ParameterRole::embedding || role == ParameterRole::convolution;
+  return is_weight(role) || role == ParameterRole::factor || role == ParameterRole::embedding ||
+         role == ParameterRole::convolution;
 }
 
 /// One number after the other.
@@ -31,17 +33,35 @@ std::function<double(Random&)> numbers_of(const Parameters::Options& options, co
   return [deviation](Random& random) { return deviation * random.normal(); };
 }
 
+/// The numbers of a random stream, in order: every one takes as many words of it, so that all threads can draw.
+struct Stream {
+  std::function<double(Random&)> draw;
+  uint64_t seed, number;
+
+  uint64_t words() const {
+    Random random(seed, number);
+    draw(random);
+    return random.drawn();
+  }
+};
+
 template <class T>
-void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
+void fill(const Array& array, const Stream& stream) {
+  constexpr int64_t kNumbers = int64_t{1} << 14;  // of a task: half a millisecond
   T* element = static_cast<T*>(array.data());
-  for (int64_t n = 0; n < array.count(); ++n) element[n] = static_cast<T>(draw(random));
+  const uint64_t words = stream.words();
+  parallel_for((array.count() + kNumbers - 1) / kNumbers, [&](int64_t task) {
+    const int64_t first = task * kNumbers, end = std::min(first + kNumbers, array.count());
+    Random random(stream.seed, stream.number, words * static_cast<uint64_t>(first));
+    for (int64_t n = first; n < end; ++n) element[n] = static_cast<T>(stream.draw(random));
+  });
 }
 
-void fill(const Array& array, const std::function<double(Random&)>& draw, Random& random) {
-  if (array.dtype() == DType::float64) return fill<double>(array, draw, random);
-  if (array.dtype() == DType::float32) return fill<float>(array, draw, random);
+void fill(const Array& array, const Stream& stream) {
+  if (array.dtype() == DType::float64) return fill<double>(array, stream);
+  if (array.dtype() == DType::float32) return fill<float>(array, stream);
   const Array wide(DType::float32, array.shape(), false);
-  fill<float>(wide, draw, random);
+  fill<float>(wide, stream);
   ops::convert(wide.flat(), array.flat());
 }
 
@@ -96,21 +116,37 @@ void Parameters::clear_gradients() {
   for (Parameter& parameter : all_) parameter.value.clear_gradient();
 }
 
+void Parameters::unpack() {
+  for (Parameter& parameter : all_) parameter.value.unpack();
+}
+
 void Parameters::refresh() {
+  unpack();
   for (Parameter& parameter : all_) {
-    parameter.value.unpack();
     if (parameter.value.dtype() != parameter.master.dtype())
       ops::convert(parameter.master.flat(), parameter.value.data().flat());
   }
 }
 
 void Parameters::pack() {
-  for (Parameter& parameter : all_)
-    if (parameter.is_linear) parameter.value.pack();
+  for (Parameter& parameter : all_) {
+    if (!parameter.is_linear) continue;
+    if (options_.purpose == Purpose::training) {
+      parameter.value.pack();
+    } else {
+      parameter.master = {};
+      parameter.value.pack_and_free();
+      parameter.master = parameter.value.data();
+    }
+  }
 }
 
 NamedArrays Parameters::masters(const std::string& prefix) const {
   NamedArrays all;
+  for (const Parameter& parameter : all_)
+    if (parameter.value.is_freed())
+      throw Error("parameters",
+                  {prefix + parameter.name + " is packed, and its matrix was freed: open the model unpacked"});
   for (const Parameter& parameter : all_) all.emplace_back(prefix + parameter.name, parameter.master);
   return all;
 }
@@ -142,8 +178,8 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
   Array data;
   if (all.source_) {
     const auto draw = [&](const Array& array) {
-      Random random(all.options_.seed, all.all_.size() + 1);  // a stream of its own: order of use does not matter
-      fill(array, numbers_of(all.options_, wanted), random);
+      // A stream of its own: order of use does not matter.
+      fill(array, {numbers_of(all.options_, wanted), all.options_.seed, all.all_.size() + 1});
     };
     data = parameter.master = all.source_(wanted, draw);
     if (data.dtype() != wanted.dtype || data.shape() != wanted.shape)

@@ -9,7 +9,7 @@
 namespace attn::ops {
 
 void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<2> second_moment,
-           const AdamWOptions& options) {
+           const AdamWOptions& options, View<2> copy) {
   Checker checker("adamw");
   const DType dtype = parameter.dtype;
   checker.require(dtype == DType::float32 || dtype == DType::float64,
@@ -36,9 +36,20 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
   require_apart(checker, "first_moment", first_moment, "gradient", gradient, Sharing::none);
   require_apart(checker, "first_moment", first_moment, "second_moment", second_moment, Sharing::none);
   require_apart(checker, "second_moment", second_moment, "gradient", gradient, Sharing::none);
+  if (copy) {
+    checker.require(size_of(copy.dtype) == 2 && dtype == DType::float32, [&] {
+      return "copy is " + std::string(name_of(copy.dtype)) + ", must be bfloat16 or float16 beside a float32 parameter";
+    });
+    require_output(checker, "copy", copy, copy.dtype, parameter.size);
+    require_apart(checker, "copy", copy, "parameter", parameter, Sharing::none);
+    require_apart(checker, "copy", copy, "gradient", gradient, Sharing::none);
+    require_apart(checker, "copy", copy, "first_moment", first_moment, Sharing::none);
+    require_apart(checker, "copy", copy, "second_moment", second_moment, Sharing::none);
+  }
   checker.done();
   const double step = static_cast<double>(options.step);
-  const bool dense = is_dense(parameter) && is_dense(gradient) && is_dense(first_moment) && is_dense(second_moment);
+  const bool dense = is_dense(parameter) && is_dense(gradient) && is_dense(first_moment) && is_dense(second_moment) &&
+                     (!copy || is_dense(copy));
   const kernels::ElementKernels& k = kernels_for(dtype);
   for_blocks(parameter.size, dense, [&](const RowBlock& b) {
     k.adam({.rows = b.rows,
@@ -47,6 +58,7 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
             .gradient = rows_at(gradient, b),
             .first = rows_at(first_moment, b),
             .second = rows_at(second_moment, b),
+            .copy = rows_at(copy, b),
             .gradient_factor = options.gradient_factor,
             .keep = 1 - options.learning_rate * options.weight_decay,
             .beta1 = options.beta1,

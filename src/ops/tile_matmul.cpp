@@ -1,4 +1,4 @@
-// Products of float32 on matrix tiles: who packs what when. kernels/products_table.h says what a line and a term are.
+// Products on matrix tiles: who packs what when. kernels/products_table.h says what a line and a term are.
 //
 //   for each group of near lines, for each part of the sum
 //     all threads pack the group;  for each block of far lines, a task:  pack it, multiply it with the group
@@ -10,12 +10,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/numbers.h"
-#include "core/scratch.h"
-#include "core/subnormals.h"
-#include "kernels/dispatch.h"
 #include "kernels/entered.h"
 #include "kernels/products_table.h"
+#include "ops/blocks.h"
 
 namespace attn::ops {
 namespace {
@@ -34,20 +31,26 @@ int parts_of(Float32Precision precision) {
   return precision == Float32Precision::high ? 2 : 1;
 }
 
-int parts_of(const MatmulOptions& options) { return parts_of(options.precision.value_or(matmul_precision())); }
+/// Of numbers of this type.
+int parts_of(DType dtype, const MatmulOptions& options) {
+  if (dtype != DType::float32) return dtype == DType::bfloat16 ? 1 : 2;
+  return parts_of(options.precision.value_or(matmul_precision()));
+}
 
 /// The stride of an axis of one element means nothing.
 Factor factor_of(const ConstView<2>& x, int line_axis) {
   const int term_axis = 1 - line_axis;
-  Factor factor{static_cast<const float*>(x.data), x.stride[line_axis], x.stride[term_axis], x.size[line_axis],
-                x.size[term_axis]};
+  Factor factor{
+      x.data,           static_cast<int>(x.dtype), x.stride[line_axis], x.stride[term_axis], x.size[line_axis],
+      x.size[term_axis]};
   if (factor.terms == 1) factor.term_stride = 1;
   else if (factor.lines == 1 && factor.term_stride != 1) factor.line_stride = 1;
   return factor;
 }
 
 Factor part_of(Factor x, int64_t line, int64_t lines, int64_t term, int64_t terms) {
-  x.data += line * x.line_stride + term * x.term_stride;
+  const int64_t bytes = size_of(static_cast<DType>(x.type));
+  x.data = static_cast<const char*>(x.data) + (line * x.line_stride + term * x.term_stride) * bytes;
   x.lines = lines;
   x.terms = terms;
   return x;
@@ -65,9 +68,8 @@ class Cuts {
   int64_t step_, steps_, count_, terms_;
 };
 
-/// A thread's packed near factor: memory that grows and stays.
-void* near_memory(int64_t bytes) {
-  static thread_local Buffer memory;
+/// Memory of a thread that grows and stays.
+void* grown(Buffer& memory, int64_t bytes) {
   if (memory.bytes() < bytes) {
     memory = {};
     memory = Buffer(bytes);
@@ -75,12 +77,18 @@ void* near_memory(int64_t bytes) {
   return memory.data();
 }
 
+/// A thread's packed near factor.
+void* near_memory(int64_t bytes) {
+  static thread_local Buffer memory;
+  return grown(memory, bytes);
+}
+
 class TileMatmul {
  public:
   TileMatmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
              const TileFactor* packed_b)
-      : k_(*active_kernels().f32_products),
-        parts_(parts_of(options)),
+      : k_(packed_b ? packed_b->kernels() : *active_kernels().products),
+        parts_(parts_of(a.dtype, options)),
         a_is_far_(c.size[0] > c.size[1]),
         near_(a_is_far_ ? factor_of(b, 1) : factor_of(a, 0)),
         far_(a_is_far_ ? factor_of(a, 0) : factor_of(b, 1)),
@@ -141,6 +149,7 @@ class TileMatmul {
     }
     const int64_t row = a_is_far_ ? far_line : near_line, column = a_is_far_ ? near_line : far_line;
     const auto* bias = static_cast<const float*>(options_.bias.data);
+    const kernels::Rows c = rows_at(c_, {.row = row, .column = column});
     const kernels::Entered entered(k_);
     k_.multiply({.a = a_is_far_ ? far : near,
                  .b = a_is_far_ ? near : far,
@@ -150,8 +159,9 @@ class TileMatmul {
                  .a_is_far = a_is_far_,
                  .bias = term == 0 && bias ? bias + column : nullptr,
                  .add = options_.accumulate || term > 0,
-                 .c = static_cast<float*>(c_.data) + row * c_.stride[0] + column,
-                 .c_stride = c_.stride[0]});
+                 .c = c.data,
+                 .c_type = c.type,
+                 .c_stride = c.stride});
   }
 
   const ProductKernels& k_;
@@ -181,12 +191,15 @@ Float32Precision matmul_precision() { return default_precision.load(std::memory_
 bool pays_on_tiles(int64_t M, int64_t N, int64_t K) {
   constexpr double kLeastLines = 64, kLeastWork = 1 << 22;
   const double m = static_cast<double>(M), n = static_cast<double>(N), k = static_cast<double>(K);
-  return active_kernels().f32_products && m * n >= kLeastLines * (m + n) && m * n * k >= kLeastWork;
+  return has_tiles() && m * n >= kLeastLines * (m + n) && m * n * k >= kLeastWork;
 }
 
+bool has_tiles() { return active_kernels().products != nullptr; }
+
 TileFactor::TileFactor(const ConstView<2>& b)
-    : kernels_(active_kernels().f32_products),
-      parts_(parts_of(matmul_precision())),
+    : kernels_(active_kernels().products),
+      parts_(parts_of(b.dtype, {})),
+      dtype_(b.dtype),
       columns_(b.size[1]),
       terms_(b.size[0]) {
   const ProductKernels& k = *kernels_;
@@ -205,9 +218,7 @@ TileFactor::TileFactor(const ConstView<2>& b)
   }
 }
 
-bool TileFactor::fits(const MatmulOptions& options) const {
-  return active_kernels().f32_products == kernels_ && parts_of(options) == parts_;
-}
+bool TileFactor::fits(const MatmulOptions& options) const { return parts_of(dtype_, options) == parts_; }
 
 const void* TileFactor::at(int64_t column, int64_t term) const {
   const ProductKernels& k = *kernels_;
@@ -225,7 +236,19 @@ int64_t TileFactor::bytes() const {
 
 void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
                        const TileFactor* packed) {
-  TileMatmul(a, b, c, options, packed).run();
+  // Parts of a sum are added in c: they must not be rounded to 16 bits there.
+  constexpr int64_t kRows = 2048;
+  const ProductKernels& k = packed ? packed->kernels() : *active_kernels().products;
+  if (c.dtype == DType::float32 || a.size[1] <= k.most_terms) return TileMatmul(a, b, c, options, packed).run();
+  for (int64_t row = 0; row < c.size[0]; row += kRows) {
+    const int64_t rows = std::min(kRows, c.size[0] - row);
+    const View<2> out = c.slice(0, row, row + rows);
+    static thread_local Buffer memory;
+    const View<2> sums(grown(memory, rows * c.size[1] * size_of(DType::float32)), DType::float32, {rows, c.size[1]});
+    if (options.accumulate) convert(out, sums);
+    TileMatmul(a.slice(0, row, row + rows), b, sums, options, packed).run();
+    convert(sums, out);
+  }
 }
 
 }  // namespace attn::ops

@@ -126,12 +126,12 @@ class Check:
         block = self.work / "components.cmake"
         for lines, missing, found, refusal in (
             ("find_package(attn REQUIRED)\n", "PNG", "models", None),
-            ("find_package(attn REQUIRED)\n", "OpenMP", "", None),
+            ("find_package(attn REQUIRED)\n", "ZLIB", "", None),
             ("find_package(attn REQUIRED COMPONENTS attn)\n", "PNG", "", None),
             ("find_package(attn REQUIRED COMPONENTS models)\n", "PNG", "models", None),
-            ("find_package(attn REQUIRED COMPONENTS models)\n", "OpenMP", "", "attn::models needs OpenMP"),
+            ("find_package(attn REQUIRED COMPONENTS models)\n", "ZLIB", "", "attn::models needs ZLIB"),
             ("find_package(attn REQUIRED COMPONENTS view)\n", "PNG", "", "attn::view needs PNG"),
-            ("find_package(attn REQUIRED COMPONENTS view)\n", "OpenMP", "", "attn::view needs OpenMP"),
+            ("find_package(attn REQUIRED COMPONENTS view)\n", "ZLIB", "", "attn::view needs ZLIB"),
             ("find_package(attn REQUIRED COMPONENTS layers)\n", "PNG", "", "there is no component layers"),
             ("find_package(attn 0.2 REQUIRED)\n", "PNG", "", "0.2"),
         ):

@@ -151,7 +151,13 @@ TEST(OpsLoss, AdamWIsItsFormula) {
         v.fill(0);
       }
       const Matrix p0 = p.copy(), m0 = m.copy(), v0 = v.copy();
-      adamw(p, g, m, v, o);
+      Matrix copy(DType::bfloat16, 3, C, gap), rounded = Matrix::like(copy);
+      const bool wide = dtype == DType::float32;
+      adamw(p, g, m, v, o, wide ? View<2>(copy) : View<2>());
+      if (wide) {
+        convert(p, rounded);
+        EXPECT_TRUE(copy.same_bits(rounded)) << what;
+      }
       const auto first = [&](int64_t r, int64_t c) {
         return o.beta1 * m0.get(r, c) + (1 - o.beta1) * 0.5 * g.get(r, c);
       };
@@ -257,6 +263,8 @@ TEST(OpsLoss, ErrorsListEveryReason) {
   EXPECT_TRUE(contains(error_of([&] { adamw(p, g, m, m, {}); }), "first_moment overlaps second_moment"));
   EXPECT_TRUE(contains(error_of([&] { adamw(half, half, half, half, {}); }), "parameter is bfloat16"));
   EXPECT_TRUE(contains(error_of([&] { adamw(p, p, m, v, {}); }), "parameter overlaps gradient"));
+  EXPECT_TRUE(contains(error_of([&] { adamw(p, g, m, v, {}, g); }),
+                       "copy is float32, must be bfloat16 or float16 beside a float32 parameter"));
 }
 
 }  // namespace

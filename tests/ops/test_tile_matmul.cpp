@@ -13,8 +13,8 @@ void for_each_tile_isa(const std::function<void()>& body) {
   });
 }
 
-Operand factor(int64_t rows, int64_t columns, bool transposed, uint64_t seed) {
-  return {DType::float32, rows, columns, transposed, seed};
+Operand factor(int64_t rows, int64_t columns, bool transposed, uint64_t seed, DType dtype = DType::float32) {
+  return {dtype, rows, columns, transposed, seed};
 }
 
 ConstView<2> rows_of(const Operand& x, int64_t first, int64_t count) {
@@ -37,13 +37,14 @@ struct Case {
   int64_t M, N, K;
   bool a_transposed = false, b_transposed = false, with_bias = false, accumulate = false;
   Float32Precision precision = Float32Precision::full;
+  DType in = DType::float32, out = DType::float32;
 };
 
 void expect_product(const Case& t) {
-  const Operand a = factor(t.M, t.K, t.a_transposed, 1), b = factor(t.K, t.N, t.b_transposed, 2);
+  const Operand a = factor(t.M, t.K, t.a_transposed, 1, t.in), b = factor(t.K, t.N, t.b_transposed, 2, t.in);
   const std::vector<float> rows = lines_of(a, 0), columns = lines_of(b, 1);
   Random random(3);
-  Matrix bias(DType::float32, 1, t.N), c(DType::float32, t.M, t.N, 2);
+  Matrix bias(DType::float32, 1, t.N), c(t.out, t.M, t.N, 2);
   bias.fill_normal(random);
   if (t.accumulate) c.fill_normal(random);
   const Matrix before = c.copy();
@@ -64,7 +65,8 @@ void expect_product(const Case& t) {
                       return e;
                     }))
       << "M " << t.M << ", N " << t.N << ", K " << t.K << ", transposed " << t.a_transposed << t.b_transposed
-      << ", bias " << t.with_bias << ", accumulate " << t.accumulate << ", precision " << int(t.precision);
+      << ", bias " << t.with_bias << ", accumulate " << t.accumulate << ", precision " << int(t.precision) << ", "
+      << name_of(t.in) << " to " << name_of(t.out);
 }
 
 Case case_of(const Shape<3>& size, int choice) {
@@ -79,6 +81,23 @@ TEST(OpsTileMatmul, IsTheSumOfProducts) {
            {Shape<3>{1, 1, 1}, Shape<3>{2, 70, 5}, Shape<3>{16, 15, 16}, Shape<3>{17, 33, 31}, Shape<3>{31, 32, 32},
             Shape<3>{33, 31, 33}, Shape<3>{64, 64, 64}, Shape<3>{65, 49, 95}, Shape<3>{70, 1, 97}})
         expect_product(case_of(size, choice));
+  });
+}
+
+/// Sums of several parts are not rounded to 16 bits on the way.
+TEST(OpsTileMatmul, SixteenBits) {
+  for_each_tile_isa([] {
+    for (const DType in : {DType::bfloat16, DType::float16})
+      for (const DType out : {in, DType::float32})
+        for (int choice = 0; choice < 16; ++choice)
+          for (Shape<3> size : {Shape<3>{1, 1, 1}, Shape<3>{17, 33, 31}, Shape<3>{65, 49, 95}, Shape<3>{35, 70, 2049},
+                                Shape<3>{2050, 3, 1030}}) {
+            if (size[2] > 1000 && choice % 5 != 0) continue;
+            Case t = case_of(size, choice);
+            t.in = in;
+            t.out = out;
+            expect_product(t);
+          }
   });
 }
 
@@ -326,7 +345,7 @@ double relative_error(const Matrix& c, const Operand& a, const Operand& b) {
   return std::sqrt(squares / static_cast<double>(c.rows() * c.columns()));
 }
 
-/// One chain in the tiles would be several times worse than oneDNN.
+/// One chain in the tiles would be several times worse than vectors, whose sums are cut too.
 TEST(OpsTileMatmul, LongSumsOfOneSign) {
   for_each_tile_isa([] {
     Operand a = factor(34, 5000, false, 1), b = factor(5000, 33, false, 2);

@@ -241,8 +241,7 @@ inline double element_bound(double value, double magnitude, double roundings, DT
   return arithmetic + stored + lost;
 }
 
-/// Of two ways to sum, by their errors on one input: oneDNN cuts long sums as suits the processor. One chain in the
-/// tiles is five times worse.
+/// Of two ways to sum, by their errors on one input. One chain in the tiles is five times worse.
 inline constexpr double kLikeAccuracy = 1.5;
 
 /// What a product of float32 numbers may lose, next to the magnitudes of its terms, where they enter as fewer parts of

@@ -1,0 +1,111 @@
+// Dense products on vectors: rows of A times a packed panel of B.
+//
+//   sums[i][n] (+)= sum_k a[i, k] b[k, n]      i < rows, n < width lanes
+// A panel has the layout of a panel of queries, [steps][width][kPack], which pack_query makes of columns of B and
+// outer_rows.pack of its rows. A is broadcast: element (i, step) is at a + i row_stride + step term_stride.
+// Loops: tiles of rows, as in gemm.kernel.h; steps; vectors. Every sum runs through the terms of a call in order, from
+// 0, and is then added to what was there: its bits depend on its row of A, its column of B and the cut of the terms
+// alone. Panels of a 16-bit type are widened as they are loaded, which is exact. Each tile goes to its place in `out`
+// as soon as it is complete: its stores overlap with the products of the next one. Requires: what PanelProductArgs
+// says.
+#pragma once
+
+#include "kernels/columns.kernel.h"
+#include "kernels/gemm.kernel.h"
+
+namespace attn::kernels {
+namespace {
+
+constexpr int64_t kProductAheadBytes = 4096;
+
+/// out = sums (+ bias) (+ out) for rows [row, row + count), as many as there are.
+template <class V>
+__attribute__((noinline)) void finish_products(const PanelProductArgs& args, int64_t row, int64_t count) {
+  using T = typename V::T;
+  const int64_t end = row + count < args.out_rows ? row + count : args.out_rows;
+  const T* bias = static_cast<const T*>(args.bias);
+  for (; row < end; ++row) {
+    const T* sums = static_cast<const T*>(args.sums) + row * args.sums_stride;
+    const Row out = row_of(Rows{args.out, args.out_stride, args.out_type}, row);
+    for_columns<V>(0, args.columns, [&](int64_t j, auto lanes) {
+      typename V::Reg value = V::load(sums + j);
+      if (bias) value = V::add(value, lanes.load(bias, j));
+      if (args.add_out) value = V::add(lanes.load(ConstRow{out.data, out.type}, j), value);
+      lanes.store(out, j, value);
+    });
+  }
+}
+
+template <class Dot, int NV>
+struct ProductTile {
+  using V = typename Dot::Acc;
+  using T = typename V::T;
+  const PanelProductArgs& args;
+
+  template <int MT>
+  inline __attribute__((always_inline)) void run(int64_t row) const {
+    constexpr int64_t kStep = NV * V::W * Dot::kPack;
+    const auto* a = static_cast<const typename Dot::Elem*>(args.a) + row * args.row_stride;
+    const auto* b = static_cast<const typename Dot::Key*>(args.panel);
+    const int64_t row_stride = args.row_stride, term_stride = args.term_stride;
+    typename V::Reg c[MT][NV];
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) c[i][v] = V::zero();
+    }
+    for (int64_t s = steps_of(args.terms, Dot::kPack); s > 0; --s, a += term_stride, b += kStep) {
+      if constexpr (MT <= 2 && sizeof(*b) == 2) {
+        ATTN_UNROLL
+        for (int64_t at = 0; at < kStep * int64_t{sizeof(*b)}; at += 64)
+          __builtin_prefetch(reinterpret_cast<const char*>(b) + kProductAheadBytes + at, 0, 3);
+      }
+      typename Dot::Operand lane[NV];
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) lane[v] = Dot::operand(Dot::load_key(b + v * V::W * Dot::kPack));
+      ATTN_UNROLL
+      for (int i = 0; i < MT; ++i) {
+        const typename Dot::Operand x = Dot::broadcast(a + i * row_stride);
+        ATTN_UNROLL
+        for (int v = 0; v < NV; ++v) c[i][v] = Dot::step(x, lane[v], c[i][v]);
+      }
+    }
+    T* sums = static_cast<T*>(args.sums) + row * args.sums_stride;
+    ATTN_UNROLL
+    for (int i = 0; i < MT; ++i) {
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) {
+        T* sum = sums + i * args.sums_stride + v * V::W;
+        V::store(sum, args.add ? V::add(V::load(sum), c[i][v]) : c[i][v]);
+      }
+    }
+    if (args.out) finish_products<V>(args, row, MT);
+  }
+};
+
+template <class Dot>
+struct PanelProduct {
+  const PanelProductArgs& args;
+  template <int NV>
+  void run() const {
+    for_tiles<Dot::Acc::kTile>(0, args.rows, ProductTile<Dot, NV>{args});
+  }
+};
+
+template <class Dot>
+void multiply_panel(const PanelProductArgs& args) {
+  for_width<Dot::Acc::W, Dot::kPanelVectors>(args.width, PanelProduct<Dot>{args});
+}
+
+/// Multiply-adds of V, whatever the type of the panel.
+template <class V>
+void multiply_panel_of(const PanelProductArgs& args) {
+  if constexpr (sizeof(typename V::T) == 4) {
+    if (args.panel_type == kBfloat16) return multiply_panel<WideningDot<V, kBfloat16>>(args);
+    if (args.panel_type == kFloat16) return multiply_panel<WideningDot<V, kFloat16>>(args);
+  }
+  multiply_panel<FmaDot<V>>(args);
+}
+
+}  // namespace
+}  // namespace attn::kernels
