@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
   auto* linear = add("linear", "linear attention, beside dense products, memory, and its own length");
   auto* mixers = add("mixers", "layers that mix tokens: time and memory against the length");
   auto* sparse = add("sparse", "attention with lists of key blocks, beside that of all pairs, and on a long text");
-  auto* products = add("products", "products of few rows, beside oneDNN and a plain read of the weights");
+  auto* products = add("products", "products of layers, beside oneDNN, a plain read of the weights, and the peak");
   auto* induction = add("induction", "train a model of two layers in which an induction head forms");
   for (CLI::App* mode : {kernels, statistics, linear, mixers, sparse, products})
     mode->add_option("--seconds", settings.seconds, "time spent on each figure")->check(CLI::PositiveNumber);

@@ -46,7 +46,7 @@ bool run_linear(const Settings& settings, Report& report);
 bool run_mixers(const Settings& settings, Report& report);
 /// Attention with lists of key blocks, beside that of all pairs, and on a long text.
 bool run_sparse(const Settings& settings, Report& report);
-/// Products of few rows, beside oneDNN and a plain read of the weights.
+/// Products of layers, beside oneDNN, a plain read of the weights, and the peak of the unit that multiplies.
 bool run_products(const Settings& settings, Report& report);
 /// Trains a model of two layers in which an induction head forms.
 bool run_induction(const Settings& settings, Report& report);

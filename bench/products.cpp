@@ -1,7 +1,8 @@
-// Products of few rows with rows of weights, y = x W^T: what generating one token after another consists of. Each is
-// checked against sums in float64, then timed beside oneDNN and beside a plain read of as many bytes: the quickest of
-// many samples in turn, because other programs disturb every median. Weights "in memory" have many copies, of which
-// every sample takes the next, so that no cache holds them; weights "in cache" are the same ones in every sample.
+// Products of layers. Few rows times weights are what generating text consists of, beside a plain read of as many
+// bytes; encoders, prompts and training have many rows, beside the peak of the unit that multiplies. Each is checked
+// against sums in float64, then timed beside oneDNN: the quickest of many samples in turn, because other programs
+// disturb every median. Weights "in memory" have many copies, of which every sample takes the next, so that no cache
+// holds them.
 #include <omp.h>
 
 #include <algorithm>
@@ -26,66 +27,72 @@ using attn::View;
 constexpr int64_t kColdBytes = int64_t{1} << 28;  // eight times the largest cache that was measured
 constexpr double kSeconds = 1;                    // for each row, unless --seconds says otherwise
 
-struct ProductSize {
-  int64_t K, N;
+/// c [M, N] = a [M, K] b [K, N], as the three products of a linear layer store their factors.
+struct Form {
+  const char* name;
+  bool packed, a_by_columns, b_by_columns;
+};
+constexpr Form kPacked = {"x W^T, packed", true, false, true}, kForward = {"x W^T", false, false, true},
+               kInput = {"dy W", false, false, false}, kWeight = {"dy^T x", false, true, false};
+
+struct Product {
+  Form form;
+  DType dtype;
+  int64_t M, N, K;
+
+  int64_t weight_bytes() const { return N * K * attn::size_of(dtype); }
+  double flops() const { return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K); }
+  /// Gradients of weights are float32.
+  DType out_type() const { return form.a_by_columns ? DType::float32 : dtype; }
+  ConstView<2> left(const void* a) const { return stored(a, M, K, form.a_by_columns); }
+  ConstView<2> right(const void* b) const { return stored(b, K, N, form.b_by_columns); }
+  View<2> out(void* c) const { return {c, out_type(), {M, N}}; }
+
+ private:
+  ConstView<2> stored(const void* x, int64_t rows, int64_t columns, bool by_columns) const {
+    return {x, dtype, {rows, columns}, {by_columns ? 1 : columns, by_columns ? rows : 1}};
+  }
 };
 
-/// The product by oneDNN, in tasks of 512 columns on one thread each.
+/// The product by oneDNN, on its own OpenMP threads.
 class OneDnn {
  public:
   /// None for a type that oneDNN does not multiply on this CPU.
-  static std::optional<OneDnn> make(DType dtype, int64_t M, const ProductSize& size) try {
-    if (dtype == DType::float16) return std::nullopt;
-    return OneDnn(dtype, M, size);
+  static std::optional<OneDnn> make(const Product& product) try {
+    if (product.dtype == DType::float16) return std::nullopt;
+    return OneDnn(product);
   } catch (const dnnl::error&) {
     return std::nullopt;
   }
-  OneDnn(DType dtype, int64_t M, const ProductSize& size)
-      : type_(dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32),
-        bytes_(attn::size_of(dtype)),
-        M_(M),
-        size_(size),
-        whole_(build(std::min(kColumns, size.N))),
-        rest_(build(size.N % kColumns ? size.N % kColumns : kColumns)) {}
 
-  void run(const void* x, const void* w, void* y) const {
-    attn::parallel_for((size_.N + kColumns - 1) / kColumns, [&](int64_t task) {
-      omp_set_num_threads(1);
-      static thread_local dnnl::stream stream(engine());
-      const int64_t first = task * kColumns, columns = std::min(kColumns, size_.N - first);
-      const auto at = [&](const void* p, int64_t element) {
-        return const_cast<char*>(static_cast<const char*>(p)) + element * bytes_;
-      };
-      (columns == kColumns ? whole_ : rest_)
-          .execute(stream, {{DNNL_ARG_SRC, {row_major(M_, size_.K, size_.K), engine(), at(x, 0)}},
-                            {DNNL_ARG_WEIGHTS, {weights(columns), engine(), at(w, first * size_.K)}},
-                            {DNNL_ARG_DST, {row_major(M_, columns, size_.N), engine(), at(y, first)}}});
-      stream.wait();
-    });
+  void run(const void* a, const void* b, void* c) const {
+    const auto wrap = [&](const dnnl::memory::desc& of, const void* data) {
+      return dnnl::memory(of, engine(), const_cast<void*>(data));
+    };
+    static dnnl::stream stream(engine());
+    product_.execute(stream,
+                     {{DNNL_ARG_SRC, wrap(a_, a)}, {DNNL_ARG_WEIGHTS, wrap(b_, b)}, {DNNL_ARG_DST, wrap(c_, c)}});
+    stream.wait();
   }
 
  private:
-  static constexpr int64_t kColumns = 512;
+  explicit OneDnn(const Product& p)
+      : a_(describe(p.left(nullptr))),
+        b_(describe(p.right(nullptr))),
+        c_(describe(p.out(nullptr))),
+        product_({{a_, b_, c_}, engine()}) {}
 
   static dnnl::engine& engine() {
     static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
     return cpu;
   }
-  dnnl::memory::desc row_major(int64_t rows, int64_t columns, int64_t stride) const {
-    return {{rows, columns}, type_, dnnl::memory::dims{rows == 1 ? columns : stride, 1}};
-  }
-  dnnl::memory::desc weights(int64_t columns) const {
-    return {{size_.K, columns}, type_, dnnl::memory::dims{1, size_.K}};
-  }
-  dnnl::matmul build(int64_t columns) const {
-    return dnnl::matmul(
-        {{row_major(M_, size_.K, size_.K), weights(columns), row_major(M_, columns, size_.N)}, engine()});
+  static dnnl::memory::desc describe(const ConstView<2>& x) {
+    const auto type = x.dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+    return {{x.size[0], x.size[1]}, type, dnnl::memory::dims{x.stride[0], x.stride[1]}};
   }
 
-  dnnl::memory::data_type type_;
-  int64_t bytes_, M_;
-  ProductSize size_;
-  dnnl::matmul whole_, rest_;
+  dnnl::memory::desc a_, b_, c_;
+  dnnl::matmul product_;
 };
 
 double number_at(const void* data, DType dtype, int64_t n) {
@@ -106,32 +113,24 @@ void fill(const attn::Buffer& memory, DType dtype) {
   }
 }
 
-struct Product {
-  DType dtype;
-  int64_t M;
-  ProductSize size;
+double at(const ConstView<2>& x, int64_t row, int64_t column) {
+  return number_at(x.data, x.dtype, row * x.stride[0] + column * x.stride[1]);
+}
 
-  int64_t bytes() const { return size.N * size.K * attn::size_of(dtype); }
-  ConstView<2> rows(const void* x) const { return {x, dtype, {M, size.K}}; }
-  ConstView<2> columns(const void* w) const { return {w, dtype, {size.K, size.N}, {1, size.K}}; }
-  View<2> out(void* y) const { return {y, dtype, {M, size.N}}; }
-
-  /// max |y - sum in float64| / max |sum|, of some columns.
-  double error(const void* x, const void* w, const void* y) const {
-    const int64_t step = std::max<int64_t>(1, size.N / 61);
-    double worst = 0, largest = 0;
-    for (int64_t i = 0; i < M; ++i) {
-      for (int64_t j = 0; j < size.N; j += step) {
-        double sum = 0;
-        for (int64_t k = 0; k < size.K; ++k)
-          sum += number_at(x, dtype, i * size.K + k) * number_at(w, dtype, j * size.K + k);
-        worst = std::max(worst, std::abs(number_at(y, dtype, i * size.N + j) - sum));
-        largest = std::max(largest, std::abs(sum));
-      }
+/// max |c - sum in float64| / max |sum|, of some rows and columns.
+double error_of(const Product& product, const void* a, const void* b, void* c) {
+  const ConstView<2> left = product.left(a), right = product.right(b), out = product.out(c);
+  const int64_t down = std::max<int64_t>(1, product.M / 17), across = std::max<int64_t>(1, product.N / 61);
+  double worst = 0, largest = 0;
+  for (int64_t i = 0; i < product.M; i += down)
+    for (int64_t j = 0; j < product.N; j += across) {
+      double sum = 0;
+      for (int64_t k = 0; k < product.K; ++k) sum += at(left, i, k) * at(right, k, j);
+      worst = std::max(worst, std::abs(at(out, i, j) - sum));
+      largest = std::max(largest, std::abs(sum));
     }
-    return worst / largest;
-  }
-};
+  return worst / largest;
+}
 
 /// Plain reads of memory that no product touches, so that no cache holds it.
 class Reading {
@@ -150,41 +149,53 @@ class Reading {
   int64_t at_ = 0;
 };
 
-/// Adds one row. The weights are the first of `memory`, or where `cold` all copies in turn.
+/// Adds one row. The right factor is the first of `memory`, or where `cold` all copies in turn.
 bool add_product(const Product& product, const attn::Buffer& memory, bool cold, double seconds, Reading& reading,
                  Report& report) {
-  attn::Buffer x(product.M * product.size.K * attn::size_of(product.dtype));
-  attn::Buffer y(product.M * product.size.N * attn::size_of(product.dtype));
-  fill(x, product.dtype);
-  const int64_t copies = cold ? memory.bytes() / product.bytes() : 1;
+  attn::Buffer a(product.M * product.K * attn::size_of(product.dtype));
+  attn::Buffer c(product.M * product.N * attn::size_of(product.out_type()));
+  fill(a, product.dtype);
+  const int64_t copies = cold ? std::max<int64_t>(1, memory.bytes() / product.weight_bytes()) : 1;
+  const auto weights = [&](int64_t n) {
+    return static_cast<const char*>(memory.data()) + n % copies * product.weight_bytes();
+  };
+  std::vector<attn::ops::PackedMatrix> packed;
+  if (product.form.packed)
+    for (int64_t n = 0; n < copies; ++n) packed.emplace_back(product.right(weights(n)));
   int64_t copy = 0;
-  const auto next = [&] { return static_cast<const char*>(memory.data()) + copy++ % copies * product.bytes(); };
-  const auto ours = [&] { attn::ops::matmul(product.rows(x.data()), product.columns(next()), product.out(y.data())); };
+  const auto ours = [&] {
+    const int64_t n = copy++ % copies;
+    if (product.form.packed) attn::ops::matmul_packed(product.left(a.data()), packed[n], product.out(c.data()));
+    else attn::ops::matmul(product.left(a.data()), product.right(weights(n)), product.out(c.data()));
+  };
   ours();
-  const bool correct = product.error(x.data(), memory.data(), y.data()) <= error_bound(product.dtype);
+  const bool correct = error_of(product, a.data(), memory.data(), c.data()) <= error_bound(product.dtype);
   double best = NAN, of_onednn = NAN, read = NAN;
   if (correct) {
-    const std::optional<OneDnn> peer = OneDnn::make(product.dtype, product.M, product.size);
+    const std::optional<OneDnn> peer = OneDnn::make(product);
     const auto none = [] { return NAN; };
-    const auto taken =
-        in_turn({[&] { return seconds_of(ours); },
-                 peer ? Sample([&] { return seconds_of([&] { peer->run(x.data(), next(), y.data()); }); }) : none,
-                 cold ? Sample([&] { return reading.sample(product.bytes()); }) : none},
-                1, seconds);
+    const auto taken = in_turn(
+        {[&] { return seconds_of(ours); },
+         peer ? Sample([&] { return seconds_of([&] { peer->run(a.data(), weights(copy++), c.data()); }); }) : none,
+         cold ? Sample([&] { return reading.sample(product.weight_bytes()); }) : none},
+        1, seconds);
     best = *std::min_element(taken[0].begin(), taken[0].end());
     of_onednn = *std::min_element(taken[1].begin(), taken[1].end());
     read = *std::max_element(taken[2].begin(), taken[2].end());
   }
-  const double rate = static_cast<double>(product.bytes()) / best * 1e-9;
+  const double rate = static_cast<double>(product.weight_bytes()) / best * 1e-9;
+  const double gflops = product.flops() / best * 1e-9;
   report.add({{"isa", attn::active_isa()},
-              {"weights", cold ? "in memory" : "in cache"},
+              {"form", product.form.name},
+              {"weights", cold ? "in memory" : "once"},
               {"dtype", attn::name_of(product.dtype)},
-              {"K", product.size.K},
-              {"N", product.size.N},
               {"M", product.M},
+              {"N", product.N},
+              {"K", product.K},
               {"us", best * 1e6},
-              {"GB/s", rate},
-              {"read GB/s", read},
+              {"GFLOP/s", gflops},
+              {"% of peak", 100 * gflops / attn::peaks::measure_products(product.dtype)},
+              {"GB/s", cold ? rate : NAN},
               {"% of read", 100 * rate / read},
               {"oneDNN us", of_onednn * 1e6},
               {"ratio", of_onednn / best},
@@ -192,22 +203,34 @@ bool add_product(const Product& product, const attn::Buffer& memory, bool cold, 
   return correct;
 }
 
+/// Shapes of all-MiniLM-L6-v2 with 2,048 tokens, of a prompt of 512 tokens and a training step of 4 x 64 of GPT-2.
+const std::vector<Product> kManyRows = {
+    {kPacked, {}, 2048, 1152, 384}, {kPacked, {}, 2048, 1536, 384}, {kPacked, {}, 2048, 384, 1536},
+    {kPacked, {}, 512, 2304, 768},  {kPacked, {}, 512, 3072, 768},  {kPacked, {}, 512, 768, 3072},
+    {kForward, {}, 256, 3072, 768}, {kForward, {}, 256, 768, 3072}, {kForward, {}, 256, 50257, 768},
+    {kInput, {}, 256, 768, 3072},   {kInput, {}, 256, 3072, 768},   {kInput, {}, 256, 768, 50257},
+    {kWeight, {}, 3072, 768, 256},  {kWeight, {}, 768, 3072, 256},  {kWeight, {}, 50257, 768, 256},
+};
+
 }  // namespace
 
 bool run_products(const Settings& settings, Report& report) {
-  attn::set_thread_count(settings.threads.back());
-  const std::vector<ProductSize> cold = {{768, 768}, {768, 3072}, {3072, 768}, {4096, 4096}, {768, 50257}};
-  const std::vector<ProductSize> warm = {{64, 64}, {64, 256}, {256, 256}, {256, 1024}, {768, 768}};
+  const int threads = settings.threads.back();
+  attn::set_thread_count(threads);
+  omp_set_num_threads(threads);
+  const double seconds = settings.seconds > 0 ? settings.seconds : kSeconds;
   bool correct = true;
   Reading reading;
-  for (bool is_cold : {true, false}) {
-    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-      attn::Buffer memory(is_cold ? kColdBytes : 4 << 20);
-      fill(memory, dtype);
-      for (const ProductSize& size : is_cold ? cold : warm)
-        for (int64_t M : {1, 2, 4, 8})
-          correct &= add_product({dtype, M, size}, memory, is_cold, settings.seconds > 0 ? settings.seconds : kSeconds,
-                                 reading, report);
+  for (DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    attn::Buffer memory(kColdBytes);
+    fill(memory, dtype);
+    for (const auto& [K, N] : {std::pair{768, 768}, {768, 3072}, {3072, 768}, {4096, 4096}, {768, 50257}})
+      for (int64_t M : {1, 2, 4, 8, 16})
+        for (const Form& form : {kPacked, kForward})
+          correct &= add_product({form, dtype, M, N, K}, memory, true, seconds, reading, report);
+    for (Product product : kManyRows) {
+      product.dtype = dtype;
+      correct &= add_product(product, memory, false, seconds, reading, report);
     }
   }
   return correct;
