@@ -182,6 +182,10 @@ class Tape {
 /// y = x weight^T + bias.  x [.., K], weight [N, K], bias [N] or empty; y [.., N] of x's type, or of `output`.
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output);
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias = {});
+/// activate(tape, f, linear(tape, x, weight, bias)). On a tape that does not record, one pass computes both.
+Value linear_activated(Tape& tape, ops::Activation f, const Value& x, const Value& weight, const Value& bias = {});
+/// residual + linear(tape, x, weight, bias) in one pass, which rounds once. residual has the shape of the result.
+Value add_linear(Tape& tape, const Value& residual, const Value& x, const Value& weight, const Value& bias = {});
 
 Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, double epsilon);
 Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon);

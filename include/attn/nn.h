@@ -74,6 +74,7 @@ struct AttentionInputs {
   Value bias = {};                               ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets a gradient
   Value gates = {};                              ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
   Value cross_gates = {};                        ///< the same for a Block's cross-attention
+  Value residual = {};                           ///< the result's shape, added to it in the last projection's pass
   MixerState* state = nullptr;                   ///< of a Block's mixer: x follows the tokens of this state
   CacheSlot cache = {};  ///< x follows the cached tokens: causal self-attention in inference, with no other input
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
@@ -246,7 +247,7 @@ struct Block : Layer {
  private:
   Value mixed(Tape& tape, const Value& x, const AttentionInputs& inputs) const;
   Value branch(Tape& tape, const Value& x, const Norm& norm, const Norm& after,
-               const std::function<Value(const Value&)>& f) const;
+               const std::function<Value(const Value& x, const Value& residual)>& f) const;
   int64_t width_ = 0;
 };
 

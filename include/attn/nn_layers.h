@@ -52,8 +52,8 @@ struct LinearOptions {
 struct Linear : Layer {
   Linear() : Layer("Linear") {}
   Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options = {});
-  /// x [.., in] -> [.., out]
-  Value operator()(Tape& tape, const Value& x) const;
+  /// x [.., in] -> [.., out]. A residual of the result's shape, if given, is added in the same pass.
+  Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
   Value weight, bias;
 };
 
@@ -88,11 +88,11 @@ struct FeedForwardOptions {
   bool gated = false;  ///< f(gate x) (up x), as in SwiGLU, instead of f(up x)
   bool bias = true;
 };
-/// down(f(up(x))): x [.., C] -> [.., C].
+/// down(f(up(x))) (+ residual): x and residual [.., C] -> [.., C].
 struct FeedForward : Layer {
   FeedForward() : Layer("FeedForward") {}
   FeedForward(const Scope& scope, int64_t width, const FeedForwardOptions& options = {});
-  Value operator()(Tape& tape, const Value& x) const;
+  Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
   FeedForwardOptions options;
   Linear up, down;
 };

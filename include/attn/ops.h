@@ -32,9 +32,22 @@ namespace attn::ops {
 
 // --------------------------------------------------------------------------------------------------------- products
 
+enum class Activation {
+  relu,
+  gelu,       ///< x Phi(x), with erf
+  gelu_tanh,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016, arXiv:1606.08415)
+  silu,       ///< x sigmoid(x)
+  tanh
+};
+constexpr auto enum_names(Activation) {
+  return std::to_array<std::string_view>({"relu", "gelu", "gelu_tanh", "silu", "tanh"});
+}
+
 struct MatmulOptions {
   ConstView<1> bias = {};                          ///< [N], a parameter, added to every row of c
   bool accumulate = false;                         ///< c += a b instead of c = a b
+  ConstView<2> addend = {};                        ///< [M, N] of c's type, added, such as a residual; may be c
+  std::optional<Activation> activation = {};       ///< f, of the result in c's type; absent: none
   std::optional<Float32Precision> precision = {};  ///< of float32 products; absent: matmul_precision()
   /// A row of c has the same bits for any number of rows of a. A product with a b that is not packed then takes eight
   /// rows at a time, which is several times slower for many rows. With a PackedMatrix it costs nothing on vectors, and
@@ -42,9 +55,9 @@ struct MatmulOptions {
   bool batch_invariant = false;
 };
 
-/// c = a b (+ bias).  a [M, K], b [K, N], c [M, N]. One stride of a and one of b are 1: a transpose is a view with
-/// exchanged strides. a, b and c have one type; where it has 16 bits, c may be float32. Sums run in float32 or float64.
-/// Like all functions here it runs on parallel_for().
+/// c = f(a b (+ bias) (+ addend)).  a [M, K], b [K, N], c [M, N]. One stride of a and one of b are 1: a transpose is a
+/// view with exchanged strides. a, b and c have one type; where it has 16 bits, c may be float32. Sums run in float32
+/// or float64. Like all functions here it runs on parallel_for().
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
 /// A right-hand matrix packed once for repeated matmul() and linear() calls, with any number of rows. Use it for
@@ -101,17 +114,6 @@ void rms_norm_backward(ConstView<2> x, ConstView<1> weight, ConstView<1> rstd, C
                        View<1> dweight);
 
 // ------------------------------------------------------------------------------------------------------ elementwise
-
-enum class Activation {
-  relu,
-  gelu,       ///< x Phi(x), with erf
-  gelu_tanh,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016, arXiv:1606.08415)
-  silu,       ///< x sigmoid(x)
-  tanh
-};
-constexpr auto enum_names(Activation) {
-  return std::to_array<std::string_view>({"relu", "gelu", "gelu_tanh", "silu", "tanh"});
-}
 
 /// y = f(x).  x, y [R, C]; y may be x.
 void activate(Activation f, ConstView<2> x, View<2> y);

@@ -36,6 +36,36 @@ void check_linear(const Tape& tape, const Value& x, const Value& weight, const V
   checker.done();
 }
 
+/// f(x weight^T + bias + addend), of the options; gradients are the caller's.
+Array multiply(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output,
+               ops::MatmulOptions options = {}) {
+  Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
+  options.bias = vector_or_none(bias);
+  options.batch_invariant = tape.options().batch_invariant;
+  if (weight.packed()) ops::matmul_packed(x.data().rows(), weight.packed(), data.rows(), options);
+  else ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), options);
+  return data;
+}
+
+/// Passes the gradient of y = x weight^T + bias on.
+void multiply_backward(Tape& tape, Array dy, const Value& x, const Value& weight, const Value& bias) {
+  if (dy.dtype() != x.dtype()) {
+    const Array narrow = tape.array(x.dtype(), dy.shape());
+    ops::convert(dy.flat(), narrow.flat());
+    dy = narrow;
+  }
+  bool overwrite = false;
+  if (x.wants_gradient()) {
+    const Array dx = tape.gradient_memory(x, &overwrite);
+    ops::matmul(dy.rows(), weight.data().rows(), dx.rows(), {.accumulate = !overwrite});
+  }
+  if (weight.wants_gradient()) {
+    const Array dweight = tape.gradient_memory(weight, &overwrite);
+    ops::matmul(transposed(dy.rows()), x.data().rows(), dweight.rows(), {.accumulate = !overwrite});
+  }
+  if (bias.wants_gradient()) ops::add_rows(dy.rows(), tape.gradient_memory(bias).vector());
+}
+
 }  // namespace
 
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias) {
@@ -44,27 +74,32 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias)
 
 Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias, DType output) {
   check_linear(tape, x, weight, bias);
-  Array data = tape.array(output, with_width(x.shape(), weight.shape()[0]));
-  const ops::MatmulOptions options{.bias = vector_or_none(bias), .batch_invariant = tape.options().batch_invariant};
-  if (weight.packed()) ops::matmul_packed(x.data().rows(), weight.packed(), data.rows(), options);
-  else ops::matmul(x.data().rows(), transposed(weight.data().rows()), data.rows(), options);
-  Value y = tape.result("linear", data, {x, weight, bias});
+  Value y = tape.result("linear", multiply(tape, x, weight, bias, output), {x, weight, bias});
+  tape.record(y, [=, &tape] { multiply_backward(tape, y.gradient(), x, weight, bias); });
+  return y;
+}
+
+Value linear_activated(Tape& tape, ops::Activation f, const Value& x, const Value& weight, const Value& bias) {
+  if (tape.recording()) return activate(tape, f, linear(tape, x, weight, bias));
+  check_linear(tape, x, weight, bias);
+  return tape.result("linear_activated", multiply(tape, x, weight, bias, x.dtype(), {.activation = f}), {});
+}
+
+Value add_linear(Tape& tape, const Value& residual, const Value& x, const Value& weight, const Value& bias) {
+  check_linear(tape, x, weight, bias);
+  Checker checker("add_linear");
+  if (require_value(checker, "residual", residual)) {
+    const std::vector<int64_t> shape = with_width(x.shape(), weight.shape()[0]);
+    if (residual.shape() != shape || residual.dtype() != x.dtype())
+      refuse_form(checker, "residual", residual,
+                  std::string(name_of(x.dtype())) + " " + to_string(shape.data(), static_cast<int>(shape.size())));
+  }
+  checker.done();
+  const Array data = multiply(tape, x, weight, bias, x.dtype(), {.addend = residual.data().rows()});
+  Value y = tape.result("add_linear", data, {residual, x, weight, bias});
   tape.record(y, [=, &tape] {
-    Array dy = y.gradient();
-    if (dy.dtype() != x.dtype()) {
-      dy = tape.array(x.dtype(), y.shape());
-      ops::convert(y.gradient().flat(), dy.flat());
-    }
-    bool overwrite = false;
-    if (x.wants_gradient()) {
-      const Array dx = tape.gradient_memory(x, &overwrite);
-      ops::matmul(dy.rows(), weight.data().rows(), dx.rows(), {.accumulate = !overwrite});
-    }
-    if (weight.wants_gradient()) {
-      const Array dweight = tape.gradient_memory(weight, &overwrite);
-      ops::matmul(transposed(dy.rows()), x.data().rows(), dweight.rows(), {.accumulate = !overwrite});
-    }
-    if (bias.wants_gradient()) ops::add_rows(dy.rows(), tape.gradient_memory(bias).vector());
+    if (residual.wants_gradient()) tape.add_gradient(residual, y.gradient());
+    multiply_backward(tape, y.gradient(), x, weight, bias);
   });
   return y;
 }

@@ -17,7 +17,7 @@
 #pragma once
 
 #include "kernels/amx_products.kernel.h"
-#include "kernels/columns.kernel.h"
+#include "kernels/finish.kernel.h"
 #include "kernels/products_table.h"
 
 namespace attn::kernels {
@@ -280,10 +280,12 @@ class TileGemm {
 
   void choose_way(Block& block) {
     float* sums = buffers_[turn_ ^= 1];
-    block.direct = args_.c_type == kFloat32 && !args_.add && !args_.bias &&
-                   args_.a.lines - block.row >= kProductPanel && args_.b.lines - block.column >= kProductPanel &&
+    const ProductResult& to = args_.result;
+    block.direct = to.out_type == kFloat32 && !to.addend && !to.bias && args_.a.lines - block.row >= kProductPanel &&
+                   args_.b.lines - block.column >= kProductPanel &&
                    (irregular_lines(block.a) | irregular_lines(block.b)) == 0;
-    if (block.direct) block.result = {static_cast<char*>(c_row(block.row).data) + 4 * block.column, args_.c_stride * 4};
+    if (block.direct)
+      block.result = {static_cast<char*>(to.out) + (block.row * to.out_stride + block.column) * 4, to.out_stride * 4};
     else block.result = {reinterpret_cast<char*>(sums), kProductPanel * 4};
   }
 
@@ -324,18 +326,8 @@ class TileGemm {
     if ((rows | columns) != 0) multiply_irregular<kType>(args_, block.row, block.column, rows, columns, sums);
     const int64_t height = at_most(args_.a.lines - block.row, kProductPanel);
     const int64_t width = at_most(args_.b.lines - block.column, kProductPanel);
-    for (int64_t r = 0; r < height; ++r) {
-      const Row c = c_row(block.row + r);
-      for_columns<F32>(block.column, block.column + width, [&](int64_t j, auto lanes) {
-        F32::Reg sum = F32::load(sums + r * kProductPanel + j - block.column);
-        if (args_.bias) sum = F32::add(sum, lanes.load(args_.bias, j));
-        if (args_.add) sum = F32::add(lanes.load(ConstRow{c.data, c.type}, j), sum);
-        lanes.store(c, j, sum);
-      });
-    }
+    finish_rows<F32>(args_.result, sums, kProductPanel, block.row, height, block.column, width);
   }
-
-  Row c_row(int64_t row) const { return row_of(Rows{args_.c, args_.c_stride, args_.c_type}, row); }
 
   const ProductArgs& args_;
   const int64_t panel_;  // bytes

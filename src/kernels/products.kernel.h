@@ -10,37 +10,28 @@
 // says.
 #pragma once
 
-#include "kernels/columns.kernel.h"
+#include "kernels/finish.kernel.h"
 #include "kernels/gemm.kernel.h"
+#include "kernels/prefetch.h"
 
 namespace attn::kernels {
 namespace {
 
 constexpr int64_t kProductAheadBytes = 4096;
 
-/// out = sums (+ bias) (+ out) for rows [row, row + count), as many as there are.
-template <class V>
-__attribute__((noinline)) void finish_products(const PanelProductArgs& args, int64_t row, int64_t count) {
-  using T = typename V::T;
-  const int64_t end = row + count < args.out_rows ? row + count : args.out_rows;
-  const T* bias = static_cast<const T*>(args.bias);
-  for (; row < end; ++row) {
-    const T* sums = static_cast<const T*>(args.sums) + row * args.sums_stride;
-    const Row out = row_of(Rows{args.out, args.out_stride, args.out_type}, row);
-    for_columns<V>(0, args.columns, [&](int64_t j, auto lanes) {
-      typename V::Reg value = V::load(sums + j);
-      if (bias) value = V::add(value, lanes.load(bias, j));
-      if (args.add_out) value = V::add(lanes.load(ConstRow{out.data, out.type}, j), value);
-      lanes.store(out, j, value);
-    });
-  }
-}
-
 template <class Dot, int NV>
 struct ProductTile {
   using V = typename Dot::Acc;
   using T = typename V::T;
   const PanelProductArgs& args;
+
+  /// Short pieces of long rows, which the hardware does not prefetch.
+  inline __attribute__((always_inline)) void prefetch_addends(int64_t row, int64_t rows) const {
+    const ProductResult& to = args.result;
+    if (to.addend)
+      prefetch_rows(reinterpret_cast<uintptr_t>(to.addend), stored_bytes(to.out_type, args.columns),
+                    stored_bytes(to.out_type, to.addend_stride), row, row + rows);
+  }
 
   template <int MT>
   inline __attribute__((always_inline)) void run(int64_t row) const {
@@ -54,6 +45,7 @@ struct ProductTile {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) c[i][v] = V::zero();
     }
+    prefetch_addends(row, MT);
     for (int64_t s = steps_of(args.terms, Dot::kPack); s > 0; --s, a += term_stride, b += kStep) {
       if constexpr (MT <= 2 && sizeof(*b) == 2) {
         ATTN_UNROLL
@@ -79,7 +71,8 @@ struct ProductTile {
         V::store(sum, args.add ? V::add(V::load(sum), c[i][v]) : c[i][v]);
       }
     }
-    if (args.out) finish_products<V>(args, row, MT);
+    const int64_t rows = args.result_rows - row < MT ? args.result_rows - row : MT;
+    if (args.result.out) finish_rows<V>(args.result, sums, args.sums_stride, row, rows, 0, args.columns);
   }
 };
 

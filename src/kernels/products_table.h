@@ -26,7 +26,7 @@ struct PackFactorArgs {
   void* packed;  // bytes(lines, terms, parts)
 };
 
-/// c = a b or c += a b (+ bias): an element's bits depend on its own row, column and c alone.
+/// c = a b (+ bias) (+ addend): an element's bits depend on its own row, column and addend alone.
 ///
 /// A line is irregular if it has an infinity, a NaN or a magnitude from 2^60 up, or is not all 0 and below 2^-48: parts
 /// or their products would leave the range of tiles. Its results are sums of float32 fma in the order of the terms,
@@ -36,12 +36,8 @@ struct ProductArgs {
   const void* packed_a;
   const void* packed_b;
   int parts;
-  bool a_is_far;      // the far factor should stay in the second-level cache while the other one passes by
-  const float* bias;  // [b.lines]; null = none
-  bool add;           // to what c holds
-  void* c;
-  int c_type;        // kFloat32, or the type of a and b
-  int64_t c_stride;  // between rows
+  bool a_is_far;         // the far factor should stay in the second-level cache while the other one passes by
+  ProductResult result;  // of float32 or the type of a and b
 };
 
 struct ProductKernels {

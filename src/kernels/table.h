@@ -68,6 +68,16 @@ struct ValuesArgs {
   bool from_memory;  // as in ScoresArgs
 };
 
+/// Where the sums of a dense product go: out = sums (+ bias) (+ addend).
+struct ProductResult {
+  void* out;  // user memory
+  int64_t out_stride;
+  int out_type;
+  const void* bias;    // acc, one for each column; null = none
+  const void* addend;  // rows of out_type, which may be those of `out`; null = none
+  int64_t addend_stride;
+};
+
 /// Dense products on vectors, see products.kernel.h.
 struct PanelProductArgs {
   const void* a;                    // of the kernels' `type`; `key_step` neighbours in the sum are one step
@@ -76,16 +86,11 @@ struct PanelProductArgs {
   const void* panel;  // as pack_query makes it; of float32 kernels also in a 16-bit type
   int panel_type;
   int width;
-  void* sums;           // acc [rows][sums_stride]
-  int64_t sums_stride;  // a multiple of `lanes`
-  bool add;             // to what `sums` holds
-  // Where the sums go in the end: user memory [out_rows, columns]; null = they stay.
-  void* out;
-  int64_t out_stride;
-  int out_type;
-  int64_t out_rows, columns;
-  const void* bias;  // acc [columns], added; null = none
-  bool add_out;      // to what `out` holds
+  void* sums;            // acc [rows][sums_stride]
+  int64_t sums_stride;   // a multiple of `lanes`
+  bool add;              // to what `sums` holds
+  ProductResult result;  // [result_rows, columns]; without `out` the sums stay where they are
+  int64_t result_rows, columns;
 };
 
 struct FusedArgs {

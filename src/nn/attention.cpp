@@ -242,7 +242,8 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
   Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
                                   : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
-  return options.output_width ? output(tape, seen) : seen;
+  if (options.output_width) return output(tape, seen, inputs.residual);
+  return inputs.residual ? add(tape, inputs.residual, seen) : seen;
 }
 
 // --------------------------------------------------------------------------------------------------------- many heads
@@ -384,7 +385,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
                                   : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, x)));
-  return output(tape, seen);
+  return output(tape, seen, inputs.residual);
 }
 
 int64_t relative_bucket(int64_t key_minus_query, bool bidirectional, int64_t buckets, int64_t max_distance) {

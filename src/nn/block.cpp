@@ -54,18 +54,23 @@ Block::Block(const Scope& scope, int64_t width, const BlockOptions& options_)
 }
 
 Value Block::branch(Tape& tape, const Value& x, const Norm& norm, const Norm& after,
-                    const std::function<Value(const Value&)>& f) const {
-  const auto dropped = [&](const Value& out) { return dropout(tape, out, options.dropout); };
+                    const std::function<Value(const Value&, const Value&)>& f) const {
+  const bool drops = tape.training() && options.dropout > 0;
+  const auto joined = [&](const Value& in, const Norm& last) {
+    if (!drops && !last.weight) return f(in, x);
+    return add(tape, x, dropout(tape, normed(tape, last, f(in, {})), options.dropout));
+  };
   switch (options.norm_placement) {
-    case NormPlacement::post: return normed(tape, norm, add(tape, x, dropped(f(x))));
-    case NormPlacement::branch: return add(tape, x, dropped(normed(tape, norm, f(x))));
-    default: return add(tape, x, dropped(normed(tape, after, f(normed(tape, norm, x)))));
+    case NormPlacement::post: return normed(tape, norm, joined(x, {}));
+    case NormPlacement::branch: return joined(x, norm);
+    default: return joined(normed(tape, norm, x), after);
   }
 }
 
 Value Block::mixed(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   if (!mixer) return attention(tape, x, inputs);
-  return (*mixer)(tape, x, {.cu_seqlens = inputs.cu_seqlens, .state = inputs.state});
+  const Value y = (*mixer)(tape, x, {.cu_seqlens = inputs.cu_seqlens, .state = inputs.state});
+  return inputs.residual ? add(tape, inputs.residual, y) : y;
 }
 
 Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
@@ -82,15 +87,23 @@ Value Block::operator()(Tape& tape, const Value& x, const AttentionInputs& input
     across.trace = inputs.cross_trace;
     across.gates = inputs.cross_gates;
   }
-  const auto mix = [&](const Value& in) { return mixed(tape, in, own); };
-  const auto feed = [&](const Value& in) { return feed_forward(tape, in); };
+  const auto mix = [&](const Value& in, const Value& residual) {
+    own.residual = residual;
+    return mixed(tape, in, own);
+  };
+  const auto attend_across = [&](const Value& in, const Value& residual) {
+    across.residual = residual;
+    return cross(tape, in, across);
+  };
+  const auto feed = [&](const Value& in, const Value& residual) { return feed_forward(tape, in, residual); };
   if (options.parallel) {
     const Value seen = branch(tape, x, norm_attention, after_attention, mix);
-    return add(tape, seen, dropout(tape, feed(norm_feed_forward(tape, x)), options.dropout));
+    const Value in = norm_feed_forward(tape, x);
+    if (!tape.training() || options.dropout == 0) return feed(in, seen);
+    return add(tape, seen, dropout(tape, feed(in, {}), options.dropout));
   }
   Value y = branch(tape, x, norm_attention, after_attention, mix);
-  if (options.cross.encoder_dim)
-    y = branch(tape, y, norm_cross, after_cross, [&](const Value& in) { return cross(tape, in, across); });
+  if (options.cross.encoder_dim) y = branch(tape, y, norm_cross, after_cross, attend_across);
   return options.has_feed_forward ? branch(tape, y, norm_feed_forward, after_feed_forward, feed) : y;
 }
 

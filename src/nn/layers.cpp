@@ -14,11 +14,11 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias);
 }
 
-Value Linear::operator()(Tape& tape, const Value& x) const {
+Value Linear::operator()(Tape& tape, const Value& x, const Value& residual) const {
   Checker checker(name());
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
   checker.done();
-  return linear(tape, x, weight, bias);
+  return residual ? add_linear(tape, residual, x, weight, bias) : linear(tape, x, weight, bias);
 }
 
 Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const EmbeddingOptions& options_)
@@ -77,14 +77,14 @@ FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOpt
   down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true});
 }
 
-Value FeedForward::operator()(Tape& tape, const Value& x) const {
+Value FeedForward::operator()(Tape& tape, const Value& x, const Value& residual) const {
   Checker checker(name());
   if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
   checker.done();
   const Tape::ErrorScope scope(tape, "feed_forward");
-  const Value hidden = up(tape, x);
-  return down(tape, options.gated ? activate_gated(tape, options.activation, hidden)
-                                  : activate(tape, options.activation, hidden));
+  const Value hidden = options.gated ? activate_gated(tape, options.activation, up(tape, x))
+                                     : linear_activated(tape, options.activation, x, up.weight, up.bias);
+  return down(tape, hidden, residual);
 }
 
 Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first) {

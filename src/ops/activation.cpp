@@ -12,13 +12,6 @@ static_assert(static_cast<int>(Activation::gelu_tanh) == kernels::kGeluTanh);
 static_assert(static_cast<int>(Activation::silu) == kernels::kSilu);
 static_assert(static_cast<int>(Activation::tanh) == kernels::kTanh);
 
-void require_function(Checker& checker, Activation f) {
-  checker.require(f >= Activation::relu && f <= Activation::tanh, [&] {
-    return "unknown activation " + std::to_string(static_cast<int>(f)) +
-           "; known are: relu, gelu, gelu_tanh, silu, tanh";
-  });
-}
-
 /// The width of gate and up together, or what no array has.
 int64_t doubled(int64_t columns) {
   int64_t both = 0;

@@ -65,6 +65,13 @@ bool are_apart(const ConstView<2>& a, const ConstView<2>& b) {
 
 }  // namespace
 
+void require_function(Checker& checker, Activation f) {
+  checker.require(f >= Activation::relu && f <= Activation::tanh, [&] {
+    return "unknown activation " + std::to_string(static_cast<int>(f)) +
+           "; known are: relu, gelu, gelu_tanh, silu, tanh";
+  });
+}
+
 void require_input(Checker& checker, const char* name, const ConstView<2>& x, DType dtype, const Shape<2>& size) {
   require_form<2>(checker, name, x, dtype, size);
 }

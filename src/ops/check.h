@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "attn/core.h"
+#include "attn/ops.h"
 #include "core/checker.h"
 
 namespace attn::ops {
@@ -17,6 +17,7 @@ inline void require_type(Checker& checker, const char* name, DType dtype) {
   });
 }
 
+void require_function(Checker& checker, Activation f);
 /// A matrix that is read: of this type and shape, last stride 1, any row stride.
 void require_input(Checker& checker, const char* name, const ConstView<2>& x, DType dtype, const Shape<2>& size);
 /// A matrix that is multiplied: dense along one of its axes.

@@ -1,10 +1,10 @@
 // matmul(): which kernels take a product. Few rows times rows of weights are read where they are (matvec.cpp), large
 // products go to matrix tiles, where there are some (tile_matmul.cpp), all others to vectors (panel_matmul.cpp).
 #include "attn/ops.h"
-#include "ops/blocks.h"
 #include "ops/check.h"
 #include "ops/matvec.h"
 #include "ops/panel_matmul.h"
+#include "ops/product_result.h"
 #include "ops/tile_matmul.h"
 
 namespace attn::ops {
@@ -19,9 +19,10 @@ struct PackedMatrix::Form {
 namespace {
 
 /// Products of no terms, K = 0.
-void add_nothing(const View<2>& c, const MatmulOptions& options) {
+void add_nothing(const View<2>& c, MatmulOptions options) {
   const kernels::ElementKernels& k = kernels_for(c.dtype);
   const kernels::ConstRows bias = {options.bias.data, 0, static_cast<int>(options.bias.dtype)};
+  begin_with_addend(c, options);
   for_row_blocks(c.size[0], c.size[1], [&](const RowBlock& b) {
     const kernels::Rows rows = rows_at(c, b);
     if (options.bias && options.accumulate) {
@@ -32,6 +33,7 @@ void add_nothing(const View<2>& c, const MatmulOptions& options) {
       fill_zero(c, b);
     }
   });
+  if (options.activation) activate(*options.activation, c, c);
 }
 
 /// The matrix or its transpose, whichever has last stride 1.
@@ -40,9 +42,8 @@ ConstView<2> rows_first(const ConstView<2>& x) {
   return {x.data, x.dtype, {x.size[1], x.size[0]}, {x.stride[1], x.stride[0]}};
 }
 
-/// `tiles` and `panels`, if given, are of b.
-void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
-            const TileFactor* tiles, const PackedColumns* panels) {
+void check_matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+                  bool reads_b) {
   Checker checker("matmul");
   require_type(checker, "a", a.dtype);
   checker.require(b.dtype == a.dtype, [&] { return "b is " + std::string(name_of(b.dtype)) + ", must have a's type"; });
@@ -53,7 +54,6 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
            " must be [M, K], [K, N], [M, N]";
   });
   require_factor(checker, "a", a);
-  const bool reads_b = !panels && !(tiles && a.dtype == DType::bfloat16);
   if (reads_b) require_factor(checker, "b", b);
   require_output(checker, "c", c, c.dtype, c.size);
   checker.require(c.size[0] <= 1 || c.stride[0] >= 0,
@@ -65,6 +65,12 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
     checker.require(options.bias.size[0] == c.size[1] && (options.bias.stride[0] == 1 || c.size[1] <= 1),
                     [&] { return "bias must be dense, [N] = [" + std::to_string(c.size[1]) + "]"; });
   }
+  if (options.addend) {
+    require_input(checker, "addend", options.addend, c.dtype, c.size);
+    require_apart(checker, "c", c, "addend", options.addend, Sharing::same);
+    checker.require(!options.accumulate, "accumulate and addend must not both be given");
+  }
+  if (options.activation) require_function(checker, *options.activation);
   checker.require(!options.batch_invariant || a.dtype == DType::float64 || lies_for_matvec(a, b),
                   "batch_invariant needs dense rows of a and dense columns of b");
   checker.require(!options.precision || is_known(*options.precision), [&] {
@@ -72,6 +78,12 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
            "; known are: full, high, fast";
   });
   checker.done();
+}
+
+/// `tiles` and `panels`, if given, are of b.
+void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
+            const TileFactor* tiles, const PackedColumns* panels) {
+  check_matmul(a, b, c, options, !panels && !(tiles && a.dtype == DType::bfloat16));
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (panels) return multiply_panels(a, b, c, options, panels);

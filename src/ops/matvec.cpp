@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/blocks.h"
+#include "ops/product_result.h"
 
 namespace attn::ops {
 namespace {
@@ -42,9 +42,12 @@ void multiply_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& 
 
 }  // namespace
 
-void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options) {
+void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& given) {
+  MatmulOptions options = given;
+  begin_with_addend(c, options);
   for (int64_t first = 0; first < c.size[0]; first += kMostMatvecRows)
     multiply_rows(a, b, c, options, first, std::min(kMostMatvecRows, c.size[0] - first));
+  if (options.activation) activate(*options.activation, c, c);
 }
 
 }  // namespace attn::ops

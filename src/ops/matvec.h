@@ -16,8 +16,8 @@ inline bool lies_for_matvec(const ConstView<2>& a, const ConstView<2>& b) {
 inline bool is_matvec(const ConstView<2>& a, const ConstView<2>& b) {
   return a.dtype != DType::float64 && a.size[0] <= kMostMatvecRows && lies_for_matvec(a, b);
 }
-/// c = a b (+ bias) (+ c), checked before; at least one term. More rows are taken as few at a time. An element's bits
-/// depend on its row of a, its column of b and K alone.
+/// c = f(a b (+ bias) (+ addend)), checked before; at least one term. More rows are taken as few at a time. An
+/// element's bits depend on its row of a, its column of b and K alone.
 void multiply_few_rows(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options);
 
 }  // namespace attn::ops

@@ -1,7 +1,7 @@
 // Dense products on vectors: who packs what when. kernels/products.kernel.h multiplies.
 //
 //   for each block of rows of a and group of panels of b, a task
-//     for each cut of the terms:  sums (+)= rows x panels        then  c = sums (+ bias) (+ c)
+//     for each cut of the terms:  sums (+)= rows x panels        then  c = f(sums (+ bias) (+ addend))
 //
 // Rows of a are taken in place where they can be. A b that is not packed is packed as a whole first, by all threads, or
 // each task packs its own panels and goes through all rows of a, where a has few rows or b very many columns. The sum
@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ops/blocks.h"
+#include "ops/product_result.h"
 
 namespace attn::ops {
 namespace {
@@ -196,7 +196,9 @@ class PanelMatmul {
     const int64_t down = div_up(c_.size[0], rows);
     parallel_for_flushed(down * div_up(layout_.panel_count(), panels), [&](int64_t task) {
       const int64_t row = task % down * rows, panel = task / down * panels;
+      const int64_t column = panel * k_.panel, columns = std::min(panels * k_.panel, c_.size[1] - column);
       multiply(row, std::min(rows, c_.size[0] - row), panel, std::min(panels, layout_.panel_count() - panel));
+      activate_block(c_, options_, {row, std::min(rows, c_.size[0] - row), column, columns});
     });
   }
 
@@ -253,17 +255,12 @@ class PanelMatmul {
     }
   }
 
-  /// The last cut: c = sums (+ bias) (+ c), of at most `rows` rows from `row` on.
+  /// The last cut: where the sums go, of at most `rows` rows from `row` on.
   void finish(kernels::PanelProductArgs& args, int64_t row, int64_t panel, int64_t rows) const {
     const int64_t column = panel * k_.panel;
-    const kernels::Rows c = rows_at(c_, {.row = row, .column = column});
-    args.out = c.data;
-    args.out_stride = c.stride;
-    args.out_type = c.type;
-    args.out_rows = rows;
+    args.result = product_result(c_, options_, row, column);
+    args.result_rows = rows;
     args.columns = layout_.columns_of(panel);
-    args.bias = element_at(options_.bias, column);
-    args.add_out = options_.accumulate;
   }
 
   const PanelLayout& layout_;

@@ -24,9 +24,8 @@ class PackedColumns {
   Buffer memory_;
 };
 
-/// c = a b (+ bias) (+ c), checked before; at least one term. If `packed` is given, it is of b, whose numbers are not
-/// read. An element's bits
-/// depend on its row of a, its column of b, its place in c and bias, and K alone.
+/// c = f(a b (+ bias) (+ addend)), checked before; at least one term. If `packed` is given, it is of b, whose numbers
+/// are not read. An element's bits depend on its row of a, its column of b, its bias and addend, and K alone.
 void multiply_panels(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
                      const PackedColumns* packed = nullptr);
 

@@ -12,7 +12,7 @@
 
 #include "kernels/entered.h"
 #include "kernels/products_table.h"
-#include "ops/blocks.h"
+#include "ops/product_result.h"
 
 namespace attn::ops {
 namespace {
@@ -148,8 +148,12 @@ class TileMatmul {
       packed_far = scratch;
     }
     const int64_t row = a_is_far_ ? far_line : near_line, column = a_is_far_ ? near_line : far_line;
-    const auto* bias = static_cast<const float*>(options_.bias.data);
-    const kernels::Rows c = rows_at(c_, {.row = row, .column = column});
+    kernels::ProductResult result = product_result(c_, options_, row, column);
+    if (term > 0) {
+      result.bias = nullptr;
+      result.addend = result.out;
+      result.addend_stride = result.out_stride;
+    }
     const kernels::Entered entered(k_);
     k_.multiply({.a = a_is_far_ ? far : near,
                  .b = a_is_far_ ? near : far,
@@ -157,11 +161,9 @@ class TileMatmul {
                  .packed_b = a_is_far_ ? packed_near : packed_far,
                  .parts = parts_,
                  .a_is_far = a_is_far_,
-                 .bias = term == 0 && bias ? bias + column : nullptr,
-                 .add = options_.accumulate || term > 0,
-                 .c = c.data,
-                 .c_type = c.type,
-                 .c_stride = c.stride});
+                 .result = result});
+    if (term + far.terms == near_.terms)
+      activate_block(c_, options_, {row, (a_is_far_ ? far : near).lines, column, (a_is_far_ ? near : far).lines});
   }
 
   const ProductKernels& k_;
@@ -245,9 +247,15 @@ void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<
     const View<2> out = c.slice(0, row, row + rows);
     static thread_local Buffer memory;
     const View<2> sums(grown(memory, rows * c.size[1] * size_of(DType::float32)), DType::float32, {rows, c.size[1]});
-    if (options.accumulate) convert(out, sums);
-    TileMatmul(a.slice(0, row, row + rows), b, sums, options, packed).run();
+    MatmulOptions part = options;
+    if (options.accumulate) part.addend = out;
+    else if (options.addend) part.addend = options.addend.slice(0, row, row + rows);
+    part.accumulate = false;
+    begin_with_addend(sums, part);
+    part.activation.reset();
+    TileMatmul(a.slice(0, row, row + rows), b, sums, part, packed).run();
     convert(sums, out);
+    if (options.activation) activate(*options.activation, out, out);
   }
 }
 

@@ -192,6 +192,18 @@ TEST(HostileAutograd, ProductsAndNorms) {
          linear(tape, value({2, 4}), value({3, 4}), value({4}));
        },
        {"[linear]", "bias is float32 [4], must be [3]"}},
+      {"add_linear to a residual of another shape",
+       [] {
+         Tape tape;
+         add_linear(tape, value({3, 3}), value({2, 4}), value({3, 4}));
+       },
+       {"[add_linear]", "residual is float32 [3, 3], must be float32 [2, 3]"}},
+      {"add_linear to a residual of another type",
+       [] {
+         Tape tape;
+         add_linear(tape, value({2, 3}, DType::float64), value({2, 4}), value({3, 4}));
+       },
+       {"[add_linear]", "residual is float64 [2, 3], must be float32 [2, 3]"}},
       {"linear of a number",
        [] {
          Tape tape;

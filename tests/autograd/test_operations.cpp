@@ -40,6 +40,11 @@ const std::vector<Case>& cases() {
       {"multiply, a middle axis", {{2, 3, 4}, {2, 1, 4}}, multiplied},
       {"add, a row", {{2, 3, 4}, {3, 1}}, added},
       {"a square", {{2, 3}}, [](Tape& t, In x) { return multiply(t, x[0], x[0]); }},
+      {"add_linear", {{2, 3, 5}, {2, 3, 4}, {5, 4}}, [](Tape& t, In x) { return add_linear(t, x[0], x[1], x[2]); }},
+      {"add_linear to its own input", {{2, 4}, {4, 4}}, [](Tape& t, In x) { return add_linear(t, x[0], x[0], x[1]); }},
+      {"linear_activated",
+       {{2, 3, 4}, {5, 4}},
+       [](Tape& t, In x) { return linear_activated(t, ops::Activation::gelu, x[0], x[1]); }},
       {"sigmoid", {{3, 5}}, [](Tape& t, In x) { return sigmoid(t, x[0]); }},
       {"sum", {{2, 3, 4}}, [](Tape& t, In x) { return sum(t, x[0]); }},
       {"mean", {{2, 3, 4}}, [](Tape& t, In x) { return mean(t, x[0]); }},
@@ -124,6 +129,18 @@ Value of(std::vector<int64_t> shape, const Values& values) {
   Array array(DType::float64, std::move(shape));
   std::copy(values.begin(), values.end(), static_cast<double*>(array.data()));
   return Value(array);
+}
+
+TEST(TapeOperations, PackedWeightsActivateAsTheyMultiply) {
+  const Value x(random_array(DType::float64, {20, 30}, 1)), weight(random_array(DType::float64, {40, 30}, 2));
+  const Value bias(random_array(DType::float64, {40}, 3));
+  Tape tape;
+  const auto fused = [&] { return numbers(linear_activated(tape, ops::Activation::silu, x, weight, bias).data()); };
+  const Values expected = numbers(activate(tape, ops::Activation::silu, linear(tape, x, weight, bias)).data());
+  EXPECT_EQ(fused(), expected);
+  Value(weight).pack_and_free();
+  ASSERT_TRUE(weight.packed());
+  EXPECT_EQ(fused(), expected);
 }
 
 TEST(TapeOperations, ValuesByHand) {

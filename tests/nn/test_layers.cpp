@@ -342,7 +342,7 @@ TEST(Modes, FirstNonFiniteOperationIsNamed) {
     layer(tape, x);
     FAIL() << "nothing was found";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "[train] block 0: feed_forward: linear gives a value that is not finite");
+    EXPECT_EQ(std::string(error.what()), "[train] block 0: feed_forward: add_linear gives a value that is not finite");
   }
 }
 

@@ -152,6 +152,51 @@ TEST(OpsMatmul, ManyTasks) {
         expect_product(types, size[0], size[1], size[2], choice & 1, choice & 2, choice & 4, choice & 8);
 }
 
+// ---------------------------------------------------------------------------------------------- addend and activation
+
+/// More terms than a cut, several panels and blocks of rows, rests of all of them; no terms; and few rows, which go
+/// another way where nothing is packed.
+constexpr Shape<3> kEnds[] = {{9, 20, 33}, {70, 131, 40}, {67, 130, 2101}, {3, 70, 30}, {1, 33, 2100}, {12, 7, 0}};
+
+template <class Multiply>
+void expect_ends(Types types, const Shape<3>& size, const std::string& name, const Multiply& multiply) {
+  Random random(6);
+  Matrix addend(types.out, size[0], size[1], 3), bias(parameter_of(types.in), 1, size[1]), c = Matrix::like(addend);
+  addend.fill_normal(random);
+  bias.fill_normal(random);
+  const Matrix before = addend.copy();
+  Matrix sum = addend.copy();
+  multiply(c, {.bias = bias.row(), .addend = addend});
+  multiply(sum, {.bias = bias.row(), .accumulate = true});
+  EXPECT_TRUE(c.same_bits(sum)) << name << ": an addend is not what c += gives";
+  EXPECT_TRUE(addend.same_bits(before)) << name;
+  Matrix in_place = addend.copy();
+  multiply(in_place, {.bias = bias.row(), .addend = in_place});
+  EXPECT_TRUE(in_place.same_bits(sum)) << name << ": c as its own addend";
+
+  for (const Activation f :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::tanh}) {
+    Matrix expected = sum.copy(), actual = Matrix::like(c);
+    activate(f, expected, expected);
+    multiply(actual, {.bias = bias.row(), .addend = addend, .activation = f});
+    EXPECT_TRUE(actual.same_bits(expected)) << name << ", activation " << static_cast<int>(f);
+  }
+}
+
+TEST(OpsMatmul, AddendsAndActivationsHaveTheBitsOfPassesOfTheirOwn) {
+  for_each_isa([](const std::string& isa) {
+    for (const Types types : kTypes)
+      for (const Shape<3>& size : kEnds) {
+        const Operand a(types.in, size[0], size[2], false, 1), b(types.in, size[2], size[1], true, 2);
+        const PackedMatrix packed(b.view);
+        const std::string name = isa + ", " + std::string(name_of(types.in)) + " " + to_string(size);
+        expect_ends(types, size, name, [&](View<2> c, const MatmulOptions& o) { matmul(a.view, b.view, c, o); });
+        expect_ends(types, size, name + ", packed",
+                    [&](View<2> c, const MatmulOptions& o) { matmul_packed(a.view, packed, c, o); });
+      }
+  });
+}
+
 TEST(OpsMatmul, ErrorsListEveryReason) {
   Matrix a(DType::float32, 2, 3), b(DType::float64, 4, 5), c(DType::bfloat16, 2, 5), bias(DType::bfloat16, 1, 4);
   const std::string what = error_of([&] { matmul(a, b, c, {.bias = bias.row()}); });
@@ -173,6 +218,18 @@ TEST(OpsMatmul, ErrorsListEveryReason) {
   View<2> turned = out;
   turned.stride = {1, 2};
   EXPECT_TRUE(contains(error_of([&] { matmul(a, right, turned); }), "c has last stride 2, must be 1"));
+  Matrix narrow(DType::float32, 2, 4), shared(DType::float32, 3, 5);
+  EXPECT_TRUE(contains(error_of([&] { matmul(a, right, out, {.addend = narrow}); }),
+                       "addend is float32 [2, 4], must be float32 [2, 5]"));
+  EXPECT_TRUE(contains(error_of([&] { matmul(a, right, out, {.accumulate = true, .addend = out}); }),
+                       "accumulate and addend must not both be given"));
+  const View<2> rows = shared, first(rows.data, rows.dtype, {2, 5}, rows.stride);
+  ConstView<2> later = first;
+  later.data = static_cast<float*>(first.data) + 5;
+  EXPECT_TRUE(contains(error_of([&] { matmul(a, right, first, {.addend = later}); }),
+                       "c overlaps addend without being the same"));
+  EXPECT_TRUE(contains(error_of([&] { matmul(a, right, out, {.activation = static_cast<Activation>(9)}); }),
+                       "unknown activation 9; known are: relu, gelu, gelu_tanh, silu, tanh"));
 }
 
 // ------------------------------------------------------------------------------------------------------------- packed

@@ -84,6 +84,29 @@ TEST(OpsTileMatmul, IsTheSumOfProducts) {
   });
 }
 
+/// Of products in several parts, f is applied to the whole sum, and the addend counts once.
+TEST(OpsTileMatmul, AddendsAndActivations) {
+  for_each_tile_isa([] {
+    for (const DType in : {DType::float32, DType::bfloat16, DType::float16})
+      for (const DType out : {in, DType::float32})
+        for (const Shape<3>& size : {Shape<3>{33, 31, 33}, Shape<3>{35, 70, 2049}, Shape<3>{2050, 3, 1030}}) {
+          const Operand a = factor(size[0], size[2], false, 1, in), b = factor(size[2], size[1], true, 2, in);
+          Random random(5);
+          Matrix addend(out, size[0], size[1], 2), bias(DType::float32, 1, size[1]), sum = Matrix::like(addend);
+          addend.fill_normal(random);
+          bias.fill_normal(random);
+          multiply_on_tiles(a.view, b.view, sum, {.bias = bias.row(), .addend = addend});
+          Matrix added = addend.copy();
+          multiply_on_tiles(a.view, b.view, added, {.bias = bias.row(), .accumulate = true});
+          EXPECT_TRUE(sum.same_bits(added)) << name_of(in) << ' ' << to_string(size);
+          activate(Activation::silu, added, added);
+          multiply_on_tiles(a.view, b.view, sum,
+                            {.bias = bias.row(), .addend = addend, .activation = Activation::silu});
+          EXPECT_TRUE(sum.same_bits(added)) << name_of(in) << ' ' << to_string(size);
+        }
+  });
+}
+
 /// Sums of several parts are not rounded to 16 bits on the way.
 TEST(OpsTileMatmul, SixteenBits) {
   for_each_tile_isa([] {
