@@ -3,6 +3,7 @@
 //   for each block of rows of a and group of panels of b, a task
 //     for each cut of the terms:  sums (+)= rows x panels        then  c = f(sums (+ bias) (+ addend))
 //
+// Of few rows, a task takes its panels one after the other, each with all cuts, which is the order of packed memory.
 // Rows of a are taken in place where they can be. A b that is not packed is packed as a whole first, by all threads, or
 // each task packs its own panels and goes through all rows of a, where a has few rows or b very many columns. The sum
 // over the terms is cut at fixed places, so the threads may cut rows and columns as suits them.
@@ -22,9 +23,10 @@ using kernels::TileKernels;
 // float32 on AVX-512 and stays in the second-level cache while 64 rows meet it.
 constexpr int64_t kCut = 1024;
 constexpr int64_t kRows = 64;
-constexpr int64_t kPanels = 8;                       // of a task that finds b packed,
-constexpr int64_t kOwnPanels = 3;                    // and of one that packs them itself
-constexpr int64_t kLeastWork = int64_t{1} << 21;     // multiply-adds of a task: 20 to 40 us
+constexpr int64_t kPanels = 8;                    // of a task that finds b packed,
+constexpr int64_t kOwnPanels = 3;                 // and of one that packs them itself
+constexpr int64_t kLeastWork = int64_t{1} << 21;  // multiply-adds of a task: 20 to 40 us
+constexpr int64_t kFewRows = 16;
 constexpr int64_t kFewRowsBytes = int64_t{1} << 17;  // of weights that few rows read: 6 to 12 us from memory
 constexpr int64_t kMostCopied = int64_t{1} << 24;    // bytes of b that are packed as a whole for one product
 
@@ -36,16 +38,17 @@ const TileKernels& kernels_of(DType dtype) {
 
 int64_t element_bytes(int type) { return size_of(static_cast<DType>(type)); }
 
-/// Rows of user memory for the packing kernels: `count` of n elements each.
+/// Rows of user memory for the packing kernels: `count` of n elements each, the last of them again up to `padded`.
 class Lines {
  public:
-  Lines(const ConstView<2>& x, int axis, const Shape<2>& first, int64_t count, int64_t n) {
+  Lines(const ConstView<2>& x, int axis, const Shape<2>& first, int64_t count, int64_t n, int64_t padded = 0) {
+    padded = std::max(count, padded);
     const int64_t bytes = size_of(x.dtype);
     const auto* base = static_cast<const char*>(x.data) + (first[0] * x.stride[0] + first[1] * x.stride[1]) * bytes;
-    for (int64_t i = 0; i < count; ++i)
-      at_[static_cast<size_t>(i)] = const_cast<char*>(base + i * x.stride[axis] * bytes);
+    for (int64_t i = 0; i < padded; ++i)
+      at_[static_cast<size_t>(i)] = const_cast<char*>(base + std::min(i, count - 1) * x.stride[axis] * bytes);
     args_.row = at_.data();
-    args_.rows = count;
+    args_.rows = padded;
     args_.stride = x.stride[1 - axis];
     args_.type = static_cast<int>(x.dtype);
     args_.n = n;
@@ -120,63 +123,77 @@ struct PanelLayout {
   }
 };
 
-/// Rows first .. first + count - 1 of a, one cut of the terms: in place as far as they can be, the others packed.
+/// Rows first .. first + count - 1 of a, terms term .. term + terms - 1: in place as far as they can be, the others
+/// packed.
 class Left {
  public:
-  Left(const TileKernels& k, const ConstView<2>& a, int64_t first, int64_t count, int64_t term, int64_t terms,
-       char* packed)
-      : k_(k), count_(count), terms_(terms), packed_(packed) {
+  Left(const TileKernels& k, const ConstView<2>& a, const Shape<2>& first, int64_t rows, int64_t terms, char* packed)
+      : k_(k), rows_(rows), packed_(packed) {
     const bool dense = a.stride[1] == 1;
-    if (dense && static_cast<int>(a.dtype) == k.type && terms % k.key_step == 0) whole_ = count / k.lanes * k.lanes;
-    if (whole_ > 0) {
-      data_ = static_cast<const char*>(a.data) + (first * a.stride[0] + term) * element_bytes(k.type);
+    if (dense && static_cast<int>(a.dtype) == k.type && terms % k.key_step == 0) {
+      whole_ = padded(rows) == rows ? rows : rows / kTile * kTile;
+      data_ = static_cast<const char*>(a.data) + (first[0] * a.stride[0] + first[1]) * element_bytes(k.type);
       stride_ = a.stride[0];
     }
-    width_ = dense ? k.lanes : round_up(count, k.lanes);
-    for (int64_t row = whole_; row < count; row += width_)
-      pack_lines(k, a, 0, {first + row, term}, std::min(width_, count - row), terms, at(row), width_);
+    const int64_t rest = rows - whole_;
+    if (rest == 0) return;
+    if (dense) {
+      packed_stride_ = stride(k, terms);
+      packed_step_ = k.key_step;
+      const Lines lines(a, 0, {first[0] + whole_, first[1]}, rest, terms, padded(rest));
+      k.key_rows.pack(lines.into(packed, packed_stride_));
+    } else {
+      packed_stride_ = k.key_step;
+      packed_step_ = k.key_step * round_up(rows, k.lanes);
+      pack_lines(k, a, 0, first, rows, terms, packed, round_up(rows, k.lanes));
+    }
   }
-  static int64_t bytes(const TileKernels& k, int64_t count, int64_t terms) {
-    return round_up(count, k.lanes) * round_up(terms, k.key_step) * element_bytes(k.type);
+  static int64_t bytes(const TileKernels& k, int64_t rows, int64_t terms) {
+    return std::max(padded(rows), round_up(rows, k.lanes)) * stride(k, terms) * element_bytes(k.type);
   }
+  int64_t rows() const { return rows_; }
 
-  /// Calls multiply(args, row) for groups of rows.
+  /// Calls multiply(args, row) for groups of rows, of `terms` terms from `term` on, a multiple of key_step.
   template <class Multiply>
-  void for_groups(const Multiply& multiply) const {
+  void for_groups(int64_t term, int64_t terms, const Multiply& multiply) const {
     kernels::PanelProductArgs args{};
-    args.terms = terms_;
+    args.terms = terms;
     if (whole_ > 0) {
-      args.a = data_;
+      args.a = data_ + term * element_bytes(k_.type);
       args.rows = whole_;
       args.row_stride = stride_;
       args.term_stride = k_.key_step;
       multiply(args, 0);
     }
-    args.row_stride = k_.key_step;
-    args.term_stride = k_.key_step * width_;
-    for (int64_t row = whole_; row < count_; row += width_) {
-      args.a = at(row);
-      args.rows = tiles_of(std::min(width_, count_ - row));
-      multiply(args, row);
-    }
+    if (whole_ == rows_) return;
+    args.a = packed_ + term / k_.key_step * packed_step_ * element_bytes(k_.type);
+    args.rows = padded(rows_ - whole_);
+    args.row_stride = packed_stride_;
+    args.term_stride = packed_step_;
+    multiply(args, whole_);
   }
 
  private:
+  static constexpr int64_t kTile = 8;
+
   /// The rest of a group is one tile, of a power of two rows: another tile would read the panel again.
-  static int64_t tiles_of(int64_t rows) {
-    constexpr int64_t kTile = 8;
+  static int64_t padded(int64_t rows) {
     int64_t rest = rows % kTile ? 1 : 0;
     while (rest < rows % kTile) rest *= 2;
     return rows / kTile * kTile + rest;
   }
-  char* at(int64_t row) const {
-    return packed_ + (row - whole_) * round_up(terms_, k_.key_step) * element_bytes(k_.type);
+  /// Of packed rows: not all in one set of the first-level cache.
+  static int64_t stride(const TileKernels& k, int64_t terms) {
+    constexpr int64_t kLine = 64;
+    return round_up(terms, k.key_step) + kLine / element_bytes(k.type);
   }
 
   const TileKernels& k_;
-  int64_t count_, terms_, width_ = 0, whole_ = 0, stride_ = 0;
-  const char* data_ = nullptr;
-  char* packed_;
+  int64_t rows_, whole_ = 0;
+  const char* data_ = nullptr;  // of the first whole_ rows, in place,
+  int64_t stride_ = 0;
+  const char* packed_;  // and of the others
+  int64_t packed_stride_ = 0, packed_step_ = 0;
 };
 
 class PanelMatmul {
@@ -194,65 +211,71 @@ class PanelMatmul {
   /// In tasks of `rows` rows and `panels` panels.
   void run(int64_t rows, int64_t panels) const {
     const int64_t down = div_up(c_.size[0], rows);
-    parallel_for_flushed(down * div_up(layout_.panel_count(), panels), [&](int64_t task) {
-      const int64_t row = task % down * rows, panel = task / down * panels;
+    parallel_for_flushed(down * div_up(layout_.panel_count(), panels), [&](int64_t number) {
+      const int64_t row = number % down * rows, panel = number / down * panels;
+      Task task{row, std::min(rows, c_.size[0] - row), panel, std::min(panels, layout_.panel_count() - panel)};
       const int64_t column = panel * k_.panel, columns = std::min(panels * k_.panel, c_.size[1] - column);
-      multiply(row, std::min(rows, c_.size[0] - row), panel, std::min(panels, layout_.panel_count() - panel));
-      activate_block(c_, options_, {row, std::min(rows, c_.size[0] - row), column, columns});
+      take_scratch(task, columns);
+      multiply(task);
+      activate_block(c_, options_, {row, task.rows, column, columns});
     });
   }
 
  private:
-  /// A task's scratch.
-  struct Memory {
-    char *left, *right, *sums;
-    int64_t sums_stride;
+  struct Task {
+    int64_t row, rows, panel, panels;
+    char *left = nullptr, *right = nullptr, *sums = nullptr;  // scratch
+    int64_t sums_stride = 0;
   };
+
+  /// Terms for which a task packs rows of a at once. Few rows stay in the cache as a whole: each packed panel is then
+  /// read from its beginning to its end.
+  int64_t span(int64_t rows) const { return packed_ && rows <= kFewRows && a_.stride[1] == 1 ? layout_.terms : kCut; }
 
   int64_t own_panel_bytes() const {
     return k_.panel * round_up(std::min(kCut, layout_.terms), k_.key_step) * element_bytes(k_.type);
   }
-  Memory memory_of(int64_t rows, int64_t panel, int64_t panels) const {
-    Memory memory{};
-    const int64_t columns = std::min(panels * k_.panel, layout_.columns - panel * k_.panel);
-    memory.sums_stride = round_up(columns, k_.lanes);
+  void take_scratch(Task& task, int64_t columns) const {
+    task.sums_stride = round_up(columns, k_.lanes);
     const auto take = [&](Arena arena) {
-      memory.left = arena.take<char>(Left::bytes(k_, std::min(rows, kRows), std::min(kCut, layout_.terms)));
-      memory.right = arena.take<char>(packed_ ? 0 : panels * own_panel_bytes());
-      memory.sums = arena.take<char>((rows + k_.lanes) * memory.sums_stride * k_.acc_bytes);
+      const int64_t terms = std::min(span(task.rows), layout_.terms);
+      task.left = arena.take<char>(Left::bytes(k_, std::min(task.rows, kRows), terms));
+      task.right = arena.take<char>(packed_ ? 0 : task.panels * own_panel_bytes());
+      task.sums = arena.take<char>((task.rows + k_.lanes) * task.sums_stride * k_.acc_bytes);
       return arena.used();
     };
     take(Arena(thread_scratch(take(Arena(nullptr)))));
-    return memory;
   }
 
-  void multiply(int64_t row, int64_t rows, int64_t panel, int64_t panels) const {
-    const Memory memory = memory_of(rows, panel, panels);
-    for (int64_t term = 0; term < layout_.terms; term += kCut) {
-      const int64_t terms = std::min(kCut, layout_.terms - term);
-      const auto right = [&](int64_t n) -> char* {
-        if (packed_) return const_cast<char*>(packed_) + layout_.offset(panel + n, term);
-        return memory.right + n * own_panel_bytes();
-      };
-      for (int64_t n = 0; n < panels && !packed_; ++n) layout_.pack(b_, panel + n, term, right(n));
-      for (int64_t first = 0; first < rows; first += kRows) {
-        const int64_t count = std::min(kRows, rows - first);
-        const Left left(k_, a_, row + first, count, term, terms, memory.left);
-        for (int64_t n = 0; n < panels; ++n) {
-          char* sums = memory.sums + (first * memory.sums_stride + n * k_.panel) * k_.acc_bytes;
-          left.for_groups([&](kernels::PanelProductArgs args, int64_t at) {
-            args.panel = right(n);
-            args.panel_type = layout_.type;
-            args.width = layout_.width(panel + n);
-            args.sums = sums + at * memory.sums_stride * k_.acc_bytes;
-            args.sums_stride = memory.sums_stride;
-            args.add = term > 0;
-            if (term + terms == layout_.terms) finish(args, row + first + at, panel + n, count - at);
-            k_.multiply_panel(args);
-          });
-        }
+  void multiply(const Task& task) const {
+    for (int64_t term = 0; term < layout_.terms; term += span(task.rows)) {
+      const int64_t terms = std::min(span(task.rows), layout_.terms - term);
+      for (int64_t n = 0; n < task.panels && !packed_; ++n)
+        layout_.pack(b_, task.panel + n, term, task.right + n * own_panel_bytes());
+      for (int64_t row = 0; row < task.rows; row += kRows) {
+        const int64_t rows = std::min(kRows, task.rows - row);
+        const Left left(k_, a_, {task.row + row, term}, rows, terms, task.left);
+        for (int64_t n = 0; n < task.panels; ++n)
+          for (int64_t cut = term; cut < term + terms; cut += kCut) multiply_cut(task, row, n, cut, left, cut - term);
       }
     }
+  }
+
+  /// The terms of one cut: the rows of `left`, from the task's row `row` on, times the task's panel n. The cut begins
+  /// at the left's term `left_term`.
+  void multiply_cut(const Task& task, int64_t row, int64_t n, int64_t cut, const Left& left, int64_t left_term) const {
+    const int64_t terms = std::min(kCut, layout_.terms - cut), panel = task.panel + n;
+    char* sums = task.sums + (row * task.sums_stride + n * k_.panel) * k_.acc_bytes;
+    left.for_groups(left_term, terms, [&](kernels::PanelProductArgs args, int64_t at) {
+      args.panel = packed_ ? packed_ + layout_.offset(panel, cut) : task.right + n * own_panel_bytes();
+      args.panel_type = layout_.type;
+      args.width = layout_.width(panel);
+      args.sums = sums + at * task.sums_stride * k_.acc_bytes;
+      args.sums_stride = task.sums_stride;
+      args.add = cut > 0;
+      if (cut + terms == layout_.terms) finish(args, task.row + row + at, panel, left.rows() - at);
+      k_.multiply_panel(args);
+    });
   }
 
   /// The last cut: where the sums go, of at most `rows` rows from `row` on.
