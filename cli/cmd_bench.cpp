@@ -197,7 +197,7 @@ struct Bench {
     const auto most = [](const std::vector<int64_t>& all) {
       return all.empty() ? 1 : std::max<int64_t>(*std::max_element(all.begin(), all.end()), 1);
     };
-    if (!trainings.empty()) require_memory({shape, kind, most(batches), most(trainings)}, false);
+    if (!trainings.empty()) require_memory({shape, kind, most(batches), most(trainings), false, {}}, false);
     const double weights = attn::models::training_memory(shape, kind, 1, 1).weights;
     if (weights > attn::models::available_memory())
       throw UsageError(fmt::format("the weights need {}B, but only {}B are available", short_number(weights),

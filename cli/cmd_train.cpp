@@ -13,6 +13,7 @@
 #include "attn/train_prune.h"
 #include "commands.h"
 #include "config_flags.h"
+#include "finetune.h"
 #include "generation_flags.h"
 #include "memory.h"
 #include "numbers.h"
@@ -91,24 +92,44 @@ void print_sample(const attn::models::Model& model, const Prepared& prepared, co
   std::fflush(stdout);
 }
 
+/// What a fine-tuning begins with, trains and adds.
+void describe_tuning(const attn::models::Model& model, const std::vector<std::string>& added,
+                     const Settings& settings) {
+  const attn::nn::Parameters& all = model.parameters();
+  const attn::models::Config& config = model.config();
+  const std::string what = config.lora_rank && (settings.tune == "all" || settings.tune == "lora")
+                               ? fmt::format("adapters of rank {} on {}{}", config.lora_rank, config.lora_targets,
+                                             config.classes ? ", and the head" : "")
+                               : settings.tune;
+  say("from {}: {} of {} parameters are trained ({})\n", settings.from, grouped(all.trained_count()),
+      grouped(all.count()), what);
+  std::vector<std::string> heads;
+  for (const std::string& name : added)
+    if (name.starts_with("head")) heads.push_back(name);
+  if (!heads.empty()) say("new, from random numbers: {}\n", fmt::join(heads, ", "));
+}
+
 /// What is trained on what, how, and with how much memory.
-void describe(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
+void describe(const attn::models::Model& model, const std::vector<std::string>& added, const Prepared& prepared,
+              const Settings& settings) {
+  const attn::models::Config& config = model.config();
   const TrainerOptions& options = settings.options;
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} tokens ({}), {}\n", config.model,
       grouped(attn::models::count_parameters(config).total()), config.layers, config.heads, config.embed_dim,
       config.context, grouped(prepared.tokenizer->vocab_size()), prepared.tokenizer->kind(), settings.precision);
   if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
+  if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
-  const int64_t tokens = settings.batch * config.context * options.accumulation;
+  const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
-      config.classes || config.encoder_layers ? " at most" : "", settings.batch, config.context, options.accumulation,
+      config.classes || config.encoder_layers ? " at most" : "", settings.batch, prepared.longest, options.accumulation,
       grouped(options.steps));
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   say("learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n", options.learning_rate,
       grouped(options.warmup), options.min_learning_rate, grouped(end), end < options.steps ? " and stays there" : "");
-  say("memory: about {}\n",
-      cli::describe(attn::models::training_memory(config, precision_named(settings.precision), settings.batch,
-                                                  prepared.longest, options.recompute)));
+  say("memory: about {}\n", cli::describe(attn::models::training_memory(
+                                config, precision_named(settings.precision), settings.batch, prepared.longest,
+                                options.recompute, trained_by(settings.tune, config))));
 }
 
 /// What can be said before anything is read.
@@ -133,6 +154,8 @@ void complete_options(Settings& settings, const attn::train::Dataset& data) {
     const double batches = settings.epochs * static_cast<double>(data.batches_per_epoch());
     options.steps = std::max<int64_t>(1, static_cast<int64_t>(batches) / options.accumulation);
   }
+  if (options.eval_every < 0)
+    options.eval_every = std::max<int64_t>(1, data.batches_per_epoch() / options.accumulation);
   if (settings.resume) return;
   if (options.min_learning_rate > options.learning_rate) options.min_learning_rate = options.learning_rate / 10;
   options.warmup = std::min(options.warmup, options.steps / 10);
@@ -201,6 +224,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
   FolderLock lock;
   hold_folder(settings.out, lock);
   attn::models::Config config;
+  std::optional<FineTuning> tuning;
   if (settings.resume) {
     std::vector<std::string> reasons;
     restore_settings(settings, command, reasons);
@@ -208,25 +232,37 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     config = stored_config(settings.out, config_options, reasons);
     if (!reasons.empty())
       throw UsageError(fmt::format("--resume continues what there is: {}", fmt::join(reasons, "; ")));
+  } else if (!settings.from.empty()) {
+    tuning.emplace(settings, config_options, command);
+    config = tuning->config();
   } else {
     config = config_options.build(attn::train::is_labelled(settings.data) ? "encoder" : "gpt");
   }
-  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "");
+  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
+                                    tuning ? tuning->origin() : Origin());
   check_afterwards(settings, config, prepared);
   complete_options(settings, *prepared.data);
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::check(config);
-  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute}, settings.force);
+  const auto trains = trained_by(settings.tune, config);
+  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute, trains},
+                 settings.force);
 
-  attn::models::Model model(config, precision, settings.options.seed);
+  attn::models::Loaded begun = tuning ? tuning->open(settings, config, prepared) : attn::models::Loaded();
+  if (!begun.model)
+    begun.model = std::make_unique<attn::models::Model>(
+        config, attn::nn::Parameters::Options{.precision = precision, .seed = settings.options.seed, .trains = trains},
+        attn::nn::random_parameter);
+  attn::models::Model& model = *begun.model;
+  config = model.config();
   attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
   if (settings.resume) resume(trainer, settings);
-  else begin_directory(settings, config, prepared, settings.overwrite, lock);
+  else begin_directory(settings, config, prepared, settings.overwrite, lock, tuning ? tuning->pretrained() : "");
 
   const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision());
   if (!settings.quiet) {
-    describe(config, prepared, settings);
+    describe(model, begun.new_parameters, prepared, settings);
     say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
   }
   const double flops =
@@ -239,6 +275,9 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     say("stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(), settings.out);
     return;
   }
+  if (trainer.stopped_early())
+    say("stopped after update {}: {} validations without a better one\n", trainer.steps_done(),
+        settings.options.patience);
   if (!settings.quiet)
     say("saved in {}: best validation {} {:.4f}{}\n", settings.out, config.classes ? "error" : "loss",
         trainer.best_score(),
@@ -313,6 +352,8 @@ void add_run_options(CLI::App& command, Settings& settings) {
   TrainerOptions& options = settings.options;
   command.add_option("--eval-every", options.eval_every, "steps between validations; 0 = only at the end")
       ->check(whole(0));
+  command.add_option("--patience", options.patience, "stop after so many validations without a better one; 0 = never")
+      ->check(whole(0));
   command.add_option("--validation-batches", settings.validation_batches, "batches per validation on a text")
       ->check(whole(1));
   command.add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation")
@@ -342,12 +383,14 @@ void add_train(CLI::App& app) {
   command->footer(
       "Examples:\n  attn train text.txt --layers 6 --embed-dim 256 --steps 5000 --out model\n"
       "  attn train reviews.csv --model encoder --tokens words --out reviews\n"
-      "  attn train words.tsv --model seq2seq --tokens words --out answers");
+      "  attn train words.tsv --model seq2seq --tokens words --out answers\n"
+      "  attn train reviews.tsv --from all-MiniLM-L6-v2 --epochs 3 --out reviews");
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
   add_data_options(*command, *settings);
   add_schedule_options(*command, *settings);
   add_run_options(*command, *settings);
+  add_finetune_options(*command, *settings);
   config->add(*command);
   command->callback([=] {
     const TrainerOptions& options = settings->options;

@@ -73,6 +73,8 @@ int run(int argc, char** argv) {
   add_embed(app);
   add_fill(app);
   add_convert(app);
+  add_export(app);
+  add_lora(app);
   add_prune(app);
   add_see(app);
   add_heads(app);

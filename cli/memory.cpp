@@ -12,7 +12,8 @@ namespace {
 constexpr double kClose = 0.9;  // of what there is: the rest of the machine moves too
 
 double needed(const TrainingShape& shape, int64_t batch, bool recompute) {
-  return attn::models::training_memory(shape.config, shape.precision, batch, shape.length, recompute).total();
+  return attn::models::training_memory(shape.config, shape.precision, batch, shape.length, recompute, shape.trains)
+      .total();
 }
 
 /// The most sequences a batch that fit into so many bytes; 0 if not even one does.
@@ -46,8 +47,8 @@ std::string describe(const attn::models::TrainingMemory& memory) {
 }
 
 void require_memory(const TrainingShape& shape, bool force) {
-  const attn::models::TrainingMemory memory =
-      attn::models::training_memory(shape.config, shape.precision, shape.batch, shape.length, shape.recompute);
+  const attn::models::TrainingMemory memory = attn::models::training_memory(
+      shape.config, shape.precision, shape.batch, shape.length, shape.recompute, shape.trains);
   const double available = attn::models::available_memory();
   if (memory.total() <= kClose * available) return;
   const std::string numbers = fmt::format("needs about {}; there are {}B", describe(memory), short_number(available));

@@ -1,6 +1,10 @@
 // Before long work: will it fit in memory?
 #pragma once
 
+#include <functional>
+#include <string>
+#include <string_view>
+
 #include "attn/models.h"
 
 namespace cli {
@@ -12,6 +16,7 @@ struct TrainingShape {
   int64_t batch = 1;   ///< sequences
   int64_t length = 1;  ///< of each, at most
   bool recompute = false;
+  std::function<bool(std::string_view)> trains = {};  ///< null: all parameters
 };
 
 /// "1.2 GB: weights 0.1, ..."

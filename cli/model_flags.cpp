@@ -15,14 +15,17 @@ void ModelOptions::add(CLI::App& command) {
       ->required()
       ->type_name("FOLDER");
   command.add_option("--checkpoint", which, "which checkpoint of the training")->check(one_of({"best", "last"}));
+  command.add_option("--adapter", adapter, "a LoRA folder of PEFT for this folder of the hub")->type_name("FOLDER");
   add_precision(command, precision);
 }
 
 attn::models::Loaded ModelOptions::load(bool packed) const {
   Loading loading;
-  attn::models::Loaded loaded = attn::models::open_with_tokenizer(
-      directory,
-      {.precision = precision_named(precision), .which = which, .packed = packed, .on_progress = loading.listener()});
+  attn::models::Loaded loaded = attn::models::open_with_tokenizer(directory, {.precision = precision_named(precision),
+                                                                              .which = which,
+                                                                              .packed = packed,
+                                                                              .adapter = adapter,
+                                                                              .on_progress = loading.listener()});
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }

@@ -15,7 +15,7 @@ namespace cli {
 
 /// A model directory and which checkpoint of it.
 struct ModelOptions {
-  std::string directory, which = "best", precision = "float32";
+  std::string directory, which = "best", precision = "float32", adapter;
   void add(CLI::App& command);
   /// Prints on standard error which damaged files were passed over.
   /// `packed`: for work that needs no gradients.

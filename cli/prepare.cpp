@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "commands.h"
 #include "primer.h"
 
@@ -18,19 +20,26 @@ struct Job {
   const Config& config;
   uint64_t seed;
   std::string resumed;  ///< the directory; empty for a new training
+  Origin& origin;
+  bool is_new() const { return resumed.empty() && !origin.tokenizer; }
+  /// The most tokens of a sequence.
+  int64_t length() const { return settings.max_length ? settings.max_length : config.context; }
 
-  /// The tokenizer of a training that is resumed; null for a new one.
+  /// The tokenizer of a training that is resumed, or of the model that it begins with; null for a new one.
   std::unique_ptr<Tokenizer> stored(const char* name) const {
-    if (resumed.empty()) return nullptr;
+    if (resumed.empty()) return std::move(origin.tokenizer);
     const std::string path = path_in(resumed, name);
     return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
   }
   const std::string& validation_path() const {
     return settings.validation.empty() ? settings.data : settings.validation;
   }
+  /// The names of the classes: those of the model that the training begins with, if the data have no other.
+  std::vector<std::string> labels(const std::vector<attn::train::LabelledText>& rows,
+                                  const std::vector<attn::train::LabelledText>& held_out) const;
   void measure(Prepared& prepared, size_t tokens) const {
     prepared.longest =
-        std::max(prepared.longest, std::min<int64_t>((static_cast<int64_t>(tokens) + 7) / 8 * 8, config.context));
+        std::max(prepared.longest, std::min<int64_t>((static_cast<int64_t>(tokens) + 7) / 8 * 8, length()));
   }
 };
 
@@ -52,8 +61,22 @@ std::vector<std::string> classes_of_all(std::vector<attn::train::LabelledText> r
   return attn::train::classes_of(rows, least);
 }
 
+std::vector<std::string> Job::labels(const std::vector<attn::train::LabelledText>& rows,
+                                     const std::vector<attn::train::LabelledText>& held_out) const {
+  if (!resumed.empty()) return attn::models::load_labels(resumed, config.classes);
+  std::vector<std::string> all = classes_of_all(rows, held_out, is_new() ? config.classes : 0);
+  const auto is_known = [&](const std::string& label) {
+    return std::find(origin.labels.begin(), origin.labels.end(), label) != origin.labels.end();
+  };
+  if (std::all_of(all.begin(), all.end(), is_known)) return origin.labels;
+  if (is_new() && static_cast<int64_t>(all.size()) < config.classes)
+    throw attn::Error("train", {fmt::format("{} has {} different labels, but the model has {} classes", settings.data,
+                                            all.size(), config.classes)});
+  return all;
+}
+
 Prepared prepare_sentences(const Job& job) {
-  const auto& [settings, config, seed, resumed] = job;
+  const DataSettings& settings = job.settings;
   const auto [rows, held_out] = split<attn::train::LabelledText>(settings, attn::train::read_labelled);
   Prepared prepared;
   prepared.tokenizer = job.stored(kTokenizerFile);
@@ -67,19 +90,15 @@ Prepared prepare_sentences(const Job& job) {
       prepared.tokenizer = attn::text::words_of(texts, {.min_count = settings.min_count});
     else throw UsageError("--tokens is '" + settings.tokens + "', must be words or bytes for sentences");
   }
-  prepared.labels = resumed.empty() ? classes_of_all(rows, held_out, config.classes)
-                                    : attn::models::load_labels(resumed, config.classes);
-  if (static_cast<int64_t>(prepared.labels.size()) < config.classes)
-    throw attn::Error("train", {fmt::format("{} has {} different labels, but the model has {} classes", settings.data,
-                                            prepared.labels.size(), config.classes)});
+  prepared.labels = job.labels(rows, held_out);
   const auto encoded = [&](const auto& part, const std::string& path) {
     auto all = attn::train::encode_labelled(part, *prepared.tokenizer, prepared.labels, path);
     for (const auto& row : all) job.measure(prepared, row.tokens.size());
     return all;
   };
-  prepared.data = std::make_unique<attn::train::LabelledDataset>(
-      encoded(rows, settings.data), encoded(held_out, job.validation_path()), config.context, settings.batch, seed,
-      settings.word_dropout);
+  prepared.data = std::make_unique<attn::train::LabelledDataset>(encoded(rows, settings.data),
+                                                                 encoded(held_out, job.validation_path()), job.length(),
+                                                                 settings.batch, job.seed, settings.word_dropout);
   return prepared;
 }
 
@@ -97,13 +116,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& kind, const std::ve
 
 /// Each side has its own tokenizer; words keep their case, as answers should.
 Prepared prepare_pairs(const Job& job) {
-  const auto& [settings, config, seed, resumed] = job;
+  const DataSettings& settings = job.settings;
   if (settings.word_dropout > 0) throw UsageError("--word-dropout is for sentences with labels");
   const auto [rows, held_out] = split<attn::train::PairText>(settings, attn::train::read_pairs);
   Prepared prepared;
   prepared.tokenizer = job.stored(kTokenizerFile);
   prepared.source_tokenizer = job.stored(attn::models::kSourceTokenizerFile);
-  if (resumed.empty()) {
+  if (job.resumed.empty()) {
     std::vector<std::string> sources, targets;
     for (const auto* part : {&rows, &held_out})
       for (const auto& row : *part) {
@@ -121,12 +140,12 @@ Prepared prepare_pairs(const Job& job) {
   };
   prepared.data =
       std::make_unique<attn::train::PairData>(encoded(rows, settings.data), encoded(held_out, job.validation_path()),
-                                              prepared.tokenizer->vocab_size(), config.context, settings.batch, seed);
+                                              prepared.tokenizer->vocab_size(), job.length(), settings.batch, job.seed);
   return prepared;
 }
 
 Prepared prepare_text(const Job& job) {
-  const auto& [settings, config, seed, resumed] = job;
+  const DataSettings& settings = job.settings;
   if (settings.word_dropout > 0) throw UsageError("--word-dropout is for sentences with labels");
   const std::string text = settings.data.empty() ? std::string(kPrimer) : attn::io::read_input(settings.data);
   const std::string name = settings.data.empty() ? "the primer" : settings.data;
@@ -145,9 +164,9 @@ Prepared prepare_text(const Job& job) {
   std::vector<int64_t> tokens = prepared.tokenizer->encode_ids(text);
   const std::vector<int64_t> last = prepared.tokenizer->encode_ids(held_out);
   tokens.insert(tokens.end(), last.begin(), last.end());
-  prepared.data = std::make_unique<attn::train::TextDataset>(std::move(tokens), config.context, settings.batch, seed,
+  prepared.data = std::make_unique<attn::train::TextDataset>(std::move(tokens), job.length(), settings.batch, job.seed,
                                                              settings.validation_batches, std::ssize(last));
-  prepared.longest = config.context;
+  prepared.longest = job.length();
   return prepared;
 }
 
@@ -155,7 +174,8 @@ Prepared prepare_text(const Job& job) {
 
 std::string path_in(const std::string& directory, const char* name) { return directory + "/" + name; }
 
-Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, const std::string& resumed) {
+Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, const std::string& resumed,
+                 Origin origin) {
   const bool answers = config.encoder_layers > 0;
   if (config.classes == 0 && !answers && attn::train::is_labelled(settings.data))
     throw UsageError(settings.data + " has labels, which need --model encoder, or pairs, which need --model seq2seq");
@@ -164,10 +184,11 @@ Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, co
   if (answers && settings.data.empty())
     throw UsageError("a model with an encoder learns from a file of pairs: .tsv, .csv or .jsonl");
   if (!answers && !settings.source_tokens.empty()) throw UsageError("--source-tokens is for models with an encoder");
-  const Job job = {settings, config, seed, resumed};
+  const Job job = {settings, config, seed, resumed, origin};
+  const bool is_new = job.is_new();
   Prepared prepared = answers ? prepare_pairs(job) : config.classes ? prepare_sentences(job) : prepare_text(job);
   if (!resumed.empty()) return prepared;
-  config.vocab_size = prepared.tokenizer->vocab_size() + answers;  // the last begins and ends answers
+  if (is_new) config.vocab_size = prepared.tokenizer->vocab_size() + answers;  // the last begins and ends answers
   if (answers) config.source_vocab_size = prepared.source_tokenizer->vocab_size();
   if (config.classes) config.classes = static_cast<int64_t>(prepared.labels.size());
   return prepared;

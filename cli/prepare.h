@@ -14,6 +14,13 @@ struct DataSettings {
   std::string data, validation, tokens, source_tokens;
   int64_t batch = 12, validation_batches = 20, min_count = 2;
   double word_dropout = 0;
+  int64_t max_length = 0;  // tokens of a sequence; 0 = the model's context
+};
+
+// The tokenizer, and the classes, of a model that was trained before.
+struct Origin {
+  std::unique_ptr<attn::text::Tokenizer> tokenizer = {};
+  std::vector<std::string> labels = {};
 };
 
 struct Prepared {
@@ -29,7 +36,8 @@ inline constexpr const char* kTokenizerFile = "tokenizer.json";
 std::string path_in(const std::string& directory, const char* name);
 
 /// A new model takes its sizes from the data; the data of the one that is resumed in the directory `resumed` must fit
-/// it.
-Prepared prepare(const DataSettings& settings, attn::models::Config& config, uint64_t seed, const std::string& resumed);
+/// it. With a tokenizer in `origin` only the number of classes comes from the data.
+Prepared prepare(const DataSettings& settings, attn::models::Config& config, uint64_t seed, const std::string& resumed,
+                 Origin origin = {});
 
 }  // namespace cli

@@ -3,12 +3,13 @@
 
 #include <filesystem>
 
+#include "attn/models_finetune.h"
 #include "commands.h"
 
 namespace cli {
 
 std::string settings_json(Settings settings) {
-  for (std::string* path : {&settings.data, &settings.validation})
+  for (std::string* path : {&settings.data, &settings.validation, &settings.from})
     if (!path->empty() && *path != "-") *path = std::filesystem::absolute(*path).lexically_normal().string();
   nlohmann::ordered_json object;
   each_saved(settings, [&](const char* name, const auto& field, WhenResumed) { object[name] = field; });
@@ -16,8 +17,13 @@ std::string settings_json(Settings settings) {
 }
 
 const std::vector<std::string>& own_files() {
-  static const std::vector<std::string> names = {kConfigFile,   kTokenizerFile, attn::models::kSourceTokenizerFile,
-                                                 kSettingsFile, kLogFile,       attn::models::kLabelsFile};
+  static const std::vector<std::string> names = {kConfigFile,
+                                                 kTokenizerFile,
+                                                 attn::models::kSourceTokenizerFile,
+                                                 kSettingsFile,
+                                                 kLogFile,
+                                                 attn::models::kLabelsFile,
+                                                 attn::models::kPretrainedFile};
   return names;
 }
 
@@ -35,7 +41,7 @@ void hold_folder(const std::string& out, FolderLock& lock) {
 }
 
 void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
-                     bool overwrite, FolderLock& lock) {
+                     bool overwrite, FolderLock& lock, const std::string& pretrained) {
   attn::io::make_directory(settings.out);
   if (!lock) lock.emplace(settings.out);
   std::map<std::string, std::string> files = {{kConfigFile, attn::models::to_json(config)},
@@ -43,6 +49,7 @@ void begin_directory(const Settings& settings, const attn::models::Config& confi
                                               {kSettingsFile, settings_json(settings)}};
   if (prepared.source_tokenizer) files[attn::models::kSourceTokenizerFile] = prepared.source_tokenizer->to_json();
   if (config.classes) files[attn::models::kLabelsFile] = attn::models::labels_to_json(prepared.labels);
+  if (!pretrained.empty()) files[attn::models::kPretrainedFile] = pretrained;
   attn::models::Checkpoints(settings.out).begin(files, own_files(), overwrite);
 }
 

@@ -17,6 +17,7 @@ struct Settings : DataSettings {
   std::string out = "model", precision = "float32", float32_precision = "full", loss_scaling = "auto";
   double epochs = 0;
   attn::train::TrainerOptions options;
+  std::string from, tune = "all";
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;
@@ -39,6 +40,9 @@ void each_saved(S& settings, const Visit& visit) {
   visit("batch", settings.batch, stays);
   visit("validation_batches", settings.validation_batches, may_change);
   visit("word_dropout", settings.word_dropout, stays);
+  visit("from", settings.from, may_change);
+  visit("tune", settings.tune, stays);
+  visit("max_length", settings.max_length, stays);
   visit("steps", options.steps, may_change);
   visit("accumulation", options.accumulation, stays);
   visit("learning_rate", options.learning_rate, stays);
@@ -50,6 +54,8 @@ void each_saved(S& settings, const Visit& visit) {
   visit("epsilon", options.epsilon, stays);
   visit("weight_decay", options.weight_decay, stays);
   visit("clip", options.clip, stays);
+  visit("layer_decay", options.layer_decay, stays);
+  visit("patience", options.patience, may_change);
   visit("eval_every", options.eval_every, may_change);
   visit("save_every", options.save_every, may_change);
   visit("keep_every", options.keep_every, may_change);
@@ -102,6 +108,6 @@ using FolderLock = std::optional<attn::io::FolderLock>;
 void hold_folder(const std::string& out, FolderLock& lock);
 /// The directory, which is held from here on, and all that a model needs in it besides its weights.
 void begin_directory(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
-                     bool overwrite, FolderLock& lock);
+                     bool overwrite, FolderLock& lock, const std::string& pretrained = "");
 
 }  // namespace cli

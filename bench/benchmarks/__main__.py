@@ -20,6 +20,7 @@ PARTS = {
     "transformers": ("transformers_models", "models of transformers with eager, sdpa and attention_cpp"),
     "watching": ("watching", "what watch() costs"),
     "training": ("training", "training and generation beside PyTorch"),
+    "finetune": ("finetune", "fine-tuning of MiniLM on SST-2 beside PyTorch"),
     "phonemes": ("phonemes", "an encoder-decoder that learns to pronounce, beside PyTorch"),
     "positions": ("positions", "losses of one small model with each kind of positions"),
     "pretrained": ("pretrained", "MiniLM, stories260K, GPT-2 and LLaMA shapes beside other programs"),

@@ -105,6 +105,9 @@ class Model {
   /// Weights from `source`, which must not be null.
   Model(const Config& config, nn::Precision precision, nn::ParameterSource source,
         nn::Purpose purpose = nn::Purpose::inference);
+  /// The same with `trains` and the other options of parameters, but for those that the configuration has:
+  /// initialization, residual_factor and lora.
+  Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source);
 
   const Config& config() const { return config_; }
   /// Every method of a moved-from model that needs parameters throws Error.
@@ -137,7 +140,6 @@ class Model {
  private:
   friend std::vector<ParameterShape> parameter_shapes(const Config& config);
   friend int64_t state_bytes(const Config& config, nn::Precision precision);
-  Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source);
   using Layers = std::vector<std::variant<nn::Block, nn::SelfAttention>>;
   void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
   void make_head(const nn::Scope& root, int64_t width);
@@ -228,7 +230,8 @@ struct Loaded {
   /// Of a model with an encoder: the tokens that every output begins with. For models of `attn train` this is the last
   /// token of the vocabulary, which no text contains and which ends the output too.
   std::vector<int64_t> decoder_start_token_ids = {};
-  GenerationConfig generation_config = {};  ///< of a folder of the hub
+  GenerationConfig generation_config = {};       ///< of a folder of the hub
+  std::vector<std::string> new_parameters = {};  ///< names of those that OpenOptions::adapt has added
   int64_t step = 0;
   std::vector<std::string> notes = {};  ///< one line per damaged file
 };
@@ -245,6 +248,17 @@ struct OpenOptions {
   /// Pack the weights, see nn::Parameters::pack(). Absent: open_with_tokenizer() and Embedder pack weights for
   /// inference, open() does not.
   std::optional<bool> packed = {};
+  /// Changes the configuration before the model is built, for fine-tuning: other classes, adapters, dropout. A head
+  /// that the folder lacks or has in another shape, and adapters, are then new: random numbers by `seed`, and B of
+  /// adapters zero.
+  std::function<void(Config&)> adapt = {};
+  /// A LoRA folder of PEFT for this folder of the hub: its adapters, and its head, if it has one, are added.
+  std::string adapter = {};
+  /// With `adapt`: the head is new even where the folder has one of this shape.
+  bool new_head = false;
+  uint64_t seed = 0;
+  /// As nn::Parameters::Options::trains.
+  std::function<bool(std::string_view name)> trains = {};
   /// Called with the numbers loaded so far and in all, for folders of the hub. Return false to stop with an Error.
   std::function<bool(int64_t done, int64_t total)> on_progress = {};
 };

@@ -13,6 +13,7 @@
 // ```
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +134,13 @@ struct Config {
   double logit_scale = 1;      ///< factor on the input of the head
   double logit_softcap = 0;    ///< c > 0: logits become c tanh(l / c)
 
+  /// Low-rank adapters for fine-tuning, as nn::LoraOptions; rank 0 = none. The targets are separated by commas.
+  int64_t lora_rank = 0;
+  double lora_alpha = 16;
+  bool lora_rank_stabilized = false;
+  double lora_dropout = 0;
+  std::string lora_targets = "query,value";
+
   double dropout = 0;
   Initialization init = Initialization::gpt2;  ///< distribution of new weights
 };
@@ -227,9 +235,10 @@ struct TrainingMemory {
   double total() const { return weights + gradients + moments + activations + between; }
 };
 /// The memory of a training with batches [sequences, length], computed from what each operation of the tape keeps; a
-/// test compares it with measurements. With `recompute` blocks keep only their inputs.
+/// test compares it with measurements. With `recompute` blocks keep only their inputs. `trains` as in
+/// nn::Parameters::Options: frozen parameters have no gradients and no moments.
 TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
-                               bool recompute = false);
+                               bool recompute = false, const std::function<bool(std::string_view)>& trains = {});
 /// The bytes that this process can still allocate: the available memory of the system, or less if a control group
 /// limits it; infinite if neither is known. `root` is a prefix of /proc and /sys, for tests.
 double available_memory(const std::string& root = "");

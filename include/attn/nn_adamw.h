@@ -20,7 +20,9 @@
 // ```
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,7 @@
 #pragma GCC visibility push(default)
 namespace attn::nn {
 
-/// AdamW over all parameters that exist at its construction. It borrows them: they must outlive it.
+/// AdamW over the parameters that exist at its construction and want a gradient. It borrows them: they must outlive it.
 class AdamW {
  public:
   /// Throws Error for parameters made with Purpose::inference.
@@ -38,6 +40,9 @@ class AdamW {
   /// The options of the next step; you may change them between steps. weight_decay applies to matrices and embeddings
   /// only. step() increments `step`.
   ops::AdamWOptions options;
+  /// The learning rate of a parameter, by name, is options.learning_rate times this factor; null = 1. Layer-wise
+  /// learning rates of fine-tuning are such factors.
+  std::function<double(std::string_view name)> learning_rate_factor = {};
 
   /// Updates all parameters that have a gradient: the masters and the copies that layers compute with. It keeps the
   /// gradients: call Parameters::clear_gradients() before the next backward. Throws Error as ops::adamw() does.
@@ -46,7 +51,8 @@ class AdamW {
   double gradient_norm() const;
 
   /// The state to save beside options.step, for io::format_safetensors(): "adamw.m.NAME" and "adamw.v.NAME", the
-  /// running means of the gradient and of its square, for each parameter NAME. The data is borrowed from this object.
+  /// running means of the gradient and of its square, for each trained parameter NAME. The data is borrowed from this
+  /// object.
   std::vector<io::NamedTensor> tensors() const;
   /// Continues from a file with these tensors and from the options.step that was saved; Parameters::load() reads the
   /// parameters. Throws Error, before anything changes, with all tensors that are missing or have another type or

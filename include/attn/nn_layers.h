@@ -45,16 +45,35 @@ class Layer {
 
 // ------------------------------------------------------------------------------------------------------ small layers
 
+/// Outputs of a linear layer that have a name of their own, as the queries of `qkv`.
+struct LinearPart {
+  std::string_view name = {};  ///< of static storage
+  int64_t width = 0;           ///< outputs
+};
 struct LinearOptions {
   bool bias = true;
-  bool residual = false;  ///< the layer projects into the residual stream, for its initialisation
+  bool residual = false;               ///< the layer projects into the residual stream, for its initialisation
+  std::vector<LinearPart> parts = {};  ///< all outputs in order, or none; see LoraOptions
 };
+/// y = x W^T + b, and the adapters that the scope's LoraOptions ask for.
 struct Linear : Layer {
   Linear() : Layer("Linear") {}
   Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options = {});
   /// x [.., in] -> [.., out]. A residual of the result's shape, if given, is added in the same pass.
   Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
   Value weight, bias;
+
+  /// LoRA's matrices for the outputs first .. first + b.shape()[0] - 1.
+  struct Adapter {
+    int64_t first = 0;
+    Value a = {}, b = {};
+  };
+  std::vector<Adapter> adapters = {};  ///< by `first`
+
+ private:
+  void make_adapters(const Scope& scope, const LinearOptions& options);
+  Value update(Tape& tape, const Value& x, const Value& residual) const;
+  LoraOptions lora_;
 };
 
 struct EmbeddingOptions {

@@ -31,15 +31,16 @@ namespace attn::nn {
 
 using autograd::Value;
 
-/// The role of a parameter decides its type, initialisation and weight decay. linear, embedding, residual and
-/// convolution have the type that layers compute in, and decay. The others are float32 where that type has 16 bits, and
-/// do not decay.
+/// The role of a parameter decides its type, initialisation and weight decay. bias, scale and decay are float32 where
+/// layers compute in 16 bits, and have no weight decay. The others have the type that layers compute in, and decay.
 enum class ParameterRole {
   linear,       ///< a weight [out, in]
   embedding,    ///< rows that ids select
   residual,     ///< a weight [out, in] of a projection into the residual stream
   factor,       ///< a weight matrix that the layer multiplies by itself, not by linear(); initialised as linear
   convolution,  ///< W factors a channel, [C, W], initialised uniformly in +-1 / sqrt(W)
+  adapter_in,   ///< A of LoRA [rank, in], initialised uniformly in +-1 / sqrt(in)
+  adapter_out,  ///< B of LoRA [out, rank], initialised with zeros
   bias,         ///< initialised with zeros
   scale,        ///< of a norm, initialised with ones
   decay         ///< the logarithm of a rate of forgetting, initialised with that of 1/16 (arXiv:2312.06635)
@@ -63,8 +64,8 @@ struct Parameter {
   bool is_linear = false;  ///< a weight [out, in] of linear()
 };
 
-/// training: values want gradients, masters are float32 or float64. inference: only the arrays that layers compute with
-/// exist.
+/// training: values want gradients, masters are float32 or float64, except where Options::trains freezes a parameter.
+/// inference: only the arrays that layers compute with exist.
 enum class Purpose { training, inference };
 
 /// The distribution of new weights.
@@ -87,6 +88,20 @@ using ParameterSource = std::function<Array(const Variable& wanted, const std::f
 /// The default callback: random numbers for every parameter.
 Array random_parameter(const Variable& wanted, const std::function<void(const Array&)>& draw);
 
+/// LoRA (Hu et al. 2021, arXiv:2106.09685): a linear layer x W^T gains s x A^T B^T with A [rank, in] and B [out, rank],
+/// whose parameters are NAME.lora.a and NAME.lora.b. A layer that computes several things at once, as `qkv`, has parts,
+/// and a part that is named has an adapter of its own, NAME.lora.PART.a.
+struct LoraOptions {
+  int64_t rank = 0;  ///< 0 = no layer has an adapter
+  double alpha = 16;
+  bool rank_stabilized = false;  ///< s = alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
+  double dropout = 0;            ///< of the adapters' input in training, in [0, 1)
+  /// The last names of the layers with adapters, or of their parts: query, key, value, gate, up. A layer with the name
+  /// of a part, as the gated `up`, is meant as a whole by the names of its parts, gate_up.
+  std::vector<std::string> targets = {"query", "value"};
+  double scale() const;  ///< s
+};
+
 /// All parameters of a model, in order of creation.
 class Parameters {
  public:
@@ -96,6 +111,10 @@ class Parameters {
     uint64_t seed = 0;
     double residual_factor = 1;  ///< of projections into the residual stream; 1 / sqrt(2 N) in GPT-2
     Purpose purpose = Purpose::training;
+    /// With Purpose::training: whether the parameter of this name is trained. The others are frozen: they want no
+    /// gradient, have no master of their own, and AdamW keeps no moments of them. Null: all are trained.
+    std::function<bool(std::string_view name)> trains = {};
+    LoraOptions lora = {};
   };
   /// With a null `source` parameters have names and shapes but no memory, as for counting them.
   explicit Parameters(const Options& options, ParameterSource source = random_parameter);
@@ -106,6 +125,7 @@ class Parameters {
   const std::deque<Parameter>& all() const { return all_; }
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
   int64_t count() const;                               ///< numbers in all parameters together
+  int64_t trained_count() const;                       ///< numbers in those that want a gradient
   /// Empties all gradients, before the next backward.
   void clear_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
@@ -141,6 +161,7 @@ class Scope {
   /// The prefix without its last dot, "blocks.0.attention"; empty at the root.
   std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   DType dtype() const { return parameters_->dtype(); }
+  const LoraOptions& lora() const { return parameters_->options().lora; }
 
   /// Makes the parameter of this name. Throws Error for a name that exists or has an empty component, for an extent
   /// below 1 and for an array of more than 2^63 bytes.

@@ -155,8 +155,12 @@ struct TrainerOptions {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;    ///< of matrices and embeddings, not of biases and norms
-  double clip = 1;              ///< maximal norm of all gradients together; 0 = no clipping
+  double weight_decay = 0.1;  ///< of matrices and embeddings, not of biases and norms
+  double clip = 1;            ///< maximal norm of all gradients together; 0 = no clipping
+  /// The learning rate of block n of N is multiplied with layer_decay^(N - 1 - n), that of embeddings with
+  /// layer_decay^N: layer-wise decay of fine-tuning, in (0, 1].
+  double layer_decay = 1;
+  int64_t patience = 0;         ///< stop after so many validations without a new best; 0 = never
   int64_t eval_every = 250;     ///< steps between validations; 0 = only at the end
   int64_t save_every = 0;       ///< steps between checkpoints; 0 = with each validation
   int64_t keep_every = 0;       ///< checkpoints at multiples of it are kept; 0 = none
@@ -239,8 +243,10 @@ class Trainer {
     std::function<void(const std::string& text)> note = {};  ///< as: a checkpoint could not be written
     std::function<bool()> stop = {};                         ///< return true to save and return after this step
   };
-  /// Runs until all steps are done (returns true) or stop() returns true (returns false). If a checkpoint cannot be
-  /// written, note() is called and the training continues; the last checkpoint must succeed.
+  /// True if options.patience has ended the training.
+  bool stopped_early() const { return options_.patience > 0 && since_best_ >= options_.patience; }
+  /// Runs until all steps are done or patience ends (returns true) or stop() returns true (returns false). If a
+  /// checkpoint cannot be written, note() is called and the training continues; the last checkpoint must succeed.
   bool run(const Events& events);
   bool run() { return run({}); }
 
@@ -261,6 +267,7 @@ class Trainer {
   double best_score_;
   bool is_best_ = false;
   int64_t saved_step_ = -1;
+  int64_t since_best_ = 0;  // validations
 };
 
 }  // namespace attn::train

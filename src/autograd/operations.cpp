@@ -125,6 +125,15 @@ void check_rows(std::string_view operation, const char* name, const Value& x) {
 
 }  // namespace
 
+namespace {
+
+/// The memory to add a weight's gradient to; of a frozen weight, memory that nobody reads.
+Array weight_gradient(Tape& tape, const Value& weight) {
+  return weight.wants_gradient() ? tape.gradient_memory(weight) : Array(parameter_type(weight.dtype()), weight.shape());
+}
+
+}  // namespace
+
 Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, double epsilon) {
   check_norm("layer_norm", x, weight, bias);
   Array data = tape.array(x.dtype(), x.shape());
@@ -138,8 +147,8 @@ Value layer_norm(Tape& tape, const Value& x, const Value& weight, const Value& b
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::layer_norm_backward(x.data().rows(), weight.data().vector(), mean.vector(), rstd.vector(), y.gradient().rows(),
-                             dx.rows(), tape.gradient_memory(weight).vector(),
-                             bias ? tape.gradient_memory(bias).vector() : View<1>());
+                             dx.rows(), weight_gradient(tape, weight).vector(),
+                             bias ? weight_gradient(tape, bias).vector() : View<1>());
     if (x.wants_gradient()) tape.add_gradient(x, dx);
   });
   return y;
@@ -155,7 +164,7 @@ Value rms_norm(Tape& tape, const Value& x, const Value& weight, double epsilon) 
   tape.record(y, [=, &tape] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::rms_norm_backward(x.data().rows(), weight.data().vector(), rstd.vector(), y.gradient().rows(), dx.rows(),
-                           tape.gradient_memory(weight).vector());
+                           weight_gradient(tape, weight).vector());
     if (x.wants_gradient()) tape.add_gradient(x, dx);
   });
   return y;
@@ -343,7 +352,7 @@ Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs,
     ops::convert(y.gradient().rows(), dx.rows());
     const Array rstd = tape.array(parameter_type(x.dtype()), {std::max(x.data().rows().size[0], x.data().width())});
     for (const ColumnRuns& each : runs) {
-      const View<1> weight = each.weight.data().vector(), dweight = tape.gradient_memory(each.weight).vector();
+      const View<1> weight = each.weight.data().vector(), dweight = weight_gradient(tape, each.weight).vector();
       for_each_run(each, dx.rows(), [&](const View<2>& rows, int64_t first) {
         const auto same = [&](const Array& of) {
           return View<2>(static_cast<char*>(of.data()) + first * size_of(of.dtype()), rows.dtype, rows.size,

@@ -1,4 +1,5 @@
 // How a configuration becomes layers: their options, and the names under which a model asks for its parameters.
+#include <algorithm>
 #include <cmath>
 
 #include "attn/models.h"
@@ -153,10 +154,38 @@ nn::SelfAttentionOptions single_head_options(const Config& config) {
   return options;
 }
 
+nn::LoraOptions lora_options(const Config& config) {
+  return {.rank = config.lora_rank,
+          .alpha = config.lora_alpha,
+          .rank_stabilized = config.lora_rank_stabilized,
+          .dropout = config.lora_dropout,
+          .targets = lora_targets(config)};
+}
+
 /// Sinusoids have amplitude 1: tokens are brought to that size (Vaswani et al. 2017, 3.4).
 double embedding_scale(const Config& config) {
   if (config.embedding_scale > 0) return config.embedding_scale;
   return config.positions == PositionEncoding::sinusoidal ? std::sqrt(static_cast<double>(config.embed_dim)) : 1;
+}
+
+}  // namespace
+
+namespace {
+
+/// Throws Error for a target that no layer has.
+void check_adapters(const Config& config, const nn::Parameters& parameters) {
+  Checker checker("model");
+  for (const std::string& target : config.lora_rank ? lora_targets(config) : std::vector<std::string>()) {
+    const auto is_adapted = [&](const nn::Parameter& parameter) {
+      const std::string layer = target == "gate_up" ? "up" : target;
+      return parameter.name.ends_with("." + layer + ".lora.a") || parameter.name.ends_with(".lora." + target + ".a");
+    };
+    const auto& all = parameters.all();
+    checker.require(std::any_of(all.begin(), all.end(), is_adapted), [&] {
+      return "lora_targets names \"" + target + "\", but no layer of this model has an adapter of this name";
+    });
+  }
+  checker.done();
 }
 
 }  // namespace
@@ -171,6 +200,7 @@ Model::Model(const Config& config, nn::Precision precision, nn::ParameterSource 
 Model::Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source) : config_(config) {
   check(config);
   options.initialization = config.init;
+  options.lora = lora_options(config);
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
   parameters_ = std::make_unique<nn::Parameters>(options, std::move(source));
   const nn::Scope root(*parameters_);
@@ -205,6 +235,7 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Paramete
   }
   if (config.head) make_head(root, width);
   if (config.pooler) pooler_ = nn::Linear(root / "pooler", width, width);
+  check_adapters(config, *parameters_);
 }
 
 void Model::make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder) {

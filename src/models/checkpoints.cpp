@@ -12,6 +12,8 @@
 
 #include "attn/models.h"
 #include "models/folder.h"
+#include "models/hub.h"
+#include "models/pretrained.h"
 
 namespace attn::models {
 namespace {
@@ -68,9 +70,18 @@ class File {
   int64_t step() const { return step_of(fs::path(path_).filename().string()); }
   io::Safetensors& tensors() { return file_; }
 
-  /// In float32, or float64: as it was saved.
+  bool fits(const nn::Variable& wanted) const {
+    const auto found = file_.tensors().find(wanted.name);
+    return found != file_.tensors().end() && found->second.shape == wanted.shape;
+  }
+  /// In float32, or float64, or of frozen parameters in 16 bits: as it was saved.
   Array read(const nn::Variable& wanted) {
-    const DType saved = wanted.dtype == DType::float64 ? DType::float64 : DType::float32;
+    const auto found = file_.tensors().find(wanted.name);
+    const bool narrow_file = found != file_.tensors().end() && is_floating(found->second.dtype) &&
+                             size_of(found->second.dtype) < size_of(wanted.dtype);
+    const DType saved = narrow_file                      ? found->second.dtype
+                        : wanted.dtype == DType::float64 ? DType::float64
+                                                         : DType::float32;
     const Array to(saved, wanted.shape, false);
     file_.copy(wanted.name, saved, to.shape(), to.data());
     const int64_t length = to.count() * size_of(saved);
@@ -346,12 +357,14 @@ Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* n
 
 namespace {
 
-std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, const char* name, int64_t tokens) {
+/// A pretrained model may have embeddings for more tokens than its tokenizer.
+std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, const char* name, int64_t tokens,
+                                                bool exactly = true) {
   const std::string path = directory + "/" + name;
   auto tokenizer = text::load_tokenizer(io::read_file(path, 1 << 28), path);
-  if (tokenizer->vocab_size() != tokens)
+  if (exactly ? tokenizer->vocab_size() != tokens : tokenizer->vocab_size() > tokens)
     throw Error("load", {path + " has " + std::to_string(tokenizer->vocab_size()) + " tokens, must have " +
-                         std::to_string(tokens) + " by " + directory + "/config.json"});
+                         (exactly ? "" : "at most ") + std::to_string(tokens) + " by " + directory + "/config.json"});
   return tokenizer;
 }
 
@@ -359,26 +372,36 @@ std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, co
 
 Loaded load_model(const std::string& directory, std::string_view which, nn::Precision precision, nn::Purpose purpose) {
   require_choice(which);
-  return load_parsed(directory, read_model_file("load", directory), which, precision, purpose);
+  return load_parsed(directory, read_model_file("load", directory),
+                     {.precision = precision, .purpose = purpose, .which = which});
 }
 
-Loaded load_parsed(const std::string& directory, const Json& json, std::string_view which, nn::Precision precision,
-                   nn::Purpose purpose) {
+Loaded load_parsed(const std::string& directory, const Json& json, const OpenOptions& options) {
   Config config;
   apply_fields(config, json, directory + "/config.json");
   check(config);
+  if (options.adapt) options.adapt(config);
   Loaded loaded;
   const bool answers = config.encoder_layers > 0;
-  loaded.tokenizer = read_tokenizer(directory, "tokenizer.json", config.vocab_size - answers);
+  const std::optional<Pretrained> pretrained = read_pretrained(directory);
+  loaded.tokenizer = read_tokenizer(directory, "tokenizer.json", config.vocab_size - answers, !pretrained);
+  if (pretrained && config.causal)
+    read_generation_fields(pretrained->generation(), directory + "/" + kPretrainedFile, config, loaded);
   if (config.source_vocab_size)
     loaded.source_tokenizer = read_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
   if (answers) loaded.eos_token_ids = loaded.decoder_start_token_ids = {config.vocab_size - 1};
-  loaded.labels = load_labels(directory, config.classes);
+  if (!options.adapt) loaded.labels = load_labels(directory, config.classes);
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
-  read_first(directory, which, &loaded.notes, [&](const std::string& path) {
+  read_first(directory, options.which, &loaded.notes, [&](const std::string& path) {
     File file(path, io::Safetensors::open(path));
     misfits.clear();
-    const auto read = [&](const nn::Variable& wanted, const auto&) {
+    loaded.new_parameters.clear();
+    const auto read = [&](const nn::Variable& wanted, const auto& draw) {
+      const bool replaced = options.new_head && wanted.name.starts_with("head.");
+      if (options.adapt && may_be_new(wanted.name) && (replaced || !file.fits(wanted))) {
+        loaded.new_parameters.push_back(wanted.name);
+        return nn::random_parameter(wanted, draw);
+      }
       try {
         return file.read(wanted);
       } catch (const Error& error) {
@@ -386,7 +409,7 @@ Loaded load_parsed(const std::string& directory, const Json& json, std::string_v
         return Array(wanted.dtype, wanted.shape, false);
       }
     };
-    loaded.model = std::make_unique<Model>(config, precision, read, purpose);
+    loaded.model = std::make_unique<Model>(config, parameter_options(options), read);
     file.verify();
     loaded.step = file.step();
     return true;

@@ -169,6 +169,15 @@ void each_field(C& config, const Visit& visit) {
   visit("tie_embeddings", "the head shares the weights of the token embedding", config.tie_embeddings);
   visit("logit_scale", "factor of the input of the head", config.logit_scale, 0.0, 1e6);
   visit("logit_softcap", "c: logits become c tanh(l / c); 0 = as they are", config.logit_softcap, 0.0, 1e6);
+  visit("lora_rank", "rank of low-rank adapters (LoRA); 0 = none", config.lora_rank, 0, 1 << 12);
+  visit("lora_alpha", "adapters are multiplied with lora_alpha / lora_rank", config.lora_alpha, 1e-6, 1e6);
+  visit("lora_rank_stabilized", "adapters are multiplied with lora_alpha / sqrt(lora_rank)",
+        config.lora_rank_stabilized);
+  visit("lora_dropout", "dropout probability of the input of adapters in training", config.lora_dropout, 0.0, 0.999);
+  visit("lora_targets",
+        "linear layers with adapters: query, key, value, qkv, key_value, output, gate, up, gate_up, down, separated by "
+        "commas",
+        config.lora_targets, Letters{"abcdefghijklmnopqrstuvwxyz_,", 256});
   visit("dropout", "dropout probability in training", config.dropout, 0.0, 0.999);
   visit("init", "initialisation of the weights", config.init);
 }

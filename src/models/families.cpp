@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "io/json.h"
 
@@ -33,6 +34,48 @@ const Family* find_family(const std::string& name) {
 std::vector<std::string> hub_families() {
   std::vector<std::string> names;
   for (const Family& family : table()) names.emplace_back(family.name);
+  return names;
+}
+
+namespace {
+
+/// The text that # and * of a pattern mean in a name; nothing if they do not fit.
+struct Match {
+  std::string number, ending;
+};
+
+std::optional<Match> match(const std::string& pattern, const std::string& name) {
+  Match found;
+  size_t at = 0;
+  for (size_t p = 0; p < pattern.size(); ++p) {
+    if (pattern[p] == '#') {
+      const size_t begin = at;
+      while (at < name.size() && name[at] >= '0' && name[at] <= '9') ++at;
+      found.number = name.substr(begin, at - begin);
+      if (found.number.empty()) return {};
+    } else if (pattern[p] == '*') {
+      found.ending = name.substr(at);
+      if (found.ending != "weight" && found.ending != "bias") return {};
+      at = name.size();
+    } else if (at >= name.size() || name[at++] != pattern[p]) {
+      return {};
+    }
+  }
+  return at == name.size() ? std::optional(found) : std::nullopt;
+}
+
+std::string filled(std::string pattern, const Match& with) {
+  if (const size_t at = pattern.find('#'); at != std::string::npos) pattern.replace(at, 1, with.number);
+  if (const size_t at = pattern.find('*'); at != std::string::npos) pattern.replace(at, 1, with.ending);
+  return pattern;
+}
+
+}  // namespace
+
+std::vector<std::string> names_by(const NameRule& rule, const std::string& ours) {
+  std::vector<std::string> names;
+  if (const std::optional<Match> found = match(rule.ours, ours))
+    for (const char* theirs : rule.theirs) names.push_back(filled(theirs, *found));
   return names;
 }
 

@@ -38,6 +38,9 @@ struct NameRule {
   PickedRows (*pick)(const Config& config) = nullptr;  ///< null: all rows, as they are
 };
 
+/// The names of theirs for a parameter, with # and * filled in; none where the rule is about another parameter.
+std::vector<std::string> names_by(const NameRule& rule, const std::string& ours);
+
 /// What a field of config.json says.
 enum class Meaning {
   value,         ///< the field of a Config, as it is

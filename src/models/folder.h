@@ -25,8 +25,10 @@ void apply_fields(Config& config, const io::Json& object, const std::string& sou
 /// read_config(), open() and load_model() of a folder whose config.json is parsed.
 Config config_of(const io::Json& json, const std::string& folder, const std::string& task);
 Loaded open_parsed(const std::string& folder, const io::Json& json, const OpenOptions& options);
-Loaded load_parsed(const std::string& directory, const io::Json& json, std::string_view which, nn::Precision precision,
-                   nn::Purpose purpose);
+Loaded load_parsed(const std::string& directory, const io::Json& json, const OpenOptions& options);
+nn::Parameters::Options parameter_options(const OpenOptions& options);
+/// True for a parameter that a fine-tuning may add: of the head, or of an adapter.
+bool may_be_new(std::string_view parameter);
 /// The defaults of a family, ours or, where we have none of this name, one of the hub.
 Config defaults_named(const std::string& family);
 

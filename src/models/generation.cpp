@@ -179,11 +179,15 @@ bool is_among(const std::vector<int64_t>& ids, int64_t id) {
 }  // namespace
 
 void read_generation(const std::string& folder, const Json& config, const Config& model, Loaded& loaded) {
-  std::string path = folder + "/generation_config.json";
+  const std::string path = folder + "/generation_config.json";
   const Json own = io::exists(path) ? io::read_json("open", path) : Json();
-  if (!own.is_object() && !own.is_null()) throw Error("open", {path + " is not a JSON object"});
-  if (own.is_null()) path = folder + "/config.json";
-  GenerationFields fields(own.is_null() ? config : own, path);
+  if (own.is_null()) read_generation_fields(config, folder + "/config.json", model, loaded);
+  else read_generation_fields(own, path, model, loaded);
+}
+
+void read_generation_fields(const Json& given, const std::string& source, const Config& model, Loaded& loaded) {
+  if (!given.is_object()) throw Error("open", {source + " is not a JSON object"});
+  GenerationFields fields(given, source);
   const int64_t vocab_size = model.vocab_size;
   GenerationConfig found = defaults_of(fields, vocab_size);
   loaded.eos_token_ids = fields.known("eos_token_id", vocab_size);

@@ -27,6 +27,8 @@ HubModel read_hub_config(const io::Json& theirs, const std::string& source, cons
 /// What generation_config.json of a folder says, or, where there is none, its config.json: `generation`, `ends` and
 /// `start`. Throws Error that lists all values that are none.
 void read_generation(const std::string& folder, const io::Json& config, const Config& model, Loaded& loaded);
+/// The same of the fields of one of these files, which errors call `source`.
+void read_generation_fields(const io::Json& fields, const std::string& source, const Config& model, Loaded& loaded);
 
 /// The tensors of a folder's safetensors files, mapped: parameters are used in place if they are there as a layer
 /// wants them.
@@ -37,6 +39,10 @@ class HubWeights {
   HubWeights(const std::string& folder, HubModel& model);
   /// As a Source does; a parameter that is not there is noted, and is zeros.
   Array find(const nn::Variable& wanted);
+  /// The same, but nothing where the parameter is not there or has another shape.
+  std::optional<Array> find_fitting(const nn::Variable& wanted) const;
+  /// Of all tensors, by their names in the files.
+  std::map<std::string, std::vector<int64_t>> shapes() const;
   /// All that was not there, or of another shape.
   const std::vector<std::string>& reasons() const { return reasons_; }
 

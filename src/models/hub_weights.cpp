@@ -12,37 +12,6 @@ namespace {
 
 using io::Json;
 
-/// The text that # and * of a pattern mean in a name; nothing if they do not fit.
-struct Match {
-  std::string number, ending;
-};
-
-std::optional<Match> match(const std::string& pattern, const std::string& name) {
-  Match found;
-  size_t at = 0;
-  for (size_t p = 0; p < pattern.size(); ++p) {
-    if (pattern[p] == '#') {
-      const size_t begin = at;
-      while (at < name.size() && name[at] >= '0' && name[at] <= '9') ++at;
-      found.number = name.substr(begin, at - begin);
-      if (found.number.empty()) return {};
-    } else if (pattern[p] == '*') {
-      found.ending = name.substr(at);
-      if (found.ending != "weight" && found.ending != "bias") return {};
-      at = name.size();
-    } else if (at >= name.size() || name[at++] != pattern[p]) {
-      return {};
-    }
-  }
-  return at == name.size() ? std::optional(found) : std::nullopt;
-}
-
-std::string filled(std::string pattern, const Match& with) {
-  if (const size_t at = pattern.find('#'); at != std::string::npos) pattern.replace(at, 1, with.number);
-  if (const size_t at = pattern.find('*'); at != std::string::npos) pattern.replace(at, 1, with.ending);
-  return pattern;
-}
-
 /// As the first checkpoints of BERT name the parts of a layer norm.
 std::string first_style(std::string name) {
   if (name.ends_with("LayerNorm.weight")) return name.replace(name.size() - 6, 6, "gamma");
@@ -158,15 +127,12 @@ std::optional<HubWeights::Piece> HubWeights::piece(const std::string& name) cons
 /// The tensors that a rule names for `ours`; none where it is about another, or where some are missing.
 std::vector<HubWeights::Piece> HubWeights::pieces_of(const NameRule& rule, const std::string& ours,
                                                      std::string* missing) const {
-  const std::optional<Match> found = match(rule.ours, ours);
   std::vector<Piece> pieces;
-  if (!found) return pieces;
-  for (const char* theirs : rule.theirs) {
-    if (std::string_view(theirs) == kZeros) {
+  for (const std::string& name : names_by(rule, ours)) {
+    if (name == kZeros) {
       pieces.push_back({nullptr, ""});
       continue;
     }
-    const std::string name = filled(theirs, *found);
     if (std::optional<Piece> part = piece(name)) {
       pieces.push_back(std::move(*part));
       continue;
@@ -186,6 +152,23 @@ std::vector<HubWeights::Found> HubWeights::all_of(const std::string& ours, std::
     for (const NameRule& rule : *rules)
       if (std::vector<Piece> pieces = pieces_of(rule, ours, missing); !pieces.empty())
         all.push_back({std::move(pieces), &rule});
+  return all;
+}
+
+std::optional<Array> HubWeights::find_fitting(const nn::Variable& wanted) const {
+  std::string missing;
+  const std::vector<Found> found = all_of(wanted.name, &missing);
+  if (found.empty()) return {};
+  try {
+    return laid_out(wanted, found[0].pieces, *found[0].rule);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::map<std::string, std::vector<int64_t>> HubWeights::shapes() const {
+  std::map<std::string, std::vector<int64_t>> all;
+  for (const auto& [name, file] : where_) all[name] = file->tensors().at(name).shape;
   return all;
 }
 

@@ -1,7 +1,9 @@
 // A folder with a model in it: what a training of ours left, or what transformers saved.
 #include <algorithm>
 
+#include "attn/models_finetune.h"
 #include "io/foreign.h"
+#include "models/adapter.h"
 #include "models/hub.h"
 
 namespace attn::models {
@@ -14,7 +16,8 @@ std::vector<std::string> labels_of(const Json& config, int64_t classes) {
   const Json names = config.value("id2label", Json());
   std::vector<std::string> labels;
   for (int64_t n = 0; n < classes; ++n)
-    labels.push_back(names.is_object() ? names[std::to_string(n)].get<std::string>() : "LABEL_" + std::to_string(n));
+    labels.push_back(names.contains(std::to_string(n)) ? names[std::to_string(n)].get<std::string>()
+                                                       : "LABEL_" + std::to_string(n));
   return labels;
 }
 
@@ -31,20 +34,38 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t
   return tokenizer;
 }
 
+/// A parameter that the folder may lack.
+Array new_or(const HubWeights& weights, const nn::Variable& wanted, const std::function<void(const Array&)>& draw,
+             const OpenOptions& options, Loaded& loaded) {
+  const bool of_head = wanted.name.starts_with("head.");
+  if (std::optional<Array> found = options.new_head && of_head ? std::nullopt : weights.find_fitting(wanted))
+    return *found;
+  loaded.new_parameters.push_back(wanted.name);
+  return nn::random_parameter(wanted, draw);
+}
+
 Loaded open_hub_folder(const std::string& folder, const Json& config, const OpenOptions& options) {
-  HubModel hub = read_hub_config(config, folder + "/config.json", options.task);
+  std::optional<PeftAdapter> adapter;
+  if (!options.adapter.empty()) adapter.emplace(options.adapter);
+  const std::string task = adapter && options.task.empty() ? adapter->task() : options.task;
+  HubModel hub = read_hub_config(config, folder + "/config.json", task);
+  if (options.adapt) options.adapt(hub.config);
   Loaded loaded;
   if (hub.config.causal) read_generation(folder, config, hub.config, loaded);
   HubWeights weights(folder, hub);
+  if (adapter) adapter->adapt(hub);
   const int64_t total = count_parameters(hub.config).total();
   int64_t done = 0;
-  const auto find = [&](const nn::Variable& wanted, const auto&) {
-    Array array = weights.find(wanted);
+  const auto find = [&](const nn::Variable& wanted, const auto& draw) {
+    const std::optional<Array> adapted = adapter ? adapter->find(wanted) : std::nullopt;
+    Array array = adapted                                    ? *adapted
+                  : options.adapt && may_be_new(wanted.name) ? new_or(weights, wanted, draw, options, loaded)
+                                                             : weights.find(wanted);
     done += array.count();
     if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
     return array;
   };
-  loaded.model = std::make_unique<Model>(hub.config, options.precision, find, options.purpose);
+  loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   loaded.labels = labels_of(config, hub.config.classes);
@@ -53,6 +74,29 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
 }
 
 }  // namespace
+
+nn::Parameters::Options parameter_options(const OpenOptions& options) {
+  return {.precision = options.precision, .seed = options.seed, .purpose = options.purpose, .trains = options.trains};
+}
+
+bool may_be_new(std::string_view parameter) {
+  return parameter.starts_with("head") || parameter.find(".lora.") != std::string_view::npos;
+}
+
+std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& folder) {
+  if (is_of_transformers(read_model_file("open", folder))) return text::open_tokenizer(folder);
+  const std::string path = folder + "/tokenizer.json";
+  return text::load_tokenizer(io::read_file(path, 1 << 28), path);
+}
+
+std::vector<std::string> read_labels(const std::string& folder) {
+  const Json json = read_model_file("config", folder);
+  if (!is_of_transformers(json)) {
+    const Config config = config_of(json, folder, "");
+    return config.classes ? load_labels(folder, config.classes) : std::vector<std::string>();
+  }
+  return labels_of(json, read_hub_config(json, folder + "/config.json", "").config.classes);
+}
 
 bool is_of_transformers(const Json& config) { return config.contains("model_type"); }
 
@@ -81,9 +125,10 @@ Config read_config(const std::string& folder, const std::string& task) {
 }
 
 Loaded open_parsed(const std::string& folder, const Json& json, const OpenOptions& options) {
-  Loaded loaded = is_of_transformers(json)
-                      ? open_hub_folder(folder, json, options)
-                      : load_parsed(folder, json, options.which, options.precision, options.purpose);
+  if (!options.adapter.empty() && !is_of_transformers(json))
+    throw Error("open", {folder + " is of attn train: an adapter of PEFT is for a folder of the hub"});
+  Loaded loaded =
+      is_of_transformers(json) ? open_hub_folder(folder, json, options) : load_parsed(folder, json, options);
   if (options.packed.value_or(false)) loaded.model->parameters().pack();
   return loaded;
 }

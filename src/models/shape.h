@@ -21,6 +21,15 @@ inline bool has_source(const Config& config, const Batch& batch) {
   return !batch.source.empty() || (config.encoder_layers > 0 && batch.inputs_embeds);
 }
 
+/// The names in lora_targets.
+inline std::vector<std::string> lora_targets(const Config& config) {
+  std::vector<std::string> names(1);
+  for (const char c : config.lora_targets)
+    if (c == ',') names.emplace_back();
+    else names.back() += c;
+  return names;
+}
+
 inline int64_t token_dim(const Config& config) { return config.token_dim ? config.token_dim : config.embed_dim; }
 
 /// The index of a layer's attention in attention_layers(). A model with an encoder has attention in all layers.

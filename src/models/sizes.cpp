@@ -296,7 +296,7 @@ class Arrays {
 }  // namespace
 
 TrainingMemory training_memory(const Config& config, nn::Precision precision, int64_t sequences, int64_t length,
-                               bool recompute) {
+                               bool recompute, const std::function<bool(std::string_view)>& trains) {
   if (sequences < 1 || length < 1)
     throw Error("model", {"sequences is " + std::to_string(sequences) + " and length " + std::to_string(length) +
                           ", both must be positive"});
@@ -306,6 +306,12 @@ TrainingMemory training_memory(const Config& config, nn::Precision precision, in
   double saved = 0;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const double count = wide(parameter.count());
+    if (trains && !trains(parameter.name)) {
+      const double frozen = count * (parameter.decay ? element : master);
+      memory.weights += in_pages(frozen);
+      saved += frozen;
+      continue;
+    }
     memory.weights += in_pages(count * master) + (parameter.decay && element < master ? in_pages(count * element) : 0);
     memory.gradients += recycled(count * master);
     memory.moments += 2 * in_pages(count * master);

@@ -14,8 +14,9 @@ AdamW::AdamW(Parameters& parameters, const ops::AdamWOptions& of) : options(of),
                   "the parameters are made for inference: they have no gradients");
   checker.done();
   for (const Parameter& parameter : parameters.all()) {
-    first_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
-    second_moment_.emplace_back(parameter.master.dtype(), parameter.master.shape());
+    const bool trains = parameter.value.wants_gradient();
+    first_moment_.push_back(trains ? Array(parameter.master.dtype(), parameter.master.shape()) : Array());
+    second_moment_.push_back(trains ? Array(parameter.master.dtype(), parameter.master.shape()) : Array());
   }
 }
 
@@ -23,8 +24,9 @@ void AdamW::step() {
   ops::AdamWOptions update = options;
   for (size_t n = 0; n < first_moment_.size(); ++n) {
     const Parameter& parameter = parameters_->all()[n];
-    if (parameter.value.gradient_is_empty()) continue;
+    if (!first_moment_[n] || parameter.value.gradient_is_empty()) continue;
     update.weight_decay = parameter.decay ? options.weight_decay : 0;
+    if (learning_rate_factor) update.learning_rate = options.learning_rate * learning_rate_factor(parameter.name);
     const Array& value = parameter.value.data();
     ops::adamw(parameter.master.flat(), parameter.value.gradient().flat(), first_moment_[n].flat(),
                second_moment_[n].flat(), update, value.dtype() == parameter.master.dtype() ? View<2>() : value.flat());
@@ -43,6 +45,7 @@ double AdamW::gradient_norm() const {
 NamedArrays AdamW::moments() const {
   NamedArrays all;
   for (size_t n = 0; n < first_moment_.size(); ++n) {
+    if (!first_moment_[n]) continue;
     all.emplace_back("adamw.m." + parameters_->all()[n].name, first_moment_[n]);
     all.emplace_back("adamw.v." + parameters_->all()[n].name, second_moment_[n]);
   }

@@ -266,9 +266,11 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
   if (options_.encoder_dim) {
     query = Linear(scope / "query", width, H * D, {.bias = options_.bias});
-    key_value = Linear(scope / "key_value", options_.encoder_dim, 2 * Hk * D, {.bias = options_.bias});
+    key_value = Linear(scope / "key_value", options_.encoder_dim, 2 * Hk * D,
+                       {.bias = options_.bias, .parts = {{"key", Hk * D}, {"value", Hk * D}}});
   } else {
-    qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options_.bias});
+    qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D,
+                 {.bias = options_.bias, .parts = {{"query", H * D}, {"key", Hk * D}, {"value", Hk * D}}});
   }
   if (options_.gate) gate = Linear(scope / "gate", width, H * D, {.bias = options_.bias});
   output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});

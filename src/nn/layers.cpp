@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attn/autograd_operations.h"
 #include "nn/check.h"
 
 namespace attn::nn {
@@ -12,13 +13,63 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   checker.done();
   weight = scope.variable("weight", {out, in}, options.residual ? ParameterRole::residual : ParameterRole::linear);
   if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias);
+  if (scope.lora().rank > 0) make_adapters(scope, options);
+}
+
+void Linear::make_adapters(const Scope& scope, const LinearOptions& options) {
+  lora_ = scope.lora();
+  const auto is_target = [&](std::string_view part) {
+    return std::find(lora_.targets.begin(), lora_.targets.end(), part) != lora_.targets.end();
+  };
+  const auto add = [&](const Scope& at, int64_t first, int64_t width) {
+    adapters.push_back({first, at.variable("a", {lora_.rank, weight.shape()[1]}, ParameterRole::adapter_in),
+                        at.variable("b", {width, lora_.rank}, ParameterRole::adapter_out)});
+  };
+  int64_t first = 0;
+  for (const LinearPart& part : options.parts) {
+    if (is_target(part.name)) add(scope / "lora" / part.name, first, part.width);
+    first += part.width;
+  }
+  std::string whole = scope.name().substr(scope.name().rfind('.') + 1), joined;
+  for (const LinearPart& part : options.parts) joined += (joined.empty() ? "" : "_") + std::string(part.name);
+  for (const LinearPart& part : options.parts)
+    if (part.name == whole) whole = joined;
+  if (adapters.empty() && is_target(whole)) add(scope / "lora", 0, weight.shape()[0]);
+}
+
+/// What the adapters add to the layer's result, and the residual.
+Value Linear::update(Tape& tape, const Value& x, const Value& residual) const {
+  const Tape::ErrorScope scope(tape, "lora");
+  const Value seen = dropout(tape, x, lora_.dropout);
+  const auto low_rank = [&](const Adapter& adapter) {
+    return scale(tape, linear(tape, seen, adapter.a, {}), lora_.scale());
+  };
+  const int64_t out = weight.shape()[0];
+  if (const Adapter& only = adapters.front(); only.b.shape()[0] == out)
+    return residual ? add_linear(tape, residual, low_rank(only), only.b, {}) : linear(tape, low_rank(only), only.b, {});
+  std::vector<Value> parts;
+  int64_t end = 0;
+  const auto skip_to = [&](int64_t next) {
+    std::vector<int64_t> shape = x.shape();
+    shape.back() = next - end;
+    if (next > end) parts.emplace_back(Array(x.dtype(), std::move(shape)));
+  };
+  for (const Adapter& adapter : adapters) {
+    skip_to(adapter.first);
+    parts.push_back(linear(tape, low_rank(adapter), adapter.b, {}));
+    end = adapter.first + adapter.b.shape()[0];
+  }
+  skip_to(out);
+  const Value all = concat(tape, parts, static_cast<int64_t>(x.shape().size()) - 1);
+  return residual ? add(tape, residual, all) : all;
 }
 
 Value Linear::operator()(Tape& tape, const Value& x, const Value& residual) const {
   Checker checker(name());
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
   checker.done();
-  return residual ? add_linear(tape, residual, x, weight, bias) : linear(tape, x, weight, bias);
+  const Value onto = adapters.empty() ? residual : update(tape, x, residual);
+  return onto ? add_linear(tape, onto, x, weight, bias) : linear(tape, x, weight, bias);
 }
 
 Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const EmbeddingOptions& options_)
@@ -73,7 +124,9 @@ FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOpt
   check_options(checker, "", width, options);
   checker.done();
   const int64_t hidden = options.hidden_dim ? options.hidden_dim : 4 * width;
-  up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden, {.bias = options.bias});
+  std::vector<LinearPart> parts;
+  if (options.gated) parts = {{"gate", hidden}, {"up", hidden}};
+  up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden, {.bias = options.bias, .parts = parts});
   down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true});
 }
 
@@ -82,8 +135,9 @@ Value FeedForward::operator()(Tape& tape, const Value& x, const Value& residual)
   if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
   checker.done();
   const Tape::ErrorScope scope(tape, "feed_forward");
-  const Value hidden = options.gated ? activate_gated(tape, options.activation, up(tape, x))
-                                     : linear_activated(tape, options.activation, x, up.weight, up.bias);
+  const Value hidden = options.gated         ? activate_gated(tape, options.activation, up(tape, x))
+                       : up.adapters.empty() ? linear_activated(tape, options.activation, x, up.weight, up.bias)
+                                             : activate(tape, options.activation, up(tape, x));
   return down(tape, hidden, residual);
 }
 

@@ -10,23 +10,26 @@
 namespace attn::nn {
 namespace {
 
-bool is_weight(ParameterRole role) { return role == ParameterRole::linear || role == ParameterRole::residual; }
+bool is_weight(ParameterRole role) {
+  return role == ParameterRole::linear || role == ParameterRole::residual || role == ParameterRole::adapter_in ||
+         role == ParameterRole::adapter_out;
+}
 /// Of the type that layers compute in, and subject to decay.
 bool is_product(ParameterRole role) {
-  return is_weight(role) || role == ParameterRole::factor || role == ParameterRole::embedding ||
-         role == ParameterRole::convolution;
+  return role != ParameterRole::bias && role != ParameterRole::scale && role != ParameterRole::decay;
 }
 
 /// One number after the other.
 std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
-  if (wanted.role == ParameterRole::bias) return [](Random&) { return 0.0; };
+  if (wanted.role == ParameterRole::bias || wanted.role == ParameterRole::adapter_out)
+    return [](Random&) { return 0.0; };
   if (wanted.role == ParameterRole::scale) return [](Random&) { return 1.0; };
   if (wanted.role == ParameterRole::decay) return [](Random&) { return -std::log(16.0); };
   const auto extent = [&](size_t axis) { return static_cast<double>(wanted.shape[axis]); };
-  const bool convolution = wanted.role == ParameterRole::convolution;
-  if (convolution || options.initialization == Initialization::xavier) {
+  const bool by_width = wanted.role == ParameterRole::convolution || wanted.role == ParameterRole::adapter_in;
+  if (by_width || options.initialization == Initialization::xavier) {
     const size_t last = wanted.shape.size() - 1;
-    const double limit = std::sqrt(convolution ? 1 / extent(last) : 6 / (extent(0) + extent(last)));
+    const double limit = std::sqrt(by_width ? 1 / extent(last) : 6 / (extent(0) + extent(last)));
     return [limit](Random& random) { return limit * (2 * random.uniform() - 1); };
   }
   const double deviation = 0.02 * (wanted.role == ParameterRole::residual ? options.residual_factor : 1);
@@ -89,6 +92,10 @@ std::shared_ptr<void> no_memory() {
 
 }  // namespace
 
+double LoraOptions::scale() const {
+  return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+}
+
 Parameters::Parameters(const Options& options, ParameterSource source)
     : options_(options), source_(std::move(source)) {}
 
@@ -109,6 +116,13 @@ const Parameter* Parameters::find(std::string_view name) const {
 int64_t Parameters::count() const {
   int64_t total = 0;
   for (const Parameter& parameter : all_) total += parameter.master.count();
+  return total;
+}
+
+int64_t Parameters::trained_count() const {
+  int64_t total = 0;
+  for (const Parameter& parameter : all_)
+    if (parameter.value.wants_gradient()) total += parameter.master.count();
   return total;
 }
 
@@ -168,10 +182,11 @@ Array random_parameter(const Variable& wanted, const std::function<void(const Ar
 
 Value Scope::variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role) const {
   Parameters& all = *parameters_;
-  const bool trains = all.options_.purpose == Purpose::training;
+  const std::string full = prefix_ + std::string(name);
+  const bool trains = all.options_.purpose == Purpose::training && (!all.options_.trains || all.options_.trains(full));
   const DType wide = all.dtype() == DType::float64 ? DType::float64 : DType::float32;
   const DType compute = is_product(role) ? all.dtype() : wide;
-  const Variable wanted{prefix_ + std::string(name), role, trains ? wide : compute, std::move(shape)};
+  const Variable wanted{full, role, trains ? wide : compute, std::move(shape)};
   check_new(all, *this, wanted.name, wanted.shape);
 
   Parameter parameter{wanted.name, {}, {}, is_product(role), is_weight(role)};

@@ -102,7 +102,8 @@ MobaAttention::MobaAttention(const Scope& scope, int64_t width, const MobaOption
   checker.done();
   complete(options, width);
   const int64_t H = options.heads, Hk = options.kv_heads, D = options.head_dim;
-  qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D, {.bias = options.bias});
+  qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D,
+               {.bias = options.bias, .parts = {{"query", H * D}, {"key", Hk * D}, {"value", Hk * D}}});
   output = Linear(scope / "output", H * D, width, {.bias = options.bias, .residual = true});
 }
 

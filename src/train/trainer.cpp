@@ -1,4 +1,5 @@
 // The loop: one update, validation, checkpoints, resuming.
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -59,6 +60,8 @@ void check(const TrainerOptions& options) {
   require(options.epsilon > 0, "epsilon", options.epsilon, "positive");
   require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "at least 0");
   require(options.clip >= 0, "clip", options.clip, "at least 0");
+  require(options.layer_decay > 0 && options.layer_decay <= 1, "layer_decay", options.layer_decay, "in (0, 1]");
+  require(options.patience >= 0, "patience", options.patience, "at least 0");
   require(options.eval_every >= 0, "eval_every", options.eval_every, "at least 0");
   require(options.save_every >= 0, "save_every", options.save_every, "at least 0");
   require(options.keep_every >= 0, "keep_every", options.keep_every, "at least 0");
@@ -95,6 +98,7 @@ OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
           {"epsilon", options.epsilon},
           {"weight_decay", options.weight_decay},
           {"clip", options.clip},
+          {"layer_decay", options.layer_decay},
           {"loss_scaling", loss_scaling},
           {"seed", options.seed}};
 }
@@ -176,6 +180,31 @@ Validation validate(const models::Model& model, const Dataset& data, const model
   return result;
 }
 
+namespace {
+
+/// The number of the block that a parameter belongs to, as 3 of "blocks.3.attention.qkv.weight"; -1 of embeddings.
+std::optional<int64_t> block_of(std::string_view name) {
+  for (const std::string_view embedding : {"tokens.", "positions.", "types.", "embedding_"})
+    if (name.starts_with(embedding)) return -1;
+  constexpr std::string_view kBlocks = "blocks.";
+  int64_t number = 0;
+  if (!name.starts_with(kBlocks)) return {};
+  const char* begin = name.data() + kBlocks.size();
+  return std::from_chars(begin, name.data() + name.size(), number).ec == std::errc() ? std::optional(number)
+                                                                                     : std::nullopt;
+}
+
+std::function<double(std::string_view)> layer_factors(const nn::Parameters& parameters, double decay) {
+  int64_t last = -1;
+  for (const nn::Parameter& parameter : parameters.all()) last = std::max(last, block_of(parameter.name).value_or(-1));
+  return [=](std::string_view name) {
+    const std::optional<int64_t> block = block_of(name);
+    return block ? std::pow(decay, static_cast<double>(last - *block)) : 1;
+  };
+}
+
+}  // namespace
+
 Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory)
     : Trainer(
           model.parameters(),
@@ -199,6 +228,7 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
       optimizer_(parameters),
       best_score_(std::numeric_limits<double>::infinity()) {
   check(options);
+  if (options.layer_decay < 1) optimizer_.learning_rate_factor = layer_factors(parameters, options.layer_decay);
   if (!loss_) throw Error("train", {"there is no loss"});
   if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
@@ -295,6 +325,7 @@ Validation Trainer::validate() {
   const double score = best_by_accuracy_ ? 1 - result.accuracy : result.loss;
   is_best_ = score < best_score_;
   if (is_best_) best_score_ = score;
+  since_best_ = is_best_ ? 0 : since_best_ + 1;
   return result;
 }
 
@@ -309,6 +340,7 @@ void Trainer::save() {
                        {"options", decisive(options_, parameters_.options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) state["best_score"] = best_score_;
+  state["since_best"] = since_best_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
   models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
   saved_step_ = step_;
@@ -339,6 +371,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
   const io::Json own = decisive(options_, parameters_.options().precision);
   for (const auto& [name, value] : own.items()) {
     if (name == "decay_steps" && options_.decay_steps > 0) continue;  // the cosine may be given another end
+    if (name == "layer_decay" && value == 1 && !state["options"].contains(name)) continue;  // an older checkpoint
     if (const io::Json& saved = state["options"].value(name, io::Json()); saved != value)
       reasons.push_back(checkpoint.path + " was trained with " + name + " " + saved.dump() + ", not " + value.dump());
   }
@@ -351,6 +384,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
                     : std::numeric_limits<double>::infinity();
+  since_best_ = count_in(state, "since_best").value_or(0);
   saved_step_ = step_;
 }
 
@@ -360,16 +394,17 @@ bool Trainer::run(const Events& events) {
   require_directory(directory_, false);
   const int64_t save_every = options_.save_every ? options_.save_every : options_.eval_every;
   const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
-  while (step_ < options_.steps) {
+  while (step_ < options_.steps && !stopped_early()) {
     const StepReport report = step();
     if (events.step) events.step(report);
     const bool stopping = events.stop && events.stop();
-    const bool last = step_ == options_.steps;
+    bool last = step_ == options_.steps;
     is_best_ = false;
     if (validation_ && (last || due(options_.eval_every))) {
       const Validation result = validate();
       if (events.validation) events.validation(step_, result, is_best_);
     }
+    last = last || stopped_early();
     if (last || stopping) {
       save();
     } else if (is_best_ || due(save_every)) {

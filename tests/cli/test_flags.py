@@ -8,8 +8,8 @@ import subprocess
 
 from attn import SHAPE, TEXT
 
-SUBCOMMANDS = ("train generate classify eval embed fill convert prune see heads bench tokenizer info completion "
-               "man help").split()
+SUBCOMMANDS = ("train generate classify eval embed fill convert export lora prune see heads bench tokenizer info "
+               "completion man help").split()
 
 
 def flags(attn, command):

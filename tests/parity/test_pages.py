@@ -28,6 +28,7 @@ import extract_snippets  # noqa: E402
 BUILD = pathlib.Path(os.environ["ATTN_BUILD"])
 SMALL = ("--steps 3 --embed-dim 16 --layers 4 --heads 4 --context 64 --batch 2 --eval-every 3 "
          "--validation-batches 2")
+OF_THE_MODEL = "--embed-dim --layers --heads --context"  # which --from decides
 PRELUDE = r"""
 set -eEuo pipefail
 trap 'echo "in: ${FUNCNAME:-$BASH_COMMAND} $*" >&2' ERR
@@ -35,6 +36,7 @@ attn() {
   local -a small=()
   if [[ $1 == train && $* != *--resume* ]]; then
     while read -r option value; do
+      [[ $* != *--from* || $OF_THE_MODEL != *$option* ]] || continue
       [[ " $* " == *" $option "* || $option$* == --steps*--epochs* ]] || small+=("$option" "$value")
     done < <(xargs -n 2 <<< "$SMALL")
   fi
@@ -159,7 +161,7 @@ def test_commands(page: str, everything: pathlib.Path, tmp_path: pathlib.Path) -
             shutil.copytree(path, tmp_path / path.name, symlinks=True)
         else:
             shutil.copy(path, tmp_path / path.name, follow_symlinks=False)
-    environment = os.environ | {"ATTN_BUILD": str(BUILD), "SMALL": SMALL,
+    environment = os.environ | {"ATTN_BUILD": str(BUILD), "SMALL": SMALL, "OF_THE_MODEL": OF_THE_MODEL,
                                 "PKG_CONFIG_PATH": ":".join(map(str, tmp_path.glob("usr/local/lib*/**/pkgconfig")))}
     done = subprocess.run(["bash", "-c", PRELUDE + commands], cwd=tmp_path, env=environment, capture_output=True,
                           text=True, errors="replace", timeout=300)

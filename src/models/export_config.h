@@ -1,0 +1,18 @@
+// export_config: what an exported folder says of its model, in the words of transformers.
+#pragma once
+
+#include <string>
+
+#include "io/json.h"
+#include "models/hub.h"
+#include "models/pretrained.h"
+
+namespace attn::models {
+
+/// config.json: that of the original with what fine-tuning has changed, or, where `original` is null, that of the
+/// family of the hub that computes the same. Throws Error that names the fields that differ.
+io::Json config_for_hub(const Model& model, const Loaded& loaded, const Pretrained* original);
+/// tokenizer.json of the package `tokenizers`; empty for a kind that it does not have.
+std::string tokenizers_json(const text::Tokenizer& tokenizer);
+
+}  // namespace attn::models
