@@ -199,6 +199,8 @@ struct Prune {
     const attn::models::Loaded loaded = attn::models::load_model(directory, which);
     for (const std::string& note : loaded.notes) say("attn: {}\n", note);
     const Model& model = *loaded.model;
+    if (model.config().lora_rank)
+      throw attn::Error("prune", {directory + " has adapters: attn lora merge writes a model without them"});
     const int64_t total = attn::train::count_heads(model.config()), count = heads_from(heads, total);
     const int64_t most = attn::train::removable_heads(model.config());
     if (count < 1 || count > most)

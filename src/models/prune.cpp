@@ -17,6 +17,7 @@ HeadLists staying(const Config& config, const HeadLists& removed) {
   checker.require(!is_selfhead(config), "selfhead has one head, which cannot be removed");
   checker.require(config.query_key_norm != QueryKeyNorm::rows,
                   "query_key_norm rows mixes all heads of a token: without one of them the others would change");
+  checker.require(config.lora_rank == 0, "the model has adapters (LoRA), whose rows belong to heads: merge them first");
   const std::vector<AttentionLayer> layers = attention_layers(config);
   checker.require(removed.size() == layers.size(), [&] {
     return std::to_string(removed.size()) + " lists of heads are given, must be one for each of " +

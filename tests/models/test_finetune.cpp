@@ -3,6 +3,7 @@
 
 #include "attn/models_export.h"
 #include "attn/models_finetune.h"
+#include "attn/models_prune.h"
 #include "support/errors.h"
 #include "support/folder.h"
 #include "support/training.h"
@@ -83,6 +84,12 @@ TEST(FineTune, MergedAdaptersComputeTheSame) {
   EXPECT_EQ(merged.config().lora_rank, 0);
   EXPECT_EQ(merged.parameters().find("blocks.0.attention.qkv.lora.query.a"), nullptr);
   EXPECT_TRUE(close_float64(logits_of(merged), logits_of(model)));
+}
+
+TEST(FineTune, HeadsWithAdaptersStay) {
+  const Model model(adapted(small_llama()), nn::Precision::float32, 1);
+  EXPECT_EQ(error_of([&] { remove_heads(model, {{0}, {}}); }),
+            "[remove_heads] the model has adapters (LoRA), whose rows belong to heads: merge them first");
 }
 
 TEST(FineTune, ATargetThatNoLayerHas) {
