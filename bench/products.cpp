@@ -24,7 +24,7 @@ using attn::ConstView;
 using attn::DType;
 using attn::View;
 
-constexpr int64_t kColdBytes = int64_t{1} << 28;  // eight times the largest cache that was measured
+constexpr int64_t kColdBytes = int64_t{1} << 30;  // four times the largest cache that was measured
 constexpr double kSeconds = 1;                    // for each row, unless --seconds says otherwise
 
 /// c [M, N] = a [M, K] b [K, N], as the three products of a linear layer store their factors.

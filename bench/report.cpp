@@ -24,6 +24,9 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
+/// In quotes where it has a comma, as RFC 4180 wants it.
+std::string csv_field(const std::string& text) { return text.find(',') == std::string::npos ? text : '"' + text + '"'; }
+
 }  // namespace
 
 Cell::Cell(std::string_view column_name, double value, const char* format) : column(column_name), number(true) {
@@ -49,7 +52,7 @@ void Report::add(const std::vector<Cell>& row) {
       widths_[n] = std::max<size_t>({widths_[n], row[n].column.size(), text_of(row[n]).size(), 7});
       const int width = static_cast<int>(widths_[n]);
       std::printf("%*s%s", row[n].number ? width : -width, text_of(row[n]).c_str(), n + 1 < row.size() ? "  " : "\n");
-      if (csv_.is_open()) csv_ << (n ? "," : "") << text_of(row[n]);
+      if (csv_.is_open()) csv_ << (n ? "," : "") << csv_field(text_of(row[n]));
     }
     std::fflush(stdout);
     if (csv_.is_open()) csv_ << std::endl;

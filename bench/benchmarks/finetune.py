@@ -21,7 +21,7 @@ from .programs import MINILM, attn
 from .results import Row
 from .timing import Samples
 
-RECIPE = {"batch": 32, "epochs": 3, "rate": 5e-5, "warmup": 0.1, "decay": 0.01, "clip": 1.0, "betas": (0.9, 0.999)}
+RECIPE = {"batch": 32, "epochs": 3, "rate": 1e-4, "warmup": 0.1, "decay": 0.01, "clip": 1.0, "betas": (0.9, 0.999)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +105,8 @@ class Torch:
         return 100 * sum(a == b for a, b in zip(found, labels)) / len(labels)
 
 
-KINDS = {"all parameters, float32": [], "all parameters, bfloat16": ["--precision", "bfloat16"],
+WHOLE = ["--learning-rate", RECIPE["rate"]]
+KINDS = {"all parameters, float32": WHOLE, "all parameters, bfloat16": [*WHOLE, "--precision", "bfloat16"],
          "adapters of rank 8, float32": ["--lora-rank", 8, "--lora-targets", "query,key,value,output,up,down",
                                          "--learning-rate", 2e-3]}
 

@@ -7,6 +7,7 @@ highest.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import re
@@ -102,17 +103,18 @@ def embed(options: argparse.Namespace) -> Iterator[Row]:
 
     lines = (options.data / "sst2/train.tsv").read_text().splitlines()[:options.sentences]
     texts = [line.split("\t")[0] for line in lines]
-    theirs = SentenceTransformer(str(MINILM), device="cpu")
+    peer = SentenceTransformer(str(MINILM), device="cpu")
+    expected = peer.encode(texts, show_progress_bar=False)
     with tempfile.TemporaryDirectory() as where:
         file, out = pathlib.Path(where, "lines.txt"), pathlib.Path(where, "rows.npy")
         file.write_text("".join(f"{text}\n" for text in texts))
-        for threads in options.threads:
+        for precision, threads in itertools.product(("float32", "bfloat16", "float16"), options.threads):
             torch.set_num_threads(threads)
-            onnx = Onnx(MINILM, threads)
+            theirs = peer.to(getattr(torch, precision))
 
             def ours() -> float:
                 return attn_rate(options, r"([\d.,]+) texts/s", "embed", MINILM, file, "--out", out, "--stats",
-                                 threads=threads)
+                                 "--precision", precision, threads=threads)
 
             def encoded(some: list[str] = texts) -> np.ndarray:
                 return theirs.encode(some, batch_size=32, show_progress_bar=False)
@@ -121,18 +123,21 @@ def embed(options: argparse.Namespace) -> Iterator[Row]:
                 for at in range(0, len(texts), 32):  # encode() sorts what it is given
                     encoded(texts[at:at + 32])
 
-            ours()
-            expected = encoded()
-            for name, rows in (("attn", np.load(out)), ("ONNX Runtime", onnx(texts, 32, True))):
-                cosine = (rows * expected).sum(1).min()
-                assert cosine > 0.99999, f"{name}: cosine {cosine}"
             programs = {"attn embed": ours,
                         "sentence-transformers, sorted": lambda: rate_of(encoded, len(texts)),
-                        "sentence-transformers, as they come": lambda: rate_of(unsorted, len(texts)),
-                        "ONNX Runtime, sorted": lambda: rate_of(lambda: onnx(texts, 32, True), len(texts)),
-                        "ONNX Runtime, as they come": lambda: rate_of(lambda: onnx(texts, 32, False), len(texts))}
+                        "sentence-transformers, as they come": lambda: rate_of(unsorted, len(texts))}
+            ours()
+            results = {"attn": np.load(out)}
+            if precision == "float32":
+                onnx = Onnx(MINILM, threads)
+                results["ONNX Runtime"] = onnx(texts, 32, True)
+                programs |= {"ONNX Runtime, sorted": lambda: rate_of(lambda: onnx(texts, 32, True), len(texts)),
+                             "ONNX Runtime, as they come": lambda: rate_of(lambda: onnx(texts, 32, False), len(texts))}
+            for name, rows in results.items():
+                cosine = (rows * expected).sum(1).min()
+                assert cosine > (0.99999 if precision == "float32" else 0.999), f"{name}, {precision}: cosine {cosine}"
             for name, run_once in programs.items():
-                yield rated("embed", "sentences", name, threads, repeated(options.repeats, run_once))
+                yield rated("embed", f"sentences, {precision}", name, threads, repeated(options.repeats, run_once))
 
 
 # ---------------------------------------------------------------------------------------------------------- llama.cpp
