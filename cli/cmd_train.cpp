@@ -219,6 +219,15 @@ void check_afterwards(const Settings& settings, const attn::models::Config& conf
   (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode_ids(settings.sample_prompt);
 }
 
+/// What an update computes, in forwards: the forward, the gradients of inputs and those of weights. Below the lowest
+/// block that is trained, there are no gradients of inputs; frozen weights have none of their own.
+double passes_of(const attn::models::Model& model, const Settings& settings) {
+  const auto trained = static_cast<double>(model.parameters().trained_count());
+  const double share = trained / static_cast<double>(model.parameters().count());
+  const bool reaches_down = settings.tune == "all" || settings.tune == "lora" || settings.tune == "layers";
+  return 1 + (reaches_down ? 1 : share) + share;
+}
+
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
   check_directory(settings);
   FolderLock lock;
@@ -265,8 +274,8 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     describe(model, begun.new_parameters, prepared, settings);
     say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
   }
-  const double flops =
-      3 * attn::models::forward_flops(config, prepared.longest) / static_cast<double>(prepared.longest);
+  const double flops = passes_of(model, settings) * attn::models::forward_flops(config, prepared.longest) /
+                       static_cast<double>(prepared.longest);
   TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
   catch_signals();
   const bool finished = trainer.run(events_of(settings, model, prepared, progress));

@@ -107,8 +107,8 @@ class Torch:
 
 WHOLE = ["--learning-rate", RECIPE["rate"]]
 KINDS = {"all parameters, float32": WHOLE, "all parameters, bfloat16": [*WHOLE, "--precision", "bfloat16"],
-         "adapters of rank 8, float32": ["--lora-rank", 8, "--lora-targets", "query,key,value,output,up,down",
-                                         "--learning-rate", 2e-3]}
+         "adapters of rank 16, float32": ["--lora-rank", 16, "--lora-alpha", 32, "--lora-targets",
+                                          "query,key,value,output,up,down", "--learning-rate", 1e-3]}
 
 
 def sst2(options: argparse.Namespace) -> Iterator[Row]:
