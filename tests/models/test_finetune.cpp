@@ -88,7 +88,9 @@ TEST(FineTune, MergedAdaptersComputeTheSame) {
 
 TEST(FineTune, HeadsWithAdaptersStay) {
   const Model model(adapted(small_llama()), nn::Precision::float32, 1);
-  EXPECT_EQ(error_of([&] { remove_heads(model, {{0}, {}}); }),
+  EXPECT_EQ(error_of([&] {
+              remove_heads(model, {{0}, {}});
+            }),
             "[remove_heads] the model has adapters (LoRA), whose rows belong to heads: merge them first");
 }
 
