@@ -358,8 +358,8 @@ Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* n
 namespace {
 
 /// A pretrained model may have embeddings for more tokens than its tokenizer.
-std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& directory, const char* name, int64_t tokens,
-                                                bool exactly = true) {
+std::unique_ptr<text::Tokenizer> read_own_tokenizer(const std::string& directory, const char* name, int64_t tokens,
+                                                    bool exactly = true) {
   const std::string path = directory + "/" + name;
   auto tokenizer = text::load_tokenizer(io::read_file(path, 1 << 28), path);
   if (exactly ? tokenizer->vocab_size() != tokens : tokenizer->vocab_size() > tokens)
@@ -384,11 +384,11 @@ Loaded load_parsed(const std::string& directory, const Json& json, const OpenOpt
   Loaded loaded;
   const bool answers = config.encoder_layers > 0;
   const std::optional<Pretrained> pretrained = read_pretrained(directory);
-  loaded.tokenizer = read_tokenizer(directory, "tokenizer.json", config.vocab_size - answers, !pretrained);
+  loaded.tokenizer = read_own_tokenizer(directory, "tokenizer.json", config.vocab_size - answers, !pretrained);
   if (pretrained && config.causal)
     read_generation_fields(pretrained->generation(), directory + "/" + kPretrainedFile, config, loaded);
   if (config.source_vocab_size)
-    loaded.source_tokenizer = read_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
+    loaded.source_tokenizer = read_own_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
   if (answers) loaded.eos_token_ids = loaded.decoder_start_token_ids = {config.vocab_size - 1};
   if (!options.adapt) loaded.labels = load_labels(directory, config.classes);
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
