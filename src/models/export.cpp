@@ -36,9 +36,11 @@ ExportSource open_for_export(const std::string& folder, const ExportOptions& opt
   ExportSource source;
   source.loaded =
       open_parsed(folder, json, {.precision = options.precision, .which = options.which, .adapter = options.adapter});
-  const std::string task = options.adapter.empty() ? "" : PeftAdapter(options.adapter).task();
-  if (is_of_transformers(json)) source.original = parse_pretrained(pretrained_json(folder, task), folder);
-  else source.original = read_pretrained(folder);
+  if (is_of_transformers(json)) {
+    const std::string task = options.adapter.empty() ? "" : PeftAdapter(options.adapter).task();
+    source.original = parse_pretrained(pretrained_json(folder, task), folder);
+  }
+  if (!source.original) source.original = read_pretrained(folder);
   return source;
 }
 
@@ -93,8 +95,7 @@ void write_weights(const std::string& to, const std::vector<io::NamedTensor>& te
   exported.files.emplace_back("model.safetensors.index.json");
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// folder
+// ------------------------------------------------------------------------------------------------------------- folder
 
 void write_tokenizer(const std::string& to, const ExportSource& source, Exported& exported) {
   const auto write = [&](const std::string& name, const std::string& content) {
