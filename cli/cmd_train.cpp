@@ -105,7 +105,7 @@ void describe_tuning(const attn::models::Model& model, const std::vector<std::st
       grouped(all.count()), what);
   std::vector<std::string> heads;
   for (const std::string& name : added)
-    if (name.starts_with("head")) heads.push_back(name);
+    if (attn::models::is_in_head(name)) heads.push_back(name);
   if (!heads.empty()) say("new, from random numbers: {}\n", fmt::join(heads, ", "));
 }
 

@@ -15,12 +15,12 @@ namespace cli {
 namespace {
 
 using attn::models::Config;
+using attn::models::is_adapter;
+using attn::models::is_in_head;
 
 /// The fields of a model that a fine-tuning may change.
 bool may_change(const std::string& field) { return field == "dropout" || field.starts_with("lora_"); }
 
-bool is_in_head(std::string_view name) { return name.starts_with("head"); }
-bool is_adapter(std::string_view name) { return name.find(".lora.") != std::string_view::npos; }
 bool is_embedding(std::string_view name) {
   return name.starts_with("tokens.") || name.starts_with("positions.") || name.starts_with("types.") ||
          name.starts_with("embedding_") || name.starts_with("encoder_tokens.") ||

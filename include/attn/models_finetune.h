@@ -16,6 +16,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attn/models.h"
@@ -23,6 +24,9 @@
 #pragma GCC visibility push(default)
 namespace attn::models {
 
+/// True for the name of a parameter of an adapter, "blocks.0.attention.qkv.lora.query.a"; of the head.
+bool is_adapter(std::string_view parameter);
+bool is_in_head(std::string_view parameter);
 /// The names of the classes of a folder's classifier; none for another model. Throws Error.
 std::vector<std::string> read_labels(const std::string& folder);
 /// The tokenizer of a folder of `attn train` or of the hub. Throws Error.

@@ -79,9 +79,9 @@ nn::Parameters::Options parameter_options(const OpenOptions& options) {
   return {.precision = options.precision, .seed = options.seed, .purpose = options.purpose, .trains = options.trains};
 }
 
-bool may_be_new(std::string_view parameter) {
-  return parameter.starts_with("head") || parameter.find(".lora.") != std::string_view::npos;
-}
+bool is_adapter(std::string_view parameter) { return parameter.find(".lora.") != std::string_view::npos; }
+bool is_in_head(std::string_view parameter) { return parameter.starts_with("head"); }
+bool may_be_new(std::string_view parameter) { return is_in_head(parameter) || is_adapter(parameter); }
 
 std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& folder) {
   if (is_of_transformers(read_model_file("open", folder))) return text::open_tokenizer(folder);

@@ -101,7 +101,7 @@ TEST(FineTune, ATargetThatNoLayerHas) {
             "[model] lora_targets names \"dense\", but no layer of this model has an adapter of this name");
 }
 
-bool is_adapter(std::string_view name) { return name.find(".lora.") != std::string_view::npos; }
+using models::is_adapter;
 
 Model adapter_model(nn::Precision precision) {
   return Model(adapted(small_llama()), {.precision = precision, .seed = 1, .trains = is_adapter}, nn::random_parameter);
