@@ -67,8 +67,9 @@ int run(int argc, char** argv) {
   auto* mixers = add("mixers", "layers that mix tokens: time and memory against the length");
   auto* sparse = add("sparse", "attention with lists of key blocks, beside that of all pairs, and on a long text");
   auto* products = add("products", "products of layers, beside oneDNN, a plain read of the weights, and the peak");
+  auto* quantized = add("quantized", "products with weights of 8 and 4 bits, beside float32, oneDNN and a plain read");
   auto* induction = add("induction", "train a model of two layers in which an induction head forms");
-  for (CLI::App* mode : {kernels, statistics, linear, mixers, sparse, products})
+  for (CLI::App* mode : {kernels, statistics, linear, mixers, sparse, products, quantized})
     mode->add_option("--seconds", settings.seconds, "time spent on each figure")->check(CLI::PositiveNumber);
   for (CLI::App* mode : {statistics, linear})
     mode->add_option("--long-text", settings.long_text, "tokens of the last call, 0 = none; default 100000");
@@ -98,6 +99,7 @@ int run(int argc, char** argv) {
   if (*mixers) return !for_each_isa(settings, report, run_mixers);
   if (*sparse) return !for_each_isa(settings, report, run_sparse);
   if (*products) return !for_each_isa(settings, report, run_products);
+  if (*quantized) return !for_each_isa(settings, report, run_quantized);
   if (*induction) return !run_induction(settings, report);
   return !run_calls(settings, file, report);
 }

@@ -48,6 +48,8 @@ bool run_mixers(const Settings& settings, Report& report);
 bool run_sparse(const Settings& settings, Report& report);
 /// Products of layers, beside oneDNN, a plain read of the weights, and the peak of the unit that multiplies.
 bool run_products(const Settings& settings, Report& report);
+/// Products with weights of 8 and 4 bits, beside float32, oneDNN's int8 and a plain read of the weights.
+bool run_quantized(const Settings& settings, Report& report);
 /// Trains a model of two layers in which an induction head forms.
 bool run_induction(const Settings& settings, Report& report);
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "attn/ops.h"
-#include "attn/peaks.h"
+#include "cold.h"
 #include "modes.h"
 #include "timer.h"
 
@@ -24,8 +24,7 @@ using attn::ConstView;
 using attn::DType;
 using attn::View;
 
-constexpr int64_t kColdBytes = int64_t{1} << 30;  // four times the largest cache that was measured
-constexpr double kSeconds = 1;                    // for each row, unless --seconds says otherwise
+constexpr double kSeconds = 1;  // for each row, unless --seconds says otherwise
 
 /// c [M, N] = a [M, K] b [K, N], as the three products of a linear layer store their factors.
 struct Form {
@@ -101,18 +100,6 @@ double number_at(const void* data, DType dtype, int64_t n) {
   return static_cast<float>(static_cast<const attn::float16*>(data)[n]);
 }
 
-/// Numbers between -1 and 1 of a type, all over the memory.
-void fill(const attn::Buffer& memory, DType dtype) {
-  uint32_t state = 1;
-  for (int64_t n = 0; n < memory.bytes() / attn::size_of(dtype); ++n) {
-    state = state * 1664525u + 1013904223u;
-    const float x = static_cast<float>(state >> 20) * 0x1p-11f - 1;
-    if (dtype == DType::float32) static_cast<float*>(memory.data())[n] = x;
-    else if (dtype == DType::bfloat16) static_cast<attn::bfloat16*>(memory.data())[n] = attn::bfloat16(x);
-    else static_cast<attn::float16*>(memory.data())[n] = attn::float16(x);
-  }
-}
-
 double at(const ConstView<2>& x, int64_t row, int64_t column) {
   return number_at(x.data, x.dtype, row * x.stride[0] + column * x.stride[1]);
 }
@@ -131,23 +118,6 @@ double error_of(const Product& product, const void* a, const void* b, void* c) {
     }
   return worst / largest;
 }
-
-/// Plain reads of memory that no product touches, so that no cache holds it.
-class Reading {
- public:
-  Reading() : memory_(kColdBytes) { fill(memory_, DType::float32); }
-  /// GB/s of the next so many bytes.
-  double sample(int64_t bytes) {
-    if (at_ + bytes > memory_.bytes()) at_ = 0;
-    const char* begin = static_cast<const char*>(memory_.data()) + at_;
-    at_ += bytes / 64 * 64;
-    return attn::peaks::measure_read(begin, bytes);
-  }
-
- private:
-  attn::Buffer memory_;
-  int64_t at_ = 0;
-};
 
 /// Adds one row. The right factor is the first of `memory`, or where `cold` all copies in turn.
 bool add_product(const Product& product, const attn::Buffer& memory, bool cold, double seconds, double peak,
@@ -201,13 +171,6 @@ bool add_product(const Product& product, const attn::Buffer& memory, bool cold, 
               {"ratio", of_onednn / best},
               {"verdict", correct ? "ok" : "WRONG"}});
   return correct;
-}
-
-/// GFLOP/s of the unit that multiplies: the best of some samples.
-double peak_of(DType dtype) {
-  double best = 0;
-  for (int sample = 0; sample < 5; ++sample) best = std::max(best, attn::peaks::measure_products(dtype));
-  return best;
 }
 
 /// Shapes of all-MiniLM-L6-v2 with 2,048 tokens, of a prompt of 512 tokens and a training step of 4 x 64 of GPT-2.

@@ -142,8 +142,7 @@ struct Bench {
   void print(const std::vector<Row>& rows, const attn::models::Model& model, double peak) const {
     const std::string name =
         fmt::format("{} {}", model.config().model, short_number(static_cast<double>(model.parameters().count())));
-    const double size = static_cast<double>(model.parameters().count()) *
-                        static_cast<double>(attn::size_of(model.parameters().dtype()));
+    const auto size = static_cast<double>(model.parameters().bytes());
     const bool is_less = precision == "float32" && float32_precision() != "full";
     const std::string arithmetic = precision + (is_less ? " " + float32_precision() : "");
     Table table{{{"model", "{}", "", "{}"},
@@ -243,14 +242,16 @@ struct Bench {
 
   void run() {
     catch_signals();
-    const attn::nn::Precision kind = precision_named(precision);
+    attn::models::OpenOptions options{
+        .purpose = trainings.empty() ? attn::nn::Purpose::inference : attn::nn::Purpose::training, .which = "last"};
+    set_precision(options, precision);
+    const attn::nn::Precision kind = options.precision;
+    if (options.quantization && directory.empty())
+      throw UsageError("--precision " + precision + " needs a model folder, whose weights it quantizes");
     std::unique_ptr<attn::models::Model> model;
     attn::models::Config shape;
     if (!directory.empty()) {
-      attn::models::Loaded loaded = attn::models::open(
-          directory, {.precision = kind,
-                      .purpose = trainings.empty() ? attn::nn::Purpose::inference : attn::nn::Purpose::training,
-                      .which = "last"});
+      attn::models::Loaded loaded = attn::models::open(directory, options);
       model = std::move(loaded.model);
       shape = model->config();
       fit_positions(shape);
@@ -316,7 +317,7 @@ void add_bench(CLI::App& app) {
   list("--batch", run->batches, "sequences per batch, for training and encoders", 1);
   command->add_option("-r,--repeats", run->repeats, "timed repeats, after one warm-up")->check(whole(1, 1000));
   command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
-  add_precision(*command, run->precision);
+  add_model_precision(*command, run->precision);
   command->add_option("--vocab-size", run->vocabulary, "vocabulary size of random weights")->check(whole(1, 1 << 24));
   command->add_flag("--scaling", run->scaling, "training time per token for contexts of 512 to 4096, and its exponent");
   run->config.add(*command);

@@ -37,9 +37,9 @@ struct Embed {
 
   attn::models::Embedder load() const {
     Loading loading;
-    return attn::models::Embedder(
-        directory, {.precision = precision_named(precision), .packed = !unpacked, .on_progress = loading.listener()},
-        attn::from_name<attn::models::Pooling>(pooling));
+    attn::models::OpenOptions options{.packed = !unpacked, .on_progress = loading.listener()};
+    set_precision(options, precision);
+    return attn::models::Embedder(directory, options, attn::from_name<attn::models::Pooling>(pooling));
   }
 
   /// The text before each line: --prompt, or --prompt-name, or the folder's default prompt.
@@ -130,7 +130,7 @@ void add_embed(CLI::App& app) {
   command->add_option("--step", run->step, "largest number of tokens in one batch")->check(whole(1, 1 << 24));
   command->add_flag("--stats", run->statistics, "print the number of texts per second");
   command->add_flag("--unpacked", run->unpacked, "do not pack weights: starts sooner, embeds more slowly");
-  add_precision(*command, run->precision);
+  add_model_precision(*command, run->precision);
   command->callback([=] { run->run(); });
 }
 

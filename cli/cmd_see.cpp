@@ -247,7 +247,8 @@ struct See {
     for (const std::string& window : windows) page.windows.push_back(read_window(window));
     if (!windows.empty() && html.empty()) throw UsageError("--window is for the page that --html writes");
     if (light && png.empty()) throw UsageError("--light is for the picture that --png writes");
-    const bool is_saved = arrays.given() || std::filesystem::is_regular_file(model.directory);
+    const bool is_file = std::filesystem::is_regular_file(model.directory) && !model.directory.ends_with(".gguf");
+    const bool is_saved = arrays.given() || is_file;
     if (is_saved && (context.tokens || !(text + pair + file + part + answer).empty()))
       throw UsageError("--text, --pair, --file, --context, --part and --answer are for models, but " + source() +
                        " is a file");

@@ -47,6 +47,7 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
 
 // Models of the program do not compute in float64.
 const std::vector<std::string> kPrecisions = {"float32", "bfloat16", "float16"};
+const std::vector<std::string> kModelPrecisions = {"float32", "bfloat16", "float16", "int8", "int4"};
 
 }  // namespace
 
@@ -118,6 +119,16 @@ attn::models::Config ConfigOptions::build(const std::string& default_family) con
 
 void add_precision(CLI::App& command, std::string& name, const std::string& description) {
   command.add_option("--precision", name, description)->check(one_of(kPrecisions));
+}
+
+void add_model_precision(CLI::App& command, std::string& name) {
+  command.add_option("--precision", name, "type of the computation; int8 and int4: of the weights")
+      ->check(one_of(kModelPrecisions));
+}
+
+void set_precision(attn::models::OpenOptions& options, const std::string& name) {
+  options.quantization = attn::from_name<attn::models::Quantization>(name);
+  options.precision = options.quantization ? attn::nn::Precision::float32 : precision_named(name);
 }
 
 attn::nn::Precision precision_named(const std::string& name) {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/models_config.h"
+#include "attn/models.h"
 
 namespace CLI {
 class App;
@@ -28,6 +28,10 @@ struct ConfigOptions {
 
 void add_precision(CLI::App& command, std::string& name, const std::string& description = "type of the computation");
 attn::nn::Precision precision_named(const std::string& name);
+/// The same for a command that only reads a model, whose weights may be int8 and int4 too; then layers compute in
+/// float32.
+void add_model_precision(CLI::App& command, std::string& name);
+void set_precision(attn::models::OpenOptions& options, const std::string& name);
 
 /// How float32 enters products and attention of this process, by name: an option of all subcommands.
 void add_float32_precision(CLI::App& app, std::string& name);

@@ -11,21 +11,20 @@ namespace cli {
 void ModelOptions::add(CLI::App& command) {
   command
       .add_option("directory", directory,
-                  "a model folder: the output of attn train, or a folder of the Hugging Face hub")
+                  "a model: the output folder of attn train, a folder of the Hugging Face hub, or a GGUF file")
       ->required()
       ->type_name("FOLDER");
   command.add_option("--checkpoint", which, "which checkpoint of the training")->check(one_of({"best", "last"}));
   command.add_option("--adapter", adapter, "a LoRA folder of PEFT for this folder of the hub")->type_name("FOLDER");
-  add_precision(command, precision);
+  add_model_precision(command, precision);
 }
 
 attn::models::Loaded ModelOptions::load(bool packed) const {
   Loading loading;
-  attn::models::Loaded loaded = attn::models::open_with_tokenizer(directory, {.precision = precision_named(precision),
-                                                                              .which = which,
-                                                                              .packed = packed,
-                                                                              .adapter = adapter,
-                                                                              .on_progress = loading.listener()});
+  attn::models::OpenOptions options{
+      .which = which, .packed = packed, .adapter = adapter, .on_progress = loading.listener()};
+  set_precision(options, precision);
+  attn::models::Loaded loaded = attn::models::open_with_tokenizer(directory, options);
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);
   return loaded;
 }

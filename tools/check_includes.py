@@ -29,7 +29,7 @@ MODULES = {
     "autograd": (("core", "attention", "linear", "ops"), ()),
     "view": (("core", "attention", "record", "heads", "io"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "linear", "record", "autograd", "io"), ()),
-    "models": (("core", "attention", "record", "autograd", "nn", "io", "text"), ("nlohmann/",)),
+    "models": (("core", "attention", "record", "ops", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
     "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }

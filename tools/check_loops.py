@@ -5,7 +5,8 @@ usage: check_loops.py OBJECT...      check_loops.py --self-test
 
 Reads the disassembly of the objects of the instruction sets. An inner loop is the code between a jump backwards and
 its target with no other such jump inside; it is a matrix loop if nearly half of its instructions multiply and add,
-which exponentials and transposes do not reach. In such a loop no vector may be loaded from or stored to the stack.
+which exponentials and transposes do not reach, or if it has products of 8-bit numbers. In such a loop no vector may be
+loaded from or stored to the stack.
 A function with products of matrix tiles has a loop that loads at most one tile more than it multiplies: more would
 starve them. What vectors sum between the products of such a loop stays in registers: no place on the stack is read
 before the loop has written it, and written later. The kernels of one row, and those that move rows, ask for rows
@@ -20,6 +21,7 @@ import sys
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+([a-z]\S*)\s*(.*?)\s*(?:#.*|<.*>)?$")
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 MULTIPLY_ADD = re.compile(r"^(vfn?m(add|sub)\d+[sp][sd]|vdpbf16ps|mulp[sd]|addp[sd])$")
+CODE_PRODUCT = re.compile(r"^(vpdpbusd|vpmaddwd)$")  # of weights of 8 and 4 bits
 TILE_PRODUCT = re.compile(r"^tdp(bf16|fp16)ps$")
 STACK_VECTOR = re.compile(r"\(%r[sb]p\).*%[xyz]mm|%[xyz]mm.*\(%r[sb]p\)")
 STACK_PLACE = re.compile(r"-?(?:0x[0-9a-f]+)?\(%r[sb]p\)")
@@ -94,13 +96,14 @@ def problems(text):
                     )
                 continue
             work = sum(bool(MULTIPLY_ADD.match(mnemonic)) for _, mnemonic, _ in loop)
-            if work < LEAST_MULTIPLY_ADDS or work < LEAST_SHARE * len(loop):
+            codes = sum(bool(CODE_PRODUCT.match(mnemonic)) for _, mnemonic, _ in loop)
+            if codes < LEAST_MULTIPLY_ADDS and (work < LEAST_MULTIPLY_ADDS or work < LEAST_SHARE * len(loop)):
                 continue
             loops += 1
             touching = [f"{mnemonic} {operands}" for _, mnemonic, operands in loop if STACK_VECTOR.search(operands)]
             if touching:
                 found.append(
-                    f"{name}: the loop at {loop[0][0]:x} ({work} multiply-adds of {len(loop)} instructions) "
+                    f"{name}: the loop at {loop[0][0]:x} ({work + codes} multiply-adds of {len(loop)} instructions) "
                     f"touches the stack {len(touching)} times, as in '{touching[0]}'"
                 )
         loops += len(on_tiles)

@@ -51,6 +51,9 @@ class Value {
   /// A leaf of the tape. Its gradient, if wanted, has `gradient_type`, or the type of data.
   explicit Value(Array data, bool wants_gradient = false);
   Value(Array data, bool wants_gradient, DType gradient_type);
+  /// A weight [N, K] for linear() and embedding() that exists packed alone, as after pack_and_free(): `weight` is its
+  /// transpose, and `dtype` the type of the rows that it multiplies.
+  Value(ops::PackedMatrix weight, DType dtype);
 
   explicit operator bool() const { return state_ != nullptr; }
   const Array& data() const { return state().data; }

@@ -82,9 +82,19 @@ constexpr auto enum_names(Precision) {
   return std::to_array<std::string_view>({"float32", "bfloat16", "float64", "float16"});
 }
 
-/// A callback that creates the array of each parameter, new or in existing memory such as a mapped file. `draw` fills
+/// The content of a parameter: an array or, of a frozen weight [out, in] of linear() or embedding(), a packed matrix of
+/// 8 or 4 bits.
+struct ParameterData {
+  ParameterData(Array array_) : array(std::move(array_)) {}
+  ParameterData(ops::PackedMatrix packed_) : packed(std::move(packed_)) {}
+  Array array = {};
+  ops::PackedMatrix packed = {};
+};
+
+/// A callback that creates the content of each parameter, new or in existing memory such as a mapped file. `draw` fills
 /// an array with random numbers of the initialisation.
-using ParameterSource = std::function<Array(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
+using ParameterSource =
+    std::function<ParameterData(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
 /// The default callback: random numbers for every parameter.
 Array random_parameter(const Variable& wanted, const std::function<void(const Array&)>& draw);
 
@@ -126,6 +136,7 @@ class Parameters {
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
   int64_t count() const;                               ///< numbers in all parameters together
   int64_t trained_count() const;                       ///< numbers in those that want a gradient
+  int64_t bytes() const;                               ///< of the arrays and packed matrices that layers compute with
   /// Empties all gradients, before the next backward.
   void clear_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
@@ -144,6 +155,7 @@ class Parameters {
 
  private:
   std::vector<std::pair<std::string, Array>> masters(const std::string& prefix) const;
+  Value add(Parameter parameter);
   friend class Scope;
   Options options_;
   ParameterSource source_;

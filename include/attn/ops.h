@@ -60,6 +60,8 @@ struct MatmulOptions {
 /// or float64. Like all functions here it runs on parallel_for().
 void matmul(ConstView<2> a, ConstView<2> b, View<2> c, const MatmulOptions& options = {});
 
+struct QuantizedMatrix;  // attn/ops_quantized.h
+
 /// A right-hand matrix packed once for repeated matmul() and linear() calls, with any number of rows. Use it for
 /// weights that do not change. The copy takes bytes() of memory: as many as b, with a few columns of padding; on matrix
 /// tiles 1.5 times as many for float32 and twice as many for float16.
@@ -73,12 +75,19 @@ class PackedMatrix {
   PackedMatrix() = default;
   /// Throws Error for a b that matmul() refuses.
   explicit PackedMatrix(ConstView<2> b);
+  /// The transpose of W [N, K], in 8 or 4 bits: products quantize the rows of a, which are float32, bfloat16 or
+  /// float16. W is copied. A scale or offset is float16 relative to the largest of its row. Throws Error for a matrix
+  /// that is not one.
+  explicit PackedMatrix(const QuantizedMatrix& w);
   explicit operator bool() const { return form_ != nullptr; }
+  Shape<2> size() const;      ///< [K, N] of b
+  bool is_quantized() const;  ///< made of a QuantizedMatrix
   int64_t bytes() const;      ///< of the packed copy; 0 if b is empty
   bool reads_matrix() const;  ///< b is borrowed for the lifetime of this object and its copies
 
  private:
   friend void matmul_packed(ConstView<2>, const PackedMatrix&, View<2>, const MatmulOptions&);
+  friend void embedding(std::span<const int64_t>, const PackedMatrix&, View<2>);
   struct Form;
   std::shared_ptr<const Form> form_;
 };

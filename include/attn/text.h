@@ -165,9 +165,9 @@ std::unique_ptr<Tokenizer> load_wordpiece(std::string_view vocab_txt, bool lower
 
 /// Opens the tokenizer of a model folder as transformers' AutoTokenizer does: from tokenizer.json or the older
 /// vocabulary files, tokenizer_config.json, special_tokens_map.json and added_tokens.json, for the tokenizer class or
-/// model family that the folder names (docs/tokenizers.md). `path` may also be a single tokenizer.json or SentencePiece
-/// model. Throws Error with file, field and value for what is not supported or contradicts itself; if `path` holds no
-/// tokenizer, Error names the files that are missing, or the format that the path has instead.
+/// model family that the folder names (docs/tokenizers.md). `path` may also be a single tokenizer.json, SentencePiece
+/// model or GGUF file. Throws Error with file, field and value for what is not supported or contradicts itself; if
+/// `path` holds no tokenizer, Error names the files that are missing, or the format that the path has instead.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 /// As open_tokenizer() of a folder, but returns null if the folder has no file of a tokenizer.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder);

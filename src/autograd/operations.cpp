@@ -1,6 +1,7 @@
 // The operations of the tape, value and gradient side by side. attention() has a file of its own.
 #include <algorithm>
 
+#include "attn/ops_quantized.h"
 #include "autograd/wide.h"
 
 namespace attn::autograd {
@@ -370,7 +371,8 @@ Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs,
 
 Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape) {
   Checker checker("embedding");
-  require_rank(checker, "table", table, 2, "[V, C]");
+  if (require_rank(checker, "table", table, 2, "[V, C]"))
+    checker.require(!table.is_freed() || table.packed().is_quantized(), "the table was freed when it was packed");
   const int64_t rows = count_of(shape.data(), static_cast<int>(shape.size()));
   checker.require(static_cast<int64_t>(ids.size()) == rows, [&] {
     return "there are " + std::to_string(ids.size()) + " ids for a result of " +
@@ -379,7 +381,8 @@ Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::v
   checker.done();
   shape.push_back(table.data().width());
   Array data = tape.array(table.dtype(), std::move(shape));
-  ops::embedding(ids, table.data().rows(), data.rows());
+  if (table.is_freed()) ops::embedding(ids, table.packed(), data.rows());
+  else ops::embedding(ids, table.data().rows(), data.rows());
   Value y = tape.result("embedding", data, {table});
   tape.record(y, [=, &tape, ids = std::move(ids)] {
     ops::embedding_backward(ids, y.gradient().rows(), tape.gradient_memory(table).rows());

@@ -50,6 +50,27 @@ Value::Value(Array data, bool wants_gradient, DType gradient_type) : state_(std:
   state_->gradient_type = gradient_type;
 }
 
+namespace {
+
+/// Of an array that has a shape and a type alone: nobody reads it.
+std::shared_ptr<void> no_memory() {
+  static char nothing;
+  return {std::shared_ptr<void>(), &nothing};
+}
+
+}  // namespace
+
+Value::Value(ops::PackedMatrix weight, DType dtype) : state_(std::make_shared<State>()) {
+  Checker checker("Value");
+  checker.require(static_cast<bool>(weight) && !weight.reads_matrix(),
+                  "the packed weight is empty or reads its matrix");
+  checker.done();
+  state_->data = Array(dtype, {weight.size()[1], weight.size()[0]}, no_memory());
+  state_->gradient_type = dtype;
+  state_->freed = true;
+  state_->packed = std::move(weight);
+}
+
 void Value::refuse_empty() { throw Error("Value", {"the value is empty: it has no array"}); }
 
 void Value::pack() {
@@ -59,14 +80,13 @@ void Value::pack() {
 }
 
 void Value::pack_and_free() {
-  static char nothing;
   if (is_freed()) return;
   Checker checker("pack_and_free");
   checker.require(!wants_gradient(), "the weight wants a gradient");
   checker.done();
   pack();
   if (packed().reads_matrix()) return;
-  state().data = Array(dtype(), shape(), std::shared_ptr<void>(std::shared_ptr<void>(), &nothing));
+  state().data = Array(dtype(), shape(), no_memory());
   state().freed = true;
 }
 

@@ -56,6 +56,11 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+/// Leaf 7, ECX bit 11.
+[[maybe_unused]] bool has_avx512_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ecx >> 11 & 1);
+}
 /// Leaf 7, subleaf 1, EAX bit 5.
 [[maybe_unused]] bool has_avx512_bf16() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -80,9 +85,21 @@ int tiles_error() {
 }
 
 #if defined(ATTN_HAS_AVX512)
+/// With the products of 8-bit numbers of VNNI, where the CPU has that.
+const Isa& avx512() {
+  static const Isa best = [] {
+    Isa isa = isa_avx512;
+#if defined(ATTN_HAS_AVX512_VNNI)
+    if (has_avx512_vnni()) isa.quantized = isa_avx512_vnni.quantized;
+#endif
+    return isa;
+  }();
+  return best;
+}
+
 /// Its own file holds only what a set adds: the rest would be compiled twice.
 Isa on_avx512(const Isa& added) {
-  Isa isa = isa_avx512;
+  Isa isa = avx512();
   isa.name = added.name;
   if (added.f32) isa.f32 = added.f32;
   isa.bf16 = added.bf16;
@@ -127,7 +144,7 @@ constexpr Candidate candidates[] = {
     {avx512_and_bf16, has_avx512_bf16},
 #endif
 #if defined(ATTN_HAS_AVX512)
-    {only<isa_avx512>, has_avx512},
+    {avx512, has_avx512},
 #endif
 #if defined(ATTN_HAS_AVX2)
     {only<isa_avx2>, has_avx2},
@@ -209,7 +226,9 @@ std::string missing() {
 
 void offer(const Isa& added) {
 #if defined(ATTN_HAS_AVX512)
-  if (has_avx512()) offered().push_back(on_avx512(added));
+  if (!has_avx512()) return;
+  offered().push_back(on_avx512(added));
+  offered().back().quantized = isa_avx512.quantized;
 #else
   static_cast<void>(added);
 #endif

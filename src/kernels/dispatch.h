@@ -28,8 +28,8 @@ std::string refused_tiles(int error);
 /// multiply-adds of vfmadd231ps a cycle on AMD (Zen 4: 234 against 117 GFLOP/s a core) and half of them on Intel
 /// (Sapphire Rapids: 104 against 208), where 16-bit numbers are better widened for the float32 kernels.
 std::vector<std::string> preference(std::string_view vendor);
-/// One more kernel set, which is never chosen unasked: what it adds to AVX-512, without effect on a CPU that lacks
-/// that. For tests; not while anything runs.
+/// One more kernel set, which is never chosen unasked: what it adds to AVX-512 without VNNI, without effect on a CPU
+/// that lacks AVX-512. For tests; not while anything runs.
 void offer(const Isa& added);
 /// Throws Error that lists the choices.
 void force(std::string_view name);

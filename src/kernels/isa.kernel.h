@@ -5,10 +5,13 @@
 
 #include "kernels/elements.kernel.h"
 #include "kernels/linear.kernel.h"
+#include "kernels/quantized.kernel.h"
 #include "kernels/tiles.kernel.h"
 
 namespace attn::kernels {
 namespace {
+
+constexpr QuantizedKernels quantized_table = quantized_kernels<F32, Code>();
 
 constexpr Isa isa_of_vectors(const char* name) {
   return {.name = name,
@@ -24,7 +27,8 @@ constexpr Isa isa_of_vectors(const char* name) {
           .f32_elements = &f32_elements,
           .f64_elements = &f64_elements,
           .f32_linear = &f32_linear,
-          .f64_linear = &f64_linear};
+          .f64_linear = &f64_linear,
+          .quantized = &quantized_table};
 }
 
 }  // namespace

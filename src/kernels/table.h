@@ -351,9 +351,10 @@ struct TileKernels {
   void (*statistics_grad)(const StatisticsGradArgs&);
 };
 
-struct ElementKernels;  // elements_table.h
-struct ProductKernels;  // products_table.h
-struct LinearKernels;   // linear_table.h
+struct ElementKernels;    // elements_table.h
+struct ProductKernels;    // products_table.h
+struct LinearKernels;     // linear_table.h
+struct QuantizedKernels;  // quantized_table.h
 
 /// What one instruction set offers; null where it has no such kernels.
 struct Isa {
@@ -377,6 +378,7 @@ struct Isa {
   const ElementKernels* f64_elements = nullptr;
   const LinearKernels* f32_linear = nullptr;
   const LinearKernels* f64_linear = nullptr;
+  const QuantizedKernels* quantized = nullptr;  // weights of 8 and 4 bits
   const ProductKernels* products = nullptr;
 };
 
@@ -384,6 +386,7 @@ extern const Isa isa_baseline;
 extern const Isa isa_avx2;
 extern const Isa isa_avx512;
 extern const Isa isa_avx512_bf16;
+extern const Isa isa_avx512_vnni;
 extern const Isa isa_amx;
 extern const Isa isa_neon;
 

@@ -213,5 +213,50 @@ struct U64 {
   }
 };
 
+/// Products of codes for quantized.kernel.h, in pairs of 16 bits, which are exact: vpmaddubsw would saturate. Of a
+/// row's four codes a, b, c, d there are a, c, b, d.
+struct Code {
+  using Int = __m256i;
+  struct Codes {
+    __m256i even, odd;
+  };
+  static constexpr int kRows = 2;  // 2 x 2 sums of either kind and 4 vectors of codes: 12 of 16 registers
+  static constexpr int kBytes = 8;
+  static Int set1(int32_t x) { return _mm256_set1_epi32(x); }
+  static Codes pairs(__m256i bytes) {
+    return {_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)};
+  }
+  template <int kBits>
+  static Codes load(const uint8_t* p, int half) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if constexpr (kBits == 8) return pairs(bytes);
+    else return pairs(_mm256_and_si256(half ? _mm256_srli_epi16(bytes, 4) : bytes, _mm256_set1_epi8(15)));
+  }
+  struct Row {
+    __m256i even, odd;
+  };
+  static Row broadcast(const char* row) {
+    int32_t even, odd;
+    __builtin_memcpy(&even, row, 4);
+    __builtin_memcpy(&odd, row + 4, 4);
+    return {_mm256_set1_epi32(even), _mm256_set1_epi32(odd)};
+  }
+  static Int step(const Codes& codes, const Row& x, Int sum) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(codes.even, x.even));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(codes.odd, x.odd));
+    asm("" : "+x"(sum));  // g++ would add products of several steps first, and keep some on the stack
+    return sum;
+  }
+  static __m256 to_float(Int x) { return _mm256_cvtepi32_ps(x); }
+  /// Whole numbers of at most 127 in 8 lanes, four of them every `stride` bytes.
+  static void store(__m256 codes, char* out, int64_t stride) {
+    const __m256i whole = _mm256_cvtps_epi32(codes);
+    __m128i x = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    x = _mm_shufflehi_epi16(_mm_shufflelo_epi16(x, 0xd8), 0xd8);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out), x);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + stride), _mm_unpackhi_epi64(x, x));
+  }
+};
+
 }  // namespace
 }  // namespace attn::kernels

@@ -206,5 +206,51 @@ struct U64 {
   }
 };
 
+/// Products of codes for quantized.kernel.h, in pairs of 16 bits. Of a row's four codes a, b, c, d there are a, c, b,
+/// d.
+struct Code {
+  using Int = __m512i;
+  struct Codes {
+    __m512i even, odd;
+  };
+  static constexpr int kRows = 6;  // 6 x 2 sums of either kind: 24 of 32 registers
+  static constexpr int kBytes = 8;
+  static Int set1(int32_t x) { return _mm512_set1_epi32(x); }
+  static Codes pairs(__m512i bytes) {
+    return {_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16(bytes, 8)};
+  }
+  template <int kBits>
+  static Codes load(const uint8_t* p, int half) {
+    const __m512i bytes = _mm512_loadu_si512(p);
+    if constexpr (kBits == 8) return pairs(bytes);
+    else return pairs(_mm512_and_si512(half ? _mm512_srli_epi16(bytes, 4) : bytes, _mm512_set1_epi8(15)));
+  }
+  struct Row {
+    __m512i even, odd;
+  };
+  static Row broadcast(const char* row) {
+    int32_t even, odd;
+    __builtin_memcpy(&even, row, 4);
+    __builtin_memcpy(&odd, row + 4, 4);
+    return {_mm512_set1_epi32(even), _mm512_set1_epi32(odd)};
+  }
+  static Int step(const Codes& codes, const Row& x, Int sum) {
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(codes.even, x.even));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(codes.odd, x.odd));
+    asm("" : "+v"(sum));  // g++ would add products of several steps first, and keep some on the stack
+    return sum;
+  }
+  static __m512 to_float(Int x) { return _mm512_cvtepi32_ps(x); }
+  /// Whole numbers of at most 127 in 16 lanes, four of them every `stride` bytes.
+  static void store(__m512 codes, char* out, int64_t stride) {
+    __m256i x = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(codes));
+    x = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8);
+    alignas(32) char bytes[32];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(bytes), x);
+    ATTN_UNROLL
+    for (int i = 0; i < 4; ++i) __builtin_memcpy(out + i * stride, bytes + i * 8, 8);
+  }
+};
+
 }  // namespace
 }  // namespace attn::kernels

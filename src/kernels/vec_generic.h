@@ -188,5 +188,39 @@ struct U64 {
   static uint64_t at_least(Reg a, Reg b) { return uint64_t{a[0] >= b[0]} | uint64_t{a[1] >= b[1]} << 1; }
 };
 
+/// Products of codes for quantized.kernel.h, in integers of 32 bits.
+struct Code {
+  typedef int32_t Int __attribute__((vector_size(16)));
+  typedef int32_t Codes __attribute__((vector_size(16)));
+  typedef int32_t Unaligned __attribute__((vector_size(16), aligned(1), may_alias));
+  static constexpr int kRows = kRegisters == 32 ? 4 : 2;
+  static constexpr int kBytes = 4;
+  static Int set1(int32_t x) { return x - Int{}; }
+  template <int kBits>
+  static Codes load(const uint8_t* p, int half) {
+    const Codes bytes = *reinterpret_cast<const Unaligned*>(p);
+    return kBits == 8 ? bytes : bytes >> (4 * half) & 0x0f0f0f0f;
+  }
+  struct Row {
+    int32_t code[4];
+  };
+  static Row broadcast(const char* row) {
+    Row x;
+    ATTN_UNROLL
+    for (int i = 0; i < 4; ++i) x.code[i] = static_cast<int8_t>(row[i]);
+    return x;
+  }
+  static Int step(Codes codes, const Row& x, Int sum) {
+    ATTN_UNROLL
+    for (int i = 0; i < 4; ++i) sum += (codes >> (8 * i) & 255) * x.code[i];
+    return sum;
+  }
+  static F32::Reg to_float(Int x) { return __builtin_convertvector(x, F32::Reg); }
+  /// Whole numbers of at most 127 in 4 lanes.
+  static void store(F32::Reg codes, char* out, int64_t) {
+    for (int i = 0; i < 4; ++i) out[i] = static_cast<char>(static_cast<int8_t>(codes[i]));
+  }
+};
+
 }  // namespace
 }  // namespace attn::kernels

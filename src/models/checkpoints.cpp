@@ -14,6 +14,7 @@
 #include "models/folder.h"
 #include "models/hub.h"
 #include "models/pretrained.h"
+#include "models/quantization.h"
 
 namespace attn::models {
 namespace {
@@ -396,14 +397,14 @@ Loaded load_parsed(const std::string& directory, const Json& json, const OpenOpt
     File file(path, io::Safetensors::open(path));
     misfits.clear();
     loaded.new_parameters.clear();
-    const auto read = [&](const nn::Variable& wanted, const auto& draw) {
+    const auto read = [&](const nn::Variable& wanted, const auto& draw) -> nn::ParameterData {
       const bool replaced = options.new_head && wanted.name.starts_with("head.");
       if (options.adapt && may_be_new(wanted.name) && (replaced || !file.fits(wanted))) {
         loaded.new_parameters.push_back(wanted.name);
         return nn::random_parameter(wanted, draw);
       }
       try {
-        return file.read(wanted);
+        return quantized(wanted, file.read(wanted), config, options);
       } catch (const Error& error) {
         misfits.insert(misfits.end(), error.reasons().begin(), error.reasons().end());
         return Array(wanted.dtype, wanted.shape, false);

@@ -1,10 +1,13 @@
 // A folder with a model in it: what a training of ours left, or what transformers saved.
 #include <algorithm>
 
+#include "attn/core_names.h"
 #include "attn/models_finetune.h"
 #include "io/foreign.h"
 #include "models/adapter.h"
+#include "models/gguf.h"
 #include "models/hub.h"
+#include "models/quantization.h"
 
 namespace attn::models {
 namespace {
@@ -63,7 +66,7 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
                                                              : weights.find(wanted);
     done += array.count();
     if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
-    return array;
+    return quantized(wanted, array, hub.config, options);
   };
   loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
@@ -84,6 +87,7 @@ bool is_in_head(std::string_view parameter) { return parameter.starts_with("head
 bool may_be_new(std::string_view parameter) { return is_in_head(parameter) || is_adapter(parameter); }
 
 std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& folder) {
+  if (io::is_gguf(folder)) return text::open_tokenizer(folder);
   if (is_of_transformers(read_model_file("open", folder))) return text::open_tokenizer(folder);
   const std::string path = folder + "/tokenizer.json";
   return text::load_tokenizer(io::read_file(path, 1 << 28), path);
@@ -121,19 +125,38 @@ Config config_of(const Json& json, const std::string& folder, const std::string&
 }
 
 Config read_config(const std::string& folder, const std::string& task) {
+  if (io::is_gguf(folder)) return read_gguf_config(folder);
   return config_of(read_model_file("config", folder), folder, task);
 }
 
-Loaded open_parsed(const std::string& folder, const Json& json, const OpenOptions& options) {
-  if (!options.adapter.empty() && !is_of_transformers(json))
-    throw Error("open", {folder + " is of attn train: an adapter of PEFT is for a folder of the hub"});
-  Loaded loaded =
-      is_of_transformers(json) ? open_hub_folder(folder, json, options) : load_parsed(folder, json, options);
+namespace {
+
+void require_inference(const OpenOptions& options) {
+  if (options.quantization && options.purpose == nn::Purpose::training)
+    throw Error("open",
+                {"weights of " + std::string(attn::name_of(*options.quantization)) + " are for inference alone"});
+}
+
+Loaded packed_if_wanted(Loaded loaded, const OpenOptions& options) {
   if (options.packed.value_or(false)) loaded.model->parameters().pack();
   return loaded;
 }
 
+}  // namespace
+
+Loaded open_parsed(const std::string& folder, const Json& json, const OpenOptions& options) {
+  if (!options.adapter.empty() && !is_of_transformers(json))
+    throw Error("open", {folder + " is of attn train: an adapter of PEFT is for a folder of the hub"});
+  require_inference(options);
+  return packed_if_wanted(
+      is_of_transformers(json) ? open_hub_folder(folder, json, options) : load_parsed(folder, json, options), options);
+}
+
 Loaded open(const std::string& folder, const OpenOptions& options) {
+  if (io::is_gguf(folder)) {
+    require_inference(options);
+    return packed_if_wanted(open_gguf(folder, options), options);
+  }
   return open_parsed(folder, read_model_file("open", folder), options);
 }
 

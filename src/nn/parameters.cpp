@@ -14,6 +14,7 @@ bool is_weight(ParameterRole role) {
   return role == ParameterRole::linear || role == ParameterRole::residual || role == ParameterRole::adapter_in ||
          role == ParameterRole::adapter_out;
 }
+bool is_table(ParameterRole role) { return role == ParameterRole::embedding; }
 /// Of the type that layers compute in, and subject to decay.
 bool is_product(ParameterRole role) {
   return role != ParameterRole::bias && role != ParameterRole::scale && role != ParameterRole::decay;
@@ -84,6 +85,19 @@ void check_new(const Parameters& all, const Scope& scope, const std::string& nam
   checker.done();
 }
 
+void check_packed(const Variable& wanted, const ops::PackedMatrix& packed, bool trains) {
+  const std::vector<int64_t> shape = {packed.size()[1], packed.size()[0]};
+  Checker checker("parameters");
+  checker.require(!trains, [&] { return wanted.name + " is packed, and cannot be trained"; });
+  checker.require(packed.is_quantized() && shape == wanted.shape && (is_weight(wanted.role) || is_table(wanted.role)),
+                  [&] {
+                    return "the source gave a packed matrix " + to_string(shape.data(), 2) + " for " + wanted.name +
+                           ", which must be a quantized weight " +
+                           to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()));
+                  });
+  checker.done();
+}
+
 /// Of arrays that have a shape alone: nobody reads them.
 std::shared_ptr<void> no_memory() {
   static char nothing;
@@ -91,6 +105,12 @@ std::shared_ptr<void> no_memory() {
 }
 
 }  // namespace
+
+Value Parameters::add(Parameter parameter) {
+  index_.emplace(parameter.name, all_.size());
+  all_.push_back(std::move(parameter));
+  return all_.back().value;
+}
 
 double LoraOptions::scale() const {
   return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
@@ -123,6 +143,14 @@ int64_t Parameters::trained_count() const {
   int64_t total = 0;
   for (const Parameter& parameter : all_)
     if (parameter.value.wants_gradient()) total += parameter.master.count();
+  return total;
+}
+
+int64_t Parameters::bytes() const {
+  int64_t total = 0;
+  for (const Parameter& parameter : all_)
+    total += parameter.value.is_freed() ? parameter.value.packed().bytes()
+                                        : parameter.value.data().count() * size_of(parameter.value.dtype());
   return total;
 }
 
@@ -196,7 +224,14 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
       // A stream of its own: order of use does not matter.
       fill(array, {numbers_of(all.options_, wanted), all.options_.seed, all.all_.size() + 1});
     };
-    data = parameter.master = all.source_(wanted, draw);
+    const ParameterData content = all.source_(wanted, draw);
+    if (content.packed) {
+      check_packed(wanted, content.packed, trains);
+      parameter.value = Value(content.packed, compute);
+      parameter.master = parameter.value.data();
+      return all.add(std::move(parameter));
+    }
+    data = parameter.master = content.array;
     if (data.dtype() != wanted.dtype || data.shape() != wanted.shape)
       throw Error("parameters", {"the source gave " + data.describe() + " for " + wanted.name + ", must be " +
                                  std::string(name_of(wanted.dtype)) + " " +
@@ -210,9 +245,7 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
     data = Array(compute, wanted.shape, no_memory());
   }
   parameter.value = Value(data, trains, wide);
-  all.index_.emplace(parameter.name, all.all_.size());
-  all.all_.push_back(parameter);
-  return parameter.value;
+  return all.add(std::move(parameter));
 }
 
 }  // namespace attn::nn

@@ -3,10 +3,12 @@
 // The backward of the embedding shares out the rows of the table: a task reads all ids and adds up those that are its
 // own, in order.
 #include <cstring>
+#include <vector>
 
-#include "attn/ops.h"
+#include "attn/ops_quantized.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/packed_matrix.h"
 
 namespace attn::ops {
 namespace {
@@ -42,6 +44,27 @@ void require_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t
 }
 
 }  // namespace
+
+void embedding(std::span<const int64_t> ids, const PackedMatrix& table, View<2> out) {
+  if (!table.is_quantized()) throw Error("embedding", {"the table is not a packed quantized matrix"});
+  const QuantizedColumns& rows = *table.form_->quantized;
+  Checker checker("embedding");
+  require_ids(checker, ids, out.size[0], rows.size()[1]);
+  checker.require(out.dtype != DType::float64, "out is float64, must be float32, bfloat16 or float16");
+  require_output(checker, "out", out, out.dtype, {out.size[0], rows.size()[0]});
+  checker.done();
+  for_row_blocks(out.size[0], out.size[1], [&](const RowBlock& b) {
+    std::vector<float> row(static_cast<size_t>(b.columns));
+    for (int64_t r = b.row; r < b.row + b.rows; ++r) {
+      rows.unpack(ids[static_cast<size_t>(r)], row.data());
+      kernels_for(out.dtype).scale({.rows = 1,
+                                    .columns = b.columns,
+                                    .x = {row.data(), b.columns, kernels::kFloat32},
+                                    .factor = 1,
+                                    .y = rows_at(out, {.row = r})});
+    }
+  });
+}
 
 void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out) {
   Checker checker("embedding");

@@ -1,20 +1,13 @@
 // matmul(): which kernels take a product. Few rows times rows of weights are read where they are (matvec.cpp), large
-// products go to matrix tiles, where there are some (tile_matmul.cpp), all others to vectors (panel_matmul.cpp).
+// products go to matrix tiles, where there are some (tile_matmul.cpp), those with weights of 8 or 4 bits to
+// quantized_matmul.cpp, all others to vectors (panel_matmul.cpp).
 #include "attn/ops.h"
 #include "ops/check.h"
 #include "ops/matvec.h"
-#include "ops/panel_matmul.h"
+#include "ops/packed_matrix.h"
 #include "ops/product_result.h"
-#include "ops/tile_matmul.h"
 
 namespace attn::ops {
-
-/// Both are empty where b is.
-struct PackedMatrix::Form {
-  ConstView<2> b;
-  std::optional<TileFactor> tiles;
-  std::optional<PackedColumns> panels;
-};
 
 namespace {
 
@@ -80,6 +73,24 @@ void check_matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c
   checker.done();
 }
 
+/// A matrix that nobody reads.
+ConstView<2> without_numbers(DType dtype, const Shape<2>& size) {
+  static const char nothing = 0;
+  return {&nothing, dtype, size, {1, size[0]}};
+}
+
+/// Rows of a are quantized, so no stride of b and no precision matters.
+void multiply(const ConstView<2>& a, const QuantizedColumns& b, const View<2>& c, const MatmulOptions& options) {
+  Checker checker("matmul");
+  checker.require(a.dtype != DType::float64, "a is float64, must be float32, bfloat16 or float16 as b is quantized");
+  checker.require(a.stride[1] == 1 || a.size[1] <= 1, "a has columns apart, must have dense rows as b is quantized");
+  checker.done();
+  check_matmul(a, without_numbers(a.dtype, b.size()), c, options, false);
+  if (c.empty()) return;
+  if (a.size[1] == 0) return add_nothing(c, options);
+  multiply_quantized(a, b, c, options);
+}
+
 /// `tiles` and `panels`, if given, are of b.
 void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
             const TileFactor* tiles, const PackedColumns* panels) {
@@ -116,18 +127,31 @@ PackedMatrix::PackedMatrix(ConstView<2> b) {
   form_ = std::move(form);
 }
 
+PackedMatrix::PackedMatrix(const QuantizedMatrix& w) {
+  check_quantized("PackedMatrix", w);
+  auto form = std::make_shared<Form>();
+  form->b = without_numbers(DType::float32, {w.terms, w.rows});
+  form->quantized.emplace(w);
+  form_ = std::move(form);
+}
+
+Shape<2> PackedMatrix::size() const { return form_ ? form_->b.size : Shape<2>{}; }
+bool PackedMatrix::is_quantized() const { return form_ && form_->quantized; }
+
 bool PackedMatrix::reads_matrix() const {
-  return !form_ || !(form_->panels || (form_->tiles && form_->b.dtype == DType::bfloat16));
+  return !form_ || !(form_->panels || form_->quantized || (form_->tiles && form_->b.dtype == DType::bfloat16));
 }
 
 int64_t PackedMatrix::bytes() const {
   if (!form_) return 0;
-  return (form_->tiles ? form_->tiles->bytes() : 0) + (form_->panels ? form_->panels->bytes() : 0);
+  return (form_->tiles ? form_->tiles->bytes() : 0) + (form_->panels ? form_->panels->bytes() : 0) +
+         (form_->quantized ? form_->quantized->bytes() : 0);
 }
 
 void matmul_packed(ConstView<2> a, const PackedMatrix& b, View<2> c, const MatmulOptions& options) {
   if (!b) throw Error("matmul", {"b is an empty PackedMatrix"});
   const PackedMatrix::Form& form = *b.form_;
+  if (form.quantized) return multiply(a, *form.quantized, c, options);
   matmul(a, form.b, c, options, form.tiles ? &*form.tiles : nullptr, form.panels ? &*form.panels : nullptr);
 }
 

@@ -11,6 +11,7 @@
 #include "io/reader.h"
 #include "text/added_tokens.h"
 #include "text/classes.h"
+#include "text/gguf.h"
 #include "text/pipeline.h"
 #include "text/sentencepiece.h"
 #include "text/tokenizer_config.h"
@@ -451,6 +452,7 @@ class TokenizerFolder {
 
 /// Opens a tokenizer.json or a SentencePiece model. Error names the format of a file that is neither.
 std::unique_ptr<Tokenizer> open_file(const std::string& path) {
+  if (io::is_gguf(path)) return read_pipeline(gguf_tokenizer(io::Gguf::map(path)), path);
   const std::string bytes = io::read_file(path, kMaxFile);
   if (io::is_sentencepiece(bytes)) return load_sentencepiece(bytes, path);
   const bool is_named = path.ends_with(".model") || path.ends_with(".spm");
@@ -467,6 +469,7 @@ std::unique_ptr<Tokenizer> open_file(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& folder) {
+  if (io::is_gguf(folder)) return open_file(folder);
   constexpr const char* kVocabularies[] = {
       "tokenizer.json",         "tokenizer.model", "spiece.model",   "vocab.txt",  "vocab.json",
       "encoder.json",           "tekken.json",     "tiktoken.model", "merges.txt", "vocab.bpe",

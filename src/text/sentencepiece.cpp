@@ -100,6 +100,17 @@ class SentencePieceReader {
                                          ", must be 1 (unigram) or 2 (bpe)"});
   }
 
+  SentencePieceReader(std::vector<SentencePiece> pieces, bool adds_prefix, bool removes_spaces,
+                      const std::string& source)
+      : source_(source),
+        pieces_(std::move(pieces)),
+        model_type_(2),
+        byte_fallback_(true),
+        adds_prefix_(adds_prefix),
+        removes_spaces_(removes_spaces) {
+    for (size_t id = 0; id < pieces_.size(); ++id) ids_.emplace(pieces_[id].text, id);
+  }
+
   Json json() const {
     Json root = {{"added_tokens", added_tokens()}, {"model", model_type_ == 1 ? unigram() : bpe()}};
     Json parts = Json::array();
@@ -248,6 +259,11 @@ SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string&
 
 io::Json sentencepiece_json(std::string_view bytes, const std::string& source) {
   return SentencePieceReader(bytes, source).json();
+}
+
+io::Json sentencepiece_json(std::vector<SentencePiece> pieces, bool adds_prefix, bool removes_spaces,
+                            const std::string& source) {
+  return SentencePieceReader(std::move(pieces), adds_prefix, removes_spaces, source).json();
 }
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const std::string& source) {

@@ -32,4 +32,8 @@ SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string&
 /// The tokenizer.json that encodes as SentencePiece's own library does.
 io::Json sentencepiece_json(std::string_view bytes, const std::string& source);
 
+/// The same of a vocabulary that another file holds: byte-pair encoding by scores, with bytes for unknown characters.
+io::Json sentencepiece_json(std::vector<SentencePiece> pieces, bool adds_prefix, bool removes_spaces,
+                            const std::string& source);
+
 }  // namespace attn::text

@@ -33,8 +33,6 @@ WHOLE = struct.pack("<Q", len(HEADER)) + HEADER + bytes(4000)
 
 # What is at the path, a file's bytes or a folder's files, and words of the answer.
 FILES = {
-    "x.gguf": (GGUF, "is a GGUF file of llama.cpp, which is not read: take the folder that it was made from"),
-    "named_otherwise": (GGUF, "is a GGUF file of llama.cpp"),
     "x.ggml": (b"lmgg" + bytes(64), "is a GGML file of llama.cpp"),
     "x.llamafile": (b"MZqFpD='\n" + bytes(64), "is a llamafile, a program with a model inside"),
     "x.onnx": (ONNX, "is an ONNX file, which is not read"),
@@ -60,7 +58,8 @@ FILES = {
 }
 FOLDERS = {
     "nothing": ({}, "is not a folder of a model: it has no config.json; a model is a folder that attn train wrote"),
-    "gguf": ({"x.gguf": GGUF}, "no config.json, but x.gguf, a GGUF file of llama.cpp, which is not read"),
+    "gguf": ({"x.gguf": GGUF}, "no config.json, but x.gguf, a GGUF file of llama.cpp, which is read for inference "
+                               "alone: give its own path to generate, evaluate or see"),
     "onnx": ({"onnx/model.onnx": ONNX}, "no config.json, but onnx/model.onnx, an ONNX file"),
     "meta": ({"params.json": b"{}", "consolidated.00.pth": b""}, "but consolidated.00.pth, a pickle"),
     "adapter": ({"adapter_config.json": b"{}", "adapter_model.safetensors": b""},
@@ -109,7 +108,7 @@ NAMES = {
     "": "empty",
 }
 TOKENIZERS = {
-    "x.gguf": "x.gguf: is a GGUF file of llama.cpp, which is not read",
+    "x.gguf": "x.gguf: tokenizer.ggml.tokens is missing: the file has no tokenizer",
     "x.tiktoken": "x.tiktoken: is a vocabulary of tiktoken, which is not read",
     "pointer": "pointer: is a pointer of git-lfs",
     "page": "page: is a page of HTML",
@@ -165,6 +164,19 @@ def test_files_in_place_of_a_model(attn):
                 refused(attn, arguments, words)
 
 
+def test_gguf_in_place_of_a_folder(attn):
+    """Commands that read such files find no model in this one; the others say that they need a folder."""
+    attn.file("lines.txt", "a\n")
+    put(attn, "x.gguf", GGUF)
+    reads = ("generate", "classify", "eval", "fill", "heads", "bench", "info", "prune")
+    for arguments in openers("x.gguf"):
+        if arguments[0] != "see":  # a file is one of saved attention there
+            refused(attn, arguments, "x.gguf", "general.architecture is null" if arguments[0] in reads else
+                    "is a GGUF file of llama.cpp, which is read for inference alone: give its own path")
+    for arguments in (("export", "x.gguf", "--to", "o"), ("lora", "merge", "x.gguf", "--to", "o")):
+        refused(attn, arguments, "x.gguf", "which is read for inference alone")
+
+
 def test_weights_in_other_formats(attn):
     attn.file("lines.txt", "a\n")
     for name, (content, words) in WEIGHTS.items():
@@ -177,6 +189,7 @@ def test_weights_in_other_formats(attn):
 def test_files_in_place_of_a_tokenizer(attn):
     for name, (content, _) in FILES.items():
         put(attn, name, content)
+    put(attn, "x.gguf", GGUF)
     put(attn, "nothing", {})
     put(attn, "qwen", {"qwen.tiktoken": TIKTOKEN})
     for name, words in TOKENIZERS.items():
@@ -195,7 +208,7 @@ def test_wrong_order(attn):
 
 def test_converted(attn):
     attn.file("t.model", SPM)
-    for name in ("x.gguf", "x.pt", "x.onnx", "pointer", "empty"):
+    for name in ("x.pt", "x.onnx", "pointer", "empty"):
         put(attn, name, FILES[name][0])
         refused(attn, ("convert", name, "--tokenizer", "t.model", "--out", "out"), FILES[name][1])
 

@@ -25,11 +25,11 @@ void expect_all(const std::string& path, const std::string& words) {
 
 TEST(Openers, AllNameWhatThePathHolds) {
   const Folder folder;
-  folder.put("x.gguf", "GGUF").put("empty", "");
-  expect_all(folder / "x.gguf", folder / "x.gguf" + ": is a GGUF file of llama.cpp, which is not read: take");
+  folder.put("x.ggml", "lmgg").put("empty", "");
+  expect_all(folder / "x.ggml", folder / "x.ggml" + ": is a GGML file of llama.cpp, which is not read: take");
   expect_all(folder / "empty", "is an empty file");
   expect_all(folder / "none", folder / "none" + ": there is no such file or folder");
-  expect_all(folder / "x.gguf/deeper", "a part of this path is a file, not a folder");
+  expect_all(folder / "x.ggml/deeper", "a part of this path is a file, not a folder");
   expect_all("", "the path is empty");
   expect_all(std::string("a\0b", 3), "goes on after a zero byte");
   expect_all("no-such-model/of-the-hub", "nothing is downloaded");

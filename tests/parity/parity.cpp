@@ -183,9 +183,17 @@ void run_cached(const models::Model& model, const models::Batch& batch, Results&
 void run_folder(Fields& field, nn::Precision precision, const Inputs& inputs, Results& results) {
   const std::string folder = field("folder", std::string()), task = field("task", std::string()),
                     adapter = field("adapter", std::string());
+  const bool quantized = field("quantized", false);
   field.done();
-  const models::Loaded loaded = models::open(
-      folder, {.precision = precision, .purpose = nn::Purpose::training, .task = task, .adapter = adapter});
+  const models::Loaded loaded =
+      models::open(folder, {.precision = precision,
+                            .purpose = quantized ? nn::Purpose::inference : nn::Purpose::training,
+                            .task = task,
+                            .adapter = adapter});
+  if (quantized) {
+    Tape tape;
+    return results.add("logits", loaded.model->forward(tape, batch_of(inputs)).data());
+  }
   for (const nn::Parameter& parameter : loaded.model->parameters().all())
     results.add("parameter." + parameter.name, parameter.master);
   const models::Batch batch = batch_of(inputs);

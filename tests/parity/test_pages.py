@@ -18,7 +18,9 @@ import numpy
 import pytest
 import sentencepiece
 import transformers
+from gguf_files import written
 from peers import draw
+from test_gguf import mixed, put_tokens, small_model
 from test_real import MINILM, answering, attn, small, small_bert
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -118,9 +120,14 @@ def write_hub_folders(folder: pathlib.Path) -> None:
     small_bert("BertForSequenceClassification", folder / "sst2-bert", id2label={0: "0", 1: "1"},
                label2id={"0": 0, "1": 1})
     answering("t5", folder / "t5-small")
+    written(small_model("llama"), folder / "model.gguf", mixed, lambda writer: put_tokens(writer, "gpt-2"))
+    config = transformers.LlamaConfig(vocab_size=300, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                                      num_attention_heads=4)
+    small(transformers.LlamaForCausalLM, config, folder / "llama")
     config = transformers.GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4)
     small(transformers.GPT2LMHeadModel, config, folder / "gpt2")
-    attn("tokenizer", "train", folder / "text.txt", "--vocab-size", 300, "--out", folder / "gpt2/tokenizer.json")
+    for name in ("gpt2", "llama"):
+        attn("tokenizer", "train", folder / "text.txt", "--vocab-size", 300, "--out", folder / name / "tokenizer.json")
     for name in ("all-MiniLM-L6-v2", "some-encoder", "MODEL", "folder"):
         (folder / name).symlink_to(MINILM)
     (folder / "nomic-embed").mkdir()

@@ -253,7 +253,7 @@ TEST(TextFiles, SentencePieceModels) {
     return error_of([&] { text::load_sentencepiece(bytes, "a.model"); });
   };
   EXPECT_TRUE(has(refusal(""), "[load_sentencepiece] a.model: is an empty file"));
-  EXPECT_TRUE(has(refusal("GGUF"), "a.model: is a GGUF file of llama.cpp, which is not read"));
+  EXPECT_TRUE(has(refusal("GGUF"), "a.model: is a GGUF file of llama.cpp, which is read for inference alone"));
   EXPECT_TRUE(has(refusal("\x0a\x7f"), "it ends inside a field"));
   EXPECT_TRUE(has(refusal("\x0b"), "a field has the wire type 3"));
   EXPECT_TRUE(has(refusal(std::string(11, '\xff')), "a number has more than ten bytes"));
