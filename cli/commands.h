@@ -17,6 +17,7 @@ struct UsageError : std::runtime_error {
 // Each function adds one subcommand to the program. The subcommand's callback does the work.
 void add_train(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_classify(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_embed(CLI::App& app);

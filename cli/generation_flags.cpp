@@ -127,13 +127,22 @@ attn::generate::GeneratedText GenerationOptions::stream(const attn::generate::Te
     return !signal_seen();
   });
   show("\n");
-  const attn::generate::Generated& result = written.generated;
-  const size_t read = written.prompt_ids.size(), count = result.tokens.size();
-  if (with_statistics)
-    say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", read,
-        static_cast<double>(read) / result.prompt_seconds, count,
-        count > 1 ? static_cast<double>(count - 1) / result.token_seconds : 0.0);
+  if (with_statistics) say_statistics(std::ssize(written.prompt_ids), written.generated);
   return written;
+}
+
+attn::generate::TextOptions GenerationOptions::of_answers() const {
+  if (no_cache || !streaming.empty() || text.num_beams.value_or(1) > 1)
+    throw UsageError("a conversation supports no --no-cache, --streaming and --num-beams");
+  return text_options();
+}
+
+void say_statistics(int64_t prompt_tokens, const attn::generate::Generated& generated) {
+  const size_t count = generated.tokens.size();
+  const int64_t read = prompt_tokens - generated.reused;
+  say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", read,
+      static_cast<double>(read) / generated.prompt_seconds, count,
+      count > 1 ? static_cast<double>(count - 1) / generated.token_seconds : 0.0);
 }
 
 void GenerationOptions::converse(const attn::generate::TextGenerator& generator) const {

@@ -27,8 +27,14 @@ struct GenerationOptions {
   /// Reads prompts from standard input, line by line, and streams a text for each.
   void converse(const attn::generate::TextGenerator& generator) const;
 
+  /// The options of the answers of a conversation.
+  attn::generate::TextOptions of_answers() const;
+
  private:
   attn::generate::TextOptions text_options() const;
 };
+
+/// Prints on standard error how quick a text was.
+void say_statistics(int64_t prompt_tokens, const attn::generate::Generated& generated);
 
 }  // namespace cli

@@ -68,6 +68,7 @@ int run(int argc, char** argv) {
   });
   add_train(app);
   add_generate(app);
+  add_chat(app);
   add_classify(app);
   add_eval(app);
   add_embed(app);

@@ -183,12 +183,32 @@ std::string no_option(const CLI::App& app, const CLI::App* command, const std::s
 
 }  // namespace
 
+namespace {
+
+/// What other programs call a subcommand, and how attn does it.
+constexpr std::pair<std::string_view, std::string_view> kSubcommandsElsewhere[] = {
+    {"finetune", "to fine-tune, attn train DATA --from FOLDER"},
+    {"fine-tune", "to fine-tune, attn train DATA --from FOLDER"},
+    {"quantize",
+     "weights are quantized as a model is opened: --precision int8 or int4 of attn generate, eval or embed"},
+    {"run", "to generate text, attn generate, and to converse, attn chat"},
+    {"serve", "there is no server of texts; attn see --serve shows attention"},
+    {"pull", "nothing is downloaded: give the path of a folder or of a GGUF file"},
+    {"download", "nothing is downloaded: give the path of a folder or of a GGUF file"},
+    {"perplexity", "for perplexity, attn eval MODEL FILE"},
+    {"tokenize", "to encode a text, attn tokenizer encode MODEL FILE"},
+    {"merge", "to merge adapters, attn lora merge"}};
+
+}  // namespace
+
 const CLI::App& subcommand_named(const CLI::App& app, const std::string& name) {
   std::vector<std::string> names;
   for (const CLI::App* each : subcommands_of(app)) {
     names.push_back(each->get_name());
     if (name == names.back()) return *each;
   }
+  for (const auto& [elsewhere, here] : kSubcommandsElsewhere)
+    if (name == elsewhere) throw UsageError(fmt::format("unknown subcommand '{}': {}", name, here));
   const std::string hint = meant(name, names);
   throw UsageError("unknown subcommand '" + name + "'" + hint + (hint.empty() ? "; known" : " Known") +
                    " are: " + joined(names, ", "));

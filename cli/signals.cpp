@@ -24,4 +24,9 @@ void catch_signals() {
 
 int signal_seen() { return seen.load(); }
 
+void forget_interrupt() {
+  int interrupt = SIGINT;
+  seen.compare_exchange_strong(interrupt, 0);
+}
+
 }  // namespace cli

@@ -9,5 +9,7 @@ namespace cli {
 void catch_signals();
 /// The number of the signal that has arrived, or 0.
 int signal_seen();
+/// Forgets SIGINT, for a program that goes on after what Ctrl-C has ended.
+void forget_interrupt();
 
 }  // namespace cli

@@ -50,6 +50,13 @@ struct BeamOptions {
   std::function<bool()> on_step = {};  ///< called after each step; return false to stop
 };
 
+/// What a model has computed of a text, for a later call whose prompt begins with the same tokens, as the next turn of
+/// a conversation. It belongs to one model. A default-constructed one is empty.
+struct TextCache {
+  std::vector<int64_t> tokens = {};
+  models::ModelCache cache = {};
+};
+
 struct GenerateOptions {
   SamplingOptions sampling = {};
   BeamOptions beam = {};  ///< requires temperature 0
@@ -78,6 +85,9 @@ struct GenerateOptions {
   /// With a window: the cache is a streaming one, models::Model::new_cache(). The text then has no limit, and no part
   /// of it is computed again. Requires the cache, and no `context` or recorder of self-attention.
   Streaming streaming = {};
+  /// Read and replaced, where the whole text fits into the context. Requires `cache`, and no encoder, beams, streaming
+  /// or recorder.
+  TextCache* text_cache = nullptr;
   bool batch_invariant = false;  ///< logits with and without the cache have the same bits
   Recorder* recorder = nullptr;  ///< records the attention of prompt and output
   /// Return false to stop; after a beam search called for the best text.
@@ -94,6 +104,7 @@ struct Generated {
   double score = 0;                  ///< of a beam search: sum of log probabilities / length^length_penalty
   /// First tokens of the text that no longer fitted into the context at its end; 0 with a streaming cache.
   int64_t forgotten = 0;
+  int64_t reused = 0;  ///< tokens of the prompt that text_cache knew
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first
 };

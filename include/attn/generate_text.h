@@ -44,6 +44,7 @@ struct TextOptions {
   Streaming streaming = {};                    ///< as GenerateOptions::streaming
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
   Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
+  TextCache* text_cache = nullptr;             ///< as GenerateOptions::text_cache
 };
 
 struct GeneratedText {
@@ -77,6 +78,8 @@ class TextGenerator {
   /// The same for a prompt of token ids [L]; return_full_text has no effect.
   GeneratedText write(std::span<const int64_t> prompt_ids, const TextOptions& options = {},
                       const OnText& on_text = {}) const;
+  /// Tokens that the model sees with these options.
+  int64_t context(const TextOptions& options = {}) const;
   /// The options with which write() calls generate().
   GenerateOptions options(const TextOptions& options = {}) const;
 

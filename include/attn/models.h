@@ -231,6 +231,7 @@ struct Loaded {
   /// token of the vocabulary, which no text contains and which ends the output too.
   std::vector<int64_t> decoder_start_token_ids = {};
   GenerationConfig generation_config = {};       ///< of a folder of the hub
+  std::string chat_template = {};                ///< Jinja, see generate::ChatTemplate; "" if the folder has none
   std::vector<std::string> new_parameters = {};  ///< names of those that OpenOptions::adapt has added
   int64_t step = 0;
   std::vector<std::string> notes = {};  ///< one line per damaged file

@@ -46,6 +46,12 @@ void check_streaming(Checker& checker, const models::Config& config, const Gener
                   "streaming does not support a recorder of self-attention: keys that it needs are evicted");
 }
 
+void check_text_cache(Checker& checker, bool answers, const GenerateOptions& options) {
+  checker.require(!options.text_cache || (options.cache && !answers && options.beam.num_beams == 1 &&
+                                          options.streaming.window == 0 && !options.recorder),
+                  "text_cache needs the cache, and supports no encoder, beams, streaming or recorder");
+}
+
 }  // namespace
 
 void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
@@ -95,6 +101,7 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
            std::to_string(config.context) + " positions";
   });
   check_streaming(checker, config, options);
+  check_text_cache(checker, answers, options);
   checker.done();
   check(options.sampling);
 }
@@ -162,6 +169,26 @@ std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, 
   return values;
 }
 
+int64_t Sequences::resume(TextCache& from, std::span<const int64_t> text) {
+  const auto known = static_cast<int64_t>(from.tokens.size());
+  int64_t common = 0;  // the last token is computed in any case: its logits are wanted
+  while (common < known && common + 1 < std::ssize(text) && from.tokens[common] == text[common]) ++common;
+  if (common == 0) return 0;
+  models::ModelCache cache = std::exchange(from, {}).cache;
+  try {
+    cache.truncate(common);
+  } catch (const Error&) {  // a state cannot go back
+    return 0;
+  }
+  cache_ = std::move(cache);
+  return common;
+}
+
+void Sequences::keep(TextCache& to, std::span<const int64_t> text) {
+  to.tokens.assign(text.begin(), text.begin() + cache_.length());
+  to.cache = std::move(cache_);
+}
+
 void Sequences::select(std::span<const int64_t> texts) {
   if (cached_) cache_.select(texts);
 }
@@ -211,6 +238,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   Sequences sequence(model, answers ? prompt : std::span<const int64_t>(), options);
   SampleWorkspace workspace;
   Generated result;
+  if (options.text_cache) result.reused = sequence.resume(*options.text_cache, text);
   int64_t first = 0;  // of the tokens that the model sees
   auto start = std::chrono::steady_clock::now();
   while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens) {
@@ -236,6 +264,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
   }
   result.token_seconds = seconds_since(start);
   result.forgotten = first;
+  if (options.text_cache && first == 0) sequence.keep(*options.text_cache, text);
   return result;
 }
 

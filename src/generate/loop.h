@@ -47,6 +47,10 @@ class Sequences {
   void select(std::span<const int64_t> texts);
   /// The texts begin elsewhere now.
   void forget() { cache_.truncate(0); }
+  /// Takes over what `from` knows of the beginning of the one text; returns how many tokens that are.
+  int64_t resume(TextCache& from, std::span<const int64_t> text);
+  /// Leaves what was computed of the one text for a later call.
+  void keep(TextCache& to, std::span<const int64_t> text);
 
  private:
   const models::Model& model_;

@@ -64,7 +64,12 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   all.cache = changes.cache;
   all.streaming = changes.streaming;
   all.recorder = changes.recorder;
+  all.text_cache = changes.text_cache;
   return all;
+}
+
+int64_t TextGenerator::context(const TextOptions& options) const {
+  return options.context ? options.context : model_->config().context;
 }
 
 GeneratedText TextGenerator::write(std::string_view prompt, const TextOptions& options, const OnText& on_text) const {

@@ -24,7 +24,7 @@ struct TypeInfo {
   const char* name;
   int64_t numbers, bytes;  // of a block; 0: not read
 };
-constexpr TypeInfo kTypes[] = {
+constexpr TypeInfo kGgufTypes[] = {
     {0, "F32", 1, 4},       {1, "F16", 1, 2},       {2, "Q4_0", 32, 18},    {3, "Q4_1", 32, 20},  {6, "Q5_0", 32, 22},
     {7, "Q5_1", 32, 24},    {8, "Q8_0", 32, 34},    {9, "Q8_1", 0, 0},      {10, "Q2_K", 0, 0},   {11, "Q3_K", 0, 0},
     {12, "Q4_K", 256, 144}, {13, "Q5_K", 256, 176}, {14, "Q6_K", 256, 210}, {15, "Q8_K", 0, 0},   {16, "IQ2_XXS", 0, 0},
@@ -35,7 +35,7 @@ constexpr TypeInfo kTypes[] = {
 };
 
 const TypeInfo* find_type(int64_t number) {
-  for (const TypeInfo& type : kTypes)
+  for (const TypeInfo& type : kGgufTypes)
     if (type.number == number) return &type;
   return nullptr;
 }

@@ -219,6 +219,8 @@ Loaded open_gguf(const std::string& path, const OpenOptions& options) {
   loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = text::open_tokenizer(path);
+  if (const io::Json chat = file.metadata().value("tokenizer.chat_template", io::Json()); chat.is_string())
+    loaded.chat_template = chat.get<std::string>();
   return loaded;
 }
 

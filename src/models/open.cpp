@@ -37,6 +37,21 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const std::string& folder, int64_t
   return tokenizer;
 }
 
+/// Of a file of its own or, in older folders, of the tokenizer's, where it may be one of several with names.
+std::string chat_template_of(const std::string& folder) {
+  const std::string own = folder + "/chat_template.jinja", path = folder + "/tokenizer_config.json";
+  if (io::exists(own)) return io::read_file(own, 1 << 20);
+  if (!io::exists(path)) return "";
+  const Json config = io::read_json("open", path);
+  const Json found = config.is_object() ? config.value("chat_template", Json()) : Json();
+  if (found.is_string()) return found.get<std::string>();
+  if (found.is_array())
+    for (const Json& named : found)
+      if (named.is_object() && named.value("name", Json()) == "default" && named.value("template", Json()).is_string())
+        return named["template"].get<std::string>();
+  return "";
+}
+
 /// A parameter that the folder may lack.
 Array new_or(const HubWeights& weights, const nn::Variable& wanted, const std::function<void(const Array&)>& draw,
              const OpenOptions& options, Loaded& loaded) {
@@ -71,6 +86,7 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
   loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
+  if (hub.config.causal) loaded.chat_template = chat_template_of(folder);
   loaded.labels = labels_of(config, hub.config.classes);
   loaded.problem_type = hub.answers;
   return loaded;

@@ -11,11 +11,11 @@ namespace attn::ops {
 namespace {
 
 constexpr int64_t kLeastGroup = 16;
-constexpr int64_t kTaskBytes = int64_t{1} << 17;   // of weights that few rows read: 6 to 12 us from memory
-constexpr int64_t kAloneBytes = int64_t{1} << 18;  // a smaller product is over before another thread would wake
-constexpr int64_t kTaskWork = int64_t{1} << 23;    // multiply-adds of a task with many rows: 20 to 40 us
-constexpr int64_t kTaskRows = 96;                  // whose codes stay in the second cache
-constexpr int64_t kRowsWork = 16384;               // numbers of a task that quantizes rows
+constexpr int64_t kPanelsBytes = int64_t{1} << 17;       // of weights that few rows read: 6 to 12 us from memory
+constexpr int64_t kAlonePanelsBytes = int64_t{1} << 18;  // a smaller product is over before another thread would wake
+constexpr int64_t kTaskWork = int64_t{1} << 23;          // multiply-adds of a task with many rows: 20 to 40 us
+constexpr int64_t kTaskRows = 96;                        // whose codes stay in the second cache
+constexpr int64_t kRowsWork = 16384;                     // numbers of a task that quantizes rows
 
 /// What rows and columns have in common: terms in whole groups, those in multiples of 16.
 kernels::QuantizedFormat format_of(const QuantizedMatrix& w) {
@@ -93,8 +93,8 @@ void multiply_quantized(const ConstView<2>& a, const QuantizedColumns& b, const 
   });
   const int64_t height = std::min(M, round_up(kTaskRows, k.tile)), down = div_up(M, height);
   const int64_t panel_bytes = k.panel_bytes(b.format_), panels = div_up(N, k.panel);
-  int64_t step = std::min(div_up(kTaskBytes, panel_bytes), div_up(kTaskWork, height * K * k.panel));
-  if (M <= k.tile && panels * panel_bytes <= kAloneBytes) step = panels;
+  int64_t step = std::min(div_up(kPanelsBytes, panel_bytes), div_up(kTaskWork, height * K * k.panel));
+  if (M <= k.tile && panels * panel_bytes <= kAlonePanelsBytes) step = panels;
   parallel_for_flushed(down * div_up(panels, step), [&](int64_t task) {
     const int64_t row = task % down * height, panel = task / down * step, column = panel * k.panel;
     const RowBlock block{row, std::min(height, M - row), column, std::min(step * k.panel, N - column)};

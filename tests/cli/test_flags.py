@@ -8,7 +8,7 @@ import subprocess
 
 from attn import SHAPE, TEXT
 
-SUBCOMMANDS = ("train generate classify eval embed fill convert export lora prune see heads bench tokenizer info "
+SUBCOMMANDS = ("train generate chat classify eval embed fill convert export lora prune see heads bench tokenizer info "
                "completion man help").split()
 
 
@@ -65,7 +65,8 @@ def test_wrong_values(attn):
         "--temperature -1", "--temperature nan", "--top-k -1", "--top-p 0", "--top-p 1.5", "--min-p 2",
         "--max-new-tokens 0", "--repetition-penalty 0", "--seed x", "--checkpoint newest", "--file a --prompt b",
         "--threads 2000")]
-    cases += [(("foo",), "unknown subcommand 'foo'; known are: train, generate, classify, eval"),
+    cases += [(("finetune", "x"), "unknown subcommand 'finetune': to fine-tune, attn train DATA --from FOLDER"),
+              (("foo",), "unknown subcommand 'foo'; known are: train, generate, chat, classify, eval"),
               (("--threads", 2, "trian", "x"), "unknown subcommand 'trian'"),
               ((), "subcommands: train, generate"), (("train", "a", "b"), "unexpected argument: b"),
               (("train", "--layers"), "--layers: the value is missing"), (("eval", "gpt"), "file is required"),

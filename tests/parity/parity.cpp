@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attn/generate_chat.h"
 #include "attn/train.h"
 
 #if defined(__x86_64__)
@@ -345,6 +346,16 @@ void run_buckets(Fields& field, const Inputs& inputs, Results& results) {
   results.add("buckets", found);
 }
 
+/// The bytes of the text of a conversation: "messages" are pairs of role and content.
+void run_chat(const Json& object, Results& results) {
+  std::vector<generate::ChatMessage> messages;
+  for (const Json& message : object.at("messages")) messages.push_back({message.at(0), message.at(1)});
+  const std::string text = generate::ChatTemplate(object.at("chat").get<std::string>()).format(messages);
+  const Array bytes(DType::int64, {static_cast<int64_t>(text.size())});
+  for (size_t n = 0; n < text.size(); ++n) static_cast<int64_t*>(bytes.data())[n] = static_cast<unsigned char>(text[n]);
+  results.add("text", bytes);
+}
+
 /// The loss scale that each update has, of which input.finite says whether its gradients were.
 void run_loss_scaler(Fields& field, const Inputs& inputs, Results& results) {
   train::LossScaling options;
@@ -380,7 +391,8 @@ void run(const std::string& config_path, const std::string& in_path, const std::
   for (const char* ours : {"precision", "isa", "float32_precision"}) object.erase(ours);
   const Inputs inputs(in_path);
   Results results;
-  if (field("folder", std::string()) != "") run_folder(field, precision, inputs, results);
+  if (object.contains("chat")) run_chat(object, results);
+  else if (field("folder", std::string()) != "") run_folder(field, precision, inputs, results);
   else if (layer.empty()) run_model(object, precision, inputs, results);
   else if (layer == "product") run_product(field, inputs, results);
   else if (layer == "operator") run_operator(field, inputs, results);

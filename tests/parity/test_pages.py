@@ -115,12 +115,17 @@ def write_llama2c(folder: pathlib.Path) -> None:
     (folder / "stories260K.bin").write_bytes(header + draw("llama2.c", (count,)).numpy().astype("<f4").tobytes())
 
 
+def put_talk(writer) -> None:
+    put_tokens(writer, "gpt-2")
+    writer.add_chat_template("{{ '<|im_start|>' }}")
+
+
 def write_hub_folders(folder: pathlib.Path) -> None:
     small_bert("BertForMaskedLM", folder / "bert-base")
     small_bert("BertForSequenceClassification", folder / "sst2-bert", id2label={0: "0", 1: "1"},
                label2id={"0": 0, "1": 1})
     answering("t5", folder / "t5-small")
-    written(small_model("llama"), folder / "model.gguf", mixed, lambda writer: put_tokens(writer, "gpt-2"))
+    written(small_model("llama"), folder / "model.gguf", mixed, put_talk)
     config = transformers.LlamaConfig(vocab_size=300, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
                                       num_attention_heads=4)
     small(transformers.LlamaForCausalLM, config, folder / "llama")

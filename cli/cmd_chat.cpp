@@ -1,0 +1,124 @@
+// attn chat: a conversation with a model that was trained to have one.
+#include <unistd.h>
+
+#include <memory>
+
+#include "attn/generate_chat.h"
+#include "attn/io.h"
+#include "commands.h"
+#include "generation_flags.h"
+#include "lines.h"
+#include "model_flags.h"
+#include "options.h"
+#include "output.h"
+#include "signals.h"
+
+namespace cli {
+namespace {
+
+using attn::generate::Conversation;
+
+constexpr const char* kCommands =
+    "/retry   answers the last message once more\n"
+    "/undo    takes the last message and its answer back\n"
+    "/clear   begins a new conversation\n"
+    "/save FILE   writes the conversation as a text\n"
+    "/stats   shows or hides tokens a second\n"
+    "/help    shows this\n"
+    "/quit    ends, as Ctrl-D does\n";
+
+struct Chat {
+  ModelOptions model;
+  GenerationOptions generation;
+  std::string system, message;
+  bool statistics = false;
+
+  void run() {
+    attn::models::Loaded loaded = model.load();
+    if (!writes(loaded.model->config()))
+      throw UsageError(model.directory + " does not generate text; " + what_fits(loaded.model->config()));
+    const attn::generate::ChatTemplate format(loaded.chat_template);
+    catch_signals();
+    const attn::generate::TextGenerator generator(std::move(loaded));
+    Conversation conversation(generator, format, system);
+    if (!message.empty()) return answer(conversation, message);
+    const bool terminal = isatty(STDIN_FILENO);
+    if (terminal) say("Type a message; /help lists commands, Ctrl-C ends an answer, Ctrl-D the conversation.\n");
+    Lines lines("-");
+    std::string line;
+    while (!signal_seen()) {
+      if (terminal) say("> ");
+      if (!lines.next(line) || !take(conversation, line)) return;
+    }
+  }
+
+  /// A line of the user; false if it ends the program.
+  bool take(Conversation& conversation, const std::string& line) {
+    if (line.empty()) return true;
+    if (line == "/quit" || line == "/exit") return false;
+    try {
+      if (line[0] != '/') answer(conversation, line);
+      else command(conversation, line);
+    } catch (const attn::Error& error) {  // of one message: the conversation goes on
+      say("attn: {}\n", error.what());
+    }
+    return signal_seen() == 0;
+  }
+
+  void command(Conversation& conversation, const std::string& line) {
+    const std::string name = line.substr(0, line.find(' '));
+    if (name == "/help") return say("{}", kCommands);
+    if (name == "/clear") return conversation.clear();
+    if (name == "/stats") {
+      statistics = !statistics;
+      return;
+    }
+    if (name == "/save" && line.size() > 6) return save(conversation, line.substr(6));
+    if (name == "/undo" || name == "/retry") {
+      const std::string taken = conversation.take_back();
+      if (taken.empty()) return say("attn: there is no message yet\n");
+      if (name == "/retry") answer(conversation, taken);
+      return;
+    }
+    say("attn: unknown command {}; /help lists the commands\n", name);
+  }
+
+  void answer(Conversation& conversation, const std::string& text) const {
+    const Conversation::Answer answer = conversation.say(text, generation.of_answers(), [](std::string_view piece) {
+      show(std::string(piece));
+      return signal_seen() == 0;
+    });
+    show("\n");
+    forget_interrupt();
+    if (answer.forgotten)
+      say("attn: the conversation no longer fits into the model's context: its first {} messages are forgotten\n",
+          answer.forgotten);
+    if (statistics) say_statistics(answer.prompt_tokens, answer.generated);
+  }
+
+  static void save(const Conversation& conversation, const std::string& path) {
+    std::string text;
+    for (const attn::generate::ChatMessage& each : conversation.messages())
+      text += each.role + ": " + each.content + "\n\n";
+    attn::io::write_output(path, text);
+    say("{}: {} messages\n", path, conversation.messages().size());
+  }
+};
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("chat", "converse with a model that was trained to do so");
+  command->footer(
+      "The model's folder, or GGUF file, must have a chat_template of ChatML, LLaMA 3, Gemma or Zephyr.\n\n"
+      "Example:\n  attn chat model.gguf --system \"Answer in one sentence.\"");
+  auto run = std::make_shared<Chat>();
+  run->model.add(*command);
+  command->add_option("--system", run->system, "the system message; none: that of the chat_template, if it has one");
+  command->add_option("--message", run->message, "answer this message and end");
+  command->add_flag("--stats", run->statistics, "print tokens a second after each answer");
+  run->generation.add(*command);
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli
