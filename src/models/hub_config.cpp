@@ -135,8 +135,13 @@ void require_common(FieldReader& reader, const Config& config) {
   require("is_encoder_decoder", config.encoder_layers > 0, false);
   if (config.causal) require("is_causal", true, false);
   for (const char* name : {"per_layer_config", "pruned_heads"}) require(name, Json::object(), true);
-  if (!reader.field("quantization_config").is_null())
-    reader.refuse("quantization_config: the weights are quantised, which is not supported");
+  if (const Json& quantized = reader.field("quantization_config"); !quantized.is_null()) {
+    const Json method = quantized.is_object() ? quantized.value("quant_method", Json()) : Json();
+    reader.refuse("quantization_config: the weights are quantized" +
+                  (method.is_string() ? " by " + io::in_quotes(method.get<std::string>()) : "") +
+                  ", which is not read: take the folder that it was made from, with weights of 8 or 4 bits as it is "
+                  "opened, or a GGUF file");
+  }
 }
 
 /// The names of a classifier's classes, "0" ... in order: as many as it has.
