@@ -6,6 +6,8 @@
 #include "models/gguf_blocks.h"
 #include "models/hub.h"
 #include "models/quantization.h"
+#include "text/gguf.h"
+#include "text/pipeline.h"
 
 namespace attn::models {
 namespace {
@@ -53,24 +55,35 @@ class GgufWeights {
   GgufWeights(const io::Gguf& file, const HubModel& model, const OpenOptions& options)
       : file_(file), model_(model), options_(options) {}
 
-  /// As HubWeights::find().
-  nn::ParameterData find(const nn::Variable& wanted) {
-    try {
-      const std::vector<Piece> pieces = pieces_of(wanted.name);
-      require_fit(wanted, pieces);
-      const bool as_it_is = !options_.quantization && options_.purpose == nn::Purpose::inference &&
-                            (wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual ||
-                             wanted.role == nn::ParameterRole::embedding) &&
-                            options_.precision != nn::Precision::float64;
-      const auto is_whole = [](const Piece& piece) { return is_quantized(piece.tensor->type); };
-      if (as_it_is && std::all_of(pieces.begin(), pieces.end(), is_whole)) return packed(pieces);
-      return quantized(wanted, numbers(wanted, pieces), model_.config, options_);
-    } catch (const Error& error) {
-      reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
-      return Array(wanted.dtype, wanted.shape);
+  /// Throws Error with the tensors that are missing or do not fit, before any memory is taken: the sizes in the file
+  /// may be wrong. Of very many it names the first.
+  void check() const {
+    constexpr size_t kMostReasons = 16;
+    std::vector<std::string> reasons;
+    for (const ParameterShape& wanted : parameter_shapes(model_.config)) {
+      try {
+        require_fit(wanted, pieces_of(wanted.name));
+      } catch (const Error& error) {
+        reasons.push_back(error.reasons().front());
+      }
     }
+    if (reasons.empty()) return;
+    const size_t all = reasons.size();
+    reasons.resize(std::min(all, kMostReasons));
+    if (all > kMostReasons) reasons.push_back("and " + std::to_string(all - kMostReasons) + " more");
+    throw Error("open", std::move(reasons));
   }
-  const std::vector<std::string>& reasons() const { return reasons_; }
+
+  nn::ParameterData find(const nn::Variable& wanted) const {
+    const std::vector<Piece> pieces = pieces_of(wanted.name);
+    const bool as_it_is = !options_.quantization && options_.purpose == nn::Purpose::inference &&
+                          (wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual ||
+                           wanted.role == nn::ParameterRole::embedding) &&
+                          options_.precision != nn::Precision::float64;
+    const auto is_whole = [](const Piece& piece) { return is_quantized(piece.tensor->type); };
+    if (as_it_is && std::all_of(pieces.begin(), pieces.end(), is_whole)) return packed(pieces);
+    return quantized(wanted, numbers(wanted, pieces), model_.config, options_);
+  }
 
  private:
   struct Piece {
@@ -113,7 +126,7 @@ class GgufWeights {
     return pieces;
   }
 
-  void require_fit(const nn::Variable& wanted, const std::vector<Piece>& pieces) const {
+  void require_fit(const ParameterShape& wanted, const std::vector<Piece>& pieces) const {
     int64_t rows = 0;
     bool fit = true;
     std::string shapes;
@@ -189,7 +202,6 @@ class GgufWeights {
   const io::Gguf& file_;
   const HubModel& model_;
   const OpenOptions& options_;
-  std::vector<std::string> reasons_;
 };
 
 }  // namespace
@@ -207,7 +219,8 @@ Loaded open_gguf(const std::string& path, const OpenOptions& options) {
   const HubModel hub = read_hub_config(config, path, "ForCausalLM");
   Loaded loaded;
   read_generation_fields(config, path, hub.config, loaded);
-  GgufWeights weights(file, hub, options);
+  const GgufWeights weights(file, hub, options);
+  weights.check();
   const int64_t total = count_parameters(hub.config).total();
   int64_t done = 0;
   const auto find = [&](const nn::Variable& wanted, const auto&) {
@@ -217,8 +230,8 @@ Loaded open_gguf(const std::string& path, const OpenOptions& options) {
     return content;
   };
   loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
-  if (!weights.reasons().empty()) throw Error("open", weights.reasons());
-  loaded.tokenizer = text::open_tokenizer(path);
+  if (file.metadata().contains("tokenizer.ggml.tokens"))
+    loaded.tokenizer = text::read_pipeline(text::gguf_tokenizer(file), path);
   if (const io::Json chat = file.metadata().value("tokenizer.chat_template", io::Json()); chat.is_string())
     loaded.chat_template = chat.get<std::string>();
   return loaded;

@@ -197,6 +197,20 @@ TEST(GgufFiles, ModelsThatAreNotSupportedAreNamed) {
                  "output_norm.weight [64]: must make norm.weight [32]");
 }
 
+/// A model of 2^50 numbers that the file does not have.
+TEST(GgufFiles, SizesAreCheckedBeforeMemoryIsTaken) {
+  GgufBytes file;
+  file.entry("general.architecture", std::string("llama"))
+      .entry("llama.block_count", 4096u)
+      .entry("llama.context_length", 16u)
+      .entry("llama.embedding_length", 65536u)
+      .entry("llama.feed_forward_length", 1048576u)
+      .entry("llama.attention.head_count", 64u)
+      .tensor("token_embd.weight", {65536, 4}, 0, 4 * 65536 * 4);
+  expect_refused(file, "there is no tensor blk.0.attn_q.weight");
+  expect_refused(file, " more");
+}
+
 TEST(GgufFiles, TokenizersThatAreNotSupportedAreNamed) {
   const auto expect_tokenizer_error = [](const GgufBytes& file, const std::string& words) {
     const Folder folder;
