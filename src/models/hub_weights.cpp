@@ -184,6 +184,11 @@ Array HubWeights::find(const nn::Variable& wanted) {
   } catch (const Error& error) {
     reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
   }
+  // The others are looked for too, unless the sizes in config.json would take much memory for that.
+  constexpr int64_t kMostNumbers = int64_t{1} << 26;
+  int64_t numbers = 1;
+  for (const int64_t extent : wanted.shape) numbers *= extent;
+  if (numbers > kMostNumbers) throw Error("open", std::move(reasons_));
   return Array(wanted.dtype, wanted.shape);
 }
 

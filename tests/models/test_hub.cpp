@@ -308,6 +308,13 @@ TEST(HostileHub, Configurations) {
       {"another head",
        [] { open_changed("\"architectures\": [\"LlamaForQuestions\"]"); },
        {"LlamaForQuestions", "ForCausalLM"}},
+      {"sizes that no memory has",
+       [] {
+         open_with(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 65536,
+                       "num_attention_heads": 64, "vocab_size": 4194304, "num_hidden_layers": 4096})",
+                   file_of(llama_tensors(DType::float32)));
+       },
+       {"model.embed_tokens.weight float32 [13, 8]: must make tokens.weight [4194304, 65536]"}},
       {"quantized",
        [] { open_changed("\"quantization_config\": {\"quant_method\": \"awq\"}"); },
        {"quantization_config: the weights are quantized by \"awq\", which is not read: take the folder that"}},
