@@ -5,10 +5,9 @@
 // bytes; broadcast() of 4 codes of a packed row, which has kBytes for them.
 //
 // Packed, [..] from the outside in:
-//   panel of columns   factors [panel] float; then for each group scales [panel] float16, offsets [panel] float16
-//   (where
-//                      there are), codes [terms / 4][panel][4] bytes. Of 4 bits, the low halves of the bytes are of the
-//                      first four terms, the high halves of the next four.
+//   panel of columns   factors [panel] float; then for each group scales [panel] float16, offsets [panel] float16 if
+//                      there are any, codes [terms / 4][panel][4] bytes. Of 4 bits, the low halves of the bytes are of
+//                      the first four terms, the high halves of the next four.
 //   tile of rows       for each group: what the integer sums begin with [rows] int32, scales [rows] float, scales x sum
 //                      of codes [rows] float, codes [terms / 4][rows][kBytes]. The last tile has the rows that are
 //                      left.
@@ -166,15 +165,39 @@ void quantize_rows(const QuantizeRowsArgs& args) {
 
 // ------------------------------------------------------------------------------------------------------ the product
 
+/// Adds the products of a group of terms to integer sums. Moves `rows` and `panel` behind the group's codes.
+template <class V, class Code, int RT, int kBits>
+inline __attribute__((always_inline)) void add_group(int64_t group, const char*& rows, const uint8_t*& panel,
+                                                     typename Code::Int (&acc)[RT][kCodeVectors]) {
+  constexpr int NV = kCodeVectors, kVector = 4 * V::W;  // bytes of a vector of codes
+  ATTN_KEEP_LOOP
+  for (int64_t k = group; k > 0; k -= 32 / kBits) {
+    if constexpr (RT <= 4)  // more rows take longer than the memory
+      prefetch_rows(reinterpret_cast<uintptr_t>(panel) + kCodesAheadBytes, NV * kVector, 0, 0, 1);
+    ATTN_UNROLL
+    for (int half = 0; half < 8 / kBits; ++half) {
+      typename Code::Codes codes[NV];
+      ATTN_UNROLL
+      for (int v = 0; v < NV; ++v) codes[v] = Code::template load<kBits>(panel + v * kVector, half);
+      ATTN_UNROLL
+      for (int r = 0; r < RT; ++r) {
+        const auto x = Code::broadcast(rows + r * Code::kBytes);
+        ATTN_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = Code::step(codes[v], x, acc[r][v]);
+      }
+      rows += RT * Code::kBytes;
+    }
+    panel += NV * kVector;
+  }
+}
+
 /// RT rows times a panel, into sums [RT][panel]. Not inline: of one function with all forms g++ keeps sums on the
 /// stack.
 template <class V, class Code, int RT, int kBits, bool kOffsets>
 __attribute__((noinline)) void multiply_tile(const QuantizedFormat& format, const char* rows, const uint8_t* panel,
                                              float* out) {
   using Reg = typename V::Reg;
-  using Int = typename Code::Int;
-  using Codes = typename Code::Codes;
-  constexpr int NV = kCodeVectors, kVector = 4 * V::W;  // bytes of a vector of codes
+  constexpr int NV = kCodeVectors;
   const float* factors = reinterpret_cast<const float*>(panel);
   panel += kCodePanel<V> * sizeof(float);
   Reg sum[RT][NV];
@@ -185,35 +208,17 @@ __attribute__((noinline)) void multiply_tile(const QuantizedFormat& format, cons
   }
   for (int64_t left = groups_of(format); left > 0; --left) {
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(panel);
-    panel += kCodePanel<V> * (kOffsets ? 4 : 2);
+    panel += scale_bytes<V>(format);
     const auto* starts = reinterpret_cast<const int32_t*>(rows);
     const auto* row_scales = reinterpret_cast<const float*>(starts + RT);
     rows += RT * kRowNumbers * 4;
-    Int acc[RT][NV];
+    typename Code::Int acc[RT][NV];
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) acc[r][v] = Code::set1(starts[r]);
     }
-    ATTN_KEEP_LOOP
-    for (int64_t k = format.group; k > 0; k -= 32 / kBits) {
-      if constexpr (RT <= 4)  // more rows take longer than the memory
-        prefetch_rows(reinterpret_cast<uintptr_t>(panel) + kCodesAheadBytes, NV * kVector, 0, 0, 1);
-      ATTN_UNROLL
-      for (int half = 0; half < 8 / kBits; ++half) {
-        Codes codes[NV];
-        ATTN_UNROLL
-        for (int v = 0; v < NV; ++v) codes[v] = Code::template load<kBits>(panel + v * kVector, half);
-        ATTN_UNROLL
-        for (int r = 0; r < RT; ++r) {
-          const auto x = Code::broadcast(rows + r * Code::kBytes);
-          ATTN_UNROLL
-          for (int v = 0; v < NV; ++v) acc[r][v] = Code::step(codes[v], x, acc[r][v]);
-        }
-        rows += RT * Code::kBytes;
-      }
-      panel += NV * kVector;
-    }
+    add_group<V, Code, RT, kBits>(format.group, rows, panel, acc);
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) {
       const Reg scale = V::load_f16(scales + v * V::W);
