@@ -98,13 +98,18 @@ class Onnx:
         return result
 
 
-def embed(options: argparse.Namespace) -> Iterator[Row]:
+def sentences(options: argparse.Namespace) -> tuple[list[str], object, np.ndarray]:
+    """Sentences of SST-2, sentence-transformers' model, and its vectors of them."""
     from sentence_transformers import SentenceTransformer
 
     lines = (options.data / "sst2/train.tsv").read_text().splitlines()[:options.sentences]
     texts = [line.split("\t")[0] for line in lines]
     peer = SentenceTransformer(str(MINILM), device="cpu")
-    expected = peer.encode(texts, show_progress_bar=False)
+    return texts, peer, peer.encode(texts, show_progress_bar=False)
+
+
+def embed(options: argparse.Namespace) -> Iterator[Row]:
+    texts, peer, expected = sentences(options)
     with tempfile.TemporaryDirectory() as where:
         file, out = pathlib.Path(where, "lines.txt"), pathlib.Path(where, "rows.npy")
         file.write_text("".join(f"{text}\n" for text in texts))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from .pretrained import Onnx, rate_of, rated, repeated
+from .pretrained import Onnx, rate_of, rated, repeated, sentences
 from .programs import MINILM, attn, attn_rate
 from .results import ROOT, Row
 
@@ -47,12 +47,7 @@ def quantized_onnx(threads: int) -> Onnx:
 
 
 def embed(options: argparse.Namespace) -> Iterator[Row]:
-    from sentence_transformers import SentenceTransformer
-
-    lines = (options.data / "sst2/train.tsv").read_text().splitlines()[:options.sentences]
-    texts = [line.split("\t")[0] for line in lines]
-    peer = SentenceTransformer(str(MINILM), device="cpu")
-    expected = peer.encode(texts, show_progress_bar=False)
+    texts, peer, expected = sentences(options)
 
     def row(program: str, threads: int, rows: np.ndarray, rates: list[float]) -> Row:
         lowest = (rows * expected).sum(1).min()
