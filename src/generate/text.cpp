@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "generate/loop.h"
+
 namespace attn::generate {
 TextGenerator::TextGenerator(const std::string& folder, const models::OpenOptions& how)
     : TextGenerator(models::open_with_tokenizer(folder, how)) {}
@@ -68,9 +70,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   return all;
 }
 
-int64_t TextGenerator::context(const TextOptions& options) const {
-  return options.context ? options.context : model_->config().context;
-}
+int64_t TextGenerator::context(const TextOptions& options) const { return context_of(*model_, this->options(options)); }
 
 GeneratedText TextGenerator::write(std::string_view prompt, const TextOptions& options, const OnText& on_text) const {
   return write_after(options.return_full_text ? prompt : "", source_tokenizer_->encode(prompt).ids, options, on_text);
