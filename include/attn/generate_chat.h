@@ -14,7 +14,6 @@
 // formats as the templates of that family do. docs/chat.md lists the families.
 #pragma once
 
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,9 +36,6 @@ enum class ChatFormat {
   gemma,   ///< <start_of_turn>: Gemma
   zephyr   ///< <|user|>: Zephyr, TinyLlama
 };
-constexpr auto enum_names(ChatFormat) {
-  return std::to_array<std::string_view>({"chatml", "llama3", "gemma", "zephyr"});
-}
 
 class ChatTemplate {
  public:
