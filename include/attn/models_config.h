@@ -225,8 +225,8 @@ int64_t cache_bytes_per_token(const Config& config, DType dtype);
 /// most that its window and its open block take.
 int64_t state_bytes(const Config& config, nn::Precision precision);
 
-/// What the weight matrices of a model become as it is opened: 8 or 4 bits a number, and a scale for each row or for
-/// each group of 32 numbers. Which of them do, and what that costs in accuracy: docs/shrink.md.
+/// What the weight matrices of a model become as it is opened: 8 or 4 bits a number, and a scale for each group of 32
+/// or 128 numbers. docs/shrink.md says which of them do, and what that costs in accuracy.
 enum class Quantization { int8, int4 };
 constexpr auto enum_names(Quantization) { return std::to_array<std::string_view>({"int8", "int4"}); }
 

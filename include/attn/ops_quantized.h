@@ -39,9 +39,8 @@ struct QuantizedMatrix {
 };
 
 struct QuantizeOptions {
-  int bits = 8;  ///< 8 or 4
-  int64_t group =
-      0;  ///< terms with one scale, a multiple of 16; 0 = all terms of a row, if they are at most kMostGroup
+  int bits = 8;       ///< 8 or 4
+  int64_t group = 0;  ///< terms with one scale, a multiple of 16; 0 = a whole row, of at most kMostGroup terms
 };
 /// W [N, K], of any floating type, in 8 bits as scale x (-127 .. 127) with scale = max |W| / 127 of a group, or in 4
 /// bits as scale x (-8 .. 7) with the scale of several that has the least squared error. Runs on parallel_for(). Throws

@@ -165,7 +165,7 @@ void quantize_rows(const QuantizeRowsArgs& args) {
 
 // ------------------------------------------------------------------------------------------------------ the product
 
-/// Adds the products of a group of terms to integer sums. Moves `rows` and `panel` behind the group's codes.
+/// Adds the products of a group of terms to integer sums. Moves `rows` and `panel` past the group's codes.
 template <class V, class Code, int RT, int kBits>
 inline __attribute__((always_inline)) void add_group(int64_t group, const char*& rows, const uint8_t*& panel,
                                                      typename Code::Int (&acc)[RT][kCodeVectors]) {
