@@ -23,7 +23,8 @@ constexpr std::pair<std::string_view, std::string_view> kOfLayers[] = {
     {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"},     {"self_attn.q_norm", "attn_q_norm"},
     {"self_attn.k_norm", "attn_k_norm"}, {"mlp.gate_proj", "ffn_gate"},           {"mlp.up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},       {"post_attention_layernorm", "ffn_norm"}};
-/// Where a norm follows each branch, a norm before the second one has the name that was that of this one.
+/// With norms before and after each branch, post_attention_layernorm comes after the attention. In other models it
+/// comes before the feed-forward, and is ffn_norm.
 constexpr std::pair<std::string_view, std::string_view> kOfSandwiches[] = {
     {"post_attention_layernorm", "post_attention_norm"},
     {"pre_feedforward_layernorm", "ffn_norm"},

@@ -12,7 +12,7 @@ bool is_quantized(io::GgufType type);
 ops::QuantizedMatrix quantized_rows(const io::GgufTensor& tensor);
 /// Several, one below the other, in a form that holds all of them exactly. They have the same terms.
 ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts);
-/// Row r becomes row order[r] of before.
+/// Row r of the new matrix is row order[r] of the old one.
 void reorder_rows(ops::QuantizedMatrix& w, const std::vector<int64_t>& order);
 
 }  // namespace attn::models

@@ -184,7 +184,8 @@ Array HubWeights::find(const nn::Variable& wanted) {
   } catch (const Error& error) {
     reasons_.insert(reasons_.end(), error.reasons().begin(), error.reasons().end());
   }
-  // The others are looked for too, unless the sizes in config.json would take much memory for that.
+  // Zeros in its place let the caller find every tensor that is missing. The sizes in config.json may be wrong and need
+  // too much memory.
   constexpr int64_t kMostNumbers = int64_t{1} << 26;
   int64_t numbers = 1;
   for (const int64_t extent : wanted.shape) numbers *= extent;

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int64_t kGroup = 32;          // of 4 bits, and of decoders
 constexpr int64_t kEncoderGroup = 128;  // of 8 bits
-constexpr int64_t kFewOutputs = 64;     // of a classifier, say: nothing to gain, and what the model answers
+// The head of a classifier has fewer outputs. It takes little memory, and its outputs are the model's answer.
+constexpr int64_t kFewOutputs = 64;
 
 }  // namespace
 
