@@ -5,6 +5,7 @@
 #include "attn/record.h"
 #include "attn/view.h"
 #include "commands.h"
+#include "generate_batch.h"
 #include "generation_flags.h"
 #include "model_flags.h"
 #include "options.h"
@@ -19,7 +20,8 @@ using attn::AttentionKind;
 struct Generate {
   ModelOptions model;
   GenerationOptions generation;
-  std::string prompt, file, record, part = "decoder";
+  std::string prompt, file, record, part = "decoder", batch, out;
+  attn::generate::BatcherOptions limits;
   attn::Selection selection;
   bool interactive = false, statistics = false;
 
@@ -33,6 +35,7 @@ struct Generate {
     catch_signals();
     const attn::generate::TextGenerator generator(std::move(loaded));
     if (interactive) return generation.converse(generator);
+    if (!batch.empty()) return generate_batch(generator, batch, out, generation.of_batch(), limits);
     if (text.empty() && config.encoder_layers)
       throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
     if (text.empty()) text = generator.tokenizer().decode(std::vector<int64_t>{0});
@@ -81,11 +84,24 @@ void add_generate(CLI::App& app) {
   CLI::Option* interactive = command->add_flag("--interactive", run->interactive, "read beginnings line by line")
                                  ->excludes(prompt)
                                  ->excludes(file);
+  CLI::Option* batch =
+      command
+          ->add_option(
+              "--batch", run->batch,
+              "a file with {\"prompt\": TEXT} on each line; all are computed at once and written as JSON lines")
+          ->type_name("FILE.jsonl")
+          ->excludes(prompt)
+          ->excludes(file)
+          ->excludes(interactive);
+  command->add_option("--out", run->out, "with --batch: write to this file; none: to standard output")->needs(batch);
+  command->add_option("--max-requests", run->limits.max_requests, "with --batch: texts that are computed at once")
+      ->check(whole(1, 1024))
+      ->needs(batch);
   command->add_flag("--stats", run->statistics, "print tokens a second");
   run->generation.add(*command);
   CLI::Option* record =
       command->add_option("--record", run->record, "write the attention of every token to a file for attn see");
-  record->type_name("FILE.safetensors")->excludes(interactive)->group("Attention");
+  record->type_name("FILE.safetensors")->excludes(interactive)->excludes(batch)->group("Attention");
   command->add_option("--layer", run->selection.layers, "with --record: only these layers, as 0,2")
       ->delimiter(',')
       ->check(whole(0))

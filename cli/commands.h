@@ -28,6 +28,7 @@ void add_lora(CLI::App& app);
 void add_prune(CLI::App& app);
 void add_see(CLI::App& app);
 void add_heads(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);

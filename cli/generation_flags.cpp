@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "attn/core_names.h"
+#include "attn/models.h"
 #include "commands.h"
 #include "lines.h"
 #include "options.h"
@@ -96,6 +97,18 @@ void GenerationOptions::add(CLI::App& command) {
       ->check(whole(0, int64_t{1} << 40))
       ->excludes(no)
       ->excludes(context);
+  CLI::Option* guess =
+      command
+          .add_option("--speculate", guesses,
+                      "guess up to so many next tokens and compute them at once; the text is the same, and often there"
+                      " earlier; 0 = none")
+          ->check(whole(0, 64))
+          ->excludes(no);
+  command
+      .add_option("--draft", draft,
+                  "a smaller model of the same vocabulary, which guesses; none: what followed the same words before")
+      ->type_name("FOLDER")
+      ->needs(guess);
 }
 
 attn::generate::TextOptions GenerationOptions::text_options() const {
@@ -108,6 +121,9 @@ attn::generate::TextOptions GenerationOptions::text_options() const {
   if (!streaming.empty()) options.streaming = {.sink_tokens = streaming[0], .window = streaming[1]};
   if (!streaming.empty() && streaming[1] == 0)
     throw UsageError("--streaming keeps a window of 0 tokens, must be at least 1");
+  options.speculation.tokens = guesses;
+  if (!draft.empty() && !draft_model_) draft_model_ = attn::models::open_with_tokenizer(draft).model;
+  options.speculation.draft = draft_model_.get();
   options.return_full_text = true;
   return options;
 }
@@ -137,12 +153,19 @@ attn::generate::TextOptions GenerationOptions::of_answers() const {
   return text_options();
 }
 
+attn::generate::TextOptions GenerationOptions::of_batch() const {
+  if (no_cache || !streaming.empty() || text.num_beams.value_or(1) > 1 || guesses > 0)
+    throw UsageError("--batch supports no --no-cache, --streaming, --num-beams and --speculate");
+  return text_options();
+}
+
 void say_statistics(int64_t prompt_tokens, const attn::generate::Generated& generated) {
   const size_t count = generated.tokens.size();
   const int64_t read = prompt_tokens - generated.reused;
   say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", read,
       static_cast<double>(read) / generated.prompt_seconds, count,
       count > 1 ? static_cast<double>(count - 1) / generated.token_seconds : 0.0);
+  if (generated.guessed > 0) say("guesses: {} of {} were right\n", generated.guessed_right, generated.guessed);
 }
 
 void GenerationOptions::converse(const attn::generate::TextGenerator& generator) const {

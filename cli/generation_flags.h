@@ -1,6 +1,7 @@
 // Flags of generation, and the texts that they generate on standard output.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct GenerationOptions {
   std::optional<std::string> do_sample, early_stopping;
   bool no_cache = false;
   std::vector<int64_t> streaming;  // sink tokens, window
+  int64_t guesses = 0;
+  std::string draft;
   void add(CLI::App& command);
   /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The
   /// `recorder`, if there is one, keeps the attention of the text.
@@ -30,8 +33,12 @@ struct GenerationOptions {
   /// The options of the answers of a conversation.
   attn::generate::TextOptions of_answers() const;
 
+  /// Of texts that are computed together.
+  attn::generate::TextOptions of_batch() const;
+
  private:
   attn::generate::TextOptions text_options() const;
+  mutable std::shared_ptr<const attn::models::Model> draft_model_;
 };
 
 /// Prints on standard error how quick a text was.

@@ -79,6 +79,7 @@ int run(int argc, char** argv) {
   add_prune(app);
   add_see(app);
   add_heads(app);
+  add_serve(app);
   add_bench(app);
   add_tokenizer(app);
   add_info(app);

@@ -192,7 +192,6 @@ constexpr std::pair<std::string_view, std::string_view> kSubcommandsElsewhere[] 
     {"quantize",
      "weights are quantized as a model is opened: --precision int8 or int4 of attn generate, eval or embed"},
     {"run", "to generate text, attn generate, and to converse, attn chat"},
-    {"serve", "there is no server of texts; attn see --serve shows attention"},
     {"pull", "nothing is downloaded: give the path of a folder or of a GGUF file"},
     {"download", "nothing is downloaded: give the path of a folder or of a GGUF file"},
     {"perplexity", "for perplexity, attn eval MODEL FILE"},

@@ -45,6 +45,7 @@ struct TextOptions {
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
   Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
   TextCache* text_cache = nullptr;             ///< as GenerateOptions::text_cache
+  Speculation speculation = {};                ///< as GenerateOptions::speculation
 };
 
 struct GeneratedText {
@@ -69,6 +70,7 @@ class TextGenerator {
   TextGenerator(const models::Model& model, const text::Tokenizer& tokenizer,
                 const text::Tokenizer* source_tokenizer = nullptr);
 
+  const models::Model& model() const { return *model_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
   /// The tokenizer of prompts.
   const text::Tokenizer& source_tokenizer() const { return *source_tokenizer_; }
@@ -107,6 +109,26 @@ class StopFilter {
   std::vector<std::string> stops_;
   std::string held_;
   bool stopped_ = false;
+};
+
+/// The text of tokens that come one after the other, as far as it can be shown: in whole characters, and up to the
+/// first stop string.
+class StreamedText {
+ public:
+  /// Borrows the tokenizer. The tokens follow those of `before`, on which their text may depend. Throws Error for an
+  /// empty stop string.
+  StreamedText(const text::Tokenizer& tokenizer, std::span<const int64_t> before,
+               std::vector<std::string> stop_strings);
+  /// Adds a token and returns the text that can be shown now.
+  std::string push(int64_t token);
+  /// The rest, after the last token.
+  std::string finish();
+  /// True after a stop string, which ends the text.
+  bool stopped() const;
+
+ private:
+  text::TextStream stream_;
+  StopFilter filter_;
 };
 
 }  // namespace attn::generate

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "attn/io.h"
+#include "attn/models_cache.h"
 #include "attn/models_config.h"
 #include "attn/models_generation.h"
 #include "attn/nn.h"
@@ -60,35 +61,11 @@ struct Batch {
   Array inputs_embeds = {};
 };
 
-/// What the layers of a model keep of the tokens that it has computed, for a batch of sequences: keys and values, or
-/// the states of other mixers.
-class ModelCache {
- public:
-  ModelCache() = default;
-  int64_t length() const { return length_; }
-  int64_t bytes() const;
-  Streaming streaming() const { return attention_.empty() ? Streaming() : attention_.front().config().streaming; }
-  /// Removes the tokens from `length` on. Throws Error where a layer has a state, and for a streaming cache that has
-  /// evicted tokens, unless length is 0 or length(): neither can go back.
-  void truncate(int64_t length);
-  /// Replaces the batch by the given sequences of it, by index; an index may repeat. Copies share the stored tokens and
-  /// continue independently, as beam search needs.
-  void select(std::span<const int64_t> sequences);
-
- private:
-  friend class Model;
-  std::vector<KVCache> attention_;      // of each layer with attention
-  std::vector<nn::MixerState> states_;  // of each layer, empty for those with attention
-  std::vector<int64_t> sequences_;
-  int64_t length_ = 0;
-  std::vector<Value> memories_;  // keys and values of each layer's cross-attention
-  std::vector<int64_t> memory_lengths_;
-  std::vector<int64_t> sources_;  // sequences with equal numbers have equal encoder states
-};
-
 struct ForwardOptions {
   ModelCache* cache = nullptr;  ///< the tokens follow the cached ones; inference only
-  bool last_only = false;       ///< logits of each sequence's last token only
+  /// Of a packed batch with a cache: the sequences of the cache that it continues, by index [B]; empty = all.
+  std::span<const int64_t> cache_sequences = {};
+  bool last_only = false;  ///< logits of each sequence's last token only
   /// Activation checkpointing: keep only the inputs of blocks.
   bool recompute = false;
   Recorder* recorder = nullptr;                               ///< records the attention of one text, also with a cache
@@ -115,9 +92,9 @@ class Model {
   nn::Parameters& parameters() { return owned(); }
 
   /// Logits, in float32 or float64: [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes]
-  /// of a token classifier; [1, R, ..] for R packed tokens. A model without a head returns hidden(), or [B, C] with a
-  /// pooler. A batch may be longer than the context unless positions are learned. Throws Error that lists everything
-  /// wrong with the batch, the cache and the traces.
+  /// of a token classifier; [1, R, ..] for R packed tokens, [1, B, V] with last_only. A model without a head returns
+  /// hidden(), or [B, C] with a pooler. A batch may be longer than the context unless positions are learned. Throws
+  /// Error that lists everything wrong with the batch, the cache and the traces.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The last hidden states [B, L, C], after the last norm.
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
@@ -144,7 +121,8 @@ class Model {
   void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
   void make_head(const nn::Scope& root, int64_t width);
   Value block(Tape& tape, const Layers& layers, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
-  Value embed(Tape& tape, const Batch& batch, int64_t first, const Streaming& streaming, bool encoder) const;
+  Value embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
+              bool encoder) const;
   Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
@@ -152,6 +130,8 @@ class Model {
   nn::Parameters& owned() const;
   KVCacheConfig cache_config(int64_t place) const;
   std::vector<nn::MixerState> new_states(int64_t sequences) const;
+  void check_cache(Checker& checker, const Tape& tape, const Batch& batch, const ForwardOptions& options,
+                   bool whole) const;
   void check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const;
   Config config_;
   std::unique_ptr<nn::Parameters> parameters_;

@@ -59,8 +59,9 @@ struct AttentionTrace {
 struct CacheSlot {
   KVCache* cache = nullptr;
   std::span<const int64_t> sequences = {};  ///< [B]
-  /// The positions [B L] of L new tokens per sequence, which follow the cached ones.
-  std::vector<int64_t> positions(int64_t B, int64_t L) const;
+  /// The positions of new tokens, which follow the cached ones: those of sequence b are cu_seqlens[b] to
+  /// cu_seqlens[b + 1] - 1. cu_seqlens [B + 1]. Throws Error.
+  std::vector<int64_t> positions(std::span<const int64_t> cu_seqlens) const;
 };
 
 /// Inputs of an attention layer in addition to x. Everything is borrowed until the backward has run.
@@ -69,14 +70,15 @@ struct AttentionInputs {
   const Value* key_value = nullptr;  ///< key_value(tape, encoder_states), computed once, in place of encoder_states
   std::span<const int64_t> key_length = {};      ///< [B]: tokens before the padding at the end
   std::span<const int64_t> encoder_length = {};  ///< [B]: of the encoder states, for a Block's cross-attention
-  std::span<const int64_t> cu_seqlens = {};      ///< [n + 1], from 0 to L: x [1, L, C] is n packed sequences
-  ConstView<4> mask = {};                        ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
-  Value bias = {};                               ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets a gradient
-  Value gates = {};                              ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
-  Value cross_gates = {};                        ///< the same for a Block's cross-attention
-  Value residual = {};                           ///< the result's shape, added to it in the last projection's pass
-  MixerState* state = nullptr;                   ///< of a Block's mixer: x follows the tokens of this state
-  CacheSlot cache = {};  ///< x follows the cached tokens: causal self-attention in inference, with no other input
+  /// [n + 1], from 0 to L: x [1, L, C] is n packed sequences; with a cache, each follows one of cache.sequences.
+  std::span<const int64_t> cu_seqlens = {};
+  ConstView<4> mask = {};                 ///< boolean [B|1, H|1, Lq|1, Lk|1], true = attend
+  Value bias = {};                        ///< [B|1, H|1, Lq|1, Lk|1], added to the scores; gets a gradient
+  Value gates = {};                       ///< [B|1, H], or [B|1, Hk]: factors on each head's output before W_O
+  Value cross_gates = {};                 ///< the same for a Block's cross-attention
+  Value residual = {};                    ///< the result's shape, added to it in the last projection's pass
+  MixerState* state = nullptr;            ///< of a Block's mixer: x follows the tokens of this state
+  CacheSlot cache = {};                   ///< x follows the cached tokens: causal self-attention in inference
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
   AttentionTrace* cross_trace = nullptr;  ///< the same for a Block's cross-attention
 };

@@ -205,6 +205,10 @@ void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
         const int64_t token = stored.length + t;
         char* row = static_cast<char*>(longer.pages[state.page_of(longer, token)]->data()) + offset +
                     (h * c.page_size + token % c.page_size) * depth * element;
+        if (view.stride[3] == 1) {
+          std::memcpy(row, detail::at(view, 0, h, t, 0), static_cast<size_t>(depth * element));
+          continue;
+        }
         for (int64_t d = 0; d < depth; ++d) std::memcpy(row + d * element, detail::at(view, 0, h, t, d), element);
       }
     }

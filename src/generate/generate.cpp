@@ -52,6 +52,33 @@ void check_text_cache(Checker& checker, bool answers, const GenerateOptions& opt
                   "text_cache needs the cache, and supports no encoder, beams, streaming or recorder");
 }
 
+void check_speculation(Checker& checker, const models::Config& config, const GenerateOptions& options) {
+  const Speculation& speculation = options.speculation;
+  checker.require(speculation.tokens >= 0 && speculation.tokens <= 64, [&] {
+    return "speculation.tokens is " + std::to_string(speculation.tokens) + ", must be from 0 to 64";
+  });
+  if (speculation.tokens == 0) return;
+  checker.require(speculation.ngram >= 1 && speculation.ngram <= 64, [&] {
+    return "speculation.ngram is " + std::to_string(speculation.ngram) + ", must be from 1 to 64";
+  });
+  checker.require(options.cache && options.beam.num_beams == 1 && options.streaming.window == 0 && !options.recorder,
+                  "speculation needs the cache, and supports no beams, streaming or recorder");
+  for (int64_t n = 0; n < config.layers; ++n)
+    if (!checker.require(models::has_attention(config, n), [&] {
+          return "speculation needs attention in all layers, and layer " + std::to_string(n) + " has a state";
+        }))
+      break;
+  if (!speculation.draft) return;
+  const models::Config& draft = speculation.draft->config();
+  checker.require(draft.causal && draft.head && draft.classes == 0 && draft.encoder_layers == 0 &&
+                      config.encoder_layers == 0 && !draft.takes_embeddings,
+                  "a draft model must be one that continues texts, without an encoder, and so must the model");
+  checker.require(draft.vocab_size == config.vocab_size, [&] {
+    return "the draft model has a vocabulary of " + std::to_string(draft.vocab_size) + " tokens, must have the " +
+           std::to_string(config.vocab_size) + " of the model";
+  });
+}
+
 }  // namespace
 
 void check(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
@@ -102,6 +129,7 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   });
   check_streaming(checker, config, options);
   check_text_cache(checker, answers, options);
+  check_speculation(checker, config, options);
   checker.done();
   check(options.sampling);
 }
@@ -133,9 +161,23 @@ void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
   }
 }
 
+int64_t Chooser::next(std::span<float> logits, std::span<const int64_t> text, int64_t first) {
+  add_biases(text, options_, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
+  for (const int64_t id : forbidden(text, given_, options_)) logits[id] = -std::numeric_limits<float>::infinity();
+  return sample(logits, text.subspan(first), options_.sampling, random_, workspace_);
+}
+
 int64_t context_of(const models::Model& model, const GenerateOptions& options) {
   if (options.streaming.window > 0) return std::numeric_limits<int64_t>::max() - 1;
   return options.context ? options.context : model.config().context;
+}
+
+int64_t steady_length(const models::Config& config) {
+  const bool by_length =
+      config.positions == models::PositionEncoding::rope &&
+      (config.rope_scaling == nn::RopeScaling::dynamic || config.rope_scaling == nn::RopeScaling::longrope);
+  if (!by_length) return std::numeric_limits<int64_t>::max() - 1;
+  return config.rope_context ? config.rope_context : config.context;
 }
 
 // ------------------------------------------------------------------------------------------------- texts and the model
@@ -147,25 +189,34 @@ Sequences::Sequences(const models::Model& model, std::span<const int64_t> source
       rows_(options.inputs_embeds),
       recorder_(options.recorder),
       cached_(options.cache),
-      same_bits_(options.batch_invariant) {}
+      same_bits_(options.batch_invariant || options.speculation.tokens > 0) {}
 
 std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, int64_t first) {
-  const int64_t known = cached_ ? cache_.length() : 0;
   models::Batch batch;
   batch.sequences = static_cast<int64_t>(texts.size());
   for (const std::vector<int64_t>& text : texts)
-    batch.tokens.insert(batch.tokens.end(), text.begin() + first + known, text.end());
-  batch.length = static_cast<int64_t>(batch.tokens.size()) / batch.sequences;
-  if (known == 0)
+    batch.tokens.insert(batch.tokens.end(), text.begin() + first + known(), text.end());
+  if (known() == 0)
     for (size_t n = 0; n < texts.size(); ++n) batch.source.insert(batch.source.end(), source_.begin(), source_.end());
-  if (known == 0) batch.inputs_embeds = rows_;
+  if (known() == 0) batch.inputs_embeds = rows_;
   batch.source_length = batch.inputs_embeds ? batch.inputs_embeds.shape()[1] : static_cast<int64_t>(source_.size());
+  return logits(batch, true);
+}
+
+std::vector<float> Sequences::next(std::vector<int64_t>& text, std::span<const int64_t> guesses) {
+  models::Batch batch{.tokens = {text.back()}, .sequences = 1};
+  batch.tokens.insert(batch.tokens.end(), guesses.begin(), guesses.end());
+  return logits(batch, false);
+}
+
+std::vector<float> Sequences::logits(models::Batch& batch, bool last_only) {
+  batch.length = static_cast<int64_t>(batch.tokens.size()) / batch.sequences;
   autograd::Tape tape({.batch_invariant = same_bits_}, memory_);
-  const autograd::Value logits =
-      model_.forward(tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = true, .recorder = recorder_});
-  const Array& last = logits.data();
-  std::vector<float> values(static_cast<size_t>(last.count()));
-  ops::convert(last.flat(), View<2>(values.data(), {1, last.count()}));
+  const autograd::Value logits = model_.forward(
+      tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = last_only, .recorder = recorder_});
+  const Array& rows = logits.data();
+  std::vector<float> values(static_cast<size_t>(rows.count()));
+  ops::convert(rows.flat(), View<2>(values.data(), {1, rows.count()}));
   return values;
 }
 
@@ -226,46 +277,105 @@ GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions options
   return options;
 }
 
+namespace {
+
+/// A text while it is generated.
+class Text {
+ public:
+  Text(const models::Model& model, std::span<const int64_t> begin, std::span<const int64_t> source,
+       const GenerateOptions& options)
+      : options_(options),
+        context_(context_of(model, options)),
+        steady_length_(steady_length(model.config())),
+        text_(begin.begin(), begin.end()),
+        chooser_(std::ssize(begin), options),
+        sequence_(model, source, options) {
+    if (options.speculation.tokens > 0) guesser_.emplace(options);
+    if (options.text_cache) result_.reused = sequence_.resume(*options.text_cache, text_);
+  }
+
+  Generated run() {
+    start_ = std::chrono::steady_clock::now();
+    while (!ended_ && room() > 0 && fits()) step();
+    result_.token_seconds = seconds_since(start_);
+    result_.forgotten = first_;
+    if (options_.text_cache && first_ == 0) sequence_.keep(*options_.text_cache, text_);
+    return std::move(result_);
+  }
+
+ private:
+  int64_t length() const { return std::ssize(text_); }
+
+  /// Tokens that may still come.
+  int64_t room() const {
+    const int64_t new_ones = options_.max_new_tokens - std::ssize(result_.tokens);
+    return options_.max_length ? std::min(new_ones, options_.max_length - length()) : new_ones;
+  }
+
+  /// False at the end of an answer's context; other texts forget their older half.
+  bool fits() {
+    if (length() - first_ <= context_) return true;
+    if (!options_.decoder_start_token_ids.empty()) return false;
+    first_ = length() - std::max<int64_t>(context_ / 2, 1);
+    sequence_.cut(0);
+    return true;
+  }
+
+  /// One call of the model: a token, and one more for each guess that is right.
+  void step() {
+    const int64_t seen = length() - first_;
+    std::vector<int64_t> guesses;
+    if (guesser_ && sequence_.known() + 1 == seen)
+      guesses = guesser_->next(std::span(text_).subspan(first_),
+                               std::min({room() - 1, context_ - seen, steady_length_ - seen}));
+    std::vector<float> logits = guesses.empty() ? sequence_.next({&text_, 1}, first_) : sequence_.next(text_, guesses);
+    const size_t V = logits.size() / (guesses.size() + 1);
+    size_t right = 0;
+    while (take(std::span(logits).subspan(right * V, V)) && right < guesses.size() && text_.back() == guesses[right])
+      ++right;
+    if (guesses.empty()) return;
+    sequence_.cut(seen + static_cast<int64_t>(right));
+    guesser_->judge(std::ssize(guesses), static_cast<int64_t>(right));
+    result_.guessed += std::ssize(guesses);
+    result_.guessed_right += static_cast<int64_t>(right);
+  }
+
+  /// The next token; false if there is none, or no other may follow.
+  bool take(std::span<float> logits) {
+    const int64_t token = chooser_.next(logits, text_, first_);
+    if (result_.tokens.empty()) {
+      result_.prompt_seconds = seconds_since(start_);
+      start_ = std::chrono::steady_clock::now();
+    }
+    ended_ = is_end(token, options_);
+    if (ended_) return false;
+    text_.push_back(token);
+    result_.tokens.push_back(token);
+    ended_ = options_.on_token && !options_.on_token(token);
+    return !ended_;
+  }
+
+  const GenerateOptions& options_;
+  int64_t context_, steady_length_;
+  std::vector<int64_t> text_;
+  int64_t first_ = 0;  // of the tokens that the model sees
+  Chooser chooser_;
+  Sequences sequence_;
+  std::optional<Guesser> guesser_;
+  Generated result_;
+  bool ended_ = false;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace
+
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
   if (options.beam.num_beams > 1) return search(model, prompt, options);
-  const int64_t context = context_of(model, options);
   const bool answers = !options.decoder_start_token_ids.empty();
-  const std::span<const int64_t> begin = answers ? std::span(options.decoder_start_token_ids) : prompt;
-  std::vector<int64_t> text(begin.begin(), begin.end());
-  Random random(options.seed);
-  const auto given = static_cast<int64_t>(text.size());
-  Sequences sequence(model, answers ? prompt : std::span<const int64_t>(), options);
-  SampleWorkspace workspace;
-  Generated result;
-  if (options.text_cache) result.reused = sequence.resume(*options.text_cache, text);
-  int64_t first = 0;  // of the tokens that the model sees
-  auto start = std::chrono::steady_clock::now();
-  while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens) {
-    const int64_t length = static_cast<int64_t>(text.size());
-    if (options.max_length && length >= options.max_length) break;
-    if (length - first > context) {
-      if (answers) break;
-      first = length - std::max<int64_t>(context / 2, 1);
-      sequence.forget();
-    }
-    std::vector<float> logits = sequence.next({&text, 1}, first);
-    add_biases(text, options, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
-    for (const int64_t id : forbidden(text, given, options)) logits[id] = -std::numeric_limits<float>::infinity();
-    const int64_t token = sample(logits, std::span(text).subspan(first), options.sampling, random, workspace);
-    if (result.tokens.empty()) {
-      result.prompt_seconds = seconds_since(start);
-      start = std::chrono::steady_clock::now();
-    }
-    if (is_end(token, options)) break;
-    text.push_back(token);
-    result.tokens.push_back(token);
-    if (options.on_token && !options.on_token(token)) break;
-  }
-  result.token_seconds = seconds_since(start);
-  result.forgotten = first;
-  if (options.text_cache && first == 0) sequence.keep(*options.text_cache, text);
-  return result;
+  return Text(model, answers ? options.decoder_start_token_ids : prompt, answers ? prompt : std::span<const int64_t>(),
+              options)
+      .run();
 }
 
 }  // namespace attn::generate

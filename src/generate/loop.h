@@ -1,6 +1,10 @@
 // loop: the rules and the model as generate() and the search of beams call them.
 #pragma once
 
+#include <memory>
+#include <span>
+#include <vector>
+
 #include "attn/generate.h"
 #include "core/checker.h"
 
@@ -34,7 +38,25 @@ void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
 /// How many tokens of a text the model sees before it forgets the first ones; without a limit with streaming.
 int64_t context_of(const models::Model& model, const GenerateOptions& options);
 
+/// The tokens of a text up to which rotary positions do not depend on its length.
+int64_t steady_length(const models::Config& config);
+
 bool is_end(int64_t token, const GenerateOptions& options);
+
+/// Chooses the tokens of one text.
+class Chooser {
+ public:
+  /// The first `given` tokens of the text are not new.
+  Chooser(int64_t given, const GenerateOptions& options) : options_(options), given_(given), random_(options.seed) {}
+  /// The token after `text`, of which the model has seen the tokens from `first` on. Changes the logits.
+  int64_t next(std::span<float> logits, std::span<const int64_t> text, int64_t first);
+
+ private:
+  const GenerateOptions& options_;
+  int64_t given_;
+  Random random_;
+  SampleWorkspace workspace_;
+};
 
 /// Texts of one length whose tokens come one after the other, and what the model has cached of them.
 class Sequences {
@@ -43,16 +65,21 @@ class Sequences {
   Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options);
   /// Logits [texts, V] after texts whose beginnings are what they were the last time.
   std::vector<float> next(std::span<const std::vector<int64_t>> texts, int64_t first = 0);
+  /// Logits [1 + guesses, V] after the one text, of whose tokens the cache lacks the last, and after each guess.
+  std::vector<float> next(std::vector<int64_t>& text, std::span<const int64_t> guesses);
+  /// Tokens of each text that are cached.
+  int64_t known() const { return cached_ ? cache_.length() : 0; }
+  /// Removes the cached tokens from `length` on.
+  void cut(int64_t length) { cache_.truncate(length); }
   /// The texts that are named, each by its number, in place of those that there are.
   void select(std::span<const int64_t> texts);
-  /// The texts begin elsewhere now.
-  void forget() { cache_.truncate(0); }
   /// Takes over what `from` knows of the beginning of the one text; returns how many tokens that are.
   int64_t resume(TextCache& from, std::span<const int64_t> text);
   /// Leaves what was computed of the one text for a later call.
   void keep(TextCache& to, std::span<const int64_t> text);
 
  private:
+  std::vector<float> logits(models::Batch& batch, bool last_only);
   const models::Model& model_;
   models::ModelCache cache_;
   std::span<const int64_t> source_;
@@ -60,6 +87,24 @@ class Sequences {
   Recorder* recorder_;
   bool cached_, same_bits_;
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
+};
+
+/// Guesses what the next tokens of one text are.
+class Guesser {
+ public:
+  explicit Guesser(const GenerateOptions& options);
+  /// At most `most` tokens that may follow.
+  std::vector<int64_t> next(std::span<const int64_t> text, int64_t most);
+  /// So many of the last guesses were right.
+  void judge(int64_t guessed, int64_t right);
+
+ private:
+  std::vector<int64_t> looked_up(std::span<const int64_t> text, int64_t most) const;
+  std::vector<int64_t> drafted(std::span<const int64_t> text, int64_t most);
+  const Speculation& options_;
+  int64_t length_;  // of the next guess, at most
+  std::unique_ptr<Sequences> draft_;
+  std::vector<int64_t> drafted_;  // what the draft model has been given
 };
 
 /// The search, of options that have been checked.

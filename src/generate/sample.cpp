@@ -33,16 +33,17 @@ void require_ids(Checker& checker, const char* name, std::span<const int64_t> id
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random, SampleWorkspace& workspace) {
   check(options);
-  std::vector<WeightedToken>& candidates = workspace.candidates;
-  candidates.resize(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
+  for (size_t id = 0; id < logits.size(); ++id)
     if (std::isnan(logits[id])) throw Error("sample", {"the logit of token " + std::to_string(id) + " is NaN"});
-    candidates[id] = {static_cast<int64_t>(id), logits[id]};
-  }
   Checker checker("sample");
-  if (checker.require(!candidates.empty(), "there are no logits"))
+  if (checker.require(!logits.empty(), "there are no logits"))
     require_ids(checker, "seen", seen, static_cast<int64_t>(logits.size()));
   checker.done();
+  if (options.temperature == 0 && options.repetition_penalty == 1)
+    return std::max_element(logits.begin(), logits.end()) - logits.begin();
+  std::vector<WeightedToken>& candidates = workspace.candidates;
+  candidates.resize(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) candidates[id] = {static_cast<int64_t>(id), logits[id]};
   if (options.repetition_penalty != 1) {
     std::vector<bool>& penalised = workspace.penalised;
     penalised.assign(logits.size(), false);

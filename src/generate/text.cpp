@@ -67,6 +67,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   all.streaming = changes.streaming;
   all.recorder = changes.recorder;
   all.text_cache = changes.text_cache;
+  all.speculation = changes.speculation;
   return all;
 }
 
@@ -89,22 +90,19 @@ GeneratedText TextGenerator::write_after(std::string_view prefix, std::span<cons
     throw Error("generate",
                 {"decoder_start_token_id, with which answers begin, is missing in generation_config.json, and without "
                  "that file in config.json"});
-  StopFilter filter(options.stop_strings);
+  // The text of a token may depend on the tokens before it.
+  StreamedText streamed(*tokenizer_, answers ? std::span<const int64_t>() : prompt_ids, options.stop_strings);
   check(*model_, prompt_ids, all);
   GeneratedText result{.prompt_ids = {prompt_ids.begin(), prompt_ids.end()}};
   const auto add = [&](const std::string& piece) {
     result.text += piece;
     return !on_text || on_text(piece);
   };
-  text::TextStream stream(*tokenizer_);
-  if (!answers) {
-    if (!prefix.empty() && !add(std::string(prefix))) return result;
-    for (const int64_t id : prompt_ids) stream.push(id);  // the text of a token may depend on the tokens before it
-  }
-  all.on_token = [&](int64_t token) { return add(filter.feed(stream.push(token))) && !filter.stopped(); };
+  if (!answers && !prefix.empty() && !add(std::string(prefix))) return result;
+  all.on_token = [&](int64_t token) { return add(streamed.push(token)) && !streamed.stopped(); };
   all.beam.on_step = [&] { return add(""); };
   result.generated = generate(*model_, prompt_ids, all);
-  add(filter.feed(stream.finish()) + filter.rest());
+  add(streamed.finish());
   return result;
 }
 
@@ -136,5 +134,20 @@ std::string StopFilter::feed(std::string_view piece) {
 }
 
 std::string StopFilter::rest() { return stopped_ ? "" : std::exchange(held_, ""); }
+
+StreamedText::StreamedText(const text::Tokenizer& tokenizer, std::span<const int64_t> before,
+                           std::vector<std::string> stop_strings)
+    : stream_(tokenizer), filter_(std::move(stop_strings)) {
+  for (const int64_t id : before) stream_.push(id);
+}
+
+std::string StreamedText::push(int64_t token) { return filter_.feed(stream_.push(token)); }
+
+std::string StreamedText::finish() {
+  std::string rest = filter_.feed(stream_.finish());
+  return rest + filter_.rest();
+}
+
+bool StreamedText::stopped() const { return filter_.stopped(); }
 
 }  // namespace attn::generate

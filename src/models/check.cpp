@@ -40,9 +40,18 @@ void check_targets(Checker& checker, const Config& config, const Batch& batch, b
                 ops::kIgnoreIndex);
 }
 
-int64_t longest_of(std::span<const int64_t> starts) {
+/// The tokens of the longest text, those of the cache included.
+int64_t longest_of(const Batch& batch, const ForwardOptions& options) {
+  const std::vector<int64_t>& starts = batch.cu_seqlens;
+  const std::span<const int64_t> chosen = options.cache_sequences;
+  const size_t sequences = starts.empty() ? static_cast<size_t>(batch.sequences) : starts.size() - 1;
   int64_t longest = 0;
-  for (size_t n = 0; n + 1 < starts.size(); ++n) longest = std::max(longest, starts[n + 1] - starts[n]);
+  for (size_t n = 0; n < sequences; ++n) {
+    const int64_t sequence = n < chosen.size() ? chosen[n] : static_cast<int64_t>(n);
+    const bool known = options.cache && sequence >= 0 && sequence < options.cache->sequences();
+    const int64_t count = starts.empty() ? batch.length : starts[n + 1] - starts[n];
+    longest = std::max(longest, (known ? options.cache->length(sequence) : 0) + count);
+  }
   return longest;
 }
 
@@ -55,8 +64,9 @@ void check_packed(Checker& checker, const Config& config, const Batch& batch, co
                     return "starts must be " + text(batch.sequences + 1) + " numbers that rise from 0 to the " +
                            text(batch.length) + " tokens";
                   });
-  checker.require(batch.lengths.empty() && !options.cache && !options.last_only,
-                  "packed sequences cannot be combined with lengths, a cache or last_only");
+  checker.require(batch.lengths.empty(), "packed sequences cannot be combined with lengths");
+  checker.require(!options.cache || !options.recorder,
+                  "packed sequences with a cache cannot be combined with a recorder");
   checker.require(config.encoder_layers == 0 && !is_selfhead(config), "this model does not support packed sequences");
 }
 
@@ -141,6 +151,30 @@ void check_recorder(Checker& checker, const Config& config, const ForwardOptions
   }
 }
 
+/// Which of the cache's sequences the batch continues.
+void check_sequences(Checker& checker, const Batch& batch, const ForwardOptions& options) {
+  const ModelCache& cache = *options.cache;
+  const std::span<const int64_t> chosen = options.cache_sequences;
+  if (batch.cu_seqlens.empty()) {
+    checker.require(chosen.empty(), "cache_sequences are for packed sequences");
+    for (int64_t n = 1; n < cache.sequences(); ++n)
+      if (!checker.require(cache.length(n) == cache.length(), [&] {
+            return "sequence " + text(n) + " of the cache has " + text(cache.length(n)) + " tokens and the first " +
+                   text(cache.length()) + ", must be equal unless the batch is packed";
+          }))
+        return;
+  }
+  if (chosen.empty()) return;
+  checker.require(std::ssize(chosen) == batch.sequences, [&] {
+    return text(std::ssize(chosen)) + " cache_sequences are given for " + text(batch.sequences) + " sequences";
+  });
+  require_range(checker, "cache_sequences", chosen, 0, cache.sequences(), 0);
+  std::vector<int64_t> sorted(chosen.begin(), chosen.end());
+  std::sort(sorted.begin(), sorted.end());
+  checker.require(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
+                  "cache_sequences name a sequence twice");
+}
+
 }  // namespace
 
 void check_streaming(Checker& checker, const Config& config, const Streaming& streaming) {
@@ -154,6 +188,44 @@ void check_streaming(Checker& checker, const Config& config, const Streaming& st
 nn::Parameters& Model::owned() const {
   if (!parameters_) throw Error("model", {"the model has been moved from"});
   return *parameters_;
+}
+
+void Model::check_cache(Checker& checker, const Tape& tape, const Batch& batch, const ForwardOptions& options,
+                        bool whole) const {
+  const ModelCache& cache = *options.cache;
+  const auto layers = static_cast<int64_t>(cache.attention_.size());
+  const int64_t own_layers = attention_place(config_, AttentionKind::self, config_.layers);
+  const bool all = options.cache_sequences.empty();
+  const bool fits =
+      checker.require(layers == own_layers && (!whole || !all || cache.sequences() == batch.sequences), [&] {
+        return "the cache is of " + text(layers) + " layers with attention and " + text(cache.sequences()) +
+               " sequences, must be of " + text(own_layers) + " and " + text(batch.sequences) +
+               ": new_cache() makes one";
+      });
+  for (int64_t n = 0; layers == own_layers && n < layers; ++n) {
+    const KVCacheConfig &its = cache.attention_[static_cast<size_t>(n)].config(), own = cache_config(n);
+    if (!checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim &&
+                             its.value_dim == own.value_dim && its.dtype == own.dtype,
+                         [&] {
+                           return "the cache has " + text(its.kv_heads) + " heads of width " + text(its.head_dim) +
+                                  " in " + std::string(name_of(its.dtype)) + ", must have " + text(own.kv_heads) +
+                                  " of width " + text(own.head_dim) + " in " + std::string(name_of(own.dtype));
+                         }))
+      break;
+  }
+  if (whole && fits) check_sequences(checker, batch, options);
+  checker.require(batch.cu_seqlens.empty() || !cache.has_states(),
+                  "packed sequences with a cache need attention in all layers");
+  checker.require(!tape.recording(), "a cache is for inference, but the tape records");
+  bool has_linear = false;
+  for (int64_t n = 0; n < config_.layers; ++n) has_linear = has_linear || mixer_of(config_, n) == 'l';
+  checker.require(!tape.options().batch_invariant || !has_linear,
+                  "batch_invariant is not supported with a cache and linear attention: a token alone is computed in "
+                  "another order than in a chunk");
+  checker.require(batch.lengths.empty(), "lengths do not apply to a call that continues a cache");
+  const bool records_self = options.recorder && options.recorder->options().kind == AttentionKind::self;
+  checker.require(cache.streaming().window == 0 || (!options.traces && !records_self),
+                  "traces and a recorder of self-attention need a cache that keeps all tokens, not a streaming one");
 }
 
 void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const {
@@ -172,45 +244,15 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
   check_rows(checker, config_, batch, remembered);
   check_source(checker, config_, batch, remembered);
   check_lengths(checker, batch, whole);
-  int64_t first = 0;
-  if (const ModelCache* cache = options.cache) {
-    const int64_t layers = static_cast<int64_t>(cache->attention_.size());
-    const int64_t sequences = static_cast<int64_t>(cache->sequences_.size());
-    const int64_t own_layers = attention_place(config_, AttentionKind::self, config_.layers);
-    checker.require(layers == own_layers && (!whole || sequences == B), [&] {
-      return "the cache is of " + text(layers) + " layers with attention and " + text(sequences) +
-             " sequences, must be of " + text(own_layers) + " and " + text(B) + ": new_cache() makes one";
-    });
-    for (int64_t n = 0; layers == own_layers && n < layers; ++n) {
-      const KVCacheConfig &its = cache->attention_[static_cast<size_t>(n)].config(), own = cache_config(n);
-      if (!checker.require(its.kv_heads == own.kv_heads && its.head_dim == own.head_dim &&
-                               its.value_dim == own.value_dim && its.dtype == own.dtype,
-                           [&] {
-                             return "the cache has " + text(its.kv_heads) + " heads of width " + text(its.head_dim) +
-                                    " in " + std::string(name_of(its.dtype)) + ", must have " + text(own.kv_heads) +
-                                    " of width " + text(own.head_dim) + " in " + std::string(name_of(own.dtype));
-                           }))
-        break;
-    }
-    if (layers > 0 && sequences > 0) first = cache->length();
-    checker.require(!tape.recording(), "a cache is for inference, but the tape records");
-    bool has_linear = false;
-    for (int64_t n = 0; n < config_.layers; ++n) has_linear = has_linear || mixer_of(config_, n) == 'l';
-    checker.require(!tape.options().batch_invariant || !has_linear,
-                    "batch_invariant is not supported with a cache and linear attention: a token alone is computed in "
-                    "another order than in a chunk");
-    checker.require(batch.lengths.empty(), "lengths do not apply to a call that continues a cache");
-    const bool records_self = options.recorder && options.recorder->options().kind == AttentionKind::self;
-    checker.require(cache->streaming().window == 0 || (!options.traces && !records_self),
-                    "traces and a recorder of self-attention need a cache that keeps all tokens, not a streaming one");
-  }
+  if (options.cache) check_cache(checker, tape, batch, options, whole);
+  else checker.require(options.cache_sequences.empty(), "cache_sequences are given without a cache");
   if (whole && positions_.weight) {
     const auto require_within = [&](int64_t length, int64_t context) {
       checker.require(length <= context, [&] {
         return "a sequence has " + text(length) + " tokens, must have at most the context of " + text(context);
       });
     };
-    const int64_t length = first + (packed ? longest_of(batch.cu_seqlens) : L);
+    const int64_t length = longest_of(batch, options);
     const Streaming streaming = options.cache ? options.cache->streaming() : Streaming();
     require_within(streaming.position(length - 1) + 1, config_.context);
     if (has_source(config_, batch))

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attn/autograd_operations.h"
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/shape.h"
@@ -22,13 +23,16 @@ Value gates_of(const ForwardOptions& options, const Config& config, AttentionKin
   return (*options.gates)[static_cast<size_t>(attention_place(config, kind, static_cast<int64_t>(layer)))];
 }
 
-/// Where each token is in its sequence, the first at `first`.
-std::vector<int64_t> places_of(const Batch& batch, int64_t B, int64_t L, int64_t first) {
+/// Where each token is in its sequence, whose first is at first[n], or at 0 where `first` is empty.
+std::vector<int64_t> places_of(std::span<const int64_t> cu_seqlens, int64_t B, int64_t L,
+                               std::span<const int64_t> first) {
   std::vector<int64_t> places(static_cast<size_t>(B * L));
-  if (batch.cu_seqlens.empty())
-    for (int64_t n = 0; n < B * L; ++n) places[n] = n % L + first;
-  for (size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n)
-    std::iota(places.begin() + batch.cu_seqlens[n], places.begin() + batch.cu_seqlens[n + 1], first);
+  const auto sequences = cu_seqlens.empty() ? B : std::ssize(cu_seqlens) - 1;
+  for (int64_t n = 0; n < sequences; ++n) {
+    const int64_t begin = cu_seqlens.empty() ? n * L : cu_seqlens[n],
+                  end = cu_seqlens.empty() ? begin + L : cu_seqlens[n + 1];
+    std::iota(places.begin() + begin, places.begin() + end, first.empty() ? 0 : first[n]);
+  }
   return places;
 }
 
@@ -92,8 +96,10 @@ class LayerRecording {
 
 }  // namespace
 
-/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; the first is at `first` of its text.
-Value Model::embed(Tape& tape, const Batch& batch, int64_t first, const Streaming& streaming, bool encoder) const {
+/// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; sequence n begins at first[n], or at 0 where
+/// `first` is empty.
+Value Model::embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
+                   bool encoder) const {
   const int64_t B = batch.cu_seqlens.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
   const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
   Value x;
@@ -105,7 +111,7 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, const Streamin
     x = tokens(tape, encoder ? batch.source : batch.tokens, {B, L});
   }
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
-  std::vector<int64_t> places = places_of(batch, B, L, first);
+  std::vector<int64_t> places = places_of(encoder ? std::vector<int64_t>() : batch.cu_seqlens, B, L, first);
   for (int64_t& place : places) place = streaming.position(place);
   if (learned.weight) {
     for (int64_t& place : places) place += config_.position_offset;
@@ -130,7 +136,7 @@ Value Model::embed(Tape& tape, const Batch& batch, int64_t first, const Streamin
 
 /// What the encoder makes of the batch's source, [B, Ls, C].
 Value Model::encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
-  Value x = embed(tape, batch, 0, {}, true);
+  Value x = embed(tape, batch, {}, {}, true);
   if (options.encoder_traces) options.encoder_traces->assign(encoder_.size(), {});
   for (size_t n = 0; n < encoder_.size(); ++n) {
     nn::AttentionInputs inputs;
@@ -165,9 +171,15 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
         cache->memories_.push_back(std::get<nn::Block>(layer).cross.key_value(tape, *memory));
     }
   }
-  const int64_t first = cache ? cache->length() : 0;
+  std::vector<int64_t> sequences, ids, lengths;  // of the cache that the batch continues
+  for (int64_t b = 0; cache && b < batch.sequences; ++b) {
+    sequences.push_back(options.cache_sequences.empty() ? b : options.cache_sequences[static_cast<size_t>(b)]);
+    if (!cache->ids_.empty()) ids.push_back(cache->ids_[static_cast<size_t>(sequences.back())]);
+    lengths.push_back(cache->length(sequences.back()));
+  }
+  const int64_t first = cache ? lengths[0] : 0;  // of what a recorder sees, whose batch is not packed
   if (cache && cache->states_.empty()) cache->states_ = new_states(batch.sequences);
-  Value x = embed(tape, batch, first, cache ? cache->streaming() : Streaming(), false);
+  Value x = embed(tape, batch, lengths, cache ? cache->streaming() : Streaming(), false);
   for (auto* traces : {options.traces, options.cross_traces})
     if (traces) traces->assign(layers_.size(), {});
   size_t attention = 0;
@@ -178,7 +190,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     inputs.encoder_length = cache ? cache->memory_lengths_ : batch.source_lengths;
     if (*memory) inputs.encoder_states = memory.get();
     const bool attends = has_attention(config_, static_cast<int64_t>(n));
-    if (cache && attends) inputs.cache = {&cache->attention_[attention++], cache->sequences_};
+    if (cache && attends) inputs.cache = {&cache->attention_[attention++], ids};
     if (cache && !attends) inputs.state = &cache->states_[n];
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
     if (attends) inputs.gates = gates_of(options, config_, AttentionKind::self, n);
@@ -194,7 +206,9 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     self.finish(batch, {}, first);
     cross.finish(batch, inputs.encoder_length, first);
   }
-  if (cache) cache->length_ += batch.length;
+  for (size_t b = 0; b < sequences.size(); ++b)
+    cache->lengths_[static_cast<size_t>(sequences[b])] +=
+        batch.cu_seqlens.empty() ? batch.length : batch.cu_seqlens[b + 1] - batch.cu_seqlens[b];
   return norm_.weight ? norm_(tape, x) : x;
 }
 
@@ -235,10 +249,15 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
   if (!config_.head) return x;
   if (config_.classes && config_.pooling != ClassifierPooling::each) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {
-    std::vector<int64_t> last(static_cast<size_t>(B), L - 1);
-    for (size_t b = 0; b < batch.lengths.size(); ++b) last[b] = batch.lengths[b] - 1;
-    x = select_rows(tape, x, std::move(last));
-    x = Value(x.data().reshaped({B, 1, x.data().width()}));
+    const bool packed = !batch.cu_seqlens.empty();
+    std::vector<int64_t> last;
+    for (int64_t b = 0; b < B; ++b) {
+      const auto n = static_cast<size_t>(b);
+      last.push_back((packed ? batch.cu_seqlens[n + 1] : b * L + (batch.lengths.empty() ? L : batch.lengths[n])) - 1);
+    }
+    const Value rows = reshape(tape, x, {packed ? L : B * L, x.data().width()});
+    const auto shape = packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1};
+    x = embedding(tape, std::move(last), rows, shape);
   }
   return logits(tape, x);
 }
@@ -284,75 +303,11 @@ ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming) const
     cache.attention_.emplace_back(shape);
   }
   for (int64_t b = 0; b < sequences; ++b) {
-    int64_t id = b;
-    for (KVCache& layer : cache.attention_) id = layer.add();
-    cache.sequences_.push_back(id);
+    for (KVCache& layer : cache.attention_) layer.add();
+    if (count > 0) cache.ids_.push_back(b);
   }
+  cache.lengths_.assign(static_cast<size_t>(sequences), 0);
   return cache;
-}
-
-int64_t ModelCache::bytes() const {
-  int64_t total = 0;
-  for (const nn::MixerState& state : states_) total += state.bytes();
-  for (const KVCache& layer : attention_) {
-    const KVCacheConfig& shape = layer.config();
-    total += layer.pages_in_use() * shape.page_size * shape.kv_heads * (shape.head_dim + shape.value_dim) *
-             size_of(shape.dtype);
-  }
-  return total;
-}
-
-void ModelCache::truncate(int64_t length) {
-  const bool has_states =
-      std::any_of(states_.begin(), states_.end(), [](const nn::MixerState& state) { return !state.parts.empty(); });
-  Checker checker("ModelCache");
-  checker.require(length >= 0 && length <= length_, [&] {
-    return "length is " + std::to_string(length) + ", must be in [0, " + std::to_string(length_) + "]";
-  });
-  checker.require(!has_states || length == 0 || length == length_, [&] {
-    return "length is " + std::to_string(length) + ", must be 0 or " + std::to_string(length_) +
-           ": the state of a mixer cannot go back to an earlier token";
-  });
-  checker.done();
-  for (KVCache& layer : attention_)
-    for (int64_t id : sequences_) layer.truncate(id, length);
-  if (length == 0) states_.clear();  // the next call makes new ones
-  length_ = length;
-}
-
-void ModelCache::select(std::span<const int64_t> sequences) {
-  Checker checker("ModelCache");
-  for (const int64_t n : sequences)
-    checker.require(n >= 0 && n < static_cast<int64_t>(sequences_.size()), [&] {
-      return "the sequence is " + std::to_string(n) + ", must be in [0, " + std::to_string(sequences_.size()) + ")";
-    });
-  checker.done();
-  const auto selected = [&](const std::vector<int64_t>& of) {
-    std::vector<int64_t> some;
-    if (!of.empty())
-      for (const int64_t n : sequences) some.push_back(of[static_cast<size_t>(n)]);
-    return some;
-  };
-  std::vector<int64_t> ids;  // the same in all layers, which are treated alike
-  for (nn::MixerState& state : states_)
-    if (!state.parts.empty()) state.select(sequences);
-  for (KVCache& layer : attention_) {
-    ids.clear();
-    for (const int64_t id : selected(sequences_)) ids.push_back(layer.fork(id, layer.length(id)));
-    for (const int64_t id : sequences_) layer.remove(id);
-  }
-  if (attention_.empty())
-    for (size_t n = 0; n < sequences.size(); ++n) ids.push_back(static_cast<int64_t>(n));
-  sequences_ = std::move(ids);
-  const std::vector<int64_t> sources = selected(sources_);
-  if (sources != sources_)
-    for (Value& memory : memories_) {
-      nn::MixerState kept{{memory.data()}};
-      kept.select(sequences);
-      memory = Value(kept.parts.front());
-    }
-  sources_ = sources;
-  memory_lengths_ = selected(memory_lengths_);
 }
 
 void Model::load(const io::Safetensors& file, const std::string& prefix) { owned().load(file, prefix); }

@@ -58,13 +58,6 @@ Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, c
   return out;
 }
 
-/// [1, ..] of sequence b.
-View<4> sequence(View<4> all, int64_t b) {
-  all.data = static_cast<char*>(all.data) + b * all.stride[0] * size_of(all.dtype);
-  all.size[0] = 1;
-  return all;
-}
-
 /// lse [1, H, B L] of a cache's packed queries as [B, H, L].
 Array sequences_first(const Array& packed, int64_t B, int64_t H, int64_t L) {
   Array lse(packed.dtype(), {B, H, L});
@@ -83,58 +76,68 @@ View<4> rows_of(View<4> x, int64_t first, int64_t count) {
   return x;
 }
 
+/// [B, H, L, D] inside [B, L, C] as [1, H, B L, D], with the same strides.
+View<4> packed(View<4> x) {
+  return {x.data, x.dtype, {1, x.size[1], x.size[0] * x.size[2], x.size[3]}, {0, x.stride[1], x.stride[2], 1}};
+}
+
 /// Appends and attends with a bias by distance, which differs from sequence to sequence: one after the other.
-///   lse [1, H, B L], if wanted
+///   starts [B + 1]; out [1, H, rows, Dv]; lse [1, H, rows], if wanted
 /// In a streaming cache all queries from its last position on have the same distances, in a call of their own.
-void attend_by_distance(const QueryKeyValue& heads, const CacheSlot& slot, const Distances& distances,
-                        const View<4>& out, const View<3>& lse, AttentionOptions& options) {
+void attend_by_distance(const QueryKeyValue& heads, const CacheSlot& slot, std::span<const int64_t> starts,
+                        const Distances& distances, const View<4>& out, const View<3>& lse, AttentionOptions& options) {
   KVCache& cache = *slot.cache;
   const Streaming& streaming = cache.config().streaming;
-  const int64_t B = out.size[0], L = out.size[2];
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t before = cache.length(slot.sequences[b]);
+  for (size_t b = 0; b < slot.sequences.size(); ++b) {
+    const int64_t before = cache.length(slot.sequences[b]), L = starts[b + 1] - starts[b];
     const int64_t early = streaming.window > 0 ? std::clamp<int64_t>(streaming.kept() - before, 0, L) : L;
     for (int64_t first = 0, count = 0; first < L; first += count) {
       count = first < early ? early : L - early;
-      const auto part = [&](const View<4>& x) { return rows_of(sequence(x, b), first, count); };
-      cache.append(slot.sequences[b], part(heads.k.view()), part(heads.v.view()));
+      const auto part = [&](const View<4>& x) { return rows_of(x, starts[b] + first, count); };
+      const auto part_of = [&](const Heads& x) { return part(packed(x.view())); };
+      cache.append(slot.sequences[b], part_of(heads.k), part_of(heads.v));
       const int64_t keys = streaming.position(before + first + count - 1) + 1;
       options.bias = distances.view(streaming.position(before + first), count, keys);
       if (first >= early) options.bias.stride[2] = 0;
       View<3> own = lse;
       own.size[2] = count;
-      if (lse) own.data = static_cast<char*>(own.data) + (b * L + first) * size_of(own.dtype);
+      if (lse) own.data = static_cast<char*>(own.data) + (starts[b] + first) * size_of(own.dtype);
       const int64_t cu_seqlens_q[] = {0, count};
-      cache.attend(slot.sequences.subspan(b, 1), cu_seqlens_q, part(heads.q.view()), part(out), own, options);
+      cache.attend(slot.sequences.subspan(b, 1), cu_seqlens_q, part_of(heads.q), part(out), own, options);
     }
   }
 }
 
-/// Appends and attends in one call.
-void attend_at_once(const QueryKeyValue& heads, const CacheSlot& slot, const View<4>& out, const View<3>& lse,
-                    const AttentionOptions& options) {
-  const int64_t B = out.size[0], L = out.size[2];
-  std::vector<int64_t> cu_seqlens_q(static_cast<size_t>(B) + 1, 0);
-  for (int64_t b = 0; b < B; ++b) {
-    slot.cache->append(slot.sequences[b], sequence(heads.k.view(), b), sequence(heads.v.view(), b));
-    cu_seqlens_q[b + 1] = cu_seqlens_q[b] + L;
+/// Appends and attends in one call, with the shapes of attend_by_distance().
+void attend_at_once(const QueryKeyValue& heads, const CacheSlot& slot, std::span<const int64_t> starts,
+                    const View<4>& out, const View<3>& lse, const AttentionOptions& options) {
+  const View<4> k = packed(heads.k.view()), v = packed(heads.v.view());
+  for (size_t b = 0; b < slot.sequences.size(); ++b) {
+    const int64_t count = starts[b + 1] - starts[b];
+    slot.cache->append(slot.sequences[b], rows_of(k, starts[b], count), rows_of(v, starts[b], count));
   }
-  // [B, H, L, D] inside [B, L, C] is [1, H, B L, D] with the same strides.
-  const auto packed = [&](View<4> x) {
-    return View<4>(x.data, x.dtype, {1, x.size[1], B * L, x.size[3]}, {0, x.stride[1], x.stride[2], 1});
-  };
-  slot.cache->attend(slot.sequences, cu_seqlens_q, packed(heads.q.view()), packed(out), lse, options,
+  slot.cache->attend(slot.sequences, starts, packed(heads.q.view()), out, lse, options,
                      heads.sink_q.array ? packed(heads.sink_q.view()) : View<4>());
+}
+
+/// Where each of B sequences begins in the rows of x, then their number: packed ones, or L rows each.
+std::vector<int64_t> starts_of(std::span<const int64_t> cu_seqlens, int64_t B, int64_t L) {
+  std::vector<int64_t> starts(cu_seqlens.begin(), cu_seqlens.end());
+  for (int64_t b = 0; cu_seqlens.empty() && b <= B; ++b) starts.push_back(b * L);
+  return starts;
 }
 
 /// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached.
 Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
                     const Distances& distances, const Value& sink, AttentionTrace* trace) {
+  const std::vector<int64_t> starts =
+      starts_of(options.cu_seqlens_q, heads.q.array.shape()[0], heads.q.array.shape()[1]);
+  options.cu_seqlens_q = options.cu_seqlens_k = {};
   const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], H = heads.q.heads, width = heads.v.width;
   options.dropout = 0;
   if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, slot.cache->length(slot.sequences[0])};
   const Array out = tape.array(heads.q.array.dtype(), {B, L, H * width});
-  const View<4> results = Heads{{}, 0, H, width}.view_of(out);
+  const View<4> results = packed(Heads{{}, 0, H, width}.view_of(out));
   options.alignment = Alignment::bottom_right;
   std::vector<float> sinks(sink ? static_cast<size_t>(sink.data().count()) : 0);
   if (sink) ops::convert(sink.data().flat(), View<2>(sinks.data(), {1, sink.data().count()}));
@@ -142,32 +145,25 @@ Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slo
   Array lse;
   if (trace) lse = Array(out.dtype() == DType::float64 ? DType::float64 : DType::float32, {H, B * L});
   const View<3> lse_of_all = trace ? View<3>(lse.data(), lse.dtype(), {1, H, B * L}) : View<3>();
-  if (distances.table) attend_by_distance(heads, slot, distances, results, lse_of_all, options);
-  else attend_at_once(heads, slot, results, lse_of_all, options);
+  if (distances.table) attend_by_distance(heads, slot, starts, distances, results, lse_of_all, options);
+  else attend_at_once(heads, slot, starts, results, lse_of_all, options);
   if (trace) trace->lse = sequences_first(lse, B, H, L);
   if (trace && distances.table) trace->options.bias = options.bias;
   return tape.result("attention", out, {});
 }
 
-/// Of packed rows, each inside its own sequence.
-std::vector<int64_t> positions_of(std::span<const int64_t> starts) {
-  std::vector<int64_t> all(static_cast<size_t>(starts.back()));
-  for (size_t n = 0; n + 1 < starts.size(); ++n) std::iota(all.begin() + starts[n], all.begin() + starts[n + 1], 0);
-  return all;
-}
-
 }  // namespace
 
-std::vector<int64_t> CacheSlot::positions(int64_t B, int64_t L) const {
+std::vector<int64_t> CacheSlot::positions(std::span<const int64_t> cu_seqlens) const {
   Checker checker("CacheSlot");
-  int64_t count = 0;
-  checker.require(B >= 0 && L >= 0 && !__builtin_mul_overflow(B, L, &count) && count < (int64_t{1} << 60),
-                  "B and L must not be negative, nor their product beyond 2^60");
+  checker.require(!cu_seqlens.empty() && cu_seqlens[0] == 0 && std::is_sorted(cu_seqlens.begin(), cu_seqlens.end()),
+                  "cu_seqlens must rise from 0 to the number of new tokens");
+  const auto B = static_cast<int64_t>(cu_seqlens.size()) - 1;
   if (cache) check_sequences(checker, *this, B);
   checker.done();
-  std::vector<int64_t> all(static_cast<size_t>(count));
+  std::vector<int64_t> all(static_cast<size_t>(cu_seqlens.back()));
   for (int64_t b = 0; b < B; ++b)
-    std::iota(all.begin() + b * L, all.begin() + (b + 1) * L, cache ? cache->length(sequences[b]) : 0);
+    std::iota(all.begin() + cu_seqlens[b], all.begin() + cu_seqlens[b + 1], cache ? cache->length(sequences[b]) : 0);
   return all;
 }
 
@@ -337,8 +333,7 @@ QueryKeyValue MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const Atten
     return QueryKeyValue{{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}, {}};
   };
   if (options_.position != AttentionPositions::rope) return heads_of(qkv_rows);
-  const std::vector<int64_t> positions =
-      inputs.cu_seqlens.empty() ? inputs.cache.positions(B, L) : positions_of(inputs.cu_seqlens);
+  const std::vector<int64_t> positions = inputs.cache.positions(starts_of(inputs.cu_seqlens, B, L));
   std::vector<int64_t> cached = positions;
   if (inputs.cache.cache)
     for (int64_t& each : cached) each = inputs.cache.cache->config().streaming.position(each);
@@ -374,7 +369,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       const Value pairs = pair_bias(tape, L, keys);
       bias = bias ? add(tape, bias, pairs) : pairs;
     } else {
-      int64_t longest = L;
+      int64_t longest = L;  // at least as many tokens as a packed sequence has
       if (const KVCache* cache = inputs.cache.cache)
         for (const int64_t id : inputs.cache.sequences)
           longest = std::max(longest, cache->config().streaming.position(cache->length(id) + L - 1) + 1);

@@ -205,14 +205,15 @@ void check_cache(Checker& checker, const AttentionShape& layer, int64_t B, const
                     return "the cache is for " + shown(cache.kv_heads, cache.head_dim, cache.value_dim, cache.dtype) +
                            ", must be for " + shown(layer.kv_heads, layer.key_width, layer.value_width, layer.dtype);
                   });
-  check_sequences(checker, inputs.cache, B);
+  const bool packed = !inputs.cu_seqlens.empty();
+  check_sequences(checker, inputs.cache, packed ? std::ssize(inputs.cu_seqlens) - 1 : B);
   checker.require(layer.causal, "a cache needs a causal layer, whose earlier rows do not depend on later ones");
   checker.require(cache.streaming.window == 0 || !inputs.trace,
                   "a trace needs a cache that keeps all tokens, not a streaming one");
+  checker.require(!packed || !inputs.trace, "a trace of packed sequences does not support a cache");
   checker.require(!layer.recording, "a cache is for inference only, not for a tape that records");
-  checker.require(
-      !inputs.encoder_states && inputs.key_length.empty() && inputs.cu_seqlens.empty() && !inputs.mask && !inputs.bias,
-      "a cache cannot be combined with encoder states, key_length, starts, mask or bias");
+  checker.require(!inputs.encoder_states && inputs.key_length.empty() && !inputs.mask && !inputs.bias,
+                  "a cache cannot be combined with encoder states, key_length, mask or bias");
 }
 
 /// `name` is [B|1, H|1, Lq|1, Lk|1].

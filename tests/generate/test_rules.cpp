@@ -55,5 +55,36 @@ TEST(Biases, BelongToTheTokenThatCompletesARun) {
   EXPECT_EQ(of({1, 2}), (Found{{5, 1}}));
 }
 
+TEST(Guesser, GuessesWhatFollowedTheLastRun) {
+  GenerateOptions options;
+  options.speculation = {.tokens = 4, .ngram = 3};
+  const auto of = [&](const Text& text, int64_t most = 9) { return generate::Guesser(options).next(text, most); };
+  EXPECT_EQ(of({1, 2, 3, 9, 8, 1, 2, 3}), (Text{9, 8, 1, 2})) << "at most four";
+  EXPECT_EQ(of({1, 2, 3, 9, 8, 1, 2, 3}, 2), (Text{9, 8}));
+  EXPECT_EQ(of({7, 2, 3, 5, 4, 2, 3, 6, 1, 2, 3}), (Text{6, 1, 2, 3})) << "the last of the longest runs";
+  EXPECT_EQ(of({1, 2, 3, 5, 4, 2, 3, 6, 1, 2, 3}), (Text{5, 4, 2, 3})) << "a longer run before a later one";
+  EXPECT_EQ(of({4, 4}), (Text{4})) << "up to the end of the text";
+  EXPECT_EQ(of({1, 2, 3}), Text());
+  EXPECT_EQ(of({1}), Text());
+  EXPECT_EQ(of({4, 4, 4}, 0), Text());
+}
+
+TEST(Guesser, GuessesFewerWhileTheyAreWrong) {
+  GenerateOptions options;
+  options.speculation = {.tokens = 4, .ngram = 1};
+  generate::Guesser guesser(options);
+  const Text text = {1, 2, 3, 4, 5, 6, 1};
+  const auto count = [&] { return guesser.next(text, 9).size(); };
+  EXPECT_EQ(count(), 4u);
+  guesser.judge(4, 1);
+  EXPECT_EQ(count(), 3u);
+  for (int n = 0; n < 5; ++n) guesser.judge(2, 0);
+  EXPECT_EQ(count(), 1u);
+  guesser.judge(1, 1);
+  EXPECT_EQ(count(), 3u);
+  guesser.judge(3, 3);
+  EXPECT_EQ(count(), 4u);
+}
+
 }  // namespace
 }  // namespace attn::test

@@ -27,7 +27,8 @@ void designated_initialisers() {
        models::OpenOptions{.precision = nn::Precision::bfloat16}, models::EmbedOptions{.normalize = true},
        models::GenerationConfig{.do_sample = true});
   take(generate::SamplingOptions{.top_k = 1}, generate::BeamOptions{.num_beams = 2},
-       generate::GenerateOptions{.seed = 1});
+       generate::GenerateOptions{.seed = 1}, generate::Speculation{.tokens = 1},
+       generate::BatcherOptions{.max_requests = 1});
   take(train::LossScaling{.initial = 1}, train::TrainerOptions{.steps = 1}, train::Trainer::Events{.stop = {}},
        train::GateOptions{.steps = 1}, train::PruneOptions{.heads = 1}, train::HardConcrete{.low = -1});
   take(text::BatchOptions{.max_length = 1}, text::WordOptions{.min_count = 1},

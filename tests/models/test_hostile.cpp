@@ -212,6 +212,15 @@ TEST(HostileModels, AFileThatLacksAParameterChangesNothing) {
   EXPECT_EQ(io::format_safetensors(own.tensors(), {}), before);
 }
 
+/// Two packed sequences that continue these of a cache of two.
+void step_of(const std::vector<int64_t>& sequences) {
+  const Model gpt = model();
+  ModelCache cache = gpt.new_cache(2);
+  Tape tape;
+  gpt.forward(tape, {.tokens = {1, 2, 3}, .sequences = 2, .length = 3, .cu_seqlens = {0, 1, 3}},
+              {.cache = &cache, .cache_sequences = sequences});
+}
+
 TEST(HostileModels, Caches) {
   expect_refused({
       {"for no sequences", [] { model().new_cache(0); }, {"[model]", "sequences is 0"}},
@@ -263,6 +272,32 @@ TEST(HostileModels, Caches) {
          }
        },
        {"[model]", "9 tokens", "context of 8"}},
+      {"of unequal texts and a batch that is not packed",
+       [] {
+         const Model gpt = model();
+         ModelCache cache = gpt.new_cache(2);
+         Tape tape;
+         gpt.forward(tape, good(), {.cache = &cache});
+         cache.truncate(1, 1);
+         gpt.forward(tape, good(), {.cache = &cache});
+       },
+       {"[model]", "sequence 1 of the cache has 1 tokens and the first 3", "equal unless the batch is packed"}},
+      {"with sequences that it does not have",
+       [] {
+         step_of({0, 2});
+       },
+       {"[model]", "cache_sequences[1] is 2", "[0, 2)"}},
+      {"with a sequence twice",
+       [] {
+         step_of({1, 1});
+       },
+       {"[model]", "name a sequence twice"}},
+      {"with too few sequences", [] { step_of({1}); }, {"[model]", "1 cache_sequences are given for 2"}},
+      {"truncated in a sequence that it does not have",
+       [] { model().new_cache().truncate(1, 0); },
+       {"[ModelCache]", "the sequence is 1", "[0, 1)"}},
+      {"forked beyond its end", [] { model().new_cache().fork(0, 1); }, {"length is 1, must be in [0, 0]"}},
+      {"a default one grows", [] { ModelCache().add(); }, {"[ModelCache]", "attention in all layers"}},
       {"with lengths",
        [] {
          ModelCache cache = model().new_cache(2);

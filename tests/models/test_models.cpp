@@ -256,33 +256,6 @@ TEST(Model, LaterTokensChangeNothingBefore) {
   }
 }
 
-/// In chunks and alone, after a cache, where the tape asks for it.
-TEST(Model, TokensOfACacheHaveTheBitsOfTheirText) {
-  std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama"), tiny("gpt")};
-  configs.back().positions = PositionEncoding::relative;
-  for (const Config& config : configs)
-    for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float64}) {
-      Model model(config, precision, 3);
-      stir(model.parameters(), 0.5);
-      const Batch batch = random_batch(config, 1, 16, 5);
-      Tape tape({.batch_invariant = true});
-      const Values whole = numbers(model.forward(tape, batch).data());
-      ModelCache cache = model.new_cache();
-      Values parts;
-      int64_t at = 0;
-      for (const int64_t count : {11, 1, 3, 1}) {
-        Batch some;
-        some.sequences = 1;
-        some.length = count;
-        some.tokens = {batch.tokens.begin() + at, batch.tokens.begin() + at + count};
-        const Values logits = numbers(model.forward(tape, some, {.cache = &cache}).data());
-        parts.insert(parts.end(), logits.begin(), logits.end());
-        at += count;
-      }
-      EXPECT_EQ(parts, whole) << to_json(config) << static_cast<int>(precision);
-    }
-}
-
 TEST(Model, FlopsCountProductsAndAttention) {
   Config config = tiny("gpt");
   const double blocks = 2 * 12 * 16 * 16, head = 13 * 16;                           // a token; the head is tied

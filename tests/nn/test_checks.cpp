@@ -512,15 +512,20 @@ TEST(LayerChecks, Caches) {
               return false;
             }),
        "attention",
-       {"with encoder states, key_length, starts, mask or bias"}},
+       {"with encoder states, key_length, mask or bias"}},
       {"positions of other sequences",
        [&] {
-         CacheSlot{&fits, one}.positions(2, 3);
+         CacheSlot{&fits, one}.positions(std::vector<int64_t>{0, 3, 6});
        },
        "CacheSlot",
        {"has 1 entries"}},
-      {"negative positions", [&] { CacheSlot{}.positions(2, -3); }, "CacheSlot", {"must not be negative"}},
-      {"positions that overflow", [] { CacheSlot{}.positions(kHuge, 4); }, "CacheSlot", {"beyond 2^60"}},
+      {"positions that fall",
+       [] {
+         CacheSlot{}.positions(std::vector<int64_t>{0, 3, 2});
+       },
+       "CacheSlot",
+       {"cu_seqlens must rise from 0"}},
+      {"positions of nothing", [] { CacheSlot{}.positions({}); }, "CacheSlot", {"cu_seqlens must rise from 0"}},
   });
   EXPECT_EQ(fits.length(0) + fits.length(1), 0) << "nothing may have been cached";
 }

@@ -42,7 +42,7 @@ attn() {
       [[ " $* " == *" $option "* || $option$* == --steps*--epochs* ]] || small+=("$option" "$value")
     done < <(xargs -n 2 <<< "$SMALL")
   fi
-  if [[ " $* " != *" --serve "* ]]; then
+  if [[ " $* " != *" --serve "* && $1 != serve ]]; then
     "$ATTN" "$@" "${small[@]}"
     return
   fi

@@ -1,0 +1,409 @@
+// attn serve: a model that answers OpenAI's clients over HTTP.
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+
+#include "attn/models_embed.h"
+#include "commands.h"
+#include "config_flags.h"
+#include "http.h"
+#include "model_flags.h"
+#include "options.h"
+#include "output.h"
+#include "progress.h"
+#include "serve_api.h"
+#include "serve_engine.h"
+#include "signals.h"
+
+namespace cli {
+namespace {
+
+using httplib::Request, httplib::Response;
+
+constexpr size_t kConnections = 512;
+constexpr time_t kQuietSeconds = 5;            // without a byte from a client
+constexpr std::chrono::seconds kBodyTime{20};  // for the whole body of a request
+constexpr std::chrono::seconds kTimeToEnd{10};
+constexpr std::chrono::milliseconds kPause{250};  // after which it is looked whether the client is still there
+
+/// The whole body, which may come slowly, but not for ever.
+std::string body_of(const httplib::ContentReader& reader, size_t most, const Response& response) {
+  const auto end = std::chrono::steady_clock::now() + kBodyTime;
+  std::string body;
+  bool late = false, large = false;
+  const bool complete = reader([&](const char* data, size_t size) {
+    late = std::chrono::steady_clock::now() > end;
+    large = body.size() + size > most;
+    if (late || large) return false;
+    body.append(data, size);
+    return true;
+  });
+  large = large || response.status == 413;  // by its Content-Length
+  if (large) throw ApiError(413, fmt::format("the body has more than {} bytes", most));
+  if (late) throw ApiError(408, fmt::format("the body takes longer than {} s", kBodyTime.count()));
+  if (!complete) throw ApiError(400, "the body could not be read");
+  return body;
+}
+
+/// A model that writes, one that embeds, or both.
+class Service {
+ public:
+  struct Options {
+    std::string name, key;
+    EngineLimits limits;
+    int64_t max_new_tokens = 0;
+    size_t max_body = 0;
+    attn::generate::TextOptions text;
+  };
+
+  explicit Service(Options options) : options_(std::move(options)) {}
+
+  void set_writer(attn::models::Loaded loaded) {
+    const std::string format = loaded.chat_template;
+    generator_.emplace(std::move(loaded));
+    if (!format.empty()) {
+      try {
+        chat_.emplace(format);
+      } catch (const attn::Error& error) {
+        no_chat_ = error.what();
+      }
+    } else no_chat_ = "the model has no chat_template: it was not trained to converse";
+    engine_.emplace(*generator_, options_.limits);
+  }
+  void set_embedder(attn::models::Embedder embedder) { embedder_.emplace(std::move(embedder)); }
+
+  void add_to(httplib::Server& server, int& port, bool is_loopback);
+  void end() {
+    if (engine_) engine_->end_within(kTimeToEnd / 2);
+  }
+
+ private:
+  using Handler = void (Service::*)(const std::string& body, Response& response);
+  void post(httplib::Server& server, const char* path, Handler handler);
+  void require_key(const Request& request) const;
+  void texts(const std::string& body, Response& response, bool is_chat);
+  void chat(const std::string& body, Response& response) { texts(body, response, true); }
+  void completions(const std::string& body, Response& response) { texts(body, response, false); }
+  void embeddings(const std::string& body, Response& response);
+  std::vector<std::vector<int64_t>> prompts_of(TextRequest& request) const;
+  std::vector<std::shared_ptr<Job>> submit(TextRequest& request);
+  static void stream(Response& response, const TextRequest& request, const TextAnswer& answer,
+                     const std::shared_ptr<Job>& job, std::string begun, std::optional<Job::End> end);
+  static void whole(Response& response, const TextRequest& request, const TextAnswer& answer,
+                    std::vector<std::shared_ptr<Job>> jobs, std::string begun, std::optional<Job::End> end);
+  std::string metrics() const;
+
+  Options options_;
+  std::optional<attn::generate::TextGenerator> generator_;
+  std::optional<attn::generate::ChatTemplate> chat_;
+  std::string no_chat_;
+  std::optional<Engine> engine_;
+  std::optional<attn::models::Embedder> embedder_;
+  std::mutex embedding_;
+  std::atomic<int64_t> number_ = 0, embedded_ = 0;
+};
+
+void answer_error(Response& response, const ApiError& error) {
+  response.status = error.status;
+  if (error.status == 429) response.set_header("Retry-After", "1");
+  response.set_content(error_body(error), "application/json");
+}
+
+void Service::require_key(const Request& request) const {
+  if (options_.key.empty()) return;
+  const std::string given = request.get_header_value("Authorization"), wanted = "Bearer " + options_.key;
+  // In a time that does not depend on where they differ.
+  unsigned differ = given.size() != wanted.size();
+  for (size_t n = 0; n < std::min(given.size(), wanted.size()); ++n)
+    differ |= static_cast<unsigned>(given[n]) ^ static_cast<unsigned>(wanted[n]);
+  if (differ) throw ApiError(401, "the API key is missing or wrong: Authorization: Bearer KEY");
+}
+
+void Service::post(httplib::Server& server, const char* path, Handler handler) {
+  server.Post(path, [=, this](const Request&, Response& response, const httplib::ContentReader& reader) {
+    try {
+      (this->*handler)(body_of(reader, options_.max_body, response), response);
+    } catch (const ApiError& error) {
+      answer_error(response, error);
+    } catch (const attn::Error& error) {
+      answer_error(response, ApiError(400, error.what()));
+    }
+  });
+}
+
+void Service::add_to(httplib::Server& server, int& port, bool is_loopback) {
+  server.set_default_headers(own_origin_headers());
+  server.set_pre_routing_handler([&, is_loopback](const Request& request, Response& response) {
+    try {
+      if (is_loopback && !is_own(request, port)) throw ApiError(403, "only programs of this machine may send requests");
+      if (request.path != "/health") require_key(request);
+      return httplib::Server::HandlerResponse::Unhandled;
+    } catch (const ApiError& error) {
+      answer_error(response, error);
+      return httplib::Server::HandlerResponse::Handled;
+    }
+  });
+  server.set_error_handler([this](const Request& request, Response& response) {
+    if (!response.body.empty()) return;
+    if (response.status == 413)
+      return answer_error(response, ApiError(413, fmt::format("the body has more than {} bytes", options_.max_body)));
+    const bool known = response.status == 404;
+    answer_error(response, ApiError(response.status, known ? "there is no " + request.method + " " + request.path
+                                                           : "the request cannot be read"));
+  });
+  server.set_exception_handler([](const Request&, Response& response, std::exception_ptr exception) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::exception& error) {
+      answer_error(response, ApiError(500, error.what()));
+    }
+  });
+  server.Get("/health", [](const Request&, Response& response) {
+    response.set_content("{\"status\":\"ok\"}\n", "application/json");
+  });
+  server.Get("/metrics", [this](const Request&, Response& response) {
+    response.set_content(metrics(), "text/plain; version=0.0.4");
+  });
+  server.Get("/v1/models", [this](const Request&, Response& response) {
+    response.set_content(models_body({options_.name}), "application/json");
+  });
+  post(server, "/v1/chat/completions", &Service::chat);
+  post(server, "/v1/completions", &Service::completions);
+  post(server, "/v1/embeddings", &Service::embeddings);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// texts
+
+std::vector<std::vector<int64_t>> Service::prompts_of(TextRequest& request) const {
+  if (!request.is_chat) {
+    std::vector<std::vector<int64_t>> prompts = std::move(request.prompt_tokens);
+    for (const std::string& text : request.prompts) prompts.push_back(generator_->source_tokenizer().encode(text).ids);
+    return prompts;
+  }
+  if (!chat_) throw ApiError(400, no_chat_, "messages");
+  request.options.stop_strings.emplace_back(chat_->end_of_answer());
+  return {generator_->tokenizer().encode(chat_->format(request.messages), {.add_special_tokens = false}).ids};
+}
+
+std::vector<std::shared_ptr<Job>> Service::submit(TextRequest& request) {
+  const int64_t context = generator_->context(), most = options_.max_new_tokens;
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (const std::vector<int64_t>& prompt : prompts_of(request)) {
+    attn::generate::TextOptions options = request.options;
+    const int64_t room = context - std::ssize(prompt);
+    if (room < 1)
+      throw ApiError(400, fmt::format("the prompt has {} tokens, the model's context is {}", prompt.size(), context));
+    options.max_new_tokens = std::min({options.max_new_tokens.value_or(most), most, room});
+    for (int64_t n = 0; n < request.n; ++n, ++options.seed) {
+      jobs.push_back(engine_->submit(prompt, options));
+      if (jobs.back()) continue;
+      jobs.pop_back();
+      for (const auto& job : jobs) job->cancel();
+      throw ApiError(429, "too many requests wait: try again later");
+    }
+  }
+  return jobs;
+}
+
+Usage usage_of(const Job::End& end) { return {end.prompt_tokens, end.reused_tokens, end.new_tokens}; }
+
+/// Of one more text. A prompt counts once, for the first of its n texts.
+void add(Usage& usage, const Job::End& end, bool is_first) {
+  if (is_first) usage.prompt_tokens += end.prompt_tokens;
+  if (is_first) usage.reused_tokens += end.reused_tokens;
+  usage.new_tokens += end.new_tokens;
+}
+
+/// Server-sent events: what has been read of the text so far, then more as it comes.
+void Service::stream(Response& response, const TextRequest& request, const TextAnswer& answer,
+                     const std::shared_ptr<Job>& job, std::string begun, std::optional<Job::End> end) {
+  auto text = std::make_shared<std::string>(std::move(begun));
+  auto last = std::make_shared<std::optional<Job::End>>(std::move(end));
+  auto first = std::make_shared<bool>(true);
+  const auto provide = [=, usage = request.include_usage](size_t, httplib::DataSink& sink) {
+    if (text->empty() && !*last) *last = job->read(*text, kPause);
+    std::string events;
+    if (!text->empty() || *first) events += answer.piece({.text = std::exchange(*text, {})}, *first);
+    *first = false;
+    if (*last && (*last)->error.empty()) {
+      events += answer.piece({.finish_reason = (*last)->finish_reason}, false);
+      if (usage) events += answer.usage_piece(usage_of(**last));
+      events += "data: [DONE]\n\n";
+    } else if (*last) {
+      events += "data: " + error_body({(*last)->status, (*last)->error}) + "\n";
+    }
+    if (!sink.is_writable() || (!events.empty() && !sink.write(events.data(), events.size()))) return false;
+    if (*last) sink.done();
+    return true;
+  };
+  response.set_chunked_content_provider("text/event-stream", provide, [job](bool) { job->cancel(); });
+}
+
+/// One JSON object, when all texts are there.
+void Service::whole(Response& response, const TextRequest& request, const TextAnswer& answer,
+                    std::vector<std::shared_ptr<Job>> jobs, std::string begun, std::optional<Job::End> end) {
+  struct Progress {
+    std::vector<Choice> choices;
+    Usage usage;
+    std::optional<Job::End> end;
+  };
+  auto all = std::make_shared<Progress>();
+  all->choices.push_back({.text = std::move(begun)});
+  all->end = std::move(end);
+  const auto cancel = [jobs](bool) {
+    for (const auto& job : jobs) job->cancel();
+  };
+  const auto provide = [=, n = request.n](size_t, httplib::DataSink& sink) {
+    Choice& choice = all->choices.back();
+    std::string piece;
+    if (!all->end) all->end = jobs[all->choices.size() - 1]->read(piece, kPause);
+    choice.text += piece;
+    if (!sink.is_writable()) return false;  // the client has gone
+    if (!all->end) return true;
+    if (!all->end->error.empty()) {
+      const std::string error = error_body({all->end->status, all->end->error});
+      sink.write(error.data(), error.size());
+      sink.done();
+      return true;
+    }
+    choice.finish_reason = all->end->finish_reason;
+    add(all->usage, *std::exchange(all->end, {}), (std::ssize(all->choices) - 1) % n == 0);
+    if (all->choices.size() < jobs.size()) {
+      all->choices.emplace_back();
+      return true;
+    }
+    const std::string body = answer.whole(all->choices, all->usage) + "\n";
+    if (!sink.write(body.data(), body.size())) return false;
+    sink.done();
+    return true;
+  };
+  response.set_chunked_content_provider("application/json", provide, cancel);
+}
+
+void Service::texts(const std::string& body, Response& response, bool is_chat) {
+  TextRequest request = read_text_request(body, is_chat);
+  if (!generator_) throw ApiError(400, "the model embeds texts and does not write them: /v1/embeddings");
+  const std::vector<std::shared_ptr<Job>> jobs = submit(request);
+  const TextAnswer answer(is_chat, options_.name, ++number_);
+  std::string begun;  // an error before the first text has a status of its own
+  std::optional<Job::End> end;
+  while (begun.empty() && !end) end = jobs[0]->read(begun, kPause);
+  if (end && !end->error.empty()) {
+    for (const auto& job : jobs) job->cancel();
+    throw ApiError(end->status, end->error);
+  }
+  if (!request.stream) return whole(response, request, answer, jobs, std::move(begun), std::move(end));
+  stream(response, request, answer, jobs[0], std::move(begun), std::move(end));
+}
+
+void Service::embeddings(const std::string& body, Response& response) {
+  const EmbeddingRequest request = read_embedding_request(body);
+  if (!embedder_)
+    throw ApiError(400, "the model writes texts and does not embed them: start the server with --embedder");
+  int64_t tokens = 0;
+  for (const std::string& text : request.texts) tokens += std::ssize(embedder_->loaded().tokenizer->encode(text).ids);
+  const std::lock_guard<std::mutex> lock(embedding_);
+  const attn::Array rows = (*embedder_)(request.texts);
+  embedded_ += std::ssize(request.texts);
+  response.set_content(embedding_body(rows, request.base64, options_.name, tokens) + "\n", "application/json");
+}
+
+std::string Service::metrics() const {
+  const EngineCounts counts = engine_ ? engine_->counts() : EngineCounts{};
+  std::string text;
+  const auto add = [&](const char* name, const char* kind, const char* help, int64_t value) {
+    text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3}\n", name, help, kind, value);
+  };
+  add("attn_requests_running", "gauge", "texts that are computed", counts.requests - counts.waiting);
+  add("attn_requests_waiting", "gauge", "texts that wait", counts.waiting);
+  add("attn_cache_bytes", "gauge", "memory of keys and values", counts.cache_bytes);
+  add("attn_texts_finished_total", "counter", "texts that came to their end", counts.finished);
+  add("attn_texts_cancelled_total", "counter", "texts whose client left, or whose time was over", counts.cancelled);
+  add("attn_texts_failed_total", "counter", "texts that ended with an error", counts.failed);
+  add("attn_texts_refused_total", "counter", "texts that found too many others waiting", counts.refused);
+  add("attn_prompt_tokens_total", "counter", "tokens of prompts", counts.prompt_tokens);
+  add("attn_reused_tokens_total", "counter", "those of them that had been computed before", counts.reused_tokens);
+  add("attn_new_tokens_total", "counter", "tokens that were generated", counts.new_tokens);
+  add("attn_steps_total", "counter", "calls of the model", counts.steps);
+  add("attn_embedded_texts_total", "counter", "texts that were embedded", embedded_);
+  return text;
+}
+
+// ------------------------------------------------------------------------------------------------------------- the
+// flags
+
+struct Serve {
+  ModelOptions model;
+  std::string embedder, host = kLoopback;
+  Service::Options options;
+  int64_t port = 8080, max_body = 1 << 20;
+
+  attn::models::Embedder open_embedder(const std::string& folder) const {
+    Loading loading;
+    attn::models::OpenOptions how{.on_progress = loading.listener()};
+    set_precision(how, model.precision);
+    return attn::models::Embedder(folder, how);
+  }
+
+  void run() {
+    const bool is_loopback = host == kLoopback || host == "localhost";
+    if (!is_loopback && options.key.empty())
+      throw UsageError("--host " + host + " opens the model to the network: --api-key must be given");
+    if (options.name.empty()) options.name = std::filesystem::weakly_canonical(model.directory).filename().string();
+    options.max_body = static_cast<size_t>(max_body);
+    Service service(options);
+    const attn::models::Config config = attn::models::read_config(model.directory);
+    if (writes(config)) service.set_writer(model.load());
+    else if (!embedder.empty()) throw UsageError(model.directory + " does not write texts; " + what_fits(config));
+    else service.set_embedder(open_embedder(model.directory));
+    if (!embedder.empty()) service.set_embedder(open_embedder(embedder));
+    httplib::Server server;
+    set_limits(server, kConnections, kQuietSeconds, options.max_body);
+    int bound = static_cast<int>(port);
+    service.add_to(server, bound, is_loopback);
+    bound = open_port(server, "serve", host, bound);
+    catch_signals();
+    show(fmt::format("http://{}:{}/v1  (Ctrl-C ends it)\n", host, bound));
+    run_until_signal(server, kTimeToEnd, [&] { service.end(); });
+  }
+};
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("serve", "answer the clients of OpenAI's interface");
+  command->footer(
+      "POST /v1/chat/completions, /v1/completions, /v1/embeddings; GET /v1/models, /health, /metrics.\n\n"
+      "Example:\n  attn serve model.gguf --port 8080 --max-requests 16");
+  auto run = std::make_shared<Serve>();
+  run->model.add(*command);
+  auto& limits = run->options.limits;
+  command->add_option("--embedder", run->embedder, "a sentence encoder for /v1/embeddings, beside a model that writes")
+      ->type_name("FOLDER");
+  command->add_option("--host", run->host, "the address; one of the network requires --api-key");
+  command->add_option("--port", run->port, "0 = any that is free")->check(whole(0, 65535));
+  command->add_option("--api-key", run->options.key, "clients must send it as Authorization: Bearer KEY")
+      ->envname("ATTN_API_KEY");
+  command->add_option("--name", run->options.name, "the model's name in answers; none: that of its folder");
+  command->add_option("--max-requests", limits.batcher.max_requests, "texts that are computed at once")
+      ->check(whole(1, 1024));
+  command->add_option("--max-waiting", limits.max_waiting, "texts that wait; further requests get status 429")
+      ->check(whole(0, 1 << 20));
+  command->add_option("--max-step-tokens", limits.batcher.max_step_tokens, "tokens of one call of the model")
+      ->check(whole(1, 1 << 20));
+  command
+      ->add_option("--max-cache-tokens", limits.batcher.max_cache_tokens,
+                   "tokens whose keys and values are in memory; 0 = --max-requests times the context")
+      ->check(whole(0, int64_t{1} << 40));
+  run->options.max_new_tokens = 1024;
+  command->add_option("--max-new-tokens", run->options.max_new_tokens, "of one text, at most")
+      ->check(whole(1, 1 << 24));
+  command->add_option("--max-body", run->max_body, "bytes of a request")->check(whole(1, 1 << 30));
+  command->add_option("--timeout", limits.max_seconds, "seconds of one text, waiting included")->check(number(1, 1e6));
+  command->callback([=] { run->run(); });
+}
+
+}  // namespace cli

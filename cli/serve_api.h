@@ -1,0 +1,70 @@
+// The requests and answers of the interface that OpenAI's clients speak, as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attn/generate_chat.h"
+
+namespace cli {
+
+/// An answer that is an error: its HTTP status and what it says.
+struct ApiError : std::runtime_error {
+  ApiError(int http_status, const std::string& reason, std::string field_name = {})
+      : std::runtime_error(reason), status(http_status), field(std::move(field_name)) {}
+  int status;
+  std::string field;  ///< of the request; may be empty
+};
+/// {"error": {"message": .., "type": .., "param": .., "code": ..}}
+std::string error_body(const ApiError& error);
+
+/// What a request for texts says.
+struct TextRequest {
+  bool is_chat = false;
+  std::vector<attn::generate::ChatMessage> messages = {};
+  std::vector<std::string> prompts = {};                 ///< texts, or
+  std::vector<std::vector<int64_t>> prompt_tokens = {};  ///< token ids
+  attn::generate::TextOptions options = {};              ///< max_new_tokens as in the request
+  int64_t n = 1;                                         ///< texts for each prompt
+  bool stream = false, include_usage = false;
+};
+/// Throws ApiError with the field for JSON that is not a request, and for what is not supported.
+TextRequest read_text_request(const std::string& body, bool is_chat);
+
+struct EmbeddingRequest {
+  std::vector<std::string> texts = {};
+  bool base64 = false;
+};
+EmbeddingRequest read_embedding_request(const std::string& body);
+/// [texts, width] of float32.
+std::string embedding_body(const attn::Array& rows, bool base64, const std::string& model, int64_t tokens);
+
+/// One text of an answer, or a part of it.
+struct Choice {
+  std::string text = {}, finish_reason = {};  ///< "" while the text goes on
+};
+struct Usage {
+  int64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
+};
+
+/// The answers to one request for texts.
+class TextAnswer {
+ public:
+  TextAnswer(bool is_chat, std::string model, int64_t number);
+  std::string whole(const std::vector<Choice>& choices, const Usage& usage) const;
+  /// "data: {..}" of server-sent events. The first piece of a conversation has the role.
+  std::string piece(const Choice& choice, bool is_first) const;
+  std::string usage_piece(const Usage& usage) const;
+
+ private:
+  nlohmann::ordered_json frame(bool is_piece) const;
+  bool is_chat_;
+  std::string model_, id_;
+  int64_t created_;
+};
+
+std::string models_body(const std::vector<std::string>& names);
+
+}  // namespace cli
