@@ -1,6 +1,7 @@
 // attn export and attn lora: models and adapters as folders of the Hugging Face hub.
 #include <memory>
 
+#include "attn/core_names.h"
 #include "attn/models_export.h"
 #include "commands.h"
 #include "config_flags.h"
@@ -53,6 +54,31 @@ void add_export(CLI::App& app) {
   auto run = std::make_shared<Export>();
   run->add(*command);
   command->callback([=] { report(run->out, attn::models::export_folder(run->model, run->out, run->options())); });
+}
+
+void add_quantize(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("quantize", "write a model with weights of 8 or 4 bits");
+  command->footer(
+      "The folder is in the format pack-quantized of compressed-tensors, which transformers and vLLM open too.\n\n"
+      "Example:\n  attn quantize llama --to int4 --out llama-int4");
+  auto run = std::make_shared<Export>();
+  auto bits = std::make_shared<std::string>();
+  command->add_option("model", run->model, "a model folder: the output of attn train, or a folder of the hub")
+      ->required()
+      ->type_name("FOLDER");
+  command->add_option("--to", *bits, "int8 or int4: a number of so many bits, and a scale for each group of them")
+      ->required()
+      ->check(one_of(attn::names_of<attn::models::Quantization>()));
+  command->add_option("--out", run->out, "the new folder; it must not exist, or be empty")
+      ->required()
+      ->type_name("FOLDER");
+  command->add_option("--checkpoint", run->which, "which checkpoint of a training")->check(one_of({"best", "last"}));
+  add_precision(*command, run->precision, "type of all other numbers, and of the weights before");
+  command->callback([=] {
+    attn::models::ExportOptions options = run->options();
+    options.quantization = attn::from_name<attn::models::Quantization>(*bits);
+    report(run->out, attn::models::export_folder(run->model, run->out, options));
+  });
 }
 
 void add_lora(CLI::App& app) {

@@ -22,10 +22,10 @@ namespace {
 
 using httplib::Request, httplib::Response;
 
-constexpr size_t kConnections = 512;
-constexpr time_t kQuietSeconds = 5;            // without a byte from a client
+constexpr size_t kMostConnections = 512;
+constexpr time_t kSilentSeconds = 5;           // without a byte from a client
 constexpr std::chrono::seconds kBodyTime{20};  // for the whole body of a request
-constexpr std::chrono::seconds kTimeToEnd{10};
+constexpr std::chrono::seconds kTimeToFinish{10};
 constexpr std::chrono::milliseconds kPause{250};  // after which it is looked whether the client is still there
 
 /// The whole body, which may come slowly, but not for ever.
@@ -70,16 +70,27 @@ class Service {
         no_chat_ = error.what();
       }
     } else no_chat_ = "the model has no chat_template: it was not trained to converse";
+    const attn::models::Model& model = generator_->model();
+    int64_t& most = options_.limits.batcher.max_cache_tokens;
+    if (most == 0) most = cache_tokens(model.config(), model.parameters().dtype());
     engine_.emplace(*generator_, options_.limits);
   }
   void set_embedder(attn::models::Embedder embedder) { embedder_.emplace(std::move(embedder)); }
 
   void add_to(httplib::Server& server, int& port, bool is_loopback);
   void end() {
-    if (engine_) engine_->end_within(kTimeToEnd / 2);
+    if (engine_) engine_->end_within(kTimeToFinish / 2);
   }
 
  private:
+  /// As many as the texts that are computed at once can have, but at most half of the free memory.
+  int64_t cache_tokens(const attn::models::Config& config, attn::DType type) const {
+    const auto token = static_cast<double>(attn::models::cache_bytes_per_token(config, type));
+    const double fitting = attn::models::available_memory() / 2 / std::max(token, 1.0);
+    const double needed =
+        static_cast<double>(options_.limits.batcher.max_requests) * static_cast<double>(config.context);
+    return static_cast<int64_t>(std::max(std::min(fitting, needed), 1024.0));
+  }
   using Handler = void (Service::*)(const std::string& body, Response& response);
   void post(httplib::Server& server, const char* path, Handler handler);
   void require_key(const Request& request) const;
@@ -88,11 +99,11 @@ class Service {
   void completions(const std::string& body, Response& response) { texts(body, response, false); }
   void embeddings(const std::string& body, Response& response);
   std::vector<std::vector<int64_t>> prompts_of(TextRequest& request) const;
-  std::vector<std::shared_ptr<Job>> submit(TextRequest& request);
+  std::vector<std::shared_ptr<TextJob>> submit(TextRequest& request);
   static void stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<Job>& job, std::string begun, std::optional<Job::End> end);
+                     const std::shared_ptr<TextJob>& job, std::string begun, std::optional<TextJob::End> end);
   static void whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    std::vector<std::shared_ptr<Job>> jobs, std::string begun, std::optional<Job::End> end);
+                    std::vector<std::shared_ptr<TextJob>> jobs, std::string begun, std::optional<TextJob::End> end);
   std::string metrics() const;
 
   Options options_;
@@ -188,9 +199,9 @@ std::vector<std::vector<int64_t>> Service::prompts_of(TextRequest& request) cons
   return {generator_->tokenizer().encode(chat_->format(request.messages), {.add_special_tokens = false}).ids};
 }
 
-std::vector<std::shared_ptr<Job>> Service::submit(TextRequest& request) {
+std::vector<std::shared_ptr<TextJob>> Service::submit(TextRequest& request) {
   const int64_t context = generator_->context(), most = options_.max_new_tokens;
-  std::vector<std::shared_ptr<Job>> jobs;
+  std::vector<std::shared_ptr<TextJob>> jobs;
   for (const std::vector<int64_t>& prompt : prompts_of(request)) {
     attn::generate::TextOptions options = request.options;
     const int64_t room = context - std::ssize(prompt);
@@ -208,10 +219,10 @@ std::vector<std::shared_ptr<Job>> Service::submit(TextRequest& request) {
   return jobs;
 }
 
-Usage usage_of(const Job::End& end) { return {end.prompt_tokens, end.reused_tokens, end.new_tokens}; }
+Usage usage_of(const TextJob::End& end) { return {end.prompt_tokens, end.reused_tokens, end.new_tokens}; }
 
 /// Of one more text. A prompt counts once, for the first of its n texts.
-void add(Usage& usage, const Job::End& end, bool is_first) {
+void add(Usage& usage, const TextJob::End& end, bool is_first) {
   if (is_first) usage.prompt_tokens += end.prompt_tokens;
   if (is_first) usage.reused_tokens += end.reused_tokens;
   usage.new_tokens += end.new_tokens;
@@ -219,9 +230,9 @@ void add(Usage& usage, const Job::End& end, bool is_first) {
 
 /// Server-sent events: what has been read of the text so far, then more as it comes.
 void Service::stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<Job>& job, std::string begun, std::optional<Job::End> end) {
+                     const std::shared_ptr<TextJob>& job, std::string begun, std::optional<TextJob::End> end) {
   auto text = std::make_shared<std::string>(std::move(begun));
-  auto last = std::make_shared<std::optional<Job::End>>(std::move(end));
+  auto last = std::make_shared<std::optional<TextJob::End>>(std::move(end));
   auto first = std::make_shared<bool>(true);
   const auto provide = [=, usage = request.include_usage](size_t, httplib::DataSink& sink) {
     if (text->empty() && !*last) *last = job->read(*text, kPause);
@@ -244,11 +255,11 @@ void Service::stream(Response& response, const TextRequest& request, const TextA
 
 /// One JSON object, when all texts are there.
 void Service::whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    std::vector<std::shared_ptr<Job>> jobs, std::string begun, std::optional<Job::End> end) {
+                    std::vector<std::shared_ptr<TextJob>> jobs, std::string begun, std::optional<TextJob::End> end) {
   struct Progress {
     std::vector<Choice> choices;
     Usage usage;
-    std::optional<Job::End> end;
+    std::optional<TextJob::End> end;
   };
   auto all = std::make_shared<Progress>();
   all->choices.push_back({.text = std::move(begun)});
@@ -286,10 +297,10 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
 void Service::texts(const std::string& body, Response& response, bool is_chat) {
   TextRequest request = read_text_request(body, is_chat);
   if (!generator_) throw ApiError(400, "the model embeds texts and does not write them: /v1/embeddings");
-  const std::vector<std::shared_ptr<Job>> jobs = submit(request);
+  const std::vector<std::shared_ptr<TextJob>> jobs = submit(request);
   const TextAnswer answer(is_chat, options_.name, ++number_);
   std::string begun;  // an error before the first text has a status of its own
-  std::optional<Job::End> end;
+  std::optional<TextJob::End> end;
   while (begun.empty() && !end) end = jobs[0]->read(begun, kPause);
   if (end && !end->error.empty()) {
     for (const auto& job : jobs) job->cancel();
@@ -361,13 +372,13 @@ struct Serve {
     else service.set_embedder(open_embedder(model.directory));
     if (!embedder.empty()) service.set_embedder(open_embedder(embedder));
     httplib::Server server;
-    set_limits(server, kConnections, kQuietSeconds, options.max_body);
+    set_limits(server, kMostConnections, kSilentSeconds, options.max_body);
     int bound = static_cast<int>(port);
     service.add_to(server, bound, is_loopback);
     bound = open_port(server, "serve", host, bound);
     catch_signals();
     show(fmt::format("http://{}:{}/v1  (Ctrl-C ends it)\n", host, bound));
-    run_until_signal(server, kTimeToEnd, [&] { service.end(); });
+    run_until_signal(server, kTimeToFinish, [&] { service.end(); });
   }
 };
 
@@ -396,7 +407,8 @@ void add_serve(CLI::App& app) {
       ->check(whole(1, 1 << 20));
   command
       ->add_option("--max-cache-tokens", limits.batcher.max_cache_tokens,
-                   "tokens whose keys and values are in memory; 0 = --max-requests times the context")
+                   "tokens whose keys and values are in memory; 0 = --max-requests times the context, but at most half "
+                   "of the free memory")
       ->check(whole(0, int64_t{1} << 40));
   run->options.max_new_tokens = 1024;
   command->add_option("--max-new-tokens", run->options.max_new_tokens, "of one text, at most")

@@ -24,6 +24,7 @@ void add_embed(CLI::App& app);
 void add_fill(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_export(CLI::App& app);
+void add_quantize(CLI::App& app);
 void add_lora(CLI::App& app);
 void add_prune(CLI::App& app);
 void add_see(CLI::App& app);

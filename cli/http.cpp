@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "attn/core.h"
 #include "signals.h"
@@ -13,10 +14,6 @@ namespace cli {
 
 void set_limits(httplib::Server& server, size_t connections, time_t quiet_seconds, size_t most_bytes) {
   server.new_task_queue = [connections] { return new httplib::ThreadPool(connections); };
-  server.set_socket_options([](socket_t socket) {  // a port that another program listens on is an error
-    const int yes = 1;
-    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
   server.set_payload_max_length(most_bytes);
   server.set_keep_alive_timeout(quiet_seconds);
   server.set_read_timeout(quiet_seconds);
@@ -39,8 +36,17 @@ bool is_own(const httplib::Request& request, int port) {
 }
 
 int open_port(httplib::Server& server, const std::string& operation, const std::string& host, int port) {
+  std::vector<socket_t> listening;                  // of each address of the host that was tried
+  server.set_socket_options([&](socket_t socket) {  // a port that another program listens on is an error
+    const int yes = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    listening.push_back(socket);
+  });
   if (port == 0) port = server.bind_to_any_port(host.c_str());
   else if (!server.bind_to_port(host.c_str(), port)) port = -1;
+  // The library lets 5 connections wait until they are accepted, which is too few for many clients at once.
+  if (port >= 0) ::listen(listening.back(), SOMAXCONN);
+  server.set_socket_options(nullptr);
   if (port < 0) throw attn::Error(operation, {fmt::format("the port cannot be opened on {}: is it in use?", host)});
   return port;
 }

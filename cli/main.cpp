@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
   add_fill(app);
   add_convert(app);
   add_export(app);
+  add_quantize(app);
   add_lora(app);
   add_prune(app);
   add_see(app);

@@ -189,8 +189,6 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kSubcommandsElsewhere[] = {
     {"finetune", "to fine-tune, attn train DATA --from FOLDER"},
     {"fine-tune", "to fine-tune, attn train DATA --from FOLDER"},
-    {"quantize",
-     "weights are quantized as a model is opened: --precision int8 or int4 of attn generate, eval or embed"},
     {"run", "to generate text, attn generate, and to converse, attn chat"},
     {"pull", "nothing is downloaded: give the path of a folder or of a GGUF file"},
     {"download", "nothing is downloaded: give the path of a folder or of a GGUF file"},

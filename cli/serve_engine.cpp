@@ -13,21 +13,21 @@ using Lock = std::unique_lock<std::mutex>;
 
 }  // namespace
 
-std::optional<Job::End> Job::read(std::string& text, std::chrono::milliseconds most) {
+std::optional<TextJob::End> TextJob::read(std::string& text, std::chrono::milliseconds most) {
   Lock lock(mutex_);
   changed_.wait_for(lock, most, [&] { return !text_.empty() || end_; });
   text = std::exchange(text_, {});
   return end_;
 }
 
-void Job::write(std::string_view piece) {
+void TextJob::write(std::string_view piece) {
   if (piece.empty()) return;
   const Lock lock(mutex_);
   text_ += piece;
   changed_.notify_all();
 }
 
-void Job::finish(End end) {
+void TextJob::finish(End end) {
   const Lock lock(mutex_);
   end_ = std::move(end);
   changed_.notify_all();
@@ -46,10 +46,10 @@ Engine::~Engine() {
   thread_.join();
 }
 
-std::shared_ptr<Job> Engine::submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options) {
+std::shared_ptr<TextJob> Engine::submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options) {
   const auto limit =
-      std::chrono::duration_cast<Job::Clock::duration>(std::chrono::duration<double>(limits_.max_seconds));
-  auto job = std::make_shared<Job>(std::move(prompt), options, Job::Clock::now() + limit);
+      std::chrono::duration_cast<TextJob::Clock::duration>(std::chrono::duration<double>(limits_.max_seconds));
+  auto job = std::make_shared<TextJob>(std::move(prompt), options, TextJob::Clock::now() + limit);
   const Lock lock(mutex_);
   const int64_t most = limits_.batcher.max_requests + limits_.max_waiting;
   if (end_ || counts_.requests + std::ssize(added_) >= most) {
@@ -63,7 +63,7 @@ std::shared_ptr<Job> Engine::submit(std::vector<int64_t> prompt, const attn::gen
 
 void Engine::end_within(std::chrono::milliseconds most) {
   const Lock lock(mutex_);
-  const auto end = Job::Clock::now() + most;
+  const auto end = TextJob::Clock::now() + most;
   if (!end_ || end < *end_) end_ = end;
   changed_.notify_all();
 }
@@ -78,7 +78,7 @@ EngineCounts Engine::counts() const {
 
 void Engine::run() {
   while (true) {
-    std::list<std::shared_ptr<Job>> added;
+    std::list<std::shared_ptr<TextJob>> added;
     {
       Lock lock(mutex_);
       changed_.wait(lock, [&] { return ended_ || !added_.empty() || batcher_.batcher().requests() > 0; });
@@ -86,13 +86,13 @@ void Engine::run() {
       added = std::exchange(added_, {});
       counts_.requests += std::ssize(added);
     }
-    for (const std::shared_ptr<Job>& job : added) begin(job);
+    for (const std::shared_ptr<TextJob>& job : added) begin(job);
     end_overdue();
     step();
   }
 }
 
-void Engine::begin(const std::shared_ptr<Job>& job) {
+void Engine::begin(const std::shared_ptr<TextJob>& job) {
   try {
     const auto write = [job = job.get()](std::string_view piece) {
       job->write(piece);
@@ -108,12 +108,12 @@ void Engine::begin(const std::shared_ptr<Job>& job) {
 
 /// Requests whose reader has gone, or whose time is over.
 void Engine::end_overdue() {
-  std::optional<Job::Clock::time_point> end;
+  std::optional<TextJob::Clock::time_point> end;
   {
     const Lock lock(mutex_);
     end = end_;
   }
-  const auto now = Job::Clock::now();
+  const auto now = TextJob::Clock::now();
   for (const auto& [request, job] : jobs_)
     if (job->cancelled_ || now > job->deadline_ || (end && now > *end)) batcher_.cancel(request);
 }
@@ -132,11 +132,11 @@ void Engine::step() {
   counts_.cache_bytes = batcher_.batcher().cache_bytes();
 }
 
-void Engine::finish(Job& job, const WrittenText& text) {
+void Engine::finish(TextJob& job, const WrittenText& text) {
   const attn::generate::Generated& generated = text.written.generated;
-  Job::End end{.prompt_tokens = std::ssize(text.written.prompt_ids),
-               .reused_tokens = generated.reused,
-               .new_tokens = std::ssize(generated.tokens)};
+  TextJob::End end{.prompt_tokens = std::ssize(text.written.prompt_ids),
+                   .reused_tokens = generated.reused,
+                   .new_tokens = std::ssize(generated.tokens)};
   {
     const Lock lock(mutex_);
     counts_.prompt_tokens += end.prompt_tokens;

@@ -17,7 +17,7 @@
 namespace cli {
 
 /// One text, which the engine writes and a connection reads.
-class Job {
+class TextJob {
  public:
   using Clock = std::chrono::steady_clock;
   struct End {
@@ -27,7 +27,7 @@ class Job {
     int64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
   };
 
-  Job(std::vector<int64_t> prompt, attn::generate::TextOptions options, Clock::time_point deadline)
+  TextJob(std::vector<int64_t> prompt, attn::generate::TextOptions options, Clock::time_point deadline)
       : prompt_(std::move(prompt)), options_(std::move(options)), deadline_(deadline) {}
 
   /// Waits for text, or for the end, at most so long. Moves the new text to `text`; the end is there when all has been
@@ -72,26 +72,26 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Null where too many requests wait.
-  std::shared_ptr<Job> submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options);
+  std::shared_ptr<TextJob> submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options);
   /// Texts end within `most`; later ones are refused.
   void end_within(std::chrono::milliseconds most);
   EngineCounts counts() const;
 
  private:
   void run();
-  void begin(const std::shared_ptr<Job>& job);
+  void begin(const std::shared_ptr<TextJob>& job);
   void end_overdue();
   void step();
-  void finish(Job& job, const attn::generate::WrittenText& text);
+  void finish(TextJob& job, const attn::generate::WrittenText& text);
 
   EngineLimits limits_;
   attn::generate::TextBatcher batcher_;
-  std::map<int64_t, std::shared_ptr<Job>> jobs_;  // by request; of the thread alone, as the batcher
-  mutable std::mutex mutex_;                      // of what follows
+  std::map<int64_t, std::shared_ptr<TextJob>> jobs_;  // by request; of the thread alone, as the batcher
+  mutable std::mutex mutex_;                          // of what follows
   std::condition_variable changed_;
-  std::list<std::shared_ptr<Job>> added_;
+  std::list<std::shared_ptr<TextJob>> added_;
   EngineCounts counts_;
-  std::optional<Job::Clock::time_point> end_;
+  std::optional<TextJob::Clock::time_point> end_;
   bool ended_ = false;
   std::thread thread_;
 };

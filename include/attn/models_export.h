@@ -21,6 +21,9 @@ struct ExportOptions {
   nn::Precision precision = nn::Precision::float32;  ///< type of the weights; float64 is not supported
   std::string_view which = "best";                   ///< checkpoint of a training
   std::string adapter = {};                          ///< of export_folder(): a LoRA folder of PEFT to merge
+  /// Of export_folder(): weights of linear layers but for the head in 8 or 4 bits, in the format pack-quantized of
+  /// compressed-tensors, which transformers and vLLM open. Of families whose layers are torch.nn.Linear.
+  std::optional<Quantization> quantization = {};
   int64_t file_bytes =
       5'000'000'000;  ///< the most bytes of tensors in one safetensors file, unless one tensor has more
 };
@@ -37,7 +40,7 @@ struct Exported {
 /// the small files that belong to them. A fine-tuned model keeps the config.json of its original; its adapters are
 /// merged. A model that `attn train` made from the start becomes a GPT-2 or a LLaMA, if one of them computes the same.
 /// `to` must not exist or be empty. Throws Error, before anything is written, for a model that no class of
-/// transformers computes, and names what differs.
+/// transformers computes, and names what differs. Weights that the folder has in 4 or 8 bits are written as numbers.
 Exported export_folder(const std::string& folder, const std::string& to, const ExportOptions& options = {});
 
 /// Writes the adapters of a model that was fine-tuned from a folder of the hub, and its head if it classifies, as a

@@ -24,6 +24,35 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
+int64_t common_prefix(std::span<const int64_t> a, std::span<const int64_t> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+void check_options(const models::Model& model, const BatcherOptions& options) {
+  const models::Config& config = model.config();
+  Checker checker("Batcher");
+  const auto require_positive = [&](const char* name, int64_t value, int64_t least) {
+    checker.require(value >= least && value <= (int64_t{1} << 40), [&] {
+      return std::string(name) + " is " + std::to_string(value) + ", must be from " + std::to_string(least) +
+             " to 2^40";
+    });
+  };
+  require_positive("max_requests", options.max_requests, 1);
+  require_positive("max_step_tokens", options.max_step_tokens, 1);
+  require_positive("max_cache_tokens", options.max_cache_tokens, 0);
+  checker.require(config.causal && config.head && config.classes == 0, "the model does not continue texts");
+  checker.require(config.encoder_layers == 0 && !config.takes_embeddings,
+                  "a model with an encoder, or that reads embeddings, is not supported");
+  for (int64_t n = 0; n < config.layers; ++n)
+    if (!checker.require(models::has_attention(config, n), [&] {
+          return "layer " + std::to_string(n) + " has no attention, which all layers must have";
+        }))
+      break;
+  checker.done();
+}
+
+}  // namespace
+
 /// A request's text while it is generated.
 struct RequestedText {
   RequestedText(int64_t request_number, std::vector<int64_t> prompt, GenerateOptions given, int64_t context)
@@ -58,35 +87,6 @@ struct KeptText {
   int64_t place, used;          // used: the greatest is the last
 };
 
-int64_t common_prefix(std::span<const int64_t> a, std::span<const int64_t> b) {
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-}
-
-void check_options(const models::Model& model, const BatcherOptions& options) {
-  const models::Config& config = model.config();
-  Checker checker("Batcher");
-  const auto require_positive = [&](const char* name, int64_t value, int64_t least) {
-    checker.require(value >= least && value <= (int64_t{1} << 40), [&] {
-      return std::string(name) + " is " + std::to_string(value) + ", must be from " + std::to_string(least) +
-             " to 2^40";
-    });
-  };
-  require_positive("max_requests", options.max_requests, 1);
-  require_positive("max_step_tokens", options.max_step_tokens, 1);
-  require_positive("max_cache_tokens", options.max_cache_tokens, 0);
-  checker.require(config.causal && config.head && config.classes == 0, "the model does not continue texts");
-  checker.require(config.encoder_layers == 0 && !config.takes_embeddings,
-                  "a model with an encoder, or that reads embeddings, is not supported");
-  for (int64_t n = 0; n < config.layers; ++n)
-    if (!checker.require(models::has_attention(config, n), [&] {
-          return "layer " + std::to_string(n) + " has no attention, which all layers must have";
-        }))
-      break;
-  checker.done();
-}
-
-}  // namespace
-
 struct Batcher::State {
   State(const models::Model& of, const BatcherOptions& given)
       : model(of),
@@ -108,7 +108,7 @@ struct Batcher::State {
   void remove(int64_t place);
   void forget_oldest();
   std::vector<int64_t> shares() const;
-  std::vector<float> compute(std::span<const int64_t> counts);
+  Array compute(std::span<const int64_t> counts);
   void compute_and_choose();
   void add(RequestedText& text, int64_t token);
   std::vector<FinishedText> finish();
@@ -215,7 +215,7 @@ std::vector<int64_t> Batcher::State::shares() const {
 }
 
 /// Logits [texts that are computed, V] after the last computed token of each.
-std::vector<float> Batcher::State::compute(std::span<const int64_t> counts) {
+Array Batcher::State::compute(std::span<const int64_t> counts) {
   models::Batch batch{.cu_seqlens = {0}};
   std::vector<int64_t> places;
   auto count = counts.begin();
@@ -233,8 +233,9 @@ std::vector<float> Batcher::State::compute(std::span<const int64_t> counts) {
   autograd::Tape tape({.batch_invariant = true}, memory);
   const autograd::Value logits =
       model.forward(tape, batch, {.cache = &cache, .cache_sequences = places, .last_only = true});
-  std::vector<float> values(static_cast<size_t>(logits.data().count()));
-  ops::convert(logits.data().flat(), View<2>(values.data(), {1, logits.data().count()}));
+  if (logits.dtype() == DType::float32) return logits.data();
+  const Array values(DType::float32, logits.shape());
+  ops::convert(logits.data().flat(), values.flat());
   return values;
 }
 
@@ -253,7 +254,7 @@ void Batcher::State::add(RequestedText& text, int64_t token) {
 void Batcher::State::compute_and_choose() {
   const std::vector<int64_t> counts = shares();
   if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) return;
-  std::vector<float> logits;
+  Array logits;
   try {
     logits = compute(counts);
   } catch (const std::exception& error) {  // as out of memory; layers may have cached different tokens
@@ -275,7 +276,7 @@ void Batcher::State::compute_and_choose() {
   auto count = counts.begin();
   for (RequestedText& text : texts) {
     if (*count++ == 0) continue;
-    const std::span<float> own = std::span(logits).subspan(V * row++, V);
+    const std::span<float> own = std::span(static_cast<float*>(logits.data()) + V * row++, V);
     if (cache.length(text.place) == std::ssize(text.tokens)) choices.push_back({text, own});
   }
   const auto guarded = [](RequestedText& text, const auto& function) {

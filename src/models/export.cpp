@@ -10,6 +10,7 @@
 #include "models/adapter.h"
 #include "models/export_config.h"
 #include "models/hub_tensors.h"
+#include "models/packed_tensors.h"
 
 namespace attn::models {
 
@@ -34,8 +35,9 @@ void require_empty_folder(const std::string& to) {
 ExportSource open_for_export(const std::string& folder, const ExportOptions& options) {
   const Json json = read_model_file("export", folder);
   ExportSource source;
-  source.loaded =
-      open_parsed(folder, json, {.precision = options.precision, .which = options.which, .adapter = options.adapter});
+  OpenOptions how{.precision = options.precision, .which = options.which, .adapter = options.adapter};
+  if (json.contains("quantization_config")) how.purpose = nn::Purpose::training;  // its weights as numbers
+  source.loaded = open_parsed(folder, json, how);
   if (is_of_transformers(json)) {
     const std::string task = options.adapter.empty() ? "" : PeftAdapter(options.adapter).task();
     source.original = parse_pretrained(pretrained_json(folder, task), folder);
@@ -170,11 +172,17 @@ Exported export_folder(const std::string& folder, const std::string& to, const E
   ExportSource source = open_for_export(folder, options);
   if (source.loaded.model->config().lora_rank) *source.loaded.model = merge_adapters(*source.loaded.model);
   const Model& model = *source.loaded.model;
-  const Json config = config_for_hub(model, source.loaded, source.original ? &*source.original : nullptr);
+  Json config = config_for_hub(model, source.loaded, source.original ? &*source.original : nullptr);
   const HubModel hub = read_hub_config(config, "config.json", "");
   HubTensors tensors(hub, source.original ? source.original->tensors : decltype(Pretrained::tensors)());
   for (const nn::Parameter& parameter : model.parameters().all()) tensors.put(parameter);
-  const std::vector<io::NamedTensor> all = tensors.tensors();
+  std::vector<io::NamedTensor> all = tensors.tensors();
+  PackedTensors packed;
+  if (options.quantization) {
+    const auto is_linear = [&](const std::string& name) { return tensors.is_linear(name); };
+    all = packed.quantize(all, is_linear, *options.quantization, hub.config.causal);
+    config["quantization_config"] = packed.config();
+  }
 
   Exported exported;
   if (const Json names = config.value("architectures", Json()); names.is_array() && !names.empty())

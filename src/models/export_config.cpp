@@ -170,6 +170,7 @@ void set_classes(Json& config, const Loaded& loaded) {
 Json config_for_hub(const Model& model, const Loaded& loaded, const Pretrained* original) {
   Json config = original ? tuned_config(model, *original) : own_config(model.config());
   if (model.config().classes) set_classes(config, loaded);
+  config.erase("quantization_config");  // the weights are numbers
   config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(model.parameters().dtype());
   if (std::vector<std::string> wrong = differences(config, model.config()); !wrong.empty())
     throw Error("export", std::move(wrong));

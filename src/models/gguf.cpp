@@ -77,12 +77,8 @@ class GgufWeights {
 
   nn::ParameterData find(const nn::Variable& wanted) const {
     const std::vector<Piece> pieces = pieces_of(wanted.name);
-    const bool as_it_is = !options_.quantization && options_.purpose == nn::Purpose::inference &&
-                          (wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual ||
-                           wanted.role == nn::ParameterRole::embedding) &&
-                          options_.precision != nn::Precision::float64;
     const auto is_whole = [](const Piece& piece) { return is_quantized(piece.tensor->type); };
-    if (as_it_is && std::all_of(pieces.begin(), pieces.end(), is_whole)) return packed(pieces);
+    if (stays_quantized(wanted, options_) && std::all_of(pieces.begin(), pieces.end(), is_whole)) return packed(pieces);
     return quantized(wanted, numbers(wanted, pieces), model_.config, options_);
   }
 

@@ -119,28 +119,6 @@ const BlockType* find_block(GgufType type) {
   return nullptr;
 }
 
-/// The same numbers in another form: of 8 bits, another zero, shorter groups, offsets.
-ops::QuantizedMatrix in_form(const ops::QuantizedMatrix& w, const ops::QuantizedMatrix& form) {
-  ops::QuantizedMatrix to = w;
-  to.bits = form.bits, to.zero = form.zero, to.group = form.group;
-  for (uint8_t& code : to.codes) code = static_cast<uint8_t>(code + form.zero - w.zero);
-  const auto spread = [&](const std::vector<float>& numbers) {
-    std::vector<float> finer;
-    for (int64_t n = 0; n < w.rows; ++n)
-      for (int64_t g = 0; g < to.groups(); ++g)
-        finer.push_back(numbers.empty() ? 0 : numbers[static_cast<size_t>(n * w.groups() + g * to.group / w.group)]);
-    return finer;
-  };
-  to.scales = spread(w.scales);
-  to.offsets = form.offsets.empty() ? std::vector<float>() : spread(w.offsets);
-  return to;
-}
-
-template <class T>
-void append(std::vector<T>& to, const std::vector<T>& more) {
-  to.insert(to.end(), more.begin(), more.end());
-}
-
 template <class T>
 std::vector<T> rows_in_order(const std::vector<T>& rows, const std::vector<int64_t>& order, int64_t width) {
   std::vector<T> all;
@@ -167,26 +145,6 @@ ops::QuantizedMatrix quantized_rows(const io::GgufTensor& tensor) {
                 type.offsets ? w.offsets.data() + n * groups : nullptr);
   });
   return w;
-}
-
-ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts) {
-  ops::QuantizedMatrix form = {.bits = parts[0].bits, .zero = parts[0].zero, .group = parts[0].group};
-  for (const ops::QuantizedMatrix& part : parts) {
-    const bool same = part.bits == form.bits && part.zero == form.zero;
-    form.bits = same ? form.bits : 8;
-    form.zero = std::max(form.zero, part.zero);
-    form.group = std::min(form.group, part.group);
-    if (!part.offsets.empty()) form.offsets = {0};
-  }
-  ops::QuantizedMatrix all = form;
-  all.terms = parts[0].terms;
-  all.offsets = {};
-  for (const ops::QuantizedMatrix& part : parts) {
-    const ops::QuantizedMatrix next = in_form(part, form);
-    all.rows += next.rows;
-    append(all.codes, next.codes), append(all.scales, next.scales), append(all.offsets, next.offsets);
-  }
-  return all;
 }
 
 void reorder_rows(ops::QuantizedMatrix& w, const std::vector<int64_t>& order) {

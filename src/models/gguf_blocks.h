@@ -10,8 +10,6 @@ namespace attn::models {
 bool is_quantized(io::GgufType type);
 /// Rows of blocks, as whole numbers with scales. The values are those of the file; types of 5 and 6 bits take 8.
 ops::QuantizedMatrix quantized_rows(const io::GgufTensor& tensor);
-/// Several, one below the other, in a form that holds all of them exactly. They have the same terms.
-ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts);
 /// Row r of the new matrix is row order[r] of the old one.
 void reorder_rows(ops::QuantizedMatrix& w, const std::vector<int64_t>& order);
 

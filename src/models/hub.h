@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "models/families.h"
 #include "models/folder.h"
+#include "models/stored_weights.h"
 
 namespace attn::models {
 
@@ -19,6 +20,7 @@ struct HubModel {
   const HeadRule* head = nullptr;
   Config config;
   ProblemType answers = ProblemType::single_label;  ///< of a classifier
+  std::optional<StoredFormat> stored = {};          ///< of weights of 4 or 8 bits, where the folder has some
 };
 /// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as
 /// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not supported.
@@ -37,8 +39,9 @@ class HubWeights {
   /// A model whose file has a head of its own beside the embeddings that it should share is untied, as transformers
   /// does it.
   HubWeights(const std::string& folder, HubModel& model);
-  /// As a Source does; a parameter that is not there is noted, and is zeros.
-  Array find(const nn::Variable& wanted);
+  /// As a Source does; a parameter that is not there is noted, and is zeros. `as_stored`: weights that the folder
+  /// stores in 4 or 8 bits stay so, packed.
+  nn::ParameterData find(const nn::Variable& wanted, bool as_stored = false);
   /// The same, but nothing where the parameter is not there or has another shape.
   std::optional<Array> find_fitting(const nn::Variable& wanted) const;
   /// Of all tensors, by their names in the files.
@@ -46,11 +49,17 @@ class HubWeights {
   /// All that was not there, or of another shape.
   const std::vector<std::string>& reasons() const { return reasons_; }
 
-  /// A tensor of one of the files; without a file zeros.
+  /// A tensor of one of the files, or a matrix that they store in 4 or 8 bits; without both zeros.
   struct Piece {
-    const io::Safetensors* file;
-    std::string name;
-    const io::TensorInfo& info() const { return file->tensors().at(name); }
+    const io::Safetensors* file = nullptr;
+    std::string name = {};
+    std::optional<StoredMatrix> stored = {};
+    bool is_zeros() const { return !file && !stored; }
+    /// As the numbers of a matrix in 4 or 8 bits are float32.
+    DType dtype() const { return stored ? DType::float32 : file->tensors().at(name).dtype; }
+    std::vector<int64_t> shape() const {
+      return stored ? std::vector{stored->rows(), stored->terms()} : file->tensors().at(name).shape;
+    }
   };
 
  private:
@@ -64,6 +73,8 @@ class HubWeights {
   std::vector<Piece> pieces_of(const NameRule& rule, const std::string& ours, std::string* missing) const;
   /// By every rule whose tensors are there.
   std::vector<Found> all_of(const std::string& ours, std::string* missing) const;
+  std::optional<StoredMatrix> stored(const std::string& name) const;
+  ops::PackedMatrix packed(const nn::Variable& wanted, const std::vector<Piece>& pieces) const;
   Array laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, const NameRule& rule) const;
   const HubModel& model_;
   std::vector<std::unique_ptr<io::Safetensors>> files_;

@@ -135,13 +135,6 @@ void require_common(FieldReader& reader, const Config& config) {
   require("is_encoder_decoder", config.encoder_layers > 0, false);
   if (config.causal) require("is_causal", true, false);
   for (const char* name : {"per_layer_config", "pruned_heads"}) require(name, Json::object(), true);
-  if (const Json& quantized = reader.field("quantization_config"); !quantized.is_null()) {
-    const Json method = quantized.is_object() ? quantized.value("quant_method", Json()) : Json();
-    reader.refuse("quantization_config: the weights are quantized" +
-                  (method.is_string() ? " by " + io::in_quotes(method.get<std::string>()) : "") +
-                  ", which is not read: take the folder that it was made from, with weights of 8 or 4 bits as it is "
-                  "opened, or a GGUF file");
-  }
 }
 
 /// The names of a classifier's classes, "0" ... in order: as many as it has.
@@ -273,6 +266,8 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
     model.answers = answers_of(reader, config);
   }
   require_common(reader, config);
+  if (const Json& stored = reader.field("quantization_config"); !stored.is_null())
+    model.stored = read_stored_format(stored, source);
   if (reader.good()) derive(reader, family, config);
   if (reader.good()) read_layer_types(reader, family, config);
   if (reader.good() && config.positions == PositionEncoding::rope) read_rope(reader, family.rope, config);

@@ -128,6 +128,9 @@ void HubTensors::put_by(const NameRule& rule, const nn::Parameter& parameter) {
     } else if (count != target.rows * width) {
       refuse(parameter.name + " does not fill " + target.name + " of the original folder");
     } else if (!rule.pick) {
+      if (parameter.is_linear && rule.layout == Layout::rows && target.shape.size() == 2 &&
+          !parameter.name.starts_with("head"))
+        linear_.insert(target.name);
       std::vector<int64_t> stride;
       if (transposed) stride = {1, width};
       tensors_[target.name] = {array, {target.name, array.dtype(), target.shape, data + first * bytes, stride}, {}};

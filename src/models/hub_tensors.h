@@ -21,6 +21,8 @@ class HubTensors {
   HubTensors(const HubModel& model, std::map<std::string, std::vector<int64_t>> known);
   /// Adds the tensors of a parameter, which keep its memory. Throws Error if the family has no place for it.
   void put(const nn::Parameter& parameter);
+  /// True for the weight of a linear layer, but for the head, with the rows of one parameter: torch.nn.Linear has it.
+  bool is_linear(const std::string& tensor) const { return linear_.contains(tensor); }
   /// All tensors. Throws Error for rows of a tensor that no parameter has given.
   std::vector<io::NamedTensor> tensors() const;
 
@@ -42,6 +44,7 @@ class HubTensors {
     std::set<int64_t> missing;  // rows that wait for a parameter
   };
   std::map<std::string, Tensor> tensors_;
+  std::set<std::string> linear_;
 };
 
 }  // namespace attn::models

@@ -6,6 +6,7 @@
 
 #include "io/foreign.h"
 #include "models/hub.h"
+#include "models/quantization.h"
 
 namespace attn::models {
 namespace {
@@ -22,17 +23,22 @@ std::string first_style(std::string name) {
 bool is_aligned(const void* data, DType dtype) { return reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0; }
 
 /// A tensor's numbers, one row.
-View<2> numbers_of(const io::Safetensors& file, const std::string& name, std::vector<char>& copy) {
-  const io::TensorInfo& info = file.tensors().at(name);
+View<2> numbers_of(const HubWeights::Piece& piece, std::vector<char>& copy) {
   int64_t count = 1;
-  for (const int64_t extent : info.shape) count *= extent;
-  const std::string_view bytes = file.bytes(name);
+  for (const int64_t extent : piece.shape()) count *= extent;
+  if (piece.stored) {
+    copy.resize(static_cast<size_t>(count) * sizeof(float));
+    ops::dequantize(piece.stored->read(),
+                    View<2>(reinterpret_cast<float*>(copy.data()), {piece.stored->rows(), piece.stored->terms()}));
+    return {copy.data(), DType::float32, {1, count}};
+  }
+  const std::string_view bytes = piece.file->bytes(piece.name);
   void* data = const_cast<char*>(bytes.data());
-  if (!is_aligned(data, info.dtype)) {
+  if (!is_aligned(data, piece.dtype())) {
     copy.assign(bytes.begin(), bytes.end());
     data = copy.data();
   }
-  return {data, info.dtype, {1, count}};
+  return {data, piece.dtype(), {1, count}};
 }
 
 /// to [in, out] = the transpose of from [out, in], of elements of `size` bytes.
@@ -97,8 +103,8 @@ void HubWeights::open(const std::string& path) {
 namespace {
 
 bool are_same(const HubWeights::Piece& a, const HubWeights::Piece& b) {
-  return a.info().dtype == b.info().dtype && a.info().shape == b.info().shape &&
-         a.file->bytes(a.name) == b.file->bytes(b.name);
+  if (a.stored || b.stored) return a.name == b.name;
+  return a.dtype() == b.dtype() && a.shape() == b.shape() && a.file->bytes(a.name) == b.file->bytes(b.name);
 }
 
 }  // namespace
@@ -118,10 +124,24 @@ void HubWeights::untie(Config& config) {
 std::optional<HubWeights::Piece> HubWeights::piece(const std::string& name) const {
   const bool whole = name.starts_with('/');
   const std::string bare = whole ? name.substr(1) : name;
-  for (const std::string& candidate : {whole ? bare : model_.family->prefix + bare, bare})
+  const std::string candidates[] = {whole ? bare : model_.family->prefix + bare, bare};
+  for (const std::string& candidate : candidates)
     for (const std::string& spelling : {candidate, first_style(candidate)})
       if (const auto found = where_.find(spelling); found != where_.end()) return Piece{found->second, spelling};
+  for (const std::string& candidate : candidates)
+    if (std::optional<StoredMatrix> matrix = stored(candidate)) return Piece{{}, candidate, std::move(matrix)};
   return {};
+}
+
+/// A weight that the folder stores in 4 or 8 bits.
+std::optional<StoredMatrix> HubWeights::stored(const std::string& name) const {
+  if (!model_.stored || !name.ends_with(".weight")) return {};
+  return StoredMatrix::find(*model_.stored, name, [&](const std::string& part) -> std::optional<StoredTensor> {
+    const auto found = where_.find(part);
+    if (found == where_.end()) return {};
+    const io::TensorInfo& info = found->second->tensors().at(part);
+    return StoredTensor{info.dtype, info.shape, found->second->bytes(part)};
+  });
 }
 
 /// The tensors that a rule names for `ours`; none where it is about another, or where some are missing.
@@ -130,7 +150,7 @@ std::vector<HubWeights::Piece> HubWeights::pieces_of(const NameRule& rule, const
   std::vector<Piece> pieces;
   for (const std::string& name : names_by(rule, ours)) {
     if (name == kZeros) {
-      pieces.push_back({nullptr, ""});
+      pieces.emplace_back();
       continue;
     }
     if (std::optional<Piece> part = piece(name)) {
@@ -172,13 +192,17 @@ std::map<std::string, std::vector<int64_t>> HubWeights::shapes() const {
   return all;
 }
 
-Array HubWeights::find(const nn::Variable& wanted) {
+nn::ParameterData HubWeights::find(const nn::Variable& wanted, bool as_stored) {
   std::string missing;
   std::vector<Found> found = all_of(wanted.name, &missing);
   // Of two that are one either may be in the file.
   if (found.empty() && wanted.name == "tokens.weight" && model_.config.tie_embeddings)
     found = all_of("head.weight", &missing);
   try {
+    const auto is_stored = [](const Piece& piece) { return piece.stored.has_value(); };
+    if (as_stored && !found.empty() && found[0].rule->layout == Layout::rows && !found[0].rule->pick &&
+        std::all_of(found[0].pieces.begin(), found[0].pieces.end(), is_stored))
+      return packed(wanted, found[0].pieces);
     if (!found.empty()) return laid_out(wanted, found[0].pieces, *found[0].rule);
     reasons_.push_back("there is no tensor " + (missing.empty() ? "for " + wanted.name : missing));
   } catch (const Error& error) {
@@ -203,17 +227,17 @@ void require_fit(const nn::Variable& wanted, const std::vector<int64_t>& whole,
   for (const int64_t extent : whole) all *= extent;
   std::string shapes;
   for (const HubWeights::Piece& part : pieces) {
-    const io::TensorInfo& info = (part.file ? part : pieces.back()).info();
-    std::vector<int64_t> shape = info.shape;
+    const HubWeights::Piece& sized = part.is_zeros() ? pieces.back() : part;
+    std::vector<int64_t> shape = sized.shape();
     const auto single = std::find(shape.begin(), shape.end(), 1);
     if (shape.size() > whole.size() && single != shape.end()) shape.erase(single);
     int64_t numbers = 1;
     for (const int64_t extent : shape) numbers *= extent;
     const int64_t width = shape.empty() ? 1 : turned ? shape.front() : shape.back();
-    fit = fit && is_floating(info.dtype) && (whole.size() < 2 || (shape.size() == 2 && width == whole[1]));
+    fit = fit && is_floating(sized.dtype()) && (whole.size() < 2 || (shape.size() == 2 && width == whole[1]));
     count += numbers;
-    shapes += (shapes.empty() ? "" : " + ") + (part.file ? part.name : "zeros as of " + pieces.back().name) + " " +
-              std::string(name_of(info.dtype)) + " " + shape_of(info.shape);
+    shapes += (shapes.empty() ? "" : " + ") + (part.is_zeros() ? "zeros as of " + pieces.back().name : part.name) +
+              " " + std::string(name_of(sized.dtype())) + " " + shape_of(sized.shape());
   }
   if (!fit || count != all)
     throw Error("open", {shapes + ": must make " + (whole == wanted.shape ? "" : "rows of which some are ") +
@@ -225,10 +249,9 @@ void gather(const std::vector<HubWeights::Piece>& pieces, const Array& to) {
   char* at = static_cast<char*>(to.data());
   for (const HubWeights::Piece& part : pieces) {
     std::vector<char> copy;
-    const HubWeights::Piece& sized = part.file ? part : pieces.back();
-    const View<2> numbers = numbers_of(*sized.file, sized.name, copy);
+    const View<2> numbers = numbers_of(part.is_zeros() ? pieces.back() : part, copy);
     const int64_t bytes = numbers.size[1] * size_of(to.dtype());
-    if (part.file) ops::convert(numbers, View<2>(at, to.dtype(), numbers.size));
+    if (!part.is_zeros()) ops::convert(numbers, View<2>(at, to.dtype(), numbers.size));
     else std::fill_n(at, bytes, '\0');
     at += bytes;
   }
@@ -251,16 +274,28 @@ void add_one(const Array& array) {
 
 }  // namespace
 
+/// Stored matrices, one below the other.
+ops::PackedMatrix HubWeights::packed(const nn::Variable& wanted, const std::vector<Piece>& pieces) const {
+  require_fit(wanted, wanted.shape, pieces, false);
+  std::vector<ops::QuantizedMatrix> parts;
+  for (const Piece& piece : pieces) parts.push_back(piece.stored->read());
+  try {
+    return ops::PackedMatrix(parts.size() == 1 ? parts[0] : joined(std::move(parts)));
+  } catch (const Error& error) {
+    throw Error("open", {pieces[0].name + ": " + error.reasons().front()});
+  }
+}
+
 Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>& pieces, const NameRule& rule) const {
   Layout layout = rule.layout;
-  if (pieces.size() == 1 && !pieces[0].file) return Array(wanted.dtype, wanted.shape);
+  if (pieces.size() == 1 && pieces[0].is_zeros()) return Array(wanted.dtype, wanted.shape);
   if (layout == Layout::transposed && wanted.shape.size() < 2) layout = Layout::rows;
   const PickedRows picked = rule.pick ? rule.pick(model_.config) : PickedRows();
   std::vector<int64_t> whole = wanted.shape;
   if (rule.pick) whole.front() = picked.of;
   require_fit(wanted, whole, pieces, layout == Layout::transposed);
   const Piece& first = pieces.front();
-  if (pieces.size() == 1 && layout == Layout::rows && !rule.pick && first.info().dtype == wanted.dtype &&
+  if (pieces.size() == 1 && first.file && layout == Layout::rows && !rule.pick && first.dtype() == wanted.dtype &&
       is_aligned(first.file->bytes(first.name).data(), wanted.dtype))
     return Array(wanted.dtype, wanted.shape, first.file->share(first.name));
   const Array gathered(wanted.dtype, whole, false);

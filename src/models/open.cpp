@@ -76,12 +76,13 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
   int64_t done = 0;
   const auto find = [&](const nn::Variable& wanted, const auto& draw) {
     const std::optional<Array> adapted = adapter ? adapter->find(wanted) : std::nullopt;
-    Array array = adapted                                    ? *adapted
-                  : options.adapt && may_be_new(wanted.name) ? new_or(weights, wanted, draw, options, loaded)
-                                                             : weights.find(wanted);
-    done += array.count();
+    nn::ParameterData data = adapted ? *adapted
+                             : options.adapt && may_be_new(wanted.name)
+                                 ? new_or(weights, wanted, draw, options, loaded)
+                                 : weights.find(wanted, stays_quantized(wanted, options));
+    done += data.packed ? data.packed.size()[0] * data.packed.size()[1] : data.array.count();
     if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
-    return quantized(wanted, array, hub.config, options);
+    return data.packed ? data : quantized(wanted, data.array, hub.config, options);
   };
   loaded.model = std::make_unique<Model>(hub.config, parameter_options(options), find);
   if (!weights.reasons().empty()) throw Error("open", weights.reasons());

@@ -1,6 +1,8 @@
 // Which weights of a model become numbers of 8 or 4 bits.
 #include "models/quantization.h"
 
+#include <algorithm>
+
 namespace attn::models {
 namespace {
 
@@ -9,7 +11,34 @@ constexpr int64_t kEncoderGroup = 128;  // of 8 bits
 // The head of a classifier has fewer outputs. It takes little memory, and its outputs are the model's answer.
 constexpr int64_t kFewOutputs = 64;
 
+/// The same numbers in another form: of 8 bits, another zero, shorter groups, offsets.
+ops::QuantizedMatrix in_form(const ops::QuantizedMatrix& w, const ops::QuantizedMatrix& form) {
+  ops::QuantizedMatrix to = w;
+  to.bits = form.bits, to.zero = form.zero, to.group = form.group;
+  for (uint8_t& code : to.codes) code = static_cast<uint8_t>(code + form.zero - w.zero);
+  const auto spread = [&](const std::vector<float>& numbers) {
+    std::vector<float> finer;
+    for (int64_t n = 0; n < w.rows; ++n)
+      for (int64_t g = 0; g < to.groups(); ++g)
+        finer.push_back(numbers.empty() ? 0 : numbers[static_cast<size_t>(n * w.groups() + g * to.group / w.group)]);
+    return finer;
+  };
+  to.scales = spread(w.scales);
+  to.offsets = form.offsets.empty() ? std::vector<float>() : spread(w.offsets);
+  return to;
+}
+
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
 }  // namespace
+
+ops::QuantizeOptions quantize_options(Quantization quantization, bool causal) {
+  if (quantization == Quantization::int4) return {.bits = 4, .group = kGroup};
+  return {.bits = 8, .group = causal ? kGroup : kEncoderGroup};
+}
 
 std::optional<ops::QuantizeOptions> quantization_of(const nn::Variable& wanted, const Config& config,
                                                     Quantization quantization) {
@@ -17,9 +46,14 @@ std::optional<ops::QuantizeOptions> quantization_of(const nn::Variable& wanted, 
       wanted.name == "head.weight" || (wanted.name == "tokens.weight" && config.tie_embeddings && config.head);
   const bool is_weight = wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual;
   if (!(is_weight || makes_logits) || wanted.shape.size() != 2 || wanted.shape[0] < kFewOutputs) return {};
-  const int64_t group = config.causal ? kGroup : kEncoderGroup;
-  if (quantization == Quantization::int8 || makes_logits) return ops::QuantizeOptions{.bits = 8, .group = group};
-  return ops::QuantizeOptions{.bits = 4, .group = kGroup};
+  return quantize_options(makes_logits ? Quantization::int8 : quantization, config.causal);
+}
+
+bool stays_quantized(const nn::Variable& wanted, const OpenOptions& options) {
+  return !options.quantization && options.purpose == nn::Purpose::inference &&
+         options.precision != nn::Precision::float64 &&
+         (wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual ||
+          wanted.role == nn::ParameterRole::embedding);
 }
 
 nn::ParameterData quantized(const nn::Variable& wanted, const Array& array, const Config& config,
@@ -32,6 +66,26 @@ nn::ParameterData quantized(const nn::Variable& wanted, const Array& array, cons
   } catch (const Error& error) {
     throw Error("open", {wanted.name + ": " + error.reasons().front()});
   }
+}
+
+ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts) {
+  ops::QuantizedMatrix form = {.bits = parts[0].bits, .zero = parts[0].zero, .group = parts[0].group};
+  for (const ops::QuantizedMatrix& part : parts) {
+    const bool same = part.bits == form.bits && part.zero == form.zero;
+    form.bits = same ? form.bits : 8;
+    form.zero = std::max(form.zero, part.zero);
+    form.group = std::min(form.group, part.group);
+    if (!part.offsets.empty()) form.offsets = {0};
+  }
+  ops::QuantizedMatrix all = form;
+  all.terms = parts[0].terms;
+  all.offsets = {};
+  for (const ops::QuantizedMatrix& part : parts) {
+    const ops::QuantizedMatrix next = in_form(part, form);
+    all.rows += next.rows;
+    append(all.codes, next.codes), append(all.scales, next.scales), append(all.offsets, next.offsets);
+  }
+  return all;
 }
 
 }  // namespace attn::models

@@ -8,8 +8,8 @@ import subprocess
 
 from attn import SHAPE, TEXT
 
-SUBCOMMANDS = ("train generate chat classify eval embed fill convert export lora prune see heads serve bench tokenizer "
-               "info completion man help").split()
+SUBCOMMANDS = ("train generate chat classify eval embed fill convert export quantize lora prune see heads serve bench "
+               "tokenizer info completion man help").split()
 
 
 def flags(attn, command):

@@ -317,7 +317,7 @@ TEST(HostileHub, Configurations) {
        {"model.embed_tokens.weight float32 [13, 8]: must make tokens.weight [4194304, 65536]"}},
       {"quantized",
        [] { open_changed("\"quantization_config\": {\"quant_method\": \"awq\"}"); },
-       {"quantization_config: the weights are quantized by \"awq\", which is not read: take the folder that"}},
+       {"quantization_config: bits is null, only 4 is supported; take the folder that it was made from"}},
       {"all at once",
        [] { open_with(R"({"model_type": "llama", "hidden_size": -1, "num_hidden_layers": "two"})", ""); },
        {"hidden_size", "num_hidden_layers"}},
