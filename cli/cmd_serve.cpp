@@ -55,7 +55,6 @@ class Service {
     EngineLimits limits;
     int64_t max_new_tokens = 0;
     size_t max_body = 0;
-    attn::generate::TextOptions text;
   };
 
   explicit Service(Options options) : options_(std::move(options)) {}

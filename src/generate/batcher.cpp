@@ -190,7 +190,7 @@ bool Batcher::State::start(RequestedText& text) {
 
 void Batcher::State::admit() {
   while (!queue.empty() && std::ssize(texts) < options.max_requests) {
-    if (!queue.front().end && !start(queue.front())) return;
+    if (!start(queue.front())) return;
     texts.splice(texts.end(), queue, queue.begin());
   }
 }

@@ -135,7 +135,8 @@ std::optional<StoredMatrix> StoredMatrix::find(const StoredFormat& format, const
       throw Error("open", {named("weight_shape") + " must be two numbers of int64"});
     int64_t numbers[2];
     std::memcpy(numbers, shape->bytes.data(), sizeof numbers);
-    if (numbers[0] != matrix.rows_ || numbers[1] > matrix.terms_ || numbers[1] <= matrix.terms_ - pack)
+    if (numbers[0] != matrix.rows_ || numbers[1] < 0 || numbers[1] > matrix.terms_ ||
+        numbers[1] <= matrix.terms_ - pack)
       throw Error("open", {named("weight_shape") + " does not fit " + named(names.codes)});
     matrix.terms_ = numbers[1];
   }

@@ -188,6 +188,19 @@ def test_what_is_not_read(method: str, fields: dict, reason: str, tmp_path: path
     assert reason in changed(tmp_path, **fields)
 
 
+def test_shapes_that_do_not_fit(tmp_path: pathlib.Path) -> None:
+    written(tmp_path, "compressed-tensors", 4, 32, True)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    base = "model.layers.0.self_attn.q_proj.weight_"
+    for shape in ([64, -5], [64, 72], [64, 56], [-64, 64], [63, 64], [2**62, 2**62]):
+        tensors[base + "shape"] = torch.tensor(shape)
+        safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+        assert f"{base}shape does not fit {base}packed" in refused(tmp_path), shape
+    tensors[base + "shape"] = torch.tensor([64])
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    assert f"{base}shape must be two numbers of int64" in refused(tmp_path)
+
+
 def test_tensors_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     written(tmp_path, "gptq", 4, 32, True)
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
