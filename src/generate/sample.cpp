@@ -30,6 +30,31 @@ void require_ids(Checker& checker, const char* name, std::span<const int64_t> id
       return;
 }
 
+namespace {
+
+/// The greater weight, of equals the first token.
+bool is_before(const WeightedToken& a, const WeightedToken& b) {
+  return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+}
+
+/// Keeps the fewest tokens with this sum of weights, in order. Few of a large vocabulary are: no others are sorted.
+void keep_nucleus(std::vector<WeightedToken>& candidates, double wanted) {
+  constexpr size_t kFirst = 64;
+  double sum = 0;
+  size_t kept = 0, sorted = 0;
+  while (kept < candidates.size() && sum < wanted) {
+    if (kept == sorted) {
+      sorted = std::min(candidates.size(), std::max(kFirst, 4 * sorted));
+      std::partial_sort(candidates.begin() + static_cast<int64_t>(kept),
+                        candidates.begin() + static_cast<int64_t>(sorted), candidates.end(), is_before);
+    }
+    sum += candidates[kept++].weight;
+  }
+  candidates.resize(kept);
+}
+
+}  // namespace
+
 int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options,
                Random& random, SampleWorkspace& workspace) {
   check(options);
@@ -54,29 +79,19 @@ int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, con
       logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
     }
   }
-  const auto before = [](const WeightedToken& a, const WeightedToken& b) {
-    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
-  };
-  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), before)->id;
+  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), is_before)->id;
 
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(candidates.size())) {
-    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), before);
+    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), is_before);
     candidates.resize(options.top_k);
-  } else if (options.top_p < 1) {
-    std::sort(candidates.begin(), candidates.end(), before);
   }
-  const double largest = std::min_element(candidates.begin(), candidates.end(), before)->weight;
+  const double largest = std::min_element(candidates.begin(), candidates.end(), is_before)->weight;
   double total = 0;
   for (WeightedToken& candidate : candidates) {
     candidate.weight = candidate.weight == largest ? 1 : std::exp((candidate.weight - largest) / options.temperature);
     total += candidate.weight;
   }
-  if (options.top_p < 1) {
-    double sum = 0;
-    size_t kept = 0;
-    while (kept < candidates.size() && sum < options.top_p * total) sum += candidates[kept++].weight;
-    candidates.resize(kept);
-  }
+  if (options.top_p < 1) keep_nucleus(candidates, options.top_p * total);
   std::erase_if(candidates, [&](const WeightedToken& candidate) { return candidate.weight < options.min_p; });
   total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
                           [](double sum, const WeightedToken& candidate) { return sum + candidate.weight; });

@@ -167,20 +167,22 @@ def test_clients_that_leave_are_forgotten(attn):
     talker(attn)
     body = json.dumps({"prompt": "a", "max_tokens": 450, "temperature": 1})
     with server(attn, "hub", "--max-requests", 1, "--max-waiting", 2) as port:
+        def ended():
+            return metric(port, "attn_texts_cancelled_total") + metric(port, "attn_texts_finished_total")
+
         for stream in (body, body[:-1] + ', "stream": true}'):
-            before = metric(port, "attn_texts_cancelled_total"), metric(port, "attn_texts_finished_total")
+            before = ended()
             sockets = []
             for _ in range(3):
                 sockets.append(socket.create_connection(("127.0.0.1", port)))
                 sockets[-1].sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: "
                                     f"{len(stream)}\r\n\r\n{stream}".encode())
-            while metric(port, "attn_requests_waiting") + metric(port, "attn_requests_running") == 0:
+            while metric(port, "attn_requests_waiting") + metric(port, "attn_requests_running") + ended() == before:
                 time.sleep(0.001)
             for each in sockets:
                 each.close()
             end = time.monotonic() + 20
-            while sum((metric(port, "attn_texts_cancelled_total"), metric(port, "attn_texts_finished_total"))) < sum(
-                    before) + 3:
+            while ended() < before + 3:
                 assert time.monotonic() < end
                 time.sleep(0.02)
         assert ask(port, "/v1/completions", {"prompt": "a"})[0] == 200

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 namespace attn::test {
@@ -53,6 +55,33 @@ TEST(Biases, BelongToTheTokenThatCompletesARun) {
   EXPECT_EQ(of({2, 1}), (Found{{5, 1}, {2, 2}, {7, 4}}));
   EXPECT_EQ(of({1}), (Found{{5, 1}, {2, 2}})) << "shorter than a run";
   EXPECT_EQ(of({1, 2}), (Found{{5, 1}}));
+}
+
+/// The nucleus of a large vocabulary is found without sorting it all.
+TEST(Nucleus, IsThatOfTheSortedVocabulary) {
+  constexpr int64_t kVocabulary = 3000;
+  Random numbers(1);
+  std::vector<float> logits;
+  for (int64_t n = 0; n < kVocabulary; ++n) logits.push_back(static_cast<float>(numbers.below(64)) / 16);
+  std::vector<std::pair<double, int64_t>> sorted;  // minus the weight, and the token
+  double total = 0;
+  for (int64_t n = 0; n < kVocabulary; ++n) {
+    sorted.emplace_back(-std::exp(logits[static_cast<size_t>(n)]), n);
+    total -= sorted.back().first;
+  }
+  std::sort(sorted.begin(), sorted.end());
+  for (const double top_p : {0.001, 0.02, 0.1, 0.5, 0.95, 0.9999}) {
+    size_t kept = 0;
+    double sum = 0;
+    while (sum < top_p * total) sum -= sorted[kept++].first;
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      Random random(seed), same(seed);
+      double left = same.uniform() * sum;
+      size_t chosen = 0;
+      while (chosen + 1 < kept && (left += sorted[chosen].first) >= 0) ++chosen;
+      EXPECT_EQ(generate::sample(logits, {}, {.top_p = top_p}, random), sorted[chosen].second) << top_p << ' ' << seed;
+    }
+  }
 }
 
 TEST(Guesser, GuessesWhatFollowedTheLastRun) {
