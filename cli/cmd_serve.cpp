@@ -177,7 +177,11 @@ void Service::add_to(httplib::Server& server, int& port, bool is_loopback) {
     response.set_content(metrics(), "text/plain; version=0.0.4");
   });
   server.Get("/v1/models", [this](const Request&, Response& response) {
-    response.set_content(models_body({options_.name}), "application/json");
+    response.set_content(models_body(options_.name), "application/json");
+  });
+  server.Get("/v1/models/(.+)", [this](const Request& request, Response& response) {
+    if (request.matches[1] == options_.name) response.set_content(model_body(options_.name), "application/json");
+    else answer_error(response, ApiError(404, "the model is " + options_.name, "model"));
   });
   post(server, "/v1/chat/completions", &Service::chat);
   post(server, "/v1/completions", &Service::completions);

@@ -351,11 +351,18 @@ std::string TextAnswer::usage_piece(const Usage& usage) const {
   return "data: " + text_of(body) + "\n\n";
 }
 
-std::string models_body(const std::vector<std::string>& names) {
-  Json data = Json::array();
-  for (const std::string& name : names)
-    data.push_back({{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "attention.cpp"}});
-  return text_of({{"object", "list"}, {"data", std::move(data)}});
+namespace {
+
+Json model_of(const std::string& name) {
+  return {{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "attention.cpp"}};
+}
+
+}  // namespace
+
+std::string model_body(const std::string& name) { return text_of(model_of(name)); }
+
+std::string models_body(const std::string& name) {
+  return text_of({{"object", "list"}, {"data", Json::array({model_of(name)})}});
 }
 
 }  // namespace cli

@@ -65,6 +65,8 @@ class TextAnswer {
   int64_t created_;
 };
 
-std::string models_body(const std::vector<std::string>& names);
+/// A model, and the list of the one that there is.
+std::string model_body(const std::string& name);
+std::string models_body(const std::string& name);
 
 }  // namespace cli

@@ -40,8 +40,10 @@ std::vector<io::NamedTensor> PackedTensors::quantize(const std::vector<io::Named
       others_.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
   }
   if (arrays_.empty())
-    throw Error("export", {"no weight is that of a torch.nn.Linear with rows of whole groups of " +
-                           std::to_string(group_) + ": nothing can be quantized"});
+    throw Error("export",
+                {"no weight is that of a torch.nn.Linear with rows of whole groups of " + std::to_string(group_) +
+                 ", as GPT-2 has none: nothing can be quantized in this format; --precision int8 or int4 "
+                 "quantizes such a model as it is opened"});
   return all;
 }
 

@@ -41,6 +41,9 @@ def test_chat(smollm2: pathlib.Path) -> None:
     messages = [{"role": "user", "content": "Name a colour."}]
     with client(smollm2, "--name", "smollm2") as one:
         assert [model.id for model in one.models.list()] == ["smollm2"]
+        assert one.models.retrieve("smollm2").id == "smollm2"
+        with pytest.raises(openai.NotFoundError, match="the model is smollm2"):
+            one.models.retrieve("other")
         whole = one.chat.completions.create(model="smollm2", messages=messages, temperature=0, max_tokens=20)
         text = whole.choices[0].message.content
         expected = subprocess.run([ATTN, "chat", smollm2, "--message", messages[0]["content"], "--temperature", "0",
