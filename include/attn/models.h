@@ -223,6 +223,8 @@ Loaded load_model(const std::string& directory, std::string_view which = "best",
 struct OpenOptions {
   nn::Precision precision = nn::Precision::float32;
   std::optional<Quantization> quantization = {};  ///< of weights, for inference
+  /// Weights that the model's files have in few bits become numbers of `precision`, as they do for training.
+  bool dequantize = false;
   nn::Purpose purpose = nn::Purpose::inference;
   std::string task = {};            ///< end of transformers' class name, as "ForMaskedLM", or "Model" for no head;
                                     ///< empty = the class that config.json names

@@ -35,9 +35,9 @@ void require_empty_folder(const std::string& to) {
 ExportSource open_for_export(const std::string& folder, const ExportOptions& options) {
   const Json json = read_model_file("export", folder);
   ExportSource source;
-  OpenOptions how{.precision = options.precision, .which = options.which, .adapter = options.adapter};
-  if (json.contains("quantization_config")) how.purpose = nn::Purpose::training;  // its weights as numbers
-  source.loaded = open_parsed(folder, json, how);
+  source.loaded = open_parsed(
+      folder, json,
+      {.precision = options.precision, .dequantize = true, .which = options.which, .adapter = options.adapter});
   if (is_of_transformers(json)) {
     const std::string task = options.adapter.empty() ? "" : PeftAdapter(options.adapter).task();
     source.original = parse_pretrained(pretrained_json(folder, task), folder);

@@ -50,7 +50,7 @@ std::optional<ops::QuantizeOptions> quantization_of(const nn::Variable& wanted, 
 }
 
 bool stays_quantized(const nn::Variable& wanted, const OpenOptions& options) {
-  return !options.quantization && options.purpose == nn::Purpose::inference &&
+  return !options.quantization && !options.dequantize && options.purpose == nn::Purpose::inference &&
          options.precision != nn::Precision::float64 &&
          (wanted.role == nn::ParameterRole::linear || wanted.role == nn::ParameterRole::residual ||
           wanted.role == nn::ParameterRole::embedding);

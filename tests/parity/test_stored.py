@@ -141,6 +141,9 @@ def test_what_attn_quantize_writes(kind: str, tmp_path: pathlib.Path) -> None:
     packed_file, plain_file = (folder / "model.safetensors" for folder in (small, plain))
     assert packed_file.stat().st_size < plain_file.stat().st_size
     # Back to numbers.
+    attn("export", small, "--to", tmp_path / "half", "--precision", "bfloat16")
+    half = safetensors.torch.load_file(tmp_path / "half/model.safetensors")
+    assert {tensor.dtype for tensor in half.values() if tensor.dim() == 2} == {torch.bfloat16}
     attn("export", small, "--to", back)
     assert "quantization_config" not in json.loads((back / "config.json").read_text())
     numbers = run_program({"folder": str(back), "precision": "float64"}, {"input.tokens": TOKENS})["logits"]
