@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+#include "attn/core_base64.h"
+
 namespace cli {
 namespace {
 
@@ -186,20 +188,6 @@ void read_sampling(Fields& fields, attn::generate::TextOptions& options) {
   fields.ignore({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"});
 }
 
-/// The bytes of numbers in base64 (RFC 4648).
-std::string in_base64(const float* values, int64_t count) {
-  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const auto* bytes = reinterpret_cast<const uint8_t*>(values);
-  const auto size = static_cast<size_t>(count) * sizeof(float);
-  std::string text;
-  for (size_t at = 0; at < size; at += 3) {
-    uint32_t bits = 0;
-    for (size_t n = 0; n < 3; ++n) bits = bits << 8 | (at + n < size ? bytes[at + n] : 0U);
-    for (size_t n = 0; n < 4; ++n) text += at + n <= size ? kDigits[bits >> (18 - 6 * n) & 63] : '=';
-  }
-  return text;
-}
-
 std::string text_of(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
@@ -277,7 +265,8 @@ std::string embedding_body(const attn::Array& rows, bool base64, const std::stri
   const int64_t width = rows.shape()[1];
   for (int64_t n = 0; n < rows.shape()[0]; ++n) {
     const float* row = static_cast<const float*>(rows.data()) + n * width;
-    Json vector = base64 ? Json(in_base64(row, width)) : Json(std::vector<float>(row, row + width));
+    Json vector = base64 ? Json(attn::base64(row, static_cast<size_t>(width) * sizeof(float)))
+                         : Json(std::vector<float>(row, row + width));
     data.push_back({{"object", "embedding"}, {"index", n}, {"embedding", std::move(vector)}});
   }
   return text_of({{"object", "list"},

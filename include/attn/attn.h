@@ -13,6 +13,7 @@
 #include "attn/autograd_statistics.h"
 #include "attn/core.h"
 #include "attn/core_array.h"
+#include "attn/core_base64.h"
 #include "attn/core_lines.h"
 #include "attn/core_names.h"
 #include "attn/generate.h"

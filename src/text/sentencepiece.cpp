@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attn/core.h"
+#include "attn/core_base64.h"
 #include "io/foreign.h"
 #include "io/json.h"
 #include "text/pipeline.h"
@@ -116,7 +117,9 @@ class SentencePieceReader {
     Json parts = Json::array();
     if (adds_prefix_) parts.push_back({{"type", "Prepend"}, {"prepend", " "}, {"at_start", true}});
     if (!charsmap_.empty())
-      parts.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", in_base64(charsmap_)}, {"longest", true}});
+      parts.push_back({{"type", "Precompiled"},
+                       {"precompiled_charsmap", base64(charsmap_.data(), charsmap_.size())},
+                       {"longest", true}});
     if (removes_spaces_) {  // a leading space is the prefix
       if (!adds_prefix_) parts.push_back(replacement("\\A +", ""));
       parts.push_back(replacement("[ \xE2\x96\x81]+\\z", ""));
@@ -138,7 +141,8 @@ class SentencePieceReader {
     for (const std::string& name : specials_)
       if (malformed_at(name) != std::string::npos)
         ProtobufMessage({}, source_).refuse("the name of a token is not UTF-8");
-    return {std::move(pieces_), model_type_ == 1,    byte_fallback_, charsmap_.empty() ? "" : in_base64(charsmap_),
+    return {std::move(pieces_), model_type_ == 1,
+            byte_fallback_,     charsmap_.empty() ? "" : base64(charsmap_.data(), charsmap_.size()),
             ids_of_specials_,   std::move(specials_)};
   }
 
@@ -227,18 +231,6 @@ class SentencePieceReader {
     for (const auto& [score, id, left, right] : merges) list.push_back({pieces_[left].text, pieces_[right].text});
     return {{"type", "BPE"},        {"vocab", vocab},   {"merges", list},
             {"unk_token", unknown}, {"fuse_unk", true}, {"byte_fallback", byte_fallback_}};
-  }
-
-  static std::string in_base64(std::string_view bytes) {
-    constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string text;
-    for (size_t at = 0; at < bytes.size(); at += 3) {
-      uint32_t bits = 0;
-      const size_t count = std::min<size_t>(3, bytes.size() - at);
-      for (size_t n = 0; n < 3; ++n) bits = bits << 8 | (n < count ? static_cast<uint8_t>(bytes[at + n]) : 0);
-      for (size_t n = 0; n < 4; ++n) text += n <= count ? kDigits[bits >> (18 - 6 * n) & 63] : '=';
-    }
-    return text;
   }
 
   const std::string& source_;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "attn/core_base64.h"
 #include "view/colour.h"
 #include "view/page.h"
 #include "view/page_data.h"
@@ -20,7 +21,7 @@ std::string policy_source(std::string_view digest) {
   std::vector<uint8_t> bytes;
   for (size_t n = 0; n < digest.size(); n += 2)
     bytes.push_back(static_cast<uint8_t>(std::stoul(std::string(digest.substr(n, 2)), nullptr, 16)));
-  return "'sha256-" + base64(bytes) + "'";
+  return "'sha256-" + base64(bytes.data(), bytes.size()) + "'";
 }
 
 std::string palette_json(Ground ground) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "attention/elements.h"
+#include "attn/core_base64.h"
 
 namespace attn::view {
 namespace {
@@ -68,7 +69,7 @@ class AddedStream {
 
   std::string text() {
     flush();
-    return base64(bytes_);
+    return base64(bytes_.data(), bytes_.size());
   }
 
  private:
@@ -88,19 +89,6 @@ class AddedStream {
 
 }  // namespace
 
-std::string base64(std::span<const uint8_t> bytes) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t n = 0; n < bytes.size(); n += 3) {
-    uint32_t bits = 0;
-    for (size_t b = n; b < n + 3; ++b) bits = bits << 8 | (b < bytes.size() ? bytes[b] : 0u);
-    for (int shift = 18; shift >= 0; shift -= 6) text += kDigits[bits >> shift & 63];
-  }
-  for (size_t n = 0; n < (3 - bytes.size() % 3) % 3; ++n) text[text.size() - 1 - n] = '=';
-  return text;
-}
-
 std::string pack_vectors(const ConstView<4>& x, int64_t head) {
   const int64_t n = x.size[2], D = x.size[3];
   std::vector<uint8_t> bytes;
@@ -113,7 +101,7 @@ std::string pack_vectors(const ConstView<4>& x, int64_t head) {
       append_24_bits(bytes, (1 << 23) + std::llround(part * kElementUnit));
     }
   }
-  return base64(bytes);
+  return base64(bytes.data(), bytes.size());
 }
 
 double largest_magnitude(const ConstView<4>& x, int64_t head) {
@@ -128,13 +116,13 @@ std::string pack_lse(const ConstView<3>& lse, int64_t head) {
     const int64_t offset = head * lse.stride[1] + row * lse.stride[2];
     append(bytes, detail::load_element(lse.dtype, static_cast<const char*>(lse.data) + offset * size_of(lse.dtype)));
   }
-  return base64(bytes);
+  return base64(bytes.data(), bytes.size());
 }
 
 std::string pack_weights(const std::vector<float>& weights) {
   std::vector<uint8_t> bytes;
   for (float weight : weights) append_24_bits(bytes, std::llround(static_cast<double>(weight) * kWeightUnit));
-  return base64(bytes);
+  return base64(bytes.data(), bytes.size());
 }
 
 /// The operator itself is asked: where queries and keys are zero and lse is 0, weights are exp(added). A bias, which

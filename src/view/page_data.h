@@ -9,8 +9,6 @@
 
 namespace attn::view {
 
-std::string base64(std::span<const uint8_t> bytes);
-
 /// Rows [n, D] of q or k: the largest magnitude m of each row as float64 [n], then elements of 24 bits [n, D], where
 /// 2^23 + round((2^23 - 1) x / m) means x. A row that is not finite has m = NaN: no weight but 0 comes of it.
 std::string pack_vectors(const ConstView<4>& x, int64_t head);

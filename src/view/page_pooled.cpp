@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "attn/core_base64.h"
 #include "view/page_data.h"
 #include "view/page_json.h"
 #include "view/text.h"
@@ -76,7 +77,7 @@ class Packer {
 
   std::string bytes(const std::vector<uint8_t>& bytes) const {
     const std::string packed = deflate_({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    return base64({reinterpret_cast<const uint8_t*>(packed.data()), packed.size()});
+    return base64(packed.data(), packed.size());
   }
 
   std::string weights(const std::vector<float>& weights) const {
@@ -292,9 +293,10 @@ class PooledLayers {
     for (auto row = found.mean_cells.begin(); row != found.mean_cells.end(); row += fineness_.mean_columns)
       mean_peaks.push_back(*std::max_element(row, row + fineness_.mean_columns));
     const ConstView<4> cells(found.cells.data(), DType::float32, {1, 1, fineness_.rows, fineness_.columns});
+    const std::vector<uint8_t> thumbnail = cell_codes(kCellCode, Pooled(cells, kThumbnail, kThumbnail).cells);
     std::string json = "\"name\":\"" + std::to_string(h) + "\"," + scale_json(found.peaks) +
                        ",\"measures\":" + numbers_json(found.measures) + ",\"thumbnail\":\"" +
-                       base64(cell_codes(kCellCode, Pooled(cells, kThumbnail, kThumbnail).cells)) +  // is there at once
+                       base64(thumbnail.data(), thumbnail.size()) +  // is there at once
                        "\",\"picture\":\"" + pack_.bytes(cell_codes(kCellCode, found.cells)) + "\",\"mean\":{" +
                        scale_json(mean_peaks) + ",\"picture\":\"" +
                        pack_.bytes(cell_codes(kMeanCode, found.mean_cells)) + "\"}";
