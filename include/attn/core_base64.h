@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <string>
 
+#include "attn/core_dtype.h"
+
 #pragma GCC visibility push(default)
 namespace attn {
 
