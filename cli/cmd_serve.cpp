@@ -137,6 +137,8 @@ void Service::post(httplib::Server& server, const char* path, Handler handler) {
       (this->*handler)(body_of(reader, options_.max_body, response), response);
     } catch (const ApiError& error) {
       answer_error(response, error);
+    } catch (const FieldError& error) {
+      answer_error(response, ApiError(400, error.what(), error.field));
     } catch (const attn::Error& error) {
       answer_error(response, ApiError(400, error.what()));
     }

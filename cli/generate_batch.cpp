@@ -12,6 +12,7 @@
 #include "lines.h"
 #include "output.h"
 #include "progress.h"
+#include "request_fields.h"
 #include "signals.h"
 
 namespace cli {
@@ -31,47 +32,21 @@ struct BatchRow {
   throw attn::Error("generate", {where + ": " + reason});
 }
 
-template <typename Number>
-void read_row_number(const BatchRow& row, const Json& value, const std::string& name, std::optional<Number>& to) {
-  const bool right = std::is_same_v<Number, double> ? value.is_number() : value.is_number_integer();
-  if (!right)
-    refuse_row(row.where, fmt::format("{} is {}, must be a {}", name, value.dump(),
-                                      std::is_same_v<Number, double> ? "number" : "whole number"));
-  to = value.get<Number>();
-}
-
-void read_row_field(BatchRow& row, const std::string& name, const Json& value) {
-  TextOptions& options = row.options;
-  if (name == "prompt") return;
-  if (name == "max_new_tokens") return read_row_number(row, value, name, options.max_new_tokens);
-  if (name == "temperature") return read_row_number(row, value, name, options.temperature);
-  if (name == "top_k") return read_row_number(row, value, name, options.top_k);
-  if (name == "top_p") return read_row_number(row, value, name, options.top_p);
-  if (name == "min_p") return read_row_number(row, value, name, options.min_p);
-  if (name == "repetition_penalty") return read_row_number(row, value, name, options.repetition_penalty);
-  if (name == "seed") {
-    std::optional<int64_t> seed;
-    read_row_number(row, value, name, seed);
-    options.seed = static_cast<uint64_t>(*seed);
-  } else if (name == "stop") {
-    const Json list = value.is_string() ? Json::array({value}) : value;
-    options.stop_strings.clear();
-    for (const Json& stop : list) {
-      if (!list.is_array() || !stop.is_string()) refuse_row(row.where, "stop must be a text or a list of texts");
-      options.stop_strings.push_back(stop.get<std::string>());
-    }
-  }  // other fields are the user's own and stay in the output
-}
-
-BatchRow read_prompt_row(const std::string& line, const std::string& where,
-                         const attn::generate::TextGenerator& generator, const TextOptions& options) {
-  BatchRow row{.object = Json::parse(line, nullptr, false), .where = where, .options = options};
-  if (!row.object.is_object()) refuse_row(where, "must be a JSON object, as {\"prompt\": \"Once upon a time\"}");
-  const auto prompt = row.object.find("prompt");
-  if (prompt == row.object.end() || !prompt->is_string()) refuse_row(where, "prompt is missing, or is not a text");
-  for (const auto& [name, value] : row.object.items()) read_row_field(row, name, value);
-  row.prompt = generator.source_tokenizer().encode(prompt->get<std::string>()).ids;
-  return row;
+/// Fields that no option has are the user's own and stay in the output.
+BatchRow read_row_of(const std::string& line, const std::string& where, const attn::generate::TextGenerator& generator,
+                     const TextOptions& options) {
+  try {
+    Fields fields(line, "the line");
+    BatchRow row{.object = fields.all(), .where = where, .options = options};
+    const std::string prompt = fields.text("prompt", "");
+    if (prompt.empty()) throw FieldError("prompt is missing, or empty");
+    fields.number("max_new_tokens", row.options.max_new_tokens, 1, 1e9);
+    read_sampling(fields, row.options);
+    row.prompt = generator.source_tokenizer().encode(prompt).ids;
+    return row;
+  } catch (const FieldError& error) {
+    refuse_row(where, error.what());
+  }
 }
 
 /// The rows of a file, written in their order as soon as all before them are there.
@@ -110,7 +85,7 @@ void generate_batch(const attn::generate::TextGenerator& generator, const std::s
   std::deque<BatchRow> rows;
   Lines lines(file);
   for (std::string line; lines.next(line);)
-    if (!line.empty()) rows.push_back(read_prompt_row(line, lines.where(), generator, options));
+    if (!line.empty()) rows.push_back(read_row_of(line, lines.where(), generator, options));
   attn::generate::TextBatcher batcher(generator, limits);
   std::map<int64_t, size_t> row_of;
   for (size_t n = 0; n < rows.size(); ++n) {

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <random>
-#include <set>
 
 #include "attn/core_base64.h"
 
@@ -19,109 +18,27 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// The fields of a request, each read once. What is left over in the end is unknown.
-class Fields {
- public:
-  explicit Fields(const std::string& body) {
-    try {
-      all_ = Json::parse(body);
-    } catch (const Json::exception&) {
-      throw ApiError(400, "the body is not JSON");
-    }
-    if (!all_.is_object()) throw ApiError(400, "the body must be a JSON object");
-  }
-
-  /// Null where the field is absent or null.
-  const Json* take(const std::string& name) {
-    read_.insert(name);
-    const auto found = all_.find(name);
-    return found == all_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  const Json& required(const std::string& name) {
-    const Json* field = take(name);
-    if (!field) throw ApiError(400, name + " is missing", name);
-    return *field;
-  }
-
-  template <typename Number>
-  void number(const std::string& name, std::optional<Number>& to, double least, double most) {
-    const Json* field = take(name);
-    if (!field) return;
-    const bool right = std::is_same_v<Number, double> ? field->is_number() : field->is_number_integer();
-    if (!right || !(field->get<double>() >= least && field->get<double>() <= most))
-      throw ApiError(400,
-                     fmt::format("{} is {}, must be {} from {} to {}", name, shown(*field),
-                                 std::is_same_v<Number, double> ? "a number" : "a whole number", least, most),
-                     name);
-    to = field->get<Number>();
-  }
-
-  bool flag(const std::string& name) {
-    const Json* field = take(name);
-    if (!field) return false;
-    if (!field->is_boolean())
-      throw ApiError(400, fmt::format("{} is {}, must be true or false", name, shown(*field)), name);
-    return field->get<bool>();
-  }
-
-  std::string text(const std::string& name, const std::string& otherwise) {
-    const Json* field = take(name);
-    if (!field) return otherwise;
-    if (!field->is_string()) throw ApiError(400, fmt::format("{} is {}, must be a text", name, shown(*field)), name);
-    return field->get<std::string>();
-  }
-
-  /// Fields that this server has no use for, and which change no text.
-  void ignore(std::initializer_list<const char*> names) { read_.insert(names.begin(), names.end()); }
-
-  /// Fields that are supported with one value alone, which means the absence of what they are for.
-  void refuse(const std::string& name, const std::vector<Json>& harmless) {
-    const Json* field = take(name);
-    if (field && std::find(harmless.begin(), harmless.end(), *field) == harmless.end())
-      throw ApiError(400, fmt::format("{} is not supported", name), name);
-  }
-
-  void done() const {
-    for (const auto& [name, value] : all_.items())
-      if (!read_.contains(name)) throw ApiError(400, fmt::format("unknown field {}", shown(Json(name))), name);
-  }
-
-  /// A value, short enough for a message.
-  static std::string shown(const Json& value) {
-    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
-    return text;
-  }
-
- private:
-  Json all_;
-  std::set<std::string> read_;
-};
-
 /// A text, or the text parts of a list.
 std::string content_of(const Json& message, const std::string& where) {
   const auto found = message.find("content");
   if (found != message.end() && found->is_string()) return found->get<std::string>();
-  if (found == message.end() || !found->is_array()) throw ApiError(400, where + ".content must be a text", "messages");
+  if (found == message.end() || !found->is_array()) throw FieldError(where + ".content must be a text", "messages");
   std::string text;
   for (const Json& part : *found) {
     if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string())
-      throw ApiError(400, where + ".content has a part that is not text; images and sound are not supported",
-                     "messages");
+      throw FieldError(where + ".content has a part that is not text; images and sound are not supported", "messages");
     text += part["text"].get<std::string>();
   }
   return text;
 }
 
 std::vector<attn::generate::ChatMessage> read_messages(const Json& list) {
-  if (!list.is_array() || list.empty())
-    throw ApiError(400, "messages must be a list of at least one message", "messages");
+  if (!list.is_array() || list.empty()) throw FieldError("messages must be a list of at least one message", "messages");
   std::vector<attn::generate::ChatMessage> messages;
   for (const Json& each : list) {
     const std::string where = fmt::format("messages[{}]", messages.size());
     if (!each.is_object() || !each.contains("role") || !each["role"].is_string())
-      throw ApiError(400, where + " must have a role and a content", "messages");
+      throw FieldError(where + " must have a role and a content", "messages");
     std::string role = each["role"].get<std::string>();
     if (role == "developer") role = "system";
     messages.push_back({role, content_of(each, where)});
@@ -129,16 +46,11 @@ std::vector<attn::generate::ChatMessage> read_messages(const Json& list) {
   return messages;
 }
 
-bool all_of(const Json& list, bool (Json::*is)() const noexcept) {
-  return list.is_array() && !list.empty() &&
-         std::all_of(list.begin(), list.end(), [&](const Json& each) { return (each.*is)(); });
-}
-
 std::vector<int64_t> ids_of(const Json& list) {
   std::vector<int64_t> ids;
   for (const Json& each : list) {
     if (!each.is_number_integer())
-      throw ApiError(400, "a prompt of tokens has something else than whole numbers", "prompt");
+      throw FieldError("a prompt of tokens has something else than whole numbers", "prompt");
     ids.push_back(each.get<int64_t>());
   }
   return ids;
@@ -152,36 +64,17 @@ void read_prompts(const Json& prompt, TextRequest& request) {
   else if (all_of(prompt, &Json::is_number_integer)) request.prompt_tokens = {ids_of(prompt)};
   else if (all_of(prompt, &Json::is_array))
     for (const Json& each : prompt) request.prompt_tokens.push_back(ids_of(each));
-  else throw ApiError(400, "prompt must be a text, a list of texts, or token ids", "prompt");
+  else throw FieldError("prompt must be a text, a list of texts, or token ids", "prompt");
   if (std::max(request.prompts.size(), request.prompt_tokens.size()) > kPrompts)
-    throw ApiError(400, fmt::format("prompt has more than {} entries", kPrompts), "prompt");
+    throw FieldError(fmt::format("prompt has more than {} entries", kPrompts), "prompt");
 }
 
-std::vector<std::string> read_stops(Fields& fields) {
-  const Json* stop = fields.take("stop");
-  if (!stop) return {};
-  std::vector<std::string> stops;
-  if (stop->is_string()) stops = {stop->get<std::string>()};
-  else if (all_of(*stop, &Json::is_string) && stop->size() <= 16) stops = stop->get<std::vector<std::string>>();
-  else throw ApiError(400, "stop must be a text or a list of 1 to 16 texts", "stop");
-  if (std::any_of(stops.begin(), stops.end(), [](const std::string& each) { return each.empty(); }))
-    throw ApiError(400, "stop has an empty text", "stop");
-  return stops;
-}
-
-void read_sampling(Fields& fields, attn::generate::TextOptions& options) {
-  constexpr double kMost = 1e9;
-  fields.number("temperature", options.temperature, 0, 100);
-  fields.number("top_p", options.top_p, 1e-9, 1);
-  fields.number("top_k", options.top_k, 0, kMost);
-  fields.number("min_p", options.min_p, 0, 1);
-  fields.number("repetition_penalty", options.repetition_penalty, 1e-3, 1e3);
-  fields.number("max_tokens", options.max_new_tokens, 1, kMost);
-  std::optional<int64_t> seed;
-  fields.number("seed", seed, 0, 9e15);
+/// What both interfaces for texts have.
+void read_options(Fields& fields, attn::generate::TextOptions& options) {
   static std::atomic<uint64_t> fresh = std::random_device()();  // texts without a seed differ
-  options.seed = seed ? static_cast<uint64_t>(*seed) : ++fresh;
-  options.stop_strings = read_stops(fields);
+  options.seed = ++fresh;
+  read_sampling(fields, options);
+  fields.number("max_tokens", options.max_new_tokens, 1, 1e9);
   fields.refuse("frequency_penalty", {0});
   fields.refuse("presence_penalty", {0});
   fields.refuse("logit_bias", {Json::object()});
@@ -206,7 +99,7 @@ std::string error_body(const ApiError& error) {
 }
 
 TextRequest read_text_request(const std::string& body, bool is_chat) {
-  Fields fields(body);
+  Fields fields(body, "the body");
   TextRequest request{.is_chat = is_chat};
   if (is_chat) {
     request.messages = read_messages(fields.required("messages"));
@@ -227,7 +120,7 @@ TextRequest read_text_request(const std::string& body, bool is_chat) {
     fields.refuse("best_of", {1});
     request.options.max_new_tokens = 16;  // as this interface says
   }
-  read_sampling(fields, request.options);
+  read_options(fields, request.options);
   std::optional<int64_t> n;
   fields.number("n", n, 1, 64);
   request.n = n.value_or(1);
@@ -236,25 +129,25 @@ TextRequest read_text_request(const std::string& body, bool is_chat) {
     request.include_usage = options->is_object() && options->value("include_usage", Json(false)) == Json(true);
   const size_t texts = std::max({request.prompts.size(), request.prompt_tokens.size(), size_t{1}});
   if (request.stream && (request.n > 1 || texts > 1))
-    throw ApiError(400, "stream supports one text at a time", request.n > 1 ? "n" : "prompt");
+    throw FieldError("stream supports one text at a time", request.n > 1 ? "n" : "prompt");
   fields.done();
   return request;
 }
 
 EmbeddingRequest read_embedding_request(const std::string& body) {
-  Fields fields(body);
+  Fields fields(body, "the body");
   EmbeddingRequest request;
   const Json& input = fields.required("input");
   if (input.is_string()) request.texts = {input.get<std::string>()};
   else if (all_of(input, &Json::is_string)) request.texts = input.get<std::vector<std::string>>();
-  else throw ApiError(400, "input must be a text or a list of texts", "input");
-  if (request.texts.size() > 2048) throw ApiError(400, "input has more than 2048 texts", "input");
+  else throw FieldError("input must be a text or a list of texts", "input");
+  if (request.texts.size() > 2048) throw FieldError("input has more than 2048 texts", "input");
   const std::string format = fields.text("encoding_format", "float");
   if (format != "float" && format != "base64")
-    throw ApiError(400, fmt::format("encoding_format is {}, must be float or base64", Fields::shown(format)),
-                   "encoding_format");
+    throw FieldError(fmt::format("encoding_format is {}, must be float or base64", Fields::shown(format)),
+                     "encoding_format");
   request.base64 = format == "base64";
-  if (fields.take("dimensions")) throw ApiError(400, "dimensions is not supported", "dimensions");
+  if (fields.take("dimensions")) throw FieldError("dimensions is not supported", "dimensions");
   fields.ignore({"model", "user"});
   fields.done();
   return request;

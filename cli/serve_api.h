@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/generate_chat.h"
+#include "request_fields.h"
 
 namespace cli {
 
@@ -30,7 +31,7 @@ struct TextRequest {
   int64_t n = 1;                                         ///< texts for each prompt
   bool stream = false, include_usage = false;
 };
-/// Throws ApiError with the field for JSON that is not a request, and for what is not supported.
+/// Throws FieldError for JSON that is not a request, and for what is not supported.
 TextRequest read_text_request(const std::string& body, bool is_chat);
 
 struct EmbeddingRequest {

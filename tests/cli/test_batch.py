@@ -42,9 +42,10 @@ def test_wrong_lines(attn):
         assert done.stdout == "", "nothing is generated before the whole file is right"
         return done.stderr
 
-    assert "in.jsonl, line 2: must be a JSON object" in said("{")
-    assert "in.jsonl, line 2: must be a JSON object" in said("[1]")
-    assert "in.jsonl, line 2: prompt is missing, or is not a text" in said('{"prompt": 3}')
+    assert "in.jsonl, line 2: the line is not JSON" in said("{")
+    assert "in.jsonl, line 2: the line must be a JSON object" in said("[1]")
+    assert "in.jsonl, line 2: prompt is 3, must be a text" in said('{"prompt": 3}')
+    assert "in.jsonl, line 2: prompt is missing, or empty" in said("{}")
     assert 'in.jsonl, line 2: temperature is "hot", must be a number' in said('{"prompt": "a", "temperature": "hot"}')
     assert "in.jsonl, line 2: max_new_tokens is 1.5, must be a whole number" in said(
         '{"prompt": "a", "max_new_tokens": 1.5}')
