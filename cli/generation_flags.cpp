@@ -97,18 +97,19 @@ void GenerationOptions::add(CLI::App& command) {
       ->check(whole(0, int64_t{1} << 40))
       ->excludes(no)
       ->excludes(context);
-  CLI::Option* guess =
+  CLI::Option* speculate =
       command
-          .add_option("--speculate", guesses,
-                      "guess up to so many next tokens and compute them at once; the text is the same, and often there"
-                      " earlier; 0 = none")
+          .add_option("--speculate", draft_tokens,
+                      "speculative decoding with drafts of up to so many tokens: the same text, often sooner; 0 = none")
           ->check(whole(0, 64))
           ->excludes(no);
   command
-      .add_option("--draft", draft,
-                  "a smaller model of the same vocabulary, which guesses; none: what followed the same words before")
+      .add_option(
+          "--draft", draft,
+          "a smaller model of the same vocabulary, which writes the drafts; none: they are what followed the same"
+          " tokens before")
       ->type_name("FOLDER")
-      ->needs(guess);
+      ->needs(speculate);
 }
 
 attn::generate::TextOptions GenerationOptions::text_options() const {
@@ -121,7 +122,7 @@ attn::generate::TextOptions GenerationOptions::text_options() const {
   if (!streaming.empty()) options.streaming = {.sink_tokens = streaming[0], .window = streaming[1]};
   if (!streaming.empty() && streaming[1] == 0)
     throw UsageError("--streaming keeps a window of 0 tokens, must be at least 1");
-  options.speculation.tokens = guesses;
+  options.speculation.tokens = draft_tokens;
   if (!draft.empty() && !draft_model_) draft_model_ = attn::models::open_with_tokenizer(draft).model;
   options.speculation.draft = draft_model_.get();
   options.return_full_text = true;
@@ -154,7 +155,7 @@ attn::generate::TextOptions GenerationOptions::of_answers() const {
 }
 
 attn::generate::TextOptions GenerationOptions::of_batch() const {
-  if (no_cache || !streaming.empty() || text.num_beams.value_or(1) > 1 || guesses > 0)
+  if (no_cache || !streaming.empty() || text.num_beams.value_or(1) > 1 || draft_tokens > 0)
     throw UsageError("--batch supports no --no-cache, --streaming, --num-beams and --speculate");
   return text_options();
 }
@@ -165,7 +166,7 @@ void say_statistics(int64_t prompt_tokens, const attn::generate::Generated& gene
   say("prompt: {} tokens, {:.1f} tokens/s; then {} tokens, {:.1f} tokens/s\n", read,
       static_cast<double>(read) / generated.prompt_seconds, count,
       count > 1 ? static_cast<double>(count - 1) / generated.token_seconds : 0.0);
-  if (generated.guessed > 0) say("guesses: {} of {} were right\n", generated.guessed_right, generated.guessed);
+  if (generated.drafted > 0) say("draft tokens: {} of {} accepted\n", generated.accepted, generated.drafted);
 }
 
 void GenerationOptions::converse(const attn::generate::TextGenerator& generator) const {

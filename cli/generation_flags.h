@@ -20,7 +20,7 @@ struct GenerationOptions {
   std::optional<std::string> do_sample, early_stopping;
   bool no_cache = false;
   std::vector<int64_t> streaming;  // sink tokens, window
-  int64_t guesses = 0;
+  int64_t draft_tokens = 0;
   std::string draft;
   void add(CLI::App& command);
   /// Writes what the model makes of `prompt` to standard output, token by token. Ends early at a signal. The

@@ -3,7 +3,7 @@
 The tables: rate (SmolLM2-135M-Instruct in Q4_1, 1 to 64 clients that each ask for the next text when they have one, 64
 new tokens a text; with --with-llama beside the server of llama.cpp as the package xllamacpp has it compiled), load (64
 clients, 2,000 short requests, and beside them clients that leave, that send what is no request, and that send a byte
-now and then), guesses (one text with and without --speculate). Clients and server share the cores.
+now and then), speculation (one text with and without --speculate). Clients and server share the cores.
 """
 
 import argparse
@@ -192,14 +192,14 @@ def load(options: argparse.Namespace, model: pathlib.Path) -> Iterator[Row]:
                   MB_after=beside_the_cache(process, port))
 
 
-def guesses(options: argparse.Namespace, model: pathlib.Path) -> Iterator[Row]:
+def speculation(options: argparse.Namespace, model: pathlib.Path) -> Iterator[Row]:
     text = (options.data / "tinyshakespeare/input.txt").read_text()[:2000]
     for tokens in (0, 3, 5, 8):
         rates = [attn_rate(options, r"then \d+ tokens, ([\d.]+) tokens/s", "generate", model, "--prompt", text,
                            "--temperature", 0, "--max-new-tokens", 200, "--stats", "--speculate", tokens)
                  for _ in range(options.repeats)]
-        yield row("guesses", f"200 tokens after 2,000 characters of Shakespeare, --speculate {tokens}", "attn generate",
-                  options.threads[-1], tokens_per_s=with_range(rates))
+        yield row("speculation", f"200 tokens after 2,000 characters of Shakespeare, --speculate {tokens}",
+                  "attn generate", options.threads[-1], tokens_per_s=with_range(rates))
 
 
 def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
@@ -213,6 +213,6 @@ def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
         said = attn(options, "generate", model, "--precision", options.precision, "--prompt", prompt(0),
                     "--temperature", 0, "--max-new-tokens", NEW).stdout
         assert prompt(0) + ask(port, prompt(0), NEW)[0] + "\n" == said, "the server and attn generate differ"
-    for table in (rate, load, guesses):
+    for table in (rate, load, speculation):
         if options.filter.search(table.__name__):
             yield from table(options, model)

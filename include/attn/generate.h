@@ -57,15 +57,15 @@ struct TextCache {
   models::ModelCache cache = {};
 };
 
-/// Speculative decoding (Leviathan et al. 2022, arXiv:2211.17192): some next tokens are guessed, and the model computes
-/// them in one step. Guesses that it does not choose itself are discarded. The text is that of batch_invariant without
-/// guesses, at any temperature. Of models with attention in all layers.
+/// Speculative decoding (Leviathan et al. 2022, arXiv:2211.17192): the model computes several draft tokens in one step
+/// and accepts those that it would have chosen itself. The text is that of batch_invariant without drafts, at any
+/// temperature. Requires a model with attention in all layers.
 struct Speculation {
-  int64_t tokens = 0;  ///< guessed at once, at most; 0 = none. Fewer are guessed while guesses are wrong
-  /// Without a draft model, the guesses are what followed the last n tokens where they occurred before in the text, for
+  int64_t tokens = 0;  ///< draft tokens of one step, at most; 0 = none. There are fewer after drafts that were rejected
+  /// Without a draft model, the draft is what followed the last n tokens where they occurred before in the text, for
   /// the largest n from 1 to this one (transformers' max_matching_ngram_size).
   int64_t ngram = 3;
-  /// A smaller model of the same vocabulary, which makes the guesses; borrowed.
+  /// A smaller model of the same vocabulary, which writes the drafts; borrowed.
   const models::Model* draft = nullptr;
 };
 
@@ -117,8 +117,8 @@ struct Generated {
   double score = 0;                  ///< of a beam search: sum of log probabilities / length^length_penalty
   /// First tokens of the text that no longer fitted into the context at its end; 0 with a streaming cache.
   int64_t forgotten = 0;
-  int64_t reused = 0;                      ///< tokens of the prompt that text_cache knew
-  int64_t guessed = 0, guessed_right = 0;  ///< tokens of `speculation`, and those of them that the text has
+  int64_t reused = 0;                 ///< tokens of the prompt that text_cache knew
+  int64_t drafted = 0, accepted = 0;  ///< draft tokens of `speculation`, and those of them that the text has
   double prompt_seconds = 0;
   double token_seconds = 0;  ///< of all tokens after the first
 };

@@ -63,13 +63,18 @@ void check_speculation(Checker& checker, const models::Config& config, const Gen
   });
   checker.require(options.cache && options.beam.num_beams == 1 && options.streaming.window == 0 && !options.recorder,
                   "speculation needs the cache, and supports no beams, streaming or recorder");
-  for (int64_t n = 0; n < config.layers; ++n)
-    if (!checker.require(models::has_attention(config, n), [&] {
-          return "speculation needs attention in all layers, and layer " + std::to_string(n) + " has a state";
-        }))
-      break;
+  const auto require_attention = [&](const char* whose, const models::Config& of) {
+    for (int64_t n = 0; n < of.layers; ++n)
+      if (!checker.require(models::has_attention(of, n), [&] {
+            return "speculation needs attention in all layers, and layer " + std::to_string(n) + " of " + whose +
+                   " has a state";
+          }))
+        return;
+  };
+  require_attention("the model", config);
   if (!speculation.draft) return;
   const models::Config& draft = speculation.draft->config();
+  require_attention("the draft model", draft);
   checker.require(draft.causal && draft.head && draft.classes == 0 && draft.encoder_layers == 0 &&
                       config.encoder_layers == 0 && !draft.takes_embeddings,
                   "a draft model must be one that continues texts, without an encoder, and so must the model");
@@ -203,9 +208,9 @@ std::vector<float> Sequences::next(std::span<const std::vector<int64_t>> texts, 
   return logits(batch, true);
 }
 
-std::vector<float> Sequences::next(std::vector<int64_t>& text, std::span<const int64_t> guesses) {
-  models::Batch batch{.tokens = {text.back()}, .sequences = 1};
-  batch.tokens.insert(batch.tokens.end(), guesses.begin(), guesses.end());
+std::vector<float> Sequences::next(int64_t last, std::span<const int64_t> draft) {
+  models::Batch batch{.tokens = {last}, .sequences = 1};
+  batch.tokens.insert(batch.tokens.end(), draft.begin(), draft.end());
   return logits(batch, false);
 }
 
@@ -290,7 +295,7 @@ class Text {
         text_(begin.begin(), begin.end()),
         chooser_(std::ssize(begin), options),
         sequence_(model, source, options) {
-    if (options.speculation.tokens > 0) guesser_.emplace(options);
+    if (options.speculation.tokens > 0) drafter_.emplace(options);
     if (options.text_cache) result_.reused = sequence_.resume(*options.text_cache, text_);
   }
 
@@ -321,23 +326,25 @@ class Text {
     return true;
   }
 
-  /// One call of the model: a token, and one more for each guess that is right.
+  /// One call of the model: a token, and one more for each draft token that it accepts.
   void step() {
     const int64_t seen = length() - first_;
-    std::vector<int64_t> guesses;
-    if (guesser_ && sequence_.known() + 1 == seen)
-      guesses = guesser_->next(std::span(text_).subspan(first_),
-                               std::min({room() - 1, context_ - seen, steady_length_ - seen}));
-    std::vector<float> logits = guesses.empty() ? sequence_.next({&text_, 1}, first_) : sequence_.next(text_, guesses);
-    const size_t V = logits.size() / (guesses.size() + 1);
-    size_t right = 0;
-    while (take(std::span(logits).subspan(right * V, V)) && right < guesses.size() && text_.back() == guesses[right])
-      ++right;
-    if (guesses.empty()) return;
-    sequence_.cut(seen + static_cast<int64_t>(right));
-    guesser_->judge(std::ssize(guesses), static_cast<int64_t>(right));
-    result_.guessed += std::ssize(guesses);
-    result_.guessed_right += static_cast<int64_t>(right);
+    std::vector<int64_t> draft;
+    if (drafter_ && sequence_.known() + 1 == seen)
+      draft = drafter_->next(std::span(text_).subspan(first_),
+                             std::min({room() - 1, context_ - seen, steady_length_ - seen}));
+    std::vector<float> logits =
+        draft.empty() ? sequence_.next({&text_, 1}, first_) : sequence_.next(text_.back(), draft);
+    const size_t V = logits.size() / (draft.size() + 1);
+    size_t accepted = 0;
+    while (take(std::span(logits).subspan(accepted * V, V)) && accepted < draft.size() &&
+           text_.back() == draft[accepted])
+      ++accepted;
+    if (draft.empty()) return;
+    sequence_.cut(seen + static_cast<int64_t>(accepted));
+    drafter_->judge(std::ssize(draft), static_cast<int64_t>(accepted));
+    result_.drafted += std::ssize(draft);
+    result_.accepted += static_cast<int64_t>(accepted);
   }
 
   /// The next token; false if there is none, or no other may follow.
@@ -361,7 +368,7 @@ class Text {
   int64_t first_ = 0;  // of the tokens that the model sees
   Chooser chooser_;
   Sequences sequence_;
-  std::optional<Guesser> guesser_;
+  std::optional<Drafter> drafter_;
   Generated result_;
   bool ended_ = false;
   std::chrono::steady_clock::time_point start_;

@@ -65,8 +65,8 @@ class Sequences {
   Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options);
   /// Logits [texts, V] after texts whose beginnings are what they were the last time.
   std::vector<float> next(std::span<const std::vector<int64_t>> texts, int64_t first = 0);
-  /// Logits [1 + guesses, V] after the one text, of whose tokens the cache lacks the last, and after each guess.
-  std::vector<float> next(std::vector<int64_t>& text, std::span<const int64_t> guesses);
+  /// Logits [1 + draft, V] after the one text, of whose tokens the cache lacks the last, and after each draft token.
+  std::vector<float> next(int64_t last, std::span<const int64_t> draft);
   /// Tokens of each text that are cached.
   int64_t known() const { return cached_ ? cache_.length() : 0; }
   /// Removes the cached tokens from `length` on.
@@ -89,22 +89,22 @@ class Sequences {
   std::shared_ptr<autograd::Recycler> memory_ = autograd::Tape().memory();
 };
 
-/// Guesses what the next tokens of one text are.
-class Guesser {
+/// Drafts the next tokens of one text.
+class Drafter {
  public:
-  explicit Guesser(const GenerateOptions& options);
+  explicit Drafter(const GenerateOptions& options);
   /// At most `most` tokens that may follow.
   std::vector<int64_t> next(std::span<const int64_t> text, int64_t most);
-  /// So many of the last guesses were right.
-  void judge(int64_t guessed, int64_t right);
+  /// The model accepted so many tokens of the last draft.
+  void judge(int64_t drafted, int64_t accepted);
 
  private:
   std::vector<int64_t> looked_up(std::span<const int64_t> text, int64_t most) const;
-  std::vector<int64_t> drafted(std::span<const int64_t> text, int64_t most);
+  std::vector<int64_t> written(std::span<const int64_t> text, int64_t most);
   const Speculation& options_;
-  int64_t length_;  // of the next guess, at most
-  std::unique_ptr<Sequences> draft_;
-  std::vector<int64_t> drafted_;  // what the draft model has been given
+  int64_t length_;                    // of the next draft, at most
+  std::unique_ptr<Sequences> model_;  // the draft model, if there is one
+  std::vector<int64_t> written_;      // what it has been given
 };
 
 /// The search, of options that have been checked.

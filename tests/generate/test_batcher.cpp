@@ -238,7 +238,7 @@ TEST(Batcher, ARequestThatNeverFitsIsRefused) {
 
 // -------------------------------------------------------------------------------------------------------- speculation
 
-TEST(Speculation, TheTextIsThatWithoutGuesses) {
+TEST(Speculation, TheTextIsThatWithoutDrafts) {
   const std::vector<Request> requests = some_requests();
   for (const char* family : {"gpt", "llama"}) {
     const models::Model model = model_of(shape(family)), other = model_of(shape("llama", 100));
@@ -247,19 +247,19 @@ TEST(Speculation, TheTextIsThatWithoutGuesses) {
                                                      {.tokens = 3, .ngram = 1},
                                                      {.tokens = 4, .draft = &other},
                                                      {.tokens = 4, .draft = &model}}) {
-      int64_t guessed = 0, right = 0;
+      int64_t drafted = 0, accepted = 0;
       for (size_t n = 0; n < requests.size(); ++n) {
         GenerateOptions options = requests[n].options;
         options.speculation = speculation;
         const generate::Generated text = generate::generate(model, requests[n].prompt, options);
         EXPECT_EQ(text.tokens, expected[n]) << family << ' ' << n;
-        guessed += text.guessed;
-        right += text.guessed_right;
+        drafted += text.drafted;
+        accepted += text.accepted;
       }
-      EXPECT_GT(guessed, 0);
-      EXPECT_LE(right, guessed);
+      EXPECT_GT(drafted, 0);
+      EXPECT_LE(accepted, drafted);
       const bool itself = speculation.draft == &model;
-      EXPECT_GT(3 * right, itself ? guessed : -1) << "it guesses its own greedy texts right";
+      EXPECT_GT(3 * accepted, itself ? drafted : -1) << "it accepts its own greedy texts";
     }
   }
 }
@@ -314,7 +314,8 @@ TEST(Speculation, Errors) {
   said(model, {.speculation = {.tokens = -1}}, "speculation.tokens is -1, must be from 0 to 64");
   said(model, {.speculation = {.tokens = 1, .ngram = 0}}, "speculation.ngram is 0, must be from 1 to 64");
   said(model, {.speculation = {.tokens = 1, .draft = &other}}, "a vocabulary of 9 tokens, must have the 40");
-  said(hybrid, {.speculation = {.tokens = 1}}, "attention in all layers, and layer 1 has a state");
+  said(hybrid, {.speculation = {.tokens = 1}}, "attention in all layers, and layer 1 of the model has a state");
+  said(model, {.speculation = {.tokens = 1, .draft = &hybrid}}, "and layer 1 of the draft model has a state");
   said(model, {.cache = false, .speculation = {.tokens = 1}}, "speculation needs the cache");
 }
 

@@ -84,10 +84,10 @@ TEST(Nucleus, IsThatOfTheSortedVocabulary) {
   }
 }
 
-TEST(Guesser, GuessesWhatFollowedTheLastRun) {
+TEST(Drafter, WritesWhatFollowedTheLastRun) {
   GenerateOptions options;
   options.speculation = {.tokens = 4, .ngram = 3};
-  const auto of = [&](const Text& text, int64_t most = 9) { return generate::Guesser(options).next(text, most); };
+  const auto of = [&](const Text& text, int64_t most = 9) { return generate::Drafter(options).next(text, most); };
   EXPECT_EQ(of({1, 2, 3, 9, 8, 1, 2, 3}), (Text{9, 8, 1, 2})) << "at most four";
   EXPECT_EQ(of({1, 2, 3, 9, 8, 1, 2, 3}, 2), (Text{9, 8}));
   EXPECT_EQ(of({7, 2, 3, 5, 4, 2, 3, 6, 1, 2, 3}), (Text{6, 1, 2, 3})) << "the last of the longest runs";
@@ -98,20 +98,20 @@ TEST(Guesser, GuessesWhatFollowedTheLastRun) {
   EXPECT_EQ(of({4, 4, 4}, 0), Text());
 }
 
-TEST(Guesser, GuessesFewerWhileTheyAreWrong) {
+TEST(Drafter, WritesLessWhileItIsRejected) {
   GenerateOptions options;
   options.speculation = {.tokens = 4, .ngram = 1};
-  generate::Guesser guesser(options);
+  generate::Drafter drafter(options);
   const Text text = {1, 2, 3, 4, 5, 6, 1};
-  const auto count = [&] { return guesser.next(text, 9).size(); };
+  const auto count = [&] { return drafter.next(text, 9).size(); };
   EXPECT_EQ(count(), 4u);
-  guesser.judge(4, 1);
+  drafter.judge(4, 1);
   EXPECT_EQ(count(), 3u);
-  for (int n = 0; n < 5; ++n) guesser.judge(2, 0);
+  for (int n = 0; n < 5; ++n) drafter.judge(2, 0);
   EXPECT_EQ(count(), 1u);
-  guesser.judge(1, 1);
+  drafter.judge(1, 1);
   EXPECT_EQ(count(), 3u);
-  guesser.judge(3, 3);
+  drafter.judge(3, 3);
   EXPECT_EQ(count(), 4u);
 }
 
