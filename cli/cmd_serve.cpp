@@ -47,6 +47,14 @@ std::string body_of(const httplib::ContentReader& reader, size_t most, const Res
   return body;
 }
 
+/// The texts of one request, which are cancelled when nobody reads them any more.
+struct Jobs {
+  ~Jobs() {
+    for (const auto& job : all) job->cancel();
+  }
+  std::vector<std::shared_ptr<TextJob>> all = {};
+};
+
 /// A model that writes, one that embeds, or both.
 class Service {
  public:
@@ -98,11 +106,11 @@ class Service {
   void completions(const std::string& body, Response& response) { texts(body, response, false); }
   void embeddings(const std::string& body, Response& response);
   std::vector<std::vector<int64_t>> prompts_of(TextRequest& request) const;
-  std::vector<std::shared_ptr<TextJob>> submit(TextRequest& request);
+  std::shared_ptr<Jobs> submit(TextRequest& request);
   static void stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<TextJob>& job, std::string begun, std::optional<TextJob::End> end);
+                     const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end);
   static void whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    std::vector<std::shared_ptr<TextJob>> jobs, std::string begun, std::optional<TextJob::End> end);
+                    const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end);
   std::string metrics() const;
 
   Options options_;
@@ -161,9 +169,9 @@ void Service::add_to(httplib::Server& server, int& port, bool is_loopback) {
     if (!response.body.empty()) return;
     if (response.status == 413)
       return answer_error(response, ApiError(413, fmt::format("the body has more than {} bytes", options_.max_body)));
-    const bool known = response.status == 404;
-    answer_error(response, ApiError(response.status, known ? "there is no " + request.method + " " + request.path
-                                                           : "the request cannot be read"));
+    const bool is_missing = response.status == 404;
+    answer_error(response, ApiError(response.status, is_missing ? "there is no " + request.method + " " + request.path
+                                                                : "the request cannot be read"));
   });
   server.set_exception_handler([](const Request&, Response& response, std::exception_ptr exception) {
     try {
@@ -204,9 +212,9 @@ std::vector<std::vector<int64_t>> Service::prompts_of(TextRequest& request) cons
   return {generator_->tokenizer().encode(chat_->format(request.messages), {.add_special_tokens = false}).ids};
 }
 
-std::vector<std::shared_ptr<TextJob>> Service::submit(TextRequest& request) {
+std::shared_ptr<Jobs> Service::submit(TextRequest& request) {
   const int64_t context = generator_->context(), most = options_.max_new_tokens;
-  std::vector<std::shared_ptr<TextJob>> jobs;
+  auto jobs = std::make_shared<Jobs>();
   for (const std::vector<int64_t>& prompt : prompts_of(request)) {
     attn::generate::TextOptions options = request.options;
     const int64_t room = context - std::ssize(prompt);
@@ -214,11 +222,9 @@ std::vector<std::shared_ptr<TextJob>> Service::submit(TextRequest& request) {
       throw ApiError(400, fmt::format("the prompt has {} tokens, the model's context is {}", prompt.size(), context));
     options.max_new_tokens = std::min({options.max_new_tokens.value_or(most), most, room});
     for (int64_t n = 0; n < request.n; ++n, ++options.seed) {
-      jobs.push_back(engine_->submit(prompt, options));
-      if (jobs.back()) continue;
-      jobs.pop_back();
-      for (const auto& job : jobs) job->cancel();
-      throw ApiError(429, "too many requests wait: try again later");
+      std::shared_ptr<TextJob> job = engine_->submit(prompt, options);
+      if (!job) throw ApiError(429, "too many requests wait: try again later");
+      jobs->all.push_back(std::move(job));
     }
   }
   return jobs;
@@ -235,12 +241,12 @@ void add(Usage& usage, const TextJob::End& end, bool is_first) {
 
 /// Server-sent events: what has been read of the text so far, then more as it comes.
 void Service::stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<TextJob>& job, std::string begun, std::optional<TextJob::End> end) {
+                     const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) {
   auto text = std::make_shared<std::string>(std::move(begun));
   auto last = std::make_shared<std::optional<TextJob::End>>(std::move(end));
   auto first = std::make_shared<bool>(true);
   const auto provide = [=, usage = request.include_usage](size_t, httplib::DataSink& sink) {
-    if (text->empty() && !*last) *last = job->read(*text, kPause);
+    if (text->empty() && !*last) *last = jobs->all[0]->read(*text, kPause);
     std::string events;
     if (!text->empty() || *first) events += answer.piece({.text = std::exchange(*text, {})}, *first);
     *first = false;
@@ -255,12 +261,12 @@ void Service::stream(Response& response, const TextRequest& request, const TextA
     if (*last) sink.done();
     return true;
   };
-  response.set_chunked_content_provider("text/event-stream", provide, [job](bool) { job->cancel(); });
+  response.set_chunked_content_provider("text/event-stream", provide);
 }
 
 /// One JSON object, when all texts are there.
 void Service::whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    std::vector<std::shared_ptr<TextJob>> jobs, std::string begun, std::optional<TextJob::End> end) {
+                    const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) {
   struct Progress {
     std::vector<Choice> choices;
     Usage usage;
@@ -269,13 +275,10 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
   auto all = std::make_shared<Progress>();
   all->choices.push_back({.text = std::move(begun)});
   all->end = std::move(end);
-  const auto cancel = [jobs](bool) {
-    for (const auto& job : jobs) job->cancel();
-  };
   const auto provide = [=, n = request.n](size_t, httplib::DataSink& sink) {
     Choice& choice = all->choices.back();
     std::string piece;
-    if (!all->end) all->end = jobs[all->choices.size() - 1]->read(piece, kPause);
+    if (!all->end) all->end = jobs->all[all->choices.size() - 1]->read(piece, kPause);
     choice.text += piece;
     if (!sink.is_writable()) return false;  // the client has gone
     if (!all->end) return true;
@@ -287,7 +290,7 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
     }
     choice.finish_reason = all->end->finish_reason;
     add(all->usage, *std::exchange(all->end, {}), (std::ssize(all->choices) - 1) % n == 0);
-    if (all->choices.size() < jobs.size()) {
+    if (all->choices.size() < jobs->all.size()) {
       all->choices.emplace_back();
       return true;
     }
@@ -296,23 +299,20 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
     sink.done();
     return true;
   };
-  response.set_chunked_content_provider("application/json", provide, cancel);
+  response.set_chunked_content_provider("application/json", provide);
 }
 
 void Service::texts(const std::string& body, Response& response, bool is_chat) {
   TextRequest request = read_text_request(body, is_chat);
   if (!generator_) throw ApiError(400, "the model embeds texts and does not write them: /v1/embeddings");
-  const std::vector<std::shared_ptr<TextJob>> jobs = submit(request);
+  const std::shared_ptr<Jobs> jobs = submit(request);
   const TextAnswer answer(is_chat, options_.name, ++number_);
   std::string begun;  // an error before the first text has a status of its own
   std::optional<TextJob::End> end;
-  while (begun.empty() && !end) end = jobs[0]->read(begun, kPause);
-  if (end && !end->error.empty()) {
-    for (const auto& job : jobs) job->cancel();
-    throw ApiError(end->status, end->error);
-  }
+  while (begun.empty() && !end) end = jobs->all[0]->read(begun, kPause);
+  if (end && !end->error.empty()) throw ApiError(end->status, end->error);
   if (!request.stream) return whole(response, request, answer, jobs, std::move(begun), std::move(end));
-  stream(response, request, answer, jobs[0], std::move(begun), std::move(end));
+  stream(response, request, answer, jobs, std::move(begun), std::move(end));
 }
 
 void Service::embeddings(const std::string& body, Response& response) {
