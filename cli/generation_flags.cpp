@@ -22,6 +22,13 @@ std::string lower_case(std::string& text) {
 }  // namespace
 
 void GenerationOptions::add(CLI::App& command) {
+  add_choice(command);
+  add_search(command);
+  add_context(command);
+}
+
+/// How long a text is, and how its tokens are drawn.
+void GenerationOptions::add_choice(CLI::App& command) {
   // The defaults that help shows hold where generation_config.json in the model's folder says nothing.
   command.add_option("--max-new-tokens", text.max_new_tokens, "generate at most so many tokens")
       ->check(whole(1))
@@ -58,6 +65,10 @@ void GenerationOptions::add(CLI::App& command) {
                   "repeat no run of so many tokens; 0 = any run may repeat")
       ->check(whole(0))
       ->default_str("0");
+}
+
+/// Beams, and where a text ends.
+void GenerationOptions::add_search(CLI::App& command) {
   command
       .add_option("--num-beams", text.num_beams,
                   "search for the most probable text with so many beams, and print it when it is complete")
@@ -80,6 +91,10 @@ void GenerationOptions::add(CLI::App& command) {
       .add_option("--stop", text.stop_strings, "end the output before this text; the option may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::Validator(has_text, ""));
+}
+
+/// What the model reads and keeps for each token.
+void GenerationOptions::add_context(CLI::App& command) {
   CLI::Option* context =
       command
           .add_option("--context", text.context,

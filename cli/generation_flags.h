@@ -37,6 +37,9 @@ struct GenerationOptions {
   attn::generate::TextOptions of_batch() const;
 
  private:
+  void add_choice(CLI::App& command);
+  void add_search(CLI::App& command);
+  void add_context(CLI::App& command);
   attn::generate::TextOptions text_options() const;
   mutable std::shared_ptr<const attn::models::Model> draft_model_;
 };

@@ -112,6 +112,30 @@ void require_tensor(const std::string& name, const StoredTensor& tensor, bool is
                        (is_words ? "int32 " : "a floating type ") + text(shape)});
 }
 
+/// K from weight_shape, [N, K], of codes [N, K / pack] whose last word of a row may have codes of no terms.
+int64_t terms_of(const std::string& name, const StoredMatrix::Tensors& tensors, const std::array<int64_t, 2>& codes,
+                 int64_t pack) {
+  const std::optional<StoredTensor> shape = tensors(name);
+  if (!shape || shape->dtype != DType::int64 || shape->shape != std::vector<int64_t>{2})
+    throw Error("open", {name + " must be two numbers of int64"});
+  std::array<int64_t, 2> numbers;
+  std::memcpy(numbers.data(), shape->bytes.data(), sizeof numbers);
+  if (numbers[0] != codes[0] || numbers[1] < 0 || numbers[1] > codes[1] || numbers[1] <= codes[1] - pack)
+    throw Error("open", {name + " does not fit " + name.substr(0, name.rfind('_')) + "_packed"});
+  return numbers[1];
+}
+
+/// The group of each term, where the file has them, must be those of consecutive terms.
+void require_order(const std::string& name, const StoredMatrix::Tensors& tensors, int64_t terms, int64_t group) {
+  const std::optional<StoredTensor> order = tensors(name);
+  if (!order) return;
+  require_tensor(name, *order, true, {terms});
+  for (int64_t k = 0; k < terms; ++k)
+    if (word_of(*order, k) != k / group)
+      throw Error("open", {name + ": the terms are in another order than their groups (desc_act), which is not "
+                                  "supported"});
+}
+
 }  // namespace
 
 std::optional<StoredMatrix> StoredMatrix::find(const StoredFormat& format, const std::string& name,
@@ -129,17 +153,7 @@ std::optional<StoredMatrix> StoredMatrix::find(const StoredFormat& format, const
   const bool by_rows = format.method == Method::compressed_tensors;
   matrix.rows_ = by_rows ? codes->shape[0] : codes->shape[1] * (format.method == Method::awq ? pack : 1);
   matrix.terms_ = by_rows ? codes->shape[1] * pack : codes->shape[0] * (format.method == Method::gptq ? pack : 1);
-  if (by_rows) {  // the last word of a row may have codes of no terms
-    const std::optional<StoredTensor> shape = tensors(named("weight_shape"));
-    if (!shape || shape->dtype != DType::int64 || shape->shape != std::vector<int64_t>{2})
-      throw Error("open", {named("weight_shape") + " must be two numbers of int64"});
-    int64_t numbers[2];
-    std::memcpy(numbers, shape->bytes.data(), sizeof numbers);
-    if (numbers[0] != matrix.rows_ || numbers[1] < 0 || numbers[1] > matrix.terms_ ||
-        numbers[1] <= matrix.terms_ - pack)
-      throw Error("open", {named("weight_shape") + " does not fit " + named(names.codes)});
-    matrix.terms_ = numbers[1];
-  }
+  if (by_rows) matrix.terms_ = terms_of(named("weight_shape"), tensors, {matrix.rows_, matrix.terms_}, pack);
   const int64_t N = matrix.rows_, group = format.group ? format.group : matrix.terms_;
   matrix.groups_ = group > 0 ? div_up(matrix.terms_, group) : 0;
   const int64_t G = matrix.groups_;
@@ -153,13 +167,7 @@ std::optional<StoredMatrix> StoredMatrix::find(const StoredFormat& format, const
   if (matrix.zeros_)
     require_tensor(named(names.zeros), *matrix.zeros_, true,
                    by_rows ? std::vector{div_up(N, pack), G} : std::vector{G, div_up(N, pack)});
-  const std::optional<StoredTensor> order = tensors(named(by_rows ? "weight_g_idx" : "g_idx"));
-  if (order) require_tensor(named("g_idx"), *order, true, {matrix.terms_});
-  for (int64_t k = 0; order && k < matrix.terms_; ++k)
-    if (word_of(*order, k) != k / group)
-      throw Error("open",
-                  {named("g_idx") + ": the terms are in another order than their groups (desc_act), which is not "
-                                    "supported"});
+  require_order(named(by_rows ? "weight_g_idx" : "g_idx"), tensors, matrix.terms_, group);
   return matrix;
 }
 
