@@ -102,8 +102,8 @@ void generate_batch(const attn::generate::TextGenerator& generator, const std::s
     for (const attn::generate::WrittenText& text : batcher.step()) {
       const size_t n = row_of.at(text.request);
       Json& object = rows[n].object;
-      object["text"] = text.written.text;
-      object["new_tokens"] = text.written.generated.tokens.size();
+      object["text"] = text.text;
+      object["new_tokens"] = text.generated.tokens.size();
       object["finish_reason"] = attn::name_of(text.reason);
       if (!text.error.empty()) object["error"] = text.error;
       meter.hide();

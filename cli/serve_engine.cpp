@@ -133,8 +133,8 @@ void Engine::step() {
 }
 
 void Engine::finish(TextJob& job, const WrittenText& text) {
-  const attn::generate::Generated& generated = text.written.generated;
-  TextJob::End end{.prompt_tokens = std::ssize(text.written.prompt_ids),
+  const attn::generate::Generated& generated = text.generated;
+  TextJob::End end{.prompt_tokens = std::ssize(text.prompt_ids),
                    .reused_tokens = generated.reused,
                    .new_tokens = std::ssize(generated.tokens)};
   {

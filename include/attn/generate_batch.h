@@ -86,18 +86,15 @@ class Batcher {
   int64_t requests() const;  ///< that have not been returned by step()
   int64_t waiting() const;   ///< those of them whose computation has not begun
   int64_t cache_bytes() const;
-  const BatcherOptions& options() const;
 
  private:
   struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 
-struct WrittenText {
-  int64_t request = 0;  ///< what add() returned
-  GeneratedText written = {};
-  FinishReason reason = FinishReason::eos;
-  std::string error = {};
+struct WrittenText : FinishedText {
+  std::string text = {};                 ///< the new text, without a stop string
+  std::vector<int64_t> prompt_ids = {};  ///< the tokens of the prompt
 };
 
 /// A Batcher of texts: TextGenerator::write() for many prompts at once.
@@ -117,7 +114,8 @@ class TextBatcher {
   struct Text {
     StreamedText streamed;
     TextGenerator::OnText on_text;
-    GeneratedText written;
+    std::vector<int64_t> prompt_ids;
+    std::string text = {};
     bool add(const std::string& piece);
   };
   const TextGenerator& generator_;

@@ -387,7 +387,6 @@ std::vector<FinishedText> Batcher::step() {
 int64_t Batcher::requests() const { return std::ssize(state_->texts) + waiting(); }
 int64_t Batcher::waiting() const { return std::ssize(state_->queue); }
 int64_t Batcher::cache_bytes() const { return state_->cache.bytes(); }
-const BatcherOptions& Batcher::options() const { return state_->options; }
 
 // --------------------------------------------------------------------------------------------------------------- texts
 
@@ -395,18 +394,18 @@ TextBatcher::TextBatcher(const TextGenerator& generator, const BatcherOptions& o
     : generator_(generator), batcher_(generator.model(), options) {}
 
 bool TextBatcher::Text::add(const std::string& piece) {
-  written.text += piece;
+  text += piece;
   return !on_text || on_text(piece);
 }
 
 int64_t TextBatcher::add(std::span<const int64_t> prompt_ids, const TextOptions& options,
                          TextGenerator::OnText on_text) {
   GenerateOptions all = generator_.options(options);
-  const auto text = std::make_shared<Text>(
-      Text{StreamedText(generator_.tokenizer(), prompt_ids, options.stop_strings), std::move(on_text), {}});
-  text->written.prompt_ids.assign(prompt_ids.begin(), prompt_ids.end());
+  const auto text = std::make_shared<Text>(Text{StreamedText(generator_.tokenizer(), prompt_ids, options.stop_strings),
+                                                std::move(on_text),
+                                                {prompt_ids.begin(), prompt_ids.end()}});
   all.on_token = [text](int64_t token) { return text->add(text->streamed.push(token)) && !text->streamed.stopped(); };
-  const int64_t request = batcher_.add(text->written.prompt_ids, std::move(all));
+  const int64_t request = batcher_.add(text->prompt_ids, std::move(all));
   texts_.emplace(request, text);
   return request;
 }
@@ -424,8 +423,7 @@ std::vector<WrittenText> TextBatcher::step() {
         each.error = error.what();
       }
     }
-    text.written.generated = std::move(each.generated);
-    all.push_back({each.request, std::move(text.written), each.reason, std::move(each.error)});
+    all.push_back({std::move(each), std::move(text.text), std::move(text.prompt_ids)});
     texts_.erase(found);
   }
   return all;
