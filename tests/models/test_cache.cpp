@@ -1,31 +1,16 @@
 // models: a cache continues texts with the bits of the whole texts, together and apart.
 #include "support/errors.h"
 #include "support/layers.h"
+#include "support/tiny_models.h"
 
 namespace attn::test {
 namespace {
 
 using namespace models;
 
-Config tiny(const std::string& name) {
-  Config config = family(name);
-  config.vocab_size = 13;
-  config.context = config.embed_dim = 16;
-  if (name != "selfhead") config.layers = 2, config.heads = 4;
-  if (name == "llama") config.kv_heads = 2;
-  return config;
-}
-
-Batch random_batch(const Config& config, int64_t sequences, int64_t length, uint64_t seed) {
-  Batch batch{.sequences = sequences, .length = length};
-  Random random(seed);
-  for (int64_t n = 0; n < sequences * length; ++n) batch.tokens.push_back(random.below(config.vocab_size));
-  return batch;
-}
-
 /// In chunks and alone, after a cache, where the tape asks for it.
 TEST(ModelCache, TokensOfACacheHaveTheBitsOfTheirText) {
-  std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama"), tiny("gpt")};
+  std::vector<Config> configs = {tiny_config("selfhead"), tiny_config("gpt"), tiny_config("llama"), tiny_config("gpt")};
   configs.back().positions = PositionEncoding::relative;
   for (const Config& config : configs)
     for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float64}) {
@@ -52,7 +37,7 @@ TEST(ModelCache, TokensOfACacheHaveTheBitsOfTheirText) {
 
 /// Texts of different lengths continue one cache in packed batches, cut as it comes.
 TEST(ModelCache, SequencesOfACacheGrowApartWithTheBitsOfTheirTexts) {
-  std::vector<Config> configs = {tiny("gpt"), tiny("llama"), tiny("gpt"), tiny("gpt")};
+  std::vector<Config> configs = {tiny_config("gpt"), tiny_config("llama"), tiny_config("gpt"), tiny_config("gpt")};
   configs[2].positions = PositionEncoding::relative;
   configs[3].positions = PositionEncoding::sinusoidal;
   for (const Config& config : configs)
@@ -93,7 +78,7 @@ TEST(ModelCache, SequencesOfACacheGrowApartWithTheBitsOfTheirTexts) {
 }
 
 TEST(ModelCache, AForkSharesWhatItBeginsWith) {
-  const Config config = tiny("llama");
+  const Config config = tiny_config("llama");
   Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
   Batch text = random_batch(config, 1, 16, 5);
@@ -119,7 +104,7 @@ TEST(ModelCache, AForkSharesWhatItBeginsWith) {
 }
 
 TEST(ModelCache, TheLastRowsOfPackedTexts) {
-  const Config config = tiny("gpt");
+  const Config config = tiny_config("gpt");
   const Model model(config, nn::Precision::float64, 3);
   Batch packed = random_batch(config, 1, 9, 5);
   packed.sequences = 2;

@@ -8,43 +8,12 @@
 #include "attn/generate_text.h"
 #include "support/errors.h"
 #include "support/layers.h"
+#include "support/tiny_models.h"
 
 namespace attn::test {
 namespace {
 
 using namespace models;
-
-Config tiny(const std::string& name) {
-  Config config = family(name);
-  config.vocab_size = 13;
-  config.context = 16;
-  config.embed_dim = 16;
-  if (name != "selfhead") {
-    config.layers = 2;
-    config.heads = 4;
-    config.kv_heads = name == "llama" ? 2 : 0;
-  }
-  return config;
-}
-
-Batch random_batch(const Config& config, int64_t sequences, int64_t length, uint64_t seed) {
-  Batch batch;
-  batch.sequences = sequences;
-  batch.length = length;
-  Random random(seed);
-  for (int64_t n = 0; n < sequences * length; ++n) batch.tokens.push_back(random.below(config.vocab_size));
-  if (config.encoder_layers) {
-    batch.source_length = length + 2;
-    for (int64_t n = 0; n < sequences * batch.source_length; ++n)
-      batch.source.push_back(random.below(config.vocab_size));
-    batch.source_lengths.assign(static_cast<size_t>(sequences), batch.source_length);
-    batch.source_lengths.back() = 3;
-  }
-  const int64_t targets = config.classes ? sequences : sequences * length;
-  for (int64_t n = 0; n < targets; ++n)
-    batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
-  return batch;
-}
 
 // ------------------------------------------------------------------------------------------------------ configuration
 
@@ -139,7 +108,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   config.kv_heads = 2;
   config.causal = false;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 4u);
-  config = tiny("gpt");
+  config = tiny_config("gpt");
   config.heads = 3;
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "heads 3 must divide embed_dim 16, or head_dim must be given");
   config.head_dim = 7;
@@ -148,7 +117,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
   EXPECT_EQ(reasons_of([&] { check(config); }).front(), "the width of a head is 7, must be even with rope");
   config.output_projection = true;
   EXPECT_EQ(reasons_of([&] { check(config); }).size(), 2u);
-  config = tiny("selfhead");
+  config = tiny_config("selfhead");
   config.value_dim = 12;
   config.tie_embeddings = true;
   EXPECT_EQ(reasons_of([&] { check(config); }).front(),
@@ -163,7 +132,7 @@ TEST(Config, WhatCannotBeBuiltIsRefused) {
 
 TEST(Model, GradientsOfEveryFamily) {
   for (const std::string& name : families()) {
-    Config config = tiny(name);
+    Config config = tiny_config(name);
     config.dropout = 0.1;
     Model model(config, nn::Precision::float64, 3);
     stir(model.parameters());
@@ -177,7 +146,7 @@ TEST(Model, GradientsOfEveryFamily) {
 
 /// A decoder that looks at an encoder, all of whose layers share a table of relative positions.
 Config two_stacks() {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   config.encoder_layers = 2;
   config.positions = PositionEncoding::relative;
   config.shared_relative_bias = true;
@@ -211,7 +180,7 @@ TEST(Model, GradientsOfTwoStacks) {
 
 TEST(Model, AShorterTextInABatchIsTheTextAlone) {
   for (const char* name : {"gpt", "llama", "encoder"}) {
-    const Config config = tiny(name);
+    const Config config = tiny_config(name);
     const Model model(config, nn::Precision::float64, 3);
     Batch both = random_batch(config, 2, 8, 5), alone;
     both.lengths = {8, 5};
@@ -227,7 +196,7 @@ TEST(Model, AShorterTextInABatchIsTheTextAlone) {
 }
 
 TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
-  const Config config = tiny("encoder");
+  const Config config = tiny_config("encoder");
   const Model model(config, nn::Precision::float64, 3);
   const Batch padded = random_batch(config, 2, 5, 5);
   Batch packed = padded;
@@ -244,7 +213,7 @@ TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
 
 TEST(Model, LaterTokensChangeNothingBefore) {
   for (const char* name : {"selfhead", "gpt", "llama"}) {
-    const Config config = tiny(name);
+    const Config config = tiny_config(name);
     const Model model(config, nn::Precision::float32, 3);
     Batch batch = random_batch(config, 1, 9, 5);
     Tape tape;
@@ -257,16 +226,16 @@ TEST(Model, LaterTokensChangeNothingBefore) {
 }
 
 TEST(Model, FlopsCountProductsAndAttention) {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   const double blocks = 2 * 12 * 16 * 16, head = 13 * 16;                           // a token; the head is tied
   EXPECT_EQ(forward_flops(config, 8), 8 * 2 * (blocks + head + 2 * 2 * 4.5 * 16));  // causal: (8 + 1) / 2 keys each
   EXPECT_EQ(forward_flops(config, 3, 5, true), 2 * (3 * (blocks + 2 * 2 * 7 * 16) + head));  // 6, 7 and 8 keys
   config.window = 4;
   EXPECT_EQ(forward_flops(config, 6), 2 * (6 * (blocks + head) + 2 * 2 * (1 + 2 + 3 + 4 + 4 + 4) * 16));
-  const Config encoder = tiny("encoder");
+  const Config encoder = tiny_config("encoder");
   EXPECT_EQ(forward_flops(encoder, 8), 2 * (8 * (blocks + 2 * 2 * 8 * 16) + 2 * 16));  // all keys; one row of classes
   EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 2 * 2 * 16 * 4);
-  EXPECT_EQ(cache_bytes_per_token(tiny("llama"), DType::bfloat16), 2 * 2 * 8 * 2);
+  EXPECT_EQ(cache_bytes_per_token(tiny_config("llama"), DType::bfloat16), 2 * 2 * 8 * 2);
 
   config.head_dim = 6;  // 4 heads: 24 columns in a model of 16
   config.window = 0;
@@ -275,7 +244,7 @@ TEST(Model, FlopsCountProductsAndAttention) {
   EXPECT_EQ(forward_flops(config, 8), 8 * 2 * (blocks + head + 2 * 4 * 8 * 16 + 2 * 2 * 4.5 * 24));
   EXPECT_EQ(cache_bytes_per_token(config, DType::float32), 2 * 2 * 24 * 4);
 
-  Config single = tiny("selfhead");
+  Config single = tiny_config("selfhead");
   single.key_dim = 4;
   single.value_dim = 6;
   single.output_projection = true;
@@ -283,7 +252,7 @@ TEST(Model, FlopsCountProductsAndAttention) {
 }
 
 TEST(Model, PositionsAndDistancesAreLearnedTogether) {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   config.positions = PositionEncoding::learned_relative;
   config.shared_relative_bias = true;
   Model model(config, nn::Precision::float32, 3);
@@ -308,7 +277,7 @@ TEST(Model, PositionsAndDistancesAreLearnedTogether) {
 }
 
 TEST(Model, SinusoidalTokensAreScaled) {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   config.positions = PositionEncoding::sinusoidal;
   const Model scaled(config, nn::Precision::float32, 3);
   config.embedding_scale = 4;  // the root of 16
@@ -323,7 +292,7 @@ TEST(Model, SinusoidalTokensAreScaled) {
 }
 
 TEST(Model, BadBatchesAreErrors) {
-  const Config config = tiny("gpt");
+  const Config config = tiny_config("gpt");
   const Model model(config, nn::Precision::float32);
   Tape tape;
   Batch batch = random_batch(config, 1, 17, 5);
@@ -348,30 +317,30 @@ TEST(Model, BadBatchesAreErrors) {
 }
 
 TEST(Model, LoadListsAllThatIsMissing) {
-  const Model from(tiny("gpt"), nn::Precision::float32), to_same(tiny("gpt"), nn::Precision::float32, 9);
+  const Model from(tiny_config("gpt"), nn::Precision::float32), to_same(tiny_config("gpt"), nn::Precision::float32, 9);
   const std::string bytes = io::format_safetensors(from.tensors(), {});
-  Model to(tiny("gpt"), nn::Precision::float32, 9);
+  Model to(tiny_config("gpt"), nn::Precision::float32, 9);
   to.load(io::Safetensors::parse(bytes, "memory"));
   const Batch batch = random_batch(from.config(), 1, 6, 1);
   Tape tape;
   EXPECT_EQ(numbers(from.forward(tape, batch).data()), numbers(to.forward(tape, batch).data()));
   EXPECT_NE(numbers(from.forward(tape, batch).data()), numbers(to_same.forward(tape, batch).data()));
-  Model other(tiny("llama"), nn::Precision::float32);
+  Model other(tiny_config("llama"), nn::Precision::float32);
   EXPECT_GT(reasons_of([&] { other.load(io::Safetensors::parse(bytes, "memory")); }).size(), 3u);
 }
 
 // --------------------------------------------------------------------------------------------------------- generation
 
 TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
-  std::vector<Config> configs = {tiny("selfhead"), tiny("gpt"), tiny("llama")};
+  std::vector<Config> configs = {tiny_config("selfhead"), tiny_config("gpt"), tiny_config("llama")};
   for (const PositionEncoding positions :
        {PositionEncoding::none, PositionEncoding::sinusoidal, PositionEncoding::relative, PositionEncoding::alibi,
         PositionEncoding::rope, PositionEncoding::learned_relative}) {
-    configs.push_back(tiny("gpt"));
+    configs.push_back(tiny_config("gpt"));
     configs.back().positions = positions;
     configs.back().head_dim = 6;
   }
-  configs.push_back(tiny("selfhead"));
+  configs.push_back(tiny_config("selfhead"));
   configs.back().value_dim = 10;
   configs.back().output_projection = true;
   for (const Config& config : configs) {
@@ -397,7 +366,7 @@ TEST(Generate, CachedAndUncachedWriteTheSameTokens) {
 
 /// A decoder beside an encoder that reads rows, as Whisper's.
 Config of_rows() {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   config.model = "whisper";
   config.encoder_layers = 2;
   config.takes_embeddings = true;
@@ -443,7 +412,7 @@ TEST(Model, WrongRowsAreErrors) {
   EXPECT_TRUE(reason(attn::Array(DType::int64, {2, 7, 16})).ends_with("of a floating type"));
   EXPECT_EQ(reason(attn::Array(DType::float32, {2, 7, 16}), std::vector<int64_t>(14, 1)),
             "the model reads inputs_embeds in place of tokens, but tokens are given too");
-  Config other = tiny("gpt");
+  Config other = tiny_config("gpt");
   const Model reads_tokens(other, nn::Precision::float32);
   Batch batch = random_batch(other, 2, 5, 1);
   batch.inputs_embeds = attn::Array(DType::float32, {2, 5, 16});
@@ -455,7 +424,7 @@ TEST(Model, WrongRowsAreErrors) {
 }
 
 TEST(Generate, ALongerContextIsSeen) {
-  Config config = tiny("gpt");
+  Config config = tiny_config("gpt");
   config.positions = PositionEncoding::relative;
   Model model(config, nn::Precision::float32, 3);
   stir(model.parameters(), 0.5);
@@ -506,7 +475,7 @@ TEST(Generate, BadOptionsAndLogits) {
   const std::vector<float> logits = {1, NAN};
   EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {}, random); }).front(), "the logit of token 1 is NaN");
   EXPECT_EQ(reasons_of([&] { generate::sample(logits, {}, {-1, -1, 0, 2, 0}, random); }).size(), 5u);
-  const Model gpt(tiny("gpt"), nn::Precision::float32);
+  const Model gpt(tiny_config("gpt"), nn::Precision::float32);
   EXPECT_EQ(reasons_of([&] { generate::generate(gpt, {}, {.context = -1}); }).size(), 2u);
   EXPECT_EQ(reasons_of([&] { generate::generate(gpt, std::vector<int64_t>{1}, {.context = 17}); }).front(),
             "context is 17, but the model has learned 16 positions");
@@ -516,7 +485,7 @@ TEST(Generate, BadOptionsAndLogits) {
   Tape tape;
   EXPECT_EQ(reasons_of([&] { gpt.forward(tape, batch, {.cache = &cache}); }).front(),
             "lengths do not apply to a call that continues a cache");
-  const Model encoder(tiny("encoder"), nn::Precision::float32);
+  const Model encoder(tiny_config("encoder"), nn::Precision::float32);
   EXPECT_EQ(reasons_of([&] { generate::generate(encoder, std::vector<int64_t>{1}, {}); }).front(),
             "only a causal model can continue a text");
 }
