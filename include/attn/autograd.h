@@ -215,15 +215,16 @@ struct ColumnRuns {
 Value rms_norm_columns(Tape& tape, const Value& x, std::vector<ColumnRuns> runs, double epsilon);
 /// Rows of table [V, C]: ids [R] -> [shape .., C], R the product of `shape`.
 Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::vector<int64_t> shape);
-/// The mean of the first lengths[b] rows of each sequence: x [B, L, C] -> [B, C]
-Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths);
+/// The mean of the first lengths[b] rows of each sequence: x [B, L, C] -> [B, C]. With `starts` [B], which rise,
+/// sequence b begins at row starts[b] of all rows of x.
+Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths, std::vector<int64_t> starts = {});
 /// Row index[b] of each sequence: x [B, L, C] -> [B, C]
 Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index);
 /// Transposes x [Lq, Lk, H] to the layout of a bias, [1, H, Lq, Lk].
 Value heads_first(Tape& tape, const Value& x);
 /// The mean cross entropy [1], in float32 or float64, of logits [R, V] and targets [R]; targets of ops::kIgnoreIndex
-/// are ignored.
-Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets);
+/// are ignored. With weights [R] >= 0 it is the weighted mean, as with class weights in PyTorch.
+Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets, std::vector<double> weights = {});
 
 /// Heads in the last axis of an array [B, L, C]: head h is the columns first + h width to first + (h + 1) width - 1.
 /// view() throws Error where these columns do not exist.

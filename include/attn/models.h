@@ -46,7 +46,9 @@ using autograd::Value;
 struct Batch {
   std::vector<int64_t> tokens = {};          ///< [B, L]; packed: all sequences one after the other
   std::vector<int64_t> token_type_ids = {};  ///< shaped as tokens, in [0, type_vocab_size); empty = 0
-  std::vector<int64_t> targets = {};         ///< [B, L] next tokens, or [B] classes; ops::kIgnoreIndex is ignored
+  std::vector<int64_t> targets = {};         ///< [B, L] tokens, or [B] classes; ops::kIgnoreIndex is ignored
+  std::vector<double> target_weights = {};   ///< shaped as targets, >= 0: weights of their losses; empty = 1
+  std::vector<double> values = {};           ///< [B, classes] in place of targets: the numbers of a regression
   std::vector<int64_t> lengths = {};         ///< [B] in 1 .. L; empty = all L; must be empty with a cache
   int64_t sequences = 0;                     ///< B
   int64_t length = 0;                        ///< L; packed: the number of all tokens
@@ -92,15 +94,15 @@ class Model {
   nn::Parameters& parameters() { return owned(); }
 
   /// Logits, in float32 or float64: [B, L, V]; [B, 1, V] with last_only; [B, classes] of a classifier, [B, L, classes]
-  /// of a token classifier; [1, R, ..] for R packed tokens, [1, B, V] with last_only. A model without a head returns
-  /// hidden(), or [B, C] with a pooler. A batch may be longer than the context unless positions are learned. Throws
-  /// Error that lists everything wrong with the batch, the cache and the traces.
+  /// of a token classifier. R packed tokens give [1, R, ..], with last_only [1, B, V], and a classifier [B, classes]. A
+  /// model without a head returns hidden(), or [B, C] with a pooler. A batch may be longer than the context unless
+  /// positions are learned. Throws Error that lists everything wrong with the batch, the cache and the traces.
   Value forward(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The last hidden states [B, L, C], after the last norm.
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
-  /// The pooler's output of first rows [R, C]. forward() applies it unless the batch is packed.
+  /// The pooler's output of first rows [R, C], which forward() applies.
   Value pooler(Tape& tape, const Value& first) const;
-  /// The mean cross entropy over the targets.
+  /// The mean cross entropy over the targets, whose rows alone have logits; with Batch::values the mean squared error.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
   /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length. A streaming

@@ -32,9 +32,11 @@ constexpr auto enum_names(PositionEncoding) {
 }
 enum class NormKind { layer, rms };
 constexpr auto enum_names(NormKind) { return std::to_array<std::string_view>({"layer", "rms"}); }
-/// What a classifier classifies: the mean of all tokens, the first token, or each token.
-enum class ClassifierPooling { mean, first, each };
-constexpr auto enum_names(ClassifierPooling) { return std::to_array<std::string_view>({"mean", "first", "each"}); }
+/// What a classifier classifies: the mean of all tokens, the first token, each token, or the last token.
+enum class ClassifierPooling { mean, first, each, last };
+constexpr auto enum_names(ClassifierPooling) {
+  return std::to_array<std::string_view>({"mean", "first", "each", "last"});
+}
 using nn::Initialization;
 using nn::NormPlacement;
 using nn::QueryKeyNorm;
@@ -129,7 +131,7 @@ struct Config {
   bool head_dense_bias = true;
   Activation head_activation = Activation::tanh;
   bool head_norm = false;
-  bool head_bias = false;      ///< of token logits; class logits always have one
+  bool head_bias = false;      ///< of token logits; class logits have one, but for those of the last token
   bool tie_embeddings = true;  ///< the head uses the token embeddings
   double logit_scale = 1;      ///< factor on the input of the head
   double logit_softcap = 0;    ///< c > 0: logits become c tanh(l / c)

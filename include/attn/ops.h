@@ -175,9 +175,11 @@ void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out);
 /// dtable[ids[r]] += dout[r], in the order of r; dtable is the gradient of a parameter.
 void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2> dtable);
 
-/// out[b] = mean of the first lengths[b] rows of sequence b.  x [B L, C], out [B, C]; 1 <= lengths[b] <= L.
-void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out);
-void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, View<2> dx);
+/// out[b] = mean of the first lengths[b] rows of sequence b.  x [R, C], out [B, C]; sequence b begins at row starts[b],
+/// or without `starts` at b R / B, and has lengths[b] >= 1 rows before the next one begins.
+void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out, std::span<const int64_t> starts = {});
+void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, View<2> dx,
+                        std::span<const int64_t> starts = {});
 
 /// Targets of this value are ignored, as with ignore_index in PyTorch.
 constexpr int64_t kIgnoreIndex = -1;
@@ -185,9 +187,10 @@ constexpr int64_t kIgnoreIndex = -1;
 /// loss[r] = lse[r] - logits[r, targets[r]], 0 where the target is kIgnoreIndex.  logits [R, V]; targets [R];
 /// loss, lse [R] float32 (float64 for float64). Returns the mean over the other targets, 0 if there are none.
 double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View<1> loss, View<1> lse);
-/// dlogits = factor (softmax(logits) - onehot(targets)), 0 in ignored rows; dlogits may be logits.
+/// dlogits = factor weights[r] (softmax(logits) - onehot(targets)), 0 in ignored rows; weights [R], or empty = 1;
+/// dlogits may be logits.
 void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> targets, ConstView<1> lse, double factor,
-                            View<2> dlogits);
+                            View<2> dlogits, std::span<const double> weights = {});
 
 // -------------------------------------------------------------------------------------------------------- optimiser
 

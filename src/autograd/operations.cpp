@@ -1,5 +1,6 @@
 // The operations of the tape, value and gradient side by side. attention() has a file of its own.
 #include <algorithm>
+#include <cmath>
 
 #include "attn/ops_quantized.h"
 #include "autograd/wide.h"
@@ -441,16 +442,32 @@ void check_index(int64_t sequences, int64_t length, std::span<const int64_t> ind
   checker.done();
 }
 
+/// One for each target, from 0 on.
+void check_weights(const std::vector<double>& weights, const std::vector<int64_t>& targets) {
+  if (weights.empty()) return;
+  Checker checker("cross_entropy");
+  checker.require(weights.size() == targets.size(), [&] {
+    return "there are " + std::to_string(weights.size()) + " weights for " + std::to_string(targets.size()) +
+           " targets";
+  });
+  const auto bad = std::find_if(weights.begin(), weights.end(), [](double w) { return !(w >= 0 && std::isfinite(w)); });
+  checker.require(bad == weights.end(), [&] {
+    return "weights[" + std::to_string(bad - weights.begin()) + "] is " + std::to_string(*bad) +
+           ", must be finite and at least 0";
+  });
+  checker.done();
+}
+
 }  // namespace
 
-Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths) {
+Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths, std::vector<int64_t> starts) {
   check_rank("mean_pool", x, "[B, L, C]");
-  Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
-  ops::mean_pool(x.data().rows(), lengths, data.rows());
+  Array data = tape.array(x.dtype(), {starts.empty() ? x.shape().front() : std::ssize(starts), x.data().width()});
+  ops::mean_pool(x.data().rows(), lengths, data.rows(), starts);
   Value y = tape.result("mean_pool", data, {x});
-  tape.record(y, [=, &tape, lengths = std::move(lengths)] {
+  tape.record(y, [=, &tape, lengths = std::move(lengths), starts = std::move(starts)] {
     const Array dx = tape.array(x.dtype(), x.shape());
-    ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows());
+    ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows(), starts);
     tape.add_gradient(x, dx);
   });
   return y;
@@ -478,24 +495,34 @@ Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
   return y;
 }
 
-Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets) {
+Value cross_entropy(Tape& tape, const Value& logits, std::vector<int64_t> targets, std::vector<double> weights) {
   check_rows("cross_entropy", "logits", logits);
+  check_weights(weights, targets);
   const DType type = parameter_type(logits.dtype());
   const int64_t rows = logits.data().rows().size[0];
   const Array each = tape.array(type, {rows}), lse = tape.array(type, {rows});
-  const double mean = ops::cross_entropy(logits.data().rows(), targets, each.vector(), lse.vector());
+  double mean = ops::cross_entropy(logits.data().rows(), targets, each.vector(), lse.vector());
+  double total = static_cast<double>(rows - std::count(targets.begin(), targets.end(), ops::kIgnoreIndex));
+  if (!weights.empty()) {
+    double sum = 0;
+    total = 0;
+    for (size_t r = 0; r < targets.size(); ++r) {
+      if (targets[r] == ops::kIgnoreIndex) continue;
+      sum += weights[r] * each.number(static_cast<int64_t>(r));
+      total += weights[r];
+    }
+    mean = total > 0 ? sum / total : 0;
+  }
   Array data = tape.array(type, {1});
   if (type == DType::float64) *static_cast<double*>(data.data()) = mean;
   else *static_cast<float*>(data.data()) = static_cast<float>(mean);
   Value y = tape.result("cross_entropy", data, {logits});
-  tape.record(y, [=, &tape, targets = std::move(targets)] {
+  tape.record(y, [=, &tape, targets = std::move(targets), weights = std::move(weights)] {
     const double dy = type == DType::float64 ? *static_cast<const double*>(y.gradient().data())
                                              : *static_cast<const float*>(y.gradient().data());
-    const int64_t counted = rows - std::count(targets.begin(), targets.end(), ops::kIgnoreIndex);
-    if (counted == 0) return;
+    if (total == 0) return;
     const Array dlogits = tape.array(logits.dtype(), logits.shape());
-    ops::cross_entropy_backward(logits.data().rows(), targets, lse.vector(), dy / static_cast<double>(counted),
-                                dlogits.rows());
+    ops::cross_entropy_backward(logits.data().rows(), targets, lse.vector(), dy / total, dlogits.rows(), weights);
     tape.add_gradient(logits, dlogits);
   });
   return y;

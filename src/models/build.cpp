@@ -255,7 +255,8 @@ void Model::make_head(const nn::Scope& root, int64_t width) {
     width = to;
   }
   if (config_.head_norm) head_norm_ = nn::Norm(root / "head_norm", width, norm_options(config_));
-  if (config_.classes) head_ = nn::Linear(root / "head", width, config_.classes, {.bias = true});
+  if (config_.classes)
+    head_ = nn::Linear(root / "head", width, config_.classes, {.bias = config_.pooling != ClassifierPooling::last});
   else if (!tied) head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias});
   else if (config_.head_bias)
     head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::ParameterRole::bias);

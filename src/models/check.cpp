@@ -1,5 +1,6 @@
 // What a model asks of a batch and of the cache that it continues, before anything is computed.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "attention/streaming.h"
@@ -29,7 +30,21 @@ bool has_size(size_t values, int64_t sequences, int64_t length) {
          static_cast<int64_t>(values) == count;
 }
 
+void check_values(Checker& checker, const Config& config, const Batch& batch) {
+  const bool of_texts = config.classes && config.pooling != ClassifierPooling::each;
+  checker.require(of_texts && batch.targets.empty() && batch.target_weights.empty(),
+                  "values are for a classifier of texts, in place of targets and their weights");
+  checker.require(has_size(batch.values.size(), batch.sequences, config.classes), [&] {
+    return text(std::ssize(batch.values)) + " values are given for " + text(batch.sequences) + " sequences and " +
+           text(config.classes) + " classes";
+  });
+  const auto bad = std::find_if(batch.values.begin(), batch.values.end(), [](double v) { return !std::isfinite(v); });
+  checker.require(bad == batch.values.end(),
+                  [&] { return "values[" + text(bad - batch.values.begin()) + "] is not finite"; });
+}
+
 void check_targets(Checker& checker, const Config& config, const Batch& batch, bool last_only) {
+  if (!batch.values.empty()) return check_values(checker, config, batch);
   const bool each = !config.classes || config.pooling == ClassifierPooling::each;
   const int64_t length = !each || last_only ? 1 : batch.length;
   checker.require(has_size(batch.targets.size(), batch.sequences, length), [&] {

@@ -43,7 +43,10 @@ const NameRules kHeadNorms = {{"blocks.#.attention.norm_query.weight", {"layers.
 const NameRules kLlamaNames = kLlamaEnds + kLlamaNorms + kLlamaAttention + kLlamaFeedForward;
 
 const HeadRules kCausalHead = {
-    {"ForCausalLM", "{}", {}}, {"LMHeadModel", "{}", {}}, {"Model", R"({"head": false})", {}}};
+    {"ForCausalLM", "{}", {}},
+    {"LMHeadModel", "{}", {}},
+    {"ForSequenceClassification", R"({"pooling": "last"})", {{"head.weight", {"/score.weight"}}}},
+    {"Model", R"({"head": false})", {}}};
 
 const NameRules kPhi3Names = kLlamaEnds + kLlamaNorms +
                              NameRules{{"blocks.#.attention.qkv.weight", {"layers.#.self_attn.qkv_proj.weight"}},

@@ -269,6 +269,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   if (const Json& stored = reader.field("quantization_config"); !stored.is_null())
     model.stored = read_stored_format(stored, source);
   if (reader.good()) derive(reader, family, config);
+  if (config.classes) config.logit_softcap = 0;  // of token logits alone
   if (reader.good()) read_layer_types(reader, family, config);
   if (reader.good() && config.positions == PositionEncoding::rope) read_rope(reader, family.rope, config);
   reader.done();

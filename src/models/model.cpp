@@ -212,11 +212,32 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return norm_.weight ? norm_(tape, x) : x;
 }
 
-/// The hidden states that a classifier reads, [B, C].
+namespace {
+
+/// Rows index[n] of x [.., C], as [shape .., C].
+Value gathered(Tape& tape, const Value& x, std::vector<int64_t> index, std::vector<int64_t> shape) {
+  const Array& data = x.data();
+  return embedding(tape, std::move(index), reshape(tape, x, {data.count() / data.width(), data.width()}),
+                   std::move(shape));
+}
+
+}  // namespace
+
+/// The hidden states that a classifier or a pooler reads, [B, C].
 Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
-  const auto B = static_cast<size_t>(batch.sequences);
-  if (config_.pooling == ClassifierPooling::first) return select_rows(tape, x, std::vector<int64_t>(B, 0));
-  return mean_pool(tape, x, batch.lengths.empty() ? std::vector<int64_t>(B, batch.length) : batch.lengths);
+  const int64_t B = batch.sequences;
+  std::vector<int64_t> first, lengths;
+  for (int64_t b = 0; b < B; ++b) {
+    const auto n = static_cast<size_t>(b);
+    first.push_back(batch.cu_seqlens.empty() ? b * batch.length : batch.cu_seqlens[n]);
+    lengths.push_back(!batch.cu_seqlens.empty() ? batch.cu_seqlens[n + 1] - first.back()
+                      : batch.lengths.empty()   ? batch.length
+                                                : batch.lengths[n]);
+  }
+  if (config_.pooling == ClassifierPooling::mean && !config_.pooler) return mean_pool(tape, x, lengths, first);
+  for (int64_t b = 0; b < B && config_.pooling == ClassifierPooling::last; ++b)
+    first[static_cast<size_t>(b)] += lengths[static_cast<size_t>(b)] - 1;
+  return gathered(tape, x, std::move(first), {B});
 }
 
 Value Model::logits(Tape& tape, Value x) const {
@@ -238,14 +259,8 @@ Value Model::pooler(Tape& tape, const Value& first) const {
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
-  const bool of_texts =
-      config_.pooler || (config_.head && config_.classes && config_.pooling != ClassifierPooling::each);
-  if (of_texts && !batch.cu_seqlens.empty())
-    throw Error("model",
-                {config_.pooler ? "packed sequences are supported by hidden() only; pooler() takes its first rows"
-                                : "a classifier of whole texts needs padded sequences; hidden() supports packed ones"});
   Value x = rows(tape, batch, options);
-  if (config_.pooler) return pooler(tape, select_rows(tape, x, std::vector<int64_t>(static_cast<size_t>(B), 0)));
+  if (config_.pooler) return pooler(tape, pooled(tape, x, batch));
   if (!config_.head) return x;
   if (config_.classes && config_.pooling != ClassifierPooling::each) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {
@@ -255,16 +270,44 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
       const auto n = static_cast<size_t>(b);
       last.push_back((packed ? batch.cu_seqlens[n + 1] : b * L + (batch.lengths.empty() ? L : batch.lengths[n])) - 1);
     }
-    const Value rows = reshape(tape, x, {packed ? L : B * L, x.data().width()});
-    const auto shape = packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1};
-    x = embedding(tape, std::move(last), rows, shape);
+    x = gathered(tape, x, std::move(last), packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1});
   }
   return logits(tape, x);
 }
 
+namespace {
+
+/// Which rows have a target.
+std::vector<int64_t> rows_with_targets(const std::vector<int64_t>& targets) {
+  std::vector<int64_t> rows;
+  for (int64_t n = 0; n < std::ssize(targets); ++n)
+    if (targets[static_cast<size_t>(n)] != ops::kIgnoreIndex) rows.push_back(n);
+  return rows;
+}
+
+template <class T>
+std::vector<T> picked(const std::vector<T>& from, std::span<const int64_t> which) {
+  std::vector<T> some;
+  for (size_t n = 0; n < which.size() && !from.empty(); ++n) some.push_back(from[static_cast<size_t>(which[n])]);
+  return some;
+}
+
+}  // namespace
+
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, true);
-  return cross_entropy(tape, forward(tape, batch, options), batch.targets);
+  if (!batch.values.empty()) {
+    const Value y = forward(tape, batch, options);
+    const Array wanted = tape.array(y.dtype(), y.shape());
+    ops::convert(Array(batch.values, y.shape()).flat(), wanted.flat());
+    return mean_squared_error(tape, y, Value(wanted));
+  }
+  const bool of_rows = (!config_.classes || config_.pooling == ClassifierPooling::each) && !options.last_only;
+  const std::vector<int64_t> counted = rows_with_targets(batch.targets);
+  if (!of_rows || counted.empty() || counted.size() == batch.targets.size())
+    return cross_entropy(tape, forward(tape, batch, options), batch.targets, batch.target_weights);
+  const Value x = gathered(tape, rows(tape, batch, options), counted, {1, std::ssize(counted)});
+  return cross_entropy(tape, logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted));
 }
 
 KVCacheConfig Model::cache_config(int64_t place) const {

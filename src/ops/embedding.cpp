@@ -26,22 +26,42 @@ void require_ids(Checker& checker, std::span<const int64_t> ids, int64_t rows, i
   }
 }
 
-void require_lengths(Checker& checker, std::span<const int64_t> lengths, int64_t batch, int64_t rows) {
-  const bool whole = batch > 0 ? rows % batch == 0 : rows == 0;
-  checker.require(whole, [&] {
-    return "x has " + std::to_string(rows) + " rows, must be a multiple of " + std::to_string(batch) + " sequences";
-  });
-  checker.require(static_cast<int64_t>(lengths.size()) == batch, [&] {
-    return "there are " + std::to_string(lengths.size()) + " lengths for " + std::to_string(batch) + " sequences";
-  });
-  for (size_t b = 0; whole && batch > 0 && b < lengths.size(); ++b) {
-    if (!checker.require(lengths[b] >= 1 && lengths[b] <= rows / batch, [&] {
-          return "lengths[" + std::to_string(b) + "] is " + std::to_string(lengths[b]) + ", must be from 1 to " +
-                 std::to_string(rows / batch);
-        }))
-      return;
+/// Where the sequences of pooled rows are.
+class Sequences {
+ public:
+  Sequences(std::span<const int64_t> lengths, std::span<const int64_t> starts, int64_t count, int64_t rows)
+      : lengths_(lengths), starts_(starts), count_(count), rows_(rows) {}
+
+  void check(Checker& checker) const {
+    checker.require(static_cast<int64_t>(lengths_.size()) == count_, [&] {
+      return "there are " + std::to_string(lengths_.size()) + " lengths for " + std::to_string(count_) + " sequences";
+    });
+    const bool whole = checker.require(!starts_.empty() || (count_ > 0 ? rows_ % count_ == 0 : rows_ == 0), [&] {
+      return "x has " + std::to_string(rows_) + " rows, must be a multiple of " + std::to_string(count_) + " sequences";
+    });
+    const bool rising = std::is_sorted(starts_.begin(), starts_.end());
+    const bool within =
+        starts_.empty() || (std::ssize(starts_) == count_ && rising && starts_.front() >= 0 && starts_.back() <= rows_);
+    checker.require(within, [&] {
+      return "starts must be " + std::to_string(count_) + " rising rows from 0 to " + std::to_string(rows_);
+    });
+    for (int64_t b = 0; whole && within && b < std::min<int64_t>(count_, std::ssize(lengths_)); ++b)
+      if (!checker.require(length(b) >= 1 && length(b) <= end(b) - begin(b), [&] {
+            return "lengths[" + std::to_string(b) + "] is " + std::to_string(length(b)) + ", must be from 1 to " +
+                   std::to_string(end(b) - begin(b));
+          }))
+        return;
   }
-}
+
+  int64_t length(int64_t b) const { return lengths_[static_cast<size_t>(b)]; }
+  int64_t begin(int64_t b) const { return starts_.empty() ? b * (rows_ / count_) : starts_[static_cast<size_t>(b)]; }
+  /// Of the rows up to the next sequence.
+  int64_t end(int64_t b) const { return b + 1 < count_ ? begin(b + 1) : rows_; }
+
+ private:
+  std::span<const int64_t> lengths_, starts_;
+  int64_t count_, rows_;
+};
 
 }  // namespace
 
@@ -106,11 +126,12 @@ void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2>
   });
 }
 
-void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out) {
+void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out, std::span<const int64_t> starts) {
   Checker checker("mean_pool");
   require_type(checker, "x", x.dtype);
   require_input(checker, "x", x, x.dtype, x.size);
-  require_lengths(checker, lengths, out.size[0], x.size[0]);
+  const Sequences sequences(lengths, starts, out.size[0], x.size[0]);
+  sequences.check(checker);
   require_output(checker, "out", out, x.dtype, {out.size[0], x.size[1]});
   require_apart(checker, "out", out, "x", x, Sharing::none);
   checker.done();
@@ -118,10 +139,10 @@ void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out) {
   const int64_t B = out.size[0], C = x.size[1], bytes = C * size_of(sum_type);
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   parallel_for(B, [&](int64_t b) {
-    const int64_t length = lengths[static_cast<size_t>(b)];
+    const int64_t length = sequences.length(b);
     void* sum = thread_scratch(bytes);
     std::memset(sum, 0, static_cast<size_t>(bytes));
-    k.add_rows({.rows = length, .columns = C, .x = rows_at(x, {.row = b * (x.size[0] / B)}), .total = sum});
+    k.add_rows({.rows = length, .columns = C, .x = rows_at(x, {.row = sequences.begin(b)}), .total = sum});
     k.scale({.rows = 1,
              .columns = C,
              .x = {sum, C, static_cast<int>(sum_type)},
@@ -130,26 +151,29 @@ void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out) {
   });
 }
 
-void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, View<2> dx) {
+void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, View<2> dx,
+                        std::span<const int64_t> starts) {
   Checker checker("mean_pool_backward");
   require_type(checker, "dout", dout.dtype);
   require_input(checker, "dout", dout, dout.dtype, dout.size);
-  require_lengths(checker, lengths, dout.size[0], dx.size[0]);
+  const Sequences sequences(lengths, starts, dout.size[0], dx.size[0]);
+  sequences.check(checker);
   require_output(checker, "dx", dx, dout.dtype, {dx.size[0], dout.size[1]});
   require_apart(checker, "dx", dx, "dout", dout, Sharing::none);
   checker.done();
   const int64_t B = dout.size[0], C = dout.size[1];
   const kernels::ElementKernels& k = kernels_for(dout.dtype);
   parallel_for(B, [&](int64_t b) {
-    const int64_t length = lengths[static_cast<size_t>(b)], L = dx.size[0] / B;
+    const int64_t first = sequences.begin(b), length = sequences.length(b);
     kernels::ConstRows row = rows_at(dout, {.row = b});
     row.stride = 0;  // the same for every token
     k.scale({.rows = length,
              .columns = C,
              .x = row,
              .factor = 1 / static_cast<double>(length),
-             .y = rows_at(dx, {.row = b * L})});
-    fill_zero(dx, {.row = b * L + length, .rows = L - length, .columns = C});
+             .y = rows_at(dx, {.row = first})});
+    fill_zero(dx, {.row = first + length, .rows = sequences.end(b) - first - length, .columns = C});
+    if (b == 0) fill_zero(dx, {.row = 0, .rows = first, .columns = C});
   });
 }
 

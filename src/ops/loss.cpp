@@ -84,7 +84,7 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
 }
 
 void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> targets, ConstView<1> lse, double factor,
-                            View<2> dlogits) {
+                            View<2> dlogits, std::span<const double> weights) {
   Checker checker("cross_entropy_backward");
   require_type(checker, "logits", logits.dtype);
   require_input(checker, "logits", logits, logits.dtype, logits.size);
@@ -92,6 +92,10 @@ void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> target
   require_vector(checker, "lse", lse, parameter_type(logits.dtype), logits.size[0]);
   require_output(checker, "dlogits", dlogits, logits.dtype, logits.size);
   require_apart(checker, "dlogits", dlogits, "logits", logits, Sharing::same);
+  checker.require(weights.empty() || weights.size() == targets.size(), [&] {
+    return "there are " + std::to_string(weights.size()) + " weights for " + std::to_string(targets.size()) +
+           " targets";
+  });
   checker.done();
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
   for_row_blocks(logits.size[0], logits.size[1], [&](const RowBlock& b) {
@@ -102,14 +106,15 @@ void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> target
         fill_zero(dlogits, row);
         continue;
       }
+      const double own = weights.empty() ? factor : factor * weights[static_cast<size_t>(r)];
       // Before the row is overwritten; p - 1 without cancellation.
       const double taken = load(logits.dtype, rows_at(logits, {.row = r, .column = target}).data);
-      const double at_target = factor * std::expm1(taken - load(lse.dtype, element_at(lse, r)));
+      const double at_target = own * std::expm1(taken - load(lse.dtype, element_at(lse, r)));
       k.softmax_grad({.rows = 1,
                       .columns = b.columns,
                       .x = rows_at(logits, row),
                       .lse = element_at(lse, r),
-                      .factor = factor,
+                      .factor = own,
                       .y = rows_at(dlogits, row)});
       store(dlogits.dtype, rows_at(dlogits, {.row = r, .column = target}).data, at_target);
     }

@@ -195,20 +195,90 @@ TEST(Model, AShorterTextInABatchIsTheTextAlone) {
   }
 }
 
-TEST(Model, AClassifierHasTheRowsOfPackedTexts) {
-  const Config config = tiny_config("encoder");
+/// The same sequences, one after the other.
+Batch packed(const Batch& padded) {
+  Batch batch = padded;
+  batch.tokens.clear();
+  batch.lengths.clear();
+  batch.cu_seqlens = {0};
+  for (int64_t b = 0; b < padded.sequences; ++b) {
+    const auto row = padded.tokens.begin() + b * padded.length;
+    batch.tokens.insert(batch.tokens.end(), row, row + padded.lengths[static_cast<size_t>(b)]);
+    batch.cu_seqlens.push_back(std::ssize(batch.tokens));
+  }
+  batch.length = batch.cu_seqlens.back();
+  return batch;
+}
+
+void expect_equal(const Values& got, const Values& expected, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (size_t n = 0; n < got.size(); ++n)
+    EXPECT_LE(std::abs(got[n] - expected[n]), weight_bound(max_abs(expected), DType::float64)) << what << " " << n;
+}
+
+TEST(Model, AClassifierOfPackedTextsHasTheLogitsOfPaddedOnes) {
+  for (const ClassifierPooling pooling : {ClassifierPooling::mean, ClassifierPooling::first, ClassifierPooling::last}) {
+    Config config = tiny_config("encoder");
+    config.pooling = pooling;
+    Model model(config, nn::Precision::float64, 3);
+    Batch padded = random_batch(config, 3, 6, 5);
+    padded.lengths = {6, 2, 4};
+    const Batch together = packed(padded);
+    Tape tape({.record = true}), other({.record = true});
+    const std::string what(name_of(pooling));
+    expect_equal(numbers(model.forward(tape, together).data()), numbers(model.forward(other, padded).data()), what);
+    std::vector<Values> gradients[2];
+    for (const bool is_packed : {false, true}) {
+      model.parameters().clear_gradients();
+      Tape step({.record = true});
+      step.backward(model.loss(step, is_packed ? together : padded));
+      for (const nn::Parameter& each : model.parameters().all())
+        gradients[is_packed].push_back(each.value.gradient_is_empty() ? Values()
+                                                                               : numbers(each.value.gradient()));
+    }
+    for (size_t n = 0; n < gradients[0].size(); ++n)
+      expect_equal(gradients[1][n], gradients[0][n], what + ", gradient of " + model.parameters().all()[n].name);
+  }
+}
+
+TEST(Model, OnlyRowsWithATargetHaveALoss) {
+  const Config config = tiny_config("gpt");
+  Model model(config, nn::Precision::float64, 3);
+  Batch batch = random_batch(config, 2, 6, 5);
+  for (const size_t ignored : {0, 3, 4, 9, 11}) batch.targets[ignored] = ops::kIgnoreIndex;
+  Tape tape({.record = true}), whole({.record = true});
+  const Value few = model.loss(tape, batch);
+  const Value all = cross_entropy(whole, model.forward(whole, batch), batch.targets);
+  expect_equal(numbers(few.data()), numbers(all.data()), "loss");
+  std::vector<Values> gradients;
+  tape.backward(few);
+  for (const nn::Parameter& each : model.parameters().all()) gradients.push_back(numbers(each.value.gradient()));
+  model.parameters().clear_gradients();
+  whole.backward(all);
+  for (size_t n = 0; n < gradients.size(); ++n)
+    expect_equal(gradients[n], numbers(model.parameters().all()[n].value.gradient()), "gradient");
+}
+
+TEST(Model, NumbersAreLearnedByTheirSquaredError) {
+  Config config = tiny_config("encoder");
+  config.classes = 2;
   const Model model(config, nn::Precision::float64, 3);
-  const Batch padded = random_batch(config, 2, 5, 5);
-  Batch packed = padded;
-  packed.length = 10;
-  packed.cu_seqlens = {0, 5, 10};
+  Batch batch = random_batch(config, 2, 5, 5);
+  batch.targets.clear();
+  batch.values = {0.5, -1, 2, 0.25};
   Tape tape;
-  const Values rows = numbers(model.hidden(tape, packed).data()), same = numbers(model.hidden(tape, padded).data());
-  ASSERT_EQ(rows.size(), same.size());
-  for (size_t n = 0; n < rows.size(); ++n)
-    EXPECT_LE(std::abs(rows[n] - same[n]), weight_bound(max_abs(same), DType::float64));
-  EXPECT_EQ(reasons_of([&] { model.forward(tape, packed); }).front(),
-            "a classifier of whole texts needs padded sequences; hidden() supports packed ones");
+  const Values said = numbers(model.forward(tape, batch).data());
+  double sum = 0;
+  for (size_t n = 0; n < 4; ++n) sum += (said[n] - batch.values[n]) * (said[n] - batch.values[n]) / 4;
+  EXPECT_NEAR(model.loss(tape, batch).item<double>(), sum, weight_bound(sum, DType::float64));
+  batch.values.pop_back();
+  EXPECT_EQ(reasons_of([&] { model.loss(tape, batch); }).front(), "3 values are given for 2 sequences and 2 classes");
+  batch.values.push_back(std::nan(""));
+  EXPECT_EQ(reasons_of([&] { model.loss(tape, batch); }).front(), "values[3] is not finite");
+  batch.values.back() = 1;
+  batch.targets = {0, 1};
+  EXPECT_EQ(reasons_of([&] { model.loss(tape, batch); }).front(),
+            "values are for a classifier of texts, in place of targets and their weights");
 }
 
 TEST(Model, LaterTokensChangeNothingBefore) {

@@ -95,6 +95,12 @@ TEST(LayerGradients, Pooling) {
       },
       80);
   expect_gradients(
+      "mean_pool of packed rows", {{"x", x}},
+      [&](Tape& tape) {
+        return mean_pool(tape, x, {2, 1, 4}, {1, 4, 6});
+      },
+      80);
+  expect_gradients(
       "select_rows", {{"x", x}},
       [&](Tape& tape) {
         return select_rows(tape, x, {4, 1});
@@ -110,6 +116,19 @@ TEST(LayerGradients, CrossEntropyWithIgnoredTargets) {
         return cross_entropy(tape, x, {1, ops::kIgnoreIndex, 7, 0, 0, 3, 2, ops::kIgnoreIndex, 1, 5});
       },
       80);
+}
+
+TEST(LayerGradients, CrossEntropyWithWeights) {
+  const Value x = input();
+  const std::vector<int64_t> targets = {1, ops::kIgnoreIndex, 7, 0, 0, 3, 2, ops::kIgnoreIndex, 1, 5};
+  const std::vector<double> weights = {0.5, 7, 2, 1, 0, 1.5, 0.25, 0, 3, 1};
+  expect_gradients(
+      "cross_entropy", {{"x", x}}, [&](Tape& tape) { return cross_entropy(tape, x, targets, weights); }, 80);
+  Tape tape;
+  EXPECT_EQ(numbers(cross_entropy(tape, x, targets, std::vector<double>(10, 1)).data()),
+            numbers(cross_entropy(tape, x, targets).data()));
+  EXPECT_THROW(cross_entropy(tape, x, targets, {1, 2}), Error);
+  EXPECT_THROW(cross_entropy(tape, x, targets, std::vector<double>(10, -1)), Error);
 }
 
 TEST(LayerGradients, ValuesUsedTwice) {
