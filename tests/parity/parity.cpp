@@ -199,7 +199,8 @@ void run_folder(Fields& field, nn::Precision precision, const Inputs& inputs, Re
     results.add("parameter." + parameter.name, parameter.master);
   const models::Batch batch = batch_of(inputs);
   run_batch(*loaded.model, batch, results);
-  if (loaded.model->config().causal && batch.lengths.empty()) run_cached(*loaded.model, batch, results);
+  const models::Config& config = loaded.model->config();
+  if (config.causal && !config.classes && batch.lengths.empty()) run_cached(*loaded.model, batch, results);
 }
 
 // ------------------------------------------------------------------------------------------------------------ layers

@@ -108,6 +108,7 @@ BART = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_l
         "dropout": 0.0}
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, "resid_pdrop": 0.0,
         "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+LAST_TOKEN = {"num_labels": 3, "pad_token_id": 1}  # which no text of a test has
 VIT = SMALL | ENCODER | {"image_size": 12, "patch_size": 4, "num_channels": 2}
 OF_VIT = {"lengths": False, "renamed": (
     ("attention.attention.query", "attention.q_proj"), ("attention.attention.key", "attention.k_proj"),
@@ -133,6 +134,10 @@ FOLDERS = [
     scaled("yarn, of its own magnitude", rope_type="yarn", factor=4.0, original_max_position_embeddings=40,
            attention_factor=1.5, beta_fast=6.0),
     folder("mistral", "Mistral", "ForCausalLM", DECODER | {"sliding_window": 5}),
+    folder("gpt2, classes", "GPT2", "ForSequenceClassification", GPT2 | LAST_TOKEN, lengths=False),
+    folder("qwen3, classes", "Qwen3", "ForSequenceClassification", DECODER | LAST_TOKEN, lengths=False),
+    folder("gemma2, classes", "Gemma2", "ForSequenceClassification",
+           DECODER | LAST_TOKEN | {"final_logit_softcapping": 0.5}, lengths=False),
     folder("qwen2", "Qwen2", "ForCausalLM", DECODER | {"use_sliding_window": True, "sliding_window": 5,
            "max_window_layers": 1}),
     folder("qwen3", "Qwen3", "ForCausalLM", DECODER | {"head_dim": 10}, in_half=True),
@@ -216,7 +221,7 @@ def float64_throughout():
 
 def built(case: Folder, fused: bool, moved: int = 0, precision: str = "float32") -> torch.nn.Module:
     case.config._attn_implementation = "sdpa" if fused and case.model._supports_sdpa else "eager"
-    model = case.model(case.config).eval()
+    model = case.model(case.config).to(torch.get_default_dtype()).eval()
     random = torch.Generator().manual_seed(moved)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
